@@ -121,7 +121,7 @@ class ClientSession:
             or (self.request_tasks and key in self.request_tasks)
             or key in self.listen_streams
         ):
-            self.respond_error(request, _INVALID_REQUEST, "a request with this id is already in flight")
+            self.respond_error(request, _INVALID_REQUEST, "a request with this id is still in progress")
             return
         try:
             if may_have_meta(params):

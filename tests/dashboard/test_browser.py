@@ -92,7 +92,7 @@ def test_a_person_sees_servers_toggles_one_calls_a_tool_and_reads_the_log(
         page.get_by_role("button", name="Log out").click()
         page.wait_for_selector("#gate >> text=mcpctl ui")
         page.goto(f"{opened.base}/#{code_of(daemon)[:-1]}")
-        page.wait_for_selector("#gate >> text=too old")
+        page.wait_for_selector("#gate >> text=expired")
         page.goto(f"{opened.base}/#{code_of(daemon)}")
         page.wait_for_selector("#line[data-state=ok]")
 

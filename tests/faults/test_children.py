@@ -319,7 +319,7 @@ def test_missing_program_fails_immediately_and_is_not_retried(start: Start, tmp_
         "not-executable": ({"command": f"{tmp_path}/not-executable"}, "chmod +x"),
         "directory": ({"command": str(tmp_path)}, "is a directory"),
         "bad-cwd": ({"command": "sh", "cwd": "/no/such/directory"}, "/no/such/directory does not exist"),
-        "bad-shebang": ({"command": f"{tmp_path}/bad-shebang"}, "is its first line right"),
+        "bad-shebang": ({"command": f"{tmp_path}/bad-shebang"}, "check its `#!` line"),
         "no-shebang": ({"command": f"{tmp_path}/no-shebang"}, "cannot be run: Exec format error"),
         "too-long": ({"command": "sh", "args": ["x" * 200_000]}, "Argument list too long"),
     }

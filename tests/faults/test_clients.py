@@ -462,7 +462,7 @@ def test_an_id_that_is_in_use_is_refused_and_the_first_call_goes_on(start: Start
         who.send_raw(line + b"\n" + line)
         refused, answered = json.loads(who.read_line()), json.loads(who.read_line())
         assert refused["id"] == answered["id"] == "same"
-        assert "under way" in refused["error"]["message"]
+        assert "still in progress" in refused["error"]["message"]
         assert "late" in json.dumps(answered["result"])
     seen = counts(client, "busy")
 

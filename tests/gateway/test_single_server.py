@@ -333,7 +333,7 @@ def test_duplicate_request_id_does_not_affect_the_first_request(start: Start) ->
     client.send_raw(
         json.dumps({"jsonrpc": "2.0", "id": key, "method": "tools/call", "params": params}).encode()
     )
-    with pytest.raises(Refused, match="already in flight"):
+    with pytest.raises(Refused, match="still in progress"):
         client.answer(key)
     client.close()
     in_flight(daemon, "fake", 0)
