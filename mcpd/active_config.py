@@ -13,12 +13,11 @@ from mcpd.config.definition import ParsedServers, parse_servers
 from mcpd.config.edit_file import add_server, import_editor, remove_server
 from mcpd.config.loader import LoadedConfig, candidate_paths, load
 from mcpd.config.masking import mask_definition
-from mcpd.config.settings import Settings
 from mcpd.event_history import acting_for
 from mcpd.model.api import ApplyResult, ConfigStatus, ConfigView
 from mcpd.model.errors import BadSpec, Conflict, Problem, UnknownServer
 from mcpd.model.events import Event, EventKind
-from mcpd.model.server_spec import ServersDiff, changed_parts
+from mcpd.model.server_spec import changed_parts
 from mcpd.model.status import rfc3339
 from mcpd.persistent_state import AppliedSet, StateFile
 from mcpd.supervision.supervisor import Supervisor
@@ -135,7 +134,8 @@ class ActiveConfig:
         if_generation: int | None = None,
     ) -> ApplyResult:
         """Replace the set of servers atomically. Raises Conflict; reports an invalid set in `errors`."""
-        self._check_generation(if_generation)
+        if if_generation not in (None, self._supervisor.generation):
+            raise Conflict(if_generation, self._supervisor.generation)
         try:
             parsed = self._parse(servers)
         except BadSpec as error:
@@ -182,7 +182,7 @@ class ActiveConfig:
         ignored = [
             written
             for field, written in _STARTUP_ONLY
-            if _differ(loaded.settings, self._startup_settings, field)
+            if getattr(loaded.settings, field) != getattr(self._startup_settings, field)
         ]
         if ignored:
             warning_text = f"{', '.join(ignored)}: read only when the daemon starts; mcpctl daemon restart"
@@ -232,7 +232,8 @@ class ActiveConfig:
         previous = self._definitions
         self._definitions, self._source = definitions, source
         generation, plan = self._supervisor.set_desired(parsed.specs)
-        changes = [f"{sign}{name}" for sign, names in _signed(plan) for name in names]
+        signed = (("+", plan.added), ("-", plan.removed), ("~", plan.changed))
+        changes = [f"{sign}{name}" for sign, names in signed for name in names]
         self._announce(f"generation {generation} from {source}: {' '.join(changes) or 'nothing changed'}")
         for name in plan.changed:
             parts = (
@@ -249,10 +250,6 @@ class ActiveConfig:
             base_dir=self.loaded.path.parent,
             path="$.servers",
         )
-
-    def _check_generation(self, expected: int | None) -> None:
-        if expected is not None and expected != self._supervisor.generation:
-            raise Conflict(expected, self._supervisor.generation)
 
     def _require_file(self) -> None:
         if self.loaded.source.startswith("$"):
@@ -290,11 +287,3 @@ def _reload_if_changed(configuration: ActiveConfig) -> None:
 
 _STARTUP_ONLY = (("http", "http"), ("max_starts", "maxStarts"), ("log_level", "logLevel"))
 """Settings that are read only at start, and their names in the configuration."""
-
-
-def _differ(one: Settings, other: Settings, field: str) -> bool:
-    return bool(getattr(one, field) != getattr(other, field))
-
-
-def _signed(plan: ServersDiff) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    return (("+", plan.added), ("-", plan.removed), ("~", plan.changed))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 import attrs
 import msgspec
@@ -141,12 +141,10 @@ class Operations:
         costs = await usage_report.measure_costs([*servers, *instances]) if processes else None
         return usage_report.build_stats(servers, instances, self.clients.connected(), self._started_at, costs)
 
-    @contextmanager
-    def tap(self, params: TapParams) -> Iterator[Tap]:
+    def tap(self, params: TapParams) -> AbstractContextManager[Tap]:
         """Record the messages of one server while the block runs. Raises UnknownServer."""
         server = self.supervisor.get_any(params.server)
-        with server.taps.open_tap(params.methods, max(0, params.limit)) as tap:
-            yield tap
+        return server.taps.open_tap(params.methods, max(0, params.limit))
 
     @contextmanager
     def watch(self) -> Iterator[tuple[list[Event], trio.MemoryReceiveChannel[Event]]]:

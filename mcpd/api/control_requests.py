@@ -10,8 +10,7 @@ from typing import Any, Protocol
 import msgspec
 import trio
 
-from mcpd.api.control_methods import MAX_WAIT, METHODS, decode_params
-from mcpd.api.openrpc import openrpc_document
+from mcpd.api.control_methods import MAX_WAIT, METHODS, decode_params, openrpc_document
 from mcpd.client_registry import ClientConnection
 from mcpd.event_history import acting_for
 from mcpd.gateway.client_context import ClientIdentity
@@ -23,13 +22,12 @@ from mcpd.model import api, codec
 from mcpd.model.errors import McpdError, SlowConsumer
 from mcpd.model.events import Event, TapParams
 from mcpd.wire import message as wire
-from mcpd.wire.message import BadFrame, Message
+from mcpd.wire.message import INTERNAL_ERROR, METHOD_NOT_FOUND, BadFrame, Message
 
 log = logging.getLogger("mcpd.client")
 
 StartTask = Callable[[Callable[[], Awaitable[None]], str], None]
 """Starts a named task that ends with the connection."""
-_METHOD_NOT_FOUND, _INTERNAL = -32601, -32603
 
 
 class ControlResponder(Protocol):
@@ -99,7 +97,7 @@ class ControlRequests:
                 f"no method {name[:100]!r}; `rpc.discover` describes all methods, and "
                 "`mcpd/attach` switches this connection to MCP"
             )
-            self._responder.finish(wire.error(message.key, wire.error_body(_METHOD_NOT_FOUND, text)))
+            self._responder.finish(wire.error(message.key, wire.error_body(METHOD_NOT_FOUND, text)))
 
     def _finish(self, message: Message, result: bytes) -> None:
         self._responder.finish(wire.result(message.key, result))
@@ -111,7 +109,7 @@ class ControlRequests:
             return
         log.error("client %d: an error in mcpd itself, in %s", self._pid, message.method, exc_info=error)
         text = f"{message.method}: an error in mcpd itself; see its log"
-        self._responder.finish(wire.error(message.key, wire.error_body(_INTERNAL, text)))
+        self._responder.finish(wire.error(message.key, wire.error_body(INTERNAL_ERROR, text)))
 
     def call(self, message: Message) -> None:
         """Handle `mcpd/call`, the most frequent request."""

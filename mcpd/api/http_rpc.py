@@ -14,19 +14,11 @@ from mcpd.api.control_requests import ControlRequests
 from mcpd.api.http_server.connection import SpawnTask
 from mcpd.api.http_server.http_exchange import HttpExchange
 from mcpd.api.http_server.parser import Head
-from mcpd.api.mcp_endpoint.frames import (
-    EVENT_HEADERS,
-    EVENT_STREAM,
-    KEEP_ALIVE,
-    METHOD_NOT_FOUND,
-    PARSE_ERROR,
-    respond_error,
-    sse_event,
-)
+from mcpd.api.mcp_endpoint.frames import EVENT_HEADERS, EVENT_STREAM, KEEP_ALIVE, respond_error, sse_event
 from mcpd.client_registry import ClientConnection
 from mcpd.gateway.gateway import Gateway
 from mcpd.wire import message as wire
-from mcpd.wire.message import ABSENT, BadFrame
+from mcpd.wire.message import ABSENT, METHOD_NOT_FOUND, PARSE_ERROR, BadFrame
 
 _CONTROL_PREFIXES = ("mcpd/", "rpc.")
 

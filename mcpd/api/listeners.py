@@ -7,7 +7,6 @@ import ipaddress
 import logging
 import os
 import socket as sockets
-import struct
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -15,11 +14,11 @@ from typing import Protocol
 import trio
 
 from mcpd.config.settings import Address
+from mcpd.support.instance_lock import peer_credentials
 
 log = logging.getLogger("mcpd.listeners")
 
 _BACKLOG = 128
-_SO_PEERCRED_SIZE = struct.calcsize("3i")
 
 
 def bind_unix(path: str) -> sockets.socket:
@@ -157,13 +156,6 @@ async def speaks_http(connection: sockets.socket, limit: LruConnectionLimit) -> 
             else:
                 return b"A" <= first <= b"Z" if first else None
     return None
-
-
-def peer_credentials(connection: sockets.socket) -> tuple[int, int]:
-    """Return the pid and uid of the process at the other end (SO_PEERCRED)."""
-    data = connection.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, _SO_PEERCRED_SIZE)
-    pid, uid, _ = struct.unpack("3i", data)
-    return pid, uid
 
 
 MAX_CLIENTS = 256

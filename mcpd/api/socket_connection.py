@@ -22,7 +22,7 @@ from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import READ_SMALL, Reader, has_hung_up
 from mcpd.wire import message as wire
 from mcpd.wire.framing import LineSplitter, LineTooLong
-from mcpd.wire.message import ABSENT, BadFrame
+from mcpd.wire.message import ABSENT, INVALID_REQUEST, PARSE_ERROR, BadFrame
 
 log = logging.getLogger("mcpd.client")
 
@@ -32,7 +32,6 @@ STALL_TIMEOUT = 30.0
 MAX_FRAME = 32 * 1024 * 1024
 _DRAIN_TIMEOUT = 1.0
 _POLL_INTERVAL = 0.05
-_PARSE_ERROR, _INVALID_REQUEST, _METHOD_NOT_FOUND = -32700, -32600, -32601
 
 
 class SocketConnection:
@@ -105,7 +104,7 @@ class SocketConnection:
             # Small reads, so that a burst of requests does not delay other clients.
             await Reader(self._fd, self._received, largest=READ_SMALL).run()
         except LineTooLong as error:
-            body = wire.error_body(_INVALID_REQUEST, f"{error}; the connection is closed")
+            body = wire.error_body(INVALID_REQUEST, f"{error}; the connection is closed")
             self._send(wire.error(b"null", body))
             self._cancel_all("the client sent a line that is too long")
             trim_heap()
@@ -133,7 +132,7 @@ class SocketConnection:
             message = wire.parse(line)
         except BadFrame as error:
             if line.strip() and not self._handle_batch(line):
-                body = wire.error_body(_PARSE_ERROR, f"not a JSON-RPC message: {error}")
+                body = wire.error_body(PARSE_ERROR, f"not a JSON-RPC message: {error}")
                 self._send(wire.error(b"null", body))
             return
         method = message.method
@@ -144,13 +143,13 @@ class SocketConnection:
             session.receive(message, self)
         elif not method:
             if message.id is ABSENT or (message.result is ABSENT and message.error is ABSENT):
-                self._send(wire.error(message.key, wire.error_body(_INVALID_REQUEST, "no `method`")))
+                self._send(wire.error(message.key, wire.error_body(INVALID_REQUEST, "no `method`")))
         elif message.id is ABSENT:
             if method == "notifications/cancelled":
                 self._requests.handle_cancelled(message)
         elif message.key in self._requests.running:
             text = "a request with this id is still in progress"
-            self._send(wire.error(message.key, wire.error_body(_INVALID_REQUEST, text)))
+            self._send(wire.error(message.key, wire.error_body(INVALID_REQUEST, text)))
         elif method == "mcpd/call":  # before `is_mcp`, because it is the most frequent
             self._requests.receive(message)
         elif is_mcp(method):

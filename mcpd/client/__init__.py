@@ -9,7 +9,6 @@
 The daemon starts servers and restarts failed ones. A call either returns a result or raises a ClientError.
 """
 
-from mcpd.client.connection import Connection
 from mcpd.client.errors import (
     CallTimedOut,
     ClientError,
@@ -21,7 +20,7 @@ from mcpd.client.errors import (
     ToolFailed,
     Unknown,
 )
-from mcpd.client.mcpd_client import Mcp, Tool, connect
+from mcpd.client.mcpd_client import Connection, Mcp, Tool, connect
 from mcpd.model.tool_result import ToolResult
 
 __all__ = [

@@ -10,6 +10,8 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+_CREDENTIALS = struct.Struct("3i")
+
 
 class AlreadyRunning(Exception):
     """Another daemon serves this socket. `pid` is its process, if known."""
@@ -64,7 +66,7 @@ def remove_stale_socket(socket: str) -> None:
             return
         except BlockingIOError:  # its accept queue is full: it is running, but busy
             raise AlreadyRunning(None, socket) from None
-        raise AlreadyRunning(_peer_pid(probe), socket)
+        raise AlreadyRunning(peer_credentials(probe)[0] or None, socket)
 
 
 def _open_and_lock(path: str, socket: str) -> int:
@@ -96,10 +98,8 @@ def _parse_pid(data: bytes) -> int | None:
     return int(data) if data.strip().isdigit() else None
 
 
-def _peer_pid(connection: sockets.socket) -> int | None:
-    """Return the process that listens, if the system reports it (Linux)."""
-    option = getattr(sockets, "SO_PEERCRED", None)
-    if option is None:
-        return None
-    pid: int = struct.unpack("3i", connection.getsockopt(sockets.SOL_SOCKET, option, 12))[0]
-    return pid or None
+def peer_credentials(connection: sockets.socket) -> tuple[int, int]:
+    """Return the pid and uid of the process at the other end (SO_PEERCRED)."""
+    data = connection.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(data)
+    return pid, uid

@@ -210,7 +210,7 @@ def test_daemon_that_does_not_read_is_given_up(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stopped process accepts connections, and as much of a request as the kernel keeps."""
-    monkeypatch.setattr("mcpd.client.connection._SEND_TIMEOUT", 0.3)
+    monkeypatch.setattr("mcpd.client.mcpd_client._SEND_TIMEOUT", 0.3)
     path = str(tmp_path / "d.sock")
 
     async def work() -> None:
@@ -230,7 +230,7 @@ def test_an_answer_without_end_ends_the_connection(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory is bounded on this side, too."""
-    monkeypatch.setattr("mcpd.client.connection._MAX_LINE", 1 << 20)
+    monkeypatch.setattr("mcpd.client.mcpd_client._MAX_LINE", 1 << 20)
     path = str(tmp_path / "d.sock")
 
     async def work() -> None:

@@ -24,7 +24,7 @@ from mcpd.gateway.gateway import Gateway
 from mcpd.support.websocket import CONNECTION_ENDED, READ_SIZE, GuardedStream, keep_alive
 from mcpd.wire import message as wire
 from mcpd.wire.framing import LineSplitter
-from mcpd.wire.message import ABSENT, BadFrame
+from mcpd.wire.message import ABSENT, METHOD_NOT_FOUND, PARSE_ERROR, BadFrame
 
 log = logging.getLogger("mcpd.http")
 
@@ -53,7 +53,6 @@ _MAX_LINE = 128 * 1024 * 1024
 _CLOSE_TIMEOUT = 0.5
 """Seconds for pending output and the closing handshake."""
 _GOING_AWAY, _PROTOCOL_ERROR, _UNSUPPORTED_DATA, _INVALID_UTF8, _INTERNAL_ERROR = 1001, 1002, 1003, 1007, 1011
-_PARSE_ERROR, _METHOD_NOT_FOUND = -32700, -32601
 
 
 class DashboardSocket:
@@ -146,14 +145,14 @@ def _error_for(line: bytes) -> bytes | None:
     try:
         message = wire.parse(line)
     except BadFrame as error:
-        return wire.error(b"null", wire.error_body(_PARSE_ERROR, f"not a JSON-RPC message: {error}"))
+        return wire.error(b"null", wire.error_body(PARSE_ERROR, f"not a JSON-RPC message: {error}"))
     cancels = message.method == "notifications/cancelled" and message.id is ABSENT
     if message.method in ALLOWED_METHODS or cancels:
         return None
     if not message.method or message.id is ABSENT:
         return b""
     text = f"{message.method[:100]} is not available to the dashboard; use mcpctl"
-    return wire.error(message.key, wire.error_body(_METHOD_NOT_FOUND, text))
+    return wire.error(message.key, wire.error_body(METHOD_NOT_FOUND, text))
 
 
 def _minimal_request(head: Head) -> bytes:

@@ -8,14 +8,14 @@ from mcpd.api.http_server.connection import SpawnTask
 from mcpd.api.http_server.http_exchange import HttpExchange
 from mcpd.api.http_server.parser import Head
 from mcpd.api.mcp_endpoint import legacy, modern
-from mcpd.api.mcp_endpoint.frames import PARSE_ERROR, refuse_request, respond_error
+from mcpd.api.mcp_endpoint.frames import refuse_request, respond_error
 from mcpd.api.mcp_endpoint.legacy import Principal
 from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.server_view import View
 from mcpd.model.errors import McpdError
 from mcpd.wire import message as wire
-from mcpd.wire.message import ABSENT, BadFrame, Message
+from mcpd.wire.message import ABSENT, PARSE_ERROR, BadFrame, Message
 
 _MAX_SESSIONS = 8
 _ALLOW = b"Allow: GET, POST, DELETE\r\n"
@@ -82,7 +82,7 @@ class McpHandler:
             else:
                 message = wire.parse(body)
                 messages = [message]
-                if modern.is_modern_version(version) or _is_modern_request(message):
+                if version in modern.VERSION_HEADERS or modern.is_modern_request(message):
                     self._modern(scope, view, head, message, exchange)
                     return
         except BadFrame as error:
@@ -134,7 +134,7 @@ class McpHandler:
         key = b"null" if batch else messages[0].key or b"null"
         named = legacy.SESSION_HEADER in head.headers
         http = sessions.find(head, view, scope_key, self._principal.name) if named else None
-        if version is not None and not legacy.is_known_version(version):
+        if version is not None and version not in legacy.VERSION_HEADERS:
             if http is None and not batch and messages[0].method and messages[0].id is not ABSENT:
                 # Without a session, the modern rules apply: they define the error.
                 self._modern(scope, view, head, messages[0], exchange)
@@ -182,10 +182,6 @@ def _check_media_types(head: Head, exchange: HttpExchange) -> bool:
         respond_error(exchange, 406, "Accept must list application/json and text/event-stream")
         return False
     return True
-
-
-def _is_modern_request(message: Message) -> bool:
-    return bool(message.method) and message.id is not ABSENT and modern.has_modern_meta(message)
 
 
 def _discard(_: bytes) -> None:

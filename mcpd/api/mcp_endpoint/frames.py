@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from mcpd.api.http_server.http_exchange import HttpExchange
 from mcpd.model.errors import McpdError
 from mcpd.wire import message as wire
+from mcpd.wire.message import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
 
 EVENT_STREAM = b"text/event-stream"
 EVENT_HEADERS = b"X-Accel-Buffering: no\r\n"
 """Keeps proxies from buffering events."""
 KEEP_ALIVE = b": still at work\n\n"
 """An SSE comment that keeps proxies from closing a silent stream."""
-PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
 STATUS: Mapping[int, int] = {
     PARSE_ERROR: 400,
     INVALID_REQUEST: 400,

@@ -32,16 +32,12 @@ IDLE_TIMEOUT = 4 * 3600.0
 MAX_LISTEN_STREAMS = 16
 """Open GET streams per session."""
 _PRIMED_FROM = "2025-11-25"
-_HEADERS = frozenset(version.encode() for version in VERSIONS)
+VERSION_HEADERS = frozenset(version.encode() for version in VERSIONS)
 
 
 def is_initialize(message: Message) -> bool:
     """Return whether the message is an `initialize` request."""
     return message.method == "initialize" and message.id is not ABSENT
-
-
-def is_known_version(version: bytes) -> bool:
-    return version in _HEADERS
 
 
 @attrs.frozen

@@ -18,7 +18,6 @@ from mcpd.api.http_server.parser import Head
 from mcpd.api.mcp_endpoint.frames import (
     EVENT_HEADERS,
     EVENT_STREAM,
-    INVALID_PARAMS,
     KEEP_ALIVE,
     STATUS,
     respond_error,
@@ -33,10 +32,10 @@ from mcpd.supervision.catalog_cache import Catalog
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.headers import NAME_PARAMETERS, decode_header_value, mirrored_properties, param_headers
-from mcpd.wire.message import ABSENT, BadFrame, Message
+from mcpd.wire.message import ABSENT, INVALID_PARAMS, BadFrame, Message
 from mcpd.wire.request_meta import RESERVED_PREFIX, may_have_meta
 
-_HEADERS = frozenset(version.encode() for version in VERSIONS)
+VERSION_HEADERS = frozenset(version.encode() for version in VERSIONS)
 _RECHECK_INTERVAL = 1.0
 
 
@@ -56,14 +55,11 @@ _decode = msgspec.json.Decoder(_Params).decode
 _text = msgspec.json.Decoder(str).decode
 
 
-def is_modern_version(header: bytes | None) -> bool:
-    """Return whether the `MCP-Protocol-Version` header names a modern revision."""
-    return header in _HEADERS
-
-
-def has_modern_meta(message: Message) -> bool:
-    """Return whether a request's `_meta` names any protocol version."""
-    if message.params is ABSENT or not may_have_meta(bytes(message.params)):
+def is_modern_request(message: Message) -> bool:
+    """Return whether the message is a request whose `_meta` names any protocol version."""
+    if not message.method or message.id is ABSENT or message.params is ABSENT:
+        return False
+    if not may_have_meta(bytes(message.params)):
         return False
     try:
         meta = wire.members(wire.members(message.params).get("_meta", Raw(b"{}")))
