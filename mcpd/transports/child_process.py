@@ -212,10 +212,7 @@ class Child:
 
     async def _end_strays(self) -> None:
         """Kill processes that left the group, repeatedly because they may fork."""
-        with (
-            suppress(OSError),
-            trio.move_on_after(_STRAYS_TIMEOUT),
-        ):  # out of file descriptors
+        with suppress(OSError), trio.move_on_after(_STRAYS_TIMEOUT):  # out of file descriptors
             while strays := processes.find_marked(self.mark):
                 for pid in strays:
                     with suppress(ProcessLookupError, PermissionError):

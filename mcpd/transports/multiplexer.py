@@ -20,8 +20,8 @@ from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.text import shorten
 from mcpd.support.outbox import batch
-from mcpd.transports import lost_requests
 from mcpd.transports.base import Dialect, Inbound, NullInbound
+from mcpd.transports.lost_requests import errors_on_loss, protocol_violation, timed_out, unparsable_response
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.transports.tool_call_stats import CallStats
 from mcpd.wire import message as wire
@@ -265,7 +265,7 @@ class RequestMultiplexer:
             self._send_queued()
         if message.result is ABSENT and message.error is ABSENT:
             how = f"without result or error: {shorten(line)}"
-            self._fail_lost(exchange, lost_requests.protocol_violation(self.name, exchange, how))
+            self._fail_lost(exchange, protocol_violation(self.name, exchange, how))
             return
         if exchange.stats is not None:
             if message.error is ABSENT:
@@ -322,7 +322,7 @@ class RequestMultiplexer:
         answered = self._pop_pending(wire.guess_response_id(line))
         if answered is not None:
             self._send_queued()
-            self._fail_lost(answered, lost_requests.unparsable_response(self.name, answered, line))
+            self._fail_lost(answered, unparsable_response(self.name, answered, line))
 
     def _receive_unmatched(self, message: Message, line: bytes) -> None:
         key = message.key
@@ -371,7 +371,7 @@ class RequestMultiplexer:
         unsent = {*self._unsent_requests(), *queued}
         requests = [*self._pending.values(), *self._long_lived.values(), *queued]
         self._pending, self._long_lived = {}, {}
-        errors = list(lost_requests.errors_on_loss(self.name, error, reason, requests, unsent))
+        errors = list(errors_on_loss(self.name, error, reason, requests, unsent))
         with _batch:
             for exchange, its_error in errors:
                 self._fail_lost(exchange, its_error)
@@ -396,4 +396,4 @@ class RequestMultiplexer:
             for exchange in waiting:
                 if exchange.deadline <= now:
                     self._remove(exchange, "timed out")
-                    self._fail_lost(exchange, lost_requests.timed_out(self.name, exchange, now))
+                    self._fail_lost(exchange, timed_out(self.name, exchange, now))

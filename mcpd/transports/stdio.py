@@ -13,8 +13,8 @@ from mcpd.model.server_spec import ServerSpec, StdioSpec
 from mcpd.support.memory import trim_heap
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import Reader, traffic
-from mcpd.transports import lost_requests
 from mcpd.transports.child_process import Child, Launch, ProcessGroupGuard, describe_exit, spawn
+from mcpd.transports.lost_requests import connection_lost
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
@@ -126,9 +126,7 @@ class PipeChannel(RequestMultiplexer):
                     if isinstance(tag, Exchange) and self._pending.pop(tag.key, None) is tag:
                         self._outbox.withdraw(tag)
                         words = f"it has not read its input for {stalled_for:.0f} s"
-                        self._fail_lost(
-                            tag, lost_requests.connection_lost(self.name, tag, words, may_have_run=False)
-                        )
+                        self._fail_lost(tag, connection_lost(self.name, tag, words, may_have_run=False))
             self._send_queued()
             with trio.move_on_after(self._write_timeout):  # before failing those queued since
                 await self._outbox.wait_drained()

@@ -19,7 +19,6 @@ from mcpd.model.errors import HttpRefused, LinkLost, McpdError
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.text import shorten
 from mcpd.support.outbox import batch
-from mcpd.transports import lost_requests
 from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.bodies import BodyTooLarge
 from mcpd.transports.http_client.client_factory import OnResponse, open_client
@@ -36,6 +35,7 @@ from mcpd.transports.http_responses import (
     read_events,
     session_id,
 )
+from mcpd.transports.lost_requests import connection_lost, protocol_violation
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_notifications import OutgoingNotifications
 from mcpd.transports.outgoing_request import Exchange, PendingRetries
@@ -206,7 +206,7 @@ class HttpChannel(RequestMultiplexer):
             except (BodyTooLarge, EventTooLong):
                 limit = f"{self._max_frame} bytes (raise `maxFrame` to allow it)"
                 self._fail_if_pending(
-                    exchange, lost_requests.protocol_violation(self.name, exchange, f"with more than {limit}")
+                    exchange, protocol_violation(self.name, exchange, f"with more than {limit}")
                 )
             except McpdError as error:
                 self._fail_if_pending(exchange, error)
@@ -241,12 +241,12 @@ class HttpChannel(RequestMultiplexer):
             await self._follow_stream(exchange, response)
             return
         if response.status_code == HTTPStatus.ACCEPTED:
-            raise lost_requests.protocol_violation(
+            raise protocol_violation(
                 self.name, exchange, "with HTTP 202, which is only valid for notifications"
             )
         body = await bodies.read(response, self._max_frame)
         if kind != JSON and body.lstrip()[:1] not in (b"{", b"["):
-            raise lost_requests.protocol_violation(
+            raise protocol_violation(
                 self.name, exchange, f"with {shorten(kind or 'nothing', 60)} instead of JSON"
             )
         self._receive_body(exchange, body)
@@ -256,9 +256,7 @@ class HttpChannel(RequestMultiplexer):
         with batch():
             self.receive(bodies.to_one_line(body), exchange)
         if self._is_pending(exchange) and not self._handle_error_body(exchange, body):
-            raise lost_requests.protocol_violation(
-                self.name, exchange, f"with an unrelated message: {shorten(body)}"
-            )
+            raise protocol_violation(self.name, exchange, f"with an unrelated message: {shorten(body)}")
 
     def _handle_error_body(self, exchange: Exchange, body: bytes) -> bool:
         """Deliver the body if it is a JSON-RPC error, even without an id. Return whether it was one."""
@@ -302,9 +300,7 @@ class HttpChannel(RequestMultiplexer):
             partial(self._is_pending, exchange),
             resumable=self.dialect.resumable,
         )
-        self._fail_if_pending(
-            exchange, lost_requests.connection_lost(self.name, exchange, why, may_have_run=True)
-        )
+        self._fail_if_pending(exchange, connection_lost(self.name, exchange, why, may_have_run=True))
 
     async def _get_event_stream(self, last_id: str | None) -> httpx.Response:
         headers = self._headers("", b"", EVENT_STREAM)
@@ -402,9 +398,7 @@ class HttpChannel(RequestMultiplexer):
         reason = "the server dropped our session (HTTP 404, it was probably restarted)"
         self.session = ""
         if exchange is not None:
-            self._fail_if_pending(
-                exchange, lost_requests.connection_lost(self.name, exchange, reason, may_have_run=False)
-            )
+            self._fail_if_pending(exchange, connection_lost(self.name, exchange, reason, may_have_run=False))
         self._end_channel(LinkLost(f"{self.name}: {reason}", server=self.name))
 
     def _end_channel(self, error: McpdError) -> None:
