@@ -248,7 +248,7 @@ def _name_of(entry: Raw, key: str) -> str | None:
 def describe_changes(old: Catalog | None, new: Catalog) -> list[tuple[str, str]]:
     """Return each changed feature with a summary like `+1 -1 ~0: +echo -ping`; no names if `old` is None."""
     before = old or Catalog()
-    told = []
+    changes = []
     for feature, methods in _LIST_METHODS.items():
         fields = [_FIELDS[each.member] for each in methods]
         was = {item.name: item.raw for field in fields for item in getattr(before, field)}
@@ -259,14 +259,14 @@ def describe_changes(old: Catalog | None, new: Catalog) -> list[tuple[str, str]]
         if added or removed or changed:
             counts = f"+{len(added)} -{len(removed)} ~{len(changed)}"
             signed = [*_name_list("+", added), *_name_list("-", removed), *_name_list("~", changed)]
-            told.append((feature, counts if old is None else f"{counts}: {' '.join(signed)}"))
-    return told
+            changes.append((feature, counts if old is None else f"{counts}: {' '.join(signed)}"))
+    return changes
 
 
 def _name_list(sign: str, names: list[str]) -> list[str]:
     """Return the first names, and how many more there are."""
-    told = [sign + shorten(name, 60) for name in names[:_MAX_NAMES]]
-    return [*told, f"{sign}…{len(names) - _MAX_NAMES} more"] if len(names) > _MAX_NAMES else told
+    changes = [sign + shorten(name, 60) for name in names[:_MAX_NAMES]]
+    return [*changes, f"{sign}…{len(names) - _MAX_NAMES} more"] if len(names) > _MAX_NAMES else changes
 
 
 def dump_catalog(catalog: Catalog) -> bytes:
@@ -381,8 +381,8 @@ class CatalogSync:
         changes = describe_changes(self.catalog, catalog)
         self.catalog = catalog
         self.validators.clear()
-        for feature, words in changes:
-            self._on_change(feature, words)
+        for feature, summary in changes:
+            self._on_change(feature, summary)
 
     def save(self) -> None:
         """Cache the lists: clients see them after a restart of the daemon, before the server is up."""

@@ -212,10 +212,10 @@ class ConnectStrategy:
         if before is None:
             return failure, verdict
         tried = join_steps([*before.steps, f"GET for HTTP+SSE: {failure.message}"])
-        words = f"no MCP server answers at its URL ({tried})"
+        message = f"no MCP server answers at its URL ({tried})"
         if before.may_be_temporary and verdict is Verdict.WAIT:
             failure, verdict = attrs.evolve(failure, http_status=before.status), Verdict.RETRY
-        return attrs.evolve(failure, message=words), verdict
+        return attrs.evolve(failure, message=message), verdict
 
     @property
     def _is_transport_guessed(self) -> bool:
@@ -267,8 +267,8 @@ class Attempt:
         """Return the failure, covering all ways that were tried, and the verdict. May contain secrets."""
         failure, verdict = strategy.describe_attempts(*classify_failure(error, evidence))
         if self.package_runner is not None and evidence.returncode is not None:
-            words = f"{self.package_runner.failure_message} ({failure.message})"
-            failure = attrs.evolve(failure, message=words)
+            message = f"{self.package_runner.failure_message} ({failure.message})"
+            failure = attrs.evolve(failure, message=message)
         return failure, verdict
 
 

@@ -485,8 +485,8 @@ class ManagedServer:
         self._announce(ServerState.CONNECTED, "")
         self._catalog_sync.save()
 
-    def _list_changed(self, feature: str, words: str) -> None:
-        self._publish(EventKind(feature), words)
+    def _list_changed(self, feature: str, summary: str) -> None:
+        self._publish(EventKind(feature), summary)
         self.notifications(ServerNotification(f"notifications/{feature}/list_changed", ABSENT))
 
     # ── reporting ───────────────────────────────────────────────────────────────────────────────

@@ -126,10 +126,10 @@ class ServerTaps:
         for tap in self._taps:
             tap.put(now, _DIRECTIONS[direction], frame)
 
-    def _add_note(self, words: str) -> None:
+    def _add_note(self, note: str) -> None:
         now = time.time()
         for tap in self._taps:
-            tap.put(now, MessageDirection.NOTE, words.encode())
+            tap.put(now, MessageDirection.NOTE, note.encode())
 
 
 class Tap:
@@ -242,23 +242,23 @@ class ConnectionTrace:
         self.steps = []
 
     def add_step(self, step: str, outcome: str, seconds: float) -> None:
-        told = ConnectStep(
+        recorded = ConnectStep(
             at=rfc3339(time.time()),
             step=step,
             outcome=self._mask(outcome)[:500],
             ms=round(seconds * 1000, 1),
         )
-        self.steps.append(told)
+        self.steps.append(recorded)
         (traffic_log if self.debug else log).debug(
-            "%s: %s: %s (%.1f ms)", self._name, step, told.outcome, told.ms
+            "%s: %s: %s (%.1f ms)", self._name, step, recorded.outcome, recorded.ms
         )
 
     def log_frame(self, direction: str, frame: bytes) -> None:
         """Log a message; a response with its request's method and the time it took."""
         trip = self._round_trips.match_frame(direction, frame)
-        words = "" if trip is None else f"{trip.method} ({trip.seconds * 1000:.1f} ms) "
+        note = "" if trip is None else f"{trip.method} ({trip.seconds * 1000:.1f} ms) "
         text, cut = render_frame(frame, _MAX_LOGGED, self._mask)
-        traffic_log.debug("%s %s %s%s%s", self._name, direction, words, text, "…" if cut else "")
+        traffic_log.debug("%s %s %s%s%s", self._name, direction, note, text, "…" if cut else "")
 
     def log_http_request(self, request: httpx.Request, response: httpx.Response, seconds: float) -> None:
         """Log an HTTP request: URL, both sets of headers, status and duration."""

@@ -76,8 +76,8 @@ def prepare_launch(spec: StdioSpec, ours: Mapping[str, str], mark: str) -> Launc
     else:
         found = shutil.which(command, path=path)
     if found is None:
-        if words := _whole_command_line_hint(command, path):
-            raise CannotStart(words)
+        if hint := _whole_command_line_hint(command, path):
+            raise CannotStart(hint)
         searched = ":".join(dict.fromkeys(path.split(":")))
         raise CannotStart(
             f"command not found: {command} (set `command` to its full path, or set `env.PATH`); "

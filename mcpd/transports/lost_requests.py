@@ -62,6 +62,7 @@ def protocol_violation(server: str, exchange: Exchange, how: str) -> ProtocolVio
 def unparsable_response(server: str, exchange: Exchange, line: bytes) -> ProtocolViolation:
     """Return the error for a response that is not valid JSON-RPC."""
     return ProtocolViolation(
-        f"{server}: its response to {exchange.description} cannot be parsed: {shorten(line)}",
+        f"{server}: its response to {exchange.description} cannot be parsed (invalid or nested too deeply): "
+        f"{shorten(line)}",
         server=server,
     )

@@ -275,8 +275,8 @@ class RequestMultiplexer:
             exchange.answered(message)
         except Exception:
             self._log_bug("forwarding a response")
-            words = f"{self.name}: its response to {exchange.description} could not be forwarded"
-            self._notify_failed(exchange, ProtocolViolation(words, server=self.name))
+            text = f"{self.name}: its response to {exchange.description} could not be forwarded"
+            self._notify_failed(exchange, ProtocolViolation(text, server=self.name))
 
     def _fail_lost(self, exchange: Exchange, error: McpdError) -> None:
         """Fail a removed request that will get no response."""

@@ -125,8 +125,8 @@ class PipeChannel(RequestMultiplexer):
                 for tag in self._outbox.unsent():
                     if isinstance(tag, Exchange) and self._pending.pop(tag.key, None) is tag:
                         self._outbox.withdraw(tag)
-                        words = f"it has not read its input for {stalled_for:.0f} s"
-                        self._fail_lost(tag, connection_lost(self.name, tag, words, may_have_run=False))
+                        reason = f"it has not read its input for {stalled_for:.0f} s"
+                        self._fail_lost(tag, connection_lost(self.name, tag, reason, may_have_run=False))
             self._send_queued()
             with trio.move_on_after(self._write_timeout):  # before failing those queued since
                 await self._outbox.wait_drained()

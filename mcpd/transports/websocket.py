@@ -143,15 +143,15 @@ def unwrap_failure(group: BaseExceptionGroup[BaseException], name: str) -> BaseE
 def _refusal(name: str, rejected: ConnectionRejected) -> McpdError:
     status = rejected.status_code
     headers = {key.lower(): value.decode("latin-1") for key, value in rejected.headers}
-    said = f"{name}: HTTP {status} instead of a WebSocket"
+    prefix = f"{name}: HTTP {status} instead of a WebSocket"
     if status in (401, 403):
         return NeedsAuth(
-            f"{said}: add an `Authorization` header to `headers` in its definition",
+            f"{prefix}: add an `Authorization` header to `headers` in its definition",
             server=name,
             status=status,
         )
-    words = headers.get(b"location", "") or (rejected.body or b"").strip()[:200].decode("utf-8", "replace")
-    return HttpRefused(f"{said}" + (f": {shorten(words)}" if words else ""), server=name, status=status)
+    detail = headers.get(b"location", "") or (rejected.body or b"").strip()[:200].decode("utf-8", "replace")
+    return HttpRefused(f"{prefix}" + (f": {shorten(detail)}" if detail else ""), server=name, status=status)
 
 
 _batch = batch()
@@ -240,14 +240,14 @@ class WebSocketChannel(RequestMultiplexer):
 
     def _describe(self, reason: CloseReason | None) -> str:
         code = 1006 if reason is None else reason.code
-        words = "" if reason is None or not reason.reason else shorten(reason.reason)
-        if code == 1009 and words.startswith("Exceeded maximum message size"):
+        detail = "" if reason is None or not reason.reason else shorten(reason.reason)
+        if code == 1009 and detail.startswith("Exceeded maximum message size"):
             return f"it sent a message longer than {self._max_frame} bytes (raise `maxFrame` to allow it)"
         if code == 1009:
-            return "it rejected a message from mcpd as too long" + (f": {words}" if words else "")
+            return "it rejected a message from mcpd as too long" + (f": {detail}" if detail else "")
         if code == 1006:
             return "the connection broke"
-        return f"it closed the connection with code {code}" + (f": {words}" if words else "")
+        return f"it closed the connection with code {code}" + (f": {detail}" if detail else "")
 
 
 @asynccontextmanager

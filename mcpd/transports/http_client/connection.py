@@ -190,8 +190,8 @@ class HttpConnection:
                 with trio.fail_after(_WRITE_TIMEOUT):
                     await self._stream.send_all(memoryview(data)[sent:])
             except trio.TooSlowError as error:
-                words = f"the server did not read the request within {_WRITE_TIMEOUT:g} s"
-                raise httpx.WriteTimeout(words) from error
+                message = f"the server did not read the request within {_WRITE_TIMEOUT:g} s"
+                raise httpx.WriteTimeout(message) from error
             except STREAM_ERRORS:
                 pass
 

@@ -79,7 +79,7 @@ class HttpEndpoint:
     def refusal_error(self, response: httpx.Response, body: bytes = b"") -> McpdError:
         """Return the error for an unsuccessful status. It quotes only the beginning of the body."""
         status = response.status_code
-        said = f"HTTP {status}" + (f" {response.reason_phrase}" if response.reason_phrase else "")
+        status_line = f"HTTP {status}" + (f" {response.reason_phrase}" if response.reason_phrase else "")
         if status in (401, 403):
             given = self._client.has_credentials
             advice = (
@@ -87,12 +87,12 @@ class HttpEndpoint:
                 if given
                 else "add an `Authorization` header to `headers` in its definition"
             )
-            return NeedsAuth(f"{self.name}: {said}: {advice}", server=self.name, status=status)
-        words = "" if "html" in response.headers.get("content-type", "") else shorten(body.strip())
-        if words == response.reason_phrase:  # many frameworks repeat the reason phrase
-            words = ""
+            return NeedsAuth(f"{self.name}: {status_line}: {advice}", server=self.name, status=status)
+        excerpt = "" if "html" in response.headers.get("content-type", "") else shorten(body.strip())
+        if excerpt == response.reason_phrase:  # many frameworks repeat the reason phrase
+            excerpt = ""
         return HttpRefused(
-            f"{self.name}: {said}" + (f": {words}" if words else ""),
+            f"{self.name}: {status_line}" + (f": {excerpt}" if excerpt else ""),
             server=self.name,
             status=status,
             retry_after=_retry_after(response.headers.get("retry-after", "")),
