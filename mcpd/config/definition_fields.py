@@ -207,8 +207,10 @@ def _parse_remote(
         section.add_problem(None, message, "add 'url': the address of the server")
         return None
     url = section.string(key)
-    if url is None or not (key in section.unresolved or _check_url(kind, key, url, section)):
+    if url is None:
         return None
+    if key not in section.unresolved:
+        _check_url(kind, key, url, section)
     ca_file = section.string("caFile")
     return RemoteSpec(
         **attrs.asdict(common, recurse=False),
@@ -220,8 +222,8 @@ def _parse_remote(
     )
 
 
-def _check_url(kind: RemoteKind, key: str, url: str, section: Section) -> bool:
-    """Return whether the URL is valid; add a problem if not. It is never quoted: it may contain a secret."""
+def _check_url(kind: RemoteKind, key: str, url: str, section: Section) -> None:
+    """Add a problem if the URL is not valid. It is never quoted: it may contain a secret."""
     schemes = _SCHEMES[kind]
     fix = f"write {schemes[-1]}://HOST/PATH"
     try:
@@ -229,17 +231,16 @@ def _check_url(kind: RemoteKind, key: str, url: str, section: Section) -> bool:
         host, _ = parts.hostname, parts.port
     except ValueError as error:
         section.add_problem(key, f"'{key}' is not a valid URL: {shorten(str(error), 60)}", fix)
-        return False
+        return
     if parts.scheme not in schemes:
         message = f"'{key}' of {_with_article(kind)} server must begin with {schemes[0]}: or {schemes[1]}:"
     elif not host:
         message = f"'{key}' has no host"
-    elif any(c.isspace() or ord(c) < 32 for c in url):
+    elif re.search(r"[\s\x00-\x1f]", url):
         message, fix = f"'{key}' contains a space or control character", "write it as %20, or remove it"
     else:
-        return True
+        return
     section.add_problem(key, message, fix)
-    return False
 
 
 def _with_article(kind: TransportKind) -> str:

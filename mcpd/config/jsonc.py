@@ -106,7 +106,7 @@ def _loads(text: str) -> object:
 
 def _members(pairs: list[tuple[str, object]]) -> JsonObject:
     members = JsonObject(pairs)
-    if len(members) < len(pairs):
+    if len(members) != len(pairs):
         keys = [key for key, _ in pairs]
         members.duplicates = tuple(key for key in members if keys.count(key) > 1)
     return members

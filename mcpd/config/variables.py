@@ -93,7 +93,7 @@ class _Expansion:
                 here = start + 2
                 continue
             end = _find_closing_brace(text, start + 2)
-            if end < 0:
+            if end == -1:
                 self.problems.append(Problem(path, "a ${ is never closed by }", _ESCAPE_HINT))
                 break
             pieces += text[here:start], self.expand_reference(text[start + 2 : end], path)

@@ -205,9 +205,9 @@ def _line_start(text: str, at: int) -> int:
 def _line_end(text: str, at: int) -> int:
     """Return the index of the line break."""
     end = text.find("\n", at)
-    if end < 0:
+    if end == -1:
         return len(text)
-    return end - 1 if end > at and text[end - 1] == "\r" else end
+    return end - 1 if text[end - 1] == "\r" else end
 
 
 def _before_line(text: str, at: int) -> int:

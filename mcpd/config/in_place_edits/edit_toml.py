@@ -69,9 +69,7 @@ def change(text: str, path: tuple[str, ...], value: object) -> str | None:
         if found := pattern.match(lines[number]):
             lines[number] = found[1] + written + lines[number][found.end() :]
             return "".join(lines)
-    last = end - 1
-    while last > first and not has_content(lines[last]):
-        last -= 1
+    last = next((n for n in range(end - 1, first, -1) if has_content(lines[n])), first)
     eol = "\r\n" if "\r\n" in text else "\n"
     if not lines[last].endswith("\n"):
         lines[last] += eol
@@ -115,10 +113,10 @@ def _header(line: str) -> tuple[str, ...] | None:
     except tomllib.TOMLDecodeError:
         return None
     path: list[str] = []
-    while value:
+    while isinstance(value, (list, dict)) and value:
         if isinstance(value, list):
             value = value[0]
-        elif isinstance(value, dict):
+        else:
             key, value = next(iter(value.items()))
             path.append(key)
     return tuple(path)

@@ -25,6 +25,8 @@ class _Node(Protocol):
     """A node composed by ruamel, which has no types for it."""
 
     id: str
+    flow_style: bool
+    """Of mappings and sequences only."""
     start_mark: _Mark
     end_mark: _Mark
 
@@ -140,18 +142,16 @@ def _last_content(lines: list[str], first: int, end: int) -> int:
     Its end mark is at the next token, so comments and blank lines before that do not belong to it.
     """
     last = min(end, len(lines)) - 1
-    while last > first and not has_content(lines[last]):
-        last -= 1
-    return max(first, last)
+    return next((n for n in range(last, first, -1) if has_content(lines[n])), first)
 
 
 def _block(node: _Node) -> bool:
-    return node.id == "mapping" and not getattr(node, "flow_style", True)
+    return node.id == "mapping" and not node.flow_style
 
 
 def _items(node: _Node) -> list[_Node]:
     """Return the elements of a block list; empty for anything else."""
-    listed = node.id == "sequence" and not getattr(node, "flow_style", True)
+    listed = node.id == "sequence" and not node.flow_style
     return cast("list[_Node]", getattr(node, "value", [])) if listed else []
 
 
