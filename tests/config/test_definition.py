@@ -374,3 +374,54 @@ def test_references_are_replaced(text: str, value: str) -> None:
     found = spec({"command": "x", "args": [text]})
     assert isinstance(found, StdioSpec)
     assert found.args == (value,)
+
+
+@pytest.mark.parametrize(
+    ("definition", "place", "message"),
+    [
+        ({1: "x", "command": "x"}, "", "must be an object"),
+        (None, "", "must be an object, not null"),
+        ({"command": "x", "name": "b"}, ".name", "unknown field 'name'"),
+        ({"command": "x", "qqqq": "a"}, ".qqqq", "unknown field 'qqqq'"),
+        ({"command": "x", "comand": "a"}, ".comand", "unknown field 'comand'"),
+    ],
+)
+def test_unknown_key_is_one_problem(definition: object, place: str, message: str) -> None:
+    (found,) = problems(definition)
+    assert found.path == f"$.mcpServers.a{place}"
+    assert message in found.message
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("", "'' is empty"),
+        ("a b", "'a b' is not valid"),
+        (" " * 64, "is not valid"),
+        (" " * 65, "has 65 characters; at most 64 are allowed"),
+    ],
+)
+def test_invalid_server_name_is_refused_with_the_reason(name: str, reason: str) -> None:
+    (found,) = problems({"unknown": "x"}, name=name)
+    assert reason in found.message
+
+
+def test_server_name_must_be_a_string() -> None:
+    """In YAML it may be a number."""
+    servers: dict[object, object] = {5: {"unknown": 1}}
+    with pytest.raises(BadSpec) as caught:
+        parse_servers(
+            servers,  # type: ignore[arg-type]
+            environ={},
+            settings=Settings(),
+            base_dir=Path("/"),
+            path="$",
+        )
+    (found,) = caught.value.problems
+    assert "must be a string, not a number" in found.message
+
+
+def test_unresolved_definition_shows_no_values() -> None:
+    found = spec({"command": "x", "env": {"A": "${secret:A}", "B": "literal-text"}})
+    assert "literal-text" not in repr(found.unresolved)
+    assert ENVIRON["TOKEN"] not in repr(found.unresolved)

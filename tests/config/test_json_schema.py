@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import attrs
 import jsonschema_rs
@@ -46,3 +47,34 @@ def test_problems_on_the_reference_page_match_the_parser() -> None:
         load(ROOT / "examples/config/broken.json", {})
     told = "".join(f"{p.path}: {p.message}\n    {p.fix}\n" for p in caught.value.problems)
     assert told in (ROOT / "docs/reference/configuration.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("document", "is_valid"),
+    [
+        ({"mcpServers": {"a": {"command": "x"}}, "editorSetting": 1}, True),
+        ({"mcpServers": {"a": {"command": "x", "name": "a", "alwaysAllow": 5, "_note": 1, "$x": []}}}, True),
+        ({"mcpServers": {"a": {"command": "x", "unknown": 1}}}, False),
+        ({"mcp": {"servers": [{"name": "a", "command": "x"}]}}, True),
+        ({"mcp": {"servers": [{"command": "x"}]}}, False),
+        ({"mcp": {"unknown": 1}}, False),
+        ({"mcp": {}, "mcpServers": {}}, False),
+        ({"settings": {"unknown": 1}}, False),
+        ({"settings": {"profiles": {"a": {"servers": ["x"]}}}}, True),
+        ({"settings": {"profiles": {"a": {"unknown": 1}}}}, False),
+    ],
+)
+def test_schema_accepts_only_known_members(document: object, is_valid: bool) -> None:
+    validator = jsonschema_rs.validator_for(json.dumps(json_schema()))
+    assert validator.is_valid(document) is is_valid
+
+
+def test_schema_describes_durations_with_their_defaults() -> None:
+    whole: Any = json_schema()
+    assert whole["allowTrailingCommas"] is True
+    for definition in ("server", "settings"):
+        fields = whole["$defs"][definition]["properties"]
+        assert fields["timeouts"]["properties"]["call"] == {"type": "number", "default": 120.0}
+        assert fields["timeouts"]["properties"]["ping_misses"] == {"type": "integer", "default": 2}
+        assert fields["restart"]["properties"]["cap"] == {"type": "number", "default": 60.0}
+        assert "properties" not in fields["timeout"]

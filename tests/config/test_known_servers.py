@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from mcpd.config.definition import parse_servers
 from mcpd.config.known_servers import find_traits
+from mcpd.config.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -28,3 +32,23 @@ def test_known_server_is_recognized_by_its_command_line(
     command, *args = line.split()
     facts = find_traits(command, args)
     assert (facts.share, facts.concurrency) == (share, concurrency)
+
+
+@pytest.mark.parametrize(
+    ("definition", "share", "concurrency"),
+    [
+        ({"command": "x"}, "all", "free"),
+        ({"command": "x", "share": "root", "concurrency": "serial"}, "root", "serial"),
+        ({"command": "server-memory"}, "all", "writes"),
+        ({"command": "server-memory", "concurrency": "free"}, "all", "free"),
+        ({"command": "server-puppeteer"}, "client", "free"),
+        ({"command": "server-puppeteer", "share": "all"}, "all", "free"),
+    ],
+)
+def test_definition_takes_precedence_over_known_facts(
+    definition: dict[str, object], share: str, concurrency: str
+) -> None:
+    specs = parse_servers(
+        {"a": definition}, environ={}, settings=Settings(), base_dir=Path("/"), path="$"
+    ).specs
+    assert (specs["a"].share, specs["a"].concurrency) == (share, concurrency)

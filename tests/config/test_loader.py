@@ -8,10 +8,11 @@ import os
 from itertools import pairwise
 from pathlib import Path
 
+import attrs
 import pytest
 
-from mcpd.config.loader import load
-from mcpd.model.errors import BadSpec
+from mcpd.config.loader import decode_utf8, load, parse_config, parse_text, read_layout
+from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.server_spec import StdioSpec
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "config"
@@ -279,3 +280,116 @@ def test_unknown_server_in_a_profile_is_a_warning(environ: dict[str, str], tmp_p
     warning = "$.settings.profiles.work.servers: there is no server 'githb'; did you mean 'github'?"
     assert found.warnings == (warning,)
     assert load(write(tmp_path / "c.json", json.dumps({**value, "mcpServers": {}})), environ).warnings == ()
+
+
+def test_file_of_exactly_the_maximum_size_is_decoded() -> None:
+    assert decode_utf8(b"\xef\xbb\xbfabc", "source", max_size=6) == "abc"
+    with pytest.raises(BadSpec, match="has 7 bytes; a configuration has at most 6"):
+        decode_utf8(b"\xef\xbb\xbfabcd", "source", max_size=6)
+
+
+def test_foreign_document_may_be_large_and_have_duplicate_keys() -> None:
+    large = json.dumps({"a": [0] * 200_000})
+    assert parse_text(large, "JSON", "source", foreign=True) == json.loads(large)
+    with pytest.raises(BadSpec, match="nested too deeply"):
+        parse_text(large, "JSON", "source")
+    assert parse_text('{"a": 1, "a": 2}', "JSON", "source", foreign=True) == {"a": 2}
+    with pytest.raises(BadSpec, match="more than once"):
+        parse_text('[{"a": 1, "a": 2}]', "JSON", "source")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message", "path"),
+    [
+        ("a: [x\nb: 1\n", "YAML", "not valid YAML: expected ',' or ']', but got ':', in `b: 1`", "s:2:2"),
+        ("a: *b\n", "YAML", "found undefined alias", "s:1:4"),
+        ("a: \x07\n", "YAML", "special characters are not allowed", "s:1:1"),
+        ("a = ", "TOML", "Invalid value (at end of document), in `a =`", "s:1:4"),
+        ("a = 1\nb = [\n", "TOML", "not valid TOML: ", "s:2:"),
+        ("{\n", "JSON", "not valid JSON: Expecting property name enclosed in double quotes", "s:2:1"),
+    ],
+)
+def test_syntax_error_has_a_message_and_a_position(text: str, kind: str, message: str, path: str) -> None:
+    with pytest.raises(BadSpec) as caught:
+        parse_text(text, kind, "s")
+    (problem,) = caught.value.problems
+    assert message in problem.message
+    assert problem.path.startswith(path)
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "---\n"])
+def test_empty_yaml_is_an_empty_object(text: str) -> None:
+    assert parse_text(text, "YAML", "s") == {}
+
+
+@pytest.mark.parametrize(
+    ("document", "paths"),
+    [
+        ({}, []),
+        ({"mcpServers": None, "settings": None}, []),
+        ({"mcpServers": {"a": {}}, "settings": {}}, []),
+        ({"$schema": "x", "_note": 1, "other": 1}, []),
+        ({"mcp": {"enabled": True, "servers": [], "globalSettings": {}}}, []),
+        ({"mcp": {"servers": {"a": {}}}, "settings": {}}, ["$.settings"]),
+        ({"mcp": []}, ["$.mcp"]),
+        ({"mcp": {"enabled": 1}}, ["$.mcp.enabled"]),
+        ({"mcp": {}, "mcpServers": {}}, ["$.mcp"]),
+        ({"settings": []}, ["$.settings"]),
+        ({"mcpServers": 5}, ["$.mcpServers"]),
+        ({"mcpServers": [5]}, ["$.mcpServers[0]"]),
+        ({"mcpServers": [{"command": "x"}]}, ["$.mcpServers[0]"]),
+        ({"servers": {}}, ["$.servers"]),
+        ({"setings": {}}, ["$.setings"]),
+        ({5: 1}, ["$"]),
+        ([], ["$"]),
+    ],
+)
+def test_layout_problems_have_the_path_of_the_part(document: object, paths: list[str]) -> None:
+    problems: list[Problem] = []
+    read_layout(document, problems, [])
+    assert [problem.path for problem in problems] == paths
+
+
+def test_only_unused_keys_that_are_not_comments_are_warnings() -> None:
+    warnings: list[str] = []
+    read_layout({"$schema": "x", "_note": 1, "other": 1, "mcpServers": {}}, [], warnings)
+    assert [line.partition(":")[0] for line in warnings] == ["$.other"]
+
+
+@pytest.mark.parametrize(
+    ("enabled", "result"), [("", True), ('"enabled": true, ', True), ('"enabled": false, ', False)]
+)
+def test_servers_are_enabled_unless_mcp_is_disabled(
+    enabled: str, result: bool, environ: dict[str, str]
+) -> None:
+    text = f'{{"mcp": {{{enabled}"servers": [{{"name": "a", "command": "x"}}]}}}}'
+    found = parse_config(Path("/none/c.json"), text.encode(), environ)
+    assert found.specs["a"].enabled is result
+    assert found.definitions == {"a": {"command": "x"}}
+    assert len(found.warnings) == (0 if result else 1)
+
+
+def test_commands_need_a_file_that_others_cannot_write(tmp_path: Path, environ: dict[str, str]) -> None:
+    """A file that does not exist yet will be created so."""
+    allowed = b'{"settings": {"allowCommands": true}}'
+    path = tmp_path / "c.json"
+    assert parse_config(path, allowed, environ).settings.allow_commands
+    path.touch(0o600)
+    assert parse_config(path, allowed, environ).settings.allow_commands
+    path.chmod(0o620)
+    assert not parse_config(path, b"{}", environ).settings.allow_commands
+    with pytest.raises(BadSpec, match="other users can write"):
+        parse_config(path, allowed, environ)
+
+
+def test_unreadable_path_is_reported_with_the_systems_reason(tmp_path: Path, environ: dict[str, str]) -> None:
+    write(tmp_path / "file", "")
+    message = refused(tmp_path / "file" / "c.json", environ).problems[0].message
+    assert message.endswith(": Not a directory")
+
+
+def test_loaded_configuration_shows_no_secret(environ: dict[str, str]) -> None:
+    text = b'{"mcpServers": {"a": {"command": "x", "env": {"TOKEN": "hunter22"}}}}'
+    found = parse_config(Path("/none/c.json"), text, environ)
+    assert found.secrets == {"hunter22"}
+    assert "hunter22" not in repr(attrs.evolve(found, specs={}, definitions={}))

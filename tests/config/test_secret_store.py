@@ -11,7 +11,14 @@ import pytest
 
 from mcpd.config.loader import load
 from mcpd.config.masking import mask_definition
-from mcpd.config.secret_store import change_secrets, fetch_secret, read_secrets, secrets_path
+from mcpd.config.secret_store import (
+    MAX_SECRET_SIZE,
+    change_secrets,
+    decode_secret,
+    fetch_secret,
+    read_secrets,
+    secrets_path,
+)
 from mcpd.config.variables import expand
 from mcpd.model.errors import BadSpec
 from mcpd.model.server_spec import RemoteSpec, SecretReference, UnavailableSecret
@@ -206,3 +213,41 @@ def test_invalid_secret_name_is_refused(environ: dict[str, str], name: str) -> N
     with pytest.raises(BadSpec, match="invalid secret name"):
         change_secrets(environ, {"OK": "1", name: "x"})
     assert read_secrets(environ) == {}
+
+
+def test_store_is_plain_text_that_people_can_read(environ: dict[str, str]) -> None:
+    path = change_secrets(environ, {"A": "ä"})
+    assert path.read_text() == '{\n  "A": "ä"\n}\n'
+
+
+def test_secret_of_exactly_the_maximum_size_is_accepted() -> None:
+    assert decode_secret(b"x" * MAX_SECRET_SIZE, "it") == "x" * MAX_SECRET_SIZE
+    assert isinstance(decode_secret(b"x" * (MAX_SECRET_SIZE + 1), "it"), UnavailableSecret)
+
+
+@pytest.mark.parametrize(
+    ("reference", "is_missing"),
+    [
+        (SecretReference("secret", ("A",)), True),
+        (SecretReference("credential", ("A",)), True),
+        (SecretReference("file", ("/dev/null/x",)), True),
+        (SecretReference("file", ("/dev/null",)), False),
+        (SecretReference("file", ("x" * 5000,)), False),
+    ],
+)
+def test_default_applies_only_to_a_secret_that_does_not_exist(
+    environ: dict[str, str], reference: SecretReference, is_missing: bool
+) -> None:
+    found = fetch_secret(reference, environ)
+    assert isinstance(found, UnavailableSecret)
+    assert found.missing is is_missing
+
+
+def test_unreadable_store_is_reported_with_the_systems_reason(environ: dict[str, str]) -> None:
+    secrets_path(environ).mkdir(parents=True)
+    with pytest.raises(BadSpec) as caught:
+        read_secrets(environ)
+    assert caught.value.problems[0].message.endswith(": Is a directory")
+    assert fetch_secret(SecretReference("secret", ("A",)), environ) == UnavailableSecret(
+        caught.value.problems[0].message, "check its permissions", missing=False
+    )

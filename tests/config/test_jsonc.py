@@ -1,0 +1,61 @@
+"""JSON with comments and trailing commas: what is accepted, and where an error is."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcpd.config.jsonc import DocumentSyntaxError, JsonObject, blank_comments, parse_jsonc, to_standard_json
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", {}),
+        (" // nothing\n", {}),
+        ('{"a": 1,}', {"a": 1}),
+        ('{"a": [1, 2,],}', {"a": [1, 2]}),
+        ('{"a": 1 /* , */ , // }\n}', {"a": 1}),
+        ('{"a": "// , } /* ,]"}', {"a": "// , } /* ,]"}),
+        ('{"a": "// ,}",}', {"a": "// ,}"}),
+        ("[]", []),
+        ("[1,]", [1]),
+        ("5", 5),
+    ],
+)
+def test_comments_and_trailing_commas_are_ignored(text: str, value: object) -> None:
+    assert parse_jsonc(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column"),
+    [
+        ("{,}", 1, 2),
+        ("[,]", 1, 2),
+        ('{"a":,}', 1, 6),
+        ('{"a": 1,,}', 1, 9),
+        (",}", 1, 1),
+        ('{\n  /* c */ "a" 1}', 2, 15),
+        ('{"a": 1}\n /* open', 2, 2),
+        ("NaN", 1, 1),
+        ("[" * 100_000, 1, 1),
+    ],
+)
+def test_anything_else_is_an_error_with_its_position(text: str, line: int, column: int) -> None:
+    with pytest.raises(DocumentSyntaxError) as caught:
+        parse_jsonc(text)
+    assert (caught.value.line, caught.value.column) == (line, column)
+
+
+def test_blanked_text_keeps_its_length_and_standard_json_is_returned_as_it_is() -> None:
+    assert blank_comments('{"a": 1} // x\n') == '{"a": 1}     \n'
+    assert to_standard_json('{"a": 1, /* x */ }') == '{"a": 1' + " " * 10 + "}"
+    standard = '{"a": "/* no comment */"}'
+    assert blank_comments(standard) is to_standard_json(standard) is standard
+
+
+def test_only_keys_that_are_defined_twice_are_duplicates() -> None:
+    value = parse_jsonc('{"a": 1, "b": 2, "a": 3, "c": {"d": 1}}')
+    assert isinstance(value, JsonObject)
+    assert value.duplicates == ("a",)
+    assert isinstance(value["c"], JsonObject)
+    assert value["c"].duplicates == ()

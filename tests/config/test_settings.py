@@ -1,0 +1,168 @@
+"""The daemon's settings: addresses, defaults, profiles, and what is refused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mcpd.config.settings import Address, Settings, parse_address, parse_settings
+from mcpd.model.errors import Problem
+from mcpd.model.profile import Profile
+from mcpd.model.server_spec import RestartPolicy, Timeouts
+from mcpd.model.tool_names import ClientStyle, NameStyle
+
+
+def parsed(values: dict[str, object]) -> tuple[Settings, list[Problem]]:
+    problems: list[Problem] = []
+    found = parse_settings(
+        values, environ={"HOME": "/home/ada"}, path="$.settings", problems=problems, warnings=[]
+    )
+    return found, problems
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("127.0.0.1:8931", "127.0.0.1", 8931),
+        ("127.0.0.2:0", "127.0.0.2", 0),
+        ("LocalHost:65535", "127.0.0.1", 65535),
+        ("[::1]:80", "::1", 80),
+    ],
+)
+def test_loopback_address_is_accepted(text: str, host: str, port: int) -> None:
+    assert parse_address(text) == Address(host, port)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("8931", "it must be HOST:PORT"),
+        ("localhost", "it must be HOST:PORT"),
+        ("localhost:", "it must be HOST:PORT"),
+        ("localhost:http", "it must be HOST:PORT"),
+        ("localhost:\u0663", "it must be HOST:PORT"),
+        ("localhost:-1", "it must be HOST:PORT"),
+        ("localhost:65536", "it must be HOST:PORT"),
+        ("::1:80", "needs brackets"),
+        ("[::1:80", "needs brackets"),
+        ("::1]:80", "needs brackets"),
+        ("0.0.0.0:80", "loopback addresses only"),
+        ("[::]:80", "loopback addresses only"),
+        ("10.0.0.1:80", "loopback addresses only"),
+        ("example.org:80", "loopback addresses only"),
+        (":80", "loopback addresses only"),
+    ],
+)
+def test_other_address_is_refused_with_the_reason(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_address(text)
+
+
+def test_address_is_written_with_brackets_for_ipv6() -> None:
+    assert [str(parse_address(text)) for text in ("[::1]:80", "localhost:80")] == ["[::1]:80", "127.0.0.1:80"]
+
+
+def test_empty_settings_are_the_defaults() -> None:
+    assert parsed({}) == (Settings(), [])
+    found = Settings()
+    assert (found.debug, found.watch, found.allow_commands, found.max_starts) == (False, True, False, 8)
+    assert (found.http, found.log_level, found.profiles) == (None, None, {})
+
+
+def test_every_setting_is_passed_on() -> None:
+    found, problems = parsed(
+        {
+            "timeout": 5000,
+            "debug": True,
+            "logLevel": "error",
+            "http": "localhost:80",
+            "maxStarts": 1,
+            "toolNames": "prefix",
+            "clientToolNames": "namespace",
+            "watch": False,
+            "allowCommands": True,
+            "timeouts": {"ping": 1},
+            "restart": {"cap": 1},
+        }
+    )
+    assert problems == []
+    assert found == Settings(
+        timeouts=Timeouts(call=5, ping=1),
+        restart=RestartPolicy(cap=1),
+        debug=True,
+        log_level="error",
+        http=Address("127.0.0.1", 80),
+        max_starts=1,
+        tool_names=NameStyle("prefix"),
+        client_tool_names=ClientStyle("namespace"),
+        watch=False,
+        allow_commands=True,
+    )
+    assert parsed({"debug": False, "watch": True, "allowCommands": False})[0] == Settings()
+
+
+@pytest.mark.parametrize(
+    ("values", "path"),
+    [
+        ({"debg": True}, "$.settings.debg"),
+        ({"http": "0.0.0.0:80"}, "$.settings.http"),
+        ({"http": "${NOPE}"}, "$.settings.http"),
+        ({"maxStarts": 0}, "$.settings.maxStarts"),
+        ({"profiles": {"a": {"server": []}}}, "$.settings.profiles.a.server"),
+        ({"profiles": {"a": []}}, "$.settings.profiles.a"),
+        ({"profileByDirectory": {"rel": "*"}}, "$.settings.profileByDirectory.rel"),
+        ({"profileByDirectory": {"/w": "none"}}, '$.settings.profileByDirectory["/w"]'),
+    ],
+)
+def test_invalid_setting_is_a_problem(values: dict[str, object], path: str) -> None:
+    assert path in [problem.path for problem in parsed(values)[1]]
+
+
+def test_profiles_are_parsed_with_their_defaults() -> None:
+    full = {"servers": ["a"], "includeTools": ["i"], "excludeTools": ["e"], "clientToolNames": "namespace"}
+    found, problems = parsed({"profiles": {"empty": {}, "full": full}})
+    assert problems == []
+    assert found.profiles == {
+        "empty": Profile(name="empty"),
+        "full": Profile(
+            name="full",
+            servers=("a",),
+            include_tools=("i",),
+            exclude_tools=("e",),
+            style=ClientStyle("namespace"),
+        ),
+    }
+
+
+def test_rules_name_a_profile_or_everything() -> None:
+    rules = {"~/w": "work", "/all": "*"}
+    found, problems = parsed({"profiles": {"work": {}}, "profileByDirectory": rules})
+    assert problems == []
+    assert found.profile_by_directory == {"/home/ada/w": "work", "/all": "*"}
+    _, (problem,) = parsed({"profiles": {"work": {}}, "profileByDirectory": {"/w": "wrok"}})
+    assert problem.fix == "did you mean 'work'?"
+    _, (problem,) = parsed({"profileByDirectory": {"/w": "work"}})
+    assert "add it to 'profiles'" in problem.fix
+
+
+@pytest.mark.parametrize(
+    ("pattern", "resolved"),
+    [("in", "in"), ("in/*", "in/*"), ("in/a*/b", "in/a*/b"), ("in/a?", "in/a?"), ("in/?/*", "in/?/*")],
+)
+def test_rules_apply_to_directories_without_symbolic_links(
+    pattern: str, resolved: str, tmp_path: Path
+) -> None:
+    """Links are resolved before the first wildcard; both spellings are kept."""
+    real = tmp_path.resolve() / "real"
+    (real / "in").mkdir(parents=True)
+    link = tmp_path / "link"
+    link.symlink_to(real)
+    found, _ = parsed({"profileByDirectory": {f"{link}/{pattern}": "*"}})
+    assert found.profile_by_directory.keys() == {f"{link}/{pattern}", f"{real}/{resolved}"}
+
+
+def test_rule_for_the_root_is_not_relative_to_the_current_directory() -> None:
+    found, _ = parsed({"profileByDirectory": {"/*": "*"}})
+    assert {os.path.normpath(rule).strip("/") for rule in found.profile_by_directory} == {"*"}
