@@ -158,7 +158,7 @@ class DaemonLink:
 
         Otherwise the user may have stopped the daemon on purpose.
         """
-        reason = f"no mcpd is running at {path}"
+        reason = f"mcpd is not running at {path}"
         if self.starter is None:
             self._schedule_retry(f"{reason} (start it with: mcpctl daemon start)", now)
             return

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 )
 @click.pass_obj
 def history(cli: CliContext, server: str | None, lines: int) -> int:
-    """Show past events of a server or of all servers.
+    """Show past events for one server or all servers.
 
     Lists state changes with their causes, changes of tool lists and of the configuration, and who requested
     them. The history survives restarts of the daemon and includes servers that were removed.

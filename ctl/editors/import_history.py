@@ -118,11 +118,11 @@ class ServerUpdate:
     parts: tuple[str, ...] = ()
     """What changed in the editor and differs from mcpd, such as `args` or `env.TOKEN`."""
     changed_here: tuple[str, ...] = ()
-    """The parts that were changed in mcpd too, in another way."""
+    """The parts that were also changed in mcpd, to a different value."""
     unchanged_in: tuple[str, ...] = ()
     """The titles of other editors in which the entry has not changed."""
     differs_in: tuple[str, ...] = ()
-    """The titles of other editors in which it changed in another way."""
+    """The titles of other editors in which the entry was changed differently."""
 
     @property
     def conflicts(self) -> list[str]:
@@ -130,9 +130,9 @@ class ServerUpdate:
         return [
             f"{text} {', '.join(names)}"
             for text, names in (
-                ("mcpd has its own change of", self.changed_here),
-                ("it changed in another way in", self.differs_in),
-                ("it has not changed in", self.unchanged_in),
+                ("the definition was changed both in mcpd and in the editor:", self.changed_here),
+                ("the entry was changed differently in", self.differs_in),
+                ("the entry has not changed in", self.unchanged_in),
             )
             if names
         ]

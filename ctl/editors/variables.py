@@ -73,7 +73,8 @@ class VariableTranslator:
                 continue
             if piece.startswith("${") and pieces and pieces[-1].endswith("$"):
                 raise UnusableEntry(
-                    f"{_shorten(text)} has a $ directly before a reference, which mcpd cannot express"
+                    f"{_shorten(text)} has a $ immediately before a variable reference, "
+                    "which mcpd does not support"
                 )
             pieces.append(piece)
             here = end

@@ -59,10 +59,10 @@ def test_cancellation_is_forwarded_to_the_daemon(world: World) -> None:
 def test_handshake_is_answered_in_time(world: World) -> None:
     """Editors wait ten seconds, and then show the server as broken without a reason."""
     world.say("initialize", HELLO, 1)
-    world.books.down_reason = "no mcpd is running at /x"
+    world.books.down_reason = "mcpd is not running at /x"
     world.now = pending_requests.HANDSHAKE_TIMEOUT
     world.books.tick(world.now)
-    assert world.answers(1)[0]["error"]["message"].startswith("no mcpd is running at /x")
+    assert world.answers(1)[0]["error"]["message"].startswith("mcpd is not running at /x")
     world.come()
     world.settle()
     world.say("initialize", HELLO, 2)

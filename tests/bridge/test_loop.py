@@ -127,7 +127,7 @@ def test_handshake_without_a_daemon_fails_and_the_bridge_keeps_running(bridge: B
     soon("ctl.bridge.pending_requests.HANDSHAKE_TIMEOUT", 0.2)
     bridge.editor.send(id=1, method="initialize", params=HELLO)
     error = bridge.editor.next()["error"]
-    assert "no mcpd is running at" in error["message"]
+    assert "mcpd is not running at" in error["message"]
     assert error["data"]["code"] == "daemon_unreachable"
     bridge.editor.send(id=2, method="ping")
     assert bridge.editor.next()["result"] == {}

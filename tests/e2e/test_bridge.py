@@ -263,8 +263,8 @@ def test_without_a_daemon_the_editor_gets_an_answer_and_the_bridge_stays(tmp_pat
         ed.send(id=2, method="initialize", params=HELLO)
         assert ed.ask(3, "ping")["result"] == {}
         assert ed.close()[0] == 0
-        assert "no mcpd is running at" in ed.answer(2)["error"]["message"]
-        assert "mcpctl bridge: no mcpd is running at" in ed.errors()
+        assert "mcpd is not running at" in ed.answer(2)["error"]["message"]
+        assert "mcpctl bridge: mcpd is not running at" in ed.errors()
 
 
 def test_a_daemon_that_cannot_be_started_is_an_error_with_its_reason(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_file_reference_keeps_its_path(
         ("cursor", "${workspaceFolder}", "differs in every window"),
         ("claude-code", "${CLAUDE_PLUGIN_ROOT}", "only Claude Code knows"),
         ("cursor", "${env:a b}", "is not a valid variable name"),
-        ("vscode", "$${env:A}", "directly before a reference"),
+        ("vscode", "$${env:A}", "immediately before a variable reference"),
         ("opencode", "{file:/nowhere}", "empty or unreadable"),
     ],
 )
