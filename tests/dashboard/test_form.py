@@ -232,7 +232,7 @@ def test_what_no_form_can_say_is_written_and_what_names_nothing_is_called_at_onc
 )
 def test_whatever_a_schema_is_there_is_a_way_to_ask(opened_once: Window, schema: Any, kind: str) -> None:
     """It is a server's text: it may be no schema, or never end."""
-    asked = "async (text) => (await import('/page/shape.js')).shapeOf(JSON.parse(text)).kind"
+    asked = "async (text) => (await import('/page/schema_fields.js')).fieldOf(JSON.parse(text)).kind"
     assert opened_once.page.evaluate(asked, json.dumps(schema)) == kind
 
 
@@ -241,7 +241,7 @@ def test_a_small_schema_that_unfolds_to_a_huge_form_is_cut_short(opened_once: Wi
     schema = {"type": "object", "properties": {f"p{n}": {"$ref": "#"} for n in range(20)}}
     counted = """async (text) => {
       const count = (shape) => (shape.fields ?? []).reduce((sum, field) => sum + 1 + count(field.shape), 0);
-      const shape = (await import('/page/shape.js')).shapeOf(JSON.parse(text));
+      const shape = (await import('/page/schema_fields.js')).fieldOf(JSON.parse(text));
       return [shape.fields.length, count(shape)];
     }"""
     assert opened_once.page.evaluate(counted, json.dumps(schema)) == [20, 300]
@@ -251,7 +251,7 @@ def test_only_a_number_that_a_browser_cannot_hold_is_no_number(opened_once: Wind
     """What is none cannot be reckoned with: a time of `4.0` ms, in an answer with a long number somewhere,
     was an error where the evidence should be."""
     asked = """async (text) => {
-      const numbers = (await import('/page/line.js')).parse(text);
+      const numbers = (await import('/page/daemon_connection.js')).parse(text);
       return [numbers.filter((each) => typeof each === 'number'), JSON.stringify(numbers)];
     }"""
     held = "4.0, 0.10, -0, 0.0, 1e-05, 1.5E+3, 0.30000000000000004, 9007199254740992, 1e300"

@@ -1,12 +1,12 @@
 // The dashboard: log in, connect to the daemon, show its state and follow its events.
 
-import { reconnect, say, toggle } from "./acts.js";
-import { draw, follow, leaveDetail, lookAgain, move } from "./choice.js";
+import { reconnect, say, toggle } from "./actions.js";
+import { draw, follow, leaveDetail, refresh, move } from "./selection.js";
 import { byId, clean, make, setText } from "./dom.js";
 import { addEvent, showPast } from "./events.js";
 import { showEvidence } from "./evidence.js";
 import { listen } from "./keys.js";
-import { Refused } from "./line.js";
+import { Refused } from "./daemon_connection.js";
 import { forgetLog } from "./log.js";
 import { route } from "./route.js";
 import { line, now, servers, streams } from "./state.js";
@@ -14,7 +14,7 @@ import { follow as followStats } from "./stats.js";
 import { TABS, turnTo } from "./tabs.js";
 import { filterTools, forgetTools, showTools, showToolsIfNone } from "./tools.js";
 import { clock, distance, tick } from "./units.js";
-import { enter, isLetIn, leave } from "./visit.js";
+import { isLoggedIn, login, logout } from "./login.js";
 
 const AGAIN_FIRST = 500, AGAIN_MOST = 10_000, PAST = 100, MOST_PROBLEMS = 3;
 const OF_MAIN = ["main", "logout", "filter", "totals", "keys"];
@@ -25,10 +25,10 @@ let again = AGAIN_FIRST, waiting = 0, lastHeard = null, wasIn = false;
 
 async function begin() {
   clearTimeout(waiting);
-  const refused = await enter().catch(() => "mcpd is not responding");
-  const letIn = await isLetIn();
-  if (letIn) line.open();
-  else if (letIn === false) showGate(refused && `Login failed: ${refused}.`);
+  const refused = await login().catch(() => "mcpd is not responding");
+  const loggedIn = await isLoggedIn();
+  if (loggedIn) line.open();
+  else if (loggedIn === false) showGate(refused && `Login failed: ${refused}.`);
   else closed();
 }
 
@@ -66,7 +66,7 @@ function showAll({ servers: all, daemon, config }, past) {
   byId("line").title = `mcpd ${daemon.version}, pid ${daemon.pid}`;
   showConfig(config);
   showPast(past.entries);
-  lookAgain();
+  refresh();
   draw();
 }
 
@@ -90,9 +90,9 @@ function closed() {
 
 async function comeBack() {
   clearTimeout(waiting);
-  const letIn = await isLetIn();
-  if (letIn) line.open();
-  else if (letIn === false) showGate(wasIn && "You were logged out: mcpd was restarted, or you logged out in another tab.");
+  const loggedIn = await isLoggedIn();
+  if (loggedIn) line.open();
+  else if (loggedIn === false) showGate(wasIn && "You were logged out: mcpd was restarted, or you logged out in another tab.");
   else closed();
 }
 
@@ -172,7 +172,7 @@ byId("back").addEventListener("click", leaveDetail);
 byId("try").addEventListener("click", comeBack);
 byId("logout").addEventListener("click", async () => {
   line.close();
-  await leave();
+  await logout();
   location.reload(); // discards everything that was shown
 });
 document.addEventListener("visibilitychange", () => !document.hidden && followStats(draw));

@@ -1,9 +1,9 @@
 // A form generated from a tool's input schema, with a JSON editor as the alternative.
 
 import { button, clean, make } from "./dom.js";
-import { groupOf } from "./fields.js";
-import { parse } from "./line.js";
-import { shapeOf } from "./shape.js";
+import { groupOf } from "./form_fields.js";
+import { parse } from "./daemon_connection.js";
+import { fieldOf } from "./schema_fields.js";
 
 const ARGUMENTS = "$.arguments"; // where the daemon's complaints begin
 
@@ -12,7 +12,7 @@ const ARGUMENTS = "$.arguments"; // where the daemon's complaints begin
  * the daemon's errors, `[{ path, message }]`, and returns whether all of them had a field.
  */
 export function formFor(schema) {
-  const shape = shapeOf(schema);
+  const shape = fieldOf(schema);
   const fields = shape.kind === "group" ? groupOf(shape) : null;
   const words = make("textarea", { rows: 4, className: "code", value: "{}", spellcheck: false, autocomplete: "off" });
   const wrong = make("p", { className: "wrong", hidden: true });

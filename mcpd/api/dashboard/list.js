@@ -1,8 +1,8 @@
 // The list of servers: state, summary, latency and actions of each.
 
-import { isOn, reconnect, toggle } from "./acts.js";
+import { isOn, reconnect, toggle } from "./actions.js";
 import { button, byId, clean, make, setText } from "./dom.js";
-import { sparkline } from "./spark.js";
+import { sparkline } from "./sparkline.js";
 import { figures, matches, now, servers } from "./state.js";
 import { count, took } from "./units.js";
 

@@ -1,6 +1,6 @@
 // The result of a call. Images and sounds are shown only if their type cannot contain anything else.
 
-import { say } from "./acts.js";
+import { say } from "./actions.js";
 import { block, button, clean, make, setText } from "./dom.js";
 import { size } from "./units.js";
 

@@ -1,6 +1,6 @@
 // State shared by all modules of the page.
 
-import { Line } from "./line.js";
+import { Line } from "./daemon_connection.js";
 
 export const servers = new Map(); // name → its status
 export const figures = new Map(); // name → its use and latency, as `stats.js` keeps them

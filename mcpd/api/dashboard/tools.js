@@ -1,6 +1,6 @@
 // The tools of the chosen server: their descriptions and schemas, and a form to try each.
 
-import { reconnect } from "./acts.js";
+import { reconnect } from "./actions.js";
 import { tryOut } from "./call.js";
 import { block, button, byId, clean, make, setText } from "./dom.js";
 import { goTo } from "./route.js";

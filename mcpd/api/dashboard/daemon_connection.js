@@ -1,6 +1,6 @@
 // The connection to the daemon: JSON-RPC over a WebSocket.
 
-import { key } from "./visit.js";
+import { key } from "./login.js";
 
 /** An error response of the daemon. */
 export class Refused extends Error {

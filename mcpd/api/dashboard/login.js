@@ -12,7 +12,7 @@ async function session(method, key, body) {
 }
 
 /** Redeem the code in the address, if there is one. Returns the error message, or "". */
-export async function enter() {
+export async function login() {
   const code = location.hash.slice(1);
   if (!code || code.startsWith("/")) return ""; // no code, or a route
   history.replaceState(null, "", location.pathname); // keep the code out of history and bookmarks
@@ -23,7 +23,7 @@ export async function enter() {
 }
 
 /** `true`: logged in, `false`: not, `null`: no response. */
-export async function isLetIn() {
+export async function isLoggedIn() {
   if (!key()) return false;
   try {
     const answer = await session("GET", key());
@@ -33,7 +33,7 @@ export async function isLetIn() {
   }
 }
 
-export async function leave() {
+export async function logout() {
   const ours = key();
   localStorage.removeItem(KEY);
   if (ours) await session("DELETE", ours).catch(() => null);

@@ -1,6 +1,6 @@
 // The header of the chosen server: state, reason, duration and actions.
 
-import { isOn, reconnect, toggle } from "./acts.js";
+import { isOn, reconnect, toggle } from "./actions.js";
 import { block, button, byId, clean, make, withCode } from "./dom.js";
 import { chosen, figures, now } from "./state.js";
 import { count, distance, moment, took } from "./units.js";

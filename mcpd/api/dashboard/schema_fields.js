@@ -17,7 +17,7 @@ export const shown = (value) => (typeof value === "string" ? value : JSON.string
  * `{ kind, title, about, facts, given }` and what belongs to the kind: the kinds are `choice` and `several` (with `choices`),
  * `text` (`format`), `number` (`isWhole`), `group` (`fields`), `list` (`item`), `json`.
  */
-export function shapeOf(schema, whole = { root: schema, left: MOST_IN_ALL }, depth = 0) {
+export function fieldOf(schema, whole = { root: schema, left: MOST_IN_ALL }, depth = 0) {
   const plain = settled(Object(schema), whole.root);
   const given = own(plain, "default");
   return {
@@ -78,7 +78,7 @@ function choicesOf(plain) {
 function severalOf(plain, whole, depth) {
   const items = own(plain, "items");
   if (!isObject(items)) return { kind: "json" };
-  const item = shapeOf(items, whole, depth + 1);
+  const item = fieldOf(items, whole, depth + 1);
   const isSet = item.kind === "choice" && own(plain, "uniqueItems") === true && item.choices.length <= MOST_BOXES;
   return isSet ? { kind: "several", choices: item.choices } : { kind: "list", item };
 }
@@ -91,7 +91,7 @@ function fieldsOf(plain, whole, depth) {
   if (names.length > Math.min(MOST_FIELDS, whole.left) || isMore) return [];
   whole.left -= names.length; // a schema that refers to itself is small, and what it unfolds to is not
   const required = new Set(list(own(plain, "required")));
-  return names.map((name) => ({ name, isRequired: required.has(name), shape: shapeOf(properties[name], whole, depth + 1) }));
+  return names.map((name) => ({ name, isRequired: required.has(name), shape: fieldOf(properties[name], whole, depth + 1) }));
 }
 
 const BOUNDS = [["minimum", "maximum", ""], ["minLength", "maxLength", "length "], ["minItems", "maxItems", "items "]];

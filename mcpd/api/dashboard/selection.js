@@ -1,7 +1,7 @@
 // Which server is selected: by click, key or address.
 
 import { byId } from "./dom.js";
-import { drawHead } from "./head.js";
+import { drawHead } from "./server_header.js";
 import { drawList, rowOf, shown } from "./list.js";
 import { forgetLog } from "./log.js";
 import { goTo, route } from "./route.js";
@@ -64,7 +64,7 @@ export function move(by) {
 }
 
 /** After a reconnect: keep the selection if that server still exists. */
-export function lookAgain() {
+export function refresh() {
   if (!servers.has(now.chosen)) follow();
   else if (now.tab === "tools") showTools({ changed: true });
   else showTab(now.tab);
