@@ -268,9 +268,8 @@ async def watch_config(configuration: ActiveConfig) -> None:
         try:
             with watch_files(map(str, configuration.candidate_paths())) as changes:
                 while configuration.watch_enabled.value:
-                    _reload_if_changed(
-                        configuration
-                    )  # also before the first change: it may have changed since it was loaded
+                    # Also before the first change: it may have changed since it was loaded.
+                    _reload_if_changed(configuration)
                     await changes.next_change()
         except OSError as error:
             log.warning("cannot watch the configuration file (%s); run `mcpctl reload` after changes", error)

@@ -9,7 +9,6 @@ from typing import Protocol
 
 import attrs
 
-ALL_SERVERS = "*"
 _MAX_NAME_LENGTH = 64
 _MAX_SERVERS = 256
 
@@ -19,6 +18,10 @@ class SessionActivity(Protocol):
 
     peer: str
     """The client's name in the protocol (`clientInfo.name`)."""
+
+    @property
+    def attached(self) -> str:
+        """The server that it is attached to, or ALL_SERVERS."""
 
     def calls_by_server(self) -> Mapping[str, int]: ...
 
@@ -32,19 +35,18 @@ class ClientConnection:
     door: str = "socket"
     """How a client that does not speak MCP is connected."""
     since: float = attrs.field(factory=time.time)
-    attached: str = ""
-    """The server that it speaks MCP to, or ALL_SERVERS; empty if it does not speak MCP."""
     _calls: dict[str, int] = attrs.field(factory=dict)
     """Server → calls by `mcpd/call`."""
     reported_name: str = ""
     """The name that the client reports."""
-    _session: SessionActivity | None = None
+    session: SessionActivity | None = None
+    """Its MCP session; None if it does not speak MCP."""
     _program_name: str | None = None
 
     @property
     def name(self) -> str:
         """The name that the client reports, else the name of its program."""
-        if reported := self.reported_name or (self._session and self._session.peer):
+        if reported := self.reported_name or (self.session and self.session.peer):
             return "".join(c for c in reported if c.isprintable())[:_MAX_NAME_LENGTH]
         if self._program_name is None:
             self._program_name = "" if self.pid is None else program_name(self.pid)
@@ -66,7 +68,7 @@ class ClientConnection:
     def calls(self) -> Mapping[str, int]:
         """Server → tool calls, by `mcpd/call` and in its MCP session."""
         calls = dict(self._calls)
-        for server, count in self._session.calls_by_server().items() if self._session else ():
+        for server, count in self.session.calls_by_server().items() if self.session else ():
             calls[server] = calls.get(server, 0) + count
         return calls
 
@@ -75,9 +77,10 @@ class ClientConnection:
         self.reported_name = name or self.reported_name
         self.pid = pid or self.pid
 
-    def set_session(self, attached: str, session: SessionActivity) -> None:
-        """Set the MCP session, and its server or ALL_SERVERS."""
-        self.attached, self._session = attached, session
+    @property
+    def attached(self) -> str:
+        """The server that it speaks MCP to, or ALL_SERVERS; empty if it does not speak MCP."""
+        return "" if self.session is None else self.session.attached
 
 
 class ClientRegistry:

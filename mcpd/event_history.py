@@ -116,9 +116,8 @@ class EventHistory:
         self._append(attrs.evolve(entry, **extra))  # type: ignore[arg-type]  # checked by attrs
 
     def _masked(self, message: str) -> str:
-        return shorten(
-            self._mask(message), _MAX_MESSAGE_LENGTH
-        )  # masks first: a truncated secret would not be recognized
+        # Masks first: a truncated secret would not be recognized.
+        return shorten(self._mask(message), _MAX_MESSAGE_LENGTH)
 
     def _append(self, entry: HistoryEntry) -> None:
         self._remember(entry)

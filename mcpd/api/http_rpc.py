@@ -58,9 +58,7 @@ class HttpRpc:
 
     def send(self, frame: bytes) -> None:
         """Send an event. A response that has events, or takes long, is an event stream."""
-        if not self._exchange.is_streaming:
-            self._exchange.stream(EVENT_STREAM, EVENT_HEADERS)
-        self._exchange.write(sse_event(frame))
+        self._write(sse_event(frame))
 
     def finish(self, frame: bytes) -> None:
         if self._exchange.is_streaming:
@@ -83,6 +81,8 @@ class HttpRpc:
         self._spawn(run)
 
     def _keep_alive(self) -> None:
-        if not self._exchange.is_streaming:
-            self._exchange.stream(EVENT_STREAM, EVENT_HEADERS)
-        self._exchange.write(KEEP_ALIVE)
+        self._write(KEEP_ALIVE)
+
+    def _write(self, data: bytes) -> None:
+        self._exchange.stream(EVENT_STREAM, EVENT_HEADERS)  # no-op if it was started already
+        self._exchange.write(data)

@@ -12,7 +12,7 @@ import trio
 from mcpd.api.control_requests import ControlRequests
 from mcpd.api.json_rpc_batch import BatchReply, count_requests, parse_batch
 from mcpd.api.listeners import LruConnectionLimit
-from mcpd.client_registry import ALL_SERVERS, ClientConnection
+from mcpd.client_registry import ClientConnection
 from mcpd.gateway.client_context import ClientIdentity
 from mcpd.gateway.client_session import ClientSession, is_mcp
 from mcpd.gateway.gateway import Gateway
@@ -177,8 +177,8 @@ class SocketConnection:
         """Switch this connection to MCP."""
         if self._session is not None:
             self._session.close("the client attached to another server")
-        self._session = session = self._gateway.open_session(view, client, self._send, self._spawn)
-        self._client.set_session(view.single.spec.name if view.single else ALL_SERVERS, session)
+        session = self._gateway.open_session(view, client, self._send, self._spawn)
+        self._session = self._client.session = session
         return session
 
     def send(self, frame: bytes) -> None:

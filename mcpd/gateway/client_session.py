@@ -31,6 +31,7 @@ from mcpd.gateway.client_legacy import ClientRequests
 from mcpd.gateway.forwarded_call import INTERACTIVE_METHODS, ForwardedCall, error_response
 from mcpd.gateway.server_view import LIST_MEMBERS, View
 from mcpd.model.errors import McpdError
+from mcpd.model.profile import ALL_SERVERS
 from mcpd.protocol.legacy import BATCH_VERSION
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
@@ -313,6 +314,11 @@ class ClientSession:
             name = (server.original or server).spec.name
             calls[name] = calls.get(name, 0) + count
         return calls
+
+    @property
+    def attached(self) -> str:
+        """The server that it is attached to, or ALL_SERVERS."""
+        return self.view.single.spec.name if self.view.single else ALL_SERVERS
 
     @property
     def age(self) -> float:

@@ -91,7 +91,7 @@ class HttpExchange:
         channel.ended(self)
 
     def stream(self, content_type: bytes, headers: bytes = b"") -> None:
-        """Start a response of unknown length, with status 200."""
+        """Start a response of unknown length, with status 200. No-op if it was started already."""
         if self.is_finished or self._is_streaming:
             return
         self._is_streaming = True

@@ -157,9 +157,8 @@ class RequestParser:
         if self._head_size > MAX_HEAD:
             raise BadRequest(431, f"the head of a request is limited to {MAX_HEAD} bytes")
         if self.is_in_head:
-            self._head_size += len(
-                data
-            )  # llhttp buffers an unfinished header; the next call checks the limit
+            # llhttp buffers an unfinished header; the next call checks the limit.
+            self._head_size += len(data)
 
     def _parse_without_upgrade(self, rest: bytes) -> None:
         """Parse again without `Upgrade`, since llhttp skips the body of a request that offers one."""

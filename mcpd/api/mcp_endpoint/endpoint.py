@@ -112,7 +112,7 @@ class McpHandler:
             self.close("evicted: this connection uses too many endpoints")
         session = self._endpoint.gateway.open_session(view, self._principal.client, _discard, self._spawn)
         self._sessions[scope] = session
-        self._principal.set_session(session)
+        self._principal.connection.session = session
         return session
 
     def _legacy(

@@ -14,7 +14,7 @@ from mcpd.api.http_server.parser import Head
 from mcpd.api.json_rpc_batch import MAX_MESSAGES, count_requests
 from mcpd.api.mcp_endpoint.frames import EVENT_HEADERS, EVENT_STREAM, respond_error
 from mcpd.api.mcp_endpoint.resumable_streams import ResumableStream, SessionStreams
-from mcpd.client_registry import ALL_SERVERS, ClientConnection
+from mcpd.client_registry import ClientConnection
 from mcpd.gateway.client_context import ClientIdentity
 from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.gateway import Gateway
@@ -49,11 +49,6 @@ class Principal:
     client: ClientIdentity
     connection: ClientConnection
     """Its entry in the client registry."""
-
-    def set_session(self, session: ClientSession) -> None:
-        """Record that the connection has an MCP session."""
-        single = session.view.single
-        self.connection.set_session(single.spec.name if single else ALL_SERVERS, session)
 
 
 class LegacyHttpSession:
@@ -212,7 +207,7 @@ class LegacyHttpSessions:
         http = LegacyHttpSession(secrets.token_urlsafe(24), scope, principal.name)
         # Tasks run in the gateway, because a session outlives its connections.
         http.session = self._gateway.open_session(view, principal.client, http.send, self._gateway.spawn)
-        principal.set_session(http.session)
+        principal.connection.session = http.session
         http.session.receive(message, _InitializeReply(exchange, http, self))
 
     def register(self, http: LegacyHttpSession) -> None:

@@ -229,10 +229,7 @@ class ModernReply:
         exchange.on_quiet = self._on_quiet
 
     def send(self, frame: bytes) -> None:
-        exchange = self._exchange
-        if not exchange.is_streaming:
-            exchange.stream(EVENT_STREAM, EVENT_HEADERS)
-        exchange.write(sse_event(frame))
+        self._write(sse_event(frame))
 
     def finish(self, frame: bytes, code: int = 0) -> None:
         exchange = self._exchange
@@ -246,9 +243,11 @@ class ModernReply:
         """No-op: the request was cancelled because the client disconnected."""
 
     def _on_quiet(self) -> None:
-        if not self._exchange.is_streaming:
-            self._exchange.stream(EVENT_STREAM, EVENT_HEADERS)
-        self._exchange.write(KEEP_ALIVE)
+        self._write(KEEP_ALIVE)
+
+    def _write(self, data: bytes) -> None:
+        self._exchange.stream(EVENT_STREAM, EVENT_HEADERS)  # no-op if it was started already
+        self._exchange.write(data)
 
     def _on_hang_up(self, _: str) -> None:
         """Cancel the request: in this revision, disconnecting means cancelling."""
