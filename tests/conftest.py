@@ -53,7 +53,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         uses_browser = "chromium" in item.fixturenames
         if uses_browser:
             item.add_marker(pytest.mark.browser)
-        if grouping and (uses_browser or shares_a_fixture(item)):
+        if (
+            grouping and "mcpc" in item.name
+        ):  # slow to start, with time limits of its own: one after the other
+            item.add_marker(pytest.mark.xdist_group("mcpc"))
+        elif grouping and (uses_browser or shares_a_fixture(item)):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 

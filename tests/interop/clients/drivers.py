@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import attrs
@@ -168,21 +169,28 @@ class Mcpc:
         return npm_missing(self.name, "@apify/mcpc")
 
     def use(self, server: Json, calls: Sequence[Call], home: Path, name: str = "somebody") -> Report:
+        # Its bridge listens in MCPC_HOME_DIR, and the path of a Unix socket has at most 107 bytes.
+        with TemporaryDirectory(prefix="mcpc-", dir="/tmp") as directory:
+            return self._use(server, calls, home, name, {"MCPC_HOME_DIR": directory})
+
+    def _use(
+        self, server: Json, calls: Sequence[Call], home: Path, name: str, more: Mapping[str, str]
+    ) -> Report:
         argv = (*npm("mcpc"), "--json")
         session = f"@{name}"
         report = Report()
         connect = (*argv, "connect", f"{written(server, home)}:server", session)
         patient = {"NODE_OPTIONS": f'--require "{HERE / "patient.cjs"}"'}
-        opened = json.loads(run(connect, home, more=patient))
+        opened = json.loads(run(connect, home, more={**more, **patient}))
         try:
             report.protocol = opened.get("protocolVersion") or ""
-            listed = json.loads(run((*argv, session, "tools-list"), home))
+            listed = json.loads(run((*argv, session, "tools-list"), home, more=more))
             report.tools = [tool["name"] for tool in listed]
             for tool, arguments in calls:
                 flags = (session, "tools-call", tool, json.dumps(arguments))
-                answered(report, run((*argv, *flags), home, allow=TOOL_FAILED))
+                answered(report, run((*argv, *flags), home, allow=TOOL_FAILED, more=more))
         finally:
-            run((*argv, "close", session), home)
+            run((*argv, "close", session), home, more=more)
         return report
 
 
@@ -261,7 +269,6 @@ def environment(home: Path, more: Mapping[str, str]) -> dict[str, str]:
     return kept | {
         "HOME": str(home),
         "PYTHONPATH": str(ROOT),
-        "MCPC_HOME_DIR": str(home / "mcpc"),
         **more,
         "MCPORTER_LIST_TIMEOUT": str(int(BOUND * 1000)),
         "MCPORTER_CALL_TIMEOUT": str(int(BOUND * 1000)),
