@@ -1,4 +1,4 @@
-"""A model of clients, a gateway and one scripted legacy server in memory.
+"""A model of clients, a gateway and one scripted server in memory; more servers can be added.
 
 `Gateway`, `ClientSession`, `TurnQueue` and `RequestMultiplexer` are real; the wires are lists. The test
 decides in which order the server asks and answers and the clients react; a mock clock controls everything
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import attrs
+import msgspec
 import trio
 
 from mcpd.gateway.client_context import ClientIdentity
@@ -24,8 +25,10 @@ from mcpd.gateway.turn_queue import TurnQueue
 from mcpd.model.errors import NotReady
 from mcpd.model.server_spec import ServerSpec, StdioSpec
 from mcpd.model.status import ServerInfo, ServerState
+from mcpd.model.tool_names import ClientStyle
 from mcpd.protocol.upstream_session import ServerNotification, Upstream
 from mcpd.protocol.upstream_subscriptions import NotificationInterests
+from mcpd.supervision.catalog_cache import Catalog, Item
 from mcpd.supervision.elicitation_history import ElicitationHistory
 from mcpd.supervision.supervisor_context import ClientHooks
 from mcpd.support.broadcast import Broadcast
@@ -34,7 +37,7 @@ from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
-from tests.gateway.mcp_client import CAPABLE, meta
+from tests.gateway.mcp_client import CAPABLE, MODERN, meta
 
 Json = dict[str, Any]
 LEGACY = "2025-11-25"
@@ -86,10 +89,91 @@ class _Hashable(SimpleNamespace):
     __eq__ = object.__eq__
 
 
-class World:
-    """One legacy server that cannot tell for which call it asks, and any number of clients."""
+def make_catalog(
+    tools: Sequence[str | Json] = (),
+    resources: Sequence[str | Json] = (),
+    templates: Sequence[str | Json] = (),
+    prompts: Sequence[str | Json] = (),
+    **more: Any,
+) -> Catalog:
+    """Return a catalog; an entry is either a name (or URI) or the whole entry."""
 
-    def __init__(self, nursery: trio.Nursery, concurrency: str = "free") -> None:
+    def items(entries: Sequence[str | Json], key: str) -> tuple[Item, ...]:
+        whole = [{key: entry} if isinstance(entry, str) else entry for entry in entries]
+        return tuple(Item(str(entry[key]), msgspec.json.encode(entry)) for entry in whole)
+
+    return Catalog(
+        tools=items(tools, "name"),
+        resources=items(resources, "uri"),
+        templates=items(templates, "uriTemplate"),
+        prompts=items(prompts, "name"),
+        **more,
+    )
+
+
+def make_upstream(link: Any = None, version: str = LEGACY, **capabilities: object) -> Upstream:
+    """Return a connected server. Without `link`, nothing can be sent to it."""
+    return Upstream(
+        link=link,
+        era="modern" if version == MODERN else "legacy",
+        version=version,
+        info=ServerInfo(),
+        capabilities=capabilities or {"tools": {}, "logging": {}},
+        ping_method="ping",
+    )
+
+
+def make_server(name: str = NAME, catalog: Catalog | None = None, **spec: Any) -> Any:
+    """Return a server that is not connected. `spec` holds fields of its definition."""
+    return _Hashable(
+        is_closed=False,
+        spec=StdioSpec(name=name, command="srv", **spec),
+        original=None,
+        state=ServerState.CONNECTED,
+        catalog=catalog,
+        upstream=None,
+        lists_expired=False,
+        is_first_start=False,
+        validators={},
+        interests=NotificationInterests(),
+        turn_queue=None,
+        elicitation_history=ElicitationHistory(never_asks=False, learn=lambda quiet: None),
+        log=SimpleNamespace(add_line=lambda line: None),
+    )
+
+
+def make_core(*servers: Any, **settings: Any) -> Any:
+    """Return the operations of a daemon with these servers and settings."""
+
+    def find(name: str) -> Any:
+        return next((server for server in servers if server.spec.name == name), None)
+
+    return SimpleNamespace(
+        supervisor=SimpleNamespace(
+            servers=lambda: list(servers), get=find, find=find, is_ending=lambda server: False
+        ),
+        config=SimpleNamespace(
+            loaded=SimpleNamespace(
+                settings=SimpleNamespace(**{"client_tool_names": ClientStyle.UNDERSCORES, **settings})
+            )
+        ),
+        events=Broadcast(100),
+        clients=SimpleNamespace(connected=lambda: ()),
+        not_ready_error=lambda server: NotReady("srv is not there", server=NAME, state="pending"),
+        list_clients=None,
+    )
+
+
+class World:
+    """One server that cannot tell for which call it asks, and any number of clients."""
+
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        concurrency: str = "free",
+        version: str = LEGACY,
+        others: Sequence[Any] = (),
+    ) -> None:
         self.nursery = nursery
         self.users: list[User] = []
         self.work: dict[int, Working] = {}
@@ -98,33 +182,11 @@ class World:
         """Answers to questions that the server no longer needed."""
         self.up = trio.Event()
         self._ids = itertools.count(1)
-        self._spec = StdioSpec(name=NAME, command="srv", concurrency=concurrency)  # type: ignore[arg-type]
-        self.server: Any = _Hashable(
-            is_closed=False,
-            spec=self._spec,
-            original=None,
-            state=ServerState.CONNECTED,
-            catalog=None,
-            upstream=None,
-            interests=NotificationInterests(),
-            turn_queue=TurnQueue(),
-            elicitation_history=ElicitationHistory(never_asks=False, learn=lambda quiet: None),
-            log=SimpleNamespace(add_line=lambda line: None),
-        )
-        supervisor = SimpleNamespace(
-            servers=lambda: [self.server],
-            get=lambda name: self.server,
-            find=lambda name: self.server,
-            is_ending=lambda server: False,
-        )
-        core: Any = SimpleNamespace(
-            supervisor=supervisor,
-            events=Broadcast(100),
-            clients=SimpleNamespace(connected=lambda: ()),
-            wait_ready=self._ready,
-            not_ready_error=lambda server: NotReady("srv is not there", server=NAME, state="pending"),
-            list_clients=None,
-        )
+        self._version = version
+        self.server: Any = make_server(concurrency=concurrency)
+        self.server.turn_queue = TurnQueue()
+        core = make_core(self.server, *others)
+        core.wait_ready = self._ready
         self.side = ClientHooks()
         self.gateway = Gateway(core, self.side)
         self.connect()
@@ -144,14 +206,7 @@ class World:
         self.whose.clear()
         self.wire = wire_ = Wire()
         wire_.inbound = self  # type: ignore[assignment]
-        self.server.upstream = Upstream(
-            link=wire_,
-            era="legacy",
-            version=LEGACY,
-            info=ServerInfo(),
-            capabilities={"tools": {}, "logging": {}},
-            ping_method="ping",
-        )
+        self.server.upstream = make_upstream(wire_, self._version)
         self.nursery.start_soon(wire_.run)
         self.up.set()
 
@@ -235,13 +290,14 @@ class World:
     def complete(self, page: str) -> None:
         self._say({"method": "notifications/elicitation/complete", "params": {"elicitationId": page}})
 
-    def end(self, call: Working, error: Json | None = None) -> None:
-        """Answer the call, even if its questions are still open."""
+    def end(self, call: Working, error: Json | None = None, result: Json | None = None) -> None:
+        """Answer the call, even if its questions are still open; without `result`, with what it heard."""
         del self.work[call.key]
         for question in call.waits_for:
             del self.whose[question]
         text = json.dumps([call.tag, *(heard.get("result", heard.get("error")) for heard in call.heard)])
-        result = {"content": [{"type": "text", "text": text}]}
+        if result is None:
+            result = {"content": [{"type": "text", "text": text}]}
         self._say({"id": call.key, **({"error": error} if error else {"result": result})})
 
     # ── the clients ─────────────────────────────────────────────────────────────────────────────

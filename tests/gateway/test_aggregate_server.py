@@ -1,179 +1,269 @@
-"""Several servers as one, with the real daemon: names, lists, routes, changes."""
+"""Several servers as one: names, lists, routes and URI aliases, in memory."""
 
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
-from tests.e2e.conftest import start
-from tests.e2e.harness import Refused, fake
-from tests.gateway.mcp_client import MODERN, VERSIONS, McpClient
+from mcpd.gateway import aggregate_server
+from mcpd.gateway.aggregate_server import AggregateServer, parse_template
+from mcpd.model.errors import InvalidArguments, McpdError, UnknownResource, UnknownTool
+from mcpd.model.profile import Profile
+from mcpd.model.status import ServerState
+from mcpd.model.tool_names import ClientStyle
+from tests.gateway.model import Json, make_catalog, make_core, make_server, make_upstream
 
-__all__ = ["start"]
+ONE = make_catalog(
+    tools=[{"name": "echo", "description": "Echoes."}, "only"],
+    resources=["a:1", "b:1"],
+    templates=["a:{x}", "files:///{x}"],
+    prompts=["hello"],
+)
+TWO = make_catalog(
+    tools=["echo"], resources=["a:1", "c:2"], templates=["files:///{x}", "t:{y}"], prompts=["hello", "bye"]
+)
 
-Start = Any
-EVERYTHING = ("--capabilities", "tools,resources,prompts,logging,completions")
+
+def aggregate(*servers: Any, **profile: Any) -> AggregateServer:
+    return AggregateServer(make_core(*servers), Profile(**profile))
 
 
-def names(client: McpClient) -> list[str]:
-    return [tool["name"] for tool in client.request("tools/list")["tools"]]
+def pair() -> tuple[Any, Any]:
+    return make_server("one", ONE), make_server("two", TWO)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_aggregate_names_and_routes_tools_of_two_servers_in_every_revision(
-    start: Start, version: str
+def entries(view: AggregateServer, member: str) -> list[Json]:
+    return [json.loads(entry) for entry in view.entries(member)]
+
+
+def names(view: AggregateServer) -> list[str]:
+    return [entry["name"] for entry in entries(view, "tools")]
+
+
+def route(view: AggregateServer, method: str, **params: object) -> tuple[str, Json, str, object]:
+    found = view.route(method, json.dumps(params).encode())
+    return found.server.spec.name, json.loads(found.params), found.tool, found.alias
+
+
+@pytest.mark.parametrize(
+    ("profile", "tools"),
+    [
+        ({}, ["one__echo", "one__only", "two__echo"]),
+        ({"servers": ("t*",)}, ["two__echo"]),
+        ({"servers": ("x", "one")}, ["one__echo", "one__only"]),
+        ({"servers": ()}, []),
+        ({"include_tools": ("only",)}, ["one__only"]),
+        ({"include_tools": ("echo@two",)}, ["two__echo"]),
+        ({"include_tools": ()}, []),
+        ({"exclude_tools": ("ech?",)}, ["one__only"]),
+        ({"include_tools": ("echo",), "exclude_tools": ("*@one",)}, ["two__echo"]),
+        ({"style": ClientStyle.PLAIN}, ["one__echo", "only", "two__echo"]),
+    ],
+)
+def test_profile_selects_servers_and_tools(profile: Json, tools: list[str]) -> None:
+    assert names(aggregate(*pair(), **profile)) == tools
+
+
+def test_view_is_named_after_its_profile() -> None:
+    assert (aggregate().title, aggregate().label) == ("mcpd", "*")
+    assert (aggregate(name="work").title, aggregate(name="work").label) == ("mcpd: work", "*work")
+
+
+def test_disabled_and_dedicated_servers_are_left_out() -> None:
+    one, two = pair()
+    view = aggregate(one, two)
+    one.state = ServerState.DISABLED
+    assert names(view) == ["two__echo"]
+    assert view.covers(one)
+    two.original = one
+    assert not view.covers(two)
+    assert names(view) == []
+
+
+def test_entries_are_marked_with_their_server() -> None:
+    view = aggregate(*pair())
+    assert [tool["description"] for tool in entries(view, "tools")] == ["[one] Echoes.", "[one]", "[two]"]
+    assert [prompt["name"] for prompt in entries(view, "prompts")] == ["one__hello", "two__hello", "two__bye"]
+    assert [each["uri"] for each in entries(view, "resources")] == ["a:1", "b:1", "mcpd://two/a:1", "c:2"]
+    assert [each["uriTemplate"] for each in entries(view, "resourceTemplates")] == [
+        *("a:{x}", "files:///{x}", "mcpd://two/files:///{x}", "t:{y}")
+    ]
+    assert view.entries("nothing") == ()
+
+
+def test_index_follows_catalogs_servers_and_naming_style() -> None:
+    one, two = pair()
+    core = make_core(one, two)
+    view = AggregateServer(core, Profile())
+    first = view.entries("tools")
+    assert view.entries("tools") is first, "rebuilt without a change"
+    two.catalog = make_catalog(tools=["other"])
+    assert names(view) == ["one__echo", "one__only", "two__other"]
+    two.spec = attrs.evolve(two.spec, name="2")
+    assert names(view) == ["one__echo", "one__only", "2__other"]
+    core.config.loaded.settings.client_tool_names = ClientStyle.PLAIN
+    assert names(view) == ["echo", "only", "other"]
+    one.catalog = None
+    assert names(view) == ["other"]
+    two.state = ServerState.DISABLED
+    assert names(view) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "expected"),
+    [
+        ("tools/call", {"name": "two__echo", "arguments": {"a": 1}}, ("two", {"name": "echo", "arguments": {"a": 1}}, "echo", None)),
+        ("prompts/get", {"name": "two__hello"}, ("two", {"name": "hello"}, "hello", None)),
+        ("resources/read", {"uri": "a:1"}, ("one", {"uri": "a:1"}, "", None)),
+        ("resources/read", {"uri": "mcpd://two/a:1"}, ("two", {"uri": "a:1"}, "", ("a:1", "mcpd://two/a:1"))),
+        ("resources/read", {"uri": "mcpd://two/new"}, ("two", {"uri": "new"}, "", ("new", "mcpd://two/new"))),
+        ("completion/complete", {"ref": {"type": "ref/prompt", "name": "two__bye"}}, ("two", {"ref": {"type": "ref/prompt", "name": "bye"}}, "", None)),
+        ("completion/complete", {"ref": {"type": "ref/resource", "uri": "t:{y}"}}, ("two", {"ref": {"type": "ref/resource", "uri": "t:{y}"}}, "", None)),
+        ("completion/complete", {"ref": {"type": "ref/resource", "uri": "mcpd://two/files:///{x}"}}, ("two", {"ref": {"type": "ref/resource", "uri": "files:///{x}"}}, "", None)),
+        ("completion/complete", {"ref": {"type": "ref/resource", "uri": "c:2"}}, ("two", {"ref": {"type": "ref/resource", "uri": "c:2"}}, "", None)),
+    ],
+)  # fmt: skip
+def test_public_names_and_uris_lead_to_their_server(method: str, params: Json, expected: object) -> None:
+    """The params that are sent hold the server's own name or URI."""
+    assert route(aggregate(*pair()), method, **params) == expected
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "error"),
+    [
+        ("tools/call", {"name": "echo"}, UnknownTool),
+        ("tools/call", {"name": "one__hello"}, UnknownTool),
+        ("prompts/get", {"name": "one__echo"}, UnknownTool),
+        ("tools/call", {}, InvalidArguments),
+        ("tools/call", {"name": 5}, InvalidArguments),
+        ("resources/read", {"name": "a:1"}, InvalidArguments),
+        ("resources/read", {"uri": "mcpd://two/"}, UnknownResource),
+        ("resources/read", {"uri": "mcpd://three/a:1"}, UnknownResource),
+        ("completion/complete", {}, InvalidArguments),
+        ("completion/complete", {"ref": {"type": "ref/prompt", "name": "echo"}}, UnknownTool),
+    ],
+)
+def test_unknown_names_are_refused(method: str, params: Json, error: type[McpdError]) -> None:
+    with pytest.raises(error):
+        route(aggregate(*pair()), method, **params)
+
+
+def test_request_without_params_is_refused() -> None:
+    with pytest.raises(InvalidArguments, match=r"prompts/get: .*name"):
+        aggregate(*pair()).route("prompts/get", b"")
+
+
+def test_template_of_a_server_without_lists_has_no_owner() -> None:
+    one, two = pair()
+    view = aggregate(one, two)
+    assert view._template_owner("t:{y}") == (two, "t:{y}")
+    assert view._template_owner("u:{y}") is None
+    known, two.catalog = two.catalog, None
+    view._cached_index = aggregate(one, make_server("two", known))._index()
+    view._indexed_catalogs = [("one", ONE), ("two", None)]
+    assert view._template_owner("t:{y}") is None
+
+
+@pytest.mark.parametrize(
+    ("uri", "server", "own"),
+    [
+        ("files:///z", "one", "files:///z"),
+        ("mcpd://two/files:///z", "two", "files:///z"),
+        ("t:9", "two", "t:9"),
+        ("b:77", "one", "b:77"),
+        ("c:77", "two", "c:77"),
+        ("x:77", None, ""),
+        ("a:1/2", None, ""),
+    ],
+)
+def test_unlisted_resource_is_found_by_template_or_similar_uris(
+    uri: str, server: str | None, own: str
 ) -> None:
-    """Tools are named `server__tool` and marked with their server; a call reaches the right one."""
-    daemon = start({"one": fake("--era", "modern", *EVERYTHING), "two": fake("--era", "legacy", *EVERYTHING)})
-    daemon.wait_connected("one", "two")
-    client = McpClient(daemon, version)
-    tools = client.request("tools/list")["tools"]
-    assert [tool["name"] for tool in tools if tool["name"].endswith("__pid")] == ["one__pid", "two__pid"]
-    assert {tool["description"].split("]")[0] for tool in tools} == {"[one", "[two"}
-    pids = {server: client.call(f"{server}__pid") for server in ("one", "two")}
-    assert pids == {server: str(daemon.status(server)["pid"]) for server in ("one", "two")}
-    prompts = [prompt["name"] for prompt in client.request("prompts/list")["prompts"]]
-    assert prompts == ["one__hello", "two__hello"]
-    assert client.request("prompts/get", name="two__hello")["messages"]
-    with pytest.raises(Refused, match="no tool 'pid' here") as refused:
-        client.call("pid")
-    assert refused.value.body["code"] == -32602
+    """A URI that several servers could have belongs to none of them."""
+    one, two = pair()
+    for each in (one, two):
+        each.upstream = make_upstream(resources={})
+    view = aggregate(one, two)
+    if server is None:
+        with pytest.raises(UnknownResource):
+            view.resource(uri)
+    else:
+        found, name = view.resource(uri)
+        assert (found.spec.name, name) == (server, own)
 
 
-def test_resource_of_two_servers_is_readable_at_both(start: Start) -> None:
-    """The first server keeps the URI; the other's gets an alias."""
-    daemon = start({"one": fake(*EVERYTHING), "two": fake(*EVERYTHING)})
-    daemon.wait_connected("one", "two")
-    client = McpClient(daemon, "2025-11-25")
-    uris = [each["uri"] for each in client.request("resources/list")["resources"]]
-    assert uris == ["fake://one", "mcpd://two/fake://one"]
-    for uri in uris:
-        assert client.request("resources/read", uri=uri)["contents"][0]["uri"] == uri
-    with pytest.raises(Refused) as refused:
-        client.request("resources/read", uri="other://nothing")
-    assert refused.value.body["code"] == -32002
-    assert refused.value.body["data"]["uri"] == "other://nothing"
+def test_unlisted_resource_belongs_to_the_only_server_with_resources() -> None:
+    one, two = pair()
+    one.upstream, two.upstream = make_upstream(tools={}), make_upstream(resources={})
+    view = aggregate(one, two)
+    assert view.resource("x:77") == (two, "x:77")
+    assert view.resource("b:77") == (two, "b:77"), "one cannot be asked"
+    two.catalog = None
+    assert view.resource("x:77") == (two, "x:77")
+    two.upstream = None
+    with pytest.raises(UnknownResource):
+        view.resource("x:77")
 
 
-def test_merged_list_does_not_wait_for_a_hanging_server(start: Start, tmp_path: Path) -> None:
-    """Clients get what is known, and are notified of the rest."""
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)  # who opens one end waits for the other
-    slow = fake()
-    slow = {"command": "sh", "args": ["-c", f'cat {gate}; exec "$0" "$@"', slow["command"], *slow["args"]]}
-    daemon = start({"slow": slow, "quick": fake()})
-    daemon.wait_connected("quick")
-    client = McpClient(daemon, "2025-11-25")
-    assert client.hello["capabilities"]["tools"] == {"listChanged": True}
-    assert not any(name.startswith("slow__") for name in names(client))
-    with pytest.raises(
-        Refused, match=r"'slow__echo' here; .*still starting are not known: slow; try again soon"
-    ):
-        client.call("slow__echo")
-    gate.write_text("")
-    client.wait_heard("notifications/tools/list_changed")
-    daemon.wait_connected("slow")
-    assert any(name.startswith("slow__") for name in names(client))
+@pytest.mark.parametrize(
+    ("pending", "hint"),
+    [
+        ([], "tools/list shows all of them"),
+        (["s1"], "still starting are not known: s1; try again soon"),
+        ([f"s{n}" for n in range(5)], "not known: s0, s1, s2, s3, s4; try"),
+        ([f"s{n}" for n in range(6)], "not known: s0, s1, s2, s3, s4 and others; try"),
+    ],
+)
+def test_unknown_tool_error_names_servers_that_are_still_starting(pending: list[str], hint: str) -> None:
+    starting = [make_server(name) for name in pending]
+    for server in starting:
+        server.state = ServerState.PENDING
+    known, failed = make_server("known", ONE), make_server("failed")
+    known.state, failed.state = ServerState.PENDING, ServerState.FAILED
+    with pytest.raises(UnknownTool, match=f"no tool 'x' here; .*{hint}"):
+        route(aggregate(*starting, known, failed), "tools/call", name="x")
 
 
-def test_tools_are_listed_after_a_restart_before_their_servers_are_connected(
-    start: Start, tmp_path: Path
-) -> None:
-    """Editors ask once, when they start, and must not see an empty list because the daemon is starting,
-    too. Calls wait for their server. Tools that the definition now excludes are not listed."""
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
-    peer = fake()
-    slow = {"command": "sh", "args": ["-c", f'cat {gate}; exec "$0" "$@"', peer["command"], *peer["args"]]}
-    before = start({"slow": slow})
-    gate.write_text("")
-    before.wait_connected("slow")
-    known = set(names(McpClient(before, "2025-11-25")))
-    assert {"slow__echo", "slow__pid"} <= known
-    before.stop()
-
-    daemon = start({"slow": {**slow, "excludeTools": ["pid"]}})
-    client = McpClient(daemon, "2025-11-25")
-    assert daemon.status("slow")["status"] == "pending"
-    assert set(names(client)) == known - {"slow__pid"}
-    with pytest.raises(Refused, match="no tool 'slow__pid' here"):
-        client.call("slow__pid")
-    call = client.send("tools/call", name="slow__echo", arguments={"a": 1})
-    assert daemon.status("slow")["status"] == "pending"
-    gate.write_text("")
-    assert json.loads(client.wait(call)["content"][0]["text"]) == {"a": 1}
+def test_instructions_are_merged_and_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers = [make_server(name) for name in ("one", "two", "three", "four")]
+    for server, text in zip(servers, ("abc", "", "xyz"), strict=False):
+        server.upstream = make_upstream()
+        server.upstream.info = attrs.evolve(server.upstream.info, instructions=text)
+    view = aggregate(*servers)
+    assert view.instructions() == "## one\n\nabc\n\n## three\n\nxyz"
+    monkeypatch.setattr(aggregate_server, "_MAX_SERVER_INSTRUCTIONS", 2)
+    assert view.instructions() == "## one\n\nab\n\n## three\n\nxy"
+    monkeypatch.setattr(aggregate_server, "_MAX_INSTRUCTIONS", 9)
+    assert view.instructions() == "## one\n\na"
 
 
-def test_disabled_server_disappears_and_clients_are_notified(start: Start) -> None:
-    daemon = start({"one": fake(), "two": fake()})
-    daemon.wait_connected("one", "two")
-    legacy, modern = McpClient(daemon, "2025-06-18"), McpClient(daemon, MODERN)
-    key = modern.send("subscriptions/listen", notifications={"toolsListChanged": True})
-    acknowledged = modern.wait_heard("notifications/subscriptions/acknowledged")["params"]
-    assert acknowledged["notifications"] == {"toolsListChanged": True}
-    daemon.client().request("mcpd/disable", server="two")
-    legacy.wait_heard("notifications/tools/list_changed")
-    told = modern.wait_heard("notifications/tools/list_changed")
-    assert told["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == key
-    for client in (legacy, modern):
-        assert {name.split("__")[0] for name in names(client)} == {"one"}
+LONG = "a" * 1998
 
 
-def test_new_tool_is_announced_and_callable(start: Start) -> None:
-    daemon = start({"one": fake()})
-    daemon.wait_connected("one")
-    client = McpClient(daemon, "2025-11-25")
-    client.call("one__change")
-    client.wait_heard("notifications/tools/list_changed")
-    assert "one__extra-1" in names(client)
-    assert client.call("one__extra-1") == "extra-1"
-
-
-def test_changed_naming_style_applies_to_old_and_new_clients(start: Start) -> None:
-    """Although no server's list has changed."""
-    daemon = start({"one": fake()})
-    daemon.wait_connected("one")
-    here = McpClient(daemon, "2025-11-25")
-    assert "one__echo" in names(here)
-    changed = {"mcpServers": {"one": fake()}, "settings": {"clientToolNames": "suffix"}}
-    daemon.config.write_text(json.dumps(changed))
-    daemon.client().request("mcpd/reload")
-    here.wait_heard("notifications/tools/list_changed")
-    for client in (here, McpClient(daemon, "2025-11-25")):
-        assert "echo@one" in names(client)
-        assert "one__echo" not in names(client)
-    assert here.call("echo@one") == "{}"
-
-
-def test_long_list_is_paged(start: Start) -> None:
-    """A cursor is valid for its own list only."""
-    daemon = start({"many": fake("--tools", "2500")})
-    daemon.wait_connected("many")
-    client = McpClient(daemon, "2025-11-25")
-    found: list[str] = []
-    cursor: dict[str, str] = {}
-    while True:
-        page = client.request("tools/list", **cursor)
-        found += [tool["name"] for tool in page["tools"]]
-        if "nextCursor" not in page:
-            break
-        cursor = {"cursor": page["nextCursor"]}
-    assert len(found) == len(set(found)) > 2500
-    client.call("many__change")
-    client.wait_heard("notifications/tools/list_changed")
-    with pytest.raises(Refused, match="changed") as refused:
-        client.request("tools/list", **cursor)
-    assert refused.value.body["code"] == -32602
-
-
-def test_call_waits_for_its_server_and_reports_why_it_failed(start: Start) -> None:
-    daemon = start({"lazy": fake(lazy=True), "off": fake(enabled=False)})
-    client = McpClient(daemon, "2025-11-25", server="lazy")
-    assert json.loads(client.call("echo", {"a": 1})) == {"a": 1}
-    off = McpClient(daemon, "2025-11-25", server="off")
-    with pytest.raises(Refused, match="mcpctl enable off"):
-        off.call("echo")
+@pytest.mark.parametrize(
+    ("template", "uri", "matches"),
+    [
+        ("a:", "a:", True),
+        ("a:", "a:b", False),
+        ("a:{x}", f"a:{LONG}", True),
+        ("a:{x}", f"a:{LONG}a", False),
+        ("a:{x}", "b:1", False),
+        ("{x}/b", "a/b", True),
+        ("{x}/b", "a/c/b", False),
+        ("{x}b{y}", "aab", True),
+        ("{x}b{y}", "aa", False),
+        ("{x}ab", "aab", True),
+        ("{x}b/{y}d", "ab/cd", True),
+        ("{x}b{y}b", "ab", False),
+        ("{x}{y}", "a/b", False),
+        ("{x}" * 20, "a/b", False),
+        ("{x}" * 21, "a/b", True),
+        ("{x}" * 19 + "{x}/b", "a/c", False),
+        ("{x}" * 20 + "{x}/b", "a/c", True),
+    ],
+)
+def test_template_matching_boundaries(template: str, uri: str, matches: bool) -> None:
+    assert parse_template(template).matches(uri) is matches
