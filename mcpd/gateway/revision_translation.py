@@ -64,7 +64,7 @@ class Translation:
         if not narrow and not self.to_modern and not self.from_modern:
             return result
         try:
-            if not narrow and self.to_modern and not _NEEDS_PARSING.search(result):
+            if self.to_modern and not _NEEDS_PARSING.search(result):
                 return _add_envelope(method, bytes(result))
             members = wire.members(result)
         except BadFrame:
@@ -108,7 +108,7 @@ def translation(client: str, server: str) -> Translation:
         to_modern=client >= R5,
         from_modern=server >= R5,
         same=client == server and client < R5,
-        narrows=client < server and client < R5,
+        narrows=client < server,
     )
 
 
@@ -233,7 +233,7 @@ def entry_translation(member: str, client: str) -> Entry | None:
 
 @functools.lru_cache(maxsize=4096)
 def _translate_entry(member: str, client: str, raw: bytes) -> bytes:
-    if client >= R4 and not any(raw.find(word) >= 0 for word in _MAY_NEED_CHANGE):
+    if client >= R4 and not any(word in raw for word in _MAY_NEED_CHANGE):
         return raw
     try:
         entry = wire.members(raw)

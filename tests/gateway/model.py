@@ -84,7 +84,9 @@ class Working:
     heard: list[Json] = attrs.field(factory=list)
 
 
-class _Hashable(SimpleNamespace):
+class Stub(SimpleNamespace):
+    """A namespace compared by identity."""
+
     __hash__ = object.__hash__  # type: ignore[assignment]
     __eq__ = object.__eq__
 
@@ -125,7 +127,7 @@ def make_upstream(link: Any = None, version: str = LEGACY, **capabilities: objec
 
 def make_server(name: str = NAME, catalog: Catalog | None = None, **spec: Any) -> Any:
     """Return a server that is not connected. `spec` holds fields of its definition."""
-    return _Hashable(
+    return Stub(
         is_closed=False,
         spec=StdioSpec(name=name, command="srv", **spec),
         original=None,

@@ -115,17 +115,37 @@ def test_index_follows_catalogs_servers_and_naming_style() -> None:
 @pytest.mark.parametrize(
     ("method", "params", "expected"),
     [
-        ("tools/call", {"name": "two__echo", "arguments": {"a": 1}}, ("two", {"name": "echo", "arguments": {"a": 1}}, "echo", None)),
+        (
+            "tools/call",
+            {"name": "two__echo", "arguments": {"a": 1}},
+            ("two", {"name": "echo", "arguments": {"a": 1}}, "echo", None),
+        ),
         ("prompts/get", {"name": "two__hello"}, ("two", {"name": "hello"}, "hello", None)),
         ("resources/read", {"uri": "a:1"}, ("one", {"uri": "a:1"}, "", None)),
         ("resources/read", {"uri": "mcpd://two/a:1"}, ("two", {"uri": "a:1"}, "", ("a:1", "mcpd://two/a:1"))),
         ("resources/read", {"uri": "mcpd://two/new"}, ("two", {"uri": "new"}, "", ("new", "mcpd://two/new"))),
-        ("completion/complete", {"ref": {"type": "ref/prompt", "name": "two__bye"}}, ("two", {"ref": {"type": "ref/prompt", "name": "bye"}}, "", None)),
-        ("completion/complete", {"ref": {"type": "ref/resource", "uri": "t:{y}"}}, ("two", {"ref": {"type": "ref/resource", "uri": "t:{y}"}}, "", None)),
-        ("completion/complete", {"ref": {"type": "ref/resource", "uri": "mcpd://two/files:///{x}"}}, ("two", {"ref": {"type": "ref/resource", "uri": "files:///{x}"}}, "", None)),
-        ("completion/complete", {"ref": {"type": "ref/resource", "uri": "c:2"}}, ("two", {"ref": {"type": "ref/resource", "uri": "c:2"}}, "", None)),
+        (
+            "completion/complete",
+            {"ref": {"type": "ref/prompt", "name": "two__bye"}},
+            ("two", {"ref": {"type": "ref/prompt", "name": "bye"}}, "", None),
+        ),
+        (
+            "completion/complete",
+            {"ref": {"type": "ref/resource", "uri": "t:{y}"}},
+            ("two", {"ref": {"type": "ref/resource", "uri": "t:{y}"}}, "", None),
+        ),
+        (
+            "completion/complete",
+            {"ref": {"type": "ref/resource", "uri": "mcpd://two/files:///{x}"}},
+            ("two", {"ref": {"type": "ref/resource", "uri": "files:///{x}"}}, "", None),
+        ),
+        (
+            "completion/complete",
+            {"ref": {"type": "ref/resource", "uri": "c:2"}},
+            ("two", {"ref": {"type": "ref/resource", "uri": "c:2"}}, "", None),
+        ),
     ],
-)  # fmt: skip
+)
 def test_public_names_and_uris_lead_to_their_server(method: str, params: Json, expected: object) -> None:
     """The params that are sent hold the server's own name or URI."""
     assert route(aggregate(*pair()), method, **params) == expected

@@ -323,3 +323,214 @@ def test_deeply_nested_schema_does_not_break_the_list(depth: int) -> None:
     translate = entry_translation("tools", R3)
     assert translate is not None
     assert translate(entry).startswith(b'{"name":"t"')
+
+
+@pytest.mark.parametrize(("client", "server"), [*itertools.product(ALL, ALL)])
+def test_kind_of_translation_for_each_pair(client: str, server: str) -> None:
+    found = translation(client, server)
+    assert found.to_modern is (client == R5)
+    assert found.from_modern is (server == R5)
+    assert found.same is (client == server != R5)
+    assert found.narrows is (ALL.index(client) < ALL.index(server))
+
+
+@pytest.mark.parametrize(
+    ("client", "server", "method", "sent", "seen"),
+    [
+        # The envelope is cut off, and every other byte stays.
+        (R4, R5, "tools/call", b'{"resultType":"complete","content" : []}', b'{"content" : []}'),
+        (R4, R5, "resources/read", b'{ "resultType" : "complete" , "x" : 1}', b'{ "x" : 1}'),
+        (R4, R5, "prompts/get", b'{"resultType":"complete"}', b"{}"),
+        (R1, R5, "completion/complete", b'{"resultType":"complete","x" : 1}', b'{"x" : 1}'),
+        (R4, R5, "tools/call", b'{"resultType":"complete","_meta":{"v" : 1}}', b'{"_meta":{"v" : 1}}'),
+        (R4, R5, "tools/call", b'{"resultType":"complete","ttlMs":5,"x" : 1}', b'{"x":1}'),
+        (R4, R5, "tools/call", b'{"resultType":"complete","_meta":{"io.modelcontextprotocol/a":1}}', b"{}"),
+        (R4, R5, "tools/call", b'{"x" : 1,"resultType":"complete"}', b'{"x":1}'),
+        # Nothing to translate.
+        (R5, R5, "tools/call", b'{"ttlMs" : 5}', b'{"ttlMs" : 5}'),
+        (R4, R3, "tools/call", b'{"structuredContent" : [1]}', b'{"structuredContent" : [1]}'),
+        (R1, R4, "completion/complete", b'{"_meta" : 1}', b'{"_meta" : 1}'),
+        # Marked complete, other bytes kept unless a name may be reserved.
+        (R5, R4, "tools/call", b' { "x" : 1}', b'{"resultType":"complete","x" : 1}'),
+        (R5, R4, "tools/call", b"{ }", b'{"resultType":"complete"}'),
+        (
+            *(R5, R4, "tools/call", b'{"structuredContent":[1],"_meta":{"v" : 1}}'),
+            b'{"resultType":"complete","structuredContent":[1],"_meta":{"v":1}}',
+        ),
+    ],
+)
+def test_result_bytes(client: str, server: str, method: str, sent: bytes, seen: bytes) -> None:
+    assert bytes(translation(client, server).result(method, Raw(sent))) == seen
+
+
+ICONS: Json = {"type": "resource_link", "uri": "a:b", "name": "n", "icons": [], "_meta": {"v": 1}}
+
+
+@pytest.mark.parametrize(
+    ("client", "content", "seen"),
+    [
+        (R4, [5], [5, text("[1]")]),
+        (R4, [{"type": "image"}], [{"type": "image"}, text("[1]")]),
+        (R4, [ICONS], [ICONS, text("[1]")]),
+        (R4, "odd", [text("[1]")]),
+        (R3, [ICONS], [{k: v for k, v in ICONS.items() if k != "icons"}, text("[1]")]),
+        (
+            R3,
+            [{**text("a"), "annotations": {"lastModified": "x"}}],
+            [{**text("a"), "annotations": {"lastModified": "x"}}],
+        ),
+        (R2, [{**text("a"), "annotations": {"lastModified": "x"}}], [{**text("a"), "annotations": {}}]),
+        (R2, [{"type": "resource_link", "uri": "a:b", "mimeType": 5}], [text(": a:b"), text("[1]")]),
+        (
+            R1,
+            [{"type": "audio"}],
+            [
+                {"type": "resource", "resource": {"uri": "about:audio", "mimeType": "audio/*", "blob": ""}},
+                text("[1]"),
+            ],
+        ),
+        (R2, [{"type": "audio"}], [{"type": "audio"}, text("[1]")]),
+    ],
+)
+def test_content_items_are_reduced_to_what_the_client_knows(
+    client: str, content: object, seen: list[object]
+) -> None:
+    sent = {"resultType": "complete", "content": content, "structuredContent": [1]}
+    assert result(client, R5, "tools/call", sent)["content"] == seen
+
+
+@pytest.mark.parametrize(("client", "kept"), [(R2, False), (R3, True), (R4, True)])
+def test_meta_of_resource_contents_is_kept_since_2025_06_18(client: str, kept: bool) -> None:
+    sent = {"resultType": "complete", "contents": [{"uri": "a:b", "_meta": {"v": 1}}], "x": 1}
+    (seen,) = result(client, R5, "resources/read", sent)["contents"]
+    assert ("_meta" in seen) is kept
+
+
+def test_prompt_without_a_list_of_messages_is_tolerated() -> None:
+    assert result(R1, R4, "prompts/get", {"messages": {"a": 1}}) == {"messages": []}
+    assert result(R1, R4, "prompts/get", {"messages": [5, {"content": 5}]}) == {
+        "messages": [5, {"content": 5}]
+    }
+
+
+@pytest.mark.parametrize(
+    ("client", "server", "code", "seen"),
+    [(R5, R5, -32002, -32002), (R5, R5, -32000, -32000), (R4, R4, -32020, -32020), (R5, R4, -32020, -32020)],
+)
+def test_error_codes_between_equal_eras(client: str, server: str, code: int, seen: int) -> None:
+    error = raw({"code": code, "message": "m"})
+    assert json.loads(bytes(translation(client, server).error("resources/read", error)))["code"] == seen
+
+
+@pytest.mark.parametrize("odd", [b"5", b'{"code":"x"}'])
+def test_malformed_error_passes_unchanged(odd: bytes) -> None:
+    assert bytes(translation(R5, R4).error("tools/call", Raw(odd))) == odd
+
+
+@pytest.mark.parametrize(
+    ("server", "method", "params", "seen"),
+    [
+        (R1, "completion/complete", b"", b"{}"),
+        (R2, "completion/complete", b'{"context" : 1,"x" : 1}', b'{"x":1}'),
+        (R3, "completion/complete", b'{"context" : 1}', b'{"context" : 1}'),
+        (R1, "prompts/get", b'{"context" : 1}', b'{"context" : 1}'),
+        (R3, "tools/call", b'{"task" : 1}', b"{}"),
+        (R3, "tools/call", b'{"x" : 1}', b'{"x" : 1}'),
+        (R4, "tools/call", b'{"task" : 1}', b'{"task" : 1}'),
+        (R3, "prompts/get", b'{"task" : 1}', b'{"task" : 1}'),
+    ],
+)
+def test_params_bytes(server: str, method: str, params: bytes, seen: bytes) -> None:
+    assert translation(R4, server).params(method, params) == seen
+
+
+@pytest.mark.parametrize(
+    ("client", "entry", "seen"),
+    [
+        (R3, {"name": "t"}, {"name": "t"}),
+        (R3, {"name": "t", "title": "T"}, {"name": "t", "title": "T"}),
+        (R2, {"name": "t", "annotations": {"title": "A"}}, {"name": "t", "annotations": {"title": "A"}}),
+        (R2, {"name": "t", "title": "T"}, {"name": "t", "annotations": {"title": "T"}}),
+        (R3, {"name": "t", "outputSchema": {"type": "array"}}, {"name": "t"}),
+        (R4, {"name": "t", "outputSchema": {"type": "array"}}, {"name": "t"}),
+        (
+            R4,
+            {"name": "t", "outputSchema": {"type": "object"}},
+            {"name": "t", "outputSchema": {"type": "object"}},
+        ),
+        (
+            R5,
+            {"name": "t", "outputSchema": {"type": "array"}},
+            {"name": "t", "outputSchema": {"type": "array"}},
+        ),
+        (
+            R3,
+            {"name": "t", "inputSchema": {"default": [{"x-mcp-header": 1}]}},
+            {"name": "t", "inputSchema": {"default": [{}]}},
+        ),
+    ],
+)
+def test_tool_entry_members(client: str, entry: Json, seen: Json) -> None:
+    translate = entry_translation("tools", client)
+    assert translate is not None
+    assert json.loads(translate(json.dumps(entry).encode())) == seen
+
+
+@pytest.mark.parametrize(("client", "seen"), [(R2, {}), (R3, {"lastModified": "x"})])
+def test_resource_entry_members(client: str, seen: Json) -> None:
+    translate = entry_translation("resources", client)
+    assert translate is not None
+    entry = {"uri": "a:b", "icons": [], "annotations": {"lastModified": "x"}}
+    assert json.loads(translate(json.dumps(entry).encode())) == {"uri": "a:b", "annotations": seen}
+    assert translate(b'{"uri" : "a:c","annotations":{"v" : 1}}') == b'{"uri":"a:c","annotations":{"v" : 1}}'
+
+
+@pytest.mark.parametrize(
+    ("client", "method", "label", "params", "seen"),
+    [
+        (R3, "sampling/createMessage", "[a] ", {"task": 1}, {}),
+        (R4, "sampling/createMessage", "[a] ", {"task": 1}, {"task": 1}),
+        (R1, "sampling/createMessage", "", {"message": 5}, {"message": 5}),
+        (R4, "elicitation/create", "", {"message": 5}, {"message": 5}),
+        (R4, "elicitation/create", "[a] ", {}, {}),
+        (R4, "elicitation/create", "[a] ", {"message": "?"}, {"message": "[a] ?"}),
+        (R4, "elicitation/create", "", {"mode": "form"}, {"mode": "form"}),
+        (R4, "elicitation/create", "", {"elicitationId": "1"}, {"elicitationId": "1"}),
+        (
+            R4,
+            "elicitation/create",
+            "",
+            {"mode": "url", "elicitationId": "1"},
+            {"mode": "url", "elicitationId": "1"},
+        ),
+        (R5, "elicitation/create", "", {"mode": "url"}, {"mode": "url"}),
+        (R5, "elicitation/create", "", {"mode": "url", "elicitationId": "1"}, {"mode": "url"}),
+        (R3, "elicitation/create", "", {"requestedSchema": {"properties": {"a": 5}}}, None),
+        (
+            R3,
+            "elicitation/create",
+            "",
+            {"requestedSchema": {"properties": 5}},
+            {"requestedSchema": {"properties": {}}},
+        ),
+    ],
+)
+def test_params_of_a_servers_request(
+    client: str, method: str, label: str, params: Json, seen: Json | None
+) -> None:
+    found = translate_request(method, raw(params), client, label)
+    assert (None if found is None else json.loads(found)) == seen
+
+
+def test_request_without_params_is_translated_like_an_empty_one() -> None:
+    assert translate_request("sampling/createMessage", Raw(b""), R5, "") == b"{}"
+
+
+def test_choices_that_are_not_objects_are_left_out() -> None:
+    schema = {"properties": {"a": {"oneOf": [5, {"const": "x", "title": "X"}]}, "b": {"oneOf": 5}}}
+    found = translate_request("elicitation/create", raw({"requestedSchema": schema}), R3, "")
+    assert found is not None
+    assert json.loads(found)["requestedSchema"]["properties"] == {
+        "a": {"enum": ["x"], "enumNames": ["X"]},
+        "b": {},
+    }

@@ -89,10 +89,15 @@ def test_view_follows_a_replaced_definition() -> None:
         ({"resources": {"subscribe": True}}, LEGACY, MODERN, {"resources": dict(CAPABILITIES["resources"])}),
         ({"logging": {}, "tools": 5}, LEGACY, MODERN, {"logging": {}}),
         ({"completions": {}, "tasks": {}}, MODERN, LEGACY, {"completions": {}, "logging": {}}),
-        ({"prompts": {}, "tasks": {"a": 1}}, LEGACY, LEGACY, {"prompts": {"listChanged": True}, "tasks": {"a": 1}}),
+        (
+            {"prompts": {}, "tasks": {"a": 1}},
+            LEGACY,
+            LEGACY,
+            {"prompts": {"listChanged": True}, "tasks": {"a": 1}},
+        ),
         ({"experimental": {"b": 2}}, MODERN, MODERN, {"logging": {}, "experimental": {"b": 2}}),
     ],
-)  # fmt: skip
+)
 def test_server_offers_what_it_declared_and_mcpd_can_forward(
     declared: Json, version: str, client: str, offered: Json
 ) -> None:

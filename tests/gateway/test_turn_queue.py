@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -12,12 +13,13 @@ import trio
 import trio.testing
 from msgspec import Raw
 
-from mcpd.gateway import suspended_calls
+from mcpd.gateway import suspended_calls, turn_queue
 from mcpd.gateway.control_call import CallRequest, ControlCall
 from mcpd.gateway.elicitation_routing import ANSWER_TIMEOUT
 from mcpd.gateway.turn_queue import TurnQueue
 from mcpd.model.errors import McpdError, NotReady, Overloaded
-from tests.gateway.model import Asked, User, World, world
+from mcpd.transports.outgoing_request import Exchange
+from tests.gateway.model import Asked, Json, Stub, User, World, make_catalog, make_server, world
 
 Clock = trio.testing.MockClock
 
@@ -319,3 +321,158 @@ def test_failed_turn_of_a_control_call_goes_to_the_next(there: bool) -> None:
     assert len(failed) == 1
     assert turns == ["last"]
     assert len(server.turn_queue) == 1
+
+
+def a_call(server: Any, session: Any, **more: Any) -> Any:
+    """Return what `acquire_turn` and `release_turn` read of a call."""
+    session.gateway = SimpleNamespace(spawn=session.spawned.append)
+    return Stub(
+        server=server,
+        session=session,
+        key=b"",
+        params=b'{"name":"%b"}' % more.get("tool", "t").encode(),
+        context=SimpleNamespace(accepts_server_requests=more.get("accepts", True)),
+        translation=SimpleNamespace(from_modern=more.get("from_modern", False)),
+        upstream=SimpleNamespace(
+            link=SimpleNamespace(correlates_server_requests=more.get("correlates", False))
+        ),
+        holds_turn=False,
+        idle_timeout=10.0,
+        deadline=math.inf,
+    )
+
+
+def a_session() -> Any:
+    return Stub(spawned=[])
+
+
+READER: Json = {"name": "reader", "annotations": {"readOnlyHint": True}}
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "method", "call", "never_asks", "owner"),
+    [
+        ("free", "tools/call", {}, False, "session"),
+        ("free", "prompts/get", {}, False, "session"),
+        ("free", "completion/complete", {}, False, None),
+        ("free", "tools/call", {"accepts": False}, False, None),
+        ("free", "tools/call", {"from_modern": True}, False, None),
+        ("free", "tools/call", {"correlates": True}, False, None),
+        ("free", "tools/call", {}, True, None),
+        ("free", "tools/call", {"tool": "reader"}, False, None),
+        ("free", "prompts/get", {"tool": "reader"}, False, "session"),
+        ("writes", "tools/call", {}, True, "call"),
+        ("writes", "tools/call", {"tool": "unknown", "accepts": False}, False, "call"),
+        ("writes", "tools/call", {"tool": "reader"}, False, None),
+        ("writes", "prompts/get", {}, False, "session"),
+        ("writes", "prompts/get", {}, True, None),
+        ("serial", "tools/call", {"tool": "reader"}, True, "call"),
+        ("serial", "tools/call", {"from_modern": True}, False, "call"),
+        ("serial", "resources/read", {}, True, None),
+    ],
+)
+def test_which_calls_need_a_turn(
+    concurrency: str, method: str, call: Json, never_asks: bool, owner: str | None
+) -> None:
+    """Exclusive calls own their turn; those that the server may ask in share one with their session."""
+    server = make_server(catalog=make_catalog(tools=["t", READER]), concurrency=concurrency)
+    server.elicitation_history.never_asks = never_asks
+    session = a_session()
+    made = a_call(server, session, **call)
+    request: Any = SimpleNamespace(method=method)
+    assert turn_queue.acquire_turn(made, request, lambda call: None), "nobody else is there"
+    assert made.holds_turn is (owner is not None)
+    if owner is None:
+        assert server.turn_queue is None
+    else:
+        assert server.turn_queue._owner is (made if owner == "call" else session)
+
+
+@pytest.mark.parametrize(
+    ("tool", "read_only"),
+    [
+        (b'{"annotations":{"readOnlyHint":true}}', True),
+        (b'{"annotations":{"readOnlyHint":false}}', False),
+        (b'{"annotations":{"readOnlyHint":1}}', False),
+        (b'{"annotations":{}}', False),
+        (b'{"annotations":[true]}', False),
+        (b"{}", False),
+        (b"[", False),
+    ],
+)
+def test_only_a_clear_hint_makes_a_tool_read_only(tool: bytes, read_only: bool) -> None:
+    assert turn_queue.declares_read_only(tool) is read_only
+
+
+def test_turns_are_granted_in_order_of_arrival() -> None:
+    queue, started = TurnQueue(), list[str]()
+
+    def take(entry: str) -> bool:
+        return queue.acquire(entry, entry[0], lambda: started.append(entry))
+
+    assert take("a1")
+    assert take("a2"), "the owner may start more"
+    assert not take("b1")
+    assert not take("a3"), "others wait"
+    assert not take("b2")
+    assert queue.waiting() == ["b1", "a3", "b2"]
+    assert len(queue) == 5
+    queue.release("a1")
+    assert started == []
+    queue.release("a2")
+    assert started == ["b1"]
+    queue.release("unknown")
+    queue.release("b1")
+    assert started == ["b1", "a3"]
+    queue.release("b2")  # stops waiting
+    queue.release("a3")
+    assert started == ["b1", "a3"]
+    assert len(queue) == 0
+    assert take("c1")
+
+
+def test_released_call_holds_no_turn() -> None:
+    server = make_server()
+    learned: list[int] = []
+    server.elicitation_history.record_call = lambda: learned.append(1)
+    for accepts, key, counted in ((True, b"", 0), (False, b"1", 0), (True, b"1", 1)):
+        call = a_call(server, a_session(), accepts=accepts)
+        call.key, call.holds_turn = key, True
+        turn_queue.release_turn(call)
+        assert not call.holds_turn
+        assert len(learned) == counted, "counted only if it was sent and the server could have asked"
+
+
+class Waiting(Exchange):
+    def failed(self, error: McpdError) -> None:
+        self.label = f"{trio.current_time() - self.sent_at:g} {error.message}"
+        turn_queue.turn_queue(SERVER[0]).release(self)
+
+
+SERVER: list[Any] = [None]
+
+
+@pytest.mark.parametrize("concurrency", ["free", "serial"])
+async def test_overdue_call_is_refused_at_its_deadline(autojump_clock: Clock, concurrency: str) -> None:
+    """One task watches all that wait, and ends with the last."""
+    SERVER[0] = server = make_server(concurrency=concurrency)
+    holder = Exchange()
+    async with trio.open_nursery() as nursery:
+        watchers: list[object] = []
+
+        def spawn(work: Any) -> None:
+            watchers.append(work)
+            nursery.start_soon(work)
+
+        assert turn_queue.wait_for_turn(server, holder, holder, lambda: None, spawn)
+        assert watchers == []
+        for generation in (1, 2):
+            waiting = [Waiting(idle_timeout=seconds, sent_at=trio.current_time()) for seconds in (3.0, 5.0)]
+            for call in waiting:
+                assert not turn_queue.wait_for_turn(server, call, call, lambda: None, spawn)
+            assert len(watchers) == generation
+            await trio.sleep(20)
+            assert [call.label.split(" ", 1)[0] for call in waiting] == ["3", "5"]
+            assert waiting[0].label.startswith("3 srv: waited 3 s for other calls")
+            assert ("`share: client`" in waiting[0].label) is (concurrency == "free")
+            assert not turn_queue.turn_queue(server).has_timeout_watcher
