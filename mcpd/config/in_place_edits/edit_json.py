@@ -45,6 +45,8 @@ def add(text: str, key_path: tuple[str, ...], listed: bool, name: str, definitio
         for key in reversed(path[1:]):
             value = {key: value}
         return _insert(text, bare, at, path[0], value, eol)
+    if bare.startswith("null", at):
+        return text[:at] + _dump(value, _indent(text, at), _unit(text), eol) + text[at + len("null") :]
     return _insert(text, bare, at, None if listed else name, element, eol)
 
 
