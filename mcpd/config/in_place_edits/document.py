@@ -36,8 +36,8 @@ class Document:
     kind: str
     text: str = attrs.field(repr=False)
     value: dict[str, object] = attrs.field(repr=False)
-    bom: bytes = b""
-    foreign: bool = False
+    bom: bytes
+    foreign: bool
 
     @property
     def data(self) -> bytes:
