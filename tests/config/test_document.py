@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 from pathlib import Path
 
@@ -11,7 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from mcpd.config.in_place_edits.document import parse_document, read_document
+from mcpd.config.in_place_edits.document import (
+    check_writable,
+    file_error,
+    has_content,
+    parse_document,
+    read_document,
+)
 from mcpd.model.errors import BadSpec
 from tests.sampling import scaled
 
@@ -147,3 +154,103 @@ def come_and_go(text: str, name: str, *, crlf: bool) -> None:
 
 def without_nothing(value: dict[str, object]) -> dict[str, object]:
     return {key: inner for key, inner in value.items() if key != "s" or inner}
+
+
+def test_existing_object_stays_an_object_even_where_a_list_is_preferred() -> None:
+    document = parse_document(b'{"s": {"a": {}}}', Path("a.json"))
+    assert document.with_entry(("s",), "n", {}, listed=True).value == {"s": {"a": {}, "n": {}}}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.json", "{}"), ("a.json", '{"s": null}'), ("a.yaml", "s: null\n"), ("a.yaml", "s:\n")],
+)
+def test_null_is_replaced_by_an_object_or_a_list(name: str, text: str) -> None:
+    document = parse_document(text.encode(), Path(name))
+    assert document.with_entry(("s",), "n", {"x": 1}).value == {"s": {"n": {"x": 1}}}
+    assert document.with_entry(("s",), "n", {}, listed=True).value == {"s": [{"name": "n"}]}
+
+
+def test_other_elements_of_a_list_stay_when_an_entry_is_removed() -> None:
+    document = parse_document(b'{"s": ["x", {"name": "a"}, {"name": "b"}, 5]}', Path("a.json"))
+    assert document.entry_names(("s",)) == ["a", "b"]
+    assert document.without_entry(("s",), "a").value == {"s": ["x", {"name": "b"}, 5]}
+
+
+def test_edit_with_another_effect_than_wanted_is_refused() -> None:
+    """Parsers use the last of two equal keys, and the edit would change the first."""
+    document = parse_document(b'{"s": {}, "s": {}}', Path("a.json"), foreign=True)
+    with pytest.raises(BadSpec, match="was not changed"):
+        document.with_entry(("s",), "n", {})
+    with pytest.raises(BadSpec, match="was not changed"):
+        document.with_value(("s", "x"), 1)
+
+
+def test_duplicate_keys_are_refused_by_default() -> None:
+    with pytest.raises(BadSpec, match="more than once"):
+        parse_document(b'{"a": 1, "a": 2}', Path("a.json"))
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        (
+            "a.yaml",
+            "s: {a: {c: 'q', d: \"r\"}} # k\n",
+            "s: {a: {c: 'q', d: \"r\"}, n: {x: 1}} # k\n",
+        ),
+        ("b.yaml", '{"b": 1}\n', '{"b": 1, s: {n: {x: 1}}}\n'),
+        ("c.toml", "s = {a = {c = 'q'}} # k\n", "s = {a = {c = 'q'},n = {x = 1}} # k\n"),
+        ("d.yaml", "s: [{name: a, c: 'q'}, 5] # k\n", "s: [{name: a, c: 'q'}, 5, {name: n, x: 1}] # k\n"),
+    ],
+)
+def test_rewritten_text_keeps_its_style(name: str, before: str, after: str) -> None:
+    """The library of the format writes what cannot be edited as lines."""
+    document = parse_document(before.encode(), Path(name))
+    changed = document.with_entry(("s",), "n", {"x": 1})
+    assert changed.text == after
+    assert changed.without_entry(("s",), "n").value == {**document.value, "s": document.value.get("s", {})}
+
+
+def test_rewritten_object_has_exactly_the_new_members() -> None:
+    document = parse_document(b"s: {a: {x: 1, y: 2, z: 3}}\n", Path("a.yaml"))
+    changed = document.with_value(("s", "a"), {"x": 1, "y": 5, "n": 6})
+    assert changed.text == "s: {a: {x: 1, y: 5, n: 6}}\n"
+
+
+def test_document_does_not_show_its_text() -> None:
+    document = parse_document(b'\xef\xbb\xbf{"a": "hunter22"}', Path("a.json"))
+    assert "hunter22" not in repr(document)
+    assert document.data == b'\xef\xbb\xbf{"a": "hunter22"}'
+
+
+def test_file_without_write_permission_is_refused(tmp_path: Path) -> None:
+    """Also for root, who could replace it."""
+    path = tmp_path / "a.json"
+    check_writable(path)
+    path.touch(0o600)
+    check_writable(path)
+    path.chmod(0o444)
+    with pytest.raises(BadSpec, match="is read-only"):
+        check_writable(path)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "fix"),
+    [
+        (OSError(errno.ENOSPC, "No space left"), "cannot write a: No space left", "free space on its disk"),
+        (OSError(errno.EACCES, "Permission denied"), "cannot write a: Permission denied", "permissions"),
+        (OSError("odd"), "cannot write a: odd", "permissions"),
+    ],
+)
+def test_file_error_has_the_systems_reason(error: OSError, message: str, fix: str) -> None:
+    (problem,) = file_error("write", Path("a"), error).problems
+    assert problem.message == message
+    assert fix in problem.fix
+
+
+@pytest.mark.parametrize(
+    ("line", "result"), [("a\n", True), (" a # b", True), ("", False), (" \n", False), (" # a\n", False)]
+)
+def test_comments_and_blank_lines_have_no_content(line: str, result: bool) -> None:
+    assert has_content(line) is result

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcpd.config.edit_file import add_server, remove_server
+from mcpd.config.edit_file import add_server, put_servers, remove_server
 from mcpd.config.in_place_edits import edit_json
 from mcpd.config.jsonc import parse_jsonc, to_standard_json
 from mcpd.config.loader import load
@@ -281,3 +281,15 @@ def test_json_with_comments_anywhere_survives_edits(
     servers = found["mcpServers"]
     assert isinstance(servers, dict)
     assert list(servers) == [name for name in [*names, "new"] if name != gone]
+
+
+def test_several_servers_are_changed_only_if_they_are_as_expected(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    text = '{"mcpServers": {"a": {"command": "x"}}}'
+    path.write_text(text)
+    for before, reason in (({}, "already exists"), ({"a": {"command": "y"}}, "in the meantime")):
+        with pytest.raises(BadSpec, match=reason):
+            put_servers(path, {"b": {"command": "n"}, "a": {"command": "z"}}, before)
+        assert path.read_text() == text
+    put_servers(path, {"a": {"command": "z"}, "b": {"command": "n"}}, {"a": {"command": "x"}})
+    assert load(path, {}).definitions == {"a": {"command": "z"}, "b": {"command": "n"}}

@@ -67,6 +67,13 @@ def test_missing_configuration_is_only_a_warning(environ: dict[str, str]) -> Non
     assert "mcpctl add" in found.warnings[0]
 
 
+def test_default_file_that_is_a_broken_link_is_an_error(tmp_path: Path, environ: dict[str, str]) -> None:
+    path = tmp_path / "xdg/mcpd/config.json"
+    path.parent.mkdir(parents=True)
+    path.symlink_to(tmp_path / "none")
+    assert "does not exist" in str(refused(None, environ))
+
+
 @pytest.mark.parametrize("named_by", ["flag", "MCPD_CONFIG"])
 def test_missing_named_file_is_an_error(named_by: str, tmp_path: Path, environ: dict[str, str]) -> None:
     """A typo in a path must not look like an empty configuration."""

@@ -233,3 +233,37 @@ def test_other_decoders_agree() -> None:
         assert ours == told_apart(with_httpx2(pieces)), pieces
         seen += len(ours)
     assert seen > CASES  # the generator makes something to compare
+
+
+def test_fields_of_exactly_the_limit_are_used() -> None:
+    longest, digits = b"x" * 4096, b"9" * 18
+    assert decoded(b"id: %b\n\n" % longest) == [SseEvent("message", b"", longest.decode(), None)]
+    assert decoded(b"id: %bx\n\n" % longest) == []
+    assert decoded(b"retry: %b\n\n" % digits) == [SseEvent("message", b"", None, int(digits))]
+    assert decoded(b"retry: %b9\n\n" % digits) == []
+    assert decoded(b"event: ping\n\n") == [SseEvent("ping", b"", None, None)]
+    assert decoded(b"other: 5\n\n") == []
+
+
+def test_open_line_may_exceed_the_limit_only_by_the_name_of_a_field() -> None:
+    SseDecoder(10).feed(b"x" * 17)
+    with pytest.raises(EventTooLong):
+        SseDecoder(10).feed(b"x" * 18)
+    decoder = SseDecoder(10)
+    decoder.feed(b"data: 12345\n" + b"x" * 12)
+    with pytest.raises(EventTooLong):
+        decoder.feed(b"x")
+
+
+def test_events_are_immutable_and_cost_no_garbage_collection() -> None:
+    (event,) = decoded(b"data: a\n\n")
+    with pytest.raises(AttributeError):
+        event.data = b"b"  # type: ignore[misc]
+    assert not SseEvent.__struct_config__.gc
+
+
+def test_byte_order_mark_is_removed_only_at_the_start() -> None:
+    decoder = SseDecoder(LIMIT)
+    assert decoder.feed(b"data: a") == []
+    (event,) = decoder.feed(b"\xef\xbb\xbf\n\n")
+    assert event.data == b"a\xef\xbb\xbf"

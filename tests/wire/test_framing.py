@@ -119,3 +119,19 @@ def test_endless_message_is_bounded() -> None:
         assert joiner.feed(b"x" * 100) is None
         assert joiner._size <= 1000
     assert joiner.feed(b"}") is None
+
+
+def test_skipping_ends_at_the_newline_of_the_long_line() -> None:
+    splitter = LineSplitter(3, skip_long=True)
+    assert splitter.feed(b"long\nab\n") == [b"ab"]
+    assert splitter.feed(b"long") == splitter.feed(b"er") == []
+    assert splitter.feed(b"\nab\n") == [b"ab"]
+    assert splitter.skipped == 2
+
+
+def test_joined_message_of_exactly_the_limit_is_returned() -> None:
+    """The last line does not count."""
+    for limit, joined in ((11, b'{   "a": 1 }'), (10, None)):
+        joiner = MultilineJoiner(limit)
+        assert [joiner.feed(line) for line in (b"{", b'  "a": 1')] == [None, None]
+        assert joiner.feed(b"}") == joined

@@ -80,6 +80,10 @@ def as_compared(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, byt
         (b"HTTP/1.1 200 OK\r\n\r\nto the end", (200, b"OK", b"to the end", False)),
         (b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx", (200, b"OK", b"x", False)),
         (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx", (200, b"OK", b"x", False)),
+        (
+            b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 1\r\n\r\nx",
+            (200, b"OK", b"x", False),
+        ),
         (b"HTTP/1.1 200 OK\nContent-Length: 1\n\nx", (200, b"OK", b"x", True)),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nxy", (200, b"OK", b"x", False)),
         (
@@ -108,6 +112,8 @@ def test_response_does_not_depend_on_how_it_is_cut(
         b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhi",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi!\r\n0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nz\r\nhi\r\n0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\nhi\r\n0\r\n\r\n",
@@ -246,3 +252,37 @@ def test_h11_agrees() -> None:
             assert found[:ends] == expected[:ends], parts
     assert 0 < stricter < CASES / 10
     assert CASES / 10 < refused < CASES * 9 / 10
+
+
+def test_new_response_is_neither_complete_nor_reusable() -> None:
+    response = Http1Response()
+    assert (response.status, response.complete, response.reusable) == (0, False, False)
+
+
+def test_end_completes_a_body_without_a_length() -> None:
+    response = Http1Response()
+    assert response.feed(b"HTTP/1.1 200 OK\r\n\r\nbody") == [b"body"]
+    assert not response.complete
+    response.end()
+    assert (response.complete, response.reusable) == (True, False)
+
+
+def test_response_to_head_has_no_body() -> None:
+    response = Http1Response("HEAD")
+    assert response.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n") == []
+    assert response.complete
+    assert not Http1Response("GET").complete
+
+
+def test_head_of_exactly_the_limits_is_accepted() -> None:
+    start, end = b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nA: ", b"\r\n\r\n"
+    value = b"x" * (MAX_HEAD - len(start) - len(end))
+    response = Http1Response()
+    response.feed(start + value + end)
+    assert response.status == 200
+    with pytest.raises(BadResponse, match="too long"):
+        Http1Response().feed(start + value + b"x" + end)
+    lines = b"A: b\r\n" * 1000
+    Http1Response().feed(b"HTTP/1.1 200 OK\r\n" + lines + b"\r\n")
+    with pytest.raises(BadResponse, match="too long"):
+        Http1Response().feed(b"HTTP/1.1 200 OK\r\n" + lines + b"A: b\r\n\r\n")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame
@@ -228,3 +229,47 @@ def test_frames_contain_params_and_ids_unchanged() -> None:
     for n in range(300):
         wire.request(b"1", f"fancy/{n}", b"")
     assert len(wire._METHODS) <= 100  # a client's fancy does not grow the daemon
+
+
+def test_depth_of_few_brackets_is_only_an_upper_bound() -> None:
+    def siblings(count: int) -> bytes:
+        return b"[" + b",".join([b"[]"] * (count - 1)) + b"]"
+
+    assert wire.depth(siblings(wire.MAX_DEPTH)) == wire.MAX_DEPTH
+    assert wire.depth(siblings(wire.MAX_DEPTH + 1)) == 2
+
+
+def test_document_of_exactly_the_maximum_depth_is_not_too_deep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "MAX_DEPTH", 10)
+    assert wire.value(b"[" * 10 + b"]" * 10)
+    with pytest.raises(BadFrame, match="deeper than 10"):
+        wire.value(b"[" * 11 + b"]" * 11)
+
+
+@pytest.mark.parametrize(
+    ("key", "normal"),
+    [(b"7", b"7"), (b'"7"', b"7"), (b"7.0", b"7"), (b'"a"', b'"a"'), (b"7.5", b"7.5"), (b'"7.0"', b'"7.0"')],
+)
+def test_loose_spelling_of_an_integer_id_is_normalized(key: bytes, normal: bytes) -> None:
+    assert wire.normalize_id(key) == normal
+
+
+def test_response_id_is_not_taken_from_the_end_of_a_request() -> None:
+    assert wire.guess_response_id(b'{"method":"x","params":{[,"id":7}') == b""
+
+
+def test_string_member_must_exist_and_be_a_string() -> None:
+    members = wire.members(b'{"a":"x","b":5}')
+    assert (wire.string(members, "a"), wire.string_or(members, "a", "d")) == ("x", "x")
+    for name, message in {"b": "`b`: Expected `str`", "c": "`c` is missing"}.items():
+        with pytest.raises(BadFrame, match=message):
+            wire.string(members, name)
+        assert (wire.string_or(members, name), wire.string_or(members, name, "d")) == ("", "d")
+
+
+def test_value_of_another_type_is_an_empty_mapping() -> None:
+    assert [wire.mapping(raw) for raw in (None, Raw(b"[]"), Raw(b'{"a":1}'))] == [{}, {}, {"a": 1}]
+
+
+def test_messages_cost_no_garbage_collection() -> None:
+    assert not wire.Message.__struct_config__.gc
