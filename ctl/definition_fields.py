@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ctl.json_values import mapping, strings
-from mcpd.config.fields import CANONICAL_NAMES
+from mcpd.config.field_names import CANONICAL_NAMES
 
 
 def command(definition: Mapping[str, object]) -> list[str]:

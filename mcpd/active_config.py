@@ -9,10 +9,10 @@ from pathlib import Path
 
 import attrs
 
-from mcpd.config.definition import ParsedServers, parse_servers
-from mcpd.config.edit_file import add_server, import_editor, remove_server
+from mcpd.config.edit_config_file import add_server, import_editor, remove_server
 from mcpd.config.loader import LoadedConfig, candidate_paths, load
 from mcpd.config.masking import mask_definition
+from mcpd.config.server_definition import ParsedServers, parse_servers
 from mcpd.event_history import acting_for
 from mcpd.model.api import ApplyResult, ConfigStatus, ConfigView
 from mcpd.model.errors import BadSpec, Conflict, Problem, UnknownServer

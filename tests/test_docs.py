@@ -16,7 +16,7 @@ from ctl.app import app
 from ctl.commands import COMMANDS
 from ctl.editors.editor_catalog import BY_NAME
 from ctl.errors import EXIT_CODES
-from mcpd.config.definition import json_schema
+from mcpd.config.server_definition import json_schema
 from mcpd.model import errors
 from mcpd.model.status import FailureKind, ServerState
 

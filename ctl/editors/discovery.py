@@ -13,8 +13,8 @@ from ctl.editors.mapping import map_entry, unwrap_proxy
 from ctl.editors.mcpd_entry import is_mcpd_entry
 from ctl.editors.read_entries import RawEntry, dotenv_values, identify_file, read_entries
 from ctl.editors.variables import NeededSecret, UnusableEntry, VariableTranslator
-from mcpd.config.definition import MAX_NAME_LENGTH
 from mcpd.config.in_place_edits.document import Document, read_document
+from mcpd.config.server_definition import MAX_NAME_LENGTH
 from mcpd.model.errors import BadSpec
 
 IS_MCPD = "it is mcpd itself"

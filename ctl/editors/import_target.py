@@ -13,9 +13,9 @@ from ctl.daemon_client import Json
 from ctl.errors import DaemonError, DaemonUnreachable
 from ctl.invocation import CliContext
 from ctl.json_values import mapping, objects, strings
-from mcpd.config.definition import parse_servers
 from mcpd.config.in_place_edits.document import read_document
 from mcpd.config.loader import default_path, read_layout
+from mcpd.config.server_definition import parse_servers
 from mcpd.config.settings import Settings
 from mcpd.model.errors import BadSpec, Problem
 

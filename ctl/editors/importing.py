@@ -27,7 +27,7 @@ from ctl.editors.variables import NeededSecret, secret_reference
 from ctl.errors import DaemonError
 from ctl.invocation import CliContext
 from ctl.json_values import objects
-from mcpd.config.edit_file import put_servers
+from mcpd.config.edit_config_file import put_servers
 from mcpd.config.secret_store import change_secrets, read_secrets
 from mcpd.model.errors import BadSpec
 from mcpd.support.atomic_files import write_atomically

@@ -17,7 +17,7 @@ import attrs
 
 from ctl.editors.read_entries import Fields, RawEntry
 from ctl.editors.variables import NeededSecret, UnusableEntry, VariableTranslator, read_dotenv
-from mcpd.config.fields import TRANSPORT_TYPES
+from mcpd.config.field_names import TRANSPORT_TYPES
 
 _URLS = ("url", "serverUrl", "server_url", "baseUrl", "base_url", "uri")
 _TYPES = ("type", "transport", "transportType", "protocol")

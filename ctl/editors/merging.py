@@ -12,8 +12,8 @@ import attrs
 
 from ctl.editors.discovery import EntrySource, ImportCandidate
 from ctl.editors.variables import NeededSecret, secret_reference
-from mcpd.config.definition import MAX_NAME_LENGTH, parse_servers
 from mcpd.config.secret_store import read_secrets
+from mcpd.config.server_definition import MAX_NAME_LENGTH, parse_servers
 from mcpd.config.settings import Settings
 from mcpd.model.errors import BadSpec
 from mcpd.model.server_spec import RemoteSpec, StdioSpec

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from mcpd.config.section import Section
+from mcpd.config.section_reader import Section
 from mcpd.model.server_spec import Concurrency, Share, StdioSpec
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import attrs
 
-from mcpd.config.definition import parse_located_servers
-from mcpd.config.fields import is_comment
+from mcpd.config.field_names import is_comment
 from mcpd.config.json_path import closest_match, is_too_large, join_path, type_name
 from mcpd.config.jsonc import DocumentSyntaxError, JsonObject, parse_jsonc
 from mcpd.config.masking import quote_line
-from mcpd.config.section import Section
+from mcpd.config.section_reader import Section
+from mcpd.config.server_definition import parse_located_servers
 from mcpd.config.settings import SETTINGS, Settings, parse_settings
 from mcpd.config.variables import expand_home
 from mcpd.model.errors import BadSpec, Problem

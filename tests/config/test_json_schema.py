@@ -10,10 +10,10 @@ import attrs
 import jsonschema_rs
 import pytest
 
-from mcpd.config.definition import json_schema
-from mcpd.config.fields import FIELDS
+from mcpd.config.field_names import FIELDS
 from mcpd.config.jsonc import parse_jsonc
 from mcpd.config.loader import load
+from mcpd.config.server_definition import json_schema
 from mcpd.config.settings import SETTINGS
 from mcpd.model.errors import BadSpec
 from mcpd.model.server_spec import RestartPolicy, Timeouts

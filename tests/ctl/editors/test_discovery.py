@@ -11,7 +11,7 @@ import pytest
 from ctl.editors.discovery import ImportCandidate, discover
 from ctl.editors.editor_catalog import EDITORS
 from ctl.editors.editor_paths import UserContext, find_editor_files
-from mcpd.config.definition import parse_servers
+from mcpd.config.server_definition import parse_servers
 from mcpd.config.settings import Settings
 from tests.ctl.editors.golden import CASES, expected, settle
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mcpd.config.edit_file import put_servers
+from mcpd.config.edit_config_file import put_servers
 from mcpd.model.errors import BadSpec
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.editors.golden import settle

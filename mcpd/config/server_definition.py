@@ -8,13 +8,13 @@ from pathlib import Path
 
 import attrs
 
-from mcpd.config.definition_fields import parse_common_fields, parse_transport_fields
-from mcpd.config.fields import CANONICAL_NAMES, FIELDS, IGNORED_FIELDS, REPLACEMENTS, is_comment
+from mcpd.config.field_names import CANONICAL_NAMES, FIELDS, IGNORED_FIELDS, REPLACEMENTS, is_comment
 from mcpd.config.json_path import closest_match, is_too_large, join_path, type_name
 from mcpd.config.json_schema import json_schema
 from mcpd.config.known_servers import apply_traits
 from mcpd.config.masking import PASSED_FIELDS, mask_definition, secret_values
-from mcpd.config.section import Section
+from mcpd.config.section_reader import Section
+from mcpd.config.server_definition_fields import parse_common_fields, parse_transport_fields
 from mcpd.config.settings import Settings
 from mcpd.config.variables import expand, misplaced_reference
 from mcpd.model.errors import BadSpec, Problem

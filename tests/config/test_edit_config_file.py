@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcpd.config.edit_file import add_server, put_servers, remove_server
+from mcpd.config.edit_config_file import add_server, put_servers, remove_server
 from mcpd.config.in_place_edits import edit_json
 from mcpd.config.jsonc import parse_jsonc, to_standard_json
 from mcpd.config.loader import load

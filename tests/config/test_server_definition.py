@@ -7,7 +7,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from mcpd.config.definition import ParsedServers, mask_definition, parse_servers
+from mcpd.config.server_definition import ParsedServers, mask_definition, parse_servers
 from mcpd.config.settings import Settings
 from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.server_spec import RemoteSpec, RestartPolicy, ServerSpec, StdioSpec, Timeouts

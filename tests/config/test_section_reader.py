@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mcpd.config.section import Section, parse_restart_policy, parse_timeouts
+from mcpd.config.section_reader import Section, parse_restart_policy, parse_timeouts
 from mcpd.model.errors import Problem
 from mcpd.model.server_spec import RestartPolicy, Timeouts
 

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from mcpd.config.fields import FIELDS, TRANSPORT_TYPES
+from mcpd.config.field_names import FIELDS, TRANSPORT_TYPES
 from mcpd.config.json_path import closest_match, join_path
-from mcpd.config.section import Section, parse_restart_policy, parse_timeouts
+from mcpd.config.section_reader import Section, parse_restart_policy, parse_timeouts
 from mcpd.config.settings import Settings
 from mcpd.config.variables import expand_home
 from mcpd.model.errors import Problem
