@@ -14,10 +14,10 @@ from mcpd.api.control_methods import MAX_WAIT, METHODS, decode_params, openrpc_d
 from mcpd.client_registry import ClientConnection
 from mcpd.event_history import acting_for
 from mcpd.gateway.client_context import ClientIdentity
+from mcpd.gateway.client_view import View
 from mcpd.gateway.control_call import ControlCall, read_call
 from mcpd.gateway.forwarded_call import error_response
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.server_view import View
 from mcpd.model import api, codec
 from mcpd.model.errors import McpdError, SlowConsumer
 from mcpd.model.events import Event, TapParams

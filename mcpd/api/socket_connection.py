@@ -15,8 +15,8 @@ from mcpd.api.listeners import LruConnectionLimit
 from mcpd.client_registry import ClientConnection
 from mcpd.gateway.client_context import ClientIdentity
 from mcpd.gateway.client_session import ClientSession, is_mcp
+from mcpd.gateway.client_view import View
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.server_view import View
 from mcpd.support.memory import trim_heap
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import READ_SMALL, Reader, has_hung_up

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from mcpd.daemon_operations import Operations
-from mcpd.gateway.server_view import CAPABILITIES, Route, catalog_items, combined_freshness
+from mcpd.gateway.client_view import CAPABILITIES, Route, catalog_items, combined_freshness
 from mcpd.model.errors import InvalidArguments, Problem, UnknownResource, UnknownTool
 from mcpd.model.profile import Profile
 from mcpd.model.status import ServerState

@@ -28,8 +28,8 @@ from mcpd.gateway import (
 from mcpd.gateway.call_tasks import Spawn
 from mcpd.gateway.client_context import ClientContext, ClientIdentity, ClientRequest, Responder
 from mcpd.gateway.client_legacy import ClientRequests
+from mcpd.gateway.client_view import LIST_MEMBERS, View
 from mcpd.gateway.forwarded_call import INTERACTIVE_METHODS, ForwardedCall, error_response
-from mcpd.gateway.server_view import LIST_MEMBERS, View
 from mcpd.model.errors import McpdError
 from mcpd.model.profile import ALL_SERVERS
 from mcpd.protocol.legacy import BATCH_VERSION

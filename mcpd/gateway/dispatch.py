@@ -11,9 +11,9 @@ import trio
 from mcpd.gateway import call_tasks, input_required, turn_queue, url_elicitation
 from mcpd.gateway.call_timeouts import set_call_timeouts
 from mcpd.gateway.client_context import ClientRequest, forwarded_capabilities
+from mcpd.gateway.client_view import Route
 from mcpd.gateway.forwarded_call import INTERACTIVE_METHODS, ForwardedCall
 from mcpd.gateway.revision_translation import translation
-from mcpd.gateway.server_view import Route
 from mcpd.model.errors import InvalidArguments, Problem
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire

@@ -15,15 +15,15 @@ from mcpd.client_registry import ClientConnection, program_name
 from mcpd.daemon_operations import Operations
 from mcpd.gateway.aggregate_server import AggregateServer
 from mcpd.gateway.call_tasks import Spawn
+from mcpd.gateway.calls_awaiting_client import SuspendedCalls
 from mcpd.gateway.client_context import ClientIdentity
 from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.client_subscriptions import ClientSubscriptions
-from mcpd.gateway.dedicated_servers import DedicatedServers
+from mcpd.gateway.client_view import SingleServer, View
 from mcpd.gateway.elicitation_routing import ServerRequestRouter
 from mcpd.gateway.forwarded_call import INTERACTIVE_METHODS, ForwardedCall
 from mcpd.gateway.input_required import StateSigner
-from mcpd.gateway.server_view import SingleServer, View
-from mcpd.gateway.suspended_calls import SuspendedCalls
+from mcpd.gateway.per_client_servers import DedicatedServers
 from mcpd.gateway.url_elicitation import UrlElicitations
 from mcpd.model.errors import UnknownProfile
 from mcpd.model.events import Event, EventKind

@@ -13,8 +13,8 @@ from msgspec import Raw
 
 from mcpd.gateway import call_tasks
 from mcpd.gateway.client_context import ClientRequest
+from mcpd.gateway.client_view import LIST_MEMBERS
 from mcpd.gateway.revision_translation import entry_translation
-from mcpd.gateway.server_view import LIST_MEMBERS
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 

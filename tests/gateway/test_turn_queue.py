@@ -13,7 +13,7 @@ import trio
 import trio.testing
 from msgspec import Raw
 
-from mcpd.gateway import suspended_calls, turn_queue
+from mcpd.gateway import calls_awaiting_client, turn_queue
 from mcpd.gateway.control_call import CallRequest, ControlCall
 from mcpd.gateway.elicitation_routing import ANSWER_TIMEOUT
 from mcpd.gateway.turn_queue import TurnQueue
@@ -177,7 +177,7 @@ async def test_client_that_disconnects_while_asked_blocks_others_briefly(
     await trio.sleep(1)
     waits.call()
     gone.leave()
-    await trio.sleep(suspended_calls.ORPHAN_TIMEOUT + 1)
+    await trio.sleep(calls_awaiting_client.ORPHAN_TIMEOUT + 1)
     assert at_server(w) == [waits.tag]
 
 

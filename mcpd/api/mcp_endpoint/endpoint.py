@@ -11,8 +11,8 @@ from mcpd.api.mcp_endpoint import legacy, modern
 from mcpd.api.mcp_endpoint.frames import refuse_request, respond_error
 from mcpd.api.mcp_endpoint.legacy import Principal
 from mcpd.gateway.client_session import ClientSession
+from mcpd.gateway.client_view import View
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.server_view import View
 from mcpd.model.errors import McpdError
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, PARSE_ERROR, BadFrame, Message

@@ -17,8 +17,8 @@ from mcpd.api.mcp_endpoint.resumable_streams import ResumableStream, SessionStre
 from mcpd.client_registry import ClientConnection
 from mcpd.gateway.client_context import ClientIdentity
 from mcpd.gateway.client_session import ClientSession
+from mcpd.gateway.client_view import View
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.server_view import View
 from mcpd.protocol.legacy import VERSIONS
 from mcpd.wire.message import ABSENT, Message
 

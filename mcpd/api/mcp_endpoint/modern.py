@@ -24,7 +24,7 @@ from mcpd.api.mcp_endpoint.frames import (
     sse_event,
 )
 from mcpd.gateway.client_session import ClientSession
-from mcpd.gateway.server_view import View
+from mcpd.gateway.client_view import View
 from mcpd.model.errors import McpdError
 from mcpd.model.text import shorten
 from mcpd.protocol.modern import HEADER_MISMATCH, VERSIONS

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from mcpd.api.http_server.parser import Head
 from mcpd.api.mcp_endpoint import modern
-from mcpd.gateway.server_view import Route, View
+from mcpd.gateway.client_view import Route, View
 from mcpd.model.errors import UnknownTool
 from mcpd.supervision.catalog_cache import Catalog, Item
 from mcpd.supervision.managed_server import ManagedServer

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.gateway.server_view import CAPABILITIES, MAX_TTL, NOT_CACHEABLE, SingleServer, combined_freshness
+from mcpd.gateway.client_view import CAPABILITIES, MAX_TTL, NOT_CACHEABLE, SingleServer, combined_freshness
 from mcpd.model.errors import UnknownTool
 from mcpd.model.server_spec import Timeouts
 from mcpd.supervision.catalog_cache import CacheHint
