@@ -17,8 +17,8 @@ from mcpd.model.text import shorten
 from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.client_factory import HttpClient, OnResponse, open_client
 from mcpd.transports.http_client.connection_errors import describe_error
-from mcpd.transports.http_client.endpoint import HttpEndpoint
-from mcpd.transports.http_responses import EVENT_STREAM, StreamState, read_events
+from mcpd.transports.http_client.redirects_and_refusals import HttpEndpoint
+from mcpd.transports.mcp_http_responses import EVENT_STREAM, StreamState, read_events
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_notifications import OutgoingNotifications
 from mcpd.transports.outgoing_request import Exchange

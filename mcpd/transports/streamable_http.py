@@ -24,8 +24,9 @@ from mcpd.transports.http_client.bodies import BodyTooLarge
 from mcpd.transports.http_client.client_factory import OnResponse, open_client
 from mcpd.transports.http_client.connection import Abort
 from mcpd.transports.http_client.connection_errors import describe_error, was_not_sent
-from mcpd.transports.http_client.endpoint import HttpEndpoint
-from mcpd.transports.http_responses import (
+from mcpd.transports.http_client.redirects_and_refusals import HttpEndpoint
+from mcpd.transports.lost_requests import connection_lost, protocol_violation
+from mcpd.transports.mcp_http_responses import (
     EVENT_STREAM,
     JSON,
     ResumableStreams,
@@ -35,7 +36,6 @@ from mcpd.transports.http_responses import (
     read_events,
     session_id,
 )
-from mcpd.transports.lost_requests import connection_lost, protocol_violation
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_notifications import OutgoingNotifications
 from mcpd.transports.outgoing_request import Exchange, PendingRetries

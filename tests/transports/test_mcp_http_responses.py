@@ -215,7 +215,7 @@ async def test_stream_without_keep_alive_comments_is_considered_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A half-open connection is detected by missing keep-alive comments."""
-    monkeypatch.setattr("mcpd.transports.http_responses.SILENCE", 0.2)
+    monkeypatch.setattr("mcpd.transports.mcp_http_responses.SILENCE", 0.2)
 
     async def fall_silent(request: Request) -> None:
         await request.events()
