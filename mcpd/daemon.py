@@ -39,7 +39,7 @@ from mcpd.supervision.supervisor import Supervisor
 from mcpd.supervision.supervisor_context import ClientHooks, SupervisorContext
 from mcpd.support import instance_lock, paths, processes, systemd
 from mcpd.support.broadcast import Broadcast
-from mcpd.support.guardian import Guardian
+from mcpd.support.orphan_guardian import Guardian
 from mcpd.support.redact import Redactor
 
 log = logging.getLogger("mcpd")

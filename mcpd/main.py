@@ -56,7 +56,7 @@ def _run(
 
     from mcpd import daemon
     from mcpd.support.instance_lock import AlreadyRunning
-    from mcpd.support.memory import limit_memory_growth
+    from mcpd.support.memory_tuning import limit_memory_growth
 
     debug = arguments.debug or environ.get("MCPD_DEBUG") == "1"
     level = "debug" if debug else arguments.log_level or loaded.settings.log_level or "info"

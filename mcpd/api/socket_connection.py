@@ -17,7 +17,7 @@ from mcpd.gateway.client_context import ClientIdentity
 from mcpd.gateway.client_session import ClientSession, is_mcp
 from mcpd.gateway.client_view import View
 from mcpd.gateway.gateway import Gateway
-from mcpd.support.memory import trim_heap
+from mcpd.support.memory_tuning import trim_heap
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import READ_SMALL, Reader, has_hung_up
 from mcpd.wire import message as wire

@@ -54,7 +54,7 @@ from mcpd.supervision.restart import (
 from mcpd.supervision.server_log import ServerLog
 from mcpd.supervision.supervisor_context import SupervisorContext
 from mcpd.support.broadcast import CallbackList
-from mcpd.support.memory import trim_heap
+from mcpd.support.memory_tuning import trim_heap
 from mcpd.support.processes import CpuTimeTotal
 from mcpd.transports.base import Channel
 from mcpd.transports.child_process import Child, Launch, child_environment, prepare_launch

@@ -10,7 +10,7 @@ import attrs
 import trio
 
 from mcpd.model.server_spec import ServerSpec, StdioSpec
-from mcpd.support.memory import trim_heap
+from mcpd.support.memory_tuning import trim_heap
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import Reader, traffic
 from mcpd.transports.child_process import Child, Launch, ProcessGroupGuard, describe_exit, spawn

@@ -15,7 +15,7 @@ import trio
 from mcpd.api.http_server.http_exchange import TEXT, HttpExchange, ServeUpgraded, continue_line
 from mcpd.api.http_server.parser import MAX_BODY, BadRequest, Head, RequestParser
 from mcpd.api.listeners import LruConnectionLimit
-from mcpd.support.memory import trim_heap
+from mcpd.support.memory_tuning import trim_heap
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import Reader, has_hung_up
 

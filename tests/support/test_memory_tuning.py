@@ -7,7 +7,7 @@ import gc
 import subprocess
 import sys
 
-from mcpd.support.memory import trim_heap
+from mcpd.support.memory_tuning import trim_heap
 
 BOUND = 60.0
 
@@ -35,7 +35,7 @@ def in_a_process_of_its_own(program: str) -> str:
 
 LONG_LIVED = """
 import gc, weakref
-from mcpd.support.memory import limit_memory_growth
+from mcpd.support.memory_tuning import limit_memory_growth
 
 class Server:
     def __init__(self):
@@ -62,7 +62,7 @@ def test_old_objects_are_collected() -> None:
 
 THREADS = """
 import ctypes, threading
-from mcpd.support.memory import limit_memory_growth
+from mcpd.support.memory_tuning import limit_memory_growth
 
 limit_memory_growth()
 ready = threading.Barrier(8)

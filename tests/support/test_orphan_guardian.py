@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from mcpd.support import processes
-from mcpd.support.guardian import Guardian
+from mcpd.support.orphan_guardian import Guardian
 from tests.processes import gone, state, wait_until
 from tests.stopwatch import stopwatch
 
@@ -34,7 +34,7 @@ FAMILIES = {
 
 DAEMON = """
 import json, os, subprocess, sys, trio
-from mcpd.support.guardian import Guardian
+from mcpd.support.orphan_guardian import Guardian
 instance, families = sys.argv[1], json.loads(sys.argv[2])
 async def main():
     guardian = Guardian(instance)
