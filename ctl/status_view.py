@@ -289,6 +289,6 @@ def shell_join(command: Sequence[str]) -> str:
 
 
 def _configured_command(definition: Mapping[str, object]) -> list[str]:
-    from ctl.definition_fields import command  # here, because the table does not need it
+    from ctl.definition_view import command  # here, because the table does not need it
 
     return command(definition)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from ctl import definition_fields
+from ctl import definition_view
 from ctl.commands.add_remove_apply import show_applied
 from ctl.errors import CtlError, DaemonError, DaemonUnreachable, UsageError
 from ctl.invocation import CliContext
@@ -79,8 +79,8 @@ def show(cli: CliContext) -> int:
     )
     rows: list[Line] = []
     for name, definition in view["servers"].items():
-        target = definition_fields.url(definition) or shell_join(definition_fields.command(definition))
-        rows.append([name, "yes" if definition_fields.is_enabled(definition) else "no", target])
+        target = definition_view.url(definition) or shell_join(definition_view.command(definition))
+        rows.append([name, "yes" if definition_view.is_enabled(definition) else "no", target])
     if rows:
         cli.out.line()
         cli.out.lines(table(("SERVER", "ENABLED", "COMMAND OR URL"), rows, fit=cli.out.columns))

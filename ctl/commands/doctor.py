@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ctl import definition_fields, doctor_checks, login_shell, systemd_units
+from ctl import definition_view, doctor_checks, login_shell, systemd_units
 from ctl.daemon_client import DaemonClient
 from ctl.doctor_checks import FAIL, OK, SKIP, WARN, DoctorReport, Finding
 from ctl.errors import CtlError, DaemonError, DaemonUnreachable
@@ -203,7 +203,7 @@ def _needed_programs(report: DoctorReport) -> set[str]:
         off = {each["name"] for each in report.status["servers"] if each["status"] == "disabled"}
         for name, definition in report.config["servers"].items():
             if name not in off:
-                commands += definition_fields.command(definition)[:1]
+                commands += definition_view.command(definition)[:1]
         commands = [command for command in commands if "${" not in command]
     elif report.loaded is not None:
         specs = report.loaded.specs.values()

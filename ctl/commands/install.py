@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from ctl import definition_fields, systemd_units
+from ctl import definition_view, systemd_units
 from ctl.commands.import_ import unknown_editor
 from ctl.completion_candidates import editor_names, server_names
 from ctl.daemon_client import Json
@@ -265,7 +265,7 @@ def _duplicate_finder(
         return lambda target, document: []
     visible = active.visible_servers(server, profile)
     provided = server_identities(
-        {name: fields for name, fields in visible.items() if definition_fields.is_enabled(fields)}, os.environ
+        {name: fields for name, fields in visible.items() if definition_view.is_enabled(fields)}, os.environ
     )
 
     def find(target: InstallTarget, document: Document) -> list[str]:
@@ -277,7 +277,7 @@ def _duplicate_finder(
             candidate.source.name
             for candidate in discovered.candidates
             if candidate.source.scope == target.location.scope
-            and definition_fields.is_enabled(candidate.definition)
+            and definition_view.is_enabled(candidate.definition)
             and matching_server(candidate, provided, os.environ) is not None
         ]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ctl import definition_fields, login_shell, systemd_units
+from ctl import definition_view, login_shell, systemd_units
 from ctl.commands.history import history_table
 from ctl.completion_candidates import server_names
 from ctl.invocation import CliContext
@@ -142,7 +142,7 @@ def _down_since(server: ServerStatus, history: Sequence[HistoryEntry]) -> str | 
 
 def _binary(detail: ServerDetail, login: Mapping[str, str] | None) -> Explanation | None:
     """Return the program that is run, and the one a shell would run; None for a remote server."""
-    command = detail.get("command") or definition_fields.command(detail.get("definition", {}))
+    command = detail.get("command") or definition_view.command(detail.get("definition", {}))
     if not command:
         return None
     path, program = detail.get("path", ""), command[0]
@@ -173,7 +173,7 @@ def _next(detail: ServerDetail, failure: Failure | None, binary: Explanation | N
     if not spawn_failed or binary is None or binary["found"] or not _uses_path(binary):
         return next_command(detail["server"])
     if full := binary["in_login_shell"]:
-        if "PATH" in definition_fields.environment(detail.get("definition", {})):  # overrides the daemon's
+        if "PATH" in definition_view.environment(detail.get("definition", {})):  # overrides the daemon's
             return f"mcpctl edit   (use {full} as its command, or fix PATH in its `env`)"
         command = "mcpctl daemon install" if systemd_units.is_installed() else "mcpctl daemon restart"
         return f"{command}   (uses the PATH of this shell; or use {full} as its command)"
