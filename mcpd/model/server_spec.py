@@ -1,6 +1,6 @@
 """The parsed definition of a server (frozen values, all durations in seconds), and its unresolved secrets.
 
-The fields of the configuration file (`timeout` in milliseconds, `includeTools`, …) are in `config/field_names.py`.
+The spelling of the fields in a configuration file is in `config/field_names.py`.
 """
 
 from __future__ import annotations
