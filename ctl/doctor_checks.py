@@ -286,10 +286,7 @@ def check_installation(started_at: float) -> Iterator[Finding]:
             continue
     if newest > started_at:
         yield Finding(
-            "installation",
-            WARN,
-            "mcpd was updated after the daemon started",
-            "mcpctl daemon restart",
+            "installation", WARN, "mcpd was updated after the daemon started", "mcpctl daemon restart"
         )
     else:
         yield Finding("installation", OK, f"Python {sys.version.split()[0]}, {Path(mcpd.__file__).parent}")

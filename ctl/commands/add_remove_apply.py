@@ -33,7 +33,7 @@ _no_save = click.option(
 @click.command(
     epilog="Examples:\n\n\b\n  mcpctl add time -- uvx mcp-server-time\n"
     "  mcpctl add jira --env 'TOKEN=${JIRA_TOKEN}' -- npx -y jira-mcp --read-only\n"
-    "  mcpctl add docs --url https://example.com/mcp",
+    "  mcpctl add docs --url https://example.com/mcp"
 )
 @click.argument("name")
 @click.argument("command", metavar="-- COMMAND [ARG]...", nargs=-1, type=click.UNPROCESSED)

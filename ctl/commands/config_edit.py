@@ -58,8 +58,7 @@ def validate(cli: CliContext, file: str | None) -> int:
         cli.out.line(f"{loaded.path} does not exist yet; no servers are configured")
     else:
         cli.out.line(
-            f"{loaded.source}: valid, {count(len(names), 'server')}",
-            f": {', '.join(names)}" if names else "",
+            f"{loaded.source}: valid, {count(len(names), 'server')}", f": {', '.join(names)}" if names else ""
         )
     return 0
 

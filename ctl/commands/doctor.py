@@ -26,12 +26,7 @@ from mcpd.support import paths
 if TYPE_CHECKING:
     from ctl.api_types import ConnectStep, PingResult, ServerStatus
 
-_MARKS = {
-    OK: ("ok", "green"),
-    WARN: ("warn", "yellow"),
-    FAIL: ("FAIL", "red"),
-    SKIP: ("-", "dim"),
-}
+_MARKS = {OK: ("ok", "green"), WARN: ("warn", "yellow"), FAIL: ("FAIL", "red"), SKIP: ("-", "dim")}
 _ANSWER_TIMEOUT = 5.0
 _PING_TIMEOUT = 10.0
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"

@@ -48,7 +48,7 @@ _editors = click.argument("editors", metavar="EDITOR...", nargs=-1, shell_comple
 
 @click.command(
     epilog="Examples:\n\n\b\n  mcpctl install cursor claude-code\n  mcpctl install vscode --take-over\n"
-    f"  mcpctl install zed --print\n\nEditors: {', '.join(installable_editors())}.",
+    f"  mcpctl install zed --print\n\nEditors: {', '.join(installable_editors())}."
 )
 @_editors
 @click.option("--all", "every", is_flag=True, help="All editors that have a configuration file.")
@@ -131,9 +131,7 @@ def install(
     return _for_each(cli, targets, install_one)
 
 
-@click.command(
-    epilog="Examples:\n\n\b\n  mcpctl uninstall cursor\n  mcpctl uninstall --all",
-)
+@click.command(epilog="Examples:\n\n\b\n  mcpctl uninstall cursor\n  mcpctl uninstall --all")
 @_editors
 @click.option("--all", "every", is_flag=True, help="All editors that have a configuration file.")
 @click.option("--name", "names", metavar="NAME", multiple=True, help="Only the entry with this name.")

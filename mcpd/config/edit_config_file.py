@@ -30,9 +30,7 @@ def add_server(path: Path, name: str, definition: Mapping[str, object], *, repla
 
 
 def put_servers(
-    path: Path,
-    definitions: Mapping[str, Mapping[str, object]],
-    before: Mapping[str, Mapping[str, object]],
+    path: Path, definitions: Mapping[str, Mapping[str, object]], before: Mapping[str, Mapping[str, object]]
 ) -> None:
     """Add or change several servers at once: either all of them or none.
 

@@ -14,11 +14,7 @@ def json_schema() -> dict[str, object]:
     servers = {"type": "object", "additionalProperties": {"$ref": "#/$defs/server"}}
     listed = {
         "type": "array",
-        "items": {
-            "$ref": "#/$defs/server",
-            "properties": {"name": {"type": "string"}},
-            "required": ["name"],
-        },
+        "items": {"$ref": "#/$defs/server", "properties": {"name": {"type": "string"}}, "required": ["name"]},
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -27,13 +27,7 @@ from mcpd.support.paths import config_dir
 DEFAULT_NAME = "config.json"
 VARIABLE_SOURCE = "$MCPD_SERVERS"
 
-SUFFIXES = {
-    ".json": "JSON",
-    ".jsonc": "JSON",
-    ".toml": "TOML",
-    ".yaml": "YAML",
-    ".yml": "YAML",
-}
+SUFFIXES = {".json": "JSON", ".jsonc": "JSON", ".toml": "TOML", ".yaml": "YAML", ".yml": "YAML"}
 """Suffix → format, in the order in which default files are looked for."""
 
 MAX_FILE_SIZE = 4 * 1024 * 1024
