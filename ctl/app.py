@@ -145,11 +145,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
         from mcpd import __version__
 
-        out = _cli_context(ctx).out
-        if out.json:
-            out.json_value({"mcpctl": __version__})
-        else:
-            out.line(f"mcpctl {__version__}")
+        _cli_context(ctx).out.answer({"mcpctl": __version__}, f"mcpctl {__version__}")
         ctx.exit()
 
 
@@ -186,7 +182,8 @@ def run_app(cli: CliContext, argv: Sequence[str], environ: Mapping[str, str]) ->
         for shell in SHELLS.values():
             add_completion_class(shell)
         return shell_complete(app, {"obj": cli}, "mcpctl", "_MCPCTL_COMPLETE", instruction)
-    if _wants_json(argv):
+    words = argv[: argv.index("--")] if "--" in argv else argv
+    if not {"--json", "--format=json", "--format=jsonl"}.isdisjoint(words):
         _set_json(cli, True)  # before parsing, so that usage errors are JSON too
     try:
         argv = argv or ["--help"]
@@ -208,9 +205,3 @@ def run_app(cli: CliContext, argv: Sequence[str], environ: Mapping[str, str]) ->
     except click.ClickException as error:
         raise CtlError(error.format_message()) from None
     return result if isinstance(result, int) and not isinstance(result, bool) else 0
-
-
-def _wants_json(argv: Sequence[str]) -> bool:
-    words = list(argv)
-    words = words[: words.index("--")] if "--" in words else words
-    return "--json" in words or not {"--format=json", "--format=jsonl"}.isdisjoint(words)

@@ -11,7 +11,6 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
 
 from ctl.errors import CtlError, DaemonError, DaemonUnreachable, TimedOut
 from ctl.json_values import mapping, split_message
@@ -81,15 +80,11 @@ class DaemonClient:
     def __enter__(self) -> DaemonClient:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         self._socket.close()
-
-    # ---- requests ----------------------------------------------------------------------------
 
     @property
     def call(self) -> Call:
@@ -190,8 +185,6 @@ class DaemonClient:
             )
         except OSError:
             return  # closing the connection, which comes next, cancels as well
-
-    # ---- lines -------------------------------------------------------------------------------
 
     def _send(self, method: str, params: Json | None, deadline: float | None) -> int:
         self._last_id += 1

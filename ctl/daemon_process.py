@@ -10,10 +10,12 @@ import fcntl
 import json
 import os
 import select
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
 from ctl import systemd_units
@@ -112,16 +114,14 @@ def log_path() -> str:
     return os.path.join(paths.state_dir(os.environ), "daemon.log")
 
 
-def tail(file: BinaryIO, count: int) -> list[str]:
-    """Return the last lines of an open log, at most 64 KiB. Leaves the file position at the end."""
-    file.seek(max(0, os.fstat(file.fileno()).st_size - 65536))
+def tail(file: BinaryIO, count: int, start: int = 0) -> list[str]:
+    """Return the last lines after `start`, at most 64 KiB. Leaves the file position at the end."""
+    file.seek(max(start, os.fstat(file.fileno()).st_size - 65536))
     return file.read().decode("utf-8", "replace").splitlines()[-count:]
 
 
 def daemon_command() -> list[str]:
     """Return the command that runs mcpd, preferably the one installed with this mcpctl."""
-    import shutil
-
     for directory in (os.path.dirname(os.path.abspath(sys.argv[0])), os.path.join(sys.prefix, "bin")):
         candidate = os.path.join(directory, "mcpd")
         # Not resolved: a link in ~/.local/bin stays valid when its package is upgraded.
@@ -162,8 +162,6 @@ def _start_lock(socket: str) -> Iterator[None]:
 
 
 def _spawn(socket: str) -> int:
-    import subprocess
-
     command, log = daemon_command(), log_path()
     environ = {name: value for name, value in os.environ.items() if name not in _REMOVED_VARIABLES}
     try:
@@ -199,9 +197,8 @@ def _spawn(socket: str) -> int:
 def _log_excerpt(log: str, before: int) -> str:
     """Return what was logged after the first `before` bytes, as the end of a sentence."""
     with open(log, "rb") as file:
-        file.seek(max(before, os.fstat(file.fileno()).st_size - 65536))
-        lines = file.read().decode("utf-8", "replace").splitlines()
-    text = " ".join(log_message(line).strip() for line in lines[-_EXCERPT_LINES:])
+        lines = tail(file, _EXCERPT_LINES, before)
+    text = " ".join(log_message(line).strip() for line in lines)
     return f": {text.removeprefix('mcpd: ')}" if text else f" without output; its log is {log}"
 
 
@@ -213,10 +210,7 @@ def log_message(line: str) -> str:
         return line
 
 
-def _wait_ready(process: object, socket: str) -> int | None:
-    import subprocess
-
-    assert isinstance(process, subprocess.Popen)
+def _wait_ready(process: subprocess.Popen[bytes], socket: str) -> int | None:
     end = time.monotonic() + START_TIMEOUT
     while (left := end - time.monotonic()) > 0:
         if (pid := daemon_pid(socket, timeout=left)) is not None:
@@ -258,7 +252,8 @@ def stop(socket: str) -> bool:
             pid = client.call("mcpd/version", timeout=5.0).value.get("pid")
             handle = os.pidfd_open(pid) if isinstance(pid, int) else -1
             try:
-                _request_shutdown(client)
+                with suppress(DaemonUnreachable):  # it is exiting and closed the connection first
+                    client.call("mcpd/shutdown", timeout=5.0)
                 if handle >= 0 and not select.select([handle], [], [], STOP_TIMEOUT)[0]:
                     raise CtlError(
                         f"mcpd (pid {pid}) did not stop within {STOP_TIMEOUT:.0f} s",
@@ -270,13 +265,6 @@ def stop(socket: str) -> bool:
     except (DaemonUnreachable, ProcessLookupError):  # already stopped in the meantime
         return False
     return True
-
-
-def _request_shutdown(client: DaemonClient) -> None:
-    try:
-        client.call("mcpd/shutdown", timeout=5.0)
-    except DaemonUnreachable:
-        return  # it is exiting and closed the connection first
 
 
 def log_lines(path: str, count: int, *, follow: bool) -> Generator[str]:
@@ -299,16 +287,11 @@ def _follow(path: str, file: BinaryIO) -> Iterator[str]:
     """Yield lines as they are appended, until the file is replaced."""
     rest = b""
     while True:
-        still_there = _is_same_file(path, file)
+        still_there = False
+        with suppress(FileNotFoundError):
+            still_there = os.path.samestat(os.fstat(file.fileno()), os.stat(path))
         *whole, rest = (rest + file.read()).split(b"\n")
         yield from (line.decode("utf-8", "replace") for line in whole)
         if not still_there:
             return
         time.sleep(_POLL_SECONDS)
-
-
-def _is_same_file(path: str, file: BinaryIO) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
-    except FileNotFoundError:
-        return False

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from ctl.daemon_client import DaemonClient, DaemonReply, Json, NotificationCallback, socket_path
+from ctl.daemon_client import DaemonClient, DaemonReply, Json, socket_path
 from ctl.errors import CtlError, DaemonError, DaemonUnreachable
 from ctl.json_values import objects
 from ctl.output import Output
 
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it costs 3 ms on every run
 if TYPE_CHECKING:
+    from typing import Any
+
     from ctl.api_types import Call, Reply, Stream
 
 
@@ -69,16 +71,9 @@ class CliContext:
         """`DaemonClient.call`. Errors about unknown names come with suggestions."""
         return self._request
 
-    def _request(
-        self,
-        method: str,
-        params: Json | None = None,
-        *,
-        timeout: float | None = 60.0,
-        on_note: NotificationCallback | None = None,
-    ) -> DaemonReply:
+    def _request(self, method: str, params: Json | None = None, **options: Any) -> DaemonReply:  # noqa: ANN401
         try:
-            return self.client().request(method, params, timeout=timeout, on_note=on_note)
+            return self.client().request(method, params, **options)
         except DaemonError as error:
             self._add_suggestions(error, params or {})
             raise
@@ -94,18 +89,13 @@ class CliContext:
     @property
     def stream(self) -> Stream:
         """`DaemonClient.stream`. Errors about unknown names come with suggestions."""
-        return self._notifications
+        return self._stream
 
-    def _notifications(
-        self,
-        method: str,
-        params: Json | None = None,
-        *,
-        tick: float | None = None,
-        until: float | None = None,
+    def _stream(
+        self, method: str, params: Json | None = None, **options: Any  # noqa: ANN401
     ) -> Iterator[DaemonReply | None]:
         try:
-            yield from self.client().notifications(method, params, tick=tick, until=until)
+            yield from self.client().notifications(method, params, **options)
         except DaemonError as error:
             self._add_suggestions(error, params or {})
             raise

@@ -92,6 +92,21 @@ class Output:
         """Print a value as one JSON document."""
         self.json_document(json.dumps(value, separators=(",", ":")))
 
+    def answer(self, value: object, text: str) -> None:
+        """Print `value` with --json, otherwise `text` as one line."""
+        if self.json:
+            self.json_value(value)
+        else:
+            self.line(text)
+
+    def stream_item(self, value: object, *parts: str) -> None:
+        """Print one element of a stream and flush: `value` as one line with --json, otherwise `parts`."""
+        if self.json:
+            self.json_line(value)
+        else:
+            self.line(*parts)
+            self.flush()
+
     def json_line(self, value: object) -> None:
         """Print one element of a stream as one line of JSON, and flush."""
         self._write(sys.stdout, json.dumps(value, separators=(",", ":")))

@@ -99,11 +99,9 @@ def write_units(command: Sequence[str], search_path: str) -> list[Path]:
     """Write both unit files atomically and return their paths."""
     target = unit_directory()
     target.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name in (SERVICE, SOCKET):
-        path = target / name
-        write_atomically(path, render_unit(name, command, search_path).encode(), 0o644)
-        written.append(path)
+    written = [target / SERVICE, target / SOCKET]
+    for path in written:
+        write_atomically(path, render_unit(path.name, command, search_path).encode(), 0o644)
     return written
 
 

@@ -9,7 +9,6 @@ import termios
 import time
 import tty
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ctl.commands.logs_events_tap import print_events
@@ -41,9 +40,7 @@ class QuitKeys:
             tty.setcbreak(self._input)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._input is not None:
             termios.tcsetattr(self._input, termios.TCSADRAIN, self._before)
 
@@ -54,10 +51,7 @@ class QuitKeys:
             return False
         until = time.monotonic() + seconds
         while select.select([self._input], [], [], max(0.0, until - time.monotonic()))[0]:
-            pressed = os.read(self._input, 64)
-            if not pressed:  # the terminal is gone
-                return True
-            if all(key in _QUIT_KEYS for key in pressed):
+            if all(key in _QUIT_KEYS for key in os.read(self._input, 64)):  # also if the terminal is gone
                 return True
         return False
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from ctl.commands.lifecycle import print_statuses
+from ctl.commands.lifecycle import print_statuses, seconds_option
 from ctl.completion_candidates import server_names
 from ctl.daemon_client import Json
 from ctl.errors import DaemonError, UsageError
@@ -51,14 +51,7 @@ _no_save = click.option(
 @click.option("--header", "-H", "headers", metavar="KEY=VALUE", multiple=True, help="HTTP header for --url.")
 @click.option("--replace", is_flag=True, help="Replace an existing server of the same name.")
 @_no_save
-@click.option(
-    "--wait",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0),
-    default=30.0,
-    show_default=True,
-    help="How long to wait for the connection.",
-)
+@seconds_option("--wait", 30.0, "How long to wait for the connection.")
 @click.pass_obj
 def add(
     cli: CliContext,
@@ -103,10 +96,8 @@ def add(
     if cli.show_json(reply) or reply.value.get("errors"):
         return _exit_code(cli, reply)
     saved = reply.value.get("saved")
-    cli.out.line(
-        f"{name}: {'changed' if name in reply.value['changed'] else 'added'}",
-        f", saved in {saved}" if saved else "",
-    )
+    verb = "changed" if name in reply.value["changed"] else "added"
+    cli.out.line(f"{name}: {verb}{f', saved in {saved}' if saved else ''}")
     if lazy or wait <= 0:
         return 0
     # The server was added, so a failed connection is reported but is no error.

@@ -95,10 +95,7 @@ def path(cli: CliContext) -> int:
     starts the daemon.
     """
     found = str(configuration_path(cli)[0])
-    if cli.out.json:
-        cli.out.json_value({"path": found})
-    else:
-        cli.out.line(found)
+    cli.out.answer({"path": found}, found)
     return 0
 
 

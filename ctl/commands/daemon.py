@@ -31,12 +31,7 @@ def start(cli: CliContext) -> int:
 
     Uses the systemd service if it is installed, otherwise runs the daemon in the background.
     """
-    if not systemd_units.manages_socket(cli.socket):
-        daemon_process.start_in_background(cli.socket)
-    else:
-        if systemd_units.service_properties().get("ActiveState") != "active":
-            _stop_background(cli)
-        systemd_units.start_units()
+    _start(cli)
     return _report(cli)
 
 
@@ -48,10 +43,7 @@ def stop(cli: CliContext) -> int:
     Succeeds if the daemon is not running. The next mcpctl command starts it again unless --no-start is given.
     """
     stopped = _stop(cli)
-    if cli.out.json:
-        cli.out.json_value({"stopped": stopped})
-    else:
-        cli.out.line("mcpd stopped" if stopped else "mcpd was not running")
+    cli.out.answer({"stopped": stopped}, "mcpd stopped" if stopped else "mcpd was not running")
     return 0
 
 
@@ -59,15 +51,11 @@ def stop(cli: CliContext) -> int:
 @click.pass_obj
 def restart(cli: CliContext) -> int:
     """Stop the daemon if it is running, then start it."""
-    managed = systemd_units.manages_socket(cli.socket)
-    if managed and systemd_units.service_properties().get("ActiveState") == "active":
+    if systemd_units.manages_socket(cli.socket) and _service_state() == "active":
         systemd_units.systemctl("restart", SERVICE)
     else:
         _stop(cli)
-        if managed:
-            systemd_units.start_units()
-        else:
-            daemon_process.start_in_background(cli.socket)
+        _start(cli)
     return _report(cli)
 
 
@@ -222,14 +210,24 @@ def uninstall(cli: CliContext) -> int:
     return 0
 
 
-# ---- starting and stopping -----------------------------------------------------------------------
+def _service_state() -> str | None:
+    return systemd_units.service_properties().get("ActiveState")
+
+
+def _start(cli: CliContext) -> None:
+    if not systemd_units.manages_socket(cli.socket):
+        daemon_process.start_in_background(cli.socket)
+    else:
+        if _service_state() != "active":
+            _stop_background(cli)
+        systemd_units.start_units()
 
 
 def _start_service(cli: CliContext) -> None:
     """Start the service. A background daemon on the same socket is stopped first."""
     if not systemd_units.manages_socket(cli.socket):
         cli.out.message(f"note: the service uses {systemd_units.socket_path()}, but you chose {cli.socket}")
-    elif systemd_units.service_properties().get("ActiveState") == "active":
+    elif _service_state() == "active":
         systemd_units.systemctl("restart", SERVICE)
         return
     else:
@@ -240,11 +238,7 @@ def _start_service(cli: CliContext) -> None:
 def _stop(cli: CliContext) -> bool:
     """Stop the service or the background daemon. Returns whether a daemon was running."""
     if systemd_units.manages_socket(cli.socket):
-        active = systemd_units.service_properties().get("ActiveState") in (
-            "active",
-            "activating",
-            "reloading",
-        )
+        active = _service_state() in ("active", "activating", "reloading")
         if active or systemd_units.socket_is_active():
             systemd_units.stop_units()
             return active
@@ -256,9 +250,6 @@ def _stop_background(cli: CliContext) -> bool:
     if systemd_units.manages_socket(cli.socket) and systemd_units.socket_is_active():
         return False  # systemd owns the socket; connecting to it would start the service
     return daemon_process.stop(cli.socket)
-
-
-# ---- status --------------------------------------------------------------------------------------
 
 
 def _report(cli: CliContext) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import click
+from click.decorators import FC
 
 from ctl.completion_candidates import server_names
 from ctl.daemon_client import Json
@@ -23,13 +24,17 @@ if TYPE_CHECKING:
 servers_argument = click.argument(
     "servers", metavar="SERVER...", nargs=-1, required=True, shell_complete=server_names
 )
-wait_option = click.option(
-    "--wait",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0),
-    default=30.0,
-    show_default=True,
-    help="How long to wait for the change to complete; 0 returns immediately.",
+
+
+def seconds_option(name: str, default: float, help: str) -> Callable[[FC], FC]:
+    """Return an option for a number of seconds."""
+    return click.option(
+        name, metavar="SECONDS", type=click.FloatRange(min=0), default=default, show_default=True, help=help
+    )
+
+
+wait_option = seconds_option(
+    "--wait", 30.0, "How long to wait for the change to complete; 0 returns immediately."
 )
 
 
@@ -68,10 +73,7 @@ def reconnect(cli: CliContext, servers: tuple[str, ...], failed: bool, every: bo
             if (server["status"] in ("failed", "needs-auth") if failed else server["status"] != "disabled")
         )
         if not servers:
-            if cli.out.json:
-                cli.out.json_value({"servers": []})
-            else:
-                cli.out.line("no failed servers" if failed else "no enabled servers")
+            cli.out.answer({"servers": []}, "no failed servers" if failed else "no enabled servers")
             return 0
     return change_servers(cli, "mcpd/reconnect", servers, wait, ready=True)
 

@@ -51,11 +51,7 @@ def logs(cli: CliContext, server: str, follow: bool, lines: int) -> int:
                 cli.out.message(f"note: output too fast, {missed} lines skipped; see the log file")
             continue
         for line in [note["line"]] if "line" in note else note.get("lines", ()):
-            if cli.out.json:
-                cli.out.json_line({"line": line})
-            else:
-                cli.out.line(line)
-        cli.out.flush()
+            cli.out.stream_item({"line": line}, line)
     return 0
 
 
@@ -77,11 +73,7 @@ def print_events(cli: CliContext, servers: Sequence[str]) -> None:
     for item in cli.stream("mcpd/events", {"servers": list(servers)}):
         if item is not None and "event" in item.value:
             event = item.value["event"]
-            if cli.out.json:
-                cli.out.json_line(event)
-            else:
-                cli.out.line(*_event_line(event))
-            cli.out.flush()
+            cli.out.stream_item(event, *_event_line(event))
 
 
 def _event_line(event: Event) -> Line:
@@ -129,13 +121,9 @@ def tap(cli: CliContext, server: str, methods: tuple[str, ...], limit: int) -> i
         if "frame" not in item.value:
             continue
         frame = item.value["frame"]
-        if cli.out.json:
-            cli.out.json_line(frame)
-            continue
-        if dropped := frame.get("dropped"):
+        if not cli.out.json and (dropped := frame.get("dropped")):
             cli.out.line(paint(f"… {dropped} messages skipped (too fast to show)", "yellow"))
-        cli.out.line(*frame_line(frame, cli.out.columns))
-        cli.out.flush()
+        cli.out.stream_item(frame, *frame_line(frame, cli.out.columns))
     return 0
 
 

@@ -54,11 +54,8 @@ def set_(cli: CliContext, name: str, more: tuple[str, ...]) -> int:
         )
     path = _change({name: value})
     used = _servers_by_secret(cli).get(name, [])
-    if cli.out.json:
-        cli.out.json_value({"name": name, "path": path, "used_by": used})
-        return 0
-    cli.out.line(f"{name}: stored in {path}")
-    if used:
+    cli.out.answer({"name": name, "path": path, "used_by": used}, f"{name}: stored in {path}")
+    if used and not cli.out.json:
         cli.out.next_step(f"mcpctl reconnect {' '.join(used)}")
     return 0
 
@@ -101,12 +98,8 @@ def list_(cli: CliContext) -> int:
         cli.out.message("no secrets yet; store one with: mcpctl secret set NAME")
     else:
         rows: list[Line] = [
-            [
-                str(one["name"]),
-                "yes" if one["stored"] else paint("missing", "red"),
-                ", ".join(users.get(str(one["name"]), [])) or "-",
-            ]
-            for one in found
+            [name, "yes" if name in names else paint("missing", "red"), ", ".join(users.get(name, [])) or "-"]
+            for name in sorted(names | users.keys())
         ]
         cli.out.lines(table(("SECRET", "STORED", "USED BY"), rows, fit=cli.out.columns))
     return 0
@@ -131,11 +124,8 @@ def remove(cli: CliContext, name: str, yes: bool) -> int:
         if not click.confirm(f"Delete {name}{who}?", err=True):
             return 1
     path = _change({name: None})
-    if cli.out.json:
-        cli.out.json_value({"name": name, "path": path, "used_by": used})
-        return 0
-    cli.out.line(f"{name}: removed from {path}")
-    if used:
+    cli.out.answer({"name": name, "path": path, "used_by": used}, f"{name}: removed from {path}")
+    if used and not cli.out.json:
         cli.out.message(paint("note: ", "dim"), f"still referenced by {', '.join(used)}")
     return 0
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 Explanation = dict[str, Any]
 
+_EVIDENCE = ("kind", "at", "exit_code", "signal", "http_status", "crash_loop", "stderr", "noise")
 _HISTORY_LIMIT = 200
 """History entries in which the start of the trouble is looked for: all that the daemon keeps."""
 _STDERR_LINES = 10
@@ -82,7 +83,7 @@ def explain(
         "down_since": _down_since(server, past),
         "retry_at": server.get("retry_at"),
         "because": _cause(server, failure, requested),
-        "evidence": _evidence(failure) if failure else None,
+        "evidence": {name: failure.get(name) for name in _EVIDENCE} if failure else None,
         "url": detail.get("url") or None,
         "binary": binary,
         "environment": _environment(detail, login),
@@ -109,19 +110,6 @@ def _cause(server: ServerStatus, failure: Failure | None, requested: Sequence[Hi
     if failure:
         return f"healthy; the previous connection ended {ago(failure['at'])}: {failure['message']}"
     return "healthy"
-
-
-def _evidence(failure: Failure) -> Explanation:
-    return {
-        "kind": failure["kind"],
-        "at": failure["at"],
-        "exit_code": failure.get("exit_code"),
-        "signal": failure.get("signal"),
-        "http_status": failure.get("http_status"),
-        "crash_loop": failure.get("crash_loop"),
-        "stderr": failure.get("stderr"),
-        "noise": failure.get("noise"),
-    }
 
 
 def _down_since(server: ServerStatus, history: Sequence[HistoryEntry]) -> str | None:
@@ -248,9 +236,6 @@ def _environment_rows(environment: Explanation | None) -> list[tuple[str, str]]:
         shown = " ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
         rows.append(("not passed", f"{shown} (set in your shell; pass them with `env` in the definition)"))
     return rows
-
-
-# ---- debug ---------------------------------------------------------------------------------------
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl debug github\n  mcpctl debug github --json")
