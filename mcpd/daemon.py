@@ -177,7 +177,7 @@ class _Daemon:
             instance=instance,
             socket=options.socket,
             stop=self._stop,
-            search_path=environ.get("PATH", ""),
+            environ=environ,
         )
         self._gateway = Gateway(self._operations, clients)
         self._socket_limit = LruConnectionLimit()

@@ -29,6 +29,7 @@ from mcpd.model.api import (
 )
 from mcpd.model.errors import CallTimeout, NotReady, Unsupported, UpstreamRefused
 from mcpd.model.events import Event, EventKind, History, TapParams
+from mcpd.model.server_spec import RemoteSpec, StdioSpec
 from mcpd.model.status import ServerStatus, rfc3339
 from mcpd.model.text import shorten
 from mcpd.model.tool_names import qualified_name
@@ -42,6 +43,8 @@ from mcpd.supervision.supervisor import Supervisor
 from mcpd.support.broadcast import Broadcast
 from mcpd.support.processes import INSTANCE_VARIABLE
 from mcpd.support.redact import Redactor
+from mcpd.transports.child_process import child_environment
+from mcpd.wire.url import redact_url
 
 LOG_TAIL = 10
 HISTORY_TAIL = 5
@@ -64,8 +67,7 @@ class Operations:
     list_clients: Callable[[], ClientsResult] = lambda: ClientsResult(clients=())
     """Return the connected clients and their usage. Set by the gateway."""
     clients: ClientRegistry = attrs.field(factory=ClientRegistry)
-    search_path: str = ""
-    """The daemon's own PATH."""
+    environ: Mapping[str, str] = attrs.field(factory=dict)
     http: HttpListener | None = None
     """Set while an HTTP port is open."""
     create_dashboard_link: Callable[[], DashboardLink] | None = None
@@ -97,15 +99,17 @@ class Operations:
     def server_detail(self, name: str) -> ServerDetail:
         """Return everything that explains a server's state. Raises UnknownServer."""
         server = self.supervisor.get_any(name)
+        spec = server.spec
+        stdio = spec if isinstance(spec, StdioSpec) else None
+        env = child_environment(stdio, self.environ, "") if stdio else {}
         link = server.upstream.link if server.upstream is not None else None
         launch = server.launch
         mask = self.redactor.mask
-        argv, env, cwd = server.invocation()
         return ServerDetail(
             server=server.status(),
-            command=tuple(map(mask, argv)),
-            url=mask(server.location),
-            cwd=cwd,
+            command=tuple(map(mask, (stdio.command, *stdio.args))) if stdio else (),
+            url=mask(redact_url(spec.url)) if isinstance(spec, RemoteSpec) else "",
+            cwd=stdio.cwd if stdio else None,
             env=tuple(sorted(env.keys() - {INSTANCE_VARIABLE})),
             executable=launch.executable if launch else None,
             path=env.get("PATH", ""),

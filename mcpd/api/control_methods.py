@@ -156,7 +156,7 @@ def _version(operations: Operations, _: api.NoParams) -> api.VersionInfo:
         pid=daemon.pid,
         python=platform.python_version(),
         started_at=daemon.started_at,
-        search_path=operations.search_path,
+        search_path=operations.environ.get("PATH", ""),
         protocol_versions=PROTOCOL_VERSIONS,
     )
 

@@ -22,6 +22,8 @@ from mcpd.wire.message import ABSENT, BadFrame, Message
 CLIENT_NAME = "mcpd"
 FEATURES = ("tools", "resources", "prompts")
 """What a server lists."""
+_NOTIFICATIONS_TIMEOUT = 1.0
+"""Seconds to wait for the notification stream to open before the lists are fetched anyway."""
 
 
 @attrs.frozen
@@ -43,9 +45,6 @@ class ServerNotification:
 ServerRequestHandler = Callable[[Channel, Message, Exchange | None], bool]
 
 
-def _ignore(notification: ServerNotification) -> None: ...
-
-
 @attrs.define
 class Hooks:
     """Callbacks for what a server sends on its own. They run in the reader and must not block."""
@@ -60,7 +59,7 @@ class Hooks:
     """Called with a legacy server's request, and the request of ours that it belongs to, if the transport
     can tell (see `Inbound`). Returning True accepts it: exactly one of `Channel.respond` and `refuse` must
     follow. False refuses it immediately. Pings never get here."""
-    on_notification: Callable[[ServerNotification], None] = _ignore
+    on_notification: Callable[[ServerNotification], None] = lambda notification: None
     """Called with notifications that clients may want, in order with the responses."""
     refresh_list: Callable[[str], Awaitable[None]] | None = None
     """Fetches a list again; returns when that has succeeded or failed."""
@@ -104,6 +103,14 @@ class Upstream:
     admit_tool: Callable[[str, bytes], str | None] | None = None
     """If set, it must see every listed tool (name, definition) before it is called. Returns why the tool
     must not be offered, or None."""
+
+    async def start_subscriptions(self, nursery: trio.Nursery) -> None:
+        """Start `run_subscriptions`, and wait briefly until it receives notifications."""
+        if self.run_subscriptions is not None:
+            nursery.start_soon(self.run_subscriptions)
+            with trio.move_on_after(_NOTIFICATIONS_TIMEOUT):
+                await self.notifications_ready.wait()
+            self.notifications_ready.set()  # from now on, the caller fetches what it could not announce
 
     def has(self, feature: str, part: str | None = None) -> bool:
         """Return whether a capability (`tools`), or a part of it (`listChanged`), was declared."""

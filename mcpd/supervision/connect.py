@@ -33,7 +33,7 @@ from mcpd.supervision.restart import (
 )
 from mcpd.supervision.supervisor_context import SupervisorContext
 from mcpd.transports.base import Channel
-from mcpd.transports.child_process import Child, Launch, ProcessGroupGuard
+from mcpd.transports.child_process import Child, Launch
 from mcpd.transports.http_client.client_factory import OnResponse
 from mcpd.transports.legacy_http_sse import SseChannel, open_http_sse
 from mcpd.transports.stdio import open_stdio
@@ -56,30 +56,26 @@ class OpenTransport:
         return self.child is not None and self.child.is_stopped()
 
 
-def open_transport(
+@asynccontextmanager
+async def open_transport(
     spec: ServerSpec,
     launch: Launch | None,
     kind: TransportKind,
     context: SupervisorContext,
     stderr: Callable[[bytes], None],
     on_response: OnResponse,
-) -> AbstractAsyncContextManager[OpenTransport]:
+) -> AsyncIterator[OpenTransport]:
     """Start the process of `launch`, or open a channel of `kind` to the URL of a remote server.
 
     `on_response` is called for each HTTP request of the channel. Raises as `open_stdio` and `open_remote` do.
     """
     if isinstance(spec, RemoteSpec):
-        return open_remote(spec, kind, context.environ, on_response)
+        async with open_remote(spec, kind, context.environ, on_response) as remote:
+            yield remote
+        return
     assert isinstance(spec, StdioSpec)
     assert launch is not None
-    return _open_process(spec, launch, context.guard, stderr)
-
-
-@asynccontextmanager
-async def _open_process(
-    spec: StdioSpec, launch: Launch, guard: ProcessGroupGuard, stderr: Callable[[bytes], None]
-) -> AsyncIterator[OpenTransport]:
-    async with open_stdio(spec, launch, guard=guard, stderr=stderr) as transport:
+    async with open_stdio(spec, launch, guard=context.guard, stderr=stderr) as transport:
         yield OpenTransport(channel=transport.channel, run=transport.run, child=transport.child)
 
 
@@ -104,6 +100,8 @@ async def open_remote(
 _LEGACY_OVER_SSE = "legacy+sse"
 """Stored for a server that was found to speak HTTP+SSE."""
 _UNKNOWN = "auto"
+_START_SLOT_TIMEOUT = 2.0
+"""Seconds after which a starting server gives up its start slot: it is downloading or hanging."""
 
 
 class ConnectStrategy:
@@ -135,7 +133,7 @@ class ConnectStrategy:
         return "sse" if self._not_streamable or self._remembered_era == _LEGACY_OVER_SSE else "http"
 
     @property
-    def era_hint(self) -> Hint:
+    def _era_hint(self) -> Hint:
         if self.spec.era != "auto":
             return self.spec.era
         legacy = self._presumed_legacy or self.kind == "sse" or self._remembered_era == "legacy"
@@ -146,14 +144,14 @@ class ConnectStrategy:
         times = self.spec.timeouts
         self._answered_probe_late = False
         with trio.move_on_after(times.connect):
-            return await negotiate(link, hooks, self.era_hint, self._probe_timeout(times), trace)
+            return await negotiate(link, hooks, self._era_hint, self._probe_timeout(times), trace)
         raise trio.TooSlowError(
             f"it did not finish the handshake within {times.connect:g} s (see `connectTimeout`)"
         )
 
     def _probe_timeout(self, times: Timeouts) -> float:
-        """Seconds to wait for a stdio server to answer the probe. A server known to be modern gets longer,
-        as long as that leaves time for the legacy handshake.
+        """Seconds for a stdio server to answer the probe. A server known to be modern gets longer, but not so
+        long that no time is left for the legacy handshake.
         """
         return max(times.probe, times.connect * 0.75) if self._remembered_era == "modern" else times.probe
 
@@ -287,8 +285,8 @@ class StartSlot:
     async def __aexit__(self, *_: object) -> None:
         self.release()
 
-    async def release_after(self, seconds: float) -> None:
-        await trio.sleep(seconds)
+    async def release_after_timeout(self) -> None:
+        await trio.sleep(_START_SLOT_TIMEOUT)
         self.release()
 
     def release(self) -> None:

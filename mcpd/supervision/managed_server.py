@@ -10,7 +10,6 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -19,59 +18,35 @@ import trio
 from mcpd.model.errors import NotReady
 from mcpd.model.events import Event, EventKind
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
-from mcpd.model.status import Failure, ServerState, ServerStatus, rfc3339
+from mcpd.model.status import ServerState, ServerStatus, rfc3339
 from mcpd.persistent_state import fingerprint
 from mcpd.protocol.upstream_session import Hooks, ServerNotification, Upstream
 from mcpd.protocol.upstream_subscriptions import NotificationInterests
+from mcpd.supervision import restart
 from mcpd.supervision.catalog_cache import Catalog, CatalogSync
-from mcpd.supervision.connect import (
-    Attempt,
-    ConnectStrategy,
-    OpenTransport,
-    StartSlot,
-    open_transport,
-)
-from mcpd.supervision.desired_and_actual_state import (
-    DesiredState,
-    StateTracker,
-    build_status,
-    unparsable_output,
-)
+from mcpd.supervision.connect import Attempt, ConnectStrategy, OpenTransport, StartSlot, open_transport
 from mcpd.supervision.elicitation_history import ElicitationHistory
 from mcpd.supervision.health import ProbeTimer, run_health_checks
 from mcpd.supervision.message_tap import ConnectionTrace, ServerTaps
 from mcpd.supervision.package_download import package_runner_of, wait_package_downloaded
 from mcpd.supervision.resolve_secrets import resolve_secrets
-from mcpd.supervision.restart import (
-    Backoff,
-    Evidence,
-    Verdict,
-    effective_restart_policy,
-    is_bug,
-    plan_recovery,
-    requested_delay,
-)
 from mcpd.supervision.server_log import ServerLog
+from mcpd.supervision.server_state import DesiredState, StateTracker, build_status, unparsable_output
 from mcpd.supervision.supervisor_context import SupervisorContext
 from mcpd.support.broadcast import CallbackList
 from mcpd.support.memory_tuning import trim_heap
 from mcpd.support.processes import CpuTimeTotal
 from mcpd.transports.base import Channel
-from mcpd.transports.child_process import Child, Launch, child_environment, prepare_launch
+from mcpd.transports.child_process import Child, Launch, prepare_launch
 from mcpd.transports.tool_call_stats import CallStats
 from mcpd.wire.message import ABSENT
-from mcpd.wire.url import redact_url
 
 log = logging.getLogger("mcpd.server")
 
 _child_numbers = itertools.count(1)
 """Makes child marks unique: server names may contain dots, so `1.x` could be taken for a part of `1.x.y`."""
-_START_SLOT_TIMEOUT = 2.0
-"""Seconds after which a starting server gives up its start slot: it is downloading or hanging."""
 _WALL_CLOCK_INTERVAL = 10.0
 """Seconds between checks of the wall clock, which advances during suspend while trio's clock may not."""
-_NOTIFICATIONS_TIMEOUT = 1.0
-"""Seconds to wait for the notification stream to open before the lists are fetched anyway."""
 
 
 class ManagedServer:
@@ -94,16 +69,15 @@ class ManagedServer:
         self.interests = NotificationInterests()
         """Notifications that clients subscribed to. Kept across connections."""
         self.notifications: CallbackList[ServerNotification] = CallbackList()
-        """Calls every listener with each notification of the server, in order with its responses.
-        Listeners run in the reader task and must not block."""
+        """Called with each notification, in order with the responses. Listeners must not block."""
         self.upstream: Upstream | None = None
         """Set if and only if the state is CONNECTED."""
         self.child: Child | None = None
         self.launch: Launch | None = None
         self.trace = ConnectionTrace(spec.name, context.redactor.mask)
         self._context = context
-        self._fingerprint = fingerprint(spec.identity)
-        self._backoff = Backoff(effective_restart_policy(spec), context.random)
+        key = fingerprint(spec.identity)
+        self._backoff = restart.Backoff(restart.effective_restart_policy(spec), context.random)
         self._tracker = StateTracker()
         self._connections = 0
         if context.clients.on_notification is not None:
@@ -111,18 +85,17 @@ class ManagedServer:
         self.turn_queue: object = None
         """Reserved for `gateway.call_concurrency`, which keeps the server's turn queue here."""
         self.elicitation_history = ElicitationHistory(
-            never_asks=context.store.is_quiet(self._fingerprint),
-            learn=partial(context.store.set_quiet, self._fingerprint),
+            never_asks=context.store.is_quiet(key), learn=partial(context.store.set_quiet, key)
         )
         self._last_received_at: float | None = None
         """When the previous connection last received a message (`trio.current_time()`)."""
         self._last_spawn = -math.inf
         self._desired = DesiredState(spec, context.store)
-        self._strategy = ConnectStrategy(spec, context.store, self._fingerprint)
+        self._strategy = ConnectStrategy(spec, context.store, key)
         self._wake_event = trio.Event()
         self._probe_timer = ProbeTimer()
         self._attempt = Attempt()
-        self._catalog_sync = CatalogSync(spec, context.store, self._fingerprint, self._list_changed)
+        self._catalog_sync = CatalogSync(spec, context.store, key, self._list_changed)
         self._apply_debug()
 
     # ── changing the desired state: synchronous ─────────────────────────────────────────────────
@@ -145,10 +118,7 @@ class ManagedServer:
             self._wake("it was disconnected")
 
     def set_enabled(self, on: bool, until: float | None = None) -> None:
-        """Enable or disable the server persistently.
-
-        With `until` (seconds since the epoch) a disabled server is enabled automatically at that time.
-        """
+        """Enable or disable the server persistently, or disable it `until` then (seconds since the epoch)."""
         if self._desired.set_enabled(on, until):
             self._wake("it was switched on" if on else f"it was {self._desired.off_reason}")
 
@@ -162,7 +132,7 @@ class ManagedServer:
         assert spec.identity == self.spec.identity
         enabled_changed = spec.enabled != self.spec.enabled
         self.spec = self._strategy.spec = self._catalog_sync.spec = spec
-        self._backoff.policy = effective_restart_policy(spec)
+        self._backoff.policy = restart.effective_restart_policy(spec)
         self._catalog_sync.mark_stale("tools")
         self._apply_debug()
         if enabled_changed and self._desired.set_default(spec.enabled):
@@ -185,10 +155,7 @@ class ManagedServer:
         self._announce(ServerState.DISABLED if self._desired.is_off else ServerState.PENDING, reason)
 
     def probe_soon(self, seconds: float) -> None:
-        """Health-check a remote server within `seconds`: after a suspend, the network may have changed.
-
-        No effect on a local process, which was suspended as well.
-        """
+        """Health-check a remote server within `seconds`; a local process was suspended like mcpd itself."""
         if isinstance(self.spec, RemoteSpec):
             self._probe_timer.schedule(seconds)
 
@@ -245,25 +212,12 @@ class ManagedServer:
             catalog=self.catalog,
             child=self.child,
             log=self.log,
-            unparsable_output="" if link is None else self._unparsable_output(link),
+            mask=self._context.redactor.mask,
             connections=self._connections,
             attempts=self._backoff.attempts,
             last_received=None if heard_at is None else time.time() - (trio.current_time() - heard_at),
             off_until=self._desired.off_until,
         )
-
-    def invocation(self) -> tuple[Sequence[str], Mapping[str, str], str | None]:
-        """Return the command line, environment and working directory of the server's process."""
-        spec = self.spec
-        if not isinstance(spec, StdioSpec):
-            return (), {}, None
-        env = child_environment(spec, self._context.environ, "")
-        return (spec.command, *spec.args), env, spec.cwd
-
-    @property
-    def location(self) -> str:
-        """The URL of a remote server without the parts that may hold secrets; empty for a local process."""
-        return redact_url(self.spec.url) if isinstance(self.spec, RemoteSpec) else ""
 
     async def wait_settled(self) -> None:
         """Wait until no connection attempt is running or queued."""
@@ -273,8 +227,7 @@ class ManagedServer:
     async def wait_ready(self) -> Upstream:
         """Return the connected upstream, starting a lazy server and retrying an unreachable one early.
 
-        The caller bounds the wait. Raises NotReady immediately if waiting is pointless: the server is
-        disabled or closed, or it failed and no attempt is due soon.
+        The caller bounds the wait. Raises NotReady immediately if no connection attempt is due soon.
         """
         if not self.is_closed:
             self.request_start()
@@ -312,8 +265,7 @@ class ManagedServer:
     async def _wait_while_off(self) -> None:
         """Wait until the desired state changes or a timed disable ends."""
         while not self._wake_event.is_set():
-            left = self._desired.seconds_until_enabled
-            if left <= 0:
+            if (left := self._desired.seconds_until_enabled) <= 0:
                 self._desired.end_timed_disable()
                 self._wake("its timed disable ended")
                 return
@@ -328,69 +280,63 @@ class ManagedServer:
             try:
                 await self._connect_and_serve()
             except* Exception as group:  # one server's failure must not affect the others
-                self._record_end(group, None)
+                self._record_end(group)
         trim_heap()
         if not self._wake_event.is_set() and attempt.has_ended:
             with trio.move_on_at(self._tracker.retry_due):
                 await self._wake_event.wait()
         self._tracker.clear_retry()
 
-    def _record_end(self, error: BaseException, returncode: int | None, noise: str = "") -> None:
-        """Record why the connection ended and schedule the next attempt; only the first call counts.
-
-        The backoff starts here, while the process is still being stopped.
+    def _record_end(self, error: BaseException, link: Channel | None = None) -> None:
+        """Record why the connection ended, and start the backoff while the process is still being stopped.
+        Only the first call for an attempt counts.
         """
-        attempt = self._attempt
+        attempt, child, name = self._attempt, self.child, self.spec.name
         if attempt.has_ended or self._wake_event.is_set():
-            if is_bug(error):
+            if restart.is_bug(error):
                 raise error  # the supervisor logs it and runs the server again
             return  # already recorded, or torn down on request
-        another_way = self._strategy.next_fallback(error, was_ready=attempt.ready_at is not None)
-        if another_way:
+        if another_way := self._strategy.next_fallback(error, was_ready=attempt.ready_at is not None):
             self._announce(ServerState.PENDING, another_way)
             return
         attempt.has_ended = True
-        if is_bug(error):
-            log.error(
-                "%s: an error in mcpd itself; the server is started again", self.spec.name, exc_info=error
-            )
-        evidence = Evidence(
-            returncode=returncode,
-            stderr=self.log.last_lines() if self.child else (),
-            unparsable_output=noise,
+        if restart.is_bug(error):
+            log.error("%s: an error in mcpd itself; the server is started again", name, exc_info=error)
+        mask = self._context.redactor.mask
+        evidence = restart.Evidence(
+            returncode=child.returncode if child else None,
+            stderr=self.log.last_lines() if child else (),
+            unparsable_output=unparsable_output(link, self._strategy.kind, mask) if link else "",
             is_remote=isinstance(self.spec, RemoteSpec),
         )
-        failure, verdict = attempt.diagnose(error, evidence, self._strategy)
-        failure = attrs.evolve(failure, message=self._context.redactor.mask(failure.message))
-        self._handle_failure(failure, verdict, requested_delay(error))
+        self._handle_failure(error, evidence)
 
-    def _unparsable_output(self, link: Channel) -> str:
-        return unparsable_output(link, self._strategy.kind, self._context.redactor.mask)
-
-    def _handle_failure(self, failure: Failure, verdict: Verdict, asked: float) -> None:
+    def _handle_failure(self, error: BaseException, evidence: restart.Evidence) -> None:
         policy, name = self.spec.restart, self.spec.name
+        failure, verdict = self._attempt.diagnose(error, evidence, self._strategy)
         if self._attempt.was_stable(policy):
             self._backoff.reset()
-        follows = plan_recovery(name, verdict, asked, self._backoff, policy)
-        self._tracker.failure = attrs.evolve(failure, crash_loop=follows.crash_loop)
-        log.log(follows.level, "%s: %s%s", name, failure.message, follows.log_suffix)
-        if follows.pause is not None:
-            self._tracker.schedule_retry(follows.pause)
-        self._announce(follows.state, follows.reason)
+        plan = restart.plan_recovery(name, verdict, restart.requested_delay(error), self._backoff, policy)
+        message = self._context.redactor.mask(failure.message)
+        self._tracker.failure = attrs.evolve(failure, message=message, crash_loop=plan.crash_loop)
+        log.log(plan.level, "%s: %s%s", name, message, plan.log_suffix)
+        if plan.pause is not None:
+            self._tracker.schedule_retry(plan.pause)
+        self._announce(plan.state, plan.reason)
 
     async def _connect_and_serve(self) -> None:
         """Hold one connection until it ends. Its end has been recorded, or is raised."""
-        around = self._context
-        spec = await resolve_secrets(self.spec, around)
+        context = self._context
+        spec = await resolve_secrets(self.spec, context)
         if isinstance(spec, StdioSpec):
-            mark = f"{around.instance}.{next(_child_numbers)}.{spec.name}"
-            self.launch = prepare_launch(spec, around.environ, mark)
-        async with StartSlot(around.start_limiter) as slot:
+            mark = f"{context.instance}.{next(_child_numbers)}.{spec.name}"
+            self.launch = prepare_launch(spec, context.environ, mark)
+        async with StartSlot(context.start_limiter) as slot:
             await trio.sleep(max(0.0, self._last_spawn + spec.restart.floor - trio.current_time()))
             self._last_spawn = trio.current_time()
             self.log.start_run()
             opening = open_transport(
-                spec, self.launch, self._strategy.kind, around, self.log.feed, self.trace.log_http_request
+                spec, self.launch, self._strategy.kind, context, self.log.feed, self.trace.log_http_request
             )
             try:
                 async with opening as connection:
@@ -403,17 +349,15 @@ class ManagedServer:
                 self.child = None  # its pid may be reused from now on
 
     async def _serve_until_end(self, connection: OpenTransport, slot: StartSlot) -> None:
-        child, link = connection.child, connection.channel
+        link = connection.channel
         try:
             await self._serve(connection, slot)
         except* Exception as group:
             self._attempt.last_success_at = link.last_success_at
-            if child is not None:
-                await child.wait_stderr_drained()
+            if connection.child is not None:
+                await connection.child.wait_stderr_drained()
             self._drop_upstream()
-            self._record_end(
-                group, None if child is None else child.returncode, self._unparsable_output(link)
-            )
+            self._record_end(group, link)
         finally:
             slot.release()
             self._drop_upstream()
@@ -429,37 +373,28 @@ class ManagedServer:
     async def _serve(self, connection: OpenTransport, slot: StartSlot) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.run)
-            nursery.start_soon(slot.release_after, _START_SLOT_TIMEOUT)
+            nursery.start_soon(slot.release_after_timeout)
             self._attempt.package_runner = package_runner_of(self.spec)
             fetching = await wait_package_downloaded(
-                self.spec, connection, self.log.last_lines, self._report_download
+                self.spec,
+                connection,
+                self.log.last_lines,
+                report=lambda doing: self._announce(ServerState.PENDING, self._context.redactor.mask(doing)),
             )
             self._attempt.package_runner = None
-            upstream = await self._negotiate(connection.channel, fetching)
-            if (
-                upstream.run_subscriptions is not None
-            ):  # before fetching the lists, which may change right after
-                nursery.start_soon(upstream.run_subscriptions)
-                with trio.move_on_after(_NOTIFICATIONS_TIMEOUT):
-                    await upstream.notifications_ready.wait()
-                upstream.notifications_ready.set()  # from now on we look up what it could not announce
+            if not self._strategy.is_fallback:
+                self.trace.clear()
+            if fetching >= 1:
+                self.trace.add_step("install", "download finished, server started", fetching)
+                self._announce(ServerState.PENDING, "connecting")
+            upstream = await self._strategy.negotiate(connection.channel, self._hooks(), self.trace.add_step)
+            await upstream.start_subscriptions(nursery)  # before fetching the lists, which may change
             await self._become_ready(upstream)
             slot.release()
             times = self.spec.timeouts
             nursery.start_soon(run_health_checks, upstream, times, connection.is_stopped, self._probe_timer)
             nursery.start_soon(self._catalog_sync.keep_fresh, upstream)
             await trio.sleep_forever()
-
-    def _report_download(self, doing: str) -> None:
-        self._announce(ServerState.PENDING, self._context.redactor.mask(doing))
-
-    async def _negotiate(self, link: Channel, fetching: float) -> Upstream:
-        if not self._strategy.is_fallback:
-            self.trace.clear()
-        if fetching >= 1:
-            self.trace.add_step("install", "download finished, server started", fetching)
-            self._announce(ServerState.PENDING, "connecting")
-        return await self._strategy.negotiate(link, self._hooks(), self.trace.add_step)
 
     def _hooks(self) -> Hooks:
         clients, asked = self._context.clients, self._context.clients.on_server_request
@@ -489,30 +424,17 @@ class ManagedServer:
         self._publish(EventKind(feature), summary)
         self.notifications(ServerNotification(f"notifications/{feature}/list_changed", ABSENT))
 
-    # ── reporting ───────────────────────────────────────────────────────────────────────────────
-
     def _announce(self, state: ServerState, reason: str) -> None:
         """Change the state; the only place that does."""
         if self._tracker.set_state(state, reason):
-            log.log(
-                self._log_level(state), "%s: %s%s", self.spec.name, state.value, reason and f" ({reason})"
-            )
+            # Failures have their own line, and a server that keeps reconnecting must not fill the log.
+            flapping = self._backoff.attempts > self.spec.restart.intensity
+            quiet = flapping or state in (ServerState.PENDING, ServerState.FAILED)
+            level = logging.DEBUG if quiet else logging.INFO
+            log.log(level, "%s: %s%s", self.spec.name, state.value, reason and f" ({reason})")
         self._publish(EventKind.STATUS, reason)
         self._tracker.notify()
 
-    def _log_level(self, state: ServerState) -> int:
-        """Log state changes at INFO; at DEBUG while connecting (failures have their own line) or flapping."""
-        under_way = state in (ServerState.PENDING, ServerState.FAILED)
-        flapping = self._backoff.attempts > self.spec.restart.intensity
-        return logging.DEBUG if under_way or flapping else logging.INFO
-
     def _publish(self, kind: EventKind, message: str) -> None:
-        self._context.announce(
-            Event(
-                kind=kind,
-                at=rfc3339(time.time()),
-                server=self.spec.name,
-                message=message,
-                status=self.status(),
-            )
-        )
+        at, status = rfc3339(time.time()), self.status()
+        self._context.announce(Event(kind=kind, at=at, server=self.spec.name, message=message, status=status))

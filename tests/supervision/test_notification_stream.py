@@ -18,7 +18,7 @@ CHANGES = {"tools": {"listChanged": True}}
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine, too, the ear is waited for."""
-    monkeypatch.setattr("mcpd.supervision.managed_server._NOTIFICATIONS_TIMEOUT", 60.0)
+    monkeypatch.setattr("mcpd.protocol.upstream_session._NOTIFICATIONS_TIMEOUT", 60.0)
 
 
 async def test_legacy_notification_stream_opens_before_lists_are_fetched(

@@ -78,10 +78,7 @@ class DesiredState:
         return changed
 
     def set_enabled(self, on: bool, until: float | None = None) -> bool:
-        """Enable or disable persistently, with `until` as the end of a timed disable.
-
-        Enabling also takes back a disconnect.
-        """
+        """Enable (which also takes back a disconnect) or disable persistently, or disable `until` then."""
         another_end = not on and until != self._store.disabled_until(self._name)
         self._store.set_toggle(self._name, on if until is None else until)
         if on == self.enabled and not (on and self.disconnected):
@@ -164,15 +161,11 @@ class StateTracker:
 
     @property
     def may_retry_early(self) -> bool:
-        """Whether a call may trigger the next attempt before it is due.
-
-        Only for an unreachable server: it may be back, and checking it starts no process.
-        """
-        if self.state is not ServerState.FAILED or self.failure is None:
-            return False
-        unreachable = self.failure.kind is FailureKind.UNREACHABLE
+        """Whether a call may trigger the next attempt early: only if that starts no process."""
         return (
-            unreachable
+            self.state is ServerState.FAILED
+            and self.failure is not None
+            and self.failure.kind is FailureKind.UNREACHABLE
             and self.not_retrying_soon
             and trio.current_time() - self._scheduled_at >= _EARLY_RETRY_INTERVAL
         )
@@ -210,19 +203,17 @@ def build_status(
     catalog: Catalog | None,
     child: Child | None,
     log: ServerLog,
-    unparsable_output: str,
+    mask: Callable[[str], str],
     connections: int,
     attempts: int,
     last_received: float | None,
     off_until: float | None,
 ) -> ServerStatus:
-    """Return the status of a server.
-
-    `connections` counts the current one; `last_received` and `off_until` are wall clock times.
-    """
+    """`connections` counts the current one; `last_received` and `off_until` are wall clock times."""
     warnings = [] if catalog is None else list(catalog.warnings)
     if upstream is not None:
-        warnings += [unparsable_output] if unparsable_output else []
+        if unparsable := unparsable_output(upstream.link, kind, mask):
+            warnings.append(unparsable)
         warnings += [f"{count} {what}" for what, count in upstream.link.protocol_deviations.items()]
     if log.dropped:
         warnings.append(f"{log.dropped} log lines could not be written to {log.path}")
