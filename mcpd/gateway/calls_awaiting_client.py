@@ -136,12 +136,12 @@ class SuspendedCalls:
             }
 
     def resume(self, session: ClientSession, request: ClientRequest) -> bool:
-        """Continue the call that the request's state names. Returns False if the state is a server's own.
+        """Continue the call that the request's state names. Returns False if it has none, or a server's own.
 
         Raises InvalidArguments if the state is not valid for this request; nothing is executed then.
         """
         members = wire.members(request.params)
-        state = wire.string(members, "requestState")
+        state = wire.string_or(members, "requestState")
         if not state.startswith(_STATE_PREFIX):
             return False
         suspended = self._states.get(state)
