@@ -497,6 +497,27 @@ class User:
         self.session.close("left")
 
 
+class Told:
+    """The answers to what is asked here, by their ids."""
+
+    def __init__(self, user: User) -> None:
+        self.user = user
+        self.answers: list[Json] = []
+        self.dropped = 0
+
+    def say(self, message: Json) -> None:
+        self.user.session.receive(wire.parse(json.dumps({"jsonrpc": "2.0", **message}).encode()), self)
+
+    def send(self, frame: bytes) -> None:
+        self.user.take(frame)
+
+    def finish(self, frame: bytes, code: int = 0) -> None:
+        self.answers.append(json.loads(frame))
+
+    def drop(self) -> None:
+        self.dropped += 1
+
+
 _LEVEL = "io.modelcontextprotocol/logLevel"
 
 

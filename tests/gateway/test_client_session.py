@@ -24,7 +24,7 @@ from mcpd.model.errors import LinkLost, McpdError, Overloaded
 from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.wire import message as wire
 from tests.gateway.mcp_client import CAPABLE, meta
-from tests.gateway.model import NAME, Json, User, World, world
+from tests.gateway.model import NAME, Json, Told, World, world
 
 Clock = trio.testing.MockClock
 
@@ -34,27 +34,6 @@ async def w() -> AsyncIterator[World]:
     async with world() as made:
         made.server.upstream.capabilities["resources"] = {"subscribe": True}
         yield made
-
-
-class Told:
-    """The answers to what is asked here, by their ids."""
-
-    def __init__(self, user: User) -> None:
-        self.user = user
-        self.answers: list[Json] = []
-        self.dropped = 0
-
-    def say(self, message: Json) -> None:
-        self.user.session.receive(wire.parse(json.dumps({"jsonrpc": "2.0", **message}).encode()), self)
-
-    def send(self, frame: bytes) -> None:
-        self.user.take(frame)
-
-    def finish(self, frame: bytes, code: int = 0) -> None:
-        self.answers.append(json.loads(frame))
-
-    def drop(self) -> None:
-        self.dropped += 1
 
 
 def call(key: object, **more: Any) -> Json:

@@ -31,6 +31,7 @@ from mcpd.model.errors import (
     UpstreamRefused,
 )
 from mcpd.model.server_spec import Timeouts
+from mcpd.protocol import mcp_tasks
 from mcpd.supervision.catalog_cache import Item
 from mcpd.wire import message as wire
 from tests.gateway.mcp_client import MODERN
@@ -352,7 +353,7 @@ async def test_modern_result_may_be_a_task_or_a_question(
         assert params["name"] == "t"
         return Raw(b'{"done":1}')
 
-    monkeypatch.setattr(control_call.mcp_tasks, "await_task", poll)
+    monkeypatch.setattr(mcp_tasks, "await_task", poll)
     monkeypatch.setattr(control_call, "request_with_input", repeat)
     await srv.tasks[0]()
     assert srv.results == [{"done": 1}]
@@ -444,7 +445,7 @@ async def test_exclusive_calls_take_turns() -> None:
     calls[2].cancel("why")
     assert srv.cancelled == ["why"]
     assert len(srv.sent) == 4
-    newer = Stub(**vars(srv.upstream))
+    newer: Any = Stub(**vars(srv.upstream))
     srv.server.upstream = newer
     answer(calls[3], result={})
     assert calls[4].upstream is newer
