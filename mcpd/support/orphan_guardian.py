@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import trio
 
-_SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guardian_process.py")
+_SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "orphan_guardian_process.py")
 with open(_SCRIPT, encoding="utf-8") as _file:
     _SOURCE = _file.read()
 _STOP_TIMEOUT = 1.0
