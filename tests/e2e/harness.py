@@ -169,7 +169,7 @@ class Daemon:
         """The pid of the daemon's guardian process."""
         for child in children(self.pid):
             with suppress(OSError):  # one that has just ended
-                if b"guardian_process" in Path(f"/proc/{child}/cmdline").read_bytes():
+                if b"orphan_guardian_process" in Path(f"/proc/{child}/cmdline").read_bytes():
                     return child
         raise LookupError("no guardian")
 
