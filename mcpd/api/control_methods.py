@@ -54,7 +54,7 @@ class Method(Generic[P]):
     summary: str
     params: type[P]
     result: object
-    """A class of `mcpd.model`, or a description of an MCP result that is passed through."""
+    """A class of `mcpd.model`, or a description of an MCP result that is forwarded unchanged."""
     handler: Callable[[Operations, P], object] | None = None
     """Returns the result, or an awaitable of it. None for methods that stream or change the connection:
     `ControlRequests` handles them."""
@@ -166,7 +166,7 @@ def _shutdown(operations: Operations, _: api.NoParams) -> api.EmptyResult:
     return api.EmptyResult()
 
 
-MCP_RESULT = "MCP's own result object, byte for byte"
+MCP_RESULT = "the unchanged result object from the MCP server"
 
 METHODS: Mapping[str, Method[Any]] = {
     "mcpd/status": Method(
@@ -176,14 +176,16 @@ METHODS: Mapping[str, Method[Any]] = {
         lambda operations, _: operations.status(),
     ),
     "mcpd/server": Method(
-        "Return one server with everything that explains its state.",
+        "Return the status of one server and the details that explain it.",
         api.ServerParam,
         api.ServerDetail,
         lambda operations, params: operations.server_detail(params.server),
     ),
-    "mcpd/tools": _list_method("List the tools of one server or of all.", ToolsResult, Operations.tools),
+    "mcpd/tools": _list_method("List the tools of one server or all servers.", ToolsResult, Operations.tools),
     "mcpd/resources": _list_method(
-        "List resources and resource templates.", ResourcesResult, Operations.resources
+        "List the resources and resource templates of one server or all servers.",
+        ResourcesResult,
+        Operations.resources,
     ),
     "mcpd/read": Method(
         "Read a resource.",
@@ -191,9 +193,11 @@ METHODS: Mapping[str, Method[Any]] = {
         MCP_RESULT,
         lambda operations, params: control_call.read_resource(operations, params.server, params.uri),
     ),
-    "mcpd/prompts": _list_method("List prompts.", PromptsResult, Operations.prompts),
+    "mcpd/prompts": _list_method(
+        "List the prompts of one server or all servers.", PromptsResult, Operations.prompts
+    ),
     "mcpd/prompt": Method(
-        "Get a prompt with its arguments filled in.",
+        "Get a prompt and fill in its arguments.",
         PromptParams,
         MCP_RESULT,
         lambda operations, params: control_call.get_prompt(
@@ -207,54 +211,58 @@ METHODS: Mapping[str, Method[Any]] = {
         _complete,
     ),
     "mcpd/connect": _desired_state_method(
-        "Connect a server; an existing connection is kept.", ManagedServer.connect
+        "Connect a server. If the server is already connected, the connection is kept.", ManagedServer.connect
     ),
     "mcpd/disconnect": _desired_state_method(
         "Stop a server until it is connected again or the daemon restarts.", ManagedServer.disconnect
     ),
     "mcpd/reconnect": _desired_state_method(
-        "Close a server's connection, if any, and connect again immediately.", ManagedServer.reconnect
+        "Close the connection to a server, if there is one, and reconnect immediately.",
+        ManagedServer.reconnect,
     ),
     "mcpd/enable": _desired_state_method(
-        "Enable a server; persists across restarts of the daemon.",
+        "Enable a server. The server stays enabled when the daemon restarts.",
         partial(ManagedServer.set_enabled, on=True),
         persistent=True,
     ),
     "mcpd/disable": Method(
-        "Disable a server permanently or until a time; persists across restarts of the daemon.",
+        "Disable a server permanently or until a specific time. The server stays disabled when the daemon "
+        "restarts.",
         api.DisableParams,
         api.ServerResult,
         _disable,
     ),
     "mcpd/servers/set": Method(
-        "Replace the set of servers, all or nothing; unchanged servers keep running.",
+        "Replace the set of servers. If there are errors, mcpd does not apply any changes. Unchanged servers "
+        "keep running.",
         SetServersParams,
         ApplyResult,
         _set_servers,
     ),
-    "mcpd/add": Method("Add one server.", AddParams, ApplyResult, _add),
-    "mcpd/remove": Method("Remove one server.", RemoveParams, ApplyResult, _remove),
+    "mcpd/add": Method("Add a server.", AddParams, ApplyResult, _add),
+    "mcpd/remove": Method("Remove a server.", RemoveParams, ApplyResult, _remove),
     "mcpd/reload": Method("Reload the configuration.", api.NoParams, ApplyResult, _reload),
     "mcpd/config": Method(
-        "Return the active definitions, with secrets masked.",
+        "Return the active definitions. Secrets are masked.",
         api.NoParams,
         ConfigView,
         lambda operations, _: operations.config.view(),
     ),
     "mcpd/history": Method(
-        "Return the events of one server or of all, with their causes; kept over restarts.",
+        "Return past events for one server or all servers, including their causes. The history is kept when "
+        "the daemon restarts.",
         HistoryParams,
         History,
         lambda operations, params: operations.history(params.server, params.limit),
     ),
     "mcpd/clients": Method(
-        "List the connected clients, their processes and the servers that they use.",
+        "List the connected clients, their processes, and the servers they use.",
         api.NoParams,
         ClientsResult,
         lambda operations, params: operations.list_clients(),
     ),
     "mcpd/stats": Method(
-        "Return call counts, latencies, memory and CPU time by server, tool and client.",
+        "Return call counts, latencies, memory use, and CPU time by server, tool, and client.",
         StatsParams,
         Stats,
         lambda operations, params: operations.stats(params.server, processes=params.processes),
@@ -266,50 +274,54 @@ METHODS: Mapping[str, Method[Any]] = {
         _metrics,
     ),
     "mcpd/page": Method(
-        "Return a one-time address that opens the dashboard in a browser.",
+        "Return a one-time URL that opens the dashboard in a browser.",
         api.NoParams,
         api.DashboardLink,
         lambda operations, _: operations.dashboard_link(),
     ),
     "mcpd/ping": Method(
-        "Measure a round trip to a connected server.",
+        "Measure the round-trip time to a connected server.",
         api.PingParams,
         api.PingResult,
         lambda operations, params: operations.ping(params.server, min(params.timeout, MAX_WAIT)),
     ),
     "mcpd/version": Method(
-        "Return the versions of mcpd, its API and the supported protocol revisions.",
+        "Return the version of mcpd, the version of its API, and the supported protocol revisions.",
         api.NoParams,
         api.VersionInfo,
         _version,
     ),
     "mcpd/shutdown": Method("Stop the daemon.", api.NoParams, api.EmptyResult, _shutdown),
     "mcpd/call": Method(
-        "Call a tool. Arguments are validated against its schema first. Cancelling the request or closing "
-        "the connection cancels the call. Progress is sent as `notifications/progress` for "
-        "`_meta.progressToken`; other members of `_meta`, such as trace context, are sent to the server.",
+        "Call a tool. mcpd first validates the arguments against the tool's schema. If you cancel the "
+        "request or close the connection, mcpd cancels the call. If you set `_meta.progressToken`, mcpd "
+        "sends `notifications/progress` messages. mcpd forwards other members of `_meta`, such as trace "
+        "context, to the server.",
         CallParams,
         ToolResult,
     ),
     "mcpd/events": Method(
-        "Stream events as `mcpd/event` notifications, starting with a snapshot, until cancelled.",
+        "Stream events as `mcpd/event` notifications until the request is canceled. The first events are a "
+        "snapshot of the current state.",
         api.EventsParams,
         Event,
     ),
     "mcpd/logs": Method(
-        "Return the last lines of a server's stderr; with `follow`, stream new ones as `mcpd/log` "
-        "notifications until cancelled. Each has a `line`, or the number of lines `missed` by a slow client.",
+        "Return the last lines that a server wrote to stderr. If you set `follow`, mcpd also sends new "
+        "lines as `mcpd/log` notifications until the request is canceled. Each notification contains a "
+        "`line`, or the number of lines `missed` because the client read too slowly.",
         api.LogsParams,
         api.LogLines,
     ),
     "mcpd/tap": Method(
-        "Stream a server's MCP messages as `mcpd/frame` notifications, with secrets masked, until "
-        "cancelled. The stream continues when the server reconnects.",
+        "Stream the MCP messages of a server as `mcpd/frame` notifications until the request is canceled. "
+        "Secrets are masked. The stream continues when the server reconnects.",
         TapParams,
         TapFrame,
     ),
     "mcpd/attach": Method(
-        "Switch this connection to MCP, to one server or to all, after the response.",
+        "Switch this connection to MCP after the response. The connection then gives access to one server "
+        "or all servers.",
         api.AttachParams,
         api.AttachResult,
     ),

@@ -1,9 +1,9 @@
 """The parameters and results of the control API (the `mcpd/…` methods).
 
-`events.py` and `usage.py` contain the types for events, history, tapped messages and statistics.
-`api/control_methods.py` binds each method to its types; `rpc.discover` and docs/reference/control-api.md are
-generated from them. Member names are in snake_case, lists are never null, and members with MCP objects
-(`tools`, a raw result, …) contain the server's own JSON.
+The types for events, history, tapped messages and statistics are in `events.py` and `usage_stats.py`.
+`api/control_methods.py` assigns these types to the methods. `rpc.discover` and docs/reference/control-api.md
+are generated from them. Member names use snake_case, and lists are never null. Members that contain MCP
+objects (`tools`, a raw result, …) keep the server's original JSON.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ServerParam:
 @attrs.frozen(kw_only=True)
 class OptionalServerParam:
     server: str | None = None
-    """null: all servers."""
+    """If this is null, the request applies to all servers."""
 
 
 @attrs.frozen(kw_only=True)
@@ -49,16 +49,17 @@ class LifecycleParams:
 
     server: str
     wait: float = 0.0
-    """Wait up to this many seconds until the server is connected, failed or otherwise settled."""
+    """The maximum number of seconds to wait for the server to connect, fail, or otherwise settle."""
 
 
 @attrs.frozen(kw_only=True)
 class DisableParams:
     server: str
     wait: float = 0.0
-    """Wait up to this many seconds until the server is settled."""
+    """The maximum number of seconds to wait for the server to settle."""
     until: str | None = None
-    """Enable the server again at this time (RFC 3339). null: keep it disabled until it is enabled."""
+    """The time at which mcpd enables the server again (RFC 3339). If this is null, the server stays
+    disabled until a client enables it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -66,11 +67,11 @@ class HttpListener:
     """The address at which mcpd serves HTTP."""
 
     url: str
-    """The endpoint of all servers together, with the actual port."""
+    """The URL of the endpoint that combines all servers. It contains the actual port."""
     auth: str
-    """`token`, or `none`: everyone who can reach the port has access."""
+    """The value is `token` or `none`. If it is `none`, everyone who can connect to the port has access."""
     token_file: str | None = None
-    """The file with the token for `Authorization: Bearer …`."""
+    """The path of the file that contains the token for `Authorization: Bearer …`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -83,30 +84,31 @@ class DaemonInfo:
     """The value of `MCPD_INSTANCE` in the environment of all processes that this daemon starts."""
     clients: int
     http: HttpListener | None = None
-    """null: mcpd does not serve HTTP."""
+    """This is null if mcpd does not serve HTTP."""
 
 
 @attrs.frozen(kw_only=True)
 class ServerResult:
-    """The server's status after the request; with `wait`, after the server has settled."""
+    """The status of the server after the request. If `wait` is set, this is the status after the server
+    settles."""
 
     server: ServerStatus
 
 
 @attrs.frozen(kw_only=True)
 class ConfigStatus:
-    """The configuration in force, and whether the file on disk could be used."""
+    """The active configuration, and the problems that were found in the configuration file."""
 
     source: str
-    """The path of a file, `$MCPD_SERVERS`, `api` after `mcpd/servers/set`, or `none`."""
+    """The path of a file, `$MCPD_SERVERS`, `none`, or `api` if the set was replaced by `mcpd/servers/set`."""
     path: str
-    """The file that `mcpd/reload` reads and `mcpd/add` writes. It may not exist."""
+    """The path of the file that `mcpd/reload` reads and `mcpd/add` writes. The file may not exist."""
     generation: int
     loaded_at: str
     problems: tuple[Problem, ...] = ()
-    """Why the current content of the file was rejected. The last valid set stays in force."""
+    """The reasons why mcpd rejected the current file. The last valid set of servers remains active."""
     warnings: tuple[str, ...] = ()
-    """Parts of the configuration that have no effect."""
+    """Descriptions of the parts of the configuration that have no effect."""
 
 
 @attrs.frozen(kw_only=True)
@@ -130,33 +132,33 @@ class ConnectStep:
 
 @attrs.frozen(kw_only=True)
 class ServerDetail:
-    """The result of `mcpd/server`: the status of one server and everything that explains it."""
+    """The result of `mcpd/server`, which contains the status of a server and the details that explain it."""
 
     server: ServerStatus
     command: tuple[str, ...] = ()
-    """The command line with secrets masked; empty for a remote server."""
+    """The command line, in which secrets are masked. It is empty for a remote server."""
     url: str = ""
-    """The URL of a remote server, without query and secrets; empty for a program."""
+    """The URL of a remote server, without its query and secrets. It is empty for a local program."""
     cwd: str | None = None
     env: tuple[str, ...] = ()
     """The names of the environment variables of the child process."""
     executable: str | None = None
-    """The path at which the command was found."""
+    """The path of the program that mcpd found for the command."""
     path: str = ""
-    """The PATH that was searched for the command."""
+    """The value of PATH that mcpd used to find the command."""
     log: tuple[str, ...] = ()
-    """The last lines of stderr, from a bounded log that is kept across restarts."""
+    """The last lines that the server wrote to stderr. The log is limited in size and kept across restarts."""
     log_file: str = ""
     junk_lines: int = 0
-    """The number of lines on stdout that were not messages."""
+    """The number of lines on stdout that were not valid messages."""
     junk_sample: str = ""
     late_replies: int = 0
-    """Responses that arrived after their request was cancelled or had timed out."""
+    """The number of responses that arrived after their request was canceled or timed out."""
     negotiation: tuple[ConnectStep, ...] = ()
     definition: Mapping[str, object] = attrs.field(factory=dict)
-    """The definition in force, with secrets masked."""
+    """The active definition, in which secrets are masked."""
     history: tuple[HistoryEntry, ...] = ()
-    """The most recent events of the server, oldest first; `mcpd/history` returns more."""
+    """The most recent events of the server, oldest first. To get more events, use `mcpd/history`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -164,48 +166,51 @@ class LogsParams:
     server: str
     lines: int = 100
     follow: bool = False
-    """Send `mcpd/log` notifications until the request is cancelled."""
+    """If this is true, mcpd sends `mcpd/log` notifications until the request is canceled."""
 
 
 @attrs.frozen(kw_only=True)
 class LogLines:
     lines: tuple[str, ...]
-    """Each line is `2026-11-21T06:30:00.123Z text`."""
+    """Each line has the form `2026-11-21T06:30:00.123Z text`."""
 
 
 @attrs.frozen(kw_only=True)
 class EventsParams:
     servers: tuple[str, ...] = ()
-    """Send events of these servers only; empty: of all."""
+    """The servers whose events are sent. If the list is empty, events of all servers are sent."""
 
 
 @attrs.frozen(kw_only=True)
 class AttachedClient:
-    """The program at the other end of an attached connection, for display and for servers that ask."""
+    """A description of the client program. mcpd displays it and reports it to servers that request it."""
 
     name: str = ""
-    """Its name in mcpd's integration: `cursor`, `zed`, …"""
+    """The name that mcpd uses for the client, such as `cursor` or `zed`."""
     pid: int | None = None
-    """The process that creates the messages, not a bridge in between."""
+    """The ID of the process that creates the messages. This is not the process ID of the bridge."""
     cwd: str | None = None
-    """Its working directory, used as the root if the client declares none."""
+    """The working directory of the client. mcpd uses it as the root if the client does not declare any
+    roots."""
 
 
 @attrs.frozen(kw_only=True)
 class AttachParams:
     server: str | None = None
-    """null: all servers together."""
+    """If this is null, the connection gives access to all servers."""
     profile: str | None = None
-    """The profile that selects servers and tools; `*` selects everything. null: the profile that
-    `settings.profileByDirectory` assigns to the client's `cwd`, otherwise everything."""
+    """The profile that selects servers and tools. Use `*` to select everything. If this is null, mcpd uses
+    the profile that `settings.profileByDirectory` assigns to the client's `cwd`. If there is none, mcpd
+    selects everything."""
     client: AttachedClient | None = None
     wait: float = 0.0
-    """How many seconds to wait for the server to connect. Requests wait for the server in any case."""
+    """The maximum number of seconds to wait for the server to connect. Requests wait for it in any case."""
 
 
 @attrs.frozen(kw_only=True)
 class AttachResult:
-    """From now on this connection carries MCP: for one server, or for the servers of a profile."""
+    """After this result, the connection carries MCP messages for one server or for the servers in a
+    profile."""
 
     server: str | None = None
     profile: str | None = None
@@ -223,12 +228,12 @@ class Metrics:
 
 @attrs.frozen(kw_only=True)
 class DashboardLink:
-    """The result of `mcpd/page`: a link that opens the dashboard."""
+    """The result of `mcpd/page`, which is a link that opens the dashboard."""
 
     url: str
-    """It works once."""
+    """The link can be used only once."""
     seconds: float
-    """How long the link is valid."""
+    """The number of seconds for which the link is valid."""
 
 
 @attrs.frozen(kw_only=True)
@@ -239,7 +244,7 @@ class PingParams:
 
 @attrs.frozen(kw_only=True)
 class PingResult:
-    """The server responded; an error response counts, too."""
+    """The result of `mcpd/ping`. An error response from the server also counts as a response."""
 
     server: str
     ms: float
@@ -253,22 +258,23 @@ class VersionInfo:
     python: str
     started_at: str
     search_path: str
-    """The PATH of mcpd. It is searched for servers' commands unless a definition sets another one."""
+    """The value of PATH that mcpd uses to find the commands of servers, unless a definition sets its own
+    PATH."""
     protocol_versions: tuple[str, ...]
 
 
 @attrs.frozen(kw_only=True)
 class ToolsResult:
-    """The result of `mcpd/tools`: the servers' tool objects, plus `server` and `qualified_name`."""
+    """The result of `mcpd/tools`. mcpd adds `server` and `qualified_name` to each tool object."""
 
     tools: tuple[msgspec.Raw, ...]
     dropped: int = 0
-    """The number of entries that were left out because they are not valid tools."""
+    """The number of entries that mcpd omitted because they are not valid tools."""
 
 
 @attrs.frozen(kw_only=True)
 class ResourcesResult:
-    """The result of `mcpd/resources`: the servers' objects, plus `server`."""
+    """The result of `mcpd/resources`. mcpd adds `server` to each object."""
 
     resources: tuple[msgspec.Raw, ...]
     resource_templates: tuple[msgspec.Raw, ...]
@@ -276,7 +282,7 @@ class ResourcesResult:
 
 @attrs.frozen(kw_only=True)
 class PromptsResult:
-    """The result of `mcpd/prompts`: the servers' objects, plus `server`."""
+    """The result of `mcpd/prompts`. mcpd adds `server` to each object."""
 
     prompts: tuple[msgspec.Raw, ...]
 
@@ -287,9 +293,10 @@ class CallParams:
     tool: str
     arguments: Mapping[str, object] = attrs.field(factory=dict)
     timeout: float | None = None
-    """Seconds that the call may take without progress. null: the configured timeout."""
+    """The number of seconds that the call may run without reporting progress before mcpd cancels it. If
+    this is null, mcpd uses the configured timeout."""
     raw: bool = False
-    """Return the MCP result unchanged instead of a ToolResult."""
+    """If this is true, mcpd returns the MCP result unchanged instead of a ToolResult."""
 
 
 @attrs.frozen(kw_only=True)
@@ -309,7 +316,7 @@ class PromptParams:
 class CompleteParams:
     server: str
     ref: Mapping[str, object]
-    """As in MCP: `{"type": "ref/prompt", "name": …}` or `{"type": "ref/resource", "uri": …}`."""
+    """An MCP reference: `{"type": "ref/prompt", "name": …}` or `{"type": "ref/resource", "uri": …}`."""
     argument: Mapping[str, object]
     """`{"name": …, "value": …}`."""
     context: Mapping[str, object] | None = None
@@ -317,7 +324,7 @@ class CompleteParams:
 
 @attrs.frozen(kw_only=True)
 class ConfigView:
-    """The result of `mcpd/config`: the definitions in force, with secrets masked."""
+    """The result of `mcpd/config`, which contains the active definitions. Secrets are masked."""
 
     source: str
     path: str
@@ -328,10 +335,10 @@ class ConfigView:
 @attrs.frozen(kw_only=True)
 class SetServersParams:
     servers: Mapping[str, Mapping[str, object]]
-    """Name → definition, as in the configuration file."""
+    """The definitions of the servers by name, in the same format as in the configuration file."""
     dry_run: bool = False
     if_generation: int | None = None
-    """Return the error `conflict` unless the set is still at this generation."""
+    """If the set is no longer at this generation, mcpd returns the error `conflict`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -339,9 +346,9 @@ class AddParams:
     server: str
     definition: Mapping[str, object]
     save: bool = True
-    """Also write the server to the configuration file."""
+    """If this is true, mcpd also writes the server to the configuration file."""
     replace: bool = False
-    """Replace a server of this name. Without it, an existing server is an error."""
+    """If this is true, mcpd replaces an existing server of the same name. Otherwise, it returns an error."""
 
 
 @attrs.frozen(kw_only=True)
@@ -352,7 +359,7 @@ class RemoveParams:
 
 @attrs.frozen(kw_only=True)
 class ApplyResult:
-    """The effect of changing the set of servers, or of the `dry_run`. Unchanged servers keep running."""
+    """The effect of a change to the set of servers, or of a `dry_run`. Unchanged servers keep running."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
@@ -360,10 +367,10 @@ class ApplyResult:
     unchanged: tuple[str, ...] = ()
     generation: int
     errors: tuple[Problem, ...] = ()
-    """The errors in the set. If there are any, nothing was applied and the lists are empty."""
+    """The errors in the set. If there are any errors, mcpd did not apply the set, and the lists are empty."""
     dry_run: bool = False
     saved: str | None = None
-    """The file that was written."""
+    """The path of the file that mcpd wrote."""
 
     @classmethod
     def plan(

@@ -23,8 +23,8 @@
      ├─ NoCommonVersion      version            502   -32603   1    no protocol revision in common
      └─ UnsupportedRevision  revision           400   -32022   1    a client requested an unsupported one
 
-Messages are for people: what failed, on which server, and what to do. Errors that a *server* returns to a
-client's request are not in this list: they are passed on unchanged wherever the interface allows it.
+A message tells the user what failed, on which server, and what to do. This list does not include errors that
+a *server* returns to a client's request. mcpd forwards them unchanged wherever the interface allows it.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from mcpd.model.text import shorten
 
 @attrs.frozen
 class Problem:
-    """One error in a document: where it is, what is wrong, and how to fix it."""
+    """An error in a document. It states where the error is, what is wrong, and how to fix it."""
 
     path: str
-    """The position as a JSON path: `$.mcpServers.git.command`."""
+    """The position of the error as a JSON path, such as `$.mcpServers.git.command`."""
     message: str
     fix: str = ""
 
@@ -58,7 +58,7 @@ class McpdError(Exception):
     rpc: ClassVar[int] = -32603
     exit: ClassVar[int] = 1
     may_have_run: bool | None = None
-    """Whether the server may have executed the request. None: not known, or not about a request."""
+    """Whether the server may have executed the request. This is None if it is unknown or does not apply."""
 
     def __init__(self, message: str, *, server: str | None = None) -> None:
         super().__init__(message)
@@ -128,7 +128,7 @@ class InvalidArguments(McpdError):
 
 @final
 class BadSpec(McpdError):
-    """A configuration or a set of servers has errors. Nothing of it was applied."""
+    """A configuration or a set of servers has errors. mcpd did not apply any part of it."""
 
     code, http, rpc, exit = "bad_spec", 400, -32602, 2
 
@@ -199,7 +199,7 @@ class LinkLost(McpdError):
 
 @final
 class NeedsAuth(McpdError):
-    """The server refused access (HTTP 401 or 403). Retrying does not help; logging in may."""
+    """The server refused access (HTTP 401 or 403). Retrying does not help, but logging in may."""
 
     code, http, rpc, exit = "auth_required", 401, -32000, 4
     may_have_run = False
@@ -231,7 +231,8 @@ class HttpRefused(McpdError):
 
 @final
 class CallTimeout(McpdError):
-    """No response and no progress for `after` seconds. A cancellation was sent to the server."""
+    """The server did not respond or report progress for `after` seconds. mcpd sent a cancellation to the
+    server."""
 
     code, http, rpc, exit = "timeout", 504, -32000, 7
     may_have_run = True
@@ -253,7 +254,7 @@ class Unsupported(McpdError):
 class InputNeeded(McpdError):
     """The server needs input from a person or a model to continue, and the client cannot provide it.
 
-    What the server did before it asked is not undone.
+    mcpd does not undo anything that the server did before it asked.
     """
 
     code, http, rpc, exit = "input_required", 502, -32000, 1

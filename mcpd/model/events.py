@@ -1,4 +1,4 @@
-"""What mcpd reports about servers as it happens: events, history entries, and tapped messages."""
+"""Types for live events, history entries, and tapped messages."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from mcpd.model.status import FailureKind, ServerState, ServerStatus
 
 class EventKind(enum.Enum):
     SNAPSHOT = "snapshot"
-    """The status of a server when the stream begins; one event for each server."""
+    """The status of a server when the stream starts. mcpd sends one such event for each server."""
     STATUS = "status"
-    """The state of a server, or its details, changed."""
+    """The state or the details of a server changed."""
     REMOVED = "removed"
-    """A server was removed from the set."""
+    """A server was removed."""
     TOOLS = "tools"
     RESOURCES = "resources"
     PROMPTS = "prompts"
-    """A server's list was fetched again and differs."""
+    """mcpd fetched a server's list again, and the list has changed."""
     CONFIG = "config"
-    """A new set is in force, or a configuration was rejected; with a server: its definition changed."""
+    """A new set of servers is active, or mcpd rejected a configuration. If `server` is set, its definition
+    changed."""
 
 
 @attrs.frozen(kw_only=True)
@@ -35,7 +36,8 @@ class Event:
     message: str = ""
     status: ServerStatus | None = None
     by: str = ""
-    """Who caused it: the program and process of a client (`mcpctl (pid 4711)`), or a signal."""
+    """The program and process of the client that caused the event, such as `mcpctl (pid 4711)`, or a
+    signal."""
 
 
 class HistoryEventKind(enum.Enum):
@@ -44,11 +46,11 @@ class HistoryEventKind(enum.Enum):
     TOOLS = "tools"
     RESOURCES = "resources"
     PROMPTS = "prompts"
-    """A server's list was fetched again and differs; the message names the differences."""
+    """mcpd fetched a server's list again, and the list has changed. The message lists the differences."""
     REMOVED = "removed"
-    """A server was removed from the set."""
+    """A server was removed."""
     CONFIG = "config"
-    """A new set came into force, or a configuration was rejected."""
+    """A new set of servers became active, or mcpd rejected a configuration."""
     DAEMON = "daemon"
     """mcpd started or stopped."""
 
@@ -60,71 +62,78 @@ class HistoryEntry:
     at: str
     what: HistoryEventKind
     server: str | None = None
-    """null: the event concerns the daemon, or the set as a whole."""
+    """The name of the server. This is null if the event concerns the daemon or the whole set of servers."""
     state: ServerState | None = None
-    """The new state, if `what` is `state`."""
+    """The new state of the server if `what` is `state`."""
     message: str = ""
-    """The cause."""
+    """The cause of the event."""
     by: str = ""
-    """Who caused it: the program and process of a client, or a signal. Empty: nobody."""
+    """The program and process of the client that caused the event, or a signal. This is empty if neither
+    applies."""
     kind: FailureKind | None = None
     exit_code: int | None = None
     signal: str | None = None
     times: int = 1
-    """How often this has happened since the server was last connected. Of repeated events, only the 1st, 2nd,
-    4th, 8th … are recorded."""
+    """The number of times this event has happened since the server was last connected. If an event repeats,
+    mcpd records only the 1st, 2nd, 4th, 8th, … time."""
 
 
 @attrs.frozen(kw_only=True)
 class HistoryParams:
     server: str | None = None
-    """null: everything."""
+    """If this is null, the events of all servers and of the daemon are returned."""
     limit: int = 100
-    """The maximum number of entries; the newest are returned."""
+    """The maximum number of entries. If there are more, mcpd returns the newest ones."""
 
 
 @attrs.frozen(kw_only=True)
 class History:
-    """The result of `mcpd/history`, oldest first. The history is bounded and survives restarts of mcpd."""
+    """The result of `mcpd/history`, oldest entry first. The history is limited in size and is kept when
+    mcpd restarts."""
 
     entries: tuple[HistoryEntry, ...]
     dropped: int = 0
-    """Entries that could not be written to disk since mcpd started. They are lost when it stops."""
+    """The number of entries that mcpd could not write to disk since it started. They are lost when mcpd
+    stops."""
 
 
 @attrs.frozen(kw_only=True)
 class TapParams:
     server: str
     methods: tuple[str, ...] = ()
-    """Report only messages of these methods and their responses; `*` and `?` allowed. Empty: all."""
+    """The methods whose messages and responses are reported. You can use the wildcards `*` and `?`. If the
+    list is empty, mcpd reports all messages."""
     limit: int = 65_536
-    """Longer messages are cut after this many bytes."""
+    """The maximum number of bytes per message. mcpd truncates longer messages."""
 
 
 class MessageDirection(enum.Enum):
     TO_SERVER = "to-server"
     FROM_SERVER = "from-server"
     NOTE = "note"
-    """A remark of mcpd about the connection or the tap, not a message."""
+    """A note from mcpd about the connection or the tap. This is not a message."""
 
 
 @attrs.frozen(kw_only=True)
 class TapFrame:
-    """The parameters of `mcpd/frame`: one message as sent or received, with secrets masked."""
+    """The parameters of `mcpd/frame`, which contain a message that was sent or received. Secrets are
+    masked."""
 
     at: str
     server: str
     direction: MessageDirection
     method: str = ""
-    """For a response, the method of its request; empty if the tap did not see the request."""
+    """The method of the message. For a response, this is the method of its request, or empty if the tap
+    started after the request."""
     id: str = ""
-    """The JSON text of the id; empty for a notification."""
+    """The ID as JSON text. This is empty for a notification."""
     bytes: int = 0
-    """The length of the whole message."""
+    """The length of the complete message in bytes."""
     message: msgspec.Raw | None = None
-    """The message; null if it is not JSON, or was cut."""
+    """The message. This is null if the message is not valid JSON or was truncated."""
     text: str = ""
-    """The text if `message` is null: a remark, unparsable output, or the beginning of a cut message."""
+    """The text if `message` is null. It contains a note, invalid output, or the start of a truncated
+    message."""
     cut: bool = False
     dropped: int = 0
-    """How many messages before this one are missing because the client read too slowly."""
+    """The number of messages before this one that were dropped because the client read too slowly."""

@@ -12,20 +12,22 @@ import attrs
 
 
 class ServerState(enum.Enum):
-    """A settled state lasts until something happens; `pending` is in progress."""
+    """The state of a server. Every state except `pending` is settled and does not change until an event
+    occurs."""
 
     PENDING = "pending"
-    """Enabled; a connection attempt is running or queued."""
+    """The server is enabled, and a connection attempt is running or queued."""
     CONNECTED = "connected"
-    """The handshake is done and the lists are fetched."""
+    """The handshake is complete, and mcpd has fetched the lists."""
     FAILED = "failed"
-    """The last attempt or connection ended. `retry_at`: time of the next attempt; null: the user must act."""
+    """The last attempt or connection failed. mcpd retries at `retry_at`. If this is null, the user must
+    act."""
     DISABLED = "disabled"
-    """Disabled, or disconnected by the user."""
+    """The server is disabled, or the user has disconnected it."""
     NEEDS_AUTH = "needs-auth"
     """The user must log in."""
     IDLE = "idle"
-    """Lazy and not running; it starts on first use."""
+    """The server is lazy and is not running. It starts on first use."""
 
     @property
     def is_settled(self) -> bool:
@@ -48,59 +50,62 @@ _TRANSITIONS: dict[ServerState, frozenset[ServerState]] = {
 
 
 class FailureKind(enum.Enum):
-    """Why an attempt or connection ended; stable names for scripts."""
+    """The reason why an attempt or connection ended. Scripts can rely on these names."""
 
     SPAWN = "spawn"
-    """The process could not be started: not found, not executable, or its directory is invalid."""
+    """mcpd could not start the process because the program was not found, was not executable, or its
+    directory was invalid."""
     SECRET = "secret"  # noqa: S105 - a word, no password
     """A secret in the definition is not available."""
     EXITED = "exited"
     KILLED = "killed"
-    """The process was ended by a signal that mcpd did not send."""
+    """A signal that mcpd did not send ended the process."""
     CLOSED = "closed"
     """The process closed stdout while it was running, or a remote server closed the connection."""
     TIMEOUT = "timeout"
     WEDGED = "wedged"
-    """The process runs, but does not respond to health checks."""
+    """The process is running but does not respond to health checks."""
     PROTOCOL = "protocol"
     VERSION = "version"
-    """No protocol revision in common."""
+    """mcpd and the server do not support a common protocol revision."""
     RESOURCES = "resources"
     """The machine is out of processes, descriptors or memory."""
     UNSUPPORTED = "unsupported"
     """mcpd does not support the transport."""
     UNREACHABLE = "unreachable"
-    """No connection to a remote server: name resolution, network, certificate, or connection refused."""
+    """mcpd cannot connect to a remote server because of a problem with name resolution, the network, or a
+    certificate, or because the connection was refused."""
     HTTP = "http"
     """The server returned an HTTP status without an MCP response."""
     AUTH = "auth"
     """The server refused access (HTTP 401 or 403)."""
     INTERNAL = "internal"
-    """A bug in mcpd; its log contains the traceback."""
+    """There is a bug in mcpd. The log of mcpd contains the traceback."""
 
 
 @attrs.frozen(kw_only=True)
 class Failure:
-    """Why a server failed."""
+    """The reason why a server failed."""
 
     kind: FailureKind
     message: str
-    """What failed and what to do, without the name of the server."""
+    """A message that explains what failed and what to do. It does not contain the name of the server."""
     at: str
     exit_code: int | None = None
     signal: str | None = None
     http_status: int | None = None
-    """The HTTP status of a remote server."""
+    """The HTTP status that a remote server returned."""
     stderr: tuple[str, ...] = ()
     """The last lines (at most 20) that this process wrote to stderr."""
     noise: str = ""
-    """A summary of the output on stdout that was not a message, with its first line; empty if none."""
+    """The first line and a summary of the output on stdout that was not a message. Empty if there is none."""
     crash_loop: bool = False
 
 
 @attrs.frozen(kw_only=True)
 class ServerInfo:
-    """What the server reports about itself. Untrusted text, for display only."""
+    """Information that the server provides about itself. This text is untrusted and is intended only for
+    display."""
 
     name: str = ""
     version: str = ""
@@ -110,35 +115,37 @@ class ServerInfo:
 
 @attrs.frozen(kw_only=True)
 class ServerStatus:
-    """The status of one server, as in `mcpctl status`."""
+    """The status of a server, as shown by `mcpctl status`."""
 
     name: str
     status: ServerState
     since: str
     transport: str
     reason: str = ""
-    """The reason for the state in a few words ("connecting", "crash loop: …")."""
+    """A short reason for the state, such as "connecting" or "crash loop: …"."""
     pid: int | None = None
     tools: int = 0
     resources: int = 0
     prompts: int = 0
     restarts: int = 0
-    """The number of connections since mcpd started, without the first."""
+    """The number of connections since mcpd started, not including the first one."""
     attempts: int = 0
     """The number of failed attempts in a row."""
     last_error: Failure | None = None
-    """Why the last connection or attempt ended. It is kept after the server recovers."""
+    """The reason why the last connection or attempt ended. mcpd keeps it after the server recovers."""
     last_ok: str | None = None
     """The time of the last response of the server."""
     retry_at: str | None = None
     off_until: str | None = None
-    """The server is disabled until this time; null if it is enabled, or disabled permanently."""
+    """The time at which mcpd enables a disabled server again. This is null if the server is enabled, or if it
+    is disabled permanently."""
     updated: str | None = None
-    """The time at which its lists were last fetched."""
+    """The time at which mcpd last fetched the lists of the server."""
     protocol_version: str | None = None
     era: str | None = None
     session: bool | None = None
-    """Whether an HTTP server keeps a session for mcpd; null if not applicable. The session id is secret."""
+    """Whether an HTTP server has a session for mcpd. This is null if it does not apply. The session ID is
+    secret."""
     server_info: ServerInfo | None = None
     capabilities: tuple[str, ...] = ()
     lazy: bool = False

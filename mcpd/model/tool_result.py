@@ -11,16 +11,17 @@ from msgspec import Raw
 
 @attrs.frozen(kw_only=True)
 class ToolResult:
-    """`output` joins all texts by newlines, with placeholders for other content."""
+    """The result of a tool call. `output` contains all text, separated by newlines, and placeholders for
+    other content."""
 
     success: bool
     output: str = ""
     data: object = None
-    """The server's `structuredContent`, unchanged."""
+    """The unchanged `structuredContent` from the server."""
     error: str | None = None
-    """The text, if the tool reported an error (`isError`)."""
+    """The error text if the tool reported an error (`isError`)."""
     content: tuple[Raw, ...] = ()
-    """The MCP content blocks that are not text, unchanged. Images contain their data in base64."""
+    """The unchanged MCP content blocks that are not text. The data of images is encoded in base64."""
     warnings: tuple[str, ...] = ()
 
 

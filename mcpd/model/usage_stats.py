@@ -1,4 +1,4 @@
-"""Who uses the servers and what they cost: the results of `mcpd/clients` and `mcpd/stats`."""
+"""Types for the results of `mcpd/clients` and `mcpd/stats`."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from mcpd.model.status import ServerState
 @attrs.frozen(kw_only=True)
 class StatsParams:
     server: str | None = None
-    """null: all servers."""
+    """If this is null, the request applies to all servers."""
     processes: bool = False
-    """Also measure memory and CPU time. Costs about 50 µs for each process of the machine."""
+    """If this is true, mcpd also measures memory and CPU time. This takes about 50 µs for each process on
+    the machine."""
 
 
 @attrs.frozen(kw_only=True)
 class CallCounts:
-    """Completed tool calls, and the response times of those that were answered."""
+    """The number of completed tool calls, and the response times of calls that received a response."""
 
     calls: int
     errors: int
-    """The tool reported an error, or the server returned one."""
+    """The number of calls for which the tool reported an error or the server returned one."""
     lost: int
-    """Calls without a response: they timed out, or the connection ended."""
+    """The number of calls that did not receive a response because they timed out or the connection ended."""
     cancelled: int
     p50_ms: float | None = None
-    """The median in milliseconds, accurate to 12 %. null: no call was answered."""
+    """The median in milliseconds, accurate to 12 %. This is null if no call received a response."""
     p95_ms: float | None = None
     p99_ms: float | None = None
 
@@ -49,28 +50,29 @@ class LatencyBucket:
 
 @attrs.frozen(kw_only=True)
 class ProcessCost:
-    """The resources of a process and its descendants."""
+    """The resources that a process and its descendants use."""
 
     processes: int
     memory: int
-    """Resident bytes. Pages shared between processes count once for each process."""
+    """The resident memory in bytes. Pages that several processes share are counted once for each process."""
     cpu_seconds: float
-    """User and system time since they were started, including processes that have exited."""
+    """The user and system time since the processes started, including processes that have exited."""
 
 
 @attrs.frozen(kw_only=True)
 class ClientUsage:
-    """One connected client."""
+    """A connected client."""
 
     pid: int | None
-    """null for a client over TCP, where the process is not known."""
+    """The process ID. This is null if the client is connected over TCP, because its process is unknown."""
     name: str
-    """The name that the client gave, or its program."""
+    """The name that the client provided, or the name of its program."""
     since: str
     attached: str = ""
-    """The server to which it speaks MCP; `*` for all servers; empty if it does not speak MCP."""
+    """The server that the client uses through MCP, or `*` for all servers. This is empty if the client
+    does not use MCP."""
     calls: int = 0
-    """The number of tool calls it has started."""
+    """The number of tool calls that the client has started."""
 
 
 @attrs.frozen(kw_only=True)
@@ -79,24 +81,26 @@ class ServerStats:
     status: ServerState
     counts: CallCounts
     seconds: float
-    """The total time of all answered calls."""
+    """The total time of all calls that received a response."""
     in_flight: int
     restarts: int
     buckets: tuple[LatencyBucket, ...] = ()
     tools: tuple[ToolStats, ...] = ()
-    """The most frequently called tools first."""
+    """The tools of the server, starting with the tool that is called most often."""
     clients: tuple[ClientUsage, ...] = ()
-    """The connected clients that are attached to this server only, or have called one of its tools."""
+    """The connected clients that are attached only to this server or have called one of its tools."""
     cost: ProcessCost | None = None
-    """null: not requested, or mcpd runs no process for this server."""
+    """The resources of the server. This is null if they were not requested, or if mcpd does not run a process
+    for the server."""
     cpu_seconds: float = 0.0
-    """CPU time of all its processes since mcpd started. It is updated when `cost` is requested, so the time
-    that a process used after the last request and before its exit is missing."""
+    """The CPU time of all processes of the server since mcpd started. mcpd updates it when `cost` is
+    requested. It does not include the time that a process used between the last request and its exit."""
 
 
 @attrs.frozen(kw_only=True)
 class Stats:
-    """The result of `mcpd/stats`: totals since mcpd started, for all connections of each server."""
+    """The result of `mcpd/stats`. It contains totals since mcpd started for all connections of each
+    server."""
 
     since: str
     at: str
@@ -104,36 +108,38 @@ class Stats:
     clients: tuple[ClientUsage, ...]
     """All connected clients."""
     daemon: ProcessCost | None = None
-    """The cost of mcpd itself, without its servers."""
+    """The resources of mcpd itself, not including its servers."""
 
 
 @attrs.frozen(kw_only=True)
 class ServerUsage:
-    """A server that a client has called."""
+    """The use of a server by a client."""
 
     calls: int
     revisions: str = ""
-    """The protocol revisions of client and server: `2025-06-18 → 2026-07-28`. One if they are equal."""
+    """The protocol revisions of the client and the server, such as `2025-06-18 → 2026-07-28`. If they are
+    equal, only one revision is shown."""
     instance: str | None = None
-    """The client's own instance of the server, if clients do not share one."""
+    """The name of the client's own instance of the server if clients do not share an instance."""
 
 
 @attrs.frozen(kw_only=True)
 class ConnectedClient:
-    """A connected client, or one session of a client over HTTP."""
+    """A connected client, or a session of an HTTP client."""
 
     door: str
-    """How it is connected: `socket`, `bridge`, `http`, or `page` for the dashboard."""
+    """The type of the connection, which is `socket`, `bridge`, `http`, or `page` for the dashboard."""
     name: str
-    """Its name in mcpd's integration, the name it gave, or its program."""
+    """The name that mcpd uses for the client, the name that the client provided, or the name of its
+    program."""
     pid: int | None
-    """null for a client over TCP, where the process is not known."""
+    """The process ID. This is null if the client is connected over TCP, because its process is unknown."""
     since: str
     sees: str = ""
-    """The server to which it speaks MCP, `*` for all servers, `*PROFILE` for those of a profile; empty if it
-    does not speak MCP."""
+    """The server that the client uses through MCP, `*` for all servers, or `*PROFILE` for the servers in a
+    profile. This is empty if the client does not use MCP."""
     protocol_version: str = ""
-    """The protocol revision of its last request."""
+    """The protocol revision of the client's last request."""
     calls: int = 0
     in_flight: int = 0
     cwd: str = ""
