@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests import stopwatch as module
-from tests.stopwatch import Stopwatch, stopwatch
+from tests.stopwatch import Stopwatch, stopwatch, within
 
 
 def test_what_is_slept_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,3 +35,18 @@ def test_what_the_machine_took_is_not_counted(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(module, "lost_to_pressure", lambda: lost + 0.2)
         time.sleep(0.2)
         assert watch.seconds <= time.monotonic() - began - 0.15
+
+
+def test_promise_is_exact_on_an_idle_machine_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A promise that is kept needs no look at the machine."""
+    slow = {"is": 1.0}
+    monkeypatch.setattr(module, "slowness", lambda: slow["is"])
+    assert within(0.99, 1.0)
+    assert not within(1.01, 1.0)
+    slow["is"] = 2.0
+    assert within(3.9, 1.0)
+    assert not within(4.1, 1.0)
+    monkeypatch.delattr(module, "slowness")
+    assert within(1.0, 1.0)

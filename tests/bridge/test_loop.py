@@ -12,6 +12,7 @@ import pytest
 from ctl.bridge import loop
 from ctl.bridge.daemon_starter import DaemonStarter
 from tests.bridge.conftest import BOUND, Bridge, be_patient
+from tests.stopwatch import within
 
 Soon = Callable[[str, float], None]
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "ed", "version": "1"}}
@@ -238,7 +239,7 @@ def test_bridge_exits_when_the_editor_closes_stdin(bridge: Bridge) -> None:
     bridge.listen()
     daemon = bridge.attach()
     bridge.editor.stream.shutdown(socket.SHUT_WR)
-    assert bridge.wait() < 5
+    assert within(bridge.wait(), 5)
     assert bridge.code == 0
     with pytest.raises(EOFError):
         daemon.next()

@@ -84,9 +84,9 @@ class FakeDaemon:
         return {key: value for key, value in found.items() if key != "_meta"}
 
     def wait_for(self, method: str) -> dict[str, Any]:
-        """Wait up to 30 s for a message and return its params."""
+        """Wait up to 60 s for a message and return its params."""
         with self.arrived:
-            assert self.arrived.wait_for(lambda: any(name == method for name, _ in self.requests), 30), method
+            assert self.arrived.wait_for(lambda: any(name == method for name, _ in self.requests), 60), method
         return self.params_of(method)
 
     def _accept(self) -> None:

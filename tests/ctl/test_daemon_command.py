@@ -99,10 +99,10 @@ def test_log_of_a_background_daemon_is_shown(place: Place) -> None:
         again = json.loads(place.ctl("daemon", "restart", "--json").stdout)["pid"]
         expect(following.stdout, f"stand-in {again} starts\n")
         following.send_signal(signal.SIGINT)
-        assert following.wait(30) == 130
+        assert following.wait(90) == 130
     finally:
         following.kill()
-        following.communicate(timeout=30)
+        following.communicate(timeout=90)
 
 
 def expect(pipe: IO[bytes], text: str) -> None:

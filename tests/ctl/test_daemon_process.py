@@ -16,7 +16,7 @@ import attrs
 import pytest
 
 from tests.processes import wait_until
-from tests.stopwatch import stopwatch
+from tests.stopwatch import stopwatch, within
 
 ROOT = Path(__file__).resolve().parents[2]
 STUB = Path(__file__).with_name("stub_daemon.py")
@@ -104,7 +104,7 @@ def test_ensure_daemon_starts_one_and_prints_one_line(place: Place) -> None:
         0,
         f"mcpctl: starting mcpd in the background (log: {place.home}/.local/state/mcpd/daemon.log)",
     )
-    assert took < 2.0
+    assert within(took, 2.0)
     assert place.started() == [[pid, "-", "/"]]
     assert os.getsid(int(pid)) == int(pid)
     log = place.home / ".local/state/mcpd/daemon.log"
@@ -144,7 +144,7 @@ def test_start_lock_is_released_when_its_holder_is_killed(place: Place) -> None:
     client = place.ensure(STUB="mute")
     wait_until(lambda: len(place.started()) == 1)
     client.kill()
-    client.communicate(timeout=30)
+    client.communicate(timeout=90)
     code, _, _ = answer(place.ensure())
     assert code == 0
     assert len(place.started()) == 2
@@ -170,7 +170,7 @@ def test_failed_start_reports_the_end_of_the_log_immediately(place: Place) -> No
     assert code == 3
     assert "exited with status 78" in words
     assert "cannot read the configuration: ]" in words
-    assert took < 3.0
+    assert within(took, 3.0)
 
 
 def test_invalid_configuration_suggests_config_validate(place: Place) -> None:

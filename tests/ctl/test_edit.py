@@ -41,7 +41,7 @@ def edit(home: Path, texts: list[str], answers: list[str]) -> tuple[int, str]:
         [sys.executable, "-m", "ctl", "edit"], stdin=theirs, stdout=theirs, stderr=theirs, env=environ
     )
     os.close(theirs)
-    seen, asked, deadline = "", 0, time.monotonic() + 60
+    seen, asked, deadline = "", 0, time.monotonic() + 120
     try:
         while time.monotonic() < deadline:
             if not select.select([ours], [], [], 0.1)[0]:
@@ -53,7 +53,7 @@ def edit(home: Path, texts: list[str], answers: list[str]) -> tuple[int, str]:
             if seen.count("[e]dit again") > asked:
                 os.write(ours, answers[asked].encode() + b"\n")
                 asked += 1
-        return process.wait(30), seen
+        return process.wait(90), seen
     finally:
         process.kill()
         process.wait()

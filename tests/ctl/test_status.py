@@ -222,7 +222,7 @@ def test_fast_path_imports_neither_click_nor_the_daemon(daemon: FakeDaemon, mcpc
         f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr); sys.exit(code)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], env={"MCPD_SOCKET": mcpctl.socket}, capture_output=True, timeout=30
+        [sys.executable, "-c", script], env={"MCPD_SOCKET": mcpctl.socket}, capture_output=True, timeout=90
     )
     assert (done.returncode, done.stderr) == (0, b"[]\n")
 

@@ -42,7 +42,7 @@ def on_terminal(terminal: tuple[int, int], mcpctl: Mcpctl, *argv: str, **environ
             seen += os.read(ours, 65536)
         except OSError:  # the other end is closed: the program has ended
             break
-    return process.wait(30), seen.decode()
+    return process.wait(90), seen.decode()
 
 
 def test_table_on_a_terminal_is_coloured_and_fits(
@@ -126,7 +126,7 @@ def test_ctrl_c_cancels_the_call_upstream(daemon: FakeDaemon, mcpctl: Mcpctl) ->
     )
     daemon.wait_for("mcpd/call")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=90)
     assert (process.returncode, out, err) == (130, b"", b"")
     assert daemon.wait_for("notifications/cancelled") == {"requestId": 1}
 
@@ -137,7 +137,7 @@ def test_closed_pipe_ends_silently(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
-        [*MCPCTL, "status"], env=mcpctl.environ, stdout=write, stderr=subprocess.PIPE, timeout=30, check=False
+        [*MCPCTL, "status"], env=mcpctl.environ, stdout=write, stderr=subprocess.PIPE, timeout=90, check=False
     )
     os.close(write)
     assert (done.returncode, done.stderr) == (141, b"")
@@ -214,7 +214,7 @@ def test_q_quits_and_restores_the_terminal(
             process.wait(0.3)
         os.write(ours, keys)
         read_until(ours, b"\x1b[?25h")  # the cursor is shown again
-        assert process.wait(60) == code
+        assert process.wait(90) == code
         assert termios.tcgetattr(theirs) == before
     finally:
         over.set()

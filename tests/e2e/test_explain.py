@@ -97,7 +97,7 @@ def test_calls_are_counted_by_what_they_came_to_over_all_connections(start: Star
     with pytest.raises(Refused):
         client.call("fake", "error")
     with pytest.raises(Refused):
-        client.call("fake", "drop", timeout=0.05)
+        client.call("fake", "drop", timeout=0.5)
     client.request("mcpd/reconnect", server="fake", wait=BOUND)
     attached.request("mcpd/attach", server="fake")
     attached.request("tools/call", name="echo", arguments={})

@@ -63,5 +63,5 @@ def small_disk(place: Path) -> Iterator[Disk]:
         yield Disk(place, Path(f"/proc/{keeper.pid}/root{place}"), enter)
     finally:
         keeper.stdin.close()
-        keeper.wait(30)
+        keeper.wait(60)
         keeper.stdout.close()

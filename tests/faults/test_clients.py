@@ -25,7 +25,7 @@ from tests.e2e.harness import BOUND, Client, Json, fake, wait_until
 from tests.faults.bystander import nothing_left, resident, undisturbed
 from tests.faults.measure import peak_memory
 from tests.servers.fake import malformed
-from tests.stopwatch import lost_to_pressure, stopwatch
+from tests.stopwatch import slowness, stopwatch, within
 
 MIB = 1 << 20
 KILLED = """
@@ -82,7 +82,7 @@ def test_the_calls_of_killed_clients_are_cancelled_upstream(start: Start) -> Non
                 watch.restart()
             expected = 50 * round_
             wait_until(lambda: cancelled(watcher) == expected, lambda: f"{cancelled(watcher)} cancelled")  # noqa: B023
-            assert watch.seconds < 0.5
+            assert within(watch.seconds, 0.5)
         assert daemon.status("busy")["in_flight"] == 0
 
 
@@ -137,19 +137,26 @@ def test_a_client_that_reads_slower_than_its_servers_write_is_served(start: Star
     daemon = start({"busy": fake()})
     daemon.wait_connected("busy")
     rounds = 0
-    while rounds < 3:
-        client, lost = daemon.client(), lost_to_pressure()
-        client.call("busy", "echo")
-        try:
-            keys = [
-                client.send("mcpd/call", server="busy", tool="big", arguments={"mb": 1}) for _ in range(16)
-            ]
-            assert [len(client.answer(key)["output"]) for key in keys] == [MIB] * 16
-        except (EOFError, ConnectionError):
-            # A client that takes nothing for 0.1 s is closed; on a busy machine that may happen to ours.
-            assert lost_to_pressure() - lost > 0.1
-        else:
-            rounds += 1
+    with stopwatch() as watch:
+        for _ in range(60):
+            client = daemon.client()
+            client.call("busy", "echo")
+            began = time.monotonic()
+            watch.restart()
+            try:
+                keys = [
+                    client.send("mcpd/call", server="busy", tool="big", arguments={"mb": 1})
+                    for _ in range(16)
+                ]
+                assert [len(client.answer(key)["output"]) for key in keys] == [MIB] * 16
+            except (EOFError, ConnectionError):
+                # A client that takes nothing for 0.1 s is closed; on a busy machine that may happen to ours.
+                assert time.monotonic() - began - watch.seconds > 0.1 or slowness() > 1.5
+            else:
+                rounds += 1
+            if rounds == 3:
+                break
+    assert rounds == 3
 
 
 def test_daemon_stops_immediately_although_a_client_does_not_read(start: Start) -> None:
@@ -165,7 +172,7 @@ def test_daemon_stops_immediately_although_a_client_does_not_read(start: Start) 
 
     with stopwatch() as watch:
         assert daemon.stop() == 0
-        assert watch.seconds < 1.0
+        assert within(watch.seconds, 1.0)
 
 
 @pytest.mark.slow
@@ -196,7 +203,7 @@ def test_thousand_idle_connections_do_not_block_new_clients(start: Start) -> Non
             for one in idle:
                 one.close()
 
-    assert slowest < 0.2
+    assert within(slowest, 0.2)
     assert clients <= 256
     assert working.answer(call)["output"] == "late"  # who has something under way keeps the seat
 
@@ -401,7 +408,7 @@ async def test_sixty_four_clients_of_ten_servers_have_their_share(start: Start) 
                 nursery.start_soon(client, me)
 
     assert done == [100] * 64
-    assert sorted(seconds)[int(len(seconds) * 0.99)] < 0.25
+    assert within(sorted(seconds)[int(len(seconds) * 0.99)], 0.25)
     assert min(share) > 0.5 * sum(share) / 64  # as the first one was through
 
 

@@ -37,7 +37,7 @@ from tests.e2e.harness import (
 )
 from tests.faults.bystander import undisturbed
 from tests.processes import gone
-from tests.stopwatch import stopwatch
+from tests.stopwatch import stopwatch, within
 
 PROGRAMS = Path(sys.executable).parent
 
@@ -62,7 +62,7 @@ def test_all_servers_end_within_two_seconds_of_a_killed_daemon(tmp_path: Path) -
         os.kill(daemon.pid, signal.SIGKILL)
         daemon.process.wait(BOUND)
         took = wait_until(lambda: not marked(instance), lambda: f"left: {marked(instance)}")
-        assert took <= 2.0
+        assert within(took, 2.0)
         assert Path(daemon.socket).is_socket()  # nobody was there to remove it
 
     with running(tmp_path, {"after": fake()}) as daemon:
@@ -78,10 +78,10 @@ def test_a_killed_guardian_is_replaced_and_knows_everybody(start: Start) -> None
     with undisturbed(daemon, "server-0"):
         for _ in range(3):
             os.kill(first, signal.SIGKILL)
-            assert wait_until(partial(replaced, daemon, first), lambda: "no new one") <= 1.0
+            assert within(wait_until(partial(replaced, daemon, first), lambda: "no new one"), 1.0)
             first = daemon.guardian()
     os.kill(daemon.pid, signal.SIGKILL)
-    assert wait_until(lambda: not marked(instance), lambda: f"left: {marked(instance)}") <= 2.0
+    assert within(wait_until(lambda: not marked(instance), lambda: f"left: {marked(instance)}"), 2.0)
 
 
 def replaced(daemon: Daemon, old: int) -> bool:
@@ -125,16 +125,9 @@ def assert_once_within(seconds: float, attempt: Callable[[Path], float], home: P
         place = home / str(len(times))
         place.mkdir()
         times.append(attempt(place))
-        if times[-1] <= seconds or times[-1] <= seconds * slowness():
+        if within(times[-1], seconds):
             return
     raise AssertionError(f"{times} s instead of {seconds}")
-
-
-def slowness() -> float:
-    """How many times longer than on an idle machine of two cores mere computing takes now; at least 1."""
-    began = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import mcpd.daemon"], check=True, timeout=BOUND)
-    return max(1.0, (time.monotonic() - began) / 0.4)
 
 
 @pytest.mark.slow
@@ -166,11 +159,11 @@ def start_fifty_clients(tmp_path: Path) -> float:
         )
         for _ in range(50)
     ]
-    wait_until(lambda: all(waits_at(client.pid, gate) for client in clients), lambda: "they do not come", 120)
+    wait_until(lambda: all(waits_at(client.pid, gate) for client in clients), lambda: "they do not come", 300)
     with stopwatch() as watch:
         with open(gate, "w"):
             pass
-        answers = [client.communicate(timeout=120) for client in clients]
+        answers = [client.communicate(timeout=300) for client in clients]
         took = watch.seconds
     pids = {json.loads(out)["daemon"]["pid"] for out, _ in answers if out}
     try:
@@ -218,7 +211,7 @@ def test_second_daemon_exits_immediately_and_names_the_first(start: Start) -> No
         assert "mcpctl daemon stop" in second.stderr
         if times[-1] <= 0.5:
             break
-    assert min(times) <= 0.5 * slowness(), times
+    assert within(min(times), 0.5), times
     assert daemon.client().call("calm", "echo")["success"]
 
 
@@ -271,7 +264,7 @@ def test_daemon_stops_under_load_within_ten_seconds(tmp_path: Path, number: sign
             assert not Path(daemon.socket).exists()
             assert not Path(daemon.socket + ".lock").exists()
             assert marked(instance) == []
-    assert took <= 10.0, f"{took:.2f} s"
+    assert within(took, 10.0), f"{took:.2f} s"
     assert said.count("READY=1") == 1
     assert said.count("STOPPING=1") == 1
 
@@ -313,7 +306,7 @@ def test_second_sigterm_stops_immediately(start: Start) -> None:
         ):
             client.answer(waiting)
         assert daemon.process.wait(BOUND) == 0
-        assert watch.seconds <= 1.0
+        assert within(watch.seconds, 1.0)
     assert marked(instance) == []
     assert "next attempt" not in daemon.log
 
@@ -527,7 +520,7 @@ def test_an_idle_daemon_with_twenty_servers_costs_next_to_nothing(start: Start) 
     pids = {name: status["pid"] for name, status in statuses(daemon).items()}
     processes = [daemon.pid, daemon.guardian()]
     cpu, woken = 1.0, 0.0
-    for _ in range(3):  # what was begun at the start may not be over
+    for _ in range(6):  # what was begun at the start may not be over, and a busy machine wakes us for less
         before, began = [usage(pid) for pid in processes], time.monotonic()
         time.sleep(10.5)
         seconds = time.monotonic() - began

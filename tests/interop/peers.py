@@ -58,9 +58,12 @@ server.run(transport=sys.argv[2], port=int(sys.argv[1]), path=sys.argv[3], show_
 
 
 def free_port() -> int:
-    """Nobody listens there, and the kernel gives it to no connection either: those are from 32768 on."""
+    """Nobody listens there, and the kernel gives it to no connection either: those are from 32768 on.
+
+    Not seeded: tests that run at the same time get different ones.
+    """
     while True:
-        port = random.randrange(20_000, 32_000)
+        port = random.SystemRandom().randrange(20_000, 32_000)
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
@@ -149,4 +152,4 @@ def listening(argv: Sequence[str], port: int, environ: Mapping[str, str] | None 
         yield
     finally:
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(30)
+        process.wait(60)
