@@ -58,9 +58,6 @@ class LazyGroup(click.Group):
                 )
 
 
-# ---- options of every command, before or after its name ------------------------------------------
-
-
 def _cli_context(ctx: click.Context) -> CliContext:
     return cast("CliContext", ctx.find_root().obj)
 

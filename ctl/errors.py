@@ -1,15 +1,5 @@
 """The errors that end a command, with their codes and exit codes.
 
-    CtlError               code                exit
-     ├─ UsageError         usage               2    the command line is invalid
-     ├─ DaemonUnreachable  daemon_unreachable  3    the daemon does not respond, or closed the connection
-     ├─ AuthNeeded         auth_needed         4    a person must log in to the server
-     ├─ NotFound           not_found           5    there is nothing of that name
-     ├─ ServerNotReady     not_ready           6    the server is not connected
-     ├─ TimedOut           timeout             7    an answer did not come in time
-     ├─ ToolError          tool_error          1    the tool ran and reported an error
-     └─ DaemonError        (the daemon's)      (the daemon's)
-
 The fast path of `mcpctl status` imports this module, so it uses the standard library only.
 """
 
@@ -60,31 +50,31 @@ class CtlError(Exception):
 
 
 class UsageError(CtlError):
-    code, exit = "usage", 2
+    code, exit = "usage", 2  # the command line is invalid
 
 
 class DaemonUnreachable(CtlError):
-    code, exit = "daemon_unreachable", 3
+    code, exit = "daemon_unreachable", 3  # the daemon does not respond, or closed the connection
 
 
 class AuthNeeded(CtlError):
-    code, exit = "auth_needed", 4
+    code, exit = "auth_needed", 4  # a person must log in to the server
 
 
 class NotFound(CtlError):
-    code, exit = "not_found", 5
+    code, exit = "not_found", 5  # there is nothing of that name
 
 
 class ServerNotReady(CtlError):
-    code, exit = "not_ready", 6
+    code, exit = "not_ready", 6  # the server is not connected
 
 
 class TimedOut(CtlError):
-    code, exit = "timeout", 7
+    code, exit = "timeout", 7  # an answer did not come in time
 
 
 class ToolError(CtlError):
-    code, exit = "tool_error", 1
+    code, exit = "tool_error", 1  # the tool ran and reported an error
 
 
 class DaemonError(CtlError):

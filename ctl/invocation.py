@@ -92,7 +92,10 @@ class CliContext:
         return self._stream
 
     def _stream(
-        self, method: str, params: Json | None = None, **options: Any  # noqa: ANN401
+        self,
+        method: str,
+        params: Json | None = None,
+        **options: Any,  # noqa: ANN401
     ) -> Iterator[DaemonReply | None]:
         try:
             yield from self.client().notifications(method, params, **options)

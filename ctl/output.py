@@ -62,8 +62,6 @@ class Output:
             self.json = name != "table"
             self.compact = name == "jsonl"
 
-    # ---- answers -----------------------------------------------------------------------------
-
     def line(self, *parts: str) -> None:
         """Print one line of the answer."""
         self._write(sys.stdout, self._styled(parts, self._colored(sys.stdout)))
@@ -114,8 +112,6 @@ class Output:
 
     def flush(self) -> None:
         sys.stdout.flush()
-
-    # ---- messages on stderr ------------------------------------------------------------------
 
     def message(self, *parts: str) -> None:
         """Print one line on stderr, for a person."""
@@ -169,8 +165,6 @@ class Output:
                 self.message(f"  {path}{problem.get('message', '')}{fix}")
         if error.hint:
             self.next_step(error.hint)
-
-    # ---- terminal ----------------------------------------------------------------------------
 
     @property
     def columns(self) -> int | None:

@@ -178,9 +178,6 @@ def problem_lines(problems: Sequence[Problem]) -> list[Line]:
     ]
 
 
-# ---- one server ----------------------------------------------------------------------------------
-
-
 def server_block(detail: ServerDetail, log_lines: int = 10) -> list[Line]:
     """`mcpctl status SERVER`: its state with the evidence, and what to type next."""
     server = detail["server"]

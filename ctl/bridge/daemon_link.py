@@ -125,8 +125,6 @@ class DaemonLink:
             earliest = max(now, self._attempt_started + MIN_ATTEMPT_INTERVAL)
             self._next_attempt = min(self._next_attempt, earliest)
 
-    # ── connecting ──────────────────────────────────────────────────────────────────────────────
-
     def _connect(self, now: float) -> None:
         self._attempt_started = now
         try:
@@ -182,8 +180,6 @@ class DaemonLink:
         self._start_failures += 1
         self._log_once(reason)
         self.session.daemon_unreachable(reason, now + GRACE_AFTER_FAILED_START)
-
-    # ── the connection ──────────────────────────────────────────────────────────────────────────
 
     def on_readable(self, now: float) -> None:
         """Read and handle what arrived."""

@@ -12,7 +12,9 @@ from collections.abc import Callable
 
 from ctl.bridge import error_replies, legacy, modern
 from ctl.bridge.error_replies import ErrorObject, is_valid_id
+from ctl.bridge.legacy import StateRestorer
 from ctl.bridge.pending_requests import (
+    CANCELLED,
     HANDSHAKE_METHODS,
     MAX_OPEN,
     RETRYABLE_METHODS,
@@ -21,9 +23,9 @@ from ctl.bridge.pending_requests import (
     EditorRequest,
     PendingEditorRequests,
     ResponseBatches,
+    ServerRequestRelay,
+    cancellation,
 )
-from ctl.bridge.resume import StateRestorer
-from ctl.bridge.server_requests import CANCELLED, ServerRequestRelay, cancellation
 from mcpd.support.json_repair import repair_json
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message, members_or_empty

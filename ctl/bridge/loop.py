@@ -171,8 +171,6 @@ class BridgeLoop:
             at = min(at, self._link.next_at())
         return None if at == math.inf else max(0, math.ceil((at - now) * 1000))
 
-    # ── polling ─────────────────────────────────────────────────────────────────────────────────
-
     def _update_poll(self) -> None:
         """Poll each side for reading only while the other side keeps up (backpressure)."""
         link, waiting = self._link, self._outbox.size
@@ -217,8 +215,6 @@ class BridgeLoop:
         elif link.starter is not None and fd == link.starter.fd:
             link.on_starter_finished(now)
 
-    # ── the editor ──────────────────────────────────────────────────────────────────────────────
-
     def _on_editor_readable(self, now: float) -> None:
         try:
             portion = os.read(self._read_fd, READ_SIZE)
@@ -262,9 +258,6 @@ class BridgeLoop:
 
     def _write(self, data: bytes | memoryview) -> int:
         return os.write(self._write_fd, data)
-
-
-# ── the process ─────────────────────────────────────────────────────────────────────────────────
 
 
 def _cwd() -> str | None:

@@ -27,7 +27,7 @@ _TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("reconnect", "lifecycle", "Restart the connection to servers."),
         ("enable", "lifecycle", "Enable servers (persists across restarts)."),
         ("disable", "lifecycle", "Disable servers (persists across restarts)."),
-        ("wait", "wait", "Wait until servers are connected."),
+        ("wait", "lifecycle", "Wait until servers are connected."),
     ),
     "Tools, resources and prompts": (
         ("list-tools", "tools_resources_prompts", "List the tools of all servers, or of one."),

@@ -90,9 +90,6 @@ def _tool_details(tool: Json) -> list[Line]:
     return lines
 
 
-# ---- resources -----------------------------------------------------------------------------------
-
-
 @click.command(epilog="Examples:\n\n\b\n  mcpctl resources\n  mcpctl resources everything --json")
 @click.argument("server", required=False, shell_complete=server_names)
 @click.pass_obj
@@ -166,9 +163,6 @@ def _bytes(content: Json) -> bytes:
         return base64.b64decode(str(content.get("blob", "")))
     except binascii.Error:
         raise CtlError(f"the server sent invalid base64 for {content.get('uri')}") from None
-
-
-# ---- prompts -------------------------------------------------------------------------------------
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl prompts\n  mcpctl prompts everything --json")

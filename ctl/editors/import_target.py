@@ -42,14 +42,10 @@ class ImportTarget:
             return {name: one for name, one in self.servers.items() if name == server}
         if not profile:
             return self.servers
-        patterns = mapping(self.profiles.get(profile)).get(
-            "servers", ["*"] if profile in self.profiles else []
-        )
-        return {
-            name: one
-            for name, one in self.servers.items()
-            if any(fnmatchcase(name, pattern) for pattern in strings(patterns))
-        }
+        everything = ["*"] if profile in self.profiles else []
+        patterns = strings(mapping(self.profiles.get(profile)).get("servers", everything))
+        matches = (name for name in self.servers if any(fnmatchcase(name, each) for each in patterns))
+        return {name: self.servers[name] for name in matches}
 
 
 def find_import_target(cli: CliContext) -> ImportTarget:
@@ -71,20 +67,13 @@ def find_import_target(cli: CliContext) -> ImportTarget:
         if problems:
             raise BadSpec(problems, str(path))
     except BadSpec as error:
-        raise DaemonError(
-            {"message": f"{error.source or path} cannot be used", "data": error.data()}
-        ) from None
+        message = f"{error.source or path} cannot be used"
+        raise DaemonError({"message": message, "data": error.data()}) from None
     http = found.settings.get("http")
     addresses = frozenset({cli.socket, http} if isinstance(http, str) else {cli.socket})
     servers = {str(name): fields for name, fields, _ in found.servers if isinstance(fields, dict)}
-    return ImportTarget(
-        path,
-        servers,
-        addresses,
-        running,
-        server_names=active | frozenset(servers),
-        profiles=mapping(found.settings.get("profiles")),
-    )
+    profiles = mapping(found.settings.get("profiles"))
+    return ImportTarget(path, servers, addresses, running, active | frozenset(servers), profiles)
 
 
 def read_definitions(path: Path) -> Mapping[str, Mapping[str, object]]:

@@ -120,7 +120,11 @@ def plan_import(
     blocked = find_problems(cli, target, {server.name: _with_placeholders(server) for server in servers})
     result = ImportPlan(merged, drift, lifted, blocked, stored, discovered, without)
     if can_ask:
-        return attrs.evolve(result, merged=_note_removed(merged, drift))
+        noted = (
+            attrs.evolve(one, notes=(*one.notes, _REMOVED)) if _was_removed(one, drift) else one
+            for one in merged.servers
+        )
+        return attrs.evolve(result, merged=attrs.evolve(merged, servers=tuple(noted)))
     for server in servers:
         names = [one.name for one in result.missing_secrets(server)]
         if names:
@@ -128,18 +132,12 @@ def plan_import(
             blocked.setdefault(
                 server.name, f"{reason}; run mcpctl import in a terminal without --yes to enter it"
             )
-    for name, reason in _conflicts(result).items():
+    conflicts = {one.server.name: "; ".join(one.conflicts) for one in drift.updates if one.conflicts}
+    conflicts |= {one.name: _REMOVED for one in merged.servers if _was_removed(one, drift)}
+    for name, reason in conflicts.items():  # mcpd or another editor has a different definition
         if name not in named:
             blocked.setdefault(name, f"{reason}; mcpctl import --server {name} --yes imports it anyway")
     return result
-
-
-def _note_removed(merged: MergeResult, drift: ImportDrift) -> MergeResult:
-    servers = (
-        attrs.evolve(one, notes=(*one.notes, _REMOVED)) if _was_removed(one, drift) else one
-        for one in merged.servers
-    )
-    return attrs.evolve(merged, servers=tuple(servers))
 
 
 def _was_removed(server: MergedServer, drift: ImportDrift) -> bool:
@@ -170,12 +168,6 @@ def _disabled_by_us(backups: EditorBackups) -> Callable[[EntrySource], bool]:
         return frozenset(one.name for one in record.disabled) if record is not None else frozenset()
 
     return lambda source: source.name in names(source.path)
-
-
-def _conflicts(plan: ImportPlan) -> dict[str, str]:
-    """Return why the user must confirm a server: mcpd or another editor has a different definition."""
-    reasons = {one.server.name: "; ".join(one.conflicts) for one in plan.drift.updates if one.conflicts}
-    return reasons | {one.name: _REMOVED for one in plan.merged.servers if _was_removed(one, plan.drift)}
 
 
 def build_result(
@@ -225,21 +217,14 @@ def write_import(cli: CliContext, target: ImportTarget, result: ImportResult) ->
         put_servers(target.path, result.definitions, result.replaced)
         if target.running:
             reply = cli.call("mcpd/reload")
-            problems = objects(reply.value.get("errors"))
-            if problems:
-                raise DaemonError(
-                    {"message": "", "data": {"code": "bad_spec", "exit": 2, "problems": problems}}
-                )
-    except (BadSpec, DaemonError) as error:
+            if problems := objects(reply.value.get("errors")):
+                invalid = {"code": "bad_spec", "exit": 2, "problems": problems}
+                raise DaemonError({"message": "", "data": invalid})
+    except (BadSpec, DaemonError) as bad:
         _roll_back(target, before, stored)
-        data = (
-            error.data()
-            if isinstance(error, BadSpec)
-            else {**error.details, "code": error.code, "exit": error.exit}
-        )
-        raise DaemonError(
-            {"message": "nothing was imported, because the result is invalid", "data": data}
-        ) from None
+        data = bad.data() if isinstance(bad, BadSpec) else {**bad.details, "code": bad.code, "exit": bad.exit}
+        message = "nothing was imported, because the result is invalid"
+        raise DaemonError({"message": message, "data": data}) from None
     return target.running
 
 
@@ -260,10 +245,8 @@ def record_import(
     for name, source in written:
         if name in ours and source not in plan.drift.ambiguous:
             here = history.digests(fill_in_secrets(ours[name], os.environ))
-            unwrapped = source in plan.unwrapped
-            history.entries[entry_key(source)] = ImportedEntry(
-                name, source.editor, now[source], here, unwrapped
-            )
+            entry = ImportedEntry(name, source.editor, now[source], here, source in plan.unwrapped)
+            history.entries[entry_key(source)] = entry
 
 
 def _roll_back(target: ImportTarget, before: bytes | None, stored: Mapping[str, str]) -> None:

@@ -119,9 +119,6 @@ def _kind(fields: Fields) -> str | None:
     return None
 
 
-# ---- how the server is reached -----------------------------------------------------------------------
-
-
 def _map_program(
     fields: Fields, translator: VariableTranslator, base: Path, notes: list[str]
 ) -> dict[str, object]:
@@ -214,9 +211,6 @@ def _map_remote(
     return definition
 
 
-# ---- common fields -----------------------------------------------------------------------------------
-
-
 def _map_common_fields(raw: RawEntry, fields: Fields, definition: dict[str, object]) -> None:
     off = fields.get("disabled") is True or fields.get("enabled") is False or fields.get("isActive") is False
     if off or raw.disabled_elsewhere or fields.get("quarantined") is True:
@@ -255,9 +249,6 @@ def _to_milliseconds(value: float | None, unit: str) -> float | None:
         return None
     seconds = unit == "s" or (unit == "either" and value < 1000)
     return value * _MILLISECONDS if seconds else value
-
-
-# ---- plain values ------------------------------------------------------------------------------------
 
 
 def _number(value: object) -> float | None:

@@ -100,12 +100,9 @@ def identity(definition: Mapping[str, object], cwd: str | None, environ: Environ
     definition = fill_in_secrets(definition, environ)
     for form in ("{}.unset", "http://{}.unset"):  # the second is for URLs that begin with a variable
         try:
+            filled = _UnsetFilled(environ, form)
             parsed = parse_servers(
-                {"x": definition},
-                environ=_UnsetFilled(environ, form),
-                settings=Settings(),
-                base_dir=Path("/"),
-                path="$",
+                {"x": definition}, environ=filled, settings=Settings(), base_dir=Path("/"), path="$"
             )
         except BadSpec:
             continue

@@ -22,6 +22,8 @@ from pathlib import Path
 
 import attrs
 
+from mcpd.config.variables import find_closing_brace
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CURLY = re.compile(r"\{(env|file):([^{}]*)\}")
 _DOUBLE = re.compile(r"\$\{\{\s*(?:secrets|inputs)\.([A-Za-z0-9_.-]+)\s*\}\}")
@@ -65,13 +67,12 @@ class VariableTranslator:
         here = 0
         while here < len(text):
             end, piece = self._reference(text, here)
-            if end == here:
-                if text.startswith("${", here):
-                    self._note_plain(text, here)
-                pieces.append("$${" if text.startswith("${", here) else text[here])
-                here += 2 if text.startswith("${", here) else 1
-                continue
-            if piece.startswith("${") and pieces and pieces[-1].endswith("$"):
+            if end == here and text.startswith("${", here):
+                self._note_plain(text, here)
+                end, piece = here + 2, "$${"
+            elif end == here:
+                end, piece = here + 1, text[here]
+            elif piece.startswith("${") and pieces and pieces[-1].endswith("$"):
                 raise UnusableEntry(
                     f"{_shorten(text)} has a $ immediately before a variable reference, "
                     "which mcpd does not support"
@@ -81,7 +82,7 @@ class VariableTranslator:
         return "".join(pieces)
 
     def _note_plain(self, text: str, here: int) -> None:
-        end = _closing_brace(text, here + 2)
+        end = find_closing_brace(text, here + 2)
         if end > 0 and _NAME.match(text, here + 2):
             self.notes.append(
                 f"{_shorten(text[here : end + 1])} is plain text to this editor and is passed on unchanged"
@@ -100,7 +101,7 @@ class VariableTranslator:
                 return found.end(), way(found)
         if not text.startswith("${", here):
             return here, ""
-        end = _closing_brace(text, here + 2)
+        end = find_closing_brace(text, here + 2)
         piece = None if end < 0 else self._braced(text[here + 2 : end])
         return (here, "") if piece is None else (end + 1, piece)
 
@@ -112,12 +113,8 @@ class VariableTranslator:
                 return _escape(str(self.workspace))
             raise UnusableEntry(f"only Claude Code knows the value of ${{{name}}}")
         word = "words" in self.kinds and name in ("workspaceFolder", "workspaceFolderBasename", "userHome")
-        if (
-            "bare" in self.kinds
-            and _NAME.fullmatch(name)
-            and not word
-            and (not dash or "default" in self.kinds)
-        ):
+        bare = "bare" in self.kinds and not word and (not dash or "default" in self.kinds)
+        if bare and _NAME.fullmatch(name):
             return self._variable(name, dash + self.translate(default) if dash else "")
         prefix, colon, rest = inside.partition(":")
         if colon and prefix in self.kinds & {"env", "input", "file", "keyring"}:
@@ -211,20 +208,6 @@ def _shorten(text: str) -> str:
     return text if len(text) <= 40 else text[:39] + "…"
 
 
-def _closing_brace(text: str, start: int) -> int:
-    """Return the index of the `}` that closes a reference, or -1. References may be nested."""
-    depth, here = 1, start
-    while here < len(text):
-        if text.startswith("${", here):
-            depth, here = depth + 1, here + 1
-        elif text[here] == "}":
-            depth -= 1
-            if depth == 0:
-                return here
-        here += 1
-    return -1
-
-
 _LINE = re.compile(
     r"""^[ \t]*(?:export[ \t]+)?(?P<name>[A-Za-z_][A-Za-z0-9_.]*)[ \t]*=[ \t]*
     (?:"(?P<double>(?:\\.|[^"\\])*)"|'(?P<single>[^']*)'|(?P<bare>[^\r\n]*))""",
@@ -236,10 +219,9 @@ _ESCAPES = {r"\n": "\n", r"\r": "\r", r"\t": "\t", r"\"": '"', r"\\": "\\", r"\$
 def read_dotenv(path: Path) -> dict[str, str] | None:
     """Return the variables of an `.env` file in order; None if it is unreadable."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return parse_dotenv(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):
         return None
-    return parse_dotenv(text)
 
 
 def parse_dotenv(text: str) -> dict[str, str]:

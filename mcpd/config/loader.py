@@ -106,11 +106,7 @@ def candidate_paths(flag: Path | None, environ: Mapping[str, str]) -> tuple[Path
     named = str(flag) if flag is not None else environ.get("MCPD_CONFIG", "")
     if named:
         return (Path(os.path.abspath(expand_home(named, environ))),)
-    return tuple(_default_directory(environ) / f"config{suffix}" for suffix in SUFFIXES)
-
-
-def _default_directory(environ: Mapping[str, str]) -> Path:
-    return Path(config_dir(environ))
+    return tuple(Path(config_dir(environ)) / f"config{suffix}" for suffix in SUFFIXES)
 
 
 def _find_path(flag: Path | None, environ: Mapping[str, str]) -> tuple[Path, bool]:
@@ -118,7 +114,7 @@ def _find_path(flag: Path | None, environ: Mapping[str, str]) -> tuple[Path, boo
     candidates = candidate_paths(flag, environ)
     if len(candidates) == 1:
         return candidates[0], True
-    directory = _default_directory(environ)
+    directory = Path(config_dir(environ))
     found = [path for path in candidates if os.path.lexists(path)]
     if len(found) > 1:
         message = f"there are {len(found)} configuration files: {', '.join(map(str, found))}"
@@ -131,7 +127,7 @@ def _find_path_or_default(flag: Path | None, environ: Mapping[str, str]) -> Path
     try:
         return _find_path(flag, environ)[0]
     except BadSpec:
-        return _default_directory(environ) / DEFAULT_NAME
+        return Path(config_dir(environ)) / DEFAULT_NAME
 
 
 def _read_file(path: Path, *, required: bool) -> bytes | None:

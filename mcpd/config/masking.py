@@ -53,11 +53,8 @@ def secret_values(definition: Mapping[str, object], taken: Iterable[Substitution
     with a secret-looking name (also without `Bearer`), and passwords in URLs. References that are not
     fetched yet stay readable, so that messages can name them.
     """
-    found = {
-        item.value
-        for item in taken
-        if item.variable not in _HARMLESS and _is_not_session_variable(item.variable)
-    }
+    named = ((item.variable, item.value) for item in taken)
+    found = {value for name, value in named if name not in _HARMLESS and not name.startswith(("XDG_", "LC_"))}
     for name, text in _named_strings({key: definition[key] for key in PASSED_FIELDS & definition.keys()}):
         if is_secret_name(name):
             found.update(_literal_parts(text))
@@ -192,10 +189,6 @@ def _named_strings(value: object, name: str = "") -> Iterable[tuple[str, str]]:
 
 def _is_option(text: str) -> bool:
     return text.startswith("-") and len(text) > 1
-
-
-def _is_not_session_variable(variable: str) -> bool:
-    return not variable.startswith(("XDG_", "LC_"))
 
 
 def _query(text: str) -> str:

@@ -141,23 +141,18 @@ def parse_settings(
             address = parse_address(http)
         except ValueError as error:
             section.add_problem("http", f"'http' cannot be used: {error}", 'write "127.0.0.1:8931"')
-    starts = section.integer("maxStarts", minimum=1)
-    names = section.choice("toolNames", _NAME_STYLES)
-    client_names = section.choice("clientToolNames", _CLIENT_STYLES)
-    profiles = _parse_profiles(section)
-    watch = section.boolean("watch")
-    return Settings(
+    return Settings(  # in this order, so that the problems are reported in it
+        log_level=level,
+        http=address,
+        max_starts=section.integer("maxStarts", minimum=1) or 8,
+        tool_names=section.choice("toolNames", _NAME_STYLES) or NameStyle.SUFFIX,
+        client_tool_names=section.choice("clientToolNames", _CLIENT_STYLES) or ClientStyle.UNDERSCORES,
+        profiles=(profiles := _parse_profiles(section)),
+        watch=section.boolean("watch") is not False,
         timeouts=parse_timeouts(section, Timeouts(), warnings),
         restart=parse_restart_policy(section, RestartPolicy()),
         debug=section.boolean("debug") or False,
-        log_level=level,
-        http=address,
-        max_starts=starts or 8,
-        tool_names=names or NameStyle.SUFFIX,
-        client_tool_names=client_names or ClientStyle.UNDERSCORES,
-        profiles=profiles,
         profile_by_directory=_parse_profile_rules(section, profiles, environ),
-        watch=watch is not False,
         allow_commands=section.boolean("allowCommands") or False,
     )
 

@@ -92,7 +92,7 @@ class _Expansion:
                 pieces.append(text[here : start - 1] + "${")
                 here = start + 2
                 continue
-            end = _find_closing_brace(text, start + 2)
+            end = find_closing_brace(text, start + 2)
             if end == -1:
                 self.problems.append(Problem(path, "a ${ is never closed by }", _ESCAPE_HINT))
                 break
@@ -179,7 +179,7 @@ def misplaced_reference(path: str, reference: SecretReference) -> Problem:
     return Problem(path, message, "use it in command, args, env, url or headers; elsewhere write ${VAR}")
 
 
-def _find_closing_brace(text: str, start: int) -> int:
+def find_closing_brace(text: str, start: int) -> int:
     """Return the index of the `}` that closes a reference, or -1. Nested references are skipped.
 
     In a command every brace counts: `${cmd:jq -r '{a} | .b'}`.
