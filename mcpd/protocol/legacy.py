@@ -104,7 +104,10 @@ async def initialize(link: Channel, hooks: Hooks, version: str = VERSIONS[0]) ->
         capabilities=declared_capabilities(body),
         ping_method="ping",
     )
-    upstream.accepts_task_param = _declares_task_calls(upstream.capabilities)
+    task_calls: object = upstream.capabilities
+    for name in ("tasks", "requests", "tools", "call"):
+        task_calls = task_calls.get(name) if isinstance(task_calls, Mapping) else None
+    upstream.accepts_task_param = isinstance(task_calls, Mapping)
     if "roots" in hooks.capabilities:
         upstream.notify_roots_changed = partial(link.notify, "notifications/roots/list_changed")
     upstream.announces_changes.update(feature for feature in FEATURES if upstream.has(feature, "listChanged"))
@@ -117,13 +120,6 @@ async def initialize(link: Channel, hooks: Hooks, version: str = VERSIONS[0]) ->
         or hooks.capabilities  # then it may send requests, and some do so outside of the call they belong to
     )
     return upstream
-
-
-def _declares_task_calls(capabilities: Mapping[str, object]) -> bool:
-    declared: object = capabilities
-    for name in ("tasks", "requests", "tools", "call"):
-        declared = declared.get(name) if isinstance(declared, Mapping) else None
-    return isinstance(declared, Mapping)
 
 
 @attrs.define(eq=False)

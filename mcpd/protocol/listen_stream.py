@@ -136,7 +136,10 @@ class UpstreamListenStream:
         while self._link.end_error is None:
             changed, uris = self._hooks.interests.changed, self._wanted_resources()
             if not self._features and not uris:
-                self._close_current()
+                if self._current is not None:
+                    self._close(self._current)
+                self._current = None
+                self._upstream.notifications_ready.set()
                 await changed.wait()
                 continue
             if (self._current is None or self._current.resources != uris) and not await self._replace(uris):
@@ -146,13 +149,6 @@ class UpstreamListenStream:
             await _wait_first(changed, current.ended)
             if current.ended.is_set() and self._link.end_error is None:
                 await self._on_lost(current)
-
-    def _close_current(self) -> None:
-        """Close the stream because nothing is wanted."""
-        if self._current is not None:
-            self._close(self._current)
-        self._current = None
-        self._upstream.notifications_ready.set()
 
     async def _replace(self, uris: frozenset[str]) -> bool:
         """Open a stream for these resources; the current one stays open until it is acknowledged. Returns

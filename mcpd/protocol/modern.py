@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 
 import attrs
@@ -167,9 +168,10 @@ def make_upstream(link: Channel, hooks: Hooks, version: str, discovered: Mapping
     subscription = UpstreamListenStream(upstream, hooks)
     link.inbound = _Inbound(hooks, subscription)
     upstream.request_meta = upstream_request_meta
-    extensions = declared_extensions(upstream.capabilities)
+    extensions = upstream.capabilities.get("extensions")
+    has_tasks = isinstance(extensions, Mapping) and TASKS_EXTENSION in extensions
     upstream.default_meta = upstream_request_meta(
-        {"extensions": {TASKS_EXTENSION: {}}} if TASKS_EXTENSION in extensions else {}, None
+        {"extensions": {TASKS_EXTENSION: {}}} if has_tasks else {}, None
     )
     upstream.run_subscriptions = follow
     return upstream
@@ -190,11 +192,6 @@ class _Inbound:
             handle_notification(self.hooks, message, exchange)
         else:
             self.subscription.receive(message, exchange)
-
-
-def declared_extensions(capabilities: Mapping[str, object]) -> Mapping[str, object]:
-    declared = capabilities.get("extensions")
-    return declared if isinstance(declared, Mapping) else {}
 
 
 def version_list(source: object) -> tuple[str, ...]:
@@ -247,7 +244,8 @@ class ParameterHeaders:
             headers["Mcp-Name"] = encode_header_value(name)
             schema = self._schemas.get(name) if method == "tools/call" else None
             if schema is not None:
-                headers.update(_argument_headers(schema, params.arguments))
+                with suppress(BadFrame):
+                    headers.update(param_headers(schema, wire.mapping(params.arguments)))
         return headers
 
     def admit_tool(self, tool: str, definition: bytes) -> str | None:
@@ -266,10 +264,3 @@ class ParameterHeaders:
         if wrong is None and mirrored_properties(schema):
             self._schemas[tool] = schema
         return wrong
-
-
-def _argument_headers(schema: Mapping[str, object], arguments: Raw) -> Mapping[str, str]:
-    try:
-        return param_headers(schema, wire.mapping(arguments))
-    except BadFrame:
-        return {}

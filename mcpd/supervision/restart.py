@@ -112,10 +112,7 @@ def is_bug(error: BaseException) -> bool:
 
 
 def classify_failure(error: BaseException, evidence: Evidence) -> tuple[Failure, Verdict]:
-    """Turn what was raised into a Failure and a verdict. Never raises.
-
-    Of several exceptions, the one that explains the most is used.
-    """
+    """Return a Failure and a verdict for the exception that explains the most. Never raises."""
     cause = min(leaf_exceptions(error), key=_precedence)
     kind, message, verdict = _classify_leaf(cause, evidence)
     code, name = None, None
@@ -192,12 +189,8 @@ def _classify_leaf(error: BaseException, evidence: Evidence) -> tuple[FailureKin
             verdict = Verdict.RETRY if error.may_be_temporary else Verdict.WAIT
             return FailureKind.HTTP, f"no MCP server answers at its URL ({error})", verdict
         case HttpRefused():
-            wrong_place = error.status in _NOT_AN_ENDPOINT
-            return (
-                FailureKind.HTTP,
-                _without_server_name(error),
-                Verdict.WAIT if wrong_place else Verdict.RETRY,
-            )
+            verdict = Verdict.WAIT if error.status in _NOT_AN_ENDPOINT else Verdict.RETRY
+            return FailureKind.HTTP, _without_server_name(error), verdict
         case LinkLost() if evidence.is_remote and not error.may_have_run:
             return FailureKind.UNREACHABLE, _without_server_name(error), Verdict.RETRY
         case LinkLost():
@@ -227,8 +220,7 @@ def _exit_kind(evidence: Evidence) -> FailureKind:
 
 def _without_server_name(error: McpdError) -> str:
     """Strip the server's name, which is displayed next to every Failure."""
-    prefix = f"{error.server}: "
-    return error.message.removeprefix(prefix)
+    return error.message.removeprefix(f"{error.server}: ")
 
 
 def effective_restart_policy(spec: ServerSpec) -> RestartPolicy:
@@ -253,32 +245,25 @@ class Pause:
 
 @attrs.define
 class Backoff:
-    """Counts a server's failed starts and computes delays with full jitter.
-
-    Pure: `record_end` takes the time, and `random` returns numbers in [0, 1).
-    """
+    """Counts a server's failed starts and computes delays with full jitter; `random` draws from [0, 1)."""
 
     policy: RestartPolicy
     random: Callable[[], float]
-    _attempts: int = 0
+    attempts: int = attrs.field(default=0, init=False)
+    """Consecutive starts that failed or ended before they were stable."""
     _end_times: deque[float] = attrs.field(factory=deque)
     _in_crash_loop: bool = False
 
-    @property
-    def attempts(self) -> int:
-        """Consecutive starts that failed or ended before they were stable."""
-        return self._attempts
-
     def reset(self) -> None:
         """Start over, because a connection was stable or a user asked for a new attempt."""
-        self._attempts = 0
+        self.attempts = 0
         self._end_times.clear()
         self._in_crash_loop = False
 
     def record_end(self, now: float) -> Pause:
         """Record that a start ended at `now` (seconds of any clock); return the delay before the next one."""
         policy = self.policy
-        self._attempts += 1
+        self.attempts += 1
         self._end_times.append(now)
         while self._end_times and self._end_times[0] <= now - policy.period:
             self._end_times.popleft()
@@ -287,7 +272,7 @@ class Backoff:
             spread = policy.probe * policy.probe_spread * (2 * self.random() - 1)
             return Pause(policy.probe + spread, crash_loop=True)
         # The exponent is bounded because 2.0 ** 5000 overflows.
-        ceiling = min(policy.cap, policy.base * policy.factor ** min(self._attempts - 1, 64))
+        ceiling = min(policy.cap, policy.base * policy.factor ** min(self.attempts - 1, 64))
         return Pause(max(policy.floor, self.random() * ceiling), crash_loop=False)
 
 
@@ -317,10 +302,8 @@ def plan_recovery(
         reason = f"add an `Authorization` header to its definition, or run `mcpctl reconnect {name}`"
         return RecoveryPlan(state=ServerState.NEEDS_AUTH, reason=reason, level=level)
     if verdict is Verdict.WAIT:
-        reason, suffix = (
-            f"fix its definition, or run `mcpctl reconnect {name}`",
-            "; not retrying until something changes",
-        )
+        reason = f"fix its definition, or run `mcpctl reconnect {name}`"
+        suffix = "; not retrying until something changes"
         return RecoveryPlan(state=ServerState.FAILED, reason=reason, level=level, log_suffix=suffix)
     seconds = max(pause.seconds, requested_delay)
     looping = pause.crash_loop

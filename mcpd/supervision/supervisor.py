@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import time
 from collections.abc import Mapping
@@ -76,9 +77,14 @@ class Supervisor:
     def get(self, name: str) -> ManagedServer:
         """Return the configured server `name`. Raises UnknownServer with suggestions."""
         life = self._running.get(name)
-        if life is None:
-            raise UnknownServer(_unknown_server(name, sorted(self._running)), server=name)
-        return life.server
+        if life is not None:
+            return life.server
+        known = sorted(self._running)
+        if near := difflib.get_close_matches(name, known, n=2):
+            hint = f"did you mean {' or '.join(near)}?"
+        else:
+            hint = f"configured servers: {', '.join(known) or 'none'}"
+        raise UnknownServer(f"no server named {name!r}; {hint}", server=name)
 
     def find(self, name: str) -> ManagedServer | None:
         """Return the configured server `name`, or None."""
@@ -224,12 +230,3 @@ class Supervisor:
         finally:
             life.server.close()
             life.ended.set()
-
-
-def _unknown_server(name: str, known: list[str]) -> str:
-    import difflib  # rarely needed
-
-    near = difflib.get_close_matches(name, known, n=2)
-    if near:
-        return f"no server named {name!r}; did you mean {' or '.join(near)}?"
-    return f"no server named {name!r}; configured servers: {', '.join(known) or 'none'}"

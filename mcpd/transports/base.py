@@ -32,25 +32,17 @@ class NullInbound:
     def on_notification(self, message: Message, exchange: Exchange | None = None) -> None: ...
 
 
-def _no_headers(method: str, frame: bytes) -> Mapping[str, str]:
-    return {}
-
-
-def _never_retry(method: str, message: Message) -> BeforeRetry | None:
-    return None
-
-
 @attrs.frozen(kw_only=True)
 class Dialect:
     """How an era decorates its messages. A transport without headers uses only `meta`."""
 
     meta: bytes = b""
     """Members (`"name":value,…` as JSON) of every request's `_meta`."""
-    headers: Callable[[str, bytes], Mapping[str, str]] = _no_headers
+    headers: Callable[[str, bytes], Mapping[str, str]] = lambda method, frame: {}
     """HTTP headers for a message, given its method (empty for a response or a GET) and its frame."""
     session_header: str = ""
     """The HTTP header that carries the session id; empty if the era has no sessions."""
-    retry_after_refusal: Callable[[str, Message], BeforeRetry | None] = _never_retry
+    retry_after_refusal: Callable[[str, Message], BeforeRetry | None] = lambda method, message: None
     """For a request (its method, and the error response) that certainly was not executed and should be sent
     once more: returns what to await before that. Only used by transports with headers."""
     opens_session: bool = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import shutil
@@ -10,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from errno import E2BIG, EACCES, EISDIR, ELOOP, ENAMETOOLONG, ENOENT, ENOEXEC, ENOTDIR, EPERM
 from typing import Protocol
 
 import attrs
@@ -101,19 +101,7 @@ _POLL_INTERVAL = 0.01
 _STRAYS_TIMEOUT = 1.0
 """Seconds to wait for killed processes; one that is stuck in the kernel is left alone."""
 _STDERR_DRAIN_TIMEOUT = 0.1
-_PERMANENT_ERRORS = frozenset(
-    {
-        errno.ENOENT,
-        errno.EACCES,
-        errno.EPERM,
-        errno.ENOTDIR,
-        errno.EISDIR,
-        errno.ENOEXEC,
-        errno.ELOOP,
-        errno.ENAMETOOLONG,
-        errno.E2BIG,
-    }
-)
+_PERMANENT_ERRORS = (E2BIG, EACCES, EISDIR, ELOOP, ENAMETOOLONG, ENOENT, ENOEXEC, ENOTDIR, EPERM)
 """`exec` would fail in the same way next time."""
 _NO_SIGNAL = 0
 """Signal 0 only checks whether a process exists."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from mcpd.model.errors import CallTimeout, LinkLost, McpdError, ProtocolViolation
-from mcpd.model.text import shorten
 from mcpd.transports.outgoing_request import Exchange
 
 
@@ -57,12 +56,3 @@ def timed_out(server: str, exchange: Exchange, now: float) -> CallTimeout:
 def protocol_violation(server: str, exchange: Exchange, how: str) -> ProtocolViolation:
     """Return the error for a response that violates the protocol; `how` describes it."""
     return ProtocolViolation(f"{server}: answered {exchange.description} {how}", server=server)
-
-
-def unparsable_response(server: str, exchange: Exchange, line: bytes) -> ProtocolViolation:
-    """Return the error for a response that is not valid JSON-RPC."""
-    return ProtocolViolation(
-        f"{server}: its response to {exchange.description} cannot be parsed (invalid or nested too deeply): "
-        f"{shorten(line)}",
-        server=server,
-    )

@@ -21,7 +21,7 @@ from mcpd.model.server_spec import ServerSpec
 from mcpd.model.text import shorten
 from mcpd.support.outbox import batch
 from mcpd.transports.base import Dialect, Inbound, NullInbound
-from mcpd.transports.lost_requests import errors_on_loss, protocol_violation, timed_out, unparsable_response
+from mcpd.transports.lost_requests import errors_on_loss, protocol_violation, timed_out
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.transports.tool_call_stats import CallStats
 from mcpd.wire import message as wire
@@ -163,20 +163,17 @@ class RequestMultiplexer:
 
     def _remove(self, exchange: Exchange, reason: str) -> bool:
         """Remove a request; return whether it was still pending."""
-        if self._pending.get(exchange.key) is exchange:
-            del self._pending[exchange.key]
-            if not self._withdraw_request(exchange, reason):
-                self._notify_cancelled(exchange, reason)
+        table = self._long_lived if exchange.long_lived else self._pending
+        if table.get(exchange.key) is exchange:
+            del table[exchange.key]
+            if not self._withdraw_request(exchange, reason) and exchange.cancellable:
+                params = msgspec.json.encode({"requestId": Raw(exchange.key), "reason": reason})
+                self.notify("notifications/cancelled", params)
             self._send_queued()
-        elif self._long_lived.get(exchange.key) is exchange:
-            del self._long_lived[exchange.key]
-            if not self._withdraw_request(exchange, reason):
-                self._notify_cancelled(exchange, reason)
-        else:
-            before = len(self._queue)
-            self._queue = deque(entry for entry in self._queue if entry[0] is not exchange)
-            return len(self._queue) < before
-        return True
+            return True
+        before = len(self._queue)
+        self._queue = deque(entry for entry in self._queue if entry[0] is not exchange)
+        return len(self._queue) < before
 
     def notify(self, method: str, params: bytes = b"") -> None:
         self._tap_and_send(wire.notification(method, params))
@@ -226,12 +223,6 @@ class RequestMultiplexer:
         while self._queue and len(self._pending) < self._max_in_flight:
             self._send(*self._queue.popleft())
 
-    def _notify_cancelled(self, exchange: Exchange, reason: str) -> None:
-        if not exchange.cancellable:
-            return
-        params = msgspec.json.encode({"requestId": Raw(exchange.key), "reason": reason})
-        self.notify("notifications/cancelled", params)
-
     # ── receiving ───────────────────────────────────────────────────────────────────────────────
 
     def receive(self, line: bytes, exchange: Exchange | None = None, *, may_be_batch: bool = True) -> None:
@@ -252,8 +243,8 @@ class RequestMultiplexer:
         answered = self._pop_pending(bytes(message.id))
         if answered is None:
             self._receive_unmatched(message, line)
-            return
-        self._deliver_response(answered, message, line)
+        else:
+            self._deliver_response(answered, message, line)
 
     def _pop_pending(self, key: bytes) -> Exchange | None:
         return self._pending.pop(key, None) or self._long_lived.pop(key, None)
@@ -322,7 +313,8 @@ class RequestMultiplexer:
         answered = self._pop_pending(wire.guess_response_id(line))
         if answered is not None:
             self._send_queued()
-            self._fail_lost(answered, unparsable_response(self.name, answered, line))
+            how = f"with an unparsable message (invalid or nested too deeply): {shorten(line)}"
+            self._fail_lost(answered, protocol_violation(self.name, answered, how))
 
     def _receive_unmatched(self, message: Message, line: bytes) -> None:
         key = message.key
@@ -380,20 +372,18 @@ class RequestMultiplexer:
 
     async def watch_deadlines(self) -> NoReturn:
         while True:
-            self._timer_at = self._first_deadline()
+            self._timer_at = min((each.deadline for each in self._unanswered()), default=math.inf)
             with trio.CancelScope(deadline=self._timer_at) as self._timer:
                 await trio.sleep_forever()
             self._expire()
 
-    def _first_deadline(self) -> float:
-        waiting = [*self._pending.values(), *(entry[0] for entry in self._queue)]
-        return min((exchange.deadline for exchange in waiting), default=math.inf)
+    def _unanswered(self) -> list[Exchange]:
+        return [*self._pending.values(), *(exchange for exchange, _ in self._queue)]
 
     def _expire(self) -> None:
         now = trio.current_time()
-        waiting = [*self._pending.values(), *(entry[0] for entry in self._queue)]
         with _batch:
-            for exchange in waiting:
+            for exchange in self._unanswered():
                 if exchange.deadline <= now:
                     self._remove(exchange, "timed out")
                     self._fail_lost(exchange, timed_out(self.name, exchange, now))
