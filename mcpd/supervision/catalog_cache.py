@@ -22,7 +22,7 @@ from mcpd.model.server_spec import ServerSpec
 from mcpd.model.status import rfc3339
 from mcpd.model.text import shorten
 from mcpd.persistent_state import StateFile
-from mcpd.protocol.upstream_session import Upstream
+from mcpd.protocol.upstream_session import FEATURES, Upstream
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
@@ -82,27 +82,21 @@ class Catalog:
 
 @attrs.frozen
 class _ListMethod:
+    feature: str
     method: str
     member: str
     key: str
     """The member that names an entry."""
+    field: str
+    """The field of `Catalog`."""
 
 
-_LIST_METHODS: Mapping[str, tuple[_ListMethod, ...]] = {
-    "tools": (_ListMethod("tools/list", "tools", "name"),),
-    "resources": (
-        _ListMethod("resources/list", "resources", "uri"),
-        _ListMethod("resources/templates/list", "resourceTemplates", "uriTemplate"),
-    ),
-    "prompts": (_ListMethod("prompts/list", "prompts", "name"),),
-}
-_FIELDS = {
-    "tools": "tools",
-    "resources": "resources",
-    "resourceTemplates": "templates",
-    "prompts": "prompts",
-}
-FEATURES = tuple(_LIST_METHODS)
+_LIST_METHODS = (
+    _ListMethod("tools", "tools/list", "tools", "name", "tools"),
+    _ListMethod("resources", "resources/list", "resources", "uri", "resources"),
+    _ListMethod("resources", "resources/templates/list", "resourceTemplates", "uriTemplate", "templates"),
+    _ListMethod("prompts", "prompts/list", "prompts", "name", "prompts"),
+)
 
 
 async def fetch_catalog(
@@ -117,22 +111,22 @@ async def fetch_catalog(
     hints = {} if old is None else {name: hint for name, hint in old.hints.items() if name not in features}
     warnings: list[str] = []
     dropped_tools = old.dropped_tools if old is not None else 0
-    for feature in features:
-        if not upstream.has(feature):
+    for kind in _LIST_METHODS:
+        if kind.feature not in features or not upstream.has(kind.feature):
             continue
-        for kind in _LIST_METHODS[feature]:
-            with trio.move_on_after(spec.timeouts.list) as waiting:
-                pages: list[CacheHint] = []
-                items, dropped = await _fetch_list(upstream, kind, warnings, pages)
-            if waiting.cancelled_caught:
-                raise trio.TooSlowError(f"{kind.method} took longer than {spec.timeouts.list:g} s")
-            if kind.member == "tools":
-                dropped_tools = dropped
-                items = _drop_inadmissible(upstream, items, warnings)
-                items = tuple(item for item in items if is_tool_allowed(spec, item.name))
-            found[_FIELDS[kind.member]] = items
-            if upstream.era == "modern" and pages:
-                hints[feature] = _combine_hints([*pages, *([hints[feature]] if feature in hints else [])])
+        with trio.move_on_after(spec.timeouts.list) as waiting:
+            pages: list[CacheHint] = []
+            items, dropped = await _fetch_list(upstream, kind, warnings, pages)
+        if waiting.cancelled_caught:
+            raise trio.TooSlowError(f"{kind.method} took longer than {spec.timeouts.list:g} s")
+        if kind.member == "tools":
+            dropped_tools = dropped
+            items = _drop_inadmissible(upstream, items, warnings)
+            items = tuple(item for item in items if is_tool_allowed(spec, item.name))
+        found[kind.field] = items
+        if upstream.era == "modern" and pages:
+            pages += [hints[kind.feature]] if kind.feature in hints else []
+            hints[kind.feature] = _combine_hints(pages)
     base = old or Catalog()
     return Catalog(
         tools=found.get("tools", base.tools),
@@ -249,8 +243,8 @@ def describe_changes(old: Catalog | None, new: Catalog) -> list[tuple[str, str]]
     """Return each changed feature with a summary like `+1 -1 ~0: +echo -ping`; no names if `old` is None."""
     before = old or Catalog()
     changes = []
-    for feature, methods in _LIST_METHODS.items():
-        fields = [_FIELDS[each.member] for each in methods]
+    for feature in FEATURES:
+        fields = [kind.field for kind in _LIST_METHODS if kind.feature == feature]
         was = {item.name: item.raw for field in fields for item in getattr(before, field)}
         now = {item.name: item.raw for field in fields for item in getattr(new, field)}
         added = [name for name in now if name not in was]
@@ -271,7 +265,8 @@ def _name_list(sign: str, names: list[str]) -> list[str]:
 
 def dump_catalog(catalog: Catalog) -> bytes:
     """Serialize the lists for the cache, which serves clients before the server has started."""
-    lists = {field: [Raw(item.raw) for item in getattr(catalog, field)] for field in _FIELDS.values()}
+    fields = [kind.field for kind in _LIST_METHODS]
+    lists = {field: [Raw(item.raw) for item in getattr(catalog, field)] for field in fields}
     return msgspec.json.encode({**lists, "fetched_at": catalog.fetched_at})
 
 
@@ -282,13 +277,12 @@ def load_catalog(data: bytes, spec: ServerSpec) -> Catalog | None:
     """
     try:
         members = wire.members(data)
-        fetched_at = msgspec.json.decode(members["fetched_at"], type=str)
         return Catalog(
             tools=tuple(i for i in _load_list(members["tools"], "name") if is_tool_allowed(spec, i.name)),
             resources=_load_list(members["resources"], "uri"),
             templates=_load_list(members["templates"], "uriTemplate"),
             prompts=_load_list(members["prompts"], "name"),
-            fetched_at=fetched_at,
+            fetched_at=msgspec.json.decode(members["fetched_at"], type=str),
         )
     except (BadFrame, KeyError, msgspec.MsgspecError, RecursionError):
         return None

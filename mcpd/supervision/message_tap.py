@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-import attrs
 import msgspec
 import trio
 from msgspec import Raw
@@ -43,38 +42,24 @@ FrameSink = Callable[[str, bytes], None]
 _DIRECTIONS = {"→": MessageDirection.TO_SERVER, "←": MessageDirection.FROM_SERVER}
 
 
-@attrs.frozen
-class RoundTrip:
-    """A request that was answered after `seconds`."""
-
-    method: str
-    seconds: float
-
-
 class RoundTripTracker:
     """Matches responses with requests, in both directions."""
 
     def __init__(self) -> None:
         self._requests: dict[tuple[bool, bytes], tuple[str, float]] = {}
 
-    def match(self, message: Message, *, to_server: bool, at: float) -> RoundTrip | None:
-        """Remember a request; for a response, return its request, or None if that was not seen."""
+    def match(self, message: Message, *, to_server: bool, at: float) -> tuple[str, float]:
+        """Remember a request. For a response, return its request's method and the seconds that it took; the
+        method is empty for anything else, and if the request was not seen.
+        """
         if message.method:
             if message.id is not ABSENT:
                 if len(self._requests) >= _MAX_PENDING:
                     del self._requests[next(iter(self._requests))]
                 self._requests[to_server, message.key] = message.method, at
-            return None
+            return "", 0.0
         method, since = self._requests.pop((not to_server, message.key), ("", at))
-        return RoundTrip(method, at - since) if method else None
-
-    def match_frame(self, direction: str, frame: bytes) -> RoundTrip | None:
-        """As `match`, for a frame that passes now; None if it cannot be parsed."""
-        try:
-            message = wire.parse(frame)
-        except BadFrame:
-            return None
-        return self.match(message, to_server=direction == "→", at=time.perf_counter())
+        return method, at - since
 
 
 class ServerTaps:
@@ -167,14 +152,15 @@ class Tap:
             await trio.lowlevel.checkpoint()
             at, direction, frame = self._frames.popleft()
             self._size -= len(frame)
-            is_note, message, trip = direction is MessageDirection.NOTE, None, None
+            is_note, message, method = direction is MessageDirection.NOTE, None, ""
             if not is_note:
                 with suppress(BadFrame):  # shown as text
                     message = wire.parse(frame)
                     to_server = direction is MessageDirection.TO_SERVER
-                    trip = self._round_trips.match(message, to_server=to_server, at=at)
-            method = "" if message is None else message.method or ("" if trip is None else trip.method)
-            if not (is_note or self._wants(method)):
+                    answered, _ = self._round_trips.match(message, to_server=to_server, at=at)
+                    method = message.method or answered
+            wanted = not self._methods or any(fnmatch.fnmatchcase(method, each) for each in self._methods)
+            if not (is_note or wanted):
                 continue
             text, cut = render_frame(frame, self._limit, self._mask)
             whole = _as_json(text) if message is not None and not cut else None
@@ -191,9 +177,6 @@ class Tap:
                 cut=cut,
                 dropped=dropped,
             )
-
-    def _wants(self, method: str) -> bool:
-        return not self._methods or any(fnmatch.fnmatchcase(method, pattern) for pattern in self._methods)
 
 
 def render_frame(frame: bytes, limit: int, mask: Callable[[str], str]) -> tuple[str, bool]:
@@ -242,21 +225,17 @@ class ConnectionTrace:
         self.steps = []
 
     def add_step(self, step: str, outcome: str, seconds: float) -> None:
-        recorded = ConnectStep(
-            at=rfc3339(time.time()),
-            step=step,
-            outcome=self._mask(outcome)[:500],
-            ms=round(seconds * 1000, 1),
-        )
-        self.steps.append(recorded)
-        (traffic_log if self.debug else log).debug(
-            "%s: %s: %s (%.1f ms)", self._name, step, recorded.outcome, recorded.ms
-        )
+        outcome, ms = self._mask(outcome)[:500], round(seconds * 1000, 1)
+        self.steps.append(ConnectStep(at=rfc3339(time.time()), step=step, outcome=outcome, ms=ms))
+        (traffic_log if self.debug else log).debug("%s: %s: %s (%.1f ms)", self._name, step, outcome, ms)
 
     def log_frame(self, direction: str, frame: bytes) -> None:
         """Log a message; a response with its request's method and the time it took."""
-        trip = self._round_trips.match_frame(direction, frame)
-        note = "" if trip is None else f"{trip.method} ({trip.seconds * 1000:.1f} ms) "
+        method, seconds = "", 0.0
+        with suppress(BadFrame):
+            now, to_server = time.perf_counter(), direction == "→"
+            method, seconds = self._round_trips.match(wire.parse(frame), to_server=to_server, at=now)
+        note = f"{method} ({seconds * 1000:.1f} ms) " if method else ""
         text, cut = render_frame(frame, _MAX_LOGGED, self._mask)
         traffic_log.debug("%s %s %s%s%s", self._name, direction, note, text, "…" if cut else "")
 

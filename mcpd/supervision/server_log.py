@@ -19,8 +19,6 @@ MAX_LINE = 64 * 1024
 MAX_RING = 1024 * 1024
 FILE_QUOTA = 1024 * 1024
 """Bytes per file; one rotated file is kept in addition."""
-
-
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x07|\x1b\\|$))")
 """Whole escape sequences; otherwise `[31m` would remain."""
 
