@@ -11,12 +11,12 @@ import attrs
 import pytest
 import trio
 import trio.testing
-from mcpd.gateway.client_view import View
 from msgspec import Raw
 
 from mcpd.client_registry import ClientConnection
 from mcpd.gateway.client_context import ClientIdentity
 from mcpd.gateway.client_session import ClientSession
+from mcpd.gateway.client_view import View
 from mcpd.gateway.gateway import CAPABILITIES, connected_clients
 from mcpd.model.errors import UnknownProfile
 from mcpd.model.events import Event, EventKind
