@@ -33,6 +33,7 @@ from mcpd.model.errors import (
 from mcpd.model.server_spec import Timeouts
 from mcpd.protocol import mcp_tasks
 from mcpd.supervision.catalog_cache import Item
+from mcpd.support.pipe_reader import traffic
 from mcpd.wire import message as wire
 from tests.gateway.mcp_client import MODERN
 from tests.gateway.model import LEGACY, Json, Stub, make_catalog, make_core, make_server
@@ -127,7 +128,9 @@ class Server:
 
 
 def answer(call: ControlCall, **members: object) -> None:
+    traffic.more_expected = False
     call.answered(wire.parse(json.dumps({"jsonrpc": "2.0", "id": 1, **members}).encode()))
+    assert traffic.more_expected, "the next message will come soon"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from mcpd.gateway.client_context import ClientContext, ClientRequest
 from mcpd.gateway.forwarded_call import ForwardedCall, error_response, tool_name
 from mcpd.gateway.revision_translation import translation
 from mcpd.model.errors import LinkLost, McpdError
+from mcpd.support.pipe_reader import traffic
 from mcpd.wire import message as wire
 from tests.gateway.mcp_client import MODERN
 from tests.gateway.model import LEGACY, Json, Stub, make_server
@@ -93,7 +94,9 @@ def make_call(
 
 
 def answer(call: ForwardedCall, **members: object) -> None:
+    traffic.more_expected = False
     call.answered(wire.parse(json.dumps({"jsonrpc": "2.0", "id": 1, **members}).encode()))
+    assert traffic.more_expected, "the next message will come soon"
 
 
 def test_new_call_is_in_no_special_state() -> None:

@@ -1,0 +1,190 @@
+"""Clients of the revisions before 2026-07-28: handshake, log level, subscriptions, roots."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import attrs
+import pytest
+import trio
+import trio.testing
+from msgspec import Raw
+
+from mcpd.gateway.client_context import ClientIdentity
+from mcpd.gateway.client_legacy import MAX_SUBSCRIPTIONS, NEWEST_VERSION, ClientRequests
+from mcpd.wire import message as wire
+from tests.gateway.model import LEGACY, Json, Told, User, World, make_upstream, world
+
+Clock = trio.testing.MockClock
+
+
+@pytest.fixture
+async def w() -> AsyncIterator[World]:
+    async with world() as made:
+        made.server.upstream.capabilities["resources"] = {"subscribe": True}
+        yield made
+
+
+def connect(w: World) -> Told:
+    """Open a session without a handshake."""
+    user: User = User.__new__(User)
+    heard: list[bytes] = []
+    user.take = heard.append  # type: ignore[method-assign, assignment]
+    user.session = w.gateway.open_session(
+        w.gateway.view("srv"), ClientIdentity(via="socket"), heard.append, w.spawn
+    )
+    return Told(user)
+
+
+def ask(told: Told, method: str, **params: object) -> Json:
+    told.say({"id": 1, "method": method, **({"params": params} if params else {})})
+    return told.answers.pop()
+
+
+@pytest.mark.parametrize(
+    ("offered", "version"),
+    [("2024-11-05", "2024-11-05"), (LEGACY, LEGACY), ("2026-07-28", NEWEST_VERSION), (5, NEWEST_VERSION)],
+)
+@pytest.mark.parametrize("instructions", ["", "Use it."])
+async def test_handshake(w: World, offered: object, version: str, instructions: str) -> None:
+    w.server.upstream.info = attrs.evolve(w.server.upstream.info, instructions=instructions)
+    told = connect(w)
+    session = told.user.session
+    assert not session.is_initialized
+    capabilities: Json = {"sampling": {}}
+    info = {"name": "n" * 99, "version": "1", "title": "x"}
+    result = ask(told, "initialize", protocolVersion=offered, capabilities=capabilities, clientInfo=info)[
+        "result"
+    ]
+    assert result["protocolVersion"] == version == session.version == session.context.version
+    assert ("instructions" in result) is bool(instructions)
+    assert session.is_initialized
+    assert session.peer == "n" * 80 + " 1"
+    assert session.context.accepts_server_requests
+
+
+async def test_handshake_without_params_or_with_odd_ones(w: World) -> None:
+    for params in ({}, {"capabilities": 5, "clientInfo": {"name": 5}}):
+        told = connect(w)
+        assert "result" in ask(told, "initialize", **params)
+        assert told.user.session.peer == ""
+        assert told.user.session.context.capabilities == {}
+
+
+async def test_log_level_is_set_at_the_server(w: World) -> None:
+    told = connect(w)
+    assert ask(told, "logging/setLevel")["error"]["code"] == -32602
+    assert ask(told, "logging/setLevel", level="loud")["error"]["code"] == -32602
+    assert w.server.interests.log_level is None
+    assert ask(told, "logging/setLevel", level="error")["result"] == {}
+    assert w.server.interests.log_level == "error"
+    ask(told, "initialize", protocolVersion=LEGACY)
+    assert told.user.session.context.log_level == "error"
+    assert ask(told, "ping")["result"] == {}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "count", "subscribable", "error"),
+    [
+        ("", 0, True, None),
+        ("refused: no", 0, True, "unsupported"),
+        ("", 0, False, "unsupported"),
+        ("", MAX_SUBSCRIPTIONS - 1, True, None),
+        ("", MAX_SUBSCRIPTIONS, True, "overloaded"),
+    ],
+)
+async def test_subscription(
+    autojump_clock: Clock, w: World, outcome: str, count: int, subscribable: bool, error: str | None
+) -> None:
+    w.server.upstream = make_upstream(w.wire, resources={"subscribe": subscribable})
+    told = connect(w)
+    subscriptions = w.gateway.subscriptions
+    subscriptions.count = lambda session: count  # type: ignore[method-assign]
+    told.say({"id": 1, "method": "resources/subscribe", "params": {"uri": "a:1"}})
+    await trio.testing.wait_all_tasks_blocked()
+    w.server.interests._results["a:1"] = outcome
+    w.server.interests._result_changed.set()
+    await trio.sleep(1)
+    (answer,) = told.answers
+    assert (answer["error"]["data"]["code"] if "error" in answer else None) == error
+    assert (w.server.interests.resources == {"a:1"}) is (error is None)
+    told.answers.clear()
+    assert ask(told, "resources/unsubscribe", uri="a:1")["result"] == {}
+    assert not w.server.interests.resources
+    assert "uri" in ask(told, "resources/unsubscribe")["error"]["message"]
+    assert "uri" in ask(told, "resources/subscribe")["error"]["message"]
+
+
+async def test_repeated_subscription_survives_the_cancellation_of_its_repetition(
+    autojump_clock: Clock, w: World
+) -> None:
+    """The one that was cancelled goes away only if it was the first."""
+    told = connect(w)
+    for key, cancelled in ((1, True), (2, False), (3, True)):
+        told.say({"id": key, "method": "resources/subscribe", "params": {"uri": "a:1"}})
+        await trio.sleep(1)
+        if cancelled:
+            told.user.session.cancel(b"%d" % key, "why")
+        await trio.sleep(20)
+        assert (w.server.interests.resources == {"a:1"}) is (key > 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "roots"),
+    [
+        ({"result": {"roots": [{"uri": "file:///a"}]}}, [{"uri": "file:///a"}]),
+        ({"result": {}}, []),
+        ({"result": {"roots": 5}}, None),
+        ({"result": 5}, None),
+        ({"error": {"code": 1, "message": "no"}}, None),
+        ({"result": {"roots": [{}] * 101}}, [{}] * 100),
+    ],
+)
+async def test_roots_are_fetched_when_they_change(w: World, answer: Json, roots: object) -> None:
+    """What is malformed changes nothing."""
+    user = w.user("legacy", {"roots": {}})
+    session = user.session
+    changes: list[object] = []
+    w.gateway.on_roots_changed = changes.append  # type: ignore[method-assign, assignment]
+    session.roots = (Raw(b"1"),)
+    user.say({"method": "notifications/roots/list_changed"})
+    (question,) = user.questions
+    user.say({"id": question["id"], **answer})
+    assert len(user.questions) == 1, "asked once"
+    found = [json.loads(bytes(root)) for root in session.roots]
+    assert found == ([1] if roots is None else roots)
+    assert len(changes) == (roots is not None)
+    assert session.roots_requests == 0
+
+
+async def test_client_without_roots_is_not_asked(w: World) -> None:
+    user = w.user("legacy", {"sampling": {}})
+    user.say({"method": "notifications/roots/list_changed"})
+    assert user.questions == []
+
+
+def test_requests_to_a_client() -> None:
+    """Each is answered once: with a response, or with None when the client has left."""
+    sent: list[Json] = []
+    requests = ClientRequests(lambda frame: sent.append(json.loads(frame)))
+    heard: list[object] = []
+
+    def answer(key: int) -> None:
+        requests.handle_response(wire.parse(b'{"jsonrpc":"2.0","id":%d,"result":{}}' % key))
+
+    for _ in range(3):
+        requests.send_request("ping", b"", None, heard.append)
+    assert [each["id"] for each in sent] == [1, 2, 3]
+    answer(1)
+    answer(1)
+    answer(9)
+    assert (len(heard), len(requests)) == (1, 2)
+    requests.cancel(b"2", "why")
+    requests.cancel(b"2", "why")
+    assert [each["method"] for each in sent[3:]] == ["notifications/cancelled"]
+    requests.close()
+    assert heard[1:] == [None]
+    requests.send_request("ping", b"", None, heard.append)
+    assert heard[2:] == [None]
+    assert len(sent) == 4

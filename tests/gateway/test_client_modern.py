@@ -1,0 +1,185 @@
+"""Clients of revision 2026-07-28: `_meta`, discovery and listen streams."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import attrs
+import pytest
+
+from mcpd.gateway import client_modern
+from mcpd.gateway.client_context import ClientContext, ClientRequest
+from mcpd.gateway.client_modern import apply_request_meta
+from mcpd.model.errors import UnknownResource, UnsupportedRevision
+from mcpd.wire.message import BadFrame
+from tests.gateway.mcp_client import MODERN, P, meta
+from tests.gateway.model import LEGACY, Json, Told, World, make_upstream, world
+
+MINE = json.dumps(meta()).encode()
+
+
+@pytest.fixture
+async def w() -> AsyncIterator[World]:
+    async with world() as made:
+        yield made
+
+
+def applied(params: bytes) -> ClientRequest:
+    request = ClientRequest(b"1", "tools/call", params, None, ClientContext(LEGACY))  # type: ignore[arg-type]
+    apply_request_meta(request)
+    return request
+
+
+@pytest.mark.parametrize(
+    ("params", "seen", "token", "modern", "has_no_meta"),
+    [
+        (b'{"a" : 1}', b'{"a" : 1}', b"", False, False),
+        (b'{"_meta":%b,"a" : 1}' % MINE, b'{"a" : 1}', b"", True, True),
+        (b'{"a" : 1,"_meta":%b}' % MINE, b'{"a":1}', b"", True, True),
+        (b'{"_meta":%b}' % MINE, b"{}", b"", True, True),
+        (b'{"_meta":{"progressToken":5},"a":1}', b'{"a":1}', b"5", False, True),
+        (
+            b'{"_meta":{"progressToken":5},"_meta2":{"_meta":1}}',
+            b'{"_meta2":{"_meta":1}}',
+            b"5",
+            False,
+            False,
+        ),
+        (b'{"_meta":{"v":1},"a" : 1}', b'{"_meta":{"v":1},"a" : 1}', b"", False, False),
+        (b'{"_meta":{"io.modelcontextprotocol/x":1}}', b"{}", b"", False, True),
+        (
+            b'{"_meta":{"v":1,"progressToken":"t"}}',
+            b'{"_meta":{"v":1,"progressToken":"t"}}',
+            b'"t"',
+            False,
+            False,
+        ),
+    ],
+)
+def test_meta_for_mcpd_is_read_and_removed(
+    params: bytes, seen: bytes, token: bytes, modern: bool, has_no_meta: bool
+) -> None:
+    """If nothing else is in it, the other bytes stay as they are."""
+    for _ in range(2):  # the second time from the cache
+        request = applied(params)
+        assert (request.params, request.progress_token) == (seen, token)
+        assert (request.context.modern, request.has_no_meta) == (modern, has_no_meta)
+
+
+@pytest.mark.parametrize(
+    ("members", "error"),
+    [
+        ({f"{P}protocolVersion": "2099-01-01"}, UnsupportedRevision),
+        ({f"{P}protocolVersion": LEGACY}, UnsupportedRevision),
+        ({f"{P}protocolVersion": 5}, BadFrame),
+        ({f"{P}clientCapabilities": None}, BadFrame),
+        ({f"{P}clientCapabilities": []}, BadFrame),
+        ({f"{P}logLevel": "loud"}, BadFrame),
+        ({f"{P}logLevel": 5}, BadFrame),
+    ],
+)
+def test_malformed_meta_is_refused(members: Json, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        applied(json.dumps({"_meta": {**meta(), **members}}).encode())
+    without = {k: v for k, v in meta().items() if k != f"{P}clientCapabilities"}
+    with pytest.raises(BadFrame):
+        applied(json.dumps({"_meta": without}).encode())
+
+
+def test_log_level_is_optional() -> None:
+    assert applied(b'{"_meta":%b}' % MINE).context.log_level == ""
+    context = applied(json.dumps({"_meta": {**meta(), f"{P}logLevel": "error"}}).encode()).context
+    assert context.log_level == "error"
+
+
+def test_meta_is_cached_up_to_a_size() -> None:
+    limit = client_modern._MAX_CACHED_META
+    for size, cached in ((limit, True), (limit + 1, False)):
+        body = b'{"v":"%b"}'
+        raw = body % (b"%d" % size).ljust(size - len(body) + 2, b"x")
+        assert len(raw) == size
+        before = client_modern._parse_meta.cache_info().misses
+        applied(b'{"_meta":%b}' % raw)
+        assert (client_modern._parse_meta.cache_info().misses > before) is cached
+        declared = b'{"a":"%b"}' % (b"%d" % size).ljust(size - len(body) + 2, b"x")
+        before = client_modern._cached_context.cache_info().misses
+        client_modern._client_context(MODERN, declared, "")
+        assert (client_modern._cached_context.cache_info().misses > before) is cached
+
+
+def ask(w: World, method: str, **params: object) -> tuple[Told, Any]:
+    user = w.user("modern")
+    heard: list[Json] = []
+    user.take = lambda frame: heard.append(json.loads(frame))  # type: ignore[method-assign]
+    told = Told(user)
+    told.say({"id": 5, "method": method, "params": {**params, "_meta": meta()}})
+    return told, heard
+
+
+@pytest.mark.parametrize("instructions", ["", "Use it."])
+async def test_discovery(w: World, instructions: str) -> None:
+    upstream = w.server.upstream
+    upstream.info = attrs.evolve(upstream.info, instructions=instructions)
+    told, _ = ask(w, "server/discover")
+    result = told.answers[0]["result"]
+    assert result.get("instructions", "") == instructions
+    assert ("instructions" in result) is bool(instructions)
+    assert (result["resultType"], result["ttlMs"], result["cacheScope"]) == ("complete", 0, "private")
+    assert result["_meta"][f"{P}serverInfo"]["title"] == "srv through mcpd"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "accepted"),
+    [
+        ({}, {}),
+        ({"toolsListChanged": True, "promptsListChanged": True}, {"toolsListChanged": True}),
+        ({"toolsListChanged": 1}, {}),
+        ({"resourceSubscriptions": []}, {}),
+        ({"resourceSubscriptions": "a:1"}, {}),
+        ({"resourceSubscriptions": ["a:1"]}, {"resourceSubscriptions": ["a:1"]}),
+    ],
+)
+async def test_listen_stream_acknowledges_what_will_be_reported(
+    w: World, wanted: Json, accepted: Json
+) -> None:
+    w.server.upstream = make_upstream(w.wire, tools={}, resources={"subscribe": True})
+    told, heard = ask(w, "subscriptions/listen", notifications=wanted)
+    (acknowledged,) = heard
+    assert acknowledged["params"]["notifications"] == accepted
+    assert acknowledged["params"]["_meta"] == {f"{P}subscriptionId": 5}
+    (session,) = w.gateway.sessions
+    assert hash(session.listen_streams[b"5"])
+    session.notify_list_changed("tools")
+    session.notify_list_changed("resources")
+    assert len(heard) == 1 + bool(accepted.get("toolsListChanged"))
+    w.gateway.end_subscriptions()
+    assert told.answers[0]["result"]["resultType"] == "complete"
+
+
+@pytest.mark.parametrize("wanted", [None, [], {"resourceSubscriptions": ["a:1", 5]}])
+async def test_malformed_subscription_is_refused(w: World, wanted: object) -> None:
+    told, heard = ask(w, "subscriptions/listen", notifications=wanted)
+    assert told.answers[0]["error"]["code"] == -32602
+    assert heard == []
+
+
+async def test_resources_that_cannot_be_reported_are_left_out(
+    w: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unknown ones, and those of a server without subscriptions; a server that starts may support them."""
+    session = w.user("modern").session
+
+    def resource(uri: str) -> tuple[Any, str]:
+        if uri == "x:1":
+            raise UnknownResource("no", uri)
+        return w.server, uri
+
+    monkeypatch.setattr(type(session.view), "resource", lambda self, uri: resource(uri))
+    found = [uri for uri, _, _ in client_modern._resolve_resources(session, ["x:1", "a:1"])]
+    assert found == []
+    w.server.upstream.capabilities["resources"] = {"subscribe": True}
+    assert [uri for uri, _, _ in client_modern._resolve_resources(session, ["x:1", "a:1"])] == ["a:1"]
+    w.server.upstream = None
+    assert [uri for uri, _, _ in client_modern._resolve_resources(session, ["a:1", "x:1"])] == ["a:1"]

@@ -1,0 +1,201 @@
+"""Which clients get a server of their own, and when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.testing
+from msgspec import Raw
+
+from mcpd.gateway.client_context import ClientContext, ClientIdentity
+from mcpd.gateway.client_session import ClientSession
+from mcpd.gateway.per_client_servers import LINGER_SECONDS, DedicatedServers, working_directory
+from mcpd.model.server_spec import RemoteSpec
+from mcpd.model.status import ServerState
+from tests.gateway.model import LEGACY, Json, World, make_server, world
+
+Clock = trio.testing.MockClock
+
+
+class Pool:
+    """The dedicated servers, and those that run."""
+
+    def __init__(self, w: World) -> None:
+        self.w = w
+        self.running: list[Any] = []
+        self.ended: list[tuple[str, str]] = []
+        self.ending: set[Any] = set()
+        supervisor: Any = w.gateway.core.supervisor
+        supervisor.start_instance = self.start
+        supervisor.stop_instance = self.stop
+        supervisor.instances = lambda: list(self.running)
+        supervisor.is_ending = self.ending.__contains__
+        self.servers = DedicatedServers(w.gateway.core, w.spawn)
+
+    def start(self, original: Any, spec: Any) -> Any:
+        server = make_server()
+        server.original, server.spec = original, spec
+        self.running.append(server)
+        return server
+
+    def stop(self, server: Any, reason: str) -> None:
+        self.running.remove(server)
+        self.ended.append((server.spec.name, reason))
+
+    def session(self, *, via: str = "socket", cwd: str = "", version: str = LEGACY) -> ClientSession:
+        view = self.w.gateway.view("srv")
+        session = self.w.gateway.open_session(
+            view, ClientIdentity(via=via, cwd=cwd), lambda frame: None, self.w.spawn
+        )
+        session.version = version
+        return session
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[Pool]:
+    async with world() as w:
+        yield Pool(w)
+
+
+@pytest.mark.parametrize(
+    ("share", "client", "state", "own"),
+    [
+        ("all", {}, ServerState.CONNECTED, False),
+        ("client", {}, ServerState.CONNECTED, True),
+        ("client", {"via": "http"}, ServerState.CONNECTED, True),
+        ("client", {"via": "http", "version": ""}, ServerState.CONNECTED, False),
+        ("client", {"version": ""}, ServerState.CONNECTED, True),
+        ("client", {}, ServerState.DISABLED, False),
+        ("root", {}, ServerState.CONNECTED, False),
+        ("root", {"cwd": "/a"}, ServerState.CONNECTED, True),
+    ],
+)
+async def test_which_clients_get_their_own_server(
+    pool: Pool, share: str, client: Json, state: ServerState, own: bool
+) -> None:
+    """Not a client whose next request may come as another, and none without a root if it counts."""
+    server = make_server(share=share)
+    server.state = state
+    session = pool.session(**client)
+    found = pool.servers.server_for(session, server)
+    assert (found is not server) is own
+    assert pool.servers.server_for(session, server) is found
+    assert pool.servers.server_for(session, found) is found, "it has none of its own"
+    assert len(pool.running) == own
+    if own:
+        assert found.spec.name == "srv~1"
+        assert found.spec.lazy
+        assert pool.servers.used_by(session) == [found]
+        assert pool.servers.users(found) == [session]
+        assert pool.servers.users(server) == []
+        assert pool.servers.used_by(pool.session()) == []
+
+
+@pytest.mark.parametrize(
+    ("share", "cwd", "seen"),
+    [("root", None, "/a"), ("root", "/b", "/b"), ("client", None, None)],
+)
+async def test_server_of_a_root_runs_there_unless_defined_otherwise(
+    pool: Pool, share: str, cwd: str | None, seen: str | None
+) -> None:
+    server = make_server(share=share, cwd=cwd)
+    assert pool.servers.server_for(pool.session(cwd="/a"), server).spec.cwd == seen  # type: ignore[attr-defined]
+
+
+async def test_remote_server_of_a_root_has_no_directory(pool: Pool) -> None:
+    server = make_server()
+    server.spec = RemoteSpec(name="srv", kind="http", url="https://a/b", share="root")
+    found = pool.servers.server_for(pool.session(cwd="/a"), server)
+    assert found.spec == attrs.evolve(server.spec, name="srv~1", lazy=True)
+
+
+async def test_clients_of_one_root_share_a_server(pool: Pool) -> None:
+    server = make_server(share="root")
+    one, two, other = (pool.session(cwd=cwd) for cwd in ("/a", "/a", "/b"))
+    first, second, third = (pool.servers.server_for(each, server) for each in (one, two, other))
+    assert first is second is not third
+    assert [each.spec.name for each in pool.running] == ["srv~1", "srv~2"]
+    assert pool.servers.users(first) == [one, two]
+
+
+async def test_ending_server_is_replaced(pool: Pool) -> None:
+    server, session = make_server(share="client"), pool.session()
+    first = pool.servers.server_for(session, server)
+    pool.ending.add(first)
+    assert pool.servers.server_for(session, server) is not first
+
+
+@pytest.mark.parametrize(
+    ("level", "modern", "set_level"), [("error", False, True), ("error", True, False), ("", False, False)]
+)
+async def test_new_server_gets_the_log_level_of_its_client(
+    pool: Pool, level: str, modern: bool, set_level: bool
+) -> None:
+    session = pool.session()
+    session.context = ClientContext(LEGACY, modern, log_level=level)
+    found = pool.servers.server_for(session, make_server(share="client"))
+    assert (found.interests.log_level == "error") is set_level
+
+
+async def test_server_of_a_client_ends_with_it(pool: Pool) -> None:
+    server, session, other = make_server(share="client"), pool.session(), pool.session()
+    pool.servers.server_for(session, server)
+    pool.servers.on_session_closed(other)
+    assert pool.ended == []
+    pool.servers.on_session_closed(session)
+    assert pool.ended == [("srv~1", "its last client left")]
+    pool.servers.on_session_closed(session)
+
+
+async def test_server_of_a_root_lingers(autojump_clock: Clock, pool: Pool) -> None:
+    """It ends a while after its last client has left, unless another has come meanwhile."""
+    server = make_server(share="root")
+    one, two, three = (pool.session(cwd="/a") for _ in range(3))
+    found = pool.servers.server_for(one, server)
+    pool.servers.server_for(two, server)
+    pool.servers.on_session_closed(one)
+    await trio.sleep(LINGER_SECONDS * 2)
+    assert pool.ended == []
+    pool.servers.on_session_closed(two)
+    await trio.sleep(LINGER_SECONDS - 1)
+    assert pool.servers.server_for(three, server) is found
+    await trio.sleep(LINGER_SECONDS)
+    assert pool.ended == []
+    pool.servers.on_session_closed(three)
+    pool.servers.on_disabled(make_server())
+    assert pool.ended == []
+    pool.servers.on_disabled(server)
+    assert pool.ended == [("srv~1", "it was disabled")]
+    await trio.sleep(LINGER_SECONDS * 2)
+    assert len(pool.ended) == 1
+    four = pool.session(cwd="/a")
+    pool.servers.server_for(four, server)
+    pool.servers.on_session_closed(four)
+    await trio.sleep(LINGER_SECONDS + 1)
+    assert pool.ended[1:] == [("srv~1", "its last client left")]
+
+
+async def test_instances_are_compared_by_identity(pool: Pool) -> None:
+    pool.servers.server_for(pool.session(), make_server(share="client"))
+    (instance,) = pool.servers._instances.values()
+    assert hash(instance)
+
+
+@pytest.mark.parametrize(
+    ("roots", "directory"),
+    [
+        ([], "/cwd"),
+        (["file:///a%20b"], "/a b"),
+        (["https://x/y", "file:///b"], "/b"),
+        (["file://"], "/cwd"),
+        (["/a"], "/cwd"),
+    ],
+)
+async def test_directory_of_a_client(pool: Pool, roots: list[str], directory: str) -> None:
+    session = pool.session(cwd="/cwd")
+    session.roots = (Raw(b"5"), *(Raw(b'{"uri":"%b"}' % root.encode()) for root in roots))
+    assert working_directory(session) == directory
