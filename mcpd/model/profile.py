@@ -17,16 +17,16 @@ class Profile:
 
     name: str = ""
     servers: tuple[str, ...] | None = None
-    """`*` and `?` allowed. None: all."""
+    """The names of the servers, with the wildcards `*` and `?`. None selects all servers."""
     include_tools: tuple[str, ...] | None = None
-    """`tool` or `tool@server`, `*` and `?` allowed. None: all."""
+    """Patterns such as `tool` or `tool@server`, with the wildcards `*` and `?`. None selects all tools."""
     exclude_tools: tuple[str, ...] = ()
     style: ClientStyle | None = None
-    """None: `settings.clientToolNames`."""
+    """The style of tool names. None selects the style set in `settings.clientToolNames`."""
 
 
 ALL_SERVERS = "*"
-"""Used instead of the name of a profile: all servers and tools."""
+"""Selects all servers and tools when it is used instead of the name of a profile."""
 
 
 def match_profile(directory: str, rules: Mapping[str, str]) -> str | None:

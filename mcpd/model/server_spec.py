@@ -19,39 +19,40 @@ Share = Literal["all", "root", "client"]
 
 @attrs.frozen(kw_only=True)
 class Timeouts:
-    """How long mcpd waits for the parts of a server's work."""
+    """The timeouts of a server in seconds."""
 
     connect: float = 30.0
-    """The handshake: from the start of the process until the server accepts requests."""
+    """The handshake, from the start of the process until the server accepts requests."""
     install: float = 300.0
     """The download by a package runner (`npx`, `uvx`, `docker run` …), before `connect` begins."""
     list: float = 15.0
     """Fetching one list with all its pages."""
     call: float = 120.0
-    """A call without a response or progress; progress restarts it."""
+    """A call that receives no response or progress. Each progress notification restarts this timeout."""
     call_max: float = 1800.0
-    """A call in total, despite progress."""
+    """The total time of a call, even if it reports progress."""
     tools: Mapping[str, float] = attrs.field(factory=dict)
-    """Tool → timeout that replaces `call`."""
+    """The timeouts of individual tools, which replace `call`."""
     probe: float = 5.0
-    """The response of a stdio server to `server/discover`; without one, it is treated as legacy."""
+    """The response of a stdio server to `server/discover`. If it does not respond, mcpd treats it as
+    legacy."""
     ping_idle: float = 30.0
-    """Silence after which a health check is sent."""
+    """The time without messages after which mcpd sends a health check."""
     ping: float = 10.0
     """The response to a health check."""
     ping_misses: int = 2
-    """Failed health checks in a row after which the server is considered wedged."""
+    """The number of failed health checks in a row after which mcpd considers the server wedged."""
     write: float = 8.0
-    """How long a server may not read its input before unsent requests fail."""
+    """The time for which a server may not read its input before unsent requests fail."""
     stop_close: float = 2.0
-    """Between closing stdin and SIGTERM."""
+    """The time between closing stdin and sending SIGTERM."""
     stop_term: float = 3.0
-    """Between SIGTERM and SIGKILL."""
+    """The time between SIGTERM and SIGKILL."""
 
 
 @attrs.frozen(kw_only=True)
 class RestartPolicy:
-    """When a server that ended is restarted: exponential backoff from `base` to `cap`, with jitter."""
+    """The restart policy of a server, which uses exponential backoff from `base` to `cap` with jitter."""
 
     base: float = 0.5
     factor: float = 2.0
@@ -61,7 +62,7 @@ class RestartPolicy:
     stable: float = 60.0
     """A connection that lasted this long resets the backoff."""
     proof: float = 10.0
-    """A successful call this long after connecting resets the backoff, too."""
+    """A successful call this long after connecting also resets the backoff."""
     intensity: int = 5
     """This many failures …"""
     period: float = 60.0
@@ -78,9 +79,9 @@ class ServerSpec:
     name: str
     enabled: bool = True
     lazy: bool = False
-    """Start on first use; until then its tools are listed from the cache."""
+    """Start the server on first use. Until then, mcpd lists its tools from the cache."""
     include_tools: tuple[str, ...] | None = None
-    """The server's own names; `*` and `?` allowed. None: all."""
+    """The original names of the tools to include, with the wildcards `*` and `?`. None includes all tools."""
     exclude_tools: tuple[str, ...] = ()
     debug: bool = False
     description: str = ""
@@ -91,13 +92,15 @@ class ServerSpec:
     max_in_flight: int = 64
     """The maximum number of concurrent requests; further requests are queued."""
     concurrency: Concurrency = "free"
-    """Which calls may overlap: `free` all, `serial` none, `writes` only those of read-only tools."""
+    """The calls that may overlap. `free` allows all, `serial` none, and `writes` only calls to read-only
+    tools."""
     share: Share = "all"
-    """Which clients share one process or session: `all`, those with the same `root`, or none (`client`)."""
+    """The clients that share a process or session, which are `all`, those with the same `root`, or none
+    (`client`)."""
     max_queued: int = 256
     """The maximum number of queued requests; further requests are refused immediately."""
     unresolved: UnresolvedDefinition | None = attrs.field(default=None, eq=False, repr=False)
-    """Set while secrets are not fetched yet; the other fields contain `${…}` until then."""
+    """The definition before its secrets are fetched. Until then, the other fields contain `${…}`."""
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -129,7 +132,7 @@ class RemoteSpec(ServerSpec):
     url: str
     headers: Mapping[str, str] = attrs.field(factory=dict)
     kind_is_explicit: bool = False
-    """Whether the definition sets `kind`. If not, it is guessed from the URL, and HTTP+SSE is tried, too."""
+    """Whether the definition sets `kind`. If not, mcpd guesses it from the URL and also tries HTTP+SSE."""
     ca_file: str | None = None
     """A PEM file with CA certificates to trust in addition to the system's."""
 
@@ -152,12 +155,12 @@ class SecretReference:
 
 @attrs.frozen
 class UnavailableSecret:
-    """Why a secret has no value, and what to do."""
+    """The reason why a secret has no value, and how to fix it."""
 
     message: str
     fix: str
     missing: bool = False
-    """The secret does not exist, so a default applies. False: it could not be read."""
+    """True if the secret does not exist, so a default applies. False if mcpd could not read it."""
 
 
 FetchedSecrets = Mapping[SecretReference, str | UnavailableSecret]
@@ -165,12 +168,12 @@ FetchedSecrets = Mapping[SecretReference, str | UnavailableSecret]
 
 @attrs.frozen
 class ResolvedDefinition:
-    """A definition with the fetched secrets inserted; complete when `unresolved` is empty."""
+    """A definition that contains the fetched secrets. It is complete if `unresolved` is empty."""
 
     spec: ServerSpec
     unresolved: tuple[SecretReference, ...]
     secrets: frozenset[str] = attrs.field(repr=False)
-    """Values to mask wherever something is shown or logged."""
+    """The values to mask in all output and logs."""
 
 
 class UnresolvedDefinition(Protocol):
@@ -214,7 +217,7 @@ def definition_parts(definition: Mapping[str, object]) -> dict[str, object]:
 
 
 def changed_parts(old: Mapping[str, object], new: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the names of the fields that differ, in the order of `new`; removed ones last."""
+    """Return the names of the fields that differ, in the order of `new`; with removed fields last."""
     before, after = definition_parts(old), definition_parts(new)
     names = [*after, *(name for name in before if name not in after)]
     return tuple(
