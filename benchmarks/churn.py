@@ -2,8 +2,8 @@
 
     python -m benchmarks.churn [SECONDS]
 
-RELIABILITY H5. Sixty seconds by default; the suite runs a few of them. Exit status 1 when afterwards a single
-call takes more than 50 ms, or 128 in flight are answered at less than 60 % of the rate of 8.
+It runs for 60 seconds unless you say otherwise. The exit status is 1 if a single call takes more than 50 ms
+afterwards, or if 128 calls in flight reach less than 60 % of the rate of 8.
 """
 
 from __future__ import annotations

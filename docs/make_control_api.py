@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import enum
 import inspect
-import re
 import sys
 import textwrap
 import types
@@ -132,9 +131,8 @@ def _meanings(kind: type) -> dict[str, str]:
 
 
 def _paragraph(text: str) -> str:
-    """Return the text on one line, without internal references."""
-    text = re.sub(r" \([A-Z]{2}\d+\)", "", " ".join(text.split())).replace("None: ", "null: ")
-    return re.sub(r"^(?:[A-Z]{2}\d+|DESIGN D\d+)\. ", "", text)
+    """Return the text on one line, with JSON's word for None."""
+    return " ".join(text.split()).replace("None: ", "null: ")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def hold_instance_lock(socket: str) -> Iterator[None]:
             os.pwrite(fd, b"%d\n" % os.getpid(), 0)
         yield
     finally:
-        # Removed while we still hold it; whoever opened it meanwhile notices and starts afresh (`_locked`).
+        # Unlinked while we still hold the lock. A process that has opened it meanwhile notices and retries.
         with suppress(OSError):
             os.unlink(path)
         os.close(fd)

@@ -37,10 +37,10 @@ def test_invalid_file_is_named_once(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
 
     def refuse(_: Caller, params: dict[str, Any]) -> object:
         problems = [
-            {"path": "/c.json:3:1", "message": "not valid JSON", "fix": "mend it"},
+            {"path": "/c.json:3:1", "message": "not valid JSON", "fix": "fix it"},
             {"path": "$", "message": "/c.json is read-only", "fix": ""},
         ]
-        words = "/c.json: not valid JSON @ /c.json:3:1 (mend it); /c.json is read-only @ $"
+        words = "/c.json: not valid JSON @ /c.json:3:1 (fix it); /c.json is read-only @ $"
         raise Fault(words, code="bad_spec", exit=2, problems=problems)
 
     daemon.answers["mcpd/reload"] = refuse
@@ -48,7 +48,7 @@ def test_invalid_file_is_named_once(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     assert ran.code == 2
     assert ran.err.splitlines() == [
         "error: /c.json is invalid",
-        "  /c.json:3:1: not valid JSON (mend it)",
+        "  /c.json:3:1: not valid JSON (fix it)",
         "  /c.json is read-only",
     ]
 

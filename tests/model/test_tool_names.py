@@ -24,7 +24,6 @@ PAIR = st.tuples(st.sampled_from(["a", "a_", "git", "x" * 60]), st.text(min_size
     ],
 )
 def test_each_style_has_its_form(style: ClientStyle, name: str) -> None:
-    """DESIGN D7."""
     assert public_names(style, [("git", "status"), ("hg", "log")])[name] == ("git", "status")
 
 
@@ -34,7 +33,7 @@ def test_plain_says_the_server_where_two_have_the_tool() -> None:
 
 
 def test_two_that_would_be_called_the_same_are_told_apart_for_good() -> None:
-    """S2: by a hash of the pair, so that whoever else comes changes nothing."""
+    """The suffix is a hash of the pair, so other servers do not change it."""
     pairs = [("a", "b__c"), ("a__b", "c")]
     names = public_names(ClientStyle.UNDERSCORES, pairs)
     assert list(names.values()) == pairs

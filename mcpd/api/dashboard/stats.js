@@ -17,7 +17,7 @@ export async function follow(fresh) {
     }
     timer = setTimeout(follow, EVERY, fresh);
   } catch {
-    // no line now: who opens it anew calls again
+    // The connection is lost; the code that reopens it calls this function again.
   } finally {
     asking = false;
   }
