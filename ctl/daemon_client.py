@@ -64,10 +64,8 @@ class DaemonClient:
         self._received = bytearray()
         self._last_id = 0
         if len(os.fsencode(path)) > MAX_SOCKET_PATH:
-            raise DaemonUnreachable(
-                f"the socket path {path} is longer than {MAX_SOCKET_PATH} bytes",
-                hint="choose a shorter one with --socket or MCPD_SOCKET",
-            )
+            message = f"the socket path {path} is longer than {MAX_SOCKET_PATH} bytes"
+            raise DaemonUnreachable(message, hint="choose a shorter one with --socket or MCPD_SOCKET")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.settimeout(CONNECT_TIMEOUT)

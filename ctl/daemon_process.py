@@ -59,10 +59,8 @@ def ensure_daemon(socket: str | os.PathLike[str]) -> None:
     if _is_listening(path):
         return
     if os.environ.get("MCPD_NO_START", "") not in ("", "0"):
-        raise DaemonUnreachable(
-            f"mcpd is not running at {path}, and MCPD_NO_START prevents starting it",
-            hint="start it with: mcpctl daemon start",
-        )
+        message = f"mcpd is not running at {path}, and MCPD_NO_START prevents starting it"
+        raise DaemonUnreachable(message, hint="start it with: mcpctl daemon start")
     with _start_lock(path):
         if _is_listening(path):
             return
@@ -178,10 +176,8 @@ def _spawn(socket: str) -> int:
                 start_new_session=True,  # so that it outlives this terminal
             )
     except OSError as error:
-        raise DaemonUnreachable(
-            f"cannot start {command[0]}: {error.strerror}",
-            hint="install mcpd in the same environment as mcpctl",
-        ) from None
+        message = f"cannot start {command[0]}: {error.strerror}"
+        raise DaemonUnreachable(message, hint="install mcpd in the same environment as mcpctl") from None
     pid = _wait_ready(process, socket)
     if pid is None:
         status = process.poll()
@@ -255,10 +251,8 @@ def stop(socket: str) -> bool:
                 with suppress(DaemonUnreachable):  # it is exiting and closed the connection first
                     client.call("mcpd/shutdown", timeout=5.0)
                 if handle >= 0 and not select.select([handle], [], [], STOP_TIMEOUT)[0]:
-                    raise CtlError(
-                        f"mcpd (pid {pid}) did not stop within {STOP_TIMEOUT:.0f} s",
-                        hint=f"kill -9 {pid} (its servers are stopped too)",
-                    )
+                    message = f"mcpd (pid {pid}) did not stop within {STOP_TIMEOUT:.0f} s"
+                    raise CtlError(message, hint=f"kill -9 {pid} (its servers are stopped too)")
             finally:
                 if handle >= 0:
                     os.close(handle)

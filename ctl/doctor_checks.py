@@ -10,7 +10,7 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ctl import login_shell, systemd_units
 from ctl.daemon_client import Json
@@ -31,20 +31,14 @@ RUNTIMES = ("node", "npx", "uvx", "python3", "docker")
 _VERSION_TIMEOUT = 10.0
 
 
-class Finding:
+class Finding(NamedTuple):
     """The result of one check, with a one-line fix for a problem."""
 
-    __slots__ = ("check", "fix", "message", "ms", "result")
-
-    def __init__(self, check: str, result: str, message: str, fix: str = "", ms: float | None = None) -> None:
-        self.check = check
-        self.result = result
-        self.message = message
-        self.fix = fix
-        self.ms = ms
-
-    def to_json(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in ("check", "result", "message", "fix", "ms")}
+    check: str
+    result: str
+    message: str
+    fix: str = ""
+    ms: float | None = None
 
 
 class DoctorReport:
@@ -78,19 +72,11 @@ def check_socket(path: str) -> Iterator[Finding]:
             fix = "set MCPD_SOCKET to a path in a directory that you own"
             yield Finding(what, FAIL, f"{location} belongs to user {found.st_uid}", fix)
         elif mode & loose:
-            yield Finding(
-                what,
-                FAIL,
-                f"{location} is accessible to other users (mode {mode:04o})",
-                shell_join(["chmod", "go-rwx", location]),
-            )
+            message = f"{location} is accessible to other users (mode {mode:04o})"
+            yield Finding(what, FAIL, message, shell_join(["chmod", "go-rwx", location]))
         elif what == "socket" and not stat.S_ISSOCK(found.st_mode):
-            yield Finding(
-                what,
-                FAIL,
-                f"{location} is not a socket",
-                f"{shell_join(['rm', location])}, then: mcpctl daemon start",
-            )
+            message = f"{location} is not a socket"
+            yield Finding(what, FAIL, message, f"{shell_join(['rm', location])}, then: mcpctl daemon start")
         else:
             yield Finding(what, OK, f"{location} (mode {mode:04o})")
 
@@ -102,12 +88,8 @@ def check_service(path: str) -> Iterator[Finding]:
         yield Finding("service", SKIP, message)
         return
     if not systemd_units.is_installed():
-        yield Finding(
-            "service",
-            WARN,
-            "mcpd is not installed as a service, so it does not start at login",
-            "mcpctl daemon install",
-        )
+        message = "mcpd is not installed as a service, so it does not start at login"
+        yield Finding("service", WARN, message, "mcpctl daemon install")
         return
     try:
         unit = systemd_units.service_properties()
@@ -116,12 +98,8 @@ def check_service(path: str) -> Iterator[Finding]:
         return
     state = f"{unit.get('ActiveState')} ({unit.get('SubState')}), {unit.get('NRestarts', '0')} restarts"
     if unit.get("ActiveState") == "failed" or unit.get("Result") not in ("success", "", None):
-        yield Finding(
-            "service",
-            FAIL,
-            f"{state}: {unit.get('Result')}",
-            "mcpctl daemon logs, then: mcpctl daemon restart",
-        )
+        message = f"{state}: {unit.get('Result')}"
+        yield Finding("service", FAIL, message, "mcpctl daemon logs, then: mcpctl daemon restart")
     elif unit.get("UnitFileState") != "enabled":
         yield Finding("service", WARN, f"{state}; does not start at login", "mcpctl daemon install")
     else:
@@ -233,12 +211,8 @@ def check_programs(needed: set[str], path: str, login: Mapping[str, str] | None)
         locations = [in_shell] if in_shell else login_shell.find_elsewhere(name)
         if locations:
             fix = f"use {locations[0]} as the command, or run mcpctl daemon install in a shell that finds it"
-            yield Finding(
-                "program",
-                FAIL,
-                f"{name} is required but not in the PATH of mcpd; found at {locations[0]}",
-                fix,
-            )
+            message = f"{name} is required but not in the PATH of mcpd; found at {locations[0]}"
+            yield Finding("program", FAIL, message, fix)
         else:
             yield Finding("program", FAIL, f"{name} is required but was not found", f"install {name}")
 

@@ -63,7 +63,7 @@ def write_bundle(file: str, report: DoctorReport, environ: Mapping[str, str]) ->
 
 def _contents(report: DoctorReport, environ: Mapping[str, str]) -> dict[str, str]:
     files: dict[str, object] = {
-        "doctor.json": [finding.to_json() for finding in report.findings],
+        "doctor.json": [finding._asdict() for finding in report.findings],
         "versions.json": _versions(environ),
     }
     files |= {f"{name}.json": answer for name, answer in report.answers.items()}

@@ -59,10 +59,8 @@ def systemctl(*words: str) -> str:
     except subprocess.TimeoutExpired:
         raise CtlError(f"systemctl --user {' '.join(words)} timed out") from None
     if done.returncode != 0:
-        raise CtlError(
-            f"systemctl --user {' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}",
-            hint="systemctl --user status mcpd",
-        )
+        message = f"systemctl --user {' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}"
+        raise CtlError(message, hint="systemctl --user status mcpd")
     return done.stdout
 
 

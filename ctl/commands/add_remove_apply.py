@@ -68,10 +68,8 @@ def add(
 ) -> int:
     """Add a server and save it in the configuration file."""
     if bool(command) == (url is not None):
-        raise UsageError(
-            "either -- COMMAND ARGS... or --url URL is required",
-            hint="mcpctl add time -- uvx mcp-server-time",
-        )
+        message = "either -- COMMAND ARGS... or --url URL is required"
+        raise UsageError(message, hint="mcpctl add time -- uvx mcp-server-time")
     if url is not None and (env or cwd):
         raise UsageError("--env and --cwd require a command and cannot be used with --url")
     if url is None and headers:
@@ -132,10 +130,8 @@ def remove(cli: CliContext, name: str, yes: bool, no_save: bool) -> int:
     """Remove a server and delete it from the configuration file."""
     if not yes:
         if not sys.stdin.isatty():
-            raise UsageError(
-                f"removing {name} needs confirmation, but stdin is not a terminal",
-                hint=f"mcpctl remove {name} --yes",
-            )
+            message = f"removing {name} needs confirmation, but stdin is not a terminal"
+            raise UsageError(message, hint=f"mcpctl remove {name} --yes")
         if not click.confirm(f"Remove {name}?", err=True):
             return 1
     return show_applied(cli, cli.call("mcpd/remove", {"server": name, "save": not no_save}))

@@ -178,10 +178,8 @@ def _save(cli: CliContext, path: Path, before: bytes | None, data: bytes, runnin
             write_atomically(copy, data, 0o600)
         except OSError:
             copy = _save_copy(path, data)
-        raise CtlError(
-            f"{path} changed on disk while you were editing; your version was saved as {copy}",
-            hint="mcpctl edit",
-        )
+        message = f"{path} changed on disk while you were editing; your version was saved as {copy}"
+        raise CtlError(message, hint="mcpctl edit")
     try:
         write_atomically(path, data)
     except OSError as error:

@@ -55,7 +55,7 @@ def doctor(cli: CliContext, shell: bool, bundle: str | None) -> int:
 
         write_bundle(bundle, report, os.environ)
     if cli.out.json:
-        found = [finding.to_json() for finding in report.findings]
+        found = [finding._asdict() for finding in report.findings]
         cli.out.json_value({"well": not failed, "findings": found, "bundle": bundle})
     else:
         cli.out.lines(_render(report.findings))

@@ -103,10 +103,8 @@ def import_(
     servers, updates, result = plan.new_servers, plan.updates, ImportResult()
     if (servers or updates) and not dry_run:
         if not yes and not can_ask:
-            raise UsageError(
-                "importing needs confirmation, but stdin is not a terminal; nothing was written",
-                hint="mcpctl import --yes, or preview with --dry-run",
-            )
+            message = "importing needs confirmation, but stdin is not a terminal; nothing was written"
+            raise UsageError(message, hint="mcpctl import --yes, or preview with --dry-run")
         cli.out.flush()
         answers: dict[str, str] = {}
         try:

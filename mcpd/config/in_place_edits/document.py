@@ -112,7 +112,8 @@ class Document:
         """Edit the text in place, or let the format's library rewrite it, and verify the result."""
         text = way(editor_for(self.kind))
         if text is None or not self._parses_to(text, wanted, key_path):
-            text = self._rewrite(wanted, key_path)
+            rewrite = {"TOML": _rewrite_toml, "YAML": _rewrite_yaml}.get(self.kind)
+            text = rewrite(self.text, wanted, key_path) if rewrite is not None else None
         if text is None or not self._parses_to(text, wanted, key_path):
             raise self._unsafe_error()
         return attrs.evolve(self, text=text, value=wanted)
@@ -123,16 +124,6 @@ class Document:
         except BadSpec:
             return False
         return isinstance(found, dict) and _without_empty(found, key_path) == _without_empty(wanted, key_path)
-
-    def _rewrite(self, wanted: dict[str, object], key_path: KeyPath) -> str | None:
-        """Let the format's library write the whole text. None if it cannot."""
-        match self.kind:
-            case "TOML":
-                return _rewrite_toml(self.text, wanted, key_path)
-            case "YAML":
-                return _rewrite_yaml(self.text, wanted, key_path)
-            case _:
-                return None
 
     def _unsafe_error(self) -> BadSpec:
         message = "mcpd cannot edit this file without risking other content, so it was not changed"

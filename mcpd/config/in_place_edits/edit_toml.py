@@ -57,7 +57,7 @@ def remove(text: str, key_path: tuple[str, ...], listed: bool, name: str) -> str
 def change(text: str, path: tuple[str, ...], value: object) -> str | None:
     """Set the boolean at `path`: on its existing line, or on a new line in its table."""
     lines = text.splitlines(keepends=True)
-    written = _scalar(value)
+    written = str(value).lower() if isinstance(value, bool) else None
     first = next((n for n, line in enumerate(lines) if _header(line) == path[:-1]), None)
     if written is None or first is None or lines[first].lstrip().startswith("[["):
         return None
@@ -83,10 +83,6 @@ def _index(text: str, key_path: tuple[str, ...], name: str) -> int:
         value = value.get(key) if isinstance(value, dict) else None
     found = value if isinstance(value, list) else []
     return next(i for i, entry in enumerate(found) if isinstance(entry, dict) and entry.get("name") == name)
-
-
-def _scalar(value: object) -> str | None:
-    return str(value).lower() if isinstance(value, bool) else None
 
 
 def _without(lines: list[str], cut: set[int]) -> str:
