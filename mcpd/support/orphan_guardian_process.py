@@ -1,4 +1,4 @@
-"""The process that kills a dead daemon's children. Run as: python -I -S orphan_guardian_process.py INSTANCE
+"""The process that kills the children of a dead daemon: `python -I -S orphan_guardian_process.py INSTANCE`.
 
 It reads lines from standard input: `+PGID` to guard a process group, `-PGID` to forget it, `.` when the
 daemon stops in order. End of file means that the daemon died. Then, and after a `.` with
