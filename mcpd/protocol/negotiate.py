@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
-from typing import Literal
+from typing import Literal, TypeGuard
 
 import attrs
 import trio
@@ -74,8 +74,10 @@ _AMBIGUOUS = (500, 501)
 """Statuses that some legacy servers send for an unexpected request."""
 
 
-def _suggests_other_era(error: HttpRefused) -> bool:
+def _suggests_other_era(error: McpdError) -> TypeGuard[HttpRefused]:
     """Return whether a healthy server might answer an unknown method like this (401, 403: NeedsAuth)."""
+    if not isinstance(error, HttpRefused):
+        return False
     return (400 <= error.status < 500 and error.status not in _TEMPORARY) or error.status in _AMBIGUOUS
 
 
@@ -102,21 +104,12 @@ class _Negotiation:
             except UpstreamRefused as error:
                 note(f"error {error.upstream_code}: {error.message}")
                 return await self._after_refusal(error, last)
-            except ProtocolViolation as error:
-                note(error.message)
-                return None
-            except LinkLost as error:
-                note(error.message)
-                if self.modern_only or self.link.has_headers:
-                    raise
-                raise ServerDiedDuringProbe from error
-            except HttpRefused as error:
-                note(error.message)
-                if not _suggests_other_era(error):
-                    raise
-                return None
             except McpdError as error:
                 note(error.message)
+                if isinstance(error, LinkLost) and not (self.modern_only or self.link.has_headers):
+                    raise ServerDiedDuringProbe from error
+                if isinstance(error, ProtocolViolation) or _suggests_other_era(error):
+                    return None
                 raise
             versions = modern.version_list(found.get("supportedVersions"))
             note(f"offers {', '.join(versions) or 'no version'}")
@@ -169,13 +162,10 @@ class _Negotiation:
                     raise NotStreamableHttp(self.notes) from error
                 raise
             return await self.handshake(offered, last=True)
-        except HttpRefused as error:
+        except McpdError as error:
             self._note("initialize", error.message, started)
             if _suggests_other_era(error) and self.link.last_http_status.startswith("HTTP "):
                 raise NotStreamableHttp(self.notes, error.status) from error
-            raise
-        except McpdError as error:
-            self._note("initialize", error.message, started)
             raise
         self._note("initialize", f"agreed on {upstream.version}", started)
         return upstream

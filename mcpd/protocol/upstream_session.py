@@ -210,18 +210,11 @@ def declared_capabilities(body: Mapping[str, object]) -> Mapping[str, object]:
     return declared if isinstance(declared, Mapping) else {}
 
 
-_LIST_CHANGED = {
-    "notifications/tools/list_changed": "tools",
-    "notifications/resources/list_changed": "resources",
-    "notifications/prompts/list_changed": "prompts",
-}
-
-
+_LIST_CHANGED = {f"notifications/{feature}/list_changed": feature for feature in FEATURES}
 _UPDATED = "notifications/resources/updated"
 _FORWARDED = frozenset(
     {
         "notifications/message",
-        _UPDATED,
         "notifications/elicitation/complete",
         "notifications/tasks",
         "notifications/tasks/status",

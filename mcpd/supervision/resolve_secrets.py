@@ -69,10 +69,9 @@ async def _resolve_reference(
     with trio.move_on_after(SECRET_TIMEOUT):
         if reference.kind == "cmd":
             return await _run_command(reference.arguments, context)
-        look = partial(fetch_secret, reference, context.environ)
-        return await trio.to_thread.run_sync(
-            look, abandon_on_cancel=True
-        )  # a dead network file system never answers
+        fetch = partial(fetch_secret, reference, context.environ)
+        # A dead network file system never answers, so the thread may be abandoned.
+        return await trio.to_thread.run_sync(fetch, abandon_on_cancel=True)
     what = "the command" if reference.kind == "cmd" else "the file"
     message = (
         f"{what} {shorten(reference.arguments[0], 80)} did not return a secret within {SECRET_TIMEOUT:g} s"
@@ -98,8 +97,7 @@ async def _run_command(argv: tuple[str, ...], context: SupervisorContext) -> str
     context.secret_command_pids.add(process.pid)
     assert process.stdout is not None
     assert process.stderr is not None
-    stdout = bytearray()
-    stderr = bytearray()
+    stdout, stderr = bytearray(), bytearray()
     try:
         async with process.stdout, process.stderr, trio.open_nursery() as nursery:
             nursery.start_soon(_read_up_to, process.stderr, stderr, _MAX_STDERR)

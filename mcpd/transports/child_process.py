@@ -121,8 +121,6 @@ class Child:
         self._process = process
         self.pid = process.pid
         self.mark = mark
-        self.stopping = False
-        """Whether mcpd is ending it."""
         self.stdin = _fileno(process.stdin)
         self.stdout = _fileno(process.stdout)
         self._stderr = _fileno(process.stderr)
@@ -185,7 +183,6 @@ class Child:
 
         Takes little more than `after_close + after_term` seconds, and less if all processes exit earlier.
         """
-        self.stopping = self.stopping or self.returncode is None
         assert self._process.stdin is not None
         await self._process.stdin.aclose()
         with trio.move_on_after(after_close) as waiting:

@@ -1,34 +1,12 @@
 """Requests that get no usable response: what they fail with, and whether they may have run.
 
-When a connection is lost with calls in flight, `errors_on_loss` decides about each of them. No request is
-repeated automatically unless it certainly did not run.
+No request is repeated automatically unless it certainly did not run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-
-from mcpd.model.errors import CallTimeout, LinkLost, McpdError, ProtocolViolation
+from mcpd.model.errors import CallTimeout, LinkLost, ProtocolViolation
 from mcpd.transports.outgoing_request import Exchange
-
-
-def errors_on_loss(
-    server: str,
-    error: McpdError,
-    reason: str,
-    open_requests: Collection[Exchange],
-    unsent: Collection[Exchange],
-) -> Iterator[tuple[Exchange, McpdError]]:
-    """Yield the error for each open request of a channel that ended with `error`.
-
-    A request that was not completely sent (`unsent`) did not run. Any other may have run.
-    """
-    for exchange in open_requests:
-        may_have_run = exchange not in unsent
-        if may_have_run or isinstance(error, LinkLost):
-            yield exchange, connection_lost(server, exchange, reason, may_have_run=may_have_run)
-        else:  # why nothing could be sent at all, such as a refused login, says more
-            yield exchange, error
 
 
 def connection_lost(server: str, exchange: Exchange, reason: str, *, may_have_run: bool) -> LinkLost:

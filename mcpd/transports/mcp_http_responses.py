@@ -105,7 +105,8 @@ async def read_events(
                 for event in decoder.feed(part):
                     heard.record(event)
                     take(event)
-            heard.keeps_alive = heard.keeps_alive or _has_comment(part)
+            if part.startswith(b":") or b"\n:" in part or b"\r:" in part:
+                heard.keeps_alive = True  # a comment line, which servers send as keep-alive
             if heard.keeps_alive:
                 silence.deadline = trio.current_time() + SILENCE
 
@@ -116,11 +117,6 @@ async def read_events(
     if silence.cancelled_caught:
         return f"its event stream was silent for {SILENCE:g} s"
     return "its event stream ended"
-
-
-def _has_comment(part: bytes) -> bool:
-    """Return whether the data contains a comment line, which servers send as keep-alive."""
-    return part.startswith(b":") or b"\n:" in part or b"\r:" in part
 
 
 _MAX_RESUMES = 5

@@ -21,7 +21,7 @@ from mcpd.model.server_spec import ServerSpec
 from mcpd.model.text import shorten
 from mcpd.support.outbox import batch
 from mcpd.transports.base import Dialect, Inbound, NullInbound
-from mcpd.transports.lost_requests import errors_on_loss, protocol_violation, timed_out
+from mcpd.transports.lost_requests import connection_lost, protocol_violation, timed_out
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.transports.tool_call_stats import CallStats
 from mcpd.wire import message as wire
@@ -363,10 +363,14 @@ class RequestMultiplexer:
         unsent = {*self._unsent_requests(), *queued}
         requests = [*self._pending.values(), *self._long_lived.values(), *queued]
         self._pending, self._long_lived = {}, {}
-        errors = list(errors_on_loss(self.name, error, reason, requests, unsent))
         with _batch:
-            for exchange, its_error in errors:
-                self._fail_lost(exchange, its_error)
+            for exchange in requests:
+                may_have_run = exchange not in unsent  # half a request does not run
+                if may_have_run or isinstance(error, LinkLost):
+                    lost = connection_lost(self.name, exchange, reason, may_have_run=may_have_run)
+                    self._fail_lost(exchange, lost)
+                else:  # why nothing could be sent at all, such as a refused login, says more
+                    self._fail_lost(exchange, error)
 
     # ── watching the clock ──────────────────────────────────────────────────────────────────────
 

@@ -50,7 +50,6 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
 
     @property
     def description(self) -> str:
-        """For messages."""
         return self.label or self.method
 
     def answered(self, message: Message) -> None:

@@ -190,17 +190,23 @@ class HttpChannel(RequestMultiplexer):
             del self._posts[key]
 
     async def _run_request(
-        self,
-        post: _Post,
-        headers: Mapping[str, str] | None = None,
-        response: httpx.Response | None = None,
+        self, post: _Post, headers: Mapping[str, str] | None = None, response: httpx.Response | None = None
     ) -> None:
         """Carry a request to its response, starting with `response` if it has arrived."""
         exchange, key = post.exchange, post.exchange.key
         post.was_sent = True
         with post.scope:
             try:
-                await self._send_and_receive(exchange, post.frame, headers, response)
+                content = post.frame.rstrip()
+                if response is None or headers is None:
+                    headers = self._headers(exchange.method, post.frame)
+                    response = await self._endpoint.send("POST", headers, content)
+                else:
+                    response = await self._endpoint.follow_redirects(response, "POST", headers, content)
+                try:
+                    await self._handle_response(exchange, response)
+                finally:
+                    await bodies.close(response)
             except httpx.TransportError as error:
                 self._handle_transport_error(exchange, error)
             except (BodyTooLarge, EventTooLong):
@@ -212,23 +218,6 @@ class HttpChannel(RequestMultiplexer):
                 self._fail_if_pending(exchange, error)
         if self._posts.get(key) is post:
             del self._posts[key]
-
-    async def _send_and_receive(
-        self,
-        exchange: Exchange,
-        frame: bytes,
-        headers: Mapping[str, str] | None,
-        response: httpx.Response | None,
-    ) -> None:
-        content = frame.rstrip()
-        if response is None or headers is None:
-            response = await self._endpoint.send("POST", self._headers(exchange.method, frame), content)
-        else:
-            response = await self._endpoint.follow_redirects(response, "POST", headers, content)
-        try:
-            await self._handle_response(exchange, response)
-        finally:
-            await bodies.close(response)
 
     async def _handle_response(self, exchange: Exchange, response: httpx.Response) -> None:
         kind = bodies.content_type(response)
