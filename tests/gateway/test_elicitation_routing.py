@@ -14,6 +14,7 @@ from msgspec import Raw
 
 from mcpd.gateway.elicitation_routing import (
     AMBIGUITY_TIMEOUT,
+    ANSWER_TIMEOUT,
     MAX_OPEN_REQUESTS,
     ServerRequest,
     ambiguous_with,
@@ -420,3 +421,25 @@ async def test_cancelled_request_is_settled_and_withdrawn(w: World) -> None:
     assert request.is_settled
     assert user.questions == []
     assert calls_of(user)[0].open_questions == 0
+
+
+async def test_deadlines_of_a_call_rest_until_all_its_questions_are_answered(
+    mock_clock: Clock, w: World
+) -> None:
+    user = w.user("legacy")
+    user.call()
+    user.call()
+    calls = calls_of(user)
+    began = trio.current_time()
+
+    def remaining() -> list[float]:
+        return [call.deadline - began for call in calls]
+
+    assert remaining() == [120, 120]
+    for _ in range(2):
+        ask(w, message=f"{user.tag}: x", requestedSchema={})
+    assert remaining() == [ANSWER_TIMEOUT] * 2
+    user.answer()
+    assert remaining() == [ANSWER_TIMEOUT] * 2
+    user.answer()
+    assert remaining() == [120, 120]
