@@ -1,4 +1,5 @@
-"""A server inside the test: scripted lives over real pipes, so that a mock clock can rule everything."""
+"""An in-process MCP server that follows a script over real pipes, so that a mock clock controls all
+timing."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ Json = dict[str, Any]
 
 @attrs.frozen(kw_only=True)
 class Life:
-    """One life of the server, from its spawn on."""
+    """One run of the server process, starting at its spawn."""
 
     lasts: float = math.inf
     """Seconds from the handshake on; then it exits. 0: it does not even answer that."""
@@ -92,7 +93,7 @@ class FakeTransport:
 
 @attrs.define(eq=False)
 class Script:
-    """Which life comes when; the last one repeats. An exception stands for a start that fails."""
+    """The lives of a server in order; the last one repeats. An exception is a start that fails."""
 
     lives: list[Life | Exception]
     starts: list[float] = attrs.field(factory=list)
@@ -107,7 +108,7 @@ class Script:
 
     @asynccontextmanager
     async def open(self, spec: StdioSpec, launch: Launch, **_: object) -> AsyncIterator[FakeTransport]:
-        """In place of `open_stdio`."""
+        """Replace `open_stdio`."""
         self.starts.append(trio.current_time())
         self.marks.append(launch.env["MCPD_INSTANCE"])
         life = self.lives[min(len(self.starts), len(self.lives)) - 1]
@@ -134,7 +135,7 @@ class Script:
                 os.write(says, json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 
         def end() -> None:
-            """The reader sees the end of the pipe; its number stays the opener's to close."""
+            """End the output; the opener closes the pipe's descriptor."""
             says_open.clear()
             child.returncode = life.status
             nowhere = os.open("/dev/null", os.O_WRONLY)
@@ -229,7 +230,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 @attrs.define(eq=False)
 class World:
-    """One managed server, its script, and what it announced when."""
+    """A managed server, its script, and the status events it announced with their times."""
 
     server: ManagedServer
     script: Script
@@ -241,7 +242,7 @@ class World:
 
     @property
     def pauses(self) -> list[float]:
-        """Seconds between two starts each."""
+        """The seconds between consecutive starts."""
         return [
             round(later - earlier, 6) for earlier, later in zip(self.starts, self.starts[1:], strict=False)
         ]
@@ -250,9 +251,9 @@ class World:
         return [event.status.status.value for _, event in self.events if event.status is not None]
 
     async def wait(self, is_so: Callable[[ServerStatus], bool]) -> ServerStatus:
-        """Until the status satisfies `is_so`, looked at ten times a (virtual) second."""
+        """Wait until the status satisfies `is_so`. Polls ten times a (virtual) second."""
         with trio.fail_after(100_000):
-            while not is_so(self.server.status()):  # noqa: ASYNC110 - the status is of many parts
+            while not is_so(self.server.status()):  # noqa: ASYNC110 - no single event covers the whole status
                 await trio.sleep(0.1)
         return self.server.status()
 
@@ -276,7 +277,7 @@ def surroundings(home: Path, announce: Callable[[Event], None], chance: float = 
 
 @contextmanager
 def scripted(scripts: dict[str, Script]) -> Iterator[None]:
-    """Every server of these names is played by its script instead of a process."""
+    """Replace the processes of the named servers by their scripts."""
 
     def open_(spec: StdioSpec, launch: Launch, **more: object) -> Any:
         return scripts[spec.name].open(spec, launch, **more)
@@ -289,7 +290,7 @@ def scripted(scripts: dict[str, Script]) -> Iterator[None]:
 async def living(
     home: Path, *lives: Life | Exception, chance: float = 0.5, **definition: Any
 ) -> AsyncIterator[World]:
-    """Run a server with these lives, until the block is left."""
+    """Run a server with these lives until the block ends."""
     events: list[tuple[float, Event]] = []
     around = surroundings(home, lambda event: events.append((trio.current_time(), event)), chance)
     script = Script(list(lives) or [Life()])

@@ -1,4 +1,4 @@
-"""What a changed file does to the set in force, without a daemon."""
+"""How a changed configuration file affects the active set of servers, tested without a daemon."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.supervision.peer import surroundings
 
 
 class Home:
-    """The default configuration of a user, and what is in force."""
+    """A user's default configuration and the active set."""
 
     def __init__(self, path: Path) -> None:
         self.directory = path / "config" / "mcpd"
@@ -47,7 +47,7 @@ def home(tmp_path: Path) -> Home:
 
 
 async def test_configuration_file_may_appear_later(home: Home) -> None:
-    """And in any of the formats: all their places are looked at."""
+    """The file may have any format: all default paths are watched."""
     configuration = home.begin()
     assert configuration.watch_enabled.value
     assert home.directory / "config.yaml" in configuration.candidate_paths()
@@ -57,7 +57,7 @@ async def test_configuration_file_may_appear_later(home: Home) -> None:
 
 
 async def test_deleted_default_file_is_reported_and_servers_keep_running(home: Home) -> None:
-    """Without a file there are no servers, and that is for a person to say: by `reload`."""
+    """Only a `reload` applies the deletion."""
     home.write("a")
     configuration = home.begin()
     home.file.unlink()
@@ -69,7 +69,7 @@ async def test_deleted_default_file_is_reported_and_servers_keep_running(home: H
 
 
 async def test_second_default_file_is_refused_until_deleted(home: Home) -> None:
-    """Told once, however often it is looked at; nothing is applied anew when it is over."""
+    """The conflict is reported once, and nothing is reapplied when it ends."""
     home.write("a")
     configuration = home.begin()
     generation, other = home.supervisor.generation, home.directory / "config.toml"
@@ -85,7 +85,7 @@ async def test_second_default_file_is_refused_until_deleted(home: Home) -> None:
 
 
 async def test_setting_can_turn_off_file_watching(home: Home) -> None:
-    """And one from a variable never is."""
+    """A configuration from an environment variable is never watched."""
     home.write("a")
     configuration = home.begin()
     home.write("a", watch=False)
@@ -102,10 +102,10 @@ async def test_setting_can_turn_off_file_watching(home: Home) -> None:
         ({"work/x": "work"}, '$.settings.profileByDirectory["work/x"]', "begin it with / or ~/"),
     ],
 )
-async def test_a_rule_for_directories_names_a_profile_and_a_whole_path(
+async def test_invalid_directory_rule_is_refused(
     home: Home, rules: dict[str, str], place: str, fix: str
 ) -> None:
-    """A rule that can never hold would show more than was meant."""
+    """A rule that never matches would expose more servers than intended."""
     home.write("a", profiles={"work": {"servers": []}}, profileByDirectory=rules)
     with pytest.raises(BadSpec) as refused:
         load(None, home.environ)

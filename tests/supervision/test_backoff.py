@@ -1,4 +1,4 @@
-"""The arithmetic of pauses, with a seeded chance and a clock of our own."""
+"""Backoff arithmetic, with a seeded random generator and a controlled clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ POLICY = RestartPolicy(intensity=1_000_000)
 
 
 def test_backoff_is_full_jitter_below_a_ceiling_that_doubles_up_to_the_cap() -> None:
-    """Full jitter: 0.5, 1, 2 … 60 s, the mean half of it, and nothing between two starts under 0.25 s."""
+    """The ceiling is 0.5, 1, 2, ... 60 s; the mean delay is half of it, and starts are at least 0.25 s
+    apart."""
     dice = random.Random(20261121)
     for tries, ceiling in enumerate([0.5, 1, 2, 4, 8, 16, 32, 60, 60], start=1):
         drawn = []
@@ -28,20 +29,20 @@ def test_backoff_is_full_jitter_below_a_ceiling_that_doubles_up_to_the_cap() -> 
 
 
 def test_backoff_does_not_overflow_after_thousands_of_failures() -> None:
-    """2.0 ** 5000 would."""
+    """`2.0 ** 5000` would overflow."""
     backoff = Backoff(POLICY, lambda: 1.0)
     assert [backoff.record_end(0.0).seconds for _ in range(5000)][-1] == POLICY.cap
 
 
 def test_five_failures_within_a_minute_are_a_crash_loop() -> None:
-    """Four in a minute are none, whatever came before."""
+    """Four failures within a minute are not, regardless of earlier failures."""
     quick, slow = Backoff(RestartPolicy(), lambda: 0.5), Backoff(RestartPolicy(), lambda: 0.5)
     assert [quick.record_end(at).crash_loop for at in (0, 14, 28, 42, 56)] == [False] * 4 + [True]
     assert not any(slow.record_end(at).crash_loop for at in range(0, 1500, 15))
 
 
 def test_crash_loop_retries_every_five_minutes_with_jitter() -> None:
-    """So that a machine full of crash loops is not probed in step."""
+    """Jitter keeps servers in crash loops from being retried simultaneously."""
     backoff, drawn = Backoff(RestartPolicy(), random.Random(20261121).random), []
     for number in range(2005):
         pause = backoff.record_end(number * 300.0 if number > 5 else 0.0)
@@ -54,7 +55,7 @@ def test_crash_loop_retries_every_five_minutes_with_jitter() -> None:
 
 
 def test_reset_clears_the_backoff() -> None:
-    """The crash loop too."""
+    """A reset ends a crash loop as well."""
     backoff = Backoff(RestartPolicy(), lambda: 0.999)
     for _ in range(10):
         backoff.record_end(0.0)

@@ -1,4 +1,4 @@
-"""The lists of a server that may say anything: what is usable is kept, and no list is endless."""
+"""Lists from an unreliable server: usable entries are kept, and every list is bounded."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def names(catalog: Catalog) -> list[str]:
 
 
 async def test_all_pages_are_fetched_in_order_and_entries_keep_their_bytes() -> None:
-    """An empty string is a cursor like any other."""
+    """An empty string is a valid cursor."""
     raw = b'{"inputSchema" :{}, "name":"\\u0065cho","n":1E+400}'
     pages = {
         None: b'{"tools":[%b],"nextCursor":""}' % raw,
@@ -114,7 +114,7 @@ BROKEN = UpstreamRefused("it: database is gone", server="it", upstream_code=-326
 @pytest.mark.parametrize(
     ("answer", "warned"),
     [
-        (NO_METHOD, False),  # how optional lists say that there is nothing
+        (NO_METHOD, False),  # the usual response for an unsupported optional list
         (BROKEN, True),
         (b"[]", True),
         (b'{"tools":{}}', True),
@@ -124,7 +124,7 @@ BROKEN = UpstreamRefused("it: database is gone", server="it", upstream_code=-326
     ],
 )
 async def test_failed_list_is_empty_and_does_not_fail_the_server(answer: object, warned: bool) -> None:
-    """It adds one warning at most, and the other lists are fetched."""
+    """It adds at most one warning, and the other lists are still fetched."""
     upstream = FakeUpstream(
         tools_list=lambda cursor: answer, prompts_list=lambda cursor: {"prompts": [{"name": "hi"}]}
     )
@@ -135,13 +135,13 @@ async def test_failed_list_is_empty_and_does_not_fail_the_server(answer: object,
 
 
 async def test_lost_connection_is_not_an_empty_list() -> None:
-    """The connection is over, which is for others to handle."""
+    """The error is raised to the caller."""
     with pytest.raises(LinkLost):
         await fetched(FakeUpstream(tools_list=lambda cursor: LinkLost("it: gone", server="it")))
 
 
 async def test_each_list_has_its_own_timeout(autojump_clock: MockClock) -> None:
-    """All its pages together."""
+    """The timeout covers all pages of the list."""
     began = trio.current_time()
     slow = FakeUpstream(tools_list=lambda cursor: 4.0)
 
@@ -157,7 +157,7 @@ async def test_each_list_has_its_own_timeout(autojump_clock: MockClock) -> None:
 
 
 async def test_only_the_lists_that_changed_are_fetched_again() -> None:
-    """The others stay as they were."""
+    """The other lists are unchanged."""
     old = Catalog(prompts=(Item("hi", b'{"name":"hi"}'),), dropped_tools=2)
     upstream = FakeUpstream(
         tools_list=lambda cursor: {"tools": [TOOL]}, prompts_list=lambda cursor: {"prompts": []}
@@ -169,7 +169,7 @@ async def test_only_the_lists_that_changed_are_fetched_again() -> None:
 
 
 async def test_filters_of_the_definition_hide_tools() -> None:
-    """`include` first, then `exclude`; patterns as in file names."""
+    """`include` applies before `exclude`; both are file name patterns."""
     tools: list[object] = [
         {"name": name, "inputSchema": {}} for name in ("read_file", "read_dir", "write_file")
     ]

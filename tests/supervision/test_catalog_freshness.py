@@ -1,4 +1,4 @@
-"""When a server's lists are fetched again: when it says so, and on the next use after they have expired."""
+"""Lists are fetched again after a change notification, or on the next use after they expire."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fetches(world: World) -> int:
 
 
 async def test_expired_list_is_fetched_again_when_used(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """Not before, and not for nobody: a time to live is no interval for asking."""
+    """A list is not fetched before its TTL expires, nor while it is unused."""
     names = ["echo"]
     async with living(tmp_path, Life(modern=True, lists=lambda: names, hints=MINUTE)) as world:
         await world.wait_connected()
@@ -56,17 +56,17 @@ async def test_expired_list_is_fetched_again_when_used(autojump_clock: MockClock
     ("life", "expires"),
     [
         (Life(modern=True, hints={"ttlMs": 0, "cacheScope": "private"}), True),
-        (Life(modern=True), True),  # no hint: good for now only
+        (Life(modern=True), True),  # no TTL hint: expires immediately
         (Life(modern=True, hints={"ttlMs": 10**308, "cacheScope": "private"}), False),
-        (Life(modern=True, hints={"ttlMs": 10**320, "cacheScope": "private"}), True),  # that is no number
-        (Life(modern=True, hints={"ttlMs": 0}, capabilities=TELLS), False),  # it tells when it changes
-        (Life(hints={"ttlMs": 0}), False),  # older revisions have no such thing
+        (Life(modern=True, hints={"ttlMs": 10**320, "cacheScope": "private"}), True),  # exceeds a float
+        (Life(modern=True, hints={"ttlMs": 0}, capabilities=TELLS), False),  # sends notifications
+        (Life(hints={"ttlMs": 0}), False),  # older revisions have no cache hints
     ],
 )
 async def test_list_expiry_depends_on_hints_and_notifications(
     autojump_clock: MockClock, tmp_path: Path, life: Life, expires: bool
 ) -> None:
-    """What changes without a word has to be looked up; what is told is known."""
+    """Lists without change notifications expire."""
     async with living(tmp_path, life) as world:
         await world.wait_connected()
         for _ in range(3):
@@ -77,13 +77,13 @@ async def test_list_expiry_depends_on_hints_and_notifications(
 
 
 async def test_list_that_cannot_be_refreshed_is_kept(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """Old is better than none; and nobody waits longer than a list may take."""
+    """The old list is used, and callers wait at most for the list timeout."""
     life = Life(modern=True, hints=MINUTE, deaf_after=60, deaf_until=1000)
     async with living(tmp_path, life, timeouts=lists_within(4)) as world:
         await world.wait_connected()
         await trio.sleep(62)
         assert world.server.upstream is not None
-        call = AwaitedExchange()  # it is busy with that, not dead
+        call = AwaitedExchange()  # the server is busy, not dead
         call.idle_timeout = call.total_timeout = 5000
         world.server.upstream.submit(call, "tools/call", b'{"name":"echo"}')
         began = trio.current_time()
@@ -102,7 +102,7 @@ def lists_within(seconds: float) -> Any:
 async def test_refresh_does_not_wait_for_a_closed_connection(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """What is known is used; the next connection brings new lists anyway."""
+    """The cached list is used; the next connection fetches new lists."""
     life = Life(modern=True, hints=MINUTE, deaf_after=61, lasts=63)
     async with living(tmp_path, life, Life(lists=lambda: ["new"])) as world:
         await world.wait_connected()
@@ -115,7 +115,8 @@ async def test_refresh_does_not_wait_for_a_closed_connection(
 async def test_cache_hints_of_all_pages_and_lists_are_combined(
     autojump_clock: MockClock,
 ) -> None:
-    """The shortest life; private where any of them is. Other features keep theirs."""
+    """The shortest TTL applies, and one private part makes the whole private. Other features keep their
+    hints."""
     pages: dict[str | None, Any] = {
         None: {"tools": [TOOL], "nextCursor": "2", **MINUTE},
         "2": {"tools": [], "ttlMs": 20_000, "cacheScope": "public"},
@@ -140,17 +141,17 @@ async def test_cache_hints_of_all_pages_and_lists_are_combined(
     assert later.hints["resources"] == catalog.hints["resources"]
     assert lists.load_catalog(lists.dump_catalog(catalog), SPEC) == Catalog(
         tools=catalog.tools, fetched_at=catalog.fetched_at
-    )  # another process counts from another moment
+    )  # monotonic clocks of two processes are not comparable
 
 
-# ── headers that a tool wants ───────────────────────────────────────────────────────────────────
+# ── headers required by a tool ──────────────────────────────────────────────────────────────────
 
 MIRRORED = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
 CALL = b'{"name":"echo","arguments":{"region":"eu","_meta":1},"_meta":{"vendor":"x"}}'
 
 
 async def mirroring(request: Request) -> None:
-    """A server that has come to route by an argument: what does not repeat it in a header is refused."""
+    """Refuse calls that do not repeat a newly annotated argument in a header."""
     if request.headers.get("mcp-param-region") != "eu":
         await request.error(-32020, 400)
     else:
@@ -164,7 +165,7 @@ def call(world: Any) -> AwaitedExchange:
 
 
 async def test_call_refused_for_its_headers_is_retried_with_the_right_ones(tmp_path: Path) -> None:
-    """It was not carried out; the list tells what is wanted now. Another request, the same call."""
+    """A refused call did not run. The list is fetched again and the same call is sent as a new request."""
     script = ModernScript(on={"tools/call": mirroring})
     async with fake_http(script) as server, living_remotely(tmp_path, server.url) as world:
         await world.wait(ServerState.CONNECTED)
@@ -177,7 +178,7 @@ async def test_call_refused_for_its_headers_is_retried_with_the_right_ones(tmp_p
         requests = server.of("tools/call")
         assert len(requests) == 6
         assert len({request.message["id"] for request in requests}) == 6
-        assert len(server.of("tools/list")) <= 4  # at most one for each, and the first
+        assert len(server.of("tools/list")) <= 4  # at most one per call, and the initial fetch
         for request in requests:
             params = request.message["params"]
             meta = params.pop("_meta")
@@ -190,7 +191,7 @@ async def test_call_refused_for_its_headers_is_retried_with_the_right_ones(tmp_p
 
 @pytest.mark.parametrize("status", [200, 400])
 async def test_call_is_retried_once_at_most(tmp_path: Path, status: int) -> None:
-    """The second refusal is the answer; and other errors are the answer at once."""
+    """A second refusal is returned to the caller; other errors are returned immediately."""
 
     async def refuse(code: int, request: Request) -> None:
         await request.error(code, status)
@@ -206,7 +207,6 @@ async def test_call_is_retried_once_at_most(tmp_path: Path, status: int) -> None
 
 
 async def test_call_cancelled_during_the_refresh_is_not_retried(tmp_path: Path) -> None:
-    """Nobody would take the answer."""
     listing, go_on = trio.Event(), trio.Event()
 
     async def slow(request: Request) -> None:
@@ -226,6 +226,6 @@ async def test_call_cancelled_during_the_refresh_is_not_retried(tmp_path: Path) 
             upstream.link.cancel(left, "nobody waits")
             go_on.set()
             answer = await stays.wait_response()
-        assert json.loads(bytes(answer.error))["code"] == -32020  # the list says nothing new
+        assert json.loads(bytes(answer.error))["code"] == -32020  # the list is unchanged
         assert not left.done.is_set()
         assert len(server.of("tools/call")) == 3

@@ -1,4 +1,4 @@
-"""The journal: what is written down, what is not, and what a crash or a full disk does to it."""
+"""The event history: which events are recorded, and how it survives a crash or a full disk."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def saved(of: EventHistory) -> None:
 
 
 async def test_events_survive_a_restart(tmp_path: Path) -> None:
-    """State, cause, by whom: the questions of the morning after."""
+    """Each event keeps its state, its cause and who requested it."""
     first = opened(tmp_path)
     first.record(status_event(ServerState.CONNECTED))
     first.record(status_event(ServerState.DISABLED, "it was switched off", by="mcpctl (pid 7)"))
@@ -57,7 +57,7 @@ async def test_events_survive_a_restart(tmp_path: Path) -> None:
 
 
 async def test_recorded_failure_has_evidence_and_no_secrets(tmp_path: Path) -> None:
-    """The message is masked by value."""
+    """Secret values in the message are masked."""
     it = opened(tmp_path)
     it.record(status_event(ServerState.FAILED, "retrying", error="token hunter2 is wrong"))
     (entry,) = it.history("it", 10).entries
@@ -67,7 +67,7 @@ async def test_recorded_failure_has_evidence_and_no_secrets(tmp_path: Path) -> N
 
 
 def test_repeated_events_are_recorded_less_and_less_often(tmp_path: Path) -> None:
-    """A crash loop of a year must not push out the evening on which it began."""
+    """A long crash loop must not displace the events of its beginning."""
     it = opened(tmp_path)
     for _ in range(1000):
         it.record(status_event(ServerState.PENDING, "connecting"))
@@ -79,7 +79,7 @@ def test_repeated_events_are_recorded_less_and_less_often(tmp_path: Path) -> Non
 
 
 def test_new_evidence_for_the_same_state_is_not_recorded(tmp_path: Path) -> None:
-    """Status is announced more often than it changes."""
+    """The status is announced more often than the state changes."""
     it = opened(tmp_path)
     for _ in range(3):
         it.record(status_event(ServerState.CONNECTED))
@@ -88,7 +88,7 @@ def test_new_evidence_for_the_same_state_is_not_recorded(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("cut", [1, 20, 60])
 async def test_truncated_line_loses_only_that_line(tmp_path: Path, cut: int) -> None:
-    """And the next one begins on a line of its own."""
+    """The next event starts on a new line."""
     it = opened(tmp_path)
     it.record(status_event(ServerState.CONNECTED, "first"))
     it.record(status_event(ServerState.FAILED, error="second"))
@@ -105,14 +105,14 @@ async def test_truncated_line_loses_only_that_line(tmp_path: Path, cut: int) -> 
 
 
 def test_invalid_lines_are_skipped(tmp_path: Path) -> None:
-    """Whoever edited it, or a newer mcpd with more to say."""
+    """A user may have edited the file, or a newer mcpd may have written it."""
     good = b'{"at":"%b","what":"daemon","message":"mcpd starts","news":1}\n' % AT.encode()
     (tmp_path / "history.jsonl").write_bytes(b"\x00\xff\n{}\n[]\n" + b"[" * 100_000 + b"\n" + good)
     assert told(opened(tmp_path), None) == ["daemon: mcpd starts"]
 
 
 def test_event_history_is_bounded_on_disk(tmp_path: Path) -> None:
-    """Two files, whatever happens."""
+    """There are never more than two files."""
     path = tmp_path / "history.jsonl"
     for number in range(100):
         append_lines(path, b"x" * 99 + b"\n", max_size=1000)
@@ -122,7 +122,7 @@ def test_event_history_is_bounded_on_disk(tmp_path: Path) -> None:
 
 
 async def test_event_history_is_bounded_in_memory(tmp_path: Path) -> None:
-    """For each server, and in the number of servers."""
+    """The number of events per server and the number of servers are limited."""
     it = opened(tmp_path)
     for number in range(3000):
         it.record(Event(kind=EventKind.TOOLS, at=AT, server=f"s{number % 1500}", message="+1: +a"))
@@ -154,7 +154,7 @@ async def test_full_disk_loses_only_the_unsaved_events(
 async def test_state_changes_of_a_server_are_recorded(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """With the events as the server announces them: connected, ended and why, connected again."""
+    """The server connects, disconnects with a reason, and reconnects."""
     it = opened(tmp_path)
     async with living(tmp_path, Life(lasts=5), Life(), era="legacy") as world:
         await world.wait(lambda status: status.restarts == 1)

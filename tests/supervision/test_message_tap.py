@@ -1,4 +1,4 @@
-"""Looking at the wire: what is shown, what is hidden, and that it stays bounded."""
+"""The message tap: which messages it shows, what it masks, and its limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.supervision.peer import Life, living
 
 
 class Link:
-    """As much of a channel as a tap knows."""
+    """The part of a channel that a tap uses."""
 
     tap: Any = None
 
@@ -44,7 +44,7 @@ def request(number: int, method: str, **params: object) -> bytes:
 
 
 async def test_nothing_is_called_without_a_tap() -> None:
-    """The link has no tap at all: the message path pays one comparison."""
+    """Without a tap, a message costs one comparison."""
     taps, link = tapping()
     assert link.tap is None
     with taps.open_tap((), 1000):
@@ -53,7 +53,7 @@ async def test_nothing_is_called_without_a_tap() -> None:
 
 
 async def test_tap_shows_messages_unchanged_with_their_method() -> None:
-    """An answer carries the method of its question: no matching of ids by eye."""
+    """A response is shown with the method of its request."""
     taps, link = tapping()
     with taps.open_tap((), 1000) as frames:
         link.tap("→", request(1, "tools/call", name="echo"))
@@ -67,7 +67,7 @@ async def test_tap_shows_messages_unchanged_with_their_method() -> None:
 
 
 async def test_filter_by_method_includes_the_responses() -> None:
-    """`--method tools/*`."""
+    """The filter is a pattern such as `tools/*`."""
     taps, link = tapping()
     with taps.open_tap(("tools/*",), 1000) as frames:
         link.tap("→", request(1, "ping"))
@@ -104,7 +104,7 @@ async def test_secrets_are_masked_by_value_name_and_pattern(frame: bytes) -> Non
 
 
 async def test_secret_at_the_cut_is_masked() -> None:
-    """Masked first, cut then."""
+    """Masking precedes truncation."""
     taps, link = tapping("hunter2!!")
     for before in range(85, 105):
         with taps.open_tap((), 100) as frames:
@@ -117,7 +117,7 @@ async def test_secret_at_the_cut_is_masked() -> None:
 
 
 async def test_frames_beyond_the_queue_limit_are_dropped_and_counted() -> None:
-    """Bounded: in frames, and in bytes."""
+    """The queue is limited in frames and in bytes."""
     taps, link = tapping()
     with taps.open_tap((), 100) as frames:
         for number in range(MAX_FRAMES + 7):
@@ -131,7 +131,7 @@ async def test_frames_beyond_the_queue_limit_are_dropped_and_counted() -> None:
 
 
 async def test_frame_above_the_size_limit_is_shown_alone() -> None:
-    """One is taken whatever its size; the next has to wait its turn."""
+    """An empty queue accepts one frame of any size; the next frame has to wait."""
     taps, link = tapping()
     big = b'{"id":1,"result":"' + b"x" * 9_000_000 + b'"}'
     with taps.open_tap((), 100) as frames:
@@ -142,7 +142,7 @@ async def test_frame_above_the_size_limit_is_shown_alone() -> None:
 
 
 async def test_tap_survives_a_reconnect(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
-    """It says that one ended and the next began; the second handshake is seen."""
+    """The tap reports the end of one connection and the start of the next, and shows the second handshake."""
     async with living(tmp_path, Life(lasts=1), Life(), era="legacy") as world:
         await world.wait_connected()
         seen = []
@@ -158,7 +158,7 @@ async def test_tap_survives_a_reconnect(tmp_path: Path, autojump_clock: trio.tes
 
 
 def test_protocol_terms_that_look_like_secrets_are_not_masked() -> None:
-    """A progress token is none, and numbers are none either."""
+    """Progress tokens and numbers are not secrets."""
     text = '{"_meta":{"progressToken":"abcdefgh"},"max_tokens":1000,"nextCursor":"abcdefghi"}'
     assert scrub_json(text) == text
     two = '{"a":"http://host:80","b":"me@host","c":"https://host/?token=12345678","d":1}'
@@ -167,7 +167,7 @@ def test_protocol_terms_that_look_like_secrets_are_not_masked() -> None:
 
 
 def test_session_id_is_shown_in_part(caplog: pytest.LogCaptureFixture) -> None:
-    """The older HTTP+SSE has it in the URL: enough to tell two apart, too little to join one."""
+    """HTTP+SSE has the session id in the URL. A part of it tells sessions apart but does not grant access."""
     trace = ConnectionTrace("it", str)
     trace.debug = True
     request = httpx.Request("POST", "http://h/message?x=1&sessionId=d2de7cd6-3c39-4eac&y=2")
@@ -179,7 +179,7 @@ def test_session_id_is_shown_in_part(caplog: pytest.LogCaptureFixture) -> None:
 def test_secret_at_the_cut_of_a_debug_message_is_not_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A cut within it must not leave a beginning that nobody knows for a secret."""
+    """Truncation must not leave the beginning of a secret unmasked."""
     redactor = Redactor()
     redactor.add(["hunter2-hunter2"])
     trace = ConnectionTrace("it", redactor.mask)

@@ -1,4 +1,4 @@
-"""What a server says unasked reaches us from before its lists are fetched."""
+"""The notification stream opens before a server's lists are fetched."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ CHANGES = {"tools": {"listChanged": True}}
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine, too, the ear is waited for."""
+    """Allow a busy machine more time to open the stream."""
     monkeypatch.setattr("mcpd.protocol.upstream_session._NOTIFICATIONS_TIMEOUT", 60.0)
 
 
 async def test_legacy_notification_stream_opens_before_lists_are_fetched(
     tmp_path: Path, patient: None
 ) -> None:
-    """What changes between the two would be told to nobody: some servers say it to open streams only."""
+    """Some servers notify only open streams; a change between the two would be lost."""
 
     async def stay(request: Request) -> None:
         await trio.sleep(0.05)
@@ -42,7 +42,7 @@ async def test_legacy_notification_stream_opens_before_lists_are_fetched(
 async def test_modern_subscription_is_acknowledged_before_lists_are_fetched(
     tmp_path: Path, patient: None
 ) -> None:
-    """The same in the other era."""
+    """The same rule applies to modern servers."""
 
     async def listen(request: Request) -> None:
         await request.events()
@@ -62,7 +62,7 @@ async def test_modern_subscription_is_acknowledged_before_lists_are_fetched(
 
 
 async def test_server_without_a_notification_stream_connects_anyway(tmp_path: Path) -> None:
-    """Some proxies hold an answer back until there is something in it."""
+    """Some proxies hold a response back until its body has data."""
 
     async def silent(request: Request) -> None:
         await trio.sleep_forever()

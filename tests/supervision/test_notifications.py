@@ -1,4 +1,4 @@
-"""What a server says unasked reaches who listens to `ManagedServer`; interests outlive its connections."""
+"""Server notifications reach the listeners of `ManagedServer`; subscriptions survive reconnects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def of(world: World, method: str) -> int:
 
 
 async def test_listener_of_a_list_change_sees_the_new_list(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """The word comes when the catalog is in place, and only when the list is another one."""
+    """Listeners are called after the catalog is updated, and only if the list differs."""
     names = ["echo"]
     found: list[tuple[str, list[str]]] = []
     async with living(tmp_path, Life(lists=lambda: names, capabilities=TELLING), era="legacy") as world:
@@ -46,7 +46,7 @@ async def test_listener_of_a_list_change_sees_the_new_list(autojump_clock: MockC
         names = ["echo", "more"]
         world.script.talk(CHANGED)
         await trio.sleep(5)
-        world.script.talk(CHANGED)  # nothing is different
+        world.script.talk(CHANGED)  # the list is unchanged
         await trio.sleep(5)
         assert found == [(CHANGED["method"], ["echo", "more"])]
         assert of(world, "tools/list") == 3
@@ -61,7 +61,8 @@ async def test_listener_of_a_list_change_sees_the_new_list(autojump_clock: MockC
 async def test_failing_listener_does_not_affect_others(
     autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is called in the server's reader: its error is logged, the connection and the others live on."""
+    """Listeners run in the server's reader: an error is logged, and the connection and other listeners
+    continue."""
     heard: list[str] = []
     async with living(tmp_path, Life(capabilities=TELLING), era="legacy") as world:
         await world.wait_connected()
@@ -79,12 +80,13 @@ async def test_failing_listener_does_not_affect_others(
 
 
 async def test_subscriptions_survive_a_reconnect(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """They are set once; the next process is told of them, and its reader that it may have missed one."""
+    """The next process gets the subscriptions, and the listener is notified that it may have missed a
+    change."""
     updated: list[str] = []
     lives = (Life(capabilities=TELLING, lasts=50), Life(capabilities=TELLING))
     async with living(tmp_path, *lives, era="legacy") as world:
         world.server.notifications.add(lambda said: updated.append(said.uri) if said.uri else None)
-        world.server.interests.follow_resources("client", [URI])  # before there is a connection
+        world.server.interests.follow_resources("client", [URI])  # before the first connection
         world.server.interests.set_log_level("client", "debug")
         await world.wait_connected()
         assert await world.server.interests.wait_subscribed(URI) == ""
@@ -98,13 +100,13 @@ async def test_subscriptions_survive_a_reconnect(autojump_clock: MockClock, tmp_
         assert world.server.interests.subscribe_result(URI) is None
 
 
-# ── which request it is about ───────────────────────────────────────────────────────────────────
+# ── association with a request ──────────────────────────────────────────────────────────────────
 
 
 async def test_server_request_on_the_stream_of_a_call_names_the_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that the client that called is asked, and no other. On the stream of no request: nobody's."""
+    """Only the calling client is asked. A request outside any call's stream belongs to no client."""
     asked: list[tuple[str, str, Exchange | None]] = []
 
     def take(server: ManagedServer, channel: Channel, message: Message, exchange: Exchange | None) -> bool:
@@ -162,8 +164,8 @@ async def test_server_request_on_the_stream_of_a_call_names_the_call(
         assert opening["capabilities"] == {"elicitation": {}}
 
 
-async def test_a_log_message_of_a_modern_server_names_the_request_it_is_about(tmp_path: Path) -> None:
-    """It comes on that request's own stream, which is how the right client gets it."""
+async def test_log_message_of_a_modern_server_names_its_request(tmp_path: Path) -> None:
+    """It arrives on the request's own stream, which identifies the client."""
 
     async def chatter(request: Request) -> None:
         note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}}
@@ -189,7 +191,7 @@ async def test_a_log_message_of_a_modern_server_names_the_request_it_is_about(tm
 async def test_unhandled_server_request_is_refused_immediately(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """Pings are answered; roots, sampling and the rest are not offered unless a gateway offers them."""
+    """Pings are answered. Roots, sampling and other requests need a gateway that handles them."""
     async with living(tmp_path, Life(capabilities=TELLING), era="legacy") as world:
         await world.wait_connected()
         for number, method in enumerate(("ping", "roots/list", "elicitation/create")):

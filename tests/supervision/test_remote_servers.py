@@ -1,4 +1,4 @@
-"""A remote server's life: found by the ladder, lost, refused, and found again; over real connections."""
+"""The lifecycle of a remote server over real connections: detection, loss, refusal and reconnection."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ QUICK = RestartPolicy(base=0.01, floor=0.01)
 
 @attrs.define(eq=False)
 class World:
-    """One managed server that is reached by URL."""
+    """A managed server that is reached by URL."""
 
     server: ManagedServer
     events: list[Event]
@@ -51,7 +51,7 @@ class World:
         return self._call(b"{}", BOUND)
 
     def hanging_call(self) -> AwaitedExchange:
-        """One that the server is to leave unanswered."""
+        """Start a call that the server does not answer."""
         return self._call(b'{"hang":true}', 100)
 
     def _call(self, arguments: bytes, limit: float) -> AwaitedExchange:
@@ -77,7 +77,7 @@ async def living(home: Path, url: str, **definition: Any) -> AsyncIterator[World
 
 
 def on_one_url(streamable: Script | None, sse: SseScript | None = None) -> Script:
-    """A server that has, at the URL of the definition, one transport or none."""
+    """Serve Streamable HTTP, HTTP+SSE, both or neither at one URL."""
 
     async def script(request: Request) -> None:
         if sse is not None and (request.method == "GET" or request.path.startswith("/inbox")):
@@ -90,11 +90,11 @@ def on_one_url(streamable: Script | None, sse: SseScript | None = None) -> Scrip
     return script
 
 
-# ── the ladder ──────────────────────────────────────────────────────────────────────────────────
+# ── transport detection ─────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_modern_server_is_found_in_one_step(tmp_path: Path) -> None:
-    """The modern request succeeds; the status names era, revision and transport."""
+    """The modern request succeeds; the status shows era, revision and transport."""
     async with fake_http(ModernScript()) as server, living(tmp_path, server.url) as world:
         status = await world.wait(ServerState.CONNECTED)
         assert (status.era, status.protocol_version, status.transport) == ("modern", "2026-07-28", "http")
@@ -148,7 +148,7 @@ async def test_http_sse_server_is_detected_and_remembered(tmp_path: Path) -> Non
 
 
 async def test_status_shows_that_there_is_a_session_but_not_its_id(tmp_path: Path) -> None:
-    """Who has its id is the client, as far as the server knows."""
+    """A session id grants access to the session."""
     async with fake_http(LegacyScript()) as server, living(tmp_path, server.url) as world:
         status = await world.wait(ServerState.CONNECTED)
         assert status.session is True
@@ -161,7 +161,7 @@ async def test_status_shows_that_there_is_a_session_but_not_its_id(tmp_path: Pat
 
 
 async def test_configured_transport_type_is_used_without_fallback(tmp_path: Path) -> None:
-    """`type: http` is not second-guessed; `type: sse` needs no ladder."""
+    """`type: http` does not fall back to SSE; `type: sse` skips detection."""
     async with fake_http(on_one_url(None, SseScript())) as server:
         async with living(tmp_path / "1", server.url, kind_is_explicit=True) as world:
             status = await world.wait(ServerState.FAILED)
@@ -194,7 +194,7 @@ async def test_url_without_mcp_server_is_reported_with_all_statuses_and_not_retr
 async def test_temporarily_broken_server_is_found_after_it_recovers(
     tmp_path: Path, kind_is_explicit: bool
 ) -> None:
-    """500 to all that is posted may be a wrong place, or a database that is down: nobody has to ask again."""
+    """A 500 response to every POST may be temporary, so the attempts continue automatically."""
     well = ModernScript()
     is_well = False
 
@@ -217,7 +217,7 @@ async def test_temporarily_broken_server_is_found_after_it_recovers(
 
 
 async def test_remembered_era_is_dropped_when_it_stops_working(tmp_path: Path) -> None:
-    """A server that was updated is found again, without a person."""
+    """An updated server is detected automatically."""
     script: list[Script] = [on_one_url(None, SseScript())]
 
     async def current(request: Request) -> None:
@@ -251,12 +251,12 @@ async def test_temporary_errors_do_not_change_the_remembered_era(tmp_path: Path,
         assert server.asked()[:3] == ["server/discover"] * 3
 
 
-# ── logging in, waiting, coming back ────────────────────────────────────────────────────────────
+# ── login, waiting, reconnection ────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("status", [401, 403])
 async def test_server_that_requires_a_login_waits_for_one(tmp_path: Path, status: int) -> None:
-    """A state of its own, with a hint; nobody hammers; a new try when a person asks for it."""
+    """The state has a hint, there are no automatic attempts, and a user's reconnect tries again."""
     open_door = False
 
     async def guarded(request: Request) -> None:
@@ -281,7 +281,7 @@ async def test_server_that_requires_a_login_waits_for_one(tmp_path: Path, status
 
 
 async def test_expired_login_ends_the_connection(tmp_path: Path) -> None:
-    """401 in the middle of the work: the same state, and the call says why."""
+    """A 401 response to a call leads to the login state, and the call's error explains it."""
     script = ModernScript()
     async with fake_http(script) as server, living(tmp_path, server.url) as world:
         await world.wait(ServerState.CONNECTED)
@@ -299,8 +299,7 @@ async def test_expired_login_ends_the_connection(tmp_path: Path) -> None:
 async def test_call_retries_an_unreachable_server_early(
     autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its pauses have grown to minutes, and it may be there by now. Not more often than every five seconds,
-    and for nobody's sake while nobody wants it."""
+    """A call ends a long backoff, at most every five seconds. Without calls, the backoff continues."""
     attempts: list[float] = []
 
     def nobody_listens(*_: object) -> NoReturn:
@@ -367,8 +366,10 @@ async def test_restarted_server_gets_exactly_one_new_handshake(tmp_path: Path) -
 
 
 async def test_unreachable_server_is_retried_until_it_is_up(tmp_path: Path) -> None:
-    """G3 in small: unreachable, with the reason; then found, at the same address."""
-    reserved = trio.socket.socket()  # bound, not listening: connections are refused, and the port stays ours
+    """The status has the reason, and the server is found at the same address."""
+    reserved = (
+        trio.socket.socket()
+    )  # bound but not listening: connections are refused, and no other process gets the port
     await reserved.bind(("127.0.0.1", 0))
     port = reserved.getsockname()[1]
     async with living(tmp_path, f"http://127.0.0.1:{port}/mcp") as world:
@@ -385,7 +386,6 @@ async def test_unreachable_server_is_retried_until_it_is_up(tmp_path: Path) -> N
 
 
 async def test_next_call_detects_a_server_that_went_down(tmp_path: Path) -> None:
-    """And by the liveness request when nobody calls."""
     async with living_and_down(tmp_path) as (world, server):
         assert server.nursery is not None
         server.nursery.cancel_scope.cancel()
@@ -403,7 +403,6 @@ async def test_next_call_detects_a_server_that_went_down(tmp_path: Path) -> None
 
 
 async def test_health_check_detects_a_server_that_went_down(tmp_path: Path) -> None:
-    """By the liveness request."""
     times = Timeouts(ping_idle=0.1, ping=1)
     async with living_and_down(tmp_path, timeouts=times) as (world, server):
         assert server.nursery is not None
@@ -413,17 +412,17 @@ async def test_health_check_detects_a_server_that_went_down(tmp_path: Path) -> N
 
 @asynccontextmanager
 async def living_and_down(home: Path, **definition: Any) -> AsyncIterator[tuple[World, FakeHttp]]:
-    """A connected server that is about to go down; it is not tried again soon."""
+    """Run a connected server for a test that stops it; reconnection attempts are delayed."""
     definition.setdefault("restart", RestartPolicy(base=100, floor=50))
     async with fake_http(LegacyScript()) as server, living(home, server.url, **definition) as world:
         await world.wait(ServerState.CONNECTED)
         yield world, server
 
 
-@pytest.mark.parametrize("what", ["its pulse", "its lists"])
+@pytest.mark.parametrize("what", ["health check", "lists"])
 @pytest.mark.parametrize("status", [403, 429, 503])
 async def test_refused_internal_request_does_not_fail_calls(tmp_path: Path, what: str, status: int) -> None:
-    """A server, or a proxy before it, that is asked too often says so; what is under way goes on."""
+    """A server or a proxy may limit mcpd's own requests; calls in flight continue."""
     release = trio.Event()
 
     async def slow(request: Request) -> None:
@@ -434,7 +433,7 @@ async def test_refused_internal_request_does_not_fail_calls(tmp_path: Path, what
         await request.reply(status)
 
     script = LegacyScript(on={"tools/call": slow, "ping": refuse})
-    times = Timeouts(ping_idle=0.1 if what == "its pulse" else 1000, ping=0.1, list=0.1)
+    times = Timeouts(ping_idle=0.1 if what == "health check" else 1000, ping=0.1, list=0.1)
     async with (
         fake_http(script) as server,
         living(tmp_path, server.url, timeouts=attrs.evolve(times, list=BOUND)) as world,
@@ -442,11 +441,11 @@ async def test_refused_internal_request_does_not_fail_calls(tmp_path: Path, what
         await world.wait(ServerState.CONNECTED)
         exchange = world.call()
         script.on["tools/list"] = refuse
-        if what == "its lists":
+        if what == "lists":
             world.server.update_spec(
                 attrs.evolve(world.server.spec, timeouts=times, exclude_tools=("other",))
             )
-        asked = "ping" if what == "its pulse" else "tools/list"
+        asked = "ping" if what == "health check" else "tools/list"
         before = len(server.of(asked))
         with trio.fail_after(BOUND):
             while len(server.of(asked)) < before + 3:  # noqa: ASYNC110 - a test's wait
@@ -460,7 +459,7 @@ async def test_refused_internal_request_does_not_fail_calls(tmp_path: Path, what
 
 
 def test_remote_server_has_its_own_restart_policy() -> None:
-    """At most 120 s between attempts, and no crash loop for being unreachable."""
+    """Attempts are at most 120 s apart, and an unreachable server is not a crash loop."""
     remote = RemoteSpec(name="it", kind="http", url="http://h/")
     assert effective_restart_policy(remote).cap == REMOTE_BACKOFF_CAP == 120
     assert effective_restart_policy(remote).intensity > 1_000_000
@@ -469,7 +468,7 @@ def test_remote_server_has_its_own_restart_policy() -> None:
     assert effective_restart_policy(attrs.evolve(remote, restart=own)) == own
 
 
-# ── time ────────────────────────────────────────────────────────────────────────────────────────
+# ── clock changes and suspend ───────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("days", [1, -1])

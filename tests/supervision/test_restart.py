@@ -1,4 +1,4 @@
-"""What was raised, and what we do about it: one table."""
+"""The mapping of errors to failure kinds and restart decisions."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ TABLE: list[tuple[BaseException, Evidence, str, Verdict]] = [
 def test_every_error_has_a_failure_kind_and_a_verdict(
     error: BaseException, evidence: Evidence, kind: str, verdict: Verdict
 ) -> None:
-    """Alone or inside groups; only what must fail again waits for somebody."""
+    """Errors may be in groups. Only failures that are certain to repeat wait for a user."""
     for raised in (error, BaseExceptionGroup("", [BaseExceptionGroup("", [error])])):
         failure, decided = classify_failure(raised, evidence)
         assert (failure.kind.value, decided) == (kind, verdict)
@@ -86,19 +86,19 @@ def test_every_error_has_a_failure_kind_and_a_verdict(
 
 
 def test_most_informative_of_several_errors_is_reported() -> None:
-    """A wedged server's link is lost as well, since we end it."""
+    """Ending an unresponsive server also loses its connection."""
     group = ExceptionGroup("", [LOST, Wedged("left 2 requests unanswered"), LOST])
     assert classify_failure(group, Evidence())[0].message == "left 2 requests unanswered"
 
 
 def test_bug_in_an_exception_group_is_still_a_bug() -> None:
-    """It is logged with its traceback, although the end has its own explanation."""
+    """It is logged with its traceback, even if another error explains the end."""
     assert is_bug(ExceptionGroup("", [LOST, KeyError("x")]))
     assert not is_bug(ExceptionGroup("", [LOST, ServerDiedDuringProbe()]))
 
 
 def test_retry_after_is_the_requested_delay() -> None:
-    """`Retry-After` of the refusal that ended it, wherever it is in the group."""
+    """The `Retry-After` value is found anywhere in an exception group."""
     busy = HttpRefused("it: HTTP 503", server="it", status=503, retry_after=7)
     assert requested_delay(ExceptionGroup("", [LOST, ExceptionGroup("", [busy])])) == 7
     assert requested_delay(HttpRefused("it: HTTP 503", server="it", status=503)) == 0
@@ -106,7 +106,7 @@ def test_retry_after_is_the_requested_delay() -> None:
 
 
 def test_failures_of_several_steps_are_reported_once() -> None:
-    """A server's answer may be long, and three times the same would hide what else there is."""
+    """Repeating a long server response would hide the other failures."""
     down = 'HTTP 500: {"error": "no database: gone"}'
     steps = [f"server/discover: {down}", f"initialize: {down}", "GET for HTTP+SSE: HTTP 405"]
     assert str(NotStreamableHttp(steps[:2])) == f"server/discover and initialize: {down}"
@@ -115,7 +115,7 @@ def test_failures_of_several_steps_are_reported_once() -> None:
 
 
 def test_failure_contains_the_evidence() -> None:
-    """Exit status, or the signal's name; and the last words."""
+    """The evidence is the exit status or the signal's name, and the last output."""
     failure, _ = classify_failure(LOST, Evidence(returncode=3, stderr=("out of luck",)))
     assert (failure.exit_code, failure.signal, failure.stderr) == (3, None, ("out of luck",))
     failure, _ = classify_failure(LOST, Evidence(returncode=-11))
@@ -128,7 +128,7 @@ def test_failure_contains_the_evidence() -> None:
 
 
 def test_every_mcpd_error_is_classified() -> None:
-    """A new one must be thought about here."""
+    """A new error class needs an explicit decision."""
     from mcpd.model import errors
 
     ours = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, McpdError)}

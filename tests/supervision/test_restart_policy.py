@@ -1,4 +1,4 @@
-"""When a server is restarted and when not, in virtual time."""
+"""When a server is restarted, in virtual time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ HOUR = 3600.0
 
 
 def test_default_policy_values() -> None:
-    """The defaults."""
     assert RestartPolicy() == RestartPolicy(
         base=0.5,
         factor=2,
@@ -40,9 +39,9 @@ def test_default_policy_values() -> None:
     )
     times = Timeouts()
     assert (times.connect, times.list, times.call, times.call_max) == (30, 15, 120, 1800)
-    assert times.ping_idle + times.ping_misses * times.ping <= 50  # A7
-    assert times.write + 1 <= 10  # A9
-    assert times.stop_close + times.stop_term < 6  # A6
+    assert times.ping_idle + times.ping_misses * times.ping <= 50
+    assert times.write + 1 <= 10
+    assert times.stop_close + times.stop_term < 6
 
 
 @pytest.mark.parametrize(
@@ -51,7 +50,7 @@ def test_default_policy_values() -> None:
 async def test_delays_grow_with_full_jitter_above_a_floor(
     autojump_clock: MockClock, tmp_path: Path, chance: float, pauses: list[float]
 ) -> None:
-    """A share of 0.5, 1, 2, 4 s, drawn anew each time, and never less than 0.25 s between two starts."""
+    """Each delay is a random share of 0.5, 1, 2, 4 s; starts are at least 0.25 s apart."""
     async with living(tmp_path, DYING, chance=chance, era="legacy") as world:
         await world.wait(lambda status: status.attempts == 5)
     assert world.pauses == pytest.approx(pauses, abs=0.01)
@@ -71,11 +70,11 @@ async def test_five_failed_starts_in_a_minute_are_a_crash_loop(
         assert status.reason == "crash loop: retrying slowly"
         await trio.sleep(24 * HOUR)
         assert world.pauses[4:] == pytest.approx([300] * len(world.pauses[4:]), abs=0.01)
-        assert len(world.pauses) > 280  # it is never given up
+        assert len(world.pauses) > 280  # the attempts never end
 
 
 async def test_crash_loop_ends_after_a_stable_connection(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """The probe finds it well; after a stable minute its next end counts as the first."""
+    """After a stable minute, the next failure counts as the first."""
     async with living(tmp_path, *[DYING] * 5, Life(lasts=61), Life(), era="legacy") as world:
         await world.wait(lambda status: status.restarts == 1)
     assert world.pauses[4:] == pytest.approx([300, 61 + 0.25], abs=0.01)
@@ -85,7 +84,7 @@ async def test_crash_loop_ends_after_a_stable_connection(autojump_clock: MockClo
 async def test_connection_of_a_minute_resets_the_backoff(
     autojump_clock: MockClock, tmp_path: Path, lasts: float, attempts: int
 ) -> None:
-    """And less does not: the handshake proves nothing."""
+    """A shorter connection does not: a handshake is not enough."""
     async with living(tmp_path, *[DYING] * 3, Life(lasts=lasts), Life(mute=True), era="legacy") as world:
         await world.wait(lambda status: len(world.starts) == 5)
         assert world.server.status().attempts == attempts
@@ -95,7 +94,7 @@ async def test_connection_of_a_minute_resets_the_backoff(
 async def test_successful_call_after_ten_seconds_resets_the_backoff(
     autojump_clock: MockClock, tmp_path: Path, after: float, attempts: int
 ) -> None:
-    """One that succeeds sooner does not."""
+    """A success before ten seconds does not."""
     async with living(tmp_path, *[DYING] * 3, Life(lasts=20), Life(mute=True), era="legacy") as world:
         await world.wait_connected()
         await trio.sleep(after)
@@ -115,7 +114,7 @@ async def test_successful_call_after_ten_seconds_resets_the_backoff(
 async def test_permanent_failure_is_not_retried_until_a_user_acts(
     autojump_clock: MockClock, tmp_path: Path, cause: Exception, kind: FailureKind
 ) -> None:
-    """One start in a day; `reconnect` tries once, immediately."""
+    """There is one start in a day; `reconnect` tries once, immediately."""
     async with living(tmp_path, cause) as world:
         await trio.sleep(24 * HOUR)
         assert len(world.starts) == 1
@@ -132,7 +131,7 @@ async def test_permanent_failure_is_not_retried_until_a_user_acts(
 async def test_reconnect_ends_the_delay_and_resets_the_backoff(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """In the middle of a crash loop: at once, and the next pause is the first again."""
+    """Even in a crash loop, the server starts immediately and the next delay is the first again."""
     async with living(tmp_path, DYING, era="legacy") as world:
         await world.wait(lambda status: status.attempts == 5)
         await trio.sleep(10)
@@ -147,7 +146,7 @@ async def test_reconnect_ends_the_delay_and_resets_the_backoff(
 async def test_failing_server_logs_one_line_per_step_then_nothing(
     autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log budget: five warnings, the last of them about the crash loop, in a whole day at INFO."""
+    """A whole day at INFO logs five warnings; the last one reports the crash loop."""
     caplog.set_level(logging.INFO)
     async with living(tmp_path, DYING, era="legacy") as world:
         await trio.sleep(24 * HOUR)
@@ -161,7 +160,7 @@ async def test_failing_server_logs_one_line_per_step_then_nothing(
 async def test_flapping_server_does_not_flood_the_log(
     autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """At most 20 lines in 3 minutes, and not many more in a day."""
+    """It logs at most 20 lines in 3 minutes, and few more in a day."""
     caplog.set_level(logging.INFO)
     async with living(tmp_path, Life(lasts=0.5), era="legacy"):
         await trio.sleep(24 * HOUR)
@@ -169,7 +168,7 @@ async def test_flapping_server_does_not_flood_the_log(
 
 
 async def test_delay_starts_when_the_connection_ends(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """`failed` says at once when the next attempt is; a caller waits for it instead of being turned away."""
+    """The `failed` status has the time of the next attempt, and callers wait for it."""
     async with living(tmp_path, Life(lasts=1), Life(), era="legacy") as world:
         await world.wait(lambda status: status.status is ServerState.FAILED)
         assert world.server.status().retry_at is not None
@@ -180,7 +179,7 @@ async def test_delay_starts_when_the_connection_ends(autojump_clock: MockClock, 
 
 
 async def test_requested_disconnect_is_not_a_failure(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """No error, no pid, no next attempt is shown of a server that was switched off while it listed."""
+    """A server disabled while its lists are fetched shows no error, pid or next attempt."""
     async with living(tmp_path, Life(list_takes=5), era="legacy") as world:
         await trio.sleep(1)
         world.server.disconnect()
@@ -201,7 +200,7 @@ async def test_handshake_times_out_after_thirty_seconds(autojump_clock: MockCloc
 
 
 async def test_list_times_out_after_fifteen_seconds(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """It is an error of that start, and named."""
+    """The start fails with an error that names the list."""
     async with living(tmp_path, Life(list_takes=100), era="legacy") as world:
         status = await world.wait(lambda status: status.status is ServerState.FAILED)
         assert trio.current_time() - world.starts[0] == pytest.approx(15, abs=0.2)
@@ -209,13 +208,13 @@ async def test_list_times_out_after_fifteen_seconds(autojump_clock: MockClock, t
         assert status.last_error.message == "tools/list took longer than 15 s"
 
 
-# ── liveness ────────────────────────────────────────────────────────────────────────────────────────
+# ── health checks ───────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_unresponsive_server_is_detected_within_fifty_seconds(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """After 30 s of silence, two requests of 10 s each."""
+    """After 30 s of silence, two health checks of 10 s each fail."""
     async with living(tmp_path, Life(deaf_after=5), era="legacy") as world:
         await world.wait_connected()
         connected = trio.current_time()
@@ -229,7 +228,7 @@ async def test_unresponsive_server_is_detected_within_fifty_seconds(
 async def test_server_busy_with_a_call_is_not_wedged(
     autojump_clock: MockClock, tmp_path: Path, stopped: bool, ends: bool
 ) -> None:
-    """Unless its process is stopped, when it cannot be busy."""
+    """A server whose process is stopped does not count as busy."""
     async with living(tmp_path, Life(deaf_after=5, stopped=stopped), era="legacy") as world:
         await world.wait_connected()
         upstream = world.server.upstream
@@ -247,13 +246,13 @@ async def test_server_busy_with_a_call_is_not_wedged(
 
 
 BUSY = Life(deaf_after=5, deaf_until=100, lists=lambda: ["echo", "more"])
-"""Reads and answers nothing for a good minute and a half: many servers do one thing at a time."""
+"""Reads and answers nothing for 95 s, as servers that handle one request at a time do."""
 
 
 async def test_lists_that_changed_wait_until_a_busy_server_is_free(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """They are worth no call that is under way; fifteen seconds later they are asked for again."""
+    """A refresh times out after 15 s and is repeated; calls in flight continue."""
     async with living(tmp_path, BUSY, era="legacy") as world:
         await world.wait_connected()
         await trio.sleep_until(world.starts[0] + 5)
@@ -266,7 +265,7 @@ async def test_lists_that_changed_wait_until_a_busy_server_is_free(
 
 
 async def test_full_queue_does_not_fail_the_health_check(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """There is no room for a liveness request: it is busy, as it could not be more."""
+    """A server with a full queue is busy, and the health check cannot be sent."""
     async with living(tmp_path, BUSY, era="legacy", max_in_flight=2, max_queued=1) as world:
         await world.wait_connected()
         await trio.sleep_until(world.starts[0] + 5)
@@ -302,7 +301,7 @@ async def test_server_that_does_not_read_a_long_call_keeps_the_others(
 async def test_idle_healthy_server_passes_its_health_checks(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """One real request each half minute, and never a restart."""
+    """There is one request every 30 s, and no restart."""
     async with living(tmp_path, Life(), era="legacy") as world:
         await world.wait_connected()
         await trio.sleep(HOUR)
@@ -310,13 +309,13 @@ async def test_idle_healthy_server_passes_its_health_checks(
         assert 110 <= world.script.asked.count("ping") <= 120
 
 
-# ── one connection for all, and none for nobody ─────────────────────────────────────────────────────
+# ── shared connections and lazy servers ─────────────────────────────────────────────────────────────
 
 
 async def test_a_hundred_callers_of_a_lazy_server_cause_one_start(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """Single-flight; and it was not started before."""
+    """The server does not start before the first call."""
     async with living(tmp_path, Life(), lazy=True, era="legacy") as world:
         await trio.sleep(HOUR)
         assert world.starts == []
@@ -330,7 +329,7 @@ async def test_a_hundred_callers_of_a_lazy_server_cause_one_start(
 async def test_burst_of_list_changes_is_fetched_twice_a_second(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """At most one refresh per half second, and the last change is never missed."""
+    """There is at most one refresh per half second, and the last change is always fetched."""
     tools = ["one"]
     async with living(tmp_path, Life(lists=lambda: list(tools)), era="legacy") as world:
         await world.wait_connected()
@@ -344,13 +343,13 @@ async def test_burst_of_list_changes_is_fetched_twice_a_second(
         assert world.server.status().tools == 1001
 
 
-# ── which era ───────────────────────────────────────────────────────────────────────────────────────
+# ── era detection ───────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_server_that_exits_on_the_probe_is_restarted_as_legacy(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """It is no failure, costs no pause but the floor, and is remembered."""
+    """The exit is not a failure, has only the minimum delay, and is remembered."""
     async with living(tmp_path, Life(legacy_dies=True)) as world:
         await world.wait_connected()
         assert world.pauses == pytest.approx([0.25], abs=0.01)
@@ -363,7 +362,7 @@ async def test_server_that_exits_on_the_probe_is_restarted_as_legacy(
 async def test_modern_server_that_crashed_on_the_probe_is_probed_again(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """It was presumed legacy, which it refuses: the presumption goes, the server does not stay away."""
+    """The server was assumed to be legacy and refuses `initialize`, so the assumption is dropped."""
     async with living(tmp_path, DYING, Life(modern=True)) as world:
         await world.wait_connected()
         assert world.server.status().era == "modern"
@@ -373,7 +372,7 @@ async def test_modern_server_that_crashed_on_the_probe_is_probed_again(
 async def test_known_modern_server_that_exits_on_the_probe_has_failed(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """What it once answered cannot be what kills it."""
+    """It answered the probe before, so the exit does not make it a legacy server."""
     async with living(tmp_path, Life(modern=True, lasts=5), DYING, Life(modern=True)) as world:
         await world.wait(lambda status: len(world.starts) == 3 and status.status is ServerState.CONNECTED)
         assert "initialize" not in world.script.asked
@@ -386,7 +385,7 @@ async def test_known_modern_server_that_exits_on_the_probe_has_failed(
 async def test_hanging_starts_block_other_starts_for_two_seconds_at_most(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """Eight may be starting at once; who does not come up gives up its place."""
+    """Eight servers may start concurrently; a server that hangs gives up its slot."""
     supervisor = Supervisor(surroundings(tmp_path, lambda event: None))
     scripts = {f"mute-{n}": Script([Life(mute=True)]) for n in range(16)} | {"well": Script([Life()])}
     specs = {name: StdioSpec(name=name, command="/bin/sh", era="legacy") for name in scripts}
@@ -398,13 +397,13 @@ async def test_hanging_starts_block_other_starts_for_two_seconds_at_most(
             supervisor.set_desired(specs)
             await trio.sleep(1)
             assert supervisor.get("well").state is ServerState.PENDING
-            await trio.sleep(3.5)  # two batches of eight were before it
+            await trio.sleep(3.5)  # two batches of eight start before it
             assert supervisor.get("well").state is ServerState.CONNECTED
             nursery.cancel_scope.cancel()
 
 
 async def test_no_child_mark_is_a_prefix_of_another(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """Strays are found by their mark and what follows a dot: names with dots must not make it match."""
+    """Orphans are found by their mark followed by a dot, and server names may contain dots."""
     names = ["x", "x.y", "x.1", "1.x"]
     supervisor = Supervisor(surroundings(tmp_path, lambda event: None))
     scripts = {name: Script([Life(lasts=5)]) for name in names}
@@ -425,7 +424,7 @@ async def test_no_child_mark_is_a_prefix_of_another(autojump_clock: MockClock, t
 async def test_slow_dual_era_server_is_modern_from_the_second_start_on(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """It is taken for legacy once, since it does not answer in time; its late answer is remembered."""
+    """It is treated as legacy once, and its late answer to the probe is remembered."""
     async with living(tmp_path, Life(dual=True, wakes_after=8)) as world:
         await world.wait_connected()
         assert world.server.status().era == "legacy"
@@ -433,11 +432,11 @@ async def test_slow_dual_era_server_is_modern_from_the_second_start_on(
         await world.wait(lambda status: status.restarts == 1)
         await world.wait_connected()
         assert world.server.status().era == "modern"
-        assert trio.current_time() - world.starts[1] < 9  # waited for no longer than it took
+        assert trio.current_time() - world.starts[1] < 9  # the wait ends with the answer
 
 
 async def test_server_that_is_no_longer_modern_is_detected(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """It is waited for longer, since it was slow once, and then asked in the other way."""
+    """A slow server has a longer probe timeout. Without an answer, it is treated as legacy."""
     lives = (Life(dual=True, wakes_after=8), Life(drops=("server/discover",)))
     async with living(tmp_path, *lives) as world:
         await world.wait_connected()
@@ -454,7 +453,6 @@ async def test_server_that_is_no_longer_modern_is_detected(autojump_clock: MockC
 async def test_is_first_start_ends_with_the_first_attempt(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, life: Life, becomes: str
 ) -> None:
-    """Then it is known what it offers, or that waiting for it is no use."""
     async with living(tmp_path, life, era="legacy") as world:
         await trio.testing.wait_all_tasks_blocked()
         assert (world.server.state.value, world.server.is_first_start) == ("pending", True)
@@ -465,7 +463,7 @@ async def test_is_first_start_ends_with_the_first_attempt(
 async def test_last_ok_is_kept_after_the_connection_ended(
     autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether or not anybody asked for its status meanwhile."""
+    """It does not depend on status requests in between."""
     monkeypatch.setattr(time, "time", lambda: 1e9 + autojump_clock.current_time())
     async with living(tmp_path) as world:
         await world.wait_connected()
@@ -482,7 +480,7 @@ async def test_last_ok_is_kept_after_the_connection_ended(
 async def test_failed_server_has_no_revision_and_nothing_in_flight(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """In the event that tells of it, too: whoever looks later sees the same."""
+    """The status event and later status requests agree."""
     async with living(tmp_path, Life(lasts=10)) as world:
         await world.wait_connected()
         await world.wait(lambda status: status.status is ServerState.FAILED)

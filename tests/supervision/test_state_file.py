@@ -1,4 +1,4 @@
-"""What must last: every change is saved, however soon the end comes."""
+"""The state file: every change is saved, even immediately before shutdown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mcpd.persistent_state import AppliedSet, StateFile, fingerprint
 
 
 async def saving(store: StateFile, change: object = None) -> None:
-    """Run the store, make the change while it runs, and cancel it in the same breath."""
+    """Run the store, make the change while it runs, and cancel the store immediately."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(store.run)
         await trio.testing.wait_all_tasks_blocked()
@@ -23,14 +23,14 @@ async def saving(store: StateFile, change: object = None) -> None:
 
 
 async def test_a_change_made_just_before_the_end_is_saved(tmp_path: Path) -> None:
-    """Also when the cancellation comes before the saving task has noticed anything."""
+    """The cancellation may precede the saving task's next step."""
     store = StateFile(tmp_path, tmp_path)
     await saving(store, lambda: store.set_toggle("it", False))
     assert StateFile(tmp_path, tmp_path).is_enabled("it") is False
 
 
 async def test_a_change_is_saved_when_the_save_itself_is_cancelled(tmp_path: Path) -> None:
-    """The saving task has taken the change and is cancelled before its thread begins."""
+    """The saving task has taken the change and is cancelled before its thread starts."""
     store = StateFile(tmp_path, tmp_path)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(store.run)
@@ -39,14 +39,14 @@ async def test_a_change_is_saved_when_the_save_itself_is_cancelled(tmp_path: Pat
         @nursery.start_soon
         async def change_then_cancel() -> None:
             store.set_toggle("it", False)
-            await trio.lowlevel.checkpoint()  # it wakes up now, and begins to save
+            await trio.lowlevel.checkpoint()  # the saving task wakes up and starts to save
             nursery.cancel_scope.cancel()
 
     assert StateFile(tmp_path, tmp_path).is_enabled("it") is False
 
 
 async def test_state_round_trips(tmp_path: Path) -> None:
-    """Toggles, eras and the applied set, from a file that is ours alone; forgotten ones do not."""
+    """The file is private and keeps toggles, eras and the applied set, but no forgotten servers."""
     store = StateFile(tmp_path, tmp_path)
     applied = AppliedSet(servers={"it": {"command": "x", "args": ["\u2028", "n\u00e4"]}}, config_digest="d")
 
@@ -67,7 +67,7 @@ async def test_state_round_trips(tmp_path: Path) -> None:
 
 
 async def test_cached_lists_are_kept_and_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The definitions that were used last; what was kept just before the end is among them."""
+    """The most recently used definitions are kept, including a change just before shutdown."""
     monkeypatch.setattr("mcpd.persistent_state._MAX_CACHED_LISTS", 3)
     store = StateFile(tmp_path, tmp_path)
 
@@ -83,7 +83,7 @@ async def test_cached_lists_are_kept_and_limited(tmp_path: Path, monkeypatch: py
 
 
 async def test_remembered_eras_are_limited(tmp_path: Path) -> None:
-    """The newest five hundred."""
+    """The newest five hundred are kept."""
     store = StateFile(tmp_path, tmp_path)
     for n in range(2000):
         store.set_era(str(n), "modern")
@@ -92,7 +92,7 @@ async def test_remembered_eras_are_limited(tmp_path: Path) -> None:
 
 
 async def test_full_disk_is_logged_and_survived(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """And the next change is tried again."""
+    """The next change is saved again."""
     state = tmp_path / "state"
     state.write_text("a file where the directory should be")
     store = StateFile(state, tmp_path)
@@ -119,8 +119,8 @@ async def test_unsaved_state_is_written_when_the_disk_has_space(
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(store.run)
-            # That it cannot be read, and each that cannot be written
-            while len(caplog.records) < 3:  # noqa: ASYNC110 - a log tells nobody
+            # one for the failed read, and one for each failed write
+            while len(caplog.records) < 3:  # noqa: ASYNC110 - a log record has no event to wait for
                 await trio.sleep(0.01)
             await trio.sleep(0.2)
             assert len(caplog.records) == 3
@@ -132,7 +132,7 @@ async def test_unsaved_state_is_written_when_the_disk_has_space(
 
 
 async def test_a_change_made_before_it_runs_is_saved(tmp_path: Path) -> None:
-    """Such as the refusal of a set that was applied in another life."""
+    """For example, the refusal of a set that an earlier daemon applied."""
     store = StateFile(tmp_path, tmp_path)
     store.set_toggle("it", False)
     await saving(store)

@@ -1,4 +1,4 @@
-"""The set of servers: wishes, plans, and that a change touches only what it names."""
+"""The set of servers: desired state, plans, and changes that affect only the changed servers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def supervising(home: Path) -> AsyncIterator[Set]:
 
 
 async def test_only_changed_servers_are_restarted(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """Kept servers keep their process; changed ones get a new one; removed ones are gone and said so."""
+    """Unchanged servers keep their process, changed ones get a new one, and removals are announced."""
     async with supervising(tmp_path) as world:
         await world.apply(world.spec("kept"), world.spec("changed"), world.spec("removed"))
         kept = world.supervisor.get("kept")
@@ -65,7 +65,7 @@ async def test_only_changed_servers_are_restarted(autojump_clock: MockClock, tmp
             ("changed",),
             ("kept",),
         )
-        assert world.starts()["new"] == 0  # a plan does nothing
+        assert world.starts()["new"] == 0  # a plan changes nothing
         await world.apply(world.spec("new"), world.spec("kept"), world.spec("changed", "-x"))
         assert world.supervisor.get("kept") is kept
         assert world.starts() == {"kept": 1, "changed": 2, "removed": 1, "new": 1}
@@ -77,7 +77,7 @@ async def test_only_changed_servers_are_restarted(autojump_clock: MockClock, tmp
 async def test_definition_with_the_same_identity_is_applied_without_a_restart(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """Another timeout is no reason to end a process."""
+    """A new timeout does not restart the process."""
     async with supervising(tmp_path) as world:
         await world.apply(world.spec("it"))
         await world.apply(attrs.evolve(world.spec("it"), exclude_tools=("echo",)))
@@ -88,7 +88,7 @@ async def test_definition_with_the_same_identity_is_applied_without_a_restart(
 
 
 async def test_superseded_set_is_skipped(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """Ten thousand wishes in a row end in the last."""
+    """Only the last of ten thousand desired sets is applied."""
     async with supervising(tmp_path) as world:
         for n in range(10_000):
             world.supervisor.set_desired({f"server-{n % 7}": world.spec(f"server-{n % 7}", str(n))})
@@ -115,7 +115,7 @@ async def test_bug_in_one_server_task_does_not_affect_others(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Each bug is logged with its traceback, and the server is run again after a second."""
+    """Each bug is logged with its traceback, and the server's task restarts after a second."""
     sound, broken = ManagedServer.run, [True, True]
 
     async def run(self: ManagedServer) -> None:
@@ -142,7 +142,6 @@ async def test_server_runs_again_after_a_bug(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It runs again: a task of it, say, is asked after on its next connection."""
     sound, broken = ManagedServer._connect_and_recover, [True]
 
     async def live(self: ManagedServer) -> None:
@@ -164,7 +163,7 @@ async def test_server_runs_again_after_a_bug(
 
 
 async def test_waiter_for_a_removed_server_gets_an_error(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """At once: it waited for as long as a handshake may take, for nobody."""
+    """The error is immediate; the waiter does not wait for the handshake timeout."""
     refused: list[NotReady] = []
 
     async def wait(server: ManagedServer) -> None:
@@ -189,11 +188,11 @@ async def test_waiter_for_a_removed_server_gets_an_error(autojump_clock: MockClo
         assert len(refused) == 1
         told = len(world.events)
         await wait(server)
-        assert len(world.events) == told, "nothing is told of it any more"
+        assert len(world.events) == told, "a removed server announces nothing"
 
 
 async def test_enabled_setting_survives_a_daemon_restart(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """A server that the user disabled stays disabled, whatever the definition says."""
+    """A server disabled by the user stays disabled, even if the definition enables it."""
     async with supervising(tmp_path) as world:
         await world.apply(world.spec("it"))
         server = world.supervisor.get("it")

@@ -1,4 +1,4 @@
-"""Switched off until a moment: off till then by the wall clock, whatever happens, and on by itself."""
+"""A server disabled until a given wall-clock time, and enabled again automatically."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIX = 1795370400.0  # 2026-11-22 18:00 UTC
 
 @attrs.define
 class Wall:
-    """The wall clock, `ahead` of the one that timers go by."""
+    """A wall clock that is `ahead` of the clock of the timers."""
 
     timers: MockClock
     ahead: float
@@ -35,7 +35,7 @@ class Wall:
 
 @pytest.fixture
 def wall(monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock) -> Iterator[Wall]:
-    """It is four in the afternoon."""
+    """A wall clock that starts at 16:00."""
     clock = Wall(autojump_clock, SIX - 2 * HOUR - autojump_clock.current_time())
     monkeypatch.setattr(time, "time", clock)
     yield clock
@@ -50,7 +50,8 @@ def stands(server: ManagedServer) -> tuple[str, str, str | None]:
 async def test_timed_disable_ends_automatically(
     autojump_clock: MockClock, wall: Wall, tmp_path: Path
 ) -> None:
-    """The status says until when, a call what to do, and the history why it came back."""
+    """The status has the end time, a call's error has the remedy, and the history has the reason for the
+    restart."""
     async with living(tmp_path, era="legacy") as world:
         await world.wait_connected()
         world.server.set_enabled(False, SIX)
@@ -76,7 +77,7 @@ async def test_timed_disable_ends_automatically(
 async def test_timed_disable_ends_soon_after_a_suspend(
     autojump_clock: MockClock, wall: Wall, tmp_path: Path
 ) -> None:
-    """Our timers slept with the machine, and the wall clock went on."""
+    """Timers stop during a suspend, but the wall clock does not."""
     async with living(tmp_path, era="legacy") as world:
         world.server.set_enabled(False, SIX)
         await trio.sleep(1)
@@ -89,7 +90,7 @@ async def test_timed_disable_ends_soon_after_a_suspend(
 async def test_clock_set_back_extends_a_timed_disable(
     autojump_clock: MockClock, wall: Wall, tmp_path: Path
 ) -> None:
-    """Six o'clock is what was asked for."""
+    """The user asked for 18:00."""
     async with living(tmp_path, era="legacy") as world:
         world.server.set_enabled(False, SIX)
         await trio.sleep(HOUR)
@@ -103,7 +104,7 @@ async def test_clock_set_back_extends_a_timed_disable(
 async def test_last_of_several_timed_disables_applies(
     autojump_clock: MockClock, wall: Wall, tmp_path: Path
 ) -> None:
-    """Another end takes the place of the first, `disable` makes it last, `enable` ends it at once."""
+    """A new end time replaces the old one, `disable` makes it permanent, and `enable` ends it immediately."""
     async with living(tmp_path, era="legacy") as world:
         await world.wait_connected()
         server = world.server
@@ -124,13 +125,13 @@ async def test_last_of_several_timed_disables_applies(
         assert stands(server) == ("connected", "", None)
         starts = len(world.starts)
         await trio.sleep(HOUR)
-        assert len(world.starts) == starts  # the end that was taken back disturbs nobody
+        assert len(world.starts) == starts  # the cancelled end time has no effect
 
 
 async def test_end_of_a_timed_disable_does_not_connect_a_disconnected_server(
     autojump_clock: MockClock, wall: Wall, tmp_path: Path
 ) -> None:
-    """That lasts until a connection is asked for."""
+    """A disconnected server stays disconnected until a user connects it."""
     async with living(tmp_path, era="legacy") as world:
         world.server.set_enabled(False, SIX)
         world.server.disconnect()
@@ -142,13 +143,13 @@ async def test_end_of_a_timed_disable_does_not_connect_a_disconnected_server(
 async def test_timed_disable_survives_a_daemon_restart(
     autojump_clock: MockClock, wall: Wall, tmp_path: Path, later: float, state: str
 ) -> None:
-    """And that the time has passed while there was none: an `enable` that comes late changes nothing."""
+    """It still applies at the next start, or has ended if its time passed in between."""
     async with living(tmp_path, era="legacy") as world:
         world.server.set_enabled(False, SIX)
-    # Out of the block: while a thread writes, the clock would jump from one of its timers to the next.
+    # Outside the block: the mock clock would jump ahead while a thread writes.
     with trio.CancelScope() as over:
         over.cancel()
-        await world.server._context.store.run()  # its last act is to save
+        await world.server._context.store.run()  # shutdown saves the state
     wall.ahead += later
     async with living(tmp_path, era="legacy") as world:
         await trio.sleep(5)
@@ -163,7 +164,7 @@ async def test_timed_disable_survives_a_daemon_restart(
 async def test_timed_disable_overrides_the_definition(
     autojump_clock: MockClock, wall: Wall, tmp_path: Path
 ) -> None:
-    """As `enable` would, said at that time."""
+    """The end of the timed disable enables the server, as `enable` would."""
     async with living(tmp_path, era="legacy", enabled=False) as world:
         await trio.sleep(1)
         assert stands(world.server) == ("disabled", "switched off in its definition", None)

@@ -1,4 +1,4 @@
-"""A server over WebSocket, from its definition to a call: found, refused, lost and found again."""
+"""A server over WebSocket: detection, calls, refusal, loss and reconnection."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOOL = {"name": "echo", "inputSchema": {"type": "object"}}
 
 @attrs.define(eq=False)
 class Server:
-    """Speaks one era; on `tools/call`, the script decides."""
+    """Speak one era; the script handles `tools/call`."""
 
     era: str = "legacy"
     call: Callable[[WebSocketConnection, Json], Awaitable[Json | None]] | None = None
@@ -75,8 +75,8 @@ async def serving(server: Server) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize(("era", "version"), [("modern", "2026-07-28"), ("legacy", "2025-11-25")])
-async def test_a_server_is_found_whatever_its_era_and_called(tmp_path: Path, era: str, version: str) -> None:
-    """The probe goes over the socket as it goes over a pipe; the status names the transport."""
+async def test_server_of_either_era_is_detected_and_called(tmp_path: Path, era: str, version: str) -> None:
+    """The probe is the same as over a pipe; the status shows the transport."""
     async with serving(Server(era)) as url, living(tmp_path, url, kind="ws") as world:
         status = await world.wait(ServerState.CONNECTED)
         assert (status.transport, status.era, status.protocol_version) == ("ws", era, version)
@@ -86,7 +86,7 @@ async def test_a_server_is_found_whatever_its_era_and_called(tmp_path: Path, era
 
 
 async def test_a_closed_connection_fails_the_call_and_is_opened_again(tmp_path: Path) -> None:
-    """With what the server said; nothing is repeated, as it may have run."""
+    """The error has the server's close reason. The call is not repeated because it may have run."""
 
     async def go_away(connection: WebSocketConnection, message: Json) -> None:
         await connection.aclose(1012, "restarting")
@@ -112,7 +112,7 @@ async def test_a_closed_connection_fails_the_call_and_is_opened_again(tmp_path: 
 async def test_a_refused_handshake_is_judged_by_its_status(
     tmp_path: Path, status: int, state: ServerState | None
 ) -> None:
-    """A login is waited for; what may pass is tried again, and the server found once it has."""
+    """401 and 403 wait for a login; a temporary error is retried until the server accepts."""
     server = Server(refuses=status)
     async with serving(server) as url, living(tmp_path, url, kind="ws") as world:
         if state is not None:
