@@ -259,8 +259,7 @@ def check_installation(started_at: float) -> Iterator[Finding]:
         except OSError:
             continue
     if newest > started_at:
-        yield Finding(
-            "installation", WARN, "mcpd was updated after the daemon started", "mcpctl daemon restart"
-        )
+        message = "mcpd was updated after the daemon started"
+        yield Finding("installation", WARN, message, "mcpctl daemon restart")
     else:
         yield Finding("installation", OK, f"Python {sys.version.split()[0]}, {Path(mcpd.__file__).parent}")

@@ -47,10 +47,8 @@ def write_bundle(file: str, report: DoctorReport, environ: Mapping[str, str]) ->
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as out, tarfile.open(fileobj=out, mode="w:gz") as tar:
             for name, text in _contents(report, environ).items():
-                clean = (
-                    scrub_json(redactor.mask(text)) if name.endswith(".json") else scrub(redactor.mask(text))
-                )
-                data = clean.encode("utf-8", "replace")
+                mask = scrub_json if name.endswith(".json") else scrub
+                data = mask(redactor.mask(text)).encode("utf-8", "replace")
                 entry = tarfile.TarInfo(f"mcpd-report/{name}")
                 entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
                 tar.addfile(entry, io.BytesIO(data))

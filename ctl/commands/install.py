@@ -91,9 +91,8 @@ def install(
     targets = _targets(cli, editors, every, project, user)
     for target in targets:
         if via == "socket" and not target.editor.supports_socket_url:
-            raise UsageError(
-                f"{target.editor.title} cannot connect to a Unix socket", hint="omit --via socket"
-            )
+            message = f"{target.editor.title} cannot connect to a Unix socket"
+            raise UsageError(message, hint="omit --via socket")
     entry_name = name or "-".join(filter(None, (NAME, server or profile)))
     program = mcpctl_path()
 

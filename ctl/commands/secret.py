@@ -49,9 +49,8 @@ def set_(cli: CliContext, name: str, more: tuple[str, ...]) -> int:
         raise UsageError(f"invalid secret name '{name}'", hint="use letters, digits and _, no digit first")
     value = _prompt_for_value(name) if sys.stdin.isatty() else _read_stdin()
     if not value:
-        raise UsageError(
-            "empty value; nothing was stored", hint=f"delete it with: mcpctl secret remove {name}"
-        )
+        hint = f"delete it with: mcpctl secret remove {name}"
+        raise UsageError("empty value; nothing was stored", hint=hint)
     path = _change({name: value})
     used = _servers_by_secret(cli).get(name, [])
     cli.out.answer({"name": name, "path": path, "used_by": used}, f"{name}: stored in {path}")

@@ -107,10 +107,9 @@ def find_problems(
 
 
 def _parse_problems(name: str, definition: Mapping[str, object]) -> list[Mapping[str, object]]:
+    servers = {name: definition}
     try:
-        parse_servers(
-            {name: definition}, environ=os.environ, settings=Settings(), base_dir=Path("/"), path="$"
-        )
+        parse_servers(servers, environ=os.environ, settings=Settings(), base_dir=Path("/"), path="$")
     except BadSpec as error:
         return [attrs.asdict(problem) for problem in error.problems]
     return []

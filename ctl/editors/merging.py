@@ -186,7 +186,5 @@ def _merged_definition(best: ImportCandidate, group: list[ImportCandidate]) -> d
 
 
 def _free_name(one: ImportCandidate, names: set[str]) -> str:
-    tails = ["", f"-{one.source.editor}", *(f"-{one.source.editor}-{n}" for n in range(2, 1000))]
-    return next(
-        name for tail in tails if (name := one.name[: MAX_NAME_LENGTH - len(tail)] + tail) not in names
-    )
+    ends = ["", f"-{one.source.editor}", *(f"-{one.source.editor}-{n}" for n in range(2, 1000))]
+    return next(name for end in ends if (name := one.name[: MAX_NAME_LENGTH - len(end)] + end) not in names)

@@ -164,9 +164,7 @@ def dotenv_values(found: EditorFile, context: UserContext) -> dict[str, str]:
 
 def string_set(value: object) -> frozenset[str]:
     """Return the strings in a list; empty for anything else."""
-    return (
-        frozenset(item for item in value if isinstance(item, str)) if isinstance(value, list) else frozenset()
-    )
+    return frozenset(item for item in (value if isinstance(value, list) else ()) if isinstance(item, str))
 
 
 def _rejected_names(project: Path, context: UserContext) -> frozenset[str]:

@@ -99,9 +99,7 @@ def scrub(text: str) -> str:
     """
     text = _AUTHORIZATION.sub(rf"\1 {MASK}", KNOWN_TOKENS.sub(MASK, text))
     text = _USERINFO_IN_TEXT.sub(rf"\1:{MASK}@", text)
-    return _QUERY_IN_TEXT.sub(
-        lambda found: f"{found[1]}={MASK}" if is_secret_name(found[1]) else found[0], text
-    )
+    return _QUERY_IN_TEXT.sub(lambda m: f"{m[1]}={MASK}" if is_secret_name(m[1]) else m[0], text)
 
 
 def scrub_json(text: str) -> str:

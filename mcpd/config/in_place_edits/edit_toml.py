@@ -17,12 +17,10 @@ from mcpd.config.in_place_edits.document import append_block, has_content
 _HEADER = re.compile(r"\s*(\[\[?)[^\[\]]*?(\]\]?)\s*(?:#.*)?$")
 
 
-def add(
-    text: str, key_path: tuple[str, ...], listed: bool, name: str, definition: Mapping[str, object]
-) -> str:
+def add(text: str, key_path: tuple[str, ...], listed: bool, name: str, entry: Mapping[str, object]) -> str:
     """Append the entry as a table at the end of the file."""
     table = tomlkit.table()
-    for key, value in ({"name": name} | dict(definition) if listed else definition).items():
+    for key, value in ({"name": name} | dict(entry) if listed else entry).items():
         table[key] = value
     outer: object = table
     if listed:
