@@ -15,7 +15,7 @@ from tests.dashboard.test_form import RICH
 from tests.dashboard.visitor import code_of
 from tests.dashboard.window import wait_for_js, wait_in_page, window
 from tests.e2e.conftest import Start
-from tests.e2e.harness import Daemon, fake, wait_until
+from tests.e2e.harness import BOUND, Daemon, fake, wait_until
 from tests.e2e.web import PORT
 
 if TYPE_CHECKING:
@@ -329,7 +329,7 @@ def test_a_server_that_is_off_for_a_time_says_until_when(chromium: Browser, star
     with window(chromium, daemon) as opened:
         page = opened.page
         page.wait_for_selector("#servers li[data-state=connected]")
-        daemon.client().request("mcpd/disable", server="one", until="2126-11-22T18:00:00Z", wait=20)
+        daemon.client().request("mcpd/disable", server="one", until="2126-11-22T18:00:00Z", wait=BOUND)
         words = "switched off until 2126-11-22 18:00:00 UTC"
         page.wait_for_selector(f"#servers li[data-state=disabled] .about:text-is('{words}')")
         page.wait_for_selector(f"#head bdi:text-is('{words}')")

@@ -101,7 +101,13 @@ class Editor:
         return self.answer(key)
 
     def begin(self) -> None:
-        assert "result" in self.ask("hello", "initialize", **HELLO)
+        """Shake hands. Asks again if the daemon takes longer to start than an editor waits."""
+        answer = self.ask("hello", "initialize", **HELLO)
+        for attempt in range(10):
+            if "result" in answer or answer["error"]["data"]["code"] != "daemon_unreachable":
+                break
+            answer = self.ask(f"hello {attempt}", "initialize", **HELLO)
+        assert "result" in answer, answer
         self.send(method="notifications/initialized")
 
     def close(self, bound: float = BOUND) -> tuple[int, float]:

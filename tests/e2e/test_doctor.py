@@ -34,7 +34,7 @@ def mcpctl(environ: Mapping[str, str], *argv: str) -> subprocess.CompletedProces
         env={**environ, "SHELL": "/bin/sh", "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert "Traceback" not in done.stderr, done.stderr

@@ -26,6 +26,15 @@ def stats_of(client: Client, server: str, **more: object) -> Json:
     return dict(found)
 
 
+def wait_begun(watcher: Client) -> None:
+    """Wait until the stream that was requested before has begun.
+
+    It begins in a task that is started with the request: it has run when a second round trip is over.
+    """
+    for _ in range(2):
+        watcher.request("mcpd/version")
+
+
 def causes(client: Client, server: str | None = None) -> list[str]:
     entries = client.request("mcpd/history", server=server)["entries"]
     return [f"{entry['state'] or entry['what']}: {entry['message']}" for entry in entries]
@@ -174,7 +183,7 @@ def test_the_wire_is_shown_live_without_secrets_over_a_reconnect(start: Start) -
     daemon.wait_connected("fake")
     watcher, client = daemon.client(), daemon.client()
     watcher.send("mcpd/tap", server="fake", methods=["tools/call", "server/discover"])
-    watcher.send("mcpd/version")
+    wait_begun(watcher)
     client.call("fake", "echo", {"said": f"it is {SECRET}!"})
     client.request("mcpd/reconnect", server="fake", wait=BOUND)
     frames: list[Json] = []
@@ -198,6 +207,7 @@ def test_a_tap_that_nobody_reads_costs_its_owner_frames_and_nobody_calls(start: 
     daemon.wait_connected("fake")
     watcher, client = daemon.client(), daemon.client()
     watcher.send("mcpd/tap", server="fake", limit=1_000_000)
+    wait_begun(watcher)
     for _ in range(300):
         assert client.call("fake", "echo", {"text": "x" * 40_000})["success"]
     dropped = seen = 0

@@ -178,7 +178,8 @@ def test_toggles_survive_a_restart_of_the_daemon(tmp_path: Path) -> None:
         saved = daemon.home / "state" / "mcpd" / "state.json"
         toggles = {"off": False, "on": True, "born-off": True}
         harness.wait_until(
-            lambda: saved.exists() and json.loads(saved.read_text())["toggles"] == toggles, saved.read_text
+            lambda: saved.exists() and json.loads(saved.read_text()).get("toggles") == toggles,
+            saved.read_text,
         )
         os.kill(daemon.pid, signal.SIGKILL)
         daemon.process.wait(harness.BOUND)

@@ -144,10 +144,12 @@ def start_fifty_clients(tmp_path: Path) -> float:
     config.write_text(json.dumps({"mcpServers": {"one": fake()}}))
     gate = tmp_path / "gate"
     os.mkfifo(gate)
+    # They import before the gate: fifty at once would keep the daemon waiting for a processor.
     code = (
         f"import sys; sys.argv = [{str(PROGRAMS / 'mcpctl')!r}, 'status', '--json']\n"
+        "import ctl.daemon_process; from ctl.main import main\n"
         f"open({str(gate)!r}).read()\n"  # until everybody is here
-        "from ctl.main import main; main()"
+        "main()"
     )
     clients = [
         subprocess.Popen(

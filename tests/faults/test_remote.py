@@ -59,8 +59,9 @@ async def test_a_list_and_ten_calls_cost_one_greeting_and_three_connections(
 def test_many_cancelled_calls_lose_nothing(era: str) -> None:
     """Cancel many calls for a few seconds (`python -m benchmarks.churn` runs for sixty). No call is lost and
     no connection slot leaks; speed is not checked here."""
-    tally = churn(era, 3)
-    assert tally.calls > 4 * IN_FLIGHT
+    tally = next(  # a busy machine may take longer for as many calls
+        tally for tally in (churn(era, seconds) for seconds in (3, 15, 75)) if tally.calls > 4 * IN_FLIGHT
+    )
     assert tally.cancelled > tally.calls / 4
     assert (tally.unanswered, tally.refused) == (0, 0)
     assert tally.many > tally.few / 4

@@ -16,6 +16,7 @@ from tests.interop.attached import Attached
 from tests.interop.clients.drivers import Call, Driver, Json, http, stdio
 from tests.interop.test_clients import CAFE, ROOT, SDK2, driver
 from tests.interop.test_sharing import SDK1, library, memory
+from tests.processes import gone
 from tests.servers.reference.asking import TOOLS
 from tests.servers.reference.content import DYNAMIC_TOOL
 
@@ -126,7 +127,7 @@ def test_no_process_is_left_of_a_server_that_was_shared(tmp_path: Path) -> None:
         users = {name: (Attached(daemon, REVISION), {"name": LEGACY}) for name in ("alice", "bob")}
         assert sharing.conversations(users, tmp_path) == []
         (pid,) = processes(daemon)
-    assert not Path(f"/proc/{pid}").exists()
+    assert gone(pid)
 
 
 def test_no_write_is_lost_of_four_clients_that_write_at_once(tmp_path: Path) -> None:
