@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ctl.bridge import error_replies, legacy, modern
+from ctl.bridge import error_replies, resume_legacy, resume_modern
 from ctl.bridge.error_replies import ErrorObject, is_valid_id
-from ctl.bridge.legacy import StateRestorer
 from ctl.bridge.pending_requests import (
     CANCELLED,
     HANDSHAKE_METHODS,
@@ -26,6 +25,7 @@ from ctl.bridge.pending_requests import (
     ServerRequestRelay,
     cancellation,
 )
+from ctl.bridge.resume_legacy import StateRestorer
 from mcpd.support.json_repair import repair_json
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message, members_or_empty
@@ -56,7 +56,7 @@ class EditorSession:
         self._resume = StateRestorer(to_daemon, log)
         self._server_requests = ServerRequestRelay()
         self._batches = ResponseBatches()
-        self._legacy: legacy.LegacySession | None = None
+        self._legacy: resume_legacy.LegacySession | None = None
 
     # ── for the loop ────────────────────────────────────────────────────────────────────────────
 
@@ -128,7 +128,7 @@ class EditorSession:
             self._reject(key, "another open request has this id, so their responses could not be told apart")
         elif method.startswith(_CONTROL_API_PREFIXES):
             self._respond(key, error_replies.not_an_mcp_method(key, method))
-        elif method == legacy.PING and modern.RESERVED not in line:
+        elif method == resume_legacy.PING and resume_modern.RESERVED not in line:
             self._respond(key, wire.result(key, b"{}"))  # a legacy ping asks about this connection only
         else:
             self._forward_request(key, method, line, now)
@@ -149,7 +149,7 @@ class EditorSession:
         if message.method == CANCELLED:
             key = bytes(members_or_empty(message.params).get("requestId", ABSENT))
             request = self._open.get(key)
-            if request is not None and request.method == legacy.INITIALIZE:
+            if request is not None and request.method == resume_legacy.INITIALIZE:
                 return  # MCP: a client must not cancel `initialize`
             if request is not None:
                 self._pending.remove(key)
@@ -157,7 +157,7 @@ class EditorSession:
                     self._to_editor(batch)
                 if not request.sent:
                     return
-        elif message.method == legacy.INITIALIZED and self._legacy is not None:
+        elif message.method == resume_legacy.INITIALIZED and self._legacy is not None:
             self._legacy.initialized = True
         if self.connected:  # a later daemon needs lasting state only, which `on_connected` restores
             self._to_daemon(line)
@@ -247,8 +247,8 @@ class EditorSession:
             return False
         if response.result is not ABSENT:
             params = bytes(wire.decode_envelope(request.line).params)
-            if request.method == legacy.INITIALIZE:
-                self._legacy = legacy.LegacySession(params, bytes(response.result))
+            if request.method == resume_legacy.INITIALIZE:
+                self._legacy = resume_legacy.LegacySession(params, bytes(response.result))
             elif self._legacy is not None:
                 self._legacy.record(request.method, params)
         return True
@@ -273,8 +273,8 @@ class EditorSession:
                 if request.sent:
                     self._on_subscription_ended(request, request.subscription, now)
                 return
-        elif message.method == modern.ACKNOWLEDGED:
-            key = modern.subscription_id(message.params)
+        elif message.method == resume_modern.ACKNOWLEDGED:
+            key = resume_modern.subscription_id(message.params)
             request = self._open.get(key)
             if request is not None and request.subscription is not None:
                 for each in request.subscription.resume(key, message.params):
@@ -283,7 +283,7 @@ class EditorSession:
                     self._resume.schedule_retry(now)
                 return
             if request is not None:
-                request.subscription = modern.EditorSubscription(message.params)
+                request.subscription = resume_modern.EditorSubscription(message.params)
                 self._deadlines.pop(key, None)
         self._to_editor(line)
 
@@ -295,11 +295,11 @@ class EditorSession:
         self._abandoned.clear()
         self._resume.reset()
         session = self._legacy
-        if session is not None and not self._pending.has_method(legacy.INITIALIZE):
+        if session is not None and not self._pending.has_method(resume_legacy.INITIALIZE):
             # No need to wait for the responses: the daemon handles lines in order.
-            self._resume.send(legacy.INITIALIZE, session.params)
+            self._resume.send(resume_legacy.INITIALIZE, session.params)
             if session.initialized:
-                self._to_daemon(wire.notification(legacy.INITIALIZED))
+                self._to_daemon(wire.notification(resume_legacy.INITIALIZED))
             for method, params in session.restore_requests():
                 self._resume.send(method, params)
         self._send_unsent()
@@ -347,7 +347,7 @@ class EditorSession:
     # ── restoring state ─────────────────────────────────────────────────────────────────────────
 
     def _on_subscription_ended(
-        self, request: EditorRequest, subscription: modern.EditorSubscription, now: float
+        self, request: EditorRequest, subscription: resume_modern.EditorSubscription, now: float
     ) -> None:
         """Open a subscription again that the daemon ended, as it does before it stops."""
         subscription.on_disconnected()

@@ -7,7 +7,7 @@ import math
 import msgspec
 from msgspec import Raw
 
-from ctl.bridge import error_replies, legacy, modern
+from ctl.bridge import error_replies, resume_legacy, resume_modern
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, Message
 
@@ -22,13 +22,19 @@ MAX_OPEN = 4096
 MAX_UNSENT_BYTES = 8 * 1024 * 1024
 """Bytes of requests that wait for a daemon."""
 
-HANDSHAKE_METHODS = frozenset((legacy.INITIALIZE, modern.DISCOVER))
+HANDSHAKE_METHODS = frozenset((resume_legacy.INITIALIZE, resume_modern.DISCOVER))
 STATEFUL_METHODS = frozenset(
-    (legacy.INITIALIZE, legacy.SET_LEVEL, legacy.SUBSCRIBE, legacy.UNSUBSCRIBE, modern.LISTEN)
+    (
+        resume_legacy.INITIALIZE,
+        resume_legacy.SET_LEVEL,
+        resume_legacy.SUBSCRIBE,
+        resume_legacy.UNSUBSCRIBE,
+        resume_modern.LISTEN,
+    )
 )
 """Requests whose responses change what a restarted daemon must be told."""
 RETRYABLE_METHODS = STATEFUL_METHODS | {
-    modern.DISCOVER,
+    resume_modern.DISCOVER,
     "tools/list",
     "prompts/list",
     "resources/list",
@@ -50,7 +56,7 @@ class EditorRequest:
         self.sent = sent
         self.retried = False
         """It was sent twice. A request that kills two daemons is not tried on a third."""
-        self.subscription: modern.EditorSubscription | None = None
+        self.subscription: resume_modern.EditorSubscription | None = None
         """Set once the daemon has acknowledged a `subscriptions/listen`."""
 
 
