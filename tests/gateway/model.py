@@ -392,7 +392,7 @@ class User:
             hello = Asked({}, next(self._keys), self.session)
             self._put(hello, "initialize", body)
             self.say({"method": "notifications/initialized"})
-            for question in self.questions:
+            for question in list(self.questions):
                 self.say({"id": question["id"], "result": {"roots": []}})
             self.questions.clear()
 

@@ -1,7 +1,9 @@
-"""How long a list waits for starting servers: no longer than clients do."""
+"""Lists in pages, and how long they wait for starting servers: no longer than clients do."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +15,8 @@ from msgspec import Raw
 from mcpd.gateway import list_methods
 from mcpd.gateway.client_context import ClientRequest, make_client_context
 from mcpd.gateway.list_methods import FIRST_START_TIMEOUT
+from mcpd.wire.message import BadFrame
+from tests.gateway.model import LEGACY, Json
 
 
 @pytest.mark.parametrize(
@@ -57,3 +61,129 @@ async def test_merged_list_waits_for_servers_that_start_for_the_first_time(
     ((after, body),) = answered
     assert after == pytest.approx(answered_after)
     assert body == b'{"tools":[{"name":"echo"}]}'
+
+
+def a_session(
+    entries: Sequence[bytes], *, single: object = None, servers: Sequence[object] = ()
+) -> tuple[Any, list[Json], list[object]]:
+    """Return a session, its answers, and the tasks it starts."""
+    answers: list[Json] = []
+    tasks: list[object] = []
+    session = SimpleNamespace(
+        view=SimpleNamespace(
+            single=single,
+            title="x",
+            servers=lambda: servers,
+            capabilities=lambda version: {"tools": {}},
+            entries=lambda member: entries,
+            freshness=lambda member: (5, "public"),
+        ),
+        gateway=SimpleNamespace(core=None),
+        request_tasks={},
+        spawn=tasks.append,
+        respond=lambda request, body: answers.append(json.loads(body)),
+        respond_error=lambda request, code, text: answers.append({"code": code, "text": text}),
+    )
+    return session, answers, tasks
+
+
+def a_request(params: bytes = b"", method: str = "tools/list", *, modern: bool = False) -> ClientRequest:
+    nowhere: Any = None
+    return ClientRequest(b"1", method, params, nowhere, make_client_context(LEGACY, {}, modern=modern))
+
+
+ENTRIES = tuple(b'{"name":"t%d"}' % number for number in range(5))
+
+
+@pytest.mark.parametrize(
+    ("page_size", "page_bytes", "pages"),
+    [
+        (5, 1000, [5]),
+        (6, 1000, [5]),
+        (4, 1000, [4, 1]),
+        (2, 1000, [2, 2, 1]),
+        (9, 2 * len(ENTRIES[0]), [2, 2, 1]),
+        (9, 2 * len(ENTRIES[0]) + 1, [2, 2, 1]),
+        (9, 1, [1] * 5),
+    ],
+)
+def test_pages_end_at_a_size(
+    monkeypatch: pytest.MonkeyPatch, page_size: int, page_bytes: int, pages: list[int]
+) -> None:
+    """A page holds at least one entry; the last one has no cursor."""
+    monkeypatch.setattr(list_methods, "PAGE_SIZE", page_size)
+    monkeypatch.setattr(list_methods, "MAX_PAGE_BYTES", page_bytes)
+    session, answers, _ = a_session(ENTRIES)
+    params = b""
+    while len(answers) < len(pages):
+        list_methods.answer_list(session, a_request(params))
+        assert ("nextCursor" in answers[-1]) is (len(answers) < len(pages))
+        params = json.dumps({"cursor": answers[-1].get("nextCursor")}).encode()
+    assert [len(answer["tools"]) for answer in answers] == pages
+    assert [tool["name"] for answer in answers for tool in answer["tools"]] == [f"t{n}" for n in range(5)]
+
+
+@pytest.mark.parametrize("start", [-1, 0, 5, 6])
+def test_cursor_outside_of_the_list_is_refused(start: int) -> None:
+    session, _, _ = a_session(ENTRIES)
+    for cursor in (list_methods._cursor(ENTRIES, start), "x", 5, "", list_methods._cursor(ENTRIES[1:], 2)):
+        with pytest.raises(BadFrame, match="cursor"):
+            list_methods.answer_list(session, a_request(json.dumps({"cursor": cursor}).encode()))
+
+
+def test_modern_result_says_how_long_it_is_fresh() -> None:
+    session, answers, _ = a_session(ENTRIES[:1])
+    list_methods.answer_list(session, a_request(b"{}", modern=True))
+    list_methods.answer_list(session, a_request(b"{}"))
+    tools = [{"name": "t0"}]
+    fresh = {"resultType": "complete", "ttlMs": 5, "cacheScope": "public"}
+    assert answers == [{"tools": tools, **fresh}, {"tools": tools}]
+
+
+@pytest.mark.parametrize("method", ["prompts/list", "resources/list", "resources/templates/list"])
+def test_list_that_the_server_does_not_have_is_refused(method: str) -> None:
+    session, answers, _ = a_session(())
+    list_methods.answer_list(session, a_request(method=method))
+    feature = method.split("/")[0]
+    assert answers == [{"code": -32601, "text": f"x does not support {feature}"}]
+
+
+@pytest.mark.parametrize(
+    ("single", "catalog", "expired", "first", "immediate"),
+    [
+        (True, ENTRIES, False, False, True),
+        (True, ENTRIES, False, True, True),
+        (True, ENTRIES, True, False, False),
+        (True, None, False, False, False),
+        (False, None, False, False, True),
+        (False, ENTRIES, True, False, False),
+        (False, ENTRIES, False, True, False),
+    ],
+)
+def test_list_is_answered_immediately_if_it_is_known(
+    single: bool, catalog: object, expired: bool, first: bool, immediate: bool
+) -> None:
+    server = SimpleNamespace(lists_expired=expired, is_first_start=first, catalog=catalog)
+    session, answers, tasks = a_session(ENTRIES, single=server if single else None, servers=[server])
+    list_methods.answer_list(session, a_request())
+    assert (len(answers), len(tasks)) == ((1, 0) if immediate else (0, 1))
+
+
+async def test_unknown_list_of_a_single_server_is_loaded(autojump_clock: trio.testing.MockClock) -> None:
+    loaded: list[str] = []
+
+    async def load(name: str) -> None:
+        await trio.lowlevel.checkpoint()
+        loaded.append(name)
+
+    server = SimpleNamespace(
+        lists_expired=False, is_first_start=True, catalog=None, spec=SimpleNamespace(name="srv")
+    )
+    session, answers, tasks = a_session(ENTRIES, single=server, servers=[server])
+    session.gateway.core = SimpleNamespace(load_catalog=load)
+    session.is_closed = False
+    list_methods.answer_list(session, a_request())
+    (task,) = tasks
+    await task()  # type: ignore[operator]
+    assert loaded == ["srv"]
+    assert len(answers) == 1

@@ -3,42 +3,18 @@
 from __future__ import annotations
 
 import json
-import socket
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
 from mcpd.gateway.schema_cost import BUDGET, SchemaTooComplex, ValidationCost
-from mcpd.gateway.schema_validation import compile_schemas
-from tests.e2e.conftest import start
-from tests.e2e.harness import Refused, fake
-from tests.faults.measure import stalls
+from mcpd.gateway.schema_validation import MAX_SCHEMA, ToolSchemas, compile_schemas
 
-__all__ = ["start"]
-
-Start = Any
 TWICE = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
 DOUBLING = {"$ref": "#/$defs/d0", "$defs": {**TWICE, "d40": {"type": "string"}}}
 TREE = {"allOf": [{"properties": {"a": {"$ref": "#"}}}, {"properties": {"a": {"$ref": "#"}}}]}
 SLOW = {"type": "object", "properties": {"a": {"items": {"pattern": "(a*)*\\1b"}}}}
-SERVER = """
-import json, sys
-tools = json.load(open(sys.argv[1]))
-for line in sys.stdin:
-    asked = json.loads(line)
-    if "id" not in asked:
-        continue
-    answer = {
-        "initialize": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {}},
-        "tools/list": {"tools": tools},
-        "tools/call": {"content": [], "structuredContent": asked["params"].get("arguments")},
-    }.get(asked["method"])
-    body = {"result": answer} if answer is not None else {"error": {"code": -32601, "message": "no"}}
-    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **body}), flush=True)
-"""
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -46,54 +22,6 @@ def nested(depth: int) -> dict[str, Any]:
     for _ in range(depth):
         value = {"a": value}
     return value
-
-
-def test_hostile_schemas_fetch_nothing_and_block_nobody(start: Start, tmp_path: Path) -> None:
-    """References to files and URLs, regular expressions, 10 MB, recursion, years of work."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    listening.setblocking(False)
-    url = f"http://127.0.0.1:{listening.getsockname()[1]}/schema.json"
-    target = tmp_path / "local.json"
-    target.write_text('{"type": "string"}')
-    schemas: dict[str, tuple[Any, Any]] = {
-        "http": ({"properties": {"a": {"$ref": url}}}, {"a": 1}),
-        "id": ({"$id": url, "properties": {"a": {"$ref": "other.json"}}}, {"a": 1}),
-        "dialect": ({"$schema": url}, {"a": 1}),
-        "file": ({"properties": {"a": {"$ref": target.as_uri()}}}, {"a": 1}),
-        "regex": (SLOW, {"a": ["a" * 40 + "!"] * 200}),
-        "linear": ({"properties": {"a": {"pattern": "^(a+)+$"}}}, {"a": "a" * 30}),
-        "huge": ({"description": "x" * 10_000_000}, {"a": 1}),
-        "itself": ({"$ref": "#"}, {"a": 1}),
-        "around": ({"allOf": [{"$ref": "#"}], "properties": {"a": {"$ref": "#"}}}, nested(30)),
-        "doubling": ({"properties": {"a": DOUBLING}}, {"a": "x"}),
-        "tree": (TREE, nested(60)),
-        "deep": (nested(900), {"a": 1}),
-        "wrong": ({"type": 5}, {"a": 1}),
-    }
-    tools = [
-        {
-            "name": name,
-            "inputSchema": {"type": "object", **schema},
-            "outputSchema": {"type": "object", **schema},
-        }
-        for name, (schema, _) in schemas.items()
-    ]
-    (tmp_path / "tools.json").write_text(json.dumps(tools))
-    (tmp_path / "server.py").write_text(SERVER)
-    server = {"command": sys.executable, "args": [str(tmp_path / "server.py"), str(tmp_path / "tools.json")]}
-    daemon = start({"hostile": {**server, "era": "legacy"}})
-    daemon.wait_connected("hostile")
-    client = daemon.client()
-    with stalls(daemon) as stalled:
-        for name, (_, arguments) in schemas.items():
-            result = client.call("hostile", name, arguments)
-            assert result["success"], name
-            assert result["data"] == arguments
-
-    assert stalled.longest < 0.2  # an 11 MB list is decoded besides
-    with pytest.raises(BlockingIOError):
-        listening.accept()
-    listening.close()
 
 
 async def test_compiled_schema_reports_problems_with_their_path() -> None:
@@ -200,19 +128,52 @@ def test_ordinary_recursive_schemas_are_checked_for_any_instance_size() -> None:
     assert not ValidationCost(anything).allows(["x"] * (BUDGET // 10))
 
 
-def test_arguments_and_results_are_validated_end_to_end(start: Start) -> None:
-    """Invalid arguments are not sent, and every problem is reported; an invalid result is a warning."""
-    daemon = start(
-        {"everything": {"command": sys.executable, "args": ["-m", "mcpd.testserver"]}, "fake": fake()}
-    )
-    daemon.wait_connected("everything", "fake")
-    client = daemon.client()
-    with pytest.raises(Refused) as refused:
-        client.call("everything", "add", {"a": "x"})
-    assert refused.value.code == "invalid_arguments"
-    assert len(refused.value.body["data"]["problems"]) == 2
-    result = client.call("fake", "bad_output")
-    assert result["success"]
-    assert any(
-        "outputSchema" in warning and "$.structuredContent.n" in warning for warning in result["warnings"]
-    )
+@pytest.mark.parametrize(
+    ("execution", "required"),
+    [
+        ({"taskSupport": "required"}, True),
+        ({"taskSupport": "optional"}, False),
+        ({}, False),
+        (5, False),
+        (["taskSupport"], False),
+        (None, False),
+    ],
+)
+async def test_tool_may_require_a_task(execution: object, required: bool) -> None:
+    tool = json.dumps({"execution": execution}).encode()
+    assert (await compile_schemas(tool)).requires_task is required
+    assert not (await compile_schemas(b"{}")).requires_task
+    assert not (await compile_schemas(b'{"execution":1E+400}')).requires_task
+    assert not ToolSchemas().requires_task
+
+
+async def test_size_of_schemas_is_limited() -> None:
+    def sized(size: int) -> bytes:
+        body = b'{"title":"%b"}'
+        return b'{"inputSchema":%b}' % (body % (b"x" * (size - len(body) + 2)))
+
+    assert (await compile_schemas(sized(MAX_SCHEMA))).notes == ()
+    assert "is larger than" in (await compile_schemas(sized(MAX_SCHEMA + 1))).notes[0]
+
+
+async def test_pattern_that_backtracks_too_much_is_no_problem() -> None:
+    """It is neither a match nor a mismatch; other problems are reported."""
+    schema = {"properties": {"a": {"pattern": "(a*)*\\1b"}, "b": {"type": "integer"}}}
+    schemas = await compile_schemas(json.dumps({"inputSchema": schema}).encode())
+    found = schemas.check_arguments({"a": "a" * 40 + "!", "b": "x"})
+    assert [problem.path for problem in found] == ["$.arguments.b"]
+
+
+async def test_without_a_schema_everything_is_accepted() -> None:
+    assert ToolSchemas().check_arguments({"a": 1}) == []
+    tree = await compile_schemas(json.dumps({"inputSchema": TREE}).encode())
+    assert tree.check_arguments(nested(60)) == [], "too expensive to check"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread")])
+async def test_lack_of_threads_is_noted(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", fail)
+    assert "can't start new thread" in (await compile_schemas(b"{}")).notes[0]
