@@ -8,23 +8,24 @@ from copy import copy
 from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import pytest
 import trio
 import trio.testing
 from msgspec import Raw
 
 from mcpd.api.json_rpc_batch import BatchReply
-from mcpd.gateway import call_tasks, client_modern, input_required, list_methods
+from mcpd.gateway import call_tasks, client_modern, client_session, dispatch, input_required, list_methods
 from mcpd.gateway.client_context import ClientIdentity, ClientRequest
 from mcpd.gateway.client_legacy import MAX_SUBSCRIPTIONS
 from mcpd.gateway.client_subscriptions import UPDATE_INTERVAL
 from mcpd.gateway.elicitation_routing import ANSWER_TIMEOUT, MAX_OPEN_REQUESTS
 from mcpd.gateway.gateway import connected_clients
-from mcpd.model.errors import LinkLost, McpdError, Overloaded
+from mcpd.model.errors import LinkLost, McpdError, Overloaded, UnknownResource
 from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.wire import message as wire
 from tests.gateway.mcp_client import CAPABLE, meta
-from tests.gateway.model import NAME, Json, Told, World, world
+from tests.gateway.model import NAME, Json, Told, User, World, make_catalog, world
 
 Clock = trio.testing.MockClock
 
@@ -386,3 +387,182 @@ async def test_frequent_resource_updates_are_rate_limited(autojump_clock: Clock,
     await trio.sleep(1)
     assert len(heard) == 6
     assert not w.gateway.subscriptions._recent_updates
+
+
+def say(user: User, key: object, method: str, params: object = None) -> Told:
+    told = Told(user)
+    told.say({"id": key, "method": method, **({} if params is None else {"params": params})})
+    return told
+
+
+@pytest.mark.parametrize("held_by", ["a call", "a task", "a listen stream"])
+async def test_id_in_use_is_refused(w: World, held_by: str) -> None:
+    """The first request continues."""
+    user = w.user("modern" if held_by == "a listen stream" else "legacy", {})
+    if held_by == "a call":
+        say(user, 7, "tools/call", {"name": "t", "arguments": {"tag": "u0"}})
+    elif held_by == "a task":
+        w.lose()
+        say(user, 7, "tools/call", {"name": "t"})
+    else:
+        user.take = lambda frame: None  # type: ignore[method-assign]
+        say(user, 7, "subscriptions/listen", {"notifications": {}, "_meta": meta({})})
+    assert user.session.is_busy is (held_by != "a listen stream")
+    (answer,) = say(user, 7, "ping", {"_meta": meta({})} if user.kind == "modern" else None).answers
+    assert answer["error"]["code"] == -32600
+    assert say(user, 8, "ping").answers[0]["id"] == 8
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "code", "forwarded"),
+    [
+        ("legacy", "server/discover", -32601, False),
+        ("modern", "initialize", -32601, False),
+        ("modern", "ping", -32601, False),
+        ("legacy", "vendor/x", None, True),
+        ("modern", "vendor/x", -32601, False),
+        ("legacy", "notifications/x", -32601, False),
+    ],
+)
+async def test_method_of_another_revision_is_unknown(
+    w: World, kind: str, method: str, code: int | None, forwarded: bool
+) -> None:
+    """An unknown method goes to a single server of the same revision."""
+    user = w.user(kind, {})
+    told = say(user, 7, method, {"_meta": meta({})} if kind == "modern" else None)
+    assert [answer["error"]["code"] for answer in told.answers] == ([] if code is None else [code])
+    assert len(w.wire.frames) == forwarded
+
+
+async def test_unknown_method_is_not_forwarded_to_several_servers(w: World) -> None:
+    user = w.user("legacy", {})
+    user.session.view = w.gateway.view()
+    assert say(user, 7, "vendor/x").answers[0]["error"]["code"] == -32601
+
+
+async def test_modern_method_without_a_version_is_explained(w: World) -> None:
+    user = w.user("modern")
+    (answer,) = say(user, 7, "server/discover").answers
+    assert answer["error"]["code"] == -32602
+    assert "requires a version in `_meta`" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "code"),
+    [
+        ("legacy", "resources/read", -32002),
+        ("modern", "resources/read", -32602),
+        ("legacy", "tools/call", -32602),
+    ],
+)
+async def test_unknown_resource_has_the_code_of_the_revision(
+    w: World, monkeypatch: pytest.MonkeyPatch, kind: str, method: str, code: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise UnknownResource("no such resource", "a:1")
+
+    monkeypatch.setattr(dispatch, "forward", refuse)
+    user = w.user(kind, {})
+    params: Json = {"uri": "a:1", "name": "t"}
+    told = say(user, 7, method, {**params, "_meta": meta({})} if kind == "modern" else params)
+    assert told.answers[0]["error"]["code"] == code
+
+
+@pytest.mark.parametrize(
+    ("method", "known"),
+    [
+        ("tools/call", True),
+        ("completion/complete", True),
+        ("tools/list", True),
+        ("ping", True),
+        ("server/discover", True),
+        ("mcpd/status", False),
+    ],
+)
+def test_methods_of_the_protocol(method: str, known: bool) -> None:
+    assert client_session.is_mcp(method) is known
+
+
+async def test_new_session(w: World) -> None:
+    session = w.gateway.open_session(
+        w.gateway.view(), ClientIdentity(via="http"), lambda frame: None, w.spawn
+    )
+    assert [session.is_initialized, session.is_closed, session.is_busy] == [False] * 3
+    assert session.is_anonymous
+    session.version = "2025-03-26"
+    assert not session.is_anonymous
+    assert session.accepts_batches
+    session.version = "2025-11-25"
+    assert not session.accepts_batches
+    assert session.message_prefix("srv") == "[srv] "
+    other = w.gateway.open_session(
+        w.gateway.view("srv"), ClientIdentity(via="socket", cwd="/a b"), lambda frame: None, w.spawn
+    )
+    assert not other.is_anonymous
+    assert other.message_prefix("srv") == ""
+    assert [bytes(root) for root in other.effective_roots()] == [b'{"uri":"file:///a%20b"}']
+    other.roots = (Raw(b"1"),)
+    assert other.effective_roots() == other.roots
+    assert session.effective_roots() == ()
+
+
+async def test_closing_is_idempotent_and_cancels_what_is_in_flight(autojump_clock: Clock, w: World) -> None:
+    user = w.user("legacy", {})
+    user.call()
+    (call,) = user.session.active_calls.values()
+    reasons: list[str] = []
+    call.cancel_task = reasons.append
+    told = say(user, 7, "resources/subscribe", {"uri": "a:1"})
+    for _ in range(2):
+        user.session.close("left")
+    assert reasons == ["left"]
+    await trio.sleep(1)
+    assert told.answers == []
+    assert told.dropped == 0, "nobody is there to be told"
+
+
+async def test_error_in_a_message_without_a_response_is_logged(
+    w: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("a bug")
+
+    user = w.user("legacy")
+    monkeypatch.setattr(user.session.client_requests, "handle_response", broken)
+    user.say({"id": 1, "result": {}})
+    assert "in a client's response" in caplog.text
+    monkeypatch.setattr(user.session, "cancel", broken)
+    user.say({"method": "notifications/cancelled", "params": 5})
+    user.say({"method": "notifications/unknown"})
+    assert "notifications/" not in caplog.text
+    user.say(cancel(1))
+    assert "in a client's notifications/cancelled" in caplog.text
+    caplog.clear()
+
+
+@pytest.mark.parametrize(
+    ("lazy", "known", "connected", "waits"),
+    [
+        (False, False, True, False),
+        (False, True, False, True),
+        (True, True, False, False),
+        (True, False, False, True),
+        (False, False, False, True),
+    ],
+)
+async def test_handshake_waits_for_a_starting_server(
+    autojump_clock: Clock, w: World, lazy: bool, known: bool, connected: bool, waits: bool
+) -> None:
+    """For a while; a lazy server that is known is not started for it."""
+    w.server.spec = attrs.evolve(w.server.spec, lazy=lazy)
+    w.server.catalog = make_catalog() if known else None
+    if not connected:
+        w.lose()
+    user = w.user("modern")
+    told = say(user, 7, "server/discover", {"_meta": meta({})})
+    assert (len(told.answers) == 0) is waits
+    await trio.sleep(9)
+    assert (len(told.answers) == 0) is waits
+    await trio.sleep(2)
+    assert len(told.answers) == 1
+    assert user.session.request_tasks == {}

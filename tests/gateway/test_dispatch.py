@@ -88,6 +88,7 @@ async def test_tool_calls_are_counted_and_time_out_as_defined(w: World) -> None:
     w.server.spec = attrs.evolve(w.server.spec, timeouts=Timeouts(call=20, tools={"slow": 40}))
     user = w.user("legacy", {})
     put(user, name="slow")
+    assert user.session.call_count == 1
     put(user, "prompts/get", name="slow")
     slow, prompt = user.session.active_calls.values()
     assert (slow.idle_timeout, prompt.idle_timeout) == (40, 20)

@@ -157,7 +157,9 @@ async def test_server_of_a_root_lingers(autojump_clock: Clock, pool: Pool) -> No
     one, two, three = (pool.session(cwd="/a") for _ in range(3))
     found = pool.servers.server_for(one, server)
     pool.servers.server_for(two, server)
+    tasks = len(pool.w.nursery.child_tasks)
     pool.servers.on_session_closed(one)
+    assert len(pool.w.nursery.child_tasks) == tasks, "another client still uses it"
     await trio.sleep(LINGER_SECONDS * 2)
     assert pool.ended == []
     pool.servers.on_session_closed(two)
