@@ -28,7 +28,7 @@ SLOWEST, SHARE = 0.05, 0.6
 
 @attrs.frozen
 class Tally:
-    """Results of the run, and of the calls after it."""
+    """The results of the run, and of the calls after it."""
 
     calls: int
     cancelled: int
@@ -87,7 +87,7 @@ def _storm(line: Line, seconds: float, chance: random.Random) -> tuple[int, int,
                 waiting.discard(key)
         line.write(b"".join(frames))
         if not waiting or not select.select([line.reads], [], [], LIMIT)[0]:
-            break  # over; or somebody waits in vain
+            break  # all responses arrived, or one is missing
         for answer in map(json.loads, line.lines()):
             key = answer.get("id")
             if key not in waiting and key not in cancelled:

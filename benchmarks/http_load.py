@@ -1,7 +1,7 @@
 """Measure an HTTP server directly, with the lowest possible cost on the client side.
 
-Plain sockets, one request each at a time; requests are put together from two pieces, and of a response
-only its end and its answer are looked for. Every answer is checked.
+The client uses plain sockets with one request at a time on each. It builds requests from two pieces, and
+searches responses only for their end and their result. Every result is checked.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.browser)
         if (
             grouping and "mcpc" in item.name
-        ):  # slow to start, with time limits of its own: one after the other
+        ):  # they start slowly and have time limits of their own, so they run one after the other
             item.add_marker(pytest.mark.xdist_group("mcpc"))
         elif grouping and (uses_browser or shares_a_fixture(item)):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))

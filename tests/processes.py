@@ -1,4 +1,4 @@
-"""Whether a process lives, by /proc; and waiting for what no event tells, where there is no trio."""
+"""Process states from /proc, and polling waits for tests without trio."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def state(pid: int) -> str:
-    """R, S, Z, …; empty when there is no such process."""
+    """Return R, S, Z and so on; empty if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
     except (FileNotFoundError, ProcessLookupError):
@@ -16,7 +16,7 @@ def state(pid: int) -> str:
 
 
 def alive(pid: int) -> bool:
-    """Running: a zombie is dead (its parent may be this machine's init, which is slow to collect it)."""
+    """Return whether the process runs. A zombie is dead: its parent may be an init that reaps it late."""
     return state(pid) not in ("", "Z")
 
 
@@ -25,7 +25,7 @@ def gone(pid: int) -> bool:
 
 
 def wait_until(condition: Callable[[], bool], patience: float = 60.0) -> None:
-    """Raises AssertionError after so many seconds."""
+    """Wait until the condition holds. Raises AssertionError after `patience` seconds."""
     end = time.monotonic() + patience
     while not condition():
         assert time.monotonic() < end

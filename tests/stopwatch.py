@@ -1,8 +1,8 @@
-"""Seconds as a promise counts them: without those that the machine took from everybody.
+"""Measure durations without the time that the machine was busy with other work.
 
-A promise like "within a second" is about what mcpd waits for. On a machine that does other work
-besides, or that was itself held up, the wall clock counts more than that, and a test of the promise
-would fail for no reason. On a quiet machine this is the wall clock.
+A requirement such as "within a second" limits what mcpd waits for. On a loaded or suspended machine the wall
+clock counts more than that, and a test of the requirement would fail without a defect. On an idle machine the
+result is the wall-clock time.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _PRESSURE = [Path("/proc/pressure", of) for of in ("cpu", "io", "memory")]
 
 
 def lost_to_pressure() -> float:
-    """Seconds, since the machine started, in which somebody had to wait for a processor, the disk or memory.
+    """Return the seconds since boot in which a task waited for a processor, the disk or memory.
 
-    The kernel's own account (pressure stall information; 0 where it keeps none), and what the host of a
-    virtual machine gave to others.
+    The sum of the kernel's pressure stall information (0 if it is not available) and the time that the host
+    of a virtual machine gave to others.
     """
     lost = stolen()
     for file in _PRESSURE:
@@ -40,7 +40,7 @@ def lost_to_pressure() -> float:
 
 
 def stolen() -> float:
-    """Seconds of all processors that went to other virtual machines, since this one started."""
+    """Return the seconds of all processors that went to other virtual machines since boot."""
     try:
         total = Path("/proc/stat").read_text().partition("\n")[0].split()
     except OSError:
@@ -53,24 +53,24 @@ IDLE_IMPORT = 0.4
 
 
 def slowness() -> float:
-    """Return how many times longer than on an idle machine of two cores computing takes now; at least 1."""
+    """Return how many times longer a computation takes now than on an idle two-core machine; at least 1."""
     began = time.monotonic()
     subprocess.run([sys.executable, "-c", "import mcpd.daemon"], check=True, timeout=120)
     return max(1.0, (time.monotonic() - began) / IDLE_IMPORT)
 
 
 def within(taken: float, promised: float) -> bool:
-    """Return whether a duration keeps a promise that was made for an idle machine.
+    """Return whether a duration meets a limit that was set for an idle machine.
 
-    What is waited for is measured with `stopwatch`; but computing is slower on a slow or shared machine, and
-    nothing accounts for that. If `taken` is too long, the machine's slowness decides: squared, because it
-    changes from one moment to the next. On an idle machine the promise is exact.
+    `stopwatch` excludes the time spent waiting for the machine, but not that computing is slower on a shared
+    one. If `taken` is too long, the limit is multiplied by the square of the machine's slowness, because the
+    slowness changes quickly. On an idle machine the limit is exact.
     """
     return taken <= promised or taken <= promised * slowness() ** 2
 
 
 class Stopwatch:
-    """Made by `stopwatch`. Not for work of this very process, which delays its ticks as a hold-up does."""
+    """Created by `stopwatch`. It cannot measure CPU work of its own process, which delays the ticks."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -79,7 +79,7 @@ class Stopwatch:
         self._began = self.now()
 
     def now(self) -> float:
-        """Seconds on a clock without a meaning of its own."""
+        """Return the seconds on a clock with an arbitrary start."""
         with self._lock:
             late = time.monotonic() - self._due
             held_up = self._held_up + (late if late > _LATE else 0.0)
@@ -90,11 +90,11 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """Since the start, or the last restart."""
+        """Return the seconds since the start or the last restart."""
         return max(0.0, self.now() - self._began)
 
     def tick(self) -> None:
-        """To be called every 10 ms; what comes late was held up."""
+        """Call this every 10 ms. A late call means that the process was held up."""
         with self._lock:
             now = time.monotonic()
             if now - self._due > _LATE:
@@ -104,7 +104,7 @@ class Stopwatch:
 
 @contextmanager
 def stopwatch() -> Iterator[Stopwatch]:
-    """A running one, to be read within the block."""
+    """Start a stopwatch that runs until the block ends."""
     watch, over = Stopwatch(), threading.Event()
 
     def tick() -> None:

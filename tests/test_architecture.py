@@ -1,4 +1,4 @@
-"""The architecture, enforced: which way imports point, and which modules may contain which words."""
+"""Check the architecture: the direction of imports, and which modules may contain which words."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def imported(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def rung(name: str) -> int | None:
-    """How high `mcpd.<name>…` stands; None for `mcpd` itself."""
+    """Return the position of `mcpd.<name>…` on the ladder; None for `mcpd` itself."""
     parts = name.split(".")
     if len(parts) < 2 or parts[1].startswith("__version__"):
         return None
@@ -74,7 +74,7 @@ def upward_imports(source: str, own: int) -> list[str]:
 
 
 def docstrings(tree: ast.AST) -> set[int]:
-    """Ids of the constants that are docstrings: prose."""
+    """Return the ids of the constants that are docstrings."""
     return {
         id(node.value)
         for node in ast.walk(tree)
@@ -107,7 +107,7 @@ def own_rung(path: Path) -> int | None:
 
 
 def test_imports_point_down() -> None:
-    """To use something from above, take it as a value or a callable."""
+    """Code that needs something from a higher package receives it as a value or a callable."""
     offenders = []
     for path in modules("mcpd"):
         own = own_rung(path)
@@ -131,7 +131,7 @@ def test_only_the_modules_of_an_era_contain_its_words() -> None:
 
 
 def test_a_planted_violation_is_found() -> None:
-    """The checks above can fail."""
+    """The checks above detect violations."""
     wire = rung("mcpd.wire")
     assert wire is not None
     assert upward_imports("from mcpd.daemon_operations import Operations", wire) == [
@@ -142,7 +142,7 @@ def test_a_planted_violation_is_found() -> None:
 
 
 def test_pure_packages_do_not_import_trio() -> None:
-    """They are functions of values, tested without an event loop."""
+    """Pure packages contain functions of values, which are tested without an event loop."""
     offenders = [
         f"{path.relative_to(ROOT)}:{line}"
         for package in NO_TRIO
@@ -168,7 +168,7 @@ def test_mcpctl_imports_only_the_packages_that_both_sides_share() -> None:
 
 
 def test_no_import_cycle_inside_a_package() -> None:
-    """Two files that need each other are one idea, or three."""
+    """Modules that import each other belong in one module, or need a third one."""
     graph: dict[str, set[str]] = {}
     names = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in modules("mcpd")}
     for name, path in names.items():
@@ -194,7 +194,7 @@ def test_no_import_cycle_inside_a_package() -> None:
 
 
 def files_named(page: str) -> Iterator[str]:
-    """`gateway/{legacy,modern}.py` is two."""
+    """Return the files that a page names; `gateway/{legacy,modern}.py` are two."""
     for name in re.findall(r"`([\w./{},]+\.py)`", page):
         whole = re.fullmatch(r"(.*)\{(.*)\}(.*)", name)
         yield from (f"{whole[1]}{each}{whole[3]}" for each in whole[2].split(",")) if whole else (name,)
@@ -211,8 +211,8 @@ def test_every_file_that_the_documentation_names_exists() -> None:
     ] == []
 
 
-def test_every_package_has_its_place_in_the_tree_of_the_plan() -> None:
-    """The first thing that a newcomer reads."""
+def test_every_package_is_in_the_documented_tree() -> None:
+    """The tree is the first thing that a newcomer reads."""
     tree = (ROOT / "docs" / "ARCHITECTURE.md").read_text().split("```")[1]
     packages = [path.parent for path in (*modules("mcpd"), *modules("ctl")) if path.name == "__init__.py"]
     names = {package.name for package in packages} - {"mcpd"}
@@ -220,7 +220,7 @@ def test_every_package_has_its_place_in_the_tree_of_the_plan() -> None:
 
 
 def test_every_module_has_a_docstring() -> None:
-    """Its first line says what the module is for. Only `__init__.py` may be empty."""
+    """The first line says what the module is for. Only `__init__.py` may be empty."""
     offenders = []
     for path in (*modules("mcpd"), *modules("ctl")):
         text = path.read_text()

@@ -1,4 +1,4 @@
-"""The documentation is held to the code: what exists is described, what is described exists."""
+"""The documentation matches the code: everything public is described, and everything described exists."""
 
 from __future__ import annotations
 
@@ -48,7 +48,6 @@ def subcommands(command: click.Command, path: str) -> Iterator[str]:
 
 
 def test_every_command_is_on_a_page() -> None:
-    """A command nobody can look up does not exist."""
     text = "\n".join(page.read_text() for page in PAGES)
     commands = [*subcommands(app, "mcpctl")]
     assert len(commands) > 30
@@ -56,7 +55,7 @@ def test_every_command_is_on_a_page() -> None:
 
 
 def test_every_command_has_a_heading_on_the_page_of_mcpctl() -> None:
-    """The one page that has them all."""
+    """That page is the complete list."""
     headings = re.findall(r"^#+ (.+)$", MCPCTL, re.MULTILINE)
     words = {word for heading in headings for word in re.split(r"[,` ]+", heading)}
     assert [each for each, entry in COMMANDS.items() if not entry.hidden and each not in words] == []
@@ -74,7 +73,6 @@ def test_no_page_shows_a_command_that_does_not_exist() -> None:
 
 
 def test_no_page_shows_a_target_that_make_does_not_have() -> None:
-    """The same for make."""
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     offenders = []
     for page in PAGES:
@@ -85,8 +83,8 @@ def test_no_page_shows_a_target_that_make_does_not_have() -> None:
     assert offenders == []
 
 
-def test_every_link_leads_somewhere() -> None:
-    """To a file that exists, and to a heading that it has."""
+def test_every_link_has_a_target() -> None:
+    """Each link leads to an existing file, and to a heading in it."""
     offenders = []
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
@@ -98,23 +96,23 @@ def test_every_link_leads_somewhere() -> None:
 
 
 def anchors(text: str) -> set[str]:
-    """The anchors that a forge makes of the headings."""
+    """Return the anchors that a forge creates for the headings."""
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_state_is_in_the_reference() -> None:
-    """A status is only honest with people who can look up what it means."""
+    """Users must be able to look up each state in a status."""
     assert [state for state in ServerState if f"| `{state.value}` |" not in STATES] == []
 
 
 def test_every_kind_of_failure_is_in_the_reference() -> None:
-    """And whether it is tried again."""
+    """The reference also says whether the failure is retried."""
     assert [kind for kind in FailureKind if f"| `{kind.value}` |" not in STATES] == []
 
 
 def test_every_exit_code_is_in_the_reference() -> None:
-    """In the words of `mcpctl help exit-codes`."""
+    """With the texts of `mcpctl help exit-codes`."""
     assert [code for code, meaning in EXIT_CODES if f"| {code} | {meaning} |" not in EXITS] == []
 
 
@@ -124,33 +122,33 @@ def error_classes() -> list[type[errors.McpdError]]:
 
 
 def test_every_error_is_on_the_page_of_the_control_api() -> None:
-    """With the codes that programs and scripts will see."""
+    """With the codes that programs and scripts receive."""
     classes = error_classes()
     assert len(classes) > 10
     assert [kind for kind in classes if f"| `{kind.code}` | {kind.rpc} | {kind.exit} |" not in API] == []
 
 
 def test_every_editor_is_on_its_page() -> None:
-    """By the name that people type."""
+    """By the name that users type."""
     page = (ROOT / "docs" / "reference" / "editors.md").read_text()
     assert [name for name in BY_NAME if f"`{name}`" not in page] == []
 
 
 def test_every_setting_is_in_the_reference() -> None:
-    """As the published schema spells them, synonyms of other products included."""
+    """With the names of the published schema, including the synonyms of other products."""
     definitions = json_schema()["$defs"]
     assert isinstance(definitions, dict)
     settings = definitions["settings"]["properties"]
     assert [name for name in settings if f"| `{name}` |" not in REFERENCE] == []
 
 
-def test_the_reference_of_the_control_api_is_as_the_types_are() -> None:
-    """Changed a type? `make docs`."""
+def test_control_api_reference_matches_the_types() -> None:
+    """Run `make docs` after changing a type."""
     assert maker().page(API) == API
 
 
 def test_a_member_is_described_by_the_sentence_below_it() -> None:
-    """Readers of the code and readers of the page get the same words."""
+    """The code and the page contain the same text."""
 
     @attrs.frozen
     class Sample:
@@ -166,14 +164,14 @@ def test_a_member_is_described_by_the_sentence_below_it() -> None:
     assert maker()._meanings(Kind) == {"A": "The first."}
 
 
-def test_the_example_on_the_page_is_the_example() -> None:
-    """What a reader copies is what we run (tests/test_examples.py)."""
+def test_example_on_the_page_matches_the_file() -> None:
+    """The example that readers copy is the one that tests/test_examples.py runs."""
     code = (ROOT / "examples/client.py").read_text().split('"""\n\n', 1)[1]
     assert f"```python\n{code}```" in API
 
 
-def test_the_manual_pages_are_as_the_command_lines_are() -> None:
-    """Changed an option? `make man`."""
+def test_manual_pages_match_the_command_lines() -> None:
+    """Run `make man` after changing an option."""
     made = maker("make_man").pages()
     assert {name: (ROOT / "man" / name).read_text() for name in made} == made
     for name in COMMANDS:
@@ -181,7 +179,7 @@ def test_the_manual_pages_are_as_the_command_lines_are() -> None:
 
 
 def maker(name: str = "make_control_api") -> ModuleType:
-    """A script of docs, which is no part of any package."""
+    """Import a script of docs, which belongs to no package."""
     spec = importlib.util.spec_from_file_location(name, ROOT / f"docs/{name}.py")
     assert spec is not None
     assert spec.loader is not None

@@ -11,8 +11,8 @@ from tests.e2e.harness import running
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def test_what_an_editor_does_works_with_the_bridge(tmp_path: Path) -> None:
-    """An MCP client that knows nothing of mcpd, and the command that `mcpctl install` writes."""
+def test_editor_example_works_with_the_bridge(tmp_path: Path) -> None:
+    """Run an MCP client without knowledge of mcpd with the command that `mcpctl install` writes."""
     server = {"command": sys.executable, "args": ["-m", "mcpd.testserver"]}
     bridge = [sys.executable, "-m", "ctl", "bridge", "--client", "test"]
     with running(tmp_path, {"one": server, "two": server}) as daemon:
@@ -28,8 +28,8 @@ def test_what_an_editor_does_works_with_the_bridge(tmp_path: Path) -> None:
     assert "10 tools: 5 of one, 5 of two\ntwo__add: 3\n" in done.stdout
 
 
-def test_the_ten_line_client_gets_an_answer(tmp_path: Path) -> None:
-    """The first thing that a programmer copies from the documentation."""
+def test_ten_line_client_gets_a_response(tmp_path: Path) -> None:
+    """This is the first example that a programmer copies from the documentation."""
     server = {"command": sys.executable, "args": ["-m", "mcpd.testserver"]}
     with running(tmp_path, {"test": server}) as daemon:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The stopwatch that promises are measured with counts what was waited for, and nothing that was taken."""
+"""The stopwatch counts the time that a test waited, and excludes the time that the machine was busy."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tests import stopwatch as module
 from tests.stopwatch import Stopwatch, stopwatch, within
 
 
-def test_what_is_slept_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else no promise could ever be broken. The best of several: this machine may be held up."""
+def test_sleep_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise no limit could be exceeded. Take the best of several attempts: this machine may be busy."""
     monkeypatch.setattr(module, "lost_to_pressure", lambda: 0.0)
     counted = []
     for _ in range(20):
@@ -23,8 +23,8 @@ def test_what_is_slept_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(counted) > 0.08, counted
 
 
-def test_what_the_machine_took_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a hold-up, in which nobody ticks, nor what the kernel says was waited for a processor."""
+def test_time_lost_to_the_machine_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It excludes both missing ticks and the waiting time that the kernel reports."""
     watch = Stopwatch()
     began = time.monotonic()
     time.sleep(0.2)
@@ -37,10 +37,10 @@ def test_what_the_machine_took_is_not_counted(monkeypatch: pytest.MonkeyPatch) -
         assert watch.seconds <= time.monotonic() - began - 0.15
 
 
-def test_promise_is_exact_on_an_idle_machine_only(
+def test_limit_is_exact_on_an_idle_machine_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A promise that is kept needs no look at the machine."""
+    """A duration within the limit does not need the slowness of the machine."""
     slow = {"is": 1.0}
     monkeypatch.setattr(module, "slowness", lambda: slow["is"])
     assert within(0.99, 1.0)

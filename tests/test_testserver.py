@@ -1,4 +1,4 @@
-"""The bundled test server says what the five revisions' own schemas allow, over stdio and over HTTP."""
+"""The bundled test server follows the schemas of all five revisions, over stdio and over HTTP."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ RESULTS: list[tuple[str, dict[str, Any], str]] = [
 
 
 class Peer:
-    """The server as a child, spoken to in one era; a reader thread so that every wait has a limit."""
+    """The server as a child process, used in one era. A reader thread gives every wait a time limit."""
 
     def __init__(self, version: str | None = None) -> None:
         self.version = version
@@ -81,7 +81,7 @@ class Peer:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """What is said within arrives in one go."""
+        """Send all messages of the block in one write."""
         assert self.process.stdin is not None
         self.holding = True
         yield
@@ -142,12 +142,12 @@ def _validator(version: str, name: str) -> Any:
 
 
 def check(version: str, name: str, value: object) -> None:
-    """Fails unless the revision's schema allows `value` as a `name`."""
+    """Fail unless the schema of the revision allows `value` as a `name`."""
     _validator(version, name).validate(value)
 
 
 @pytest.mark.parametrize("version", [*LEGACY, MODERN])
-def test_every_answer_is_what_the_revision_allows(version: str) -> None:
+def test_every_response_matches_the_schema_of_the_revision(version: str) -> None:
     """Each method's result and the envelope around it validate against the revision's schema."""
     with peer(version) as one:
         for method, params, name in RESULTS:
@@ -162,7 +162,7 @@ def test_every_answer_is_what_the_revision_allows(version: str) -> None:
             assert one.ask("logging/setLevel", {"level": "info"})["result"] == {}
 
 
-def test_structured_data_appears_only_in_revisions_that_know_it() -> None:
+def test_structured_data_appears_only_in_revisions_that_have_it() -> None:
     """`outputSchema` and `structuredContent` came with 2025-06-18, tool annotations with 2025-03-26."""
     seen = {}
     for version in (*LEGACY, MODERN):
@@ -183,8 +183,8 @@ def test_structured_data_appears_only_in_revisions_that_know_it() -> None:
 
 
 @pytest.mark.parametrize("version", ["2025-11-25", MODERN])
-def test_the_tools_do_what_they_say(version: str) -> None:
-    """echo, add and fail, and a complaint about arguments as a result, not as an error."""
+def test_tools_return_the_expected_results(version: str) -> None:
+    """`echo`, `add` and `fail`; invalid arguments lead to a tool result, not to a protocol error."""
     with peer(version) as one:
 
         def call(name: str, **arguments: object) -> tuple[str, bool]:
@@ -201,7 +201,7 @@ def test_the_tools_do_what_they_say(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25", MODERN])
 def test_slow_call_reports_progress_and_does_not_block_others(version: str) -> None:
-    """Progress under the caller's own token, strictly rising, while an echo overtakes the call."""
+    """Progress uses the token of the caller and rises strictly, while an echo overtakes the call."""
     with peer(version) as one:
         with one.together():
             slow = one.send(
@@ -221,7 +221,7 @@ def test_slow_call_reports_progress_and_does_not_block_others(version: str) -> N
 
 @pytest.mark.parametrize("version", ["2025-11-25", MODERN])
 def test_a_cancelled_call_stops_early_and_is_not_answered(version: str) -> None:
-    """The next thing heard after the cancel is the answer to something else."""
+    """The next message after the cancellation is the response to another request."""
     with peer(version) as one:
         slow = one.send("tools/call", {"name": "slow", "arguments": {"seconds": 60}})
         one.say({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": slow}})
@@ -229,7 +229,7 @@ def test_a_cancelled_call_stops_early_and_is_not_answered(version: str) -> None:
 
 
 def test_logs_are_sent_only_on_request() -> None:
-    """Legacy peers ask once for the session, modern ones with each request."""
+    """Legacy clients set the level once for the session, modern ones with each request."""
     call = {"name": "echo", "arguments": {"text": "x"}}
     with peer("2025-06-18") as one:
         one.ask("tools/call", call)
@@ -245,7 +245,7 @@ def test_logs_are_sent_only_on_request() -> None:
 
 
 def test_both_eras_share_one_pipe() -> None:
-    """`server/discover` is answered before `initialize`, and modern requests still are after it."""
+    """`server/discover` works before `initialize`, and modern requests work after it."""
     with peer() as one:
         assert one.ask("tools/list", {})["error"]["code"] == -32600
         assert MODERN in one.ask("server/discover", {}, META)["result"]["supportedVersions"]
@@ -254,8 +254,8 @@ def test_both_eras_share_one_pipe() -> None:
         assert "resultType" not in one.ask("tools/list", {})["result"]
 
 
-def test_an_unknown_version_is_met_with_what_we_know() -> None:
-    """`initialize` is answered with our newest; a modern request is refused, with the list."""
+def test_unknown_version_gets_the_known_versions() -> None:
+    """`initialize` returns the newest known version; a modern request is refused with a list of all."""
     with peer() as one:
         assert one.ask("initialize", _hello(MODERN))["result"]["protocolVersion"] == "2025-11-25"
         later = META | {"io.modelcontextprotocol/protocolVersion": "2027-01-01"}
@@ -277,8 +277,10 @@ def test_unknown_names_are_rejected(version: str, code: int) -> None:
         assert one.ask("tasks/list", {})["error"]["code"] == -32601
 
 
-def test_garbage_is_answered_and_survived() -> None:
-    """No JSON, no message, a bad id, deep nesting: an error each, and the next request is served."""
+def test_invalid_input_gets_an_error_and_the_server_continues() -> None:
+    """Invalid JSON, invalid messages, a bad id and deep nesting each get an error; the next request is
+    served.
+    """
     with peer("2025-11-25") as one:
         assert one.process.stdin is not None
         for line in (b"junk\n", b"3\n", b"[" * 100_000 + b"\n", b"\n"):
@@ -290,8 +292,8 @@ def test_garbage_is_answered_and_survived() -> None:
         assert one.ask("ping", {})["result"] == {}
 
 
-def test_batch_is_answered_as_one_in_its_revision() -> None:
-    """2025-03-26 only."""
+def test_batch_gets_a_batch_response_in_its_revision() -> None:
+    """Revision 2025-03-26 is the only one with batches."""
     batch = [{"jsonrpc": "2.0", "id": n, "method": "ping"} for n in (7, 8)]
     with peer("2025-03-26") as one:
         one.say([*batch, {"jsonrpc": "2.0", "method": "notifications/initialized"}])
@@ -303,7 +305,7 @@ def test_batch_is_answered_as_one_in_its_revision() -> None:
 
 @pytest.mark.parametrize("how", ["eof", "term", "reader gone"])
 def test_server_ends_cleanly_during_a_call(how: str) -> None:
-    """Status 0 at once, on the end of stdin, on SIGTERM and when nobody reads any more; nothing on stderr."""
+    """Exit immediately with status 0 and an empty stderr at EOF, on SIGTERM and on a broken pipe."""
     command = [sys.executable, "-m", "mcpd.testserver"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
@@ -333,7 +335,7 @@ def test_server_ends_cleanly_during_a_call(how: str) -> None:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """The server over HTTP on a port of its own choice."""
+    """Run the server over HTTP on a port that it chooses."""
     command = [sys.executable, "-m", "mcpd.testserver", "--http", "127.0.0.1:0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -352,7 +354,7 @@ Reply = tuple[int, http.client.HTTPMessage, Any]
 
 
 def post(port: int, message: object, *, method: str = "POST", path: str = "/mcp", **headers: str) -> Reply:
-    """Status, headers and body: parsed JSON, or the list of events' data."""
+    """Return the status, the headers and the body: parsed JSON, or the list of the events' data."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT)
     try:
         given = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
@@ -374,7 +376,7 @@ def _modern(method: str, params: Mapping[str, Any] | None = None, **meta: object
 
 
 def test_http_serves_modern_requests_without_a_session(port: int) -> None:
-    """Plain JSON, or an event stream when there is progress; errors carry the statuses of the revision."""
+    """Responses are JSON, or an event stream if there is progress; errors have the specified statuses."""
     version = {"MCP_Protocol_Version": MODERN}
     status, headers, body = post(port, _modern("server/discover"), **version, Mcp_Method="server/discover")
     assert (status, headers["Mcp-Session-Id"]) == (200, None)
@@ -396,7 +398,7 @@ def test_http_serves_modern_requests_without_a_session(port: int) -> None:
 
 
 def test_http_keeps_a_session_for_legacy_peers(port: int) -> None:
-    """Made by initialize, asked for ever after, ended by DELETE; notifications are taken with 202."""
+    """`initialize` creates it, later requests need it, DELETE ends it; notifications get status 202."""
     version = "2025-06-18"
     hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": _hello(version)}
     _, headers, body = post(port, hello)
@@ -414,7 +416,7 @@ def test_http_keeps_a_session_for_legacy_peers(port: int) -> None:
 
 
 def test_http_cancels_a_legacy_call_by_notification(port: int) -> None:
-    """A cancelled legacy call ends its stream without an answer, long before its time."""
+    """A cancelled legacy call ends its stream early and without a response."""
     hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": _hello("2025-11-25")}
     session = {"Mcp_Session_Id": post(port, hello)[1]["Mcp-Session-Id"]}
     slow = {"name": "slow", "arguments": {"seconds": 60, "steps": 600}, "_meta": {"progressToken": 1}}
@@ -433,7 +435,7 @@ def test_http_cancels_a_legacy_call_by_notification(port: int) -> None:
 
 
 def test_http_cancels_a_modern_call_when_its_caller_hangs_up(port: int) -> None:
-    """Half-closing is hanging up: the server ends the connection without an answer, long before its time."""
+    """A half-close counts as a disconnect: the server ends the connection early and without a response."""
     params = {"name": "slow", "arguments": {"seconds": 60, "steps": 1}}
     body = json.dumps(_modern("tools/call", params)).encode()
     head = (
@@ -448,8 +450,10 @@ def test_http_cancels_a_modern_call_when_its_caller_hangs_up(port: int) -> None:
     assert b"took 60 s" not in received
 
 
-def test_http_turns_web_pages_and_wrong_requests_away(port: int) -> None:
-    """Foreign origins and host names, other paths, methods and media types, bad JSON, no length."""
+def test_http_refuses_web_pages_and_invalid_requests(port: int) -> None:
+    """It refuses foreign origins and hosts, other paths, methods and media types, bad JSON and a missing
+    length.
+    """
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
     assert post(port, ping, Origin="http://evil.example")[0] == 403
     assert post(port, ping, Host="evil.example")[0] == 403
@@ -464,7 +468,7 @@ def test_http_turns_web_pages_and_wrong_requests_away(port: int) -> None:
 
 
 def test_a_wrong_command_line_is_explained() -> None:
-    """Status 2 with the usage on stderr; `--help` is no mistake."""
+    """Status 2 with the usage on stderr; `--help` is not an error."""
     for arguments, status in (["--stdio"], 2), (["--http", "here"], 2), (["--help"], 0):
         done = subprocess.run(
             [sys.executable, "-m", "mcpd.testserver", *arguments],

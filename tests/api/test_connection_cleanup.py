@@ -1,7 +1,7 @@
-"""A connection that is over is gone: no circle keeps it, and all it was made of, until the collector comes.
+"""A closed connection is freed by reference counting, without the garbage collector.
 
-Clients come and go by the thousand, a shell's prompt among them. What they left was not looked at before
-there were twenty thousand objects of it: megabytes that had to be there for nothing.
+Thousands of clients connect and disconnect, for example from a shell prompt. If each left a reference cycle,
+megabytes would stay allocated until the collector runs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _no_collector() -> Iterator[None]:
 
 
 async def ended(make: Callable[[socket.socket], Any], said: bytes, *, reads: bool = True) -> Any:
-    """What is left of a connection whose client said this, waited for an answer or not, and left."""
+    """Serve one client that sends this data, and return the objects left of its connection afterwards."""
     near, far = socket.socketpair()
     near.setblocking(False)
     far.setblocking(False)
@@ -53,13 +53,13 @@ async def ended(make: Callable[[socket.socket], Any], said: bytes, *, reads: boo
             await trio.lowlevel.wait_readable(far)
             if reads:
                 assert far.recv(65536)
-            far.close()  # with something unread it is a reset
+            far.close()  # closing a socket with unread data resets the connection
     await trio.lowlevel.checkpoint()
     return seen[0]()
 
 
 class Talk:
-    """A session as a connection sees it: it holds what it was given."""
+    """A session as a connection sees it: it keeps what it was given."""
 
     is_busy = False
     accepts_batches = False
@@ -72,13 +72,13 @@ class Talk:
         self.tell(b"{}\n")
 
     def close(self, reason: str) -> None:
-        """Nothing is under way."""
+        """Do nothing: there is no call in flight."""
 
 
 @pytest.mark.parametrize("reads", [True, False])
 @pytest.mark.parametrize("method", ["mcpd/nonsense", "initialize"])
 async def test_closed_socket_connection_is_freed_immediately(method: str, reads: bool) -> None:
-    """Whatever it spoke, and whether it left in order or in the middle of an answer."""
+    """For each method, whether the client disconnects between requests or during a response."""
     gateway: Any = SimpleNamespace(
         core=SimpleNamespace(clients=ClientRegistry()),
         view=lambda: SimpleNamespace(single=None),
@@ -92,19 +92,19 @@ async def test_closed_socket_connection_is_freed_immediately(method: str, reads:
 
 
 class Handler:
-    """Holds on to its connection, and each reply to its request."""
+    """A handler that keeps its connection, and each exchange of its request."""
 
     def __init__(self, spawn: SpawnTask) -> None:
         self.spawn = spawn
 
     def admit(self, head: Head) -> None:
-        """All are let in."""
+        """Admit every request."""
 
     def handle(self, head: Head, body: bytes, exchange: HttpExchange) -> None:
         Reply(exchange).finish()
 
     def closed(self, reason: str) -> None:
-        """Nothing is under way."""
+        """Do nothing: there is no call in flight."""
 
 
 class Reply:
@@ -117,17 +117,17 @@ class Reply:
         self.exchange.respond(200, b"yes")
 
     def hung_up(self, reason: str) -> None:
-        """Nothing to be done."""
+        """Do nothing."""
 
 
 @pytest.mark.parametrize("reads", [True, False])
 @pytest.mark.parametrize(
     "said",
     [b"GET / HTTP/1.1\r\nHost: h\r\n\r\n", b"GET / HTTP/1.0\r\n\r\n", b"nonsense\r\n\r\n"],
-    ids=["keeps it open", "one request", "not HTTP"],
+    ids=["keep-alive", "connection close", "invalid request"],
 )
 async def test_closed_http_connection_is_freed_immediately(said: bytes, reads: bool) -> None:
-    """Whether it would have gone on, and whether it waited."""
+    """For a persistent, a closing and an invalid connection, whether the client reads the response or not."""
 
     def make(near: socket.socket) -> HttpServerConnection:
         return HttpServerConnection(near, Handler, "a test", LruConnectionLimit())

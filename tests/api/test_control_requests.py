@@ -1,4 +1,4 @@
-"""The control API on one connection: what one request meets is told to it, and costs the others nothing."""
+"""The control API on one connection: a failing request gets its error, and the others continue."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def broken_later(*_: object) -> object:
 async def test_bug_fails_only_its_request(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
 ) -> None:
-    """It ended the connection, and with it every other request of that client."""
+    """The connection and the client's other requests are not affected."""
     later = broken_later if where == "later" else None
     method = Method("", api.NoParams, "", handler=later or broken)
     monkeypatch.setattr(control_requests, "METHODS", {**METHODS, "mcpd/broken": method})

@@ -1,4 +1,4 @@
-"""Programs with the token come in; web pages never do, whatever their host and origin."""
+"""Programs with the token are admitted; web pages are refused, whatever their Host and Origin."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_program_with_the_token_is_admitted(headers: dict[str, str]) -> None:
 )
 @pytest.mark.parametrize("guard", [GUARD, OPEN], ids=["token", "no token"])
 def test_web_page_is_refused_even_with_the_token(guard: TcpGuard, headers: dict[str, str | None]) -> None:
-    """DNS rebinding: the browser treats the page as same-origin, but the Host header names it."""
+    """With DNS rebinding the browser treats the page as same-origin, but the Host header names it."""
     assert status(guard, head("/mcp", **{**RIGHT, **headers})) == 403
 
 
@@ -86,7 +86,7 @@ def test_web_page_is_refused_even_with_the_token(guard: TcpGuard, headers: dict[
     [None, "", TOKEN, "Bearer", f"Basic {TOKEN}", "Bearer " + TOKEN[:-1], f"Bearer {TOKEN}t", "Bearer é"],
 )
 def test_request_without_the_token_is_refused(authorization: str | None) -> None:
-    """401 names the scheme and no place where an OAuth server might be."""
+    """The 401 response names the scheme but no OAuth metadata."""
     request = head("/mcp", **{**RIGHT, "authorization": authorization})
     with pytest.raises(BadRequest) as refusal:
         GUARD.admit(request)
@@ -96,7 +96,7 @@ def test_request_without_the_token_is_refused(authorization: str | None) -> None
 
 
 def test_open_paths_need_no_token_but_refuse_web_pages() -> None:
-    """404 below /.well-known, not 401: else clients begin OAuth."""
+    """Paths below /.well-known return 404 instead of 401; otherwise clients would start OAuth."""
     for path in ("/health", "/.well-known/oauth-protected-resource/mcp"):
         assert status(GUARD, head(path, host="127.0.0.1:8931")) == 200
         assert status(GUARD, head(path, host="evil.example:8931")) == 403
@@ -116,9 +116,7 @@ def test_open_paths_need_no_token_but_refuse_web_pages() -> None:
         ({"host": "localhost", "sec_fetch_site": "cross-site"}, 403),
     ],
 )
-def test_on_the_unix_socket_the_host_is_near_and_no_token_is_asked_for(
-    headers: dict[str, str], expected: int
-) -> None:
+def test_unix_socket_accepts_local_hosts_without_a_token(headers: dict[str, str], expected: int) -> None:
     assert status(UnixGuard(), head("/mcp", **headers)) == expected
 
 

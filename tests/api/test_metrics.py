@@ -1,4 +1,4 @@
-"""The figures as Prometheus' own parser reads them."""
+"""The metrics are valid for the parser of Prometheus."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOSTILE = [
 
 
 def test_names_with_special_characters_are_escaped() -> None:
-    """A tool's name is the server's: it must forge no other sample."""
+    """Tool names come from servers and must not forge other samples."""
     counts = CallCounts(calls=4, errors=1, lost=1, cancelled=1)
     server = ServerStats(
         server="it",

@@ -1,4 +1,4 @@
-"""The control API's own description is a valid document and says what the daemon does."""
+"""The OpenRPC description of the control API is valid and matches the daemon."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def schema(inner: dict[str, Any]) -> Any:
     return jsonschema.Draft202012Validator({**inner, "components": described()["components"]})
 
 
-def test_the_document_has_the_shape_of_openrpc() -> None:
-    """Each method once, each parameter and result with a schema that is one, every reference resolved."""
+def test_document_is_valid_openrpc() -> None:
+    """Each method occurs once, every schema is valid, and every reference resolves."""
     found = described()
     names = [method["name"] for method in found["methods"]]
 
@@ -40,10 +40,10 @@ def test_the_document_has_the_shape_of_openrpc() -> None:
         for part in [*method["params"], method["result"]]:
             assert part["name"]
             jsonschema.Draft202012Validator.check_schema(part["schema"])
-            list(schema(part["schema"]).iter_errors({}))  # raises for a reference to nothing
+            list(schema(part["schema"]).iter_errors({}))  # raises if a reference does not resolve
 
 
-def test_what_the_daemon_answers_is_what_is_described(start: Start) -> None:
+def test_daemon_responses_match_the_description(start: Start) -> None:
     daemon = start({"fake": fake("--capabilities", "tools,resources,prompts")})
     daemon.wait_connected("fake")
     results = {method["name"]: schema(method["result"]["schema"]) for method in described()["methods"]}
@@ -69,15 +69,15 @@ def test_what_the_daemon_answers_is_what_is_described(start: Start) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_unknown_parameters_are_rejected_with_their_path(method: str) -> None:
-    """Not ignored: a misspelt option must not be taken for its default."""
+    """Ignoring a misspelt option would silently use its default."""
 
     with pytest.raises(InvalidArguments) as refused:
         decode_params(method, {"no_such_thing": 1}, METHODS[method].params)
     assert any("no_such_thing" in problem.message for problem in refused.value.problems)
 
 
-def test_streams_begin_with_what_is_and_end_when_cancelled(start: Start) -> None:
-    """Events: a snapshot, then changes. Logs: the last lines, then each new one."""
+def test_streams_start_with_the_current_state_and_end_when_cancelled(start: Start) -> None:
+    """Events start with a snapshot, logs with the last lines; new entries follow."""
     daemon = start({"fake": fake()})
     daemon.wait_connected("fake")
     client, other = daemon.client(), daemon.client()

@@ -1,4 +1,4 @@
-"""The client library with the real daemon, under trio and under asyncio."""
+"""The client library with the real daemon, under trio and asyncio."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @pytest.fixture(params=["trio", "asyncio"])
 def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[None]]], None]:
-    """Runs a coroutine function under one of the two, bounded."""
+    """Run a coroutine function under trio or asyncio, with a time limit."""
 
     def bounded(work: Callable[[], Awaitable[None]]) -> None:
         async def main() -> None:
@@ -60,7 +60,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[None
     return bounded
 
 
-def test_tools_are_listed_with_all_that_an_agent_needs(start: Start, run: Any) -> None:
+def test_tools_are_listed_with_descriptions_and_schemas(start: Start, run: Any) -> None:
     """One list covers several servers; names, descriptions and schemas are unchanged."""
     daemon = start({"fs": fake(), "other": fake()})
     daemon.wait_connected("fs", "other")
@@ -150,7 +150,7 @@ def test_a_cancelled_call_is_cancelled_at_the_server(start: Start, run: Any) -> 
     run(work)
 
 
-def test_a_daemon_that_goes_away_ends_what_waits(start: Start, run: Any) -> None:
+def test_pending_calls_fail_when_the_daemon_dies(start: Start, run: Any) -> None:
     """The error says that the call may have run."""
     daemon: Daemon = start({"fs": fake()})
     daemon.wait_connected("fs")
@@ -158,7 +158,7 @@ def test_a_daemon_that_goes_away_ends_what_waits(start: Start, run: Any) -> None
     async def work() -> None:
         async with connect(daemon.socket) as mcp:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(kill_when_it_waits, daemon)
+                tasks.start_soon(kill_when_called, daemon)
                 with pytest.raises(ConnectionClosed) as closed:
                     await mcp.call("fs", "drop")
                 assert closed.value.may_have_run
@@ -168,7 +168,7 @@ def test_a_daemon_that_goes_away_ends_what_waits(start: Start, run: Any) -> None
     run(work)
 
 
-async def kill_when_it_waits(daemon: Daemon) -> None:
+async def kill_when_called(daemon: Daemon) -> None:
     await anyio.to_thread.run_sync(in_flight, daemon, "fs", 1)
     daemon.process.send_signal(signal.SIGKILL)
 
@@ -190,7 +190,7 @@ def test_progress_is_reported_while_a_call_runs(start: Start, run: Any) -> None:
 
 
 def test_exception_of_a_progress_callback_is_raised_in_its_call(start: Start, run: Any) -> None:
-    """And not in the block of the connection, on which others call."""
+    """The connection and its other calls are not affected."""
     daemon = start({"fs": fake()})
     daemon.wait_connected("fs")
 
@@ -206,10 +206,10 @@ def test_exception_of_a_progress_callback_is_raised_in_its_call(start: Start, ru
     run(work)
 
 
-def test_daemon_that_does_not_read_is_given_up(
+def test_call_to_a_stopped_daemon_times_out(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stopped process accepts connections, and as much of a request as the kernel keeps."""
+    """A stopped process still accepts connections, and the kernel buffers part of a request."""
     monkeypatch.setattr("mcpd.client.mcpd_client._SEND_TIMEOUT", 0.3)
     path = str(tmp_path / "d.sock")
 
@@ -226,10 +226,10 @@ def test_daemon_that_does_not_read_is_given_up(
         run(work)
 
 
-def test_an_answer_without_end_ends_the_connection(
+def test_endless_response_ends_the_connection(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory is bounded on this side, too."""
+    """The memory of the client stays bounded, too."""
     monkeypatch.setattr("mcpd.client.mcpd_client._MAX_LINE", 1 << 20)
     path = str(tmp_path / "d.sock")
 
@@ -279,7 +279,7 @@ def test_unconvertible_schema_becomes_permissive() -> None:
     assert "s__t" in str(warned[0].message)
 
 
-def test_arguments_that_the_schema_refuses_are_not_sent(start: Start, run: Any) -> None:
+def test_invalid_arguments_are_not_sent(start: Start, run: Any) -> None:
     """Invalid arguments for the real time server raise InvalidCall and are not sent."""
     bin_dir = Path(sys.executable).parent
     daemon = start(

@@ -1,9 +1,9 @@
-"""The client that the conformance suite runs: our upstream code, doing what one scenario wants to see.
+"""The client that the conformance suite runs: mcpd's upstream code in one scenario.
 
     MCP_CONFORMANCE_SCENARIO=tools_call python -m tests.conformance.client http://localhost:1234/mcp
 
-Everything that matters happens in mcpd: finding out the era, the handshake, the lists and which tools
-may be offered, the headers, the rounds. Here is only what a user would do: which tool, what answer.
+mcpd detects the era, completes the handshake, filters the lists, and handles headers and rounds. This module
+only makes the choices of a user: which tool to call, and what to answer.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Session:
     catalog: Catalog
 
     async def call(self, tool: str, arguments: Mapping[str, object]) -> Json:
-        """A call in as many rounds as the server wants, each question answered with the defaults."""
+        """Call a tool in as many rounds as the server wants, and answer each question with the defaults."""
         params = {"name": tool, "arguments": arguments}
         result = await request_with_input(self.upstream, "tools/call", params, answer, timeout=TIMEOUT)
         return as_object(result)
@@ -57,7 +57,7 @@ def as_object(raw: Raw | bytes) -> Json:
 
 
 def filled_in(params: Json) -> Json:
-    """An elicitation accepted by somebody who changes nothing in the form."""
+    """Accept an elicitation without a change in the form."""
     asked = params.get("requestedSchema", {}).get("properties", {})
     content = {name: field["default"] for name, field in asked.items() if "default" in field}
     content |= {n: True for n, field in asked.items() if field.get("type") == "boolean" and n not in content}
@@ -73,7 +73,7 @@ async def answer(method: str, params: Raw) -> Mapping[str, object]:
 
 
 def asked(channel: Channel, message: Message, exchange: Exchange | None) -> bool:
-    """The same for a legacy server, which asks by requests."""
+    """Answer a legacy server, which asks with requests."""
     if message.method == "elicitation/create":
         channel.respond(message, json.dumps(filled_in(as_object(message.params))).encode())
     elif message.method == "roots/list":
@@ -110,8 +110,8 @@ async def connected(url: str) -> AsyncIterator[Session]:
 # ── scenarios ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def look_around(session: Session) -> None:
-    """Connecting and listing is what most scenarios want to see. A mock that declares nothing lists too."""
+async def connect_and_list(session: Session) -> None:
+    """Connect and list, which most scenarios check. A mock server without capabilities is listed too."""
     if not session.upstream.has("tools"):
         await session.upstream.request("tools/list", {}, timeout=TIMEOUT)
 
@@ -121,7 +121,7 @@ async def add(session: Session) -> None:
 
 
 async def call_all(session: Session) -> None:
-    """Every tool that is offered, with something plausible for each argument that it requires."""
+    """Call every listed tool, with a plausible value for each required argument."""
     for tool in session.catalog.tools:
         await session.call(tool.name, plausible(as_object(tool.raw)["inputSchema"]))
 
@@ -145,7 +145,7 @@ async def use_everything(session: Session) -> None:
 
 
 async def replay(session: Session) -> None:
-    """The calls that the scenario hands over."""
+    """Make the calls that the scenario specifies."""
     for call in json.loads(os.environ["MCP_CONFORMANCE_CONTEXT"])["toolCalls"]:
         await session.call(call["name"], call["arguments"])
 
@@ -157,7 +157,7 @@ async def give_schema_back(session: Session) -> None:
 
 
 async def call_in_rounds(session: Session) -> None:
-    """All at once, so that the rounds of one could get into another's."""
+    """Make all calls concurrently, to detect rounds that are mixed up."""
     async with trio.open_nursery() as nursery:
         for tool in session.catalog.tools:
             nursery.start_soon(session.call, tool.name, {})
@@ -177,7 +177,7 @@ SCENARIOS: dict[str, Callable[[Session], Awaitable[None]]] = {
 
 async def main(url: str, scenario: str) -> None:
     async with connected(url) as session:
-        await SCENARIOS.get(scenario, look_around)(session)
+        await SCENARIOS.get(scenario, connect_and_list)(session)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Our client under the conformance suite: every scenario of every revision, except those expected to fail.
+"""Run mcpd's client under every scenario of every revision of the conformance suite.
 
-A scenario that fails is a surprise when it is not in `expected-failures.txt`; so is one there that passes.
+A scenario that fails is a surprise unless it is in `expected-failures.txt`. One in that file that passes is a
+surprise, too.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def expected_failures() -> frozenset[str]:
 
 
 async def run_one(scenario: str, revision: str, out: Path) -> Outcome:
-    """One scenario in a harness of its own."""
+    """Run one scenario in a harness of its own."""
     client = f"{shlex.quote(sys.executable)} -m tests.conformance.client"
     command = (
         *("client", "--command", client, "--scenario", scenario, "--spec-version", revision),
@@ -51,7 +52,7 @@ async def run_all(wanted: Sequence[tuple[str, str]], out: Path) -> list[Outcome]
 
 
 def table(outcomes: Sequence[Outcome], expected: frozenset[str]) -> str:
-    """Scenarios by revisions: checks that succeeded, `expected` for a failure that is listed, or `FAILED`."""
+    """Tabulate scenarios by revision: passed checks, `expected` for a listed failure, or `FAILED`."""
     cells = {(outcome.scenario, outcome.revision): cell(outcome, expected) for outcome in outcomes}
     revisions = [revision for revision in REVISIONS if any(o.revision == revision for o in outcomes)]
     names = sorted({outcome.scenario for outcome in outcomes}, key=lambda name: ("/" in name, name))
@@ -86,7 +87,7 @@ def surprises(outcomes: Sequence[Outcome], expected: frozenset[str]) -> list[str
 
 
 def main(revisions: Sequence[str], only: Sequence[str] | None, out: Path) -> list[str]:
-    """Run what is chosen, print the table; what is wrong, a line each."""
+    """Run the chosen scenarios, print the table, and return one line for each surprise."""
     wanted = [
         (scenario, revision)
         for revision in revisions

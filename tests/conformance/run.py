@@ -1,10 +1,10 @@
-"""Run the official conformance suite: our client, and then our door, in tables.
+"""Run the official conformance suite for mcpd's client and server sides, and print tables.
 
-    make conformance                                # all of it
+    make conformance                                # everything
     make conformance ARGS='--side client --revision 2025-11-25 --scenario sse-retry --keep out'
 
-Exits with 1 when something is not as it has to be: a scenario that fails and is not expected to, one that
-passes and is expected to fail, one that passes directly but not through mcpd.
+Exits with 1 if a scenario fails unexpectedly, if an expected failure passes, or if a scenario passes directly
+but not through mcpd.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""mcpd's MCP door under the conformance suite: whatever passes directly has to pass through mcpd too.
+"""Run mcpd's MCP endpoint under the conformance suite: what passes directly must also pass through mcpd.
 
-The reference servers of `tests/servers/reference` are judged three times: directly over HTTP, through an mcpd
-that reaches them over stdio, and through one that reaches them over HTTP. Every check that succeeds directly
-has to succeed through mcpd; there is no list of exceptions. The suite knows some itself: what is optional in
-the protocol (an answer by a stream rather than as JSON), and not used, it looks at no further. That is told.
+The suite tests the reference servers of `tests/servers/reference` three times: directly over HTTP, through an
+mcpd that connects to them over stdio, and through one that connects over HTTP. Every check that succeeds
+directly must succeed through mcpd; there is no list of exceptions. The suite skips optional protocol features
+that are not used, such as a stream instead of JSON. The report mentions those.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SCENARIO = 90.0
 
 @attrs.frozen
 class Reference:
-    """A reference server, and the revisions that it can be asked in."""
+    """A reference server, and the revisions that it supports."""
 
     name: str
     python: Path
@@ -51,7 +51,7 @@ REFERENCES = (
 
 @contextmanager
 def listening(reference: Reference) -> Iterator[str]:
-    """A reference server over HTTP; its URL."""
+    """Run a reference server over HTTP and return its URL."""
     port = peers.free_port()
     with peers.listening(reference.argv("--http", f"127.0.0.1:{port}"), port):
         yield f"http://127.0.0.1:{port}/mcp"
@@ -59,7 +59,7 @@ def listening(reference: Reference) -> Iterator[str]:
 
 @contextmanager
 def mcpd(home: Path, servers: Mapping[str, Any]) -> Iterator[tuple[harness.Daemon, str]]:
-    """An mcpd that is open to everybody on loopback, as the suite can show no token; and its origin."""
+    """Run an mcpd without authentication on loopback, because the suite sends no token; return its origin."""
     home.mkdir(parents=True)
     with harness.running(home, servers, "--http", "127.0.0.1:0", "--http-auth", "none") as daemon:
         with daemon.client() as client:
@@ -69,7 +69,7 @@ def mcpd(home: Path, servers: Mapping[str, Any]) -> Iterator[tuple[harness.Daemo
 
 @contextmanager
 def behind_mcpd(home: Path, definition: Mapping[str, Any]) -> Iterator[str]:
-    """An mcpd whose one server is this; the URL of that server's door."""
+    """Run an mcpd with this server only, and return the URL of the server's endpoint."""
     with mcpd(home, {"reference": dict(definition)}) as (daemon, origin):
         daemon.wait_connected("reference")
         yield f"{origin}/servers/reference/mcp"
@@ -77,7 +77,7 @@ def behind_mcpd(home: Path, definition: Mapping[str, Any]) -> Iterator[str]:
 
 @contextmanager
 def reached(reference: Reference, way: str, home: Path) -> Iterator[str]:
-    """A fresh reference server, reached in one of `WAYS`; the URL for the suite."""
+    """Run a new reference server, reached in one of `WAYS`, and return the URL for the suite."""
     with ExitStack() as stack:
         if way == STDIO:
             command, *args = reference.argv("--stdio")
@@ -89,8 +89,9 @@ def reached(reference: Reference, way: str, home: Path) -> Iterator[str]:
 
 
 async def judge(url: str, revision: str, names: Sequence[str], all_of_them: bool, out: Path) -> list[Outcome]:
-    """All scenarios of a revision in one run of the suite, one after the other. Those that it did not get to,
-    because it came to grief itself, and those that were singled out, in runs of their own."""
+    """Run all scenarios of a revision in one run of the suite. Scenarios that the suite did not reach because
+    it failed, and selected scenarios, get runs of their own.
+    """
     common = ("server", "--url", url, "--spec-version", revision, "--timeout", str(int(SCENARIO * 1000)))
     trouble = ""
     if all_of_them:
@@ -110,7 +111,7 @@ async def judge(url: str, revision: str, names: Sequence[str], all_of_them: bool
 
 @attrs.frozen
 class Row:
-    """What one scenario of one revision showed in each way."""
+    """The outcomes of one scenario of one revision, one for each way."""
 
     reference: str
     scenario: str
@@ -119,7 +120,7 @@ class Row:
 
 
 def surprises(row: Row) -> list[str]:
-    """What is wrong: a failure anywhere, and a check that succeeds directly but is not made through mcpd."""
+    """Return the problems: failures, and checks that succeed directly but are missing through mcpd."""
     where = f"{row.reference} {row.scenario} ({row.revision})"
     found = []
     for way, outcome in row.outcomes.items():
@@ -134,7 +135,7 @@ def missing(row: Row, outcome: Outcome) -> frozenset[str]:
 
 
 def notes(row: Row) -> list[str]:
-    """Options of the protocol that the reference server makes use of, and mcpd does not."""
+    """Return the optional protocol features that the reference server uses and mcpd does not."""
     where = f"{row.reference} {row.scenario} ({row.revision})"
     return [
         f"{where}, {way}: optional, and not used: {', '.join(sorted(unused))}"
@@ -150,7 +151,7 @@ def cell(outcome: Outcome | None) -> str:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Scenarios by revisions, and in each by the ways: how many checks succeeded."""
+    """Tabulate the number of successful checks by scenario, revision and way."""
     cells = {(row.scenario, row.revision): row.outcomes for row in rows}
     columns = [
         (revision, way) for revision in sorted({row.revision for row in rows}) for way in rows[0].outcomes
@@ -178,7 +179,7 @@ def table(rows: Sequence[Row]) -> str:
 async def judge_all(
     name: str, urls: Mapping[str, str], wanted: Mapping[str, Sequence[str]], all_of_them: bool, out: Path
 ) -> list[Row]:
-    """One way after the other: scenarios look at clocks, and the ways would share the processor."""
+    """Test one way after the other: scenarios measure time, and parallel ways would share the processor."""
     rows = []
     for revision, names in wanted.items():
         ways = {
@@ -191,7 +192,8 @@ async def judge_all(
 
 
 def main(revisions: Sequence[str], only: Sequence[str] | None, out: Path) -> list[str]:
-    """Run what is chosen, print a table for each reference server; what is wrong, a line each.
+    """Run the chosen scenarios, print a table for each reference server, and return one line for each
+    problem.
 
     One mcpd for each way serves all revisions, as it does for a user with clients of different ages.
     """

@@ -1,4 +1,4 @@
-"""The official conformance suite as a program: where it is, how a run of it ends, what its checks prove."""
+"""The official conformance suite as a program: its location, how a run ends, and the result of its checks."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _BAD = ("FAILURE", "WARNING")
 
 
 class NotInstalled(Exception):
-    """Something is not where `make conformance` puts it."""
+    """A file is missing that `make conformance` installs."""
 
 
 @attrs.frozen
 class Outcome:
-    """What one run of one scenario showed. Passed: nothing was wrong, and something was right."""
+    """The outcome of one scenario. It passed if no check failed and at least one succeeded."""
 
     scenario: str
     revision: str
@@ -43,7 +43,7 @@ class Outcome:
 
 
 def suite(*arguments: str) -> list[str]:
-    """The suite's command line. It needs a node from 22 on; one is installed with it for x86-64 Linux."""
+    """Return the command line of the suite. It needs node 22 or later; on x86-64 Linux it is installed."""
     index = _MODULES / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
     if not index.exists():
         raise NotInstalled(f"{index} is missing: run `make conformance`, which installs it")
@@ -52,7 +52,7 @@ def suite(*arguments: str) -> list[str]:
 
 
 def scenarios(side: str, revision: str) -> list[str]:
-    """The names of a revision's scenarios; `side`: client or server."""
+    """Return the names of the scenarios of a revision; `side` is client or server."""
     listed = subprocess.run(
         suite("list", f"--{side}", "--spec-version", revision), check=True, capture_output=True, text=True
     )
@@ -60,7 +60,7 @@ def scenarios(side: str, revision: str) -> list[str]:
 
 
 async def run(arguments: Sequence[str], bound: float) -> tuple[str, int]:
-    """Run the suite; when it hangs, end it with all it has started. What the trouble was, and its status."""
+    """Run the suite, and kill all its processes if it hangs. Return the problem and the exit status."""
     process = await trio.lowlevel.open_process(
         suite(*arguments),
         cwd=ROOT,
@@ -82,8 +82,9 @@ async def run(arguments: Sequence[str], bound: float) -> tuple[str, int]:
 
 
 def judged(scenario: str, revision: str, out: Path, trouble: str, status: int) -> Outcome:
-    """What a run left in `out`. A scenario proves nothing by what it skipped, nor by checks that came before
-    its client failed: `status` is the harness's, 0 where it says nothing about one scenario."""
+    """Read the outcome of a run from `out`. Skipped checks, and checks before a failure of the client, prove
+    nothing. `status` is the exit status of the harness, or 0 if it does not belong to one scenario.
+    """
     written = sorted(out.rglob("checks.json"))
     checks = json.loads(written[-1].read_text()) if written else []
     complaints = [
@@ -103,7 +104,7 @@ def judged(scenario: str, revision: str, out: Path, trouble: str, status: int) -
 
 
 def left_behind(out: Path) -> dict[str, Path]:
-    """Which scenarios of server mode have left their checks below `out`, and where."""
+    """Return the scenarios in server mode that wrote checks below `out`, with their directories."""
     found = {}
     for written in out.glob("server-*/checks.json"):
         if named := re.fullmatch(r"server-(.+)-\d{4}-\d\d-\d\dT[\d-]+Z", written.parent.name):

@@ -1,4 +1,4 @@
-"""What counts as passed, and what makes `make conformance` fail."""
+"""Which outcomes count as passed, and which make `make conformance` fail."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def checks(out: Path, *statuses: str) -> Path:
         (("SUCCESS",), 1, False),
     ],
 )
-def test_a_scenario_passes_when_something_was_right_and_nothing_wrong(
+def test_scenario_passes_if_a_check_succeeds_and_none_fails(
     tmp_path: Path, statuses: tuple[str, ...], status: int, passed: bool
 ) -> None:
-    """A warning is wrong; what was only skipped proves nothing; so does a client that failed afterwards."""
+    """A warning is a failure. Scenarios with only skipped checks or a failed client have not passed."""
     assert judged("s", "2025-11-25", checks(tmp_path, *statuses), "", status).passed is passed
 
 
-def test_a_scenario_that_hung_or_left_nothing_behind_has_not_passed(tmp_path: Path) -> None:
-    """And says so."""
+def test_scenario_that_hung_or_wrote_no_checks_has_not_passed(tmp_path: Path) -> None:
+    """The outcome contains the reason."""
     assert judged("s", "2025-11-25", tmp_path, "", 0).complaints == ("nothing was proven",)
     assert judged("s", "2025-11-25", checks(tmp_path, "SUCCESS"), "it hung", -9).complaints == ("it hung",)
 
 
 def test_only_surprises_are_failures() -> None:
-    """A failure that is not listed, and a success that is listed as a failure."""
+    """Surprises are a failure that is not listed, and a success that is listed as a failure."""
     good = Outcome("good", "2025-11-25", 1, ())
     bad = Outcome("bad", "2025-11-25", 1, ("c1: wrong",))
     assert surprises([good, bad], frozenset({"bad"})) == []
@@ -60,7 +60,7 @@ def test_only_surprises_are_failures() -> None:
 
 
 def test_only_what_needs_a_login_is_expected_to_fail() -> None:
-    """The list is not a place to hide things in."""
+    """The list must not hide other failures."""
     assert expected_failures()
     assert all(name.startswith("auth/") for name in expected_failures())
 
@@ -69,8 +69,8 @@ def row(direct: Outcome, through: Outcome) -> server_side.Row:
     return server_side.Row("sdk2", direct.scenario, direct.revision, {"direct": direct, "via stdio": through})
 
 
-def test_what_passes_directly_has_to_pass_through_mcpd() -> None:
-    """There is no list of exceptions, and a check that is no longer made counts as one that failed."""
+def test_check_that_passes_directly_must_pass_through_mcpd() -> None:
+    """There is no list of exceptions, and a missing check counts as a failure."""
     both = Outcome("ping", "2025-11-25", 2, (), frozenset({"ping", "schema"}))
     assert server_side.surprises(row(both, both)) == []
     failed = Outcome("ping", "2025-11-25", 1, ("ping: no answer",), frozenset({"schema"}))
@@ -93,7 +93,7 @@ def test_what_passes_directly_has_to_pass_through_mcpd() -> None:
 
 
 def test_the_suite_names_its_directories_after_scenario_and_time(tmp_path: Path) -> None:
-    """One run leaves many; which scenario it was stands in the name only."""
+    """One run writes many directories, and only their names contain the scenario."""
     for name in (
         "server-ping-2026-11-21T21-37-44-371Z",
         "server-sep-2164-x-2026-11-21T21-37-44-999Z",
