@@ -33,20 +33,20 @@ class Life:
     """One run of the server process, starting at its spawn."""
 
     lasts: float = math.inf
-    """Seconds from the handshake on; then it exits. 0: it does not even answer that."""
+    """Seconds from the handshake to the exit. With 0, it exits without answering the handshake."""
     status: int = 1
     mute: bool = False
-    """Answers nothing at all."""
+    """Whether the server answers nothing."""
     deaf_after: float = math.inf
-    """Seconds from the spawn after which it answers nothing any more."""
+    """Seconds from the spawn until the server stops reading."""
     deaf_until: float = math.inf
-    """Seconds from the spawn after which it reads on, and answers what has come meanwhile."""
+    """Seconds from the spawn until the server reads again and answers the pending requests."""
     stopped: bool = False
-    """What the process table says of it once it is deaf."""
+    """Whether the process is reported as stopped while it does not read."""
     legacy_dies: bool = False
     """Exits when asked `server/discover`."""
     modern: bool = False
-    """Refuses `initialize`; a server that is not refuses `server/discover`."""
+    """Whether it refuses `initialize`. Otherwise it refuses `server/discover`."""
     lists: Callable[[], list[str]] = lambda: ["echo"]
     list_takes: float = 0
     hints: Json = attrs.field(factory=dict)
@@ -54,9 +54,9 @@ class Life:
     drops: tuple[str, ...] = ()
     """Methods it never answers."""
     dual: bool = False
-    """Speaks both eras, `modern` or not."""
+    """Whether it speaks both eras, regardless of `modern`."""
     wakes_after: float = 0
-    """Seconds from the spawn on until it reads anything."""
+    """Seconds from the spawn until the server starts to read."""
     capabilities: Json = attrs.field(factory=lambda: {"tools": {}})
 
 
@@ -97,14 +97,14 @@ class Script:
 
     lives: list[Life | Exception]
     starts: list[float] = attrs.field(factory=list)
-    """`trio.current_time()` of each."""
+    """The `trio.current_time()` of each start."""
     asked: list[str] = attrs.field(factory=list)
-    """Every method the server was asked, over all lives."""
+    """The methods of all requests, over all lives."""
     answers: list[Json] = attrs.field(factory=list)
-    """What it got for requests of its own."""
+    """The responses to the server's own requests."""
     marks: list[str] = attrs.field(factory=list)
     talk: Callable[[Json], None] = lambda message: None
-    """Send a message of the server's own, in the current life."""
+    """Send a message from the server in its current life."""
 
     @asynccontextmanager
     async def open(self, spec: StdioSpec, launch: Launch, **_: object) -> AsyncIterator[FakeTransport]:
@@ -115,31 +115,31 @@ class Script:
         if isinstance(life, Exception):
             raise life
         child = FakeChild(1000 + len(self.starts), life, trio.current_time())
-        with pipe() as (hears, theirs), pipe() as (ours, says):
+        with pipe() as (stdin_fd, theirs), pipe() as (ours, stdout_fd):
 
             async def why_ended() -> str:
                 return describe_exit(life.status)
 
             link = PipeChannel(spec, ours, theirs, why_ended)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._serve, life, child, hears, says)
+                nursery.start_soon(self._serve, life, child, stdin_fd, stdout_fd)
                 try:
                     yield FakeTransport(child, link)
                 finally:
                     link.close("it is being stopped")
                     nursery.cancel_scope.cancel()
 
-    async def _serve(self, life: Life, child: FakeChild, hears: int, says: int) -> None:
+    async def _serve(self, life: Life, child: FakeChild, stdin_fd: int, stdout_fd: int) -> None:
         def say(message: Json) -> None:
             if says_open:
-                os.write(says, json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+                os.write(stdout_fd, json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 
         def end() -> None:
             """End the output; the opener closes the pipe's descriptor."""
             says_open.clear()
             child.returncode = life.status
             nowhere = os.open("/dev/null", os.O_WRONLY)
-            os.dup2(nowhere, says)
+            os.dup2(nowhere, stdout_fd)
             os.close(nowhere)
 
         says_open = [True]
@@ -148,13 +148,13 @@ class Script:
         dies_at, pending = math.inf, b""
         while True:
             with trio.move_on_at(dies_at) as waiting:
-                await trio.lowlevel.wait_readable(hears)
+                await trio.lowlevel.wait_readable(stdin_fd)
             if waiting.cancelled_caught:
                 end()
                 await trio.sleep_forever()
             if child.born + life.deaf_after <= trio.current_time() and life.deaf_until < math.inf:
                 await trio.sleep_until(child.born + life.deaf_until)
-            pending += os.read(hears, 1 << 16)
+            pending += os.read(stdin_fd, 1 << 16)
             *lines, pending = pending.split(b"\n")
             for line in lines:
                 message = json.loads(line)

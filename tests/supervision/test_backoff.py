@@ -9,7 +9,7 @@ from mcpd.model.server_spec import RestartPolicy
 from mcpd.supervision.restart import Backoff
 
 POLICY = RestartPolicy(intensity=1_000_000)
-"""Without a crash loop."""
+"""A policy that never reports a crash loop."""
 
 
 def test_backoff_is_full_jitter_below_a_ceiling_that_doubles_up_to_the_cap() -> None:

@@ -132,8 +132,8 @@ async def test_cache_hints_of_all_pages_and_lists_are_combined(
         prompts_list=lambda cursor: {"prompts": [], "ttlMs": -5, "cacheScope": "public"},
     )
     catalog = await fetched(upstream)
-    told = {name: (hint.ttl, hint.private) for name, hint in catalog.hints.items()}
-    assert told == {"tools": (20, False), "resources": (60, True), "prompts": (0, False)}
+    hints = {name: (hint.ttl, hint.private) for name, hint in catalog.hints.items()}
+    assert hints == {"tools": (20, False), "resources": (60, True), "prompts": (0, False)}
     pages[None] = {"tools": [TOOL], "ttlMs": "soon", "cacheScope": 7}
     await trio.sleep(1)
     later = await lists.fetch_catalog(upstream, SPEC, ["tools"], catalog)  # type: ignore[arg-type]

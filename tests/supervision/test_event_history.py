@@ -29,15 +29,16 @@ def opened(path: Path) -> EventHistory:
     return EventHistory(path / "history.jsonl", lambda text: text.replace("hunter2", "***"))
 
 
-def told(of: EventHistory, server: str | None = "it") -> list[str]:
+def summaries(history: EventHistory, server: str | None = "it") -> list[str]:
     return [
-        f"{e.state.value if e.state else e.what.value}: {e.message}" for e in of.history(server, 100).entries
+        f"{e.state.value if e.state else e.what.value}: {e.message}"
+        for e in history.history(server, 100).entries
     ]
 
 
-async def saved(of: EventHistory) -> None:
+async def saved(history: EventHistory) -> None:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(of.run)
+        nursery.start_soon(history.run)
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
 
@@ -83,7 +84,7 @@ def test_new_evidence_for_the_same_state_is_not_recorded(tmp_path: Path) -> None
     it = opened(tmp_path)
     for _ in range(3):
         it.record(status_event(ServerState.CONNECTED))
-    assert told(it) == ["connected: "]
+    assert summaries(it) == ["connected: "]
 
 
 @pytest.mark.parametrize("cut", [1, 20, 60])
@@ -98,7 +99,7 @@ async def test_truncated_line_loses_only_that_line(tmp_path: Path, cut: int) -> 
     again = opened(tmp_path)
     again.record(status_event(ServerState.CONNECTED, "third"))
     await saved(again)
-    survivors = told(opened(tmp_path))
+    survivors = summaries(opened(tmp_path))
     assert survivors[0] == "connected: first"
     assert survivors[-1] == "connected: third"
     assert len(survivors) == (3 if cut == 1 else 2)
@@ -108,7 +109,7 @@ def test_invalid_lines_are_skipped(tmp_path: Path) -> None:
     """A user may have edited the file, or a newer mcpd may have written it."""
     good = b'{"at":"%b","what":"daemon","message":"mcpd starts","news":1}\n' % AT.encode()
     (tmp_path / "history.jsonl").write_bytes(b"\x00\xff\n{}\n[]\n" + b"[" * 100_000 + b"\n" + good)
-    assert told(opened(tmp_path), None) == ["daemon: mcpd starts"]
+    assert summaries(opened(tmp_path), None) == ["daemon: mcpd starts"]
 
 
 def test_event_history_is_bounded_on_disk(tmp_path: Path) -> None:
@@ -148,7 +149,7 @@ async def test_full_disk_loses_only_the_unsaved_events(
     blocked.unlink()
     it.record_daemon("three")
     await saved(it)
-    assert told(EventHistory(it.path, str), None) == ["daemon: three"]
+    assert summaries(EventHistory(it.path, str), None) == ["daemon: three"]
 
 
 async def test_state_changes_of_a_server_are_recorded(
@@ -160,7 +161,7 @@ async def test_state_changes_of_a_server_are_recorded(
         await world.wait(lambda status: status.restarts == 1)
     for _, event in world.events:
         it.record(event)
-    assert told(it) == [
+    assert summaries(it) == [
         "connected: ",
         "failed: exited with status 1",
         "connected: ",

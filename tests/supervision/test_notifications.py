@@ -37,10 +37,10 @@ async def test_listener_of_a_list_change_sees_the_new_list(autojump_clock: MockC
     async with living(tmp_path, Life(lists=lambda: names, capabilities=TELLING), era="legacy") as world:
         await world.wait_connected()
 
-        def listen(said: ServerNotification) -> None:
+        def listen(notification: ServerNotification) -> None:
             catalog = world.server.catalog
             assert catalog is not None
-            found.append((said.method, [tool.name for tool in catalog.tools]))
+            found.append((notification.method, [tool.name for tool in catalog.tools]))
 
         end = world.server.notifications.add(listen)
         names = ["echo", "more"]
@@ -63,18 +63,18 @@ async def test_failing_listener_does_not_affect_others(
 ) -> None:
     """Listeners run in the server's reader: an error is logged, and the connection and other listeners
     continue."""
-    heard: list[str] = []
+    received: list[str] = []
     async with living(tmp_path, Life(capabilities=TELLING), era="legacy") as world:
         await world.wait_connected()
 
-        def broken(said: ServerNotification) -> None:
+        def broken(notification: ServerNotification) -> None:
             raise ZeroDivisionError
 
         world.server.notifications.add(broken)
-        world.server.notifications.add(lambda said: heard.append(said.method))
+        world.server.notifications.add(lambda notification: received.append(notification.method))
         world.script.talk({"method": "notifications/message", "params": {"level": "info", "data": 1}})
         await trio.sleep(1)
-        assert heard == ["notifications/message"]
+        assert received == ["notifications/message"]
         assert world.server.state is ServerState.CONNECTED
     assert "ZeroDivisionError" in caplog.text
 
@@ -85,7 +85,9 @@ async def test_subscriptions_survive_a_reconnect(autojump_clock: MockClock, tmp_
     updated: list[str] = []
     lives = (Life(capabilities=TELLING, lasts=50), Life(capabilities=TELLING))
     async with living(tmp_path, *lives, era="legacy") as world:
-        world.server.notifications.add(lambda said: updated.append(said.uri) if said.uri else None)
+        world.server.notifications.add(
+            lambda notification: updated.append(notification.uri) if notification.uri else None
+        )
         world.server.interests.follow_resources("client", [URI])  # before the first connection
         world.server.interests.set_log_level("client", "debug")
         await world.wait_connected()
@@ -144,12 +146,12 @@ async def test_server_request_on_the_stream_of_a_call_names_the_call(
         await request.event(question("b"))
         await trio.sleep_forever()
 
-    heard: list[ServerNotification] = []
+    received: list[ServerNotification] = []
     script = LegacyScript(on={"tools/call": ask, "GET": stay}, capabilities=TELLING)
     async with fake_http(script) as server, test_remote_servers.living(tmp_path, server.url) as world:
-        world.server.notifications.add(heard.append)
+        world.server.notifications.add(received.append)
         await world.wait(ServerState.CONNECTED)
-        heard.clear()
+        received.clear()
         call = world.call()
         with trio.fail_after(30):
             await call.wait_response()
@@ -159,7 +161,9 @@ async def test_server_request_on_the_stream_of_a_call_names_the_call(
             ("it", "elicitation/create", call),
             ("it", "elicitation/create", None),
         ]
-        assert [(said.method, said.exchange) for said in heard] == [("notifications/message", call)]
+        assert [(notification.method, notification.exchange) for notification in received] == [
+            ("notifications/message", call)
+        ]
         opening = server.of("initialize")[0].message["params"]
         assert opening["capabilities"] == {"elicitation": {}}
 
@@ -174,18 +178,18 @@ async def test_log_message_of_a_modern_server_names_its_request(tmp_path: Path) 
         await request.event(request.answer({"content": []}))
         await request.end()
 
-    heard: list[ServerNotification] = []
+    received: list[ServerNotification] = []
     async with (
         fake_http(ModernScript(on={"tools/call": chatter})) as server,
         test_remote_servers.living(tmp_path, server.url) as world,
     ):
         await world.wait(ServerState.CONNECTED)
-        world.server.notifications.add(heard.append)
+        world.server.notifications.add(received.append)
         calls = [world.call(), world.call()]
         with trio.fail_after(30):
             for call in calls:
                 await call.wait_response()
-        assert {id(said.exchange) for said in heard} == set(map(id, calls))
+        assert {id(notification.exchange) for notification in received} == set(map(id, calls))
 
 
 async def test_unhandled_server_request_is_refused_immediately(

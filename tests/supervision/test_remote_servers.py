@@ -181,9 +181,9 @@ async def test_url_without_mcp_server_is_reported_with_all_statuses_and_not_retr
     async with fake_http(on_one_url(None)) as server, living(tmp_path, server.url) as world:
         status = await world.wait(ServerState.FAILED)
         assert status.last_error is not None
-        words = status.last_error.message
-        assert "(server/discover and initialize: HTTP 404 No, GET for HTTP+SSE: HTTP 405 No)" in words
-        assert words.count("no MCP server") == 1
+        message = status.last_error.message
+        assert "(server/discover and initialize: HTTP 404 No, GET for HTTP+SSE: HTTP 405 No)" in message
+        assert message.count("no MCP server") == 1
         assert status.retry_at is None
         asked = len(server.requests)
         await trio.sleep(0.3)
@@ -266,11 +266,11 @@ async def test_server_that_requires_a_login_waits_for_one(tmp_path: Path, status
             await request.reply(status, b"{}", WWW_Authenticate="Bearer")
 
     async with fake_http(guarded) as server, living(tmp_path, server.url) as world:
-        told = await world.wait(ServerState.NEEDS_AUTH)
-        assert told.last_error is not None
-        assert told.last_error.kind is FailureKind.AUTH
-        assert "Authorization" in told.last_error.message
-        assert told.retry_at is None
+        refused = await world.wait(ServerState.NEEDS_AUTH)
+        assert refused.last_error is not None
+        assert refused.last_error.kind is FailureKind.AUTH
+        assert "Authorization" in refused.last_error.message
+        assert refused.retry_at is None
         await trio.sleep(0.3)
         assert len(server.requests) == 1
         with pytest.raises(NotReady, match="Authorization"):

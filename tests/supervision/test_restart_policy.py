@@ -472,9 +472,9 @@ async def test_last_ok_is_kept_after_the_connection_ended(
         heard_at = world.server.upstream.link.last_received_at
         world.server.disconnect()
         await trio.sleep(10)
-        told = world.server.status().last_ok
-        assert told is not None
-        assert datetime.fromisoformat(told).timestamp() == pytest.approx(1e9 + heard_at, abs=0.01)
+        last_ok = world.server.status().last_ok
+        assert last_ok is not None
+        assert datetime.fromisoformat(last_ok).timestamp() == pytest.approx(1e9 + heard_at, abs=0.01)
 
 
 async def test_failed_server_has_no_revision_and_nothing_in_flight(
@@ -484,6 +484,6 @@ async def test_failed_server_has_no_revision_and_nothing_in_flight(
     async with living(tmp_path, Life(lasts=10)) as world:
         await world.wait_connected()
         await world.wait(lambda status: status.status is ServerState.FAILED)
-        told = [event.status for _, event in world.events if event.status is not None]
-        (failed, *_) = [status for status in told if status.status is ServerState.FAILED]
+        statuses = [event.status for _, event in world.events if event.status is not None]
+        (failed, *_) = [status for status in statuses if status.status is ServerState.FAILED]
         assert (failed.protocol_version, failed.era, failed.capabilities) == (None, None, ())

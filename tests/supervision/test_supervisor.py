@@ -186,9 +186,9 @@ async def test_waiter_for_a_removed_server_gets_an_error(autojump_clock: MockClo
                 await world.apply()
         assert trio.current_time() - began < 5
         assert len(refused) == 1
-        told = len(world.events)
+        announced = len(world.events)
         await wait(server)
-        assert len(world.events) == told, "a removed server announces nothing"
+        assert len(world.events) == announced, "a removed server announces nothing"
 
 
 async def test_enabled_setting_survives_a_daemon_restart(autojump_clock: MockClock, tmp_path: Path) -> None:

@@ -56,19 +56,19 @@ async def test_timed_disable_ends_automatically(
         await world.wait_connected()
         world.server.set_enabled(False, SIX)
         await trio.sleep(1)
-        words = "switched off until 2026-11-22 18:00:00 UTC"
-        assert stands(world.server) == ("disabled", words, "2026-11-22T18:00:00.000Z")
-        with pytest.raises(NotReady, match=f"it is disabled: {words}.*; run `mcpctl enable it`"):
+        reason = "switched off until 2026-11-22 18:00:00 UTC"
+        assert stands(world.server) == ("disabled", reason, "2026-11-22T18:00:00.000Z")
+        with pytest.raises(NotReady, match=f"it is disabled: {reason}.*; run `mcpctl enable it`"):
             await world.server.wait_ready()
         await trio.sleep(SIX - wall() - 1)
         assert len(world.starts) == 1
         await trio.sleep(2)
         assert stands(world.server) == ("connected", "", None)
-    told = EventHistory(tmp_path / "history.jsonl", str)
+    history = EventHistory(tmp_path / "history.jsonl", str)
     for _, event in world.events:
-        told.record(event)
-    assert [(e.state, e.message) for e in told.history("it", 9).entries][1:] == [
-        (ServerState.DISABLED, f"it was {words}"),
+        history.record(event)
+    assert [(e.state, e.message) for e in history.history("it", 9).entries][1:] == [
+        (ServerState.DISABLED, f"it was {reason}"),
         (ServerState.PENDING, "its timed disable ended"),
         (ServerState.CONNECTED, ""),
     ]

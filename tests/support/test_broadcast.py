@@ -1,4 +1,4 @@
-"""Every listener hears everything from when it came, or is closed; a sender never waits."""
+"""Every listener receives all values sent since it subscribed or is closed; a sender never waits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def test_listener_receives_everything_since_it_started() -> None:
 
 
 async def test_slow_listener_is_closed_and_others_are_not() -> None:
-    """It still gets what was kept for it; then its stream ends."""
+    """It still receives the values queued for it; then its stream ends."""
     news: Broadcast[int] = Broadcast(buffer=3)
     with news.listen() as slow, news.listen() as quick:
         for n in range(10):

@@ -1,4 +1,4 @@
-"""Changes of files are noticed, however they are made, and not before they are over."""
+"""File changes are reported however they are made, and only once they are complete."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _renamed_over(path: Path) -> None:
     beside.rename(path)
 
 
-def _removed_and_made(path: Path) -> None:
+def _removed_and_created(path: Path) -> None:
     path.unlink()
     path.write_text("new")
 
@@ -39,22 +39,22 @@ def _removed_and_made(path: Path) -> None:
     [
         lambda path: path.write_text("new"),
         _renamed_over,
-        _removed_and_made,
+        _removed_and_created,
         lambda path: path.unlink(),
         lambda path: path.chmod(0o600),
         lambda path: path.rename(path.with_name("old")),
     ],
-    ids=["in place", "renamed over", "made anew", "removed", "mode", "renamed away"],
+    ids=["in place", "renamed over", "created again", "removed", "mode", "renamed away"],
 )
 async def test_a_change_of_a_file_is_noticed(tmp_path: Path, change: Callable[[Path], object]) -> None:
-    """As editors, package managers and people do it."""
+    """The cases are the ways in which editors, package managers and users change files."""
     path = tmp_path / "file"
     path.write_text("old")
     assert await noticed(path, lambda: change(path))
 
 
 async def test_a_file_that_appears_later_is_noticed_with_its_directories(tmp_path: Path) -> None:
-    """The first run: there is not even ~/.config yet."""
+    """On a first run, not even ~/.config exists."""
     path = tmp_path / "a" / "b" / "file"
 
     with watch_files([str(path)]) as changes, trio.fail_after(BOUND):
@@ -67,8 +67,9 @@ async def test_a_file_that_appears_later_is_noticed_with_its_directories(tmp_pat
         await changes.next_change()
 
 
-async def test_what_a_symbolic_link_leads_to_is_watched_and_the_link_too(tmp_path: Path) -> None:
-    """Dotfiles, and the double links of configuration management: `file → data/file`, `data → 1`."""
+async def test_symbolic_link_and_its_target_are_watched(tmp_path: Path) -> None:
+    """Dotfile managers use links, and configuration management uses double links: `file → data/file`, `data →
+    1`."""
     for name in ("1", "2"):
         (tmp_path / "real" / name).mkdir(parents=True)
         (tmp_path / "real" / name / "file").write_text(name)
@@ -89,8 +90,8 @@ async def test_what_a_symbolic_link_leads_to_is_watched_and_the_link_too(tmp_pat
         await changes.next_change()
 
 
-async def test_a_directory_that_another_takes_the_place_of_is_watched_again(tmp_path: Path) -> None:
-    """The name counts, not what had it first."""
+async def test_replaced_directory_is_watched_again(tmp_path: Path) -> None:
+    """The path is watched, not the original inode."""
     path = tmp_path / "dir" / "file"
     path.parent.mkdir()
     path.write_text("old")
@@ -106,14 +107,14 @@ async def test_a_directory_that_another_takes_the_place_of_is_watched_again(tmp_
 
 
 async def test_change_is_reported_after_the_writer_closes_the_file(tmp_path: Path) -> None:
-    """Half of a file may well be a good file of another meaning."""
+    """A partly written file may be valid and have another meaning."""
     path = tmp_path / "file"
     path.write_text("old")
-    told: list[str] = []
+    contents: list[str] = []
 
     async def listen(changes: FileWatcher) -> None:
         await changes.next_change()
-        told.append(path.read_text())
+        contents.append(path.read_text())
 
     with watch_files([str(path)]) as changes, trio.fail_after(BOUND):
         async with trio.open_nursery() as nursery:
@@ -122,13 +123,13 @@ async def test_change_is_reported_after_the_writer_closes_the_file(tmp_path: Pat
                 for part in ("one", "two", "three"):
                     file.write(part)
                     file.flush()
-                    await trio.sleep(0.5)  # longer than it would wait otherwise
-                    assert not told
-    assert told == ["onetwothree"]
+                    await trio.sleep(0.5)  # longer than the usual delay
+                    assert not contents
+    assert contents == ["onetwothree"]
 
 
 async def test_other_files_in_the_directory_neither_report_nor_delay(tmp_path: Path) -> None:
-    """A home directory is never quiet."""
+    """A home directory changes all the time."""
     path = tmp_path / "file"
     path.write_text("old")
 
@@ -149,8 +150,8 @@ async def test_other_files_in_the_directory_neither_report_nor_delay(tmp_path: P
         nursery.cancel_scope.cancel()
 
 
-async def test_nothing_is_left_open(tmp_path: Path) -> None:
-    """One descriptor while it lasts, none after."""
+async def test_watcher_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    """It uses one descriptor while it runs."""
     before = len(os.listdir("/proc/self/fd"))
     with watch_files([str(tmp_path / "a"), str(tmp_path / "b")]):
         assert len(os.listdir("/proc/self/fd")) == before + 1

@@ -1,4 +1,4 @@
-"""Times in a fixed number of buckets: what may be relied on, whatever is added."""
+"""A histogram with a fixed number of buckets keeps its guarantees for any values."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ times = st.floats(min_value=2e-5, max_value=8000)
 
 
 @given(st.lists(times, min_size=1), st.sampled_from([0.5, 0.95, 0.99, 1.0]))
-def test_a_quantile_is_good_to_an_eighth(values: list[float], share: float) -> None:
-    """Of the exact one: the width of a bucket, in either direction."""
+def test_quantile_error_is_at_most_one_bucket(values: list[float], share: float) -> None:
+    """The error is at most the width of a bucket, in either direction."""
     histogram = Histogram()
     for value in values:
         histogram.add(value)
     exact = sorted(values)[math.ceil(share * len(values)) - 1]
-    told = histogram.quantile(share)
-    assert told is not None
-    assert exact / 1.26 <= told <= exact * 1.26
+    estimate = histogram.quantile(share)
+    assert estimate is not None
+    assert exact / 1.26 <= estimate <= exact * 1.26
 
 
 @given(st.floats(min_value=-1, max_value=1e9))
-def test_whatever_is_added_is_counted_once(value: float) -> None:
-    """A clock that went backwards and a call of a year among them."""
+def test_any_value_is_counted_once(value: float) -> None:
+    """The values include negative durations and a duration of a year."""
     histogram = Histogram()
     histogram.add(value)
     assert sum(histogram.buckets) == histogram.count == 1
@@ -35,8 +35,8 @@ def test_whatever_is_added_is_counted_once(value: float) -> None:
 
 
 @given(st.lists(times))
-def test_octaves_tell_exactly_how_many_took_at_most_so_long(values: list[float]) -> None:
-    """What a Prometheus histogram is made of; its bounds are powers of two."""
+def test_octave_counts_are_exact(values: list[float]) -> None:
+    """They form a Prometheus histogram whose bounds are powers of two."""
     histogram = Histogram()
     for value in values:
         histogram.add(value)
@@ -48,19 +48,18 @@ def test_octaves_tell_exactly_how_many_took_at_most_so_long(values: list[float])
 
 @given(times)
 def test_all_quantiles_of_one_value_are_equal(value: float) -> None:
-    """P95 above P50 would speak of a call that nobody made."""
     histogram = Histogram()
     histogram.add(value)
     assert histogram.quantile(0.5) == histogram.quantile(0.95) == histogram.quantile(0.99)
 
 
-def test_nothing_added_has_no_quantile() -> None:
-    """Not zero: that would be a lie about a very quick server."""
+def test_empty_histogram_has_no_quantile() -> None:
+    """Zero would look like a very fast server."""
     assert Histogram().quantile(0.5) is None
 
 
 def test_bounds_grow_and_merging_adds() -> None:
-    """And what is merged stays as it is."""
+    """Merging does not change the source."""
     assert all(upper_bound(index) < upper_bound(index + 1) for index in range(119))
     one, two = Histogram(), Histogram()
     one.add(0.001)

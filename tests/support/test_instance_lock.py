@@ -1,4 +1,4 @@
-"""Exactly one daemon owns the socket, also after a crash or SIGKILL."""
+"""Exactly one daemon owns the socket, even after a crash or SIGKILL."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def daemon(path: Path) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def be_the_daemon(path: Path) -> None:
-    """Take the lock, bind, and prove that a client gets through."""
+def run_daemon(path: Path) -> None:
+    """Take the lock, bind the socket, and check that a client can connect."""
     with hold_instance_lock(str(path)):
         remove_stale_socket(str(path))
         with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
@@ -55,7 +55,7 @@ def be_the_daemon(path: Path) -> None:
 
 
 def test_second_daemon_fails_immediately_with_the_pid_of_the_first(tmp_path: Path) -> None:
-    """E5: within half a second, with words that help."""
+    """It fails within 0.5 s with a helpful message."""
     path = tmp_path / "s"
     with daemon(path) as first:
         with stopwatch() as watch:
@@ -68,15 +68,15 @@ def test_second_daemon_fails_immediately_with_the_pid_of_the_first(tmp_path: Pat
         assert caught.value.pid == first.pid
 
 
-def test_after_sigkill_the_next_daemon_starts_over_what_is_left(tmp_path: Path) -> None:
-    """Socket and lock file both stay behind a SIGKILL."""
+def test_daemon_starts_after_sigkill_of_the_previous_one(tmp_path: Path) -> None:
+    """SIGKILL leaves both the socket and the lock file."""
     path = tmp_path / "s"
     with daemon(path) as first:
         first.send_signal(signal.SIGKILL)
         first.wait(30)
     assert path.exists()
     assert (tmp_path / "s.lock").exists()
-    be_the_daemon(path)
+    run_daemon(path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -91,7 +91,7 @@ LEFT_OVER_LOCKS = ["none", "empty", "dead-pid", "living-pid", "garbage"]
 def test_daemon_starts_despite_any_stale_files(
     tmp_path: Path, left_socket: str, left_lock: str, round_: int
 ) -> None:
-    """E3: a hundred of a hundred, each within a second. A living pid in the file means nothing."""
+    """Every start takes less than a second. A living pid in the lock file has no effect."""
     path = tmp_path / "s"
     if left_socket.startswith("stale"):
         with socket.socket(socket.AF_UNIX) as left:
@@ -105,15 +105,15 @@ def test_daemon_starts_despite_any_stale_files(
         if left_socket == "dangling-link":
             path.symlink_to(tmp_path / "nowhere")
             with pytest.raises(FileExistsError, match="not a socket"):
-                be_the_daemon(path)
+                run_daemon(path)
             path.unlink()
-        be_the_daemon(path)
+        run_daemon(path)
         assert watch.seconds < 1.0
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_socket_that_somebody_listens_on_is_never_removed(tmp_path: Path) -> None:
-    """Even when the lock file was deleted by hand."""
+def test_socket_with_a_listener_is_never_removed(tmp_path: Path) -> None:
+    """This holds even if a user deleted the lock file."""
     path = tmp_path / "s"
     with daemon(path) as first:
         (tmp_path / "s.lock").unlink()
@@ -125,7 +125,7 @@ def test_a_socket_that_somebody_listens_on_is_never_removed(tmp_path: Path) -> N
 
 
 def test_a_daemon_too_busy_to_accept_counts_as_alive(tmp_path: Path) -> None:
-    """A full queue of connections answers EAGAIN, which is not a refusal."""
+    """A full accept queue fails with EAGAIN, not with a refused connection."""
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
@@ -140,16 +140,16 @@ def test_a_daemon_too_busy_to_accept_counts_as_alive(tmp_path: Path) -> None:
             one.close()
 
 
-def test_a_file_in_the_sockets_place_is_not_deleted(tmp_path: Path) -> None:
-    """Somebody's file under a mistyped MCPD_SOCKET."""
+def test_regular_file_at_the_socket_path_is_not_deleted(tmp_path: Path) -> None:
+    """MCPD_SOCKET may contain a typo."""
     (tmp_path / "s").write_text("precious")
     with pytest.raises(FileExistsError, match="not a socket"):
         remove_stale_socket(str(tmp_path / "s"))
     assert (tmp_path / "s").read_text() == "precious"
 
 
-def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
-    """Else a planted link would have another file truncated."""
+def test_lock_file_that_is_a_symbolic_link_is_refused(tmp_path: Path) -> None:
+    """Otherwise, a planted link could truncate another file."""
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "s.lock").symlink_to(tmp_path / "victim")
     with pytest.raises(OSError, match="symbolic links"), hold_instance_lock(str(tmp_path / "s")):
@@ -176,7 +176,7 @@ print(wins)
 
 
 def test_racing_daemons_never_run_together(tmp_path: Path) -> None:
-    """The lock file is removed on leaving, which must not let a second one in beside the first."""
+    """Removing the lock file at exit must not let two daemons run."""
     contenders = [
         subprocess.Popen([sys.executable, "-c", CONTENDER, str(tmp_path / "s")], stdout=subprocess.PIPE)
         for _ in range(4)
@@ -186,9 +186,9 @@ def test_racing_daemons_never_run_together(tmp_path: Path) -> None:
     assert all(int(answer) >= 10 for answer in answers)
 
 
-def test_leaving_frees_the_lock_and_leaves_no_descriptor(tmp_path: Path) -> None:
-    """A daemon embedded in a test is started many times in one process."""
+def test_released_lock_leaves_no_descriptor(tmp_path: Path) -> None:
+    """Tests start an embedded daemon many times in one process."""
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
-        be_the_daemon(tmp_path / "s")
+        run_daemon(tmp_path / "s")
     assert len(os.listdir("/proc/self/fd")) == before

@@ -28,7 +28,7 @@ def record(text: str, error: BaseException | None = None) -> logging.LogRecord:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_no_text_forges_a_line_of_json(text: str) -> None:
+def test_no_text_forges_a_json_log_line(text: str) -> None:
     line = JsonFormatter(Redactor()).format(record(text))
     assert line.isascii()
     assert line.isprintable()
@@ -36,8 +36,8 @@ def test_no_text_forges_a_line_of_json(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_no_text_forges_a_line_for_a_person(text: str) -> None:
-    """Continued lines are indented; nothing reaches the terminal but printable characters."""
+def test_no_text_forges_a_plain_log_line(text: str) -> None:
+    """Continuation lines are indented, and only printable characters are written."""
     first, *rest = HumanFormatter(Redactor()).format(record(text)).split("\n")
     assert re.match(r"\d\d:\d\d:\d\d(\.\d+)? warning ", first)
     assert all(line.startswith("        ") for line in rest)
@@ -45,45 +45,45 @@ def test_no_text_forges_a_line_for_a_person(text: str) -> None:
 
 
 def test_secrets_are_masked_in_messages_and_tracebacks() -> None:
-    """Exceptions can contain secrets, too."""
+    """Exceptions can contain secrets."""
     redactor = Redactor()
     redactor.add(["hunter2-token"])
     try:
         raise ValueError("refused hunter2-token")
     except ValueError as error:
-        told = record("with hunter2-token", error)
+        failed = record("with hunter2-token", error)
     for formatter in (JsonFormatter(redactor), HumanFormatter(redactor)):
-        text = formatter.format(told)
+        text = formatter.format(failed)
         assert "hunter2" not in text
         assert "ValueError" in text
 
 
-class _Untellable:
+class _Unprintable:
     def __str__(self) -> str:
-        raise RuntimeError("no words")
+        raise RuntimeError("cannot be printed")
 
 
 def test_unwritable_record_is_counted_and_reported_later(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """It is told in a thread, which ended with it: then nothing was logged any more."""
+    """A failed record must not end the logging thread."""
     root, raises = logging.getLogger(), logging.raiseExceptions
     level = root.level
     try:
         with log_to_stderr("info", Redactor()):
-            logging.getLogger("mcpd").info("of %s", _Untellable())
+            logging.getLogger("mcpd").info("of %s", _Unprintable())
             logging.getLogger("mcpd").info("two of %s", "one")
             logging.getLogger("mcpd").info("the next")
     finally:
         root.setLevel(level)
         logging.raiseExceptions = raises
-    told = [json.loads(line)["message"] for line in capfd.readouterr().err.splitlines()]
-    assert told[0].startswith("1 log lines were lost")
-    assert told[1:] == ["two of one", "the next"]
+    messages = [json.loads(line)["message"] for line in capfd.readouterr().err.splitlines()]
+    assert messages[0].startswith("1 log lines were lost")
+    assert messages[1:] == ["two of one", "the next"]
 
 
 def test_logging_ends_with_its_block(capfd: pytest.CaptureFixture[str]) -> None:
-    """All that was logged is out, and the root logger is as before."""
+    """All records are written, and the root logger is restored."""
     handlers, level = list(logging.getLogger().handlers), logging.getLogger().level
     raises = logging.raiseExceptions
     assert not sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""What is free is used again: one heap, a collector that comes in time, and nothing made anew for it."""
+"""Freed memory is reused: one heap, timely garbage collection, and no garbage from trimming."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BOUND = 60.0
 
 
 def test_trim_heap_creates_no_garbage() -> None:
-    """Each look at the C library makes a class; one was made at the end of every connection to a server."""
+    """Loading the C library creates a class, which used to happen at the end of every connection."""
     gc.disable()
     try:
         trim_heap()
@@ -25,8 +25,8 @@ def test_trim_heap_creates_no_garbage() -> None:
         gc.enable()
 
 
-def in_a_process_of_its_own(program: str) -> str:
-    """What it says: these are settings of a whole process."""
+def output_of_subprocess(program: str) -> str:
+    """Return the program's output. The tested settings affect a whole process."""
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=BOUND, check=True
     )
@@ -56,8 +56,8 @@ print(end() is None)
 
 
 def test_old_objects_are_collected() -> None:
-    """A server that was removed, with its lists and its log, waited for eight million new objects."""
-    assert in_a_process_of_its_own(LONG_LIVED) == "True\n"
+    """A removed server with its lists and log used to stay until eight million new objects existed."""
+    assert output_of_subprocess(LONG_LIVED) == "True\n"
 
 
 THREADS = """
@@ -78,5 +78,6 @@ ctypes.CDLL(None).malloc_stats()
 
 
 def test_all_threads_share_one_heap() -> None:
-    """What was free in one of several was of no use to the others: each grew to its own most."""
-    assert in_a_process_of_its_own(THREADS).count("Arena ") == 1
+    """With several heaps, each grows to its own maximum because memory freed in one is not available to
+    others."""
+    assert output_of_subprocess(THREADS).count("Arena ") == 1

@@ -30,7 +30,7 @@ FAMILIES = {
     RUNAWAY: 3,
     "setsid sh -c 'trap \"\" TERM; sleep 999; :' >/dev/null & exit 0": 2,  # whose parent is gone
 }
-"""Scripts, and how many processes there are of each once all are there."""
+"""Shell scripts, and the number of processes that each one starts."""
 
 DAEMON = """
 import json, os, subprocess, sys, trio
@@ -53,7 +53,7 @@ trio.run(main)
 
 @pytest.fixture
 def instance() -> Iterator[str]:
-    """A mark of its own for each test; nothing that carries it is left when the test ends."""
+    """A unique mark for each test. The fixture fails if a process with the mark outlives the test."""
     mark = f"test-{uuid.uuid4().hex}"
     yield mark
     left = [*processes.find_marked(mark), *processes.find_marked("another-" + mark)]
@@ -63,7 +63,8 @@ def instance() -> Iterator[str]:
 
 
 def start_daemon(instance: str, families: list[str]) -> tuple[subprocess.Popen[bytes], int]:
-    """A process that guards some families of processes, all of them there, and the pid of its guardian."""
+    """Start a process that guards some process families; return it, and its guardian's pid, once all of them
+    run."""
     daemon = subprocess.Popen(
         [sys.executable, "-c", DAEMON, instance, json.dumps(families)],
         stdout=subprocess.PIPE,
@@ -76,10 +77,8 @@ def start_daemon(instance: str, families: list[str]) -> tuple[subprocess.Popen[b
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-def test_when_the_daemon_is_killed_nothing_survives_it_by_two_seconds(
-    instance: str, number: signal.Signals
-) -> None:
-    """E1: twenty servers, among them wrappers, runaways and such as ignore SIGTERM."""
+def test_all_processes_end_within_two_seconds_of_the_daemon(instance: str, number: signal.Signals) -> None:
+    """Twenty servers include wrappers, processes that left their group, and some that ignore SIGTERM."""
     daemon, guardian = start_daemon(instance, list(FAMILIES) * 4)
     with daemon:
         daemon.send_signal(number)
@@ -90,12 +89,14 @@ def test_when_the_daemon_is_killed_nothing_survives_it_by_two_seconds(
 
 
 def test_signals_to_the_daemons_group_do_not_reach_the_guardian(instance: str) -> None:
-    """Ctrl-C, a closed terminal and `kill -TERM -pgid` end the daemon, not who cleans up after it."""
+    """Ctrl-C, a closed terminal and `kill -TERM -pgid` end the daemon but not its guardian."""
     daemon, guardian = start_daemon(instance, [TERM_PROOF])
-    wait_until(lambda: ignores(guardian, signal.SIGTERM))  # they are ignored in the order of their numbers
+    wait_until(
+        lambda: ignores(guardian, signal.SIGTERM)
+    )  # the guardian ignores signals in the order of their numbers
     with daemon:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
-            os.kill(guardian, number)  # not even when they are meant for it
+            os.kill(guardian, number)  # not even if sent to it directly
         os.killpg(daemon.pid, signal.SIGTERM)
         daemon.wait(BOUND)
         wait_until(lambda: not processes.find_marked(instance) and gone(guardian))
@@ -107,7 +108,7 @@ def ignores(pid: int, number: signal.Signals) -> bool:
 
 
 async def test_a_daemon_that_stops_in_order_leaves_no_guardian(instance: str) -> None:
-    """And none of the descriptors that led to it."""
+    """It also leaves no descriptor of the guardian open."""
     before = sorted(os.listdir("/proc/self/fd"))
     guardian = Guardian(instance)
     async with trio.open_nursery() as nursery:
@@ -120,8 +121,8 @@ async def test_a_daemon_that_stops_in_order_leaves_no_guardian(instance: str) ->
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
-async def test_what_is_still_registered_is_ended_even_when_the_daemon_stops_in_order(instance: str) -> None:
-    """A bug that skips the stop of a server must not become an orphan."""
+async def test_registered_groups_are_killed_after_an_orderly_stop(instance: str) -> None:
+    """A bug that skips the stop of a server must not leave an orphan."""
     guardian = Guardian(instance)
     async with trio.open_nursery() as nursery:
         await nursery.start(guardian.run)
@@ -133,7 +134,7 @@ async def test_what_is_still_registered_is_ended_even_when_the_daemon_stops_in_o
 
 
 async def test_released_group_is_not_killed(instance: str) -> None:
-    """Its number may belong to somebody else by now."""
+    """Another process group may have the same number by then."""
     guardian = Guardian(instance)
     async with trio.open_nursery() as nursery:
         await nursery.start(guardian.run)
@@ -150,10 +151,10 @@ async def test_released_group_is_not_killed(instance: str) -> None:
 
 
 async def test_killed_guardian_is_replaced_and_gets_all_groups(instance: str) -> None:
-    """E2; proved by what the second one ends when we leave it."""
+    """The second guardian kills all groups at the end."""
     guardian = Guardian(instance)
-    child = await family("another-" + instance, POLITE)  # found by its group only, not by its mark
-    guardian.guard(child.pid)  # even before there is a guardian
+    child = await family("another-" + instance, POLITE)  # found only by its group, not by its mark
+    guardian.guard(child.pid)  # even before the guardian starts
     async with trio.open_nursery() as nursery:
         await nursery.start(guardian.run)
         for _ in range(3):
@@ -166,8 +167,8 @@ async def test_killed_guardian_is_replaced_and_gets_all_groups(instance: str) ->
         assert await child.wait() == -signal.SIGTERM
 
 
-async def test_a_guardian_that_stopped_reading_never_blocks_us_and_is_replaced(instance: str) -> None:
-    """SIGSTOP and a full pipe: registering stays instant, and nothing registered is lost."""
+async def test_guardian_that_stops_reading_is_replaced_without_blocking(instance: str) -> None:
+    """After SIGSTOP, with a full pipe, registering stays instant and no registered group is lost."""
     guardian = Guardian(instance)
     async with trio.open_nursery() as nursery:
         await nursery.start(guardian.run)
@@ -186,8 +187,8 @@ async def test_a_guardian_that_stopped_reading_never_blocks_us_and_is_replaced(i
         assert await child.wait() == -signal.SIGTERM
 
 
-async def test_a_stopped_guardian_does_not_hold_up_the_end(instance: str) -> None:
-    """It is dismissed, and killed when it does not go."""
+async def test_stopped_guardian_does_not_delay_shutdown(instance: str) -> None:
+    """It is asked to exit, and killed if it does not."""
     guardian = Guardian(instance)
     with trio.fail_after(BOUND):
         async with trio.open_nursery() as nursery:
@@ -198,7 +199,7 @@ async def test_a_stopped_guardian_does_not_hold_up_the_end(instance: str) -> Non
 
 
 async def test_registering_without_a_guardian_is_harmless(instance: str) -> None:
-    """`guard` and `release` never raise, before, between and after."""
+    """`guard` and `release` never raise before, between or after guardians."""
     guardian = Guardian(instance)
     guardian.guard(999_999_999)
     guardian.release(999_999_999)
@@ -207,24 +208,25 @@ async def test_registering_without_a_guardian_is_harmless(instance: str) -> None
 
 
 async def test_guardian_uses_little_memory_and_inherits_nothing(instance: str, tmp_path: Path) -> None:
-    """At most 5 MB of its own beside the interpreter's shared pages; no descriptor, secret or directory."""
+    """It uses at most 5 MB besides the interpreter's shared pages, and inherits no descriptor, secret or
+    directory."""
     ours = os.open(tmp_path, os.O_RDONLY)
     os.set_inheritable(ours, True)
     guardian = Guardian(instance)
     async with trio.open_nursery() as nursery:
         await nursery.start(guardian.run)
-        await trio.to_thread.run_sync(check_modesty, guardian.pid or 0)
+        await trio.to_thread.run_sync(check_resources, guardian.pid or 0)
         nursery.cancel_scope.cancel()
     os.close(ours)
 
 
-def check_modesty(pid: int) -> None:
+def check_resources(pid: int) -> None:
     process = Path(f"/proc/{pid}")
     wait_until(lambda: b"-S" in (process / "cmdline").read_bytes() and state(pid) == "S")
     rollup = (process / "smaps_rollup").read_text()
     own = {line.split(":")[0]: int(line.split()[1]) for line in rollup.splitlines()[1:]}
     assert own["Private_Dirty"] <= 5 * 1024, rollup
-    # it reads its own program first
+    # the guardian reads its program first
     wait_until(lambda: {entry.name for entry in (process / "fd").iterdir()} == {"0", "1", "2"})
     assert os.readlink(process / "cwd") == "/"
     assert b"HOME=" not in (process / "environ").read_bytes()
@@ -232,7 +234,7 @@ def check_modesty(pid: int) -> None:
 
 
 async def until_replaced(guardian: Guardian, pid: int) -> None:
-    """E2: a second at most. Polled, since nothing announces it."""
+    """Wait for the new guardian for at most a second. Polls because no event reports it."""
     with trio.fail_after(BOUND), stopwatch() as watch:
         while guardian.pid in (pid, None):  # noqa: ASYNC110
             await trio.sleep(0.01)
@@ -240,7 +242,7 @@ async def until_replaced(guardian: Guardian, pid: int) -> None:
 
 
 async def family(mark: str, script: str) -> trio.Process:
-    """One of `FAMILIES`, once all of it is there."""
+    """Start one of `FAMILIES` and wait for all of its processes."""
     child = await trio.lowlevel.open_process(
         ["sh", "-c", script],
         env={"PATH": os.environ["PATH"], processes.INSTANCE_VARIABLE: mark},

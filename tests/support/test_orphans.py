@@ -1,4 +1,4 @@
-"""Processes that left their group are found by the mark they inherited, and their remains collected."""
+"""Processes that left their group are found by the mark they inherited, and reaped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def mark() -> Iterator[str]:
 
 @pytest.fixture
 def started() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Children that the test starts; ended and collected after it."""
+    """The child processes that a test starts; the fixture kills and reaps them."""
     children: list[subprocess.Popen[bytes]] = []
     yield children
     for child in children:
@@ -46,7 +46,7 @@ def start(children: list[subprocess.Popen[bytes]], mark: str, script: str = "exe
 def test_a_mark_is_found_exactly_or_followed_by_a_dot(
     mark: str, started: list[subprocess.Popen[bytes]]
 ) -> None:
-    """`a.1` belongs to `a`; `ab` does not, nor does `a.10` belong to `a.1`."""
+    """`a.1` belongs to `a`, but `ab` does not, and `a.10` does not belong to `a.1`."""
     whole = start(started, mark)
     first, tenth = start(started, f"{mark}.1"), start(started, f"{mark}.10")
     start(started, f"{mark}b")
@@ -60,7 +60,7 @@ def test_a_mark_is_found_exactly_or_followed_by_a_dot(
 def test_a_grandchild_in_a_session_of_its_own_is_found_and_ended(
     mark: str, started: list[subprocess.Popen[bytes]]
 ) -> None:
-    """T3: killpg does not reach it; `setsid` and a SIGTERM trap do not help it here."""
+    """`killpg` does not reach it, and it ignores SIGTERM."""
     start(started, mark, "setsid sh -c 'trap \"\" TERM; sleep 999; :' & wait")
     wait_until(lambda: len(processes.find_marked(mark)) == 3)
     assert processes.kill_marked(mark) == []
@@ -68,7 +68,7 @@ def test_a_grandchild_in_a_session_of_its_own_is_found_and_ended(
 
 
 def test_own_process_and_zombies_are_not_found(mark: str, started: list[subprocess.Popen[bytes]]) -> None:
-    """A daemon started by somebody's server carries a mark itself; the dead need no killing."""
+    """A daemon started by an MCP server inherits a mark itself. Zombies need no kill."""
     code = f"import os; from mcpd.support.processes import find_marked; print(find_marked({mark!r}))"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -86,7 +86,7 @@ def test_own_process_and_zombies_are_not_found(mark: str, started: list[subproce
 def test_an_environment_longer_than_one_read_is_searched_to_its_end(
     mark: str, started: list[subprocess.Popen[bytes]]
 ) -> None:
-    """The mark may stand behind a megabyte of somebody's variables."""
+    """The mark may follow a megabyte of other variables."""
     padding = {f"V{number:03}": "x" * 100_000 for number in range(10)}
     child = subprocess.Popen(
         ["sleep", "999"], env={**os.environ, **padding, processes.INSTANCE_VARIABLE: mark}
@@ -96,7 +96,7 @@ def test_an_environment_longer_than_one_read_is_searched_to_its_end(
 
 
 def test_a_scan_is_fast(mark: str) -> None:
-    """It runs whenever a server stops. The bound is generous; some 10 µs a process were measured."""
+    """It runs at each stop of a server. The bound is generous: about 10 µs per process were measured."""
     count = sum(entry.isdigit() for entry in os.listdir("/proc"))
     best = min(timed(lambda: processes.find_marked(mark)) for _ in range(20))
     assert best < 0.0001 * count, f"{best * 1000:.2f} ms for {count} processes"
@@ -130,7 +130,7 @@ print("ok")
 
 
 def test_subreaper_reaps_orphans_but_not_owned_children() -> None:
-    """T3: by their number, never whichever comes first."""
+    """It waits for specific pids, because waiting for any child would also take owned children."""
     assert subprocess.run([sys.executable, "-c", STRAYS], capture_output=True, check=True).stdout == b"ok\n"
 
 
@@ -153,7 +153,7 @@ sys.stdin.read()
 @pytest.mark.root
 @pytest.mark.parametrize("ordinary_user", [False, True])
 def test_an_undumpable_daemon_hides_its_memory_and_still_finds_its_children(ordinary_user: bool) -> None:
-    """Musts, 9. Its environ belongs to root then, while its children are as readable as ever."""
+    """Its own environ then belongs to root; those of its children stay readable."""
     if os.getuid() != 0:
         pytest.skip("needs root to become another user")
     argv = [sys.executable, "-c", UNDUMPABLE] + ["as another user"] * ordinary_user
@@ -177,7 +177,7 @@ with record_instance(sys.argv[1], sys.argv[2]):
 def test_processes_of_dead_instances_are_killed_and_of_living_ones_not(
     mark: str, tmp_path: Path, started: list[subprocess.Popen[bytes]]
 ) -> None:
-    """E1 when the guardian was killed together with its daemon: the next start cleans up."""
+    """If the daemon and its guardian were both killed, the next start cleans up."""
     dead, living = f"{mark}-dead", f"{mark}-living"
     daemons = {}
     for name in (dead, living):
@@ -203,13 +203,12 @@ def test_processes_of_dead_instances_are_killed_and_of_living_ones_not(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_sweeping_where_nothing_ever_ran_is_no_error(tmp_path: Path) -> None:
-    """The first start of all."""
+def test_sweep_on_the_first_start_finds_nothing(tmp_path: Path) -> None:
     assert processes.sweep_dead_instances(str(tmp_path / "missing")) == {}
 
 
 def timed(act: Callable[[], object]) -> float:
-    """Of this thread, on a processor: how busy the machine is makes no difference."""
+    """Return the CPU time of this thread, which does not depend on the load of the machine."""
     before = time.thread_time()
     act()
     return time.thread_time() - before

@@ -1,4 +1,4 @@
-"""Frames leave whole and in order, at once or when they can; a peer that is gone or asleep costs little."""
+"""Frames are written whole and in order, immediately or when possible; a lost or slow peer costs little."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Pipe:
     far: int
 
     def read(self, size: int = MIB) -> bytes:
-        """What has arrived."""
+        """Return the data that has arrived."""
         try:
             return os.read(self.far, size)
         except BlockingIOError:
@@ -78,7 +78,7 @@ async def test_a_batch_leaves_at_its_end_also_when_it_nests_or_fails() -> None:
 @settings(derandomize=True, max_examples=scaled(40), deadline=None)
 @given(st.lists(st.one_of(st.integers(1, 40), st.integers(1, 3 * MIB)), max_size=8), st.booleans())
 def test_everything_arrives_whole_and_in_order(sizes: list[int], batched: bool) -> None:
-    """Whatever the sizes, however slowly it is read."""
+    """This holds for any frame sizes and any reading speed."""
     frames = [bytes([65 + n]) * size for n, size in enumerate(sizes)]
     expected = b"".join(frames)
 
@@ -105,7 +105,7 @@ def test_everything_arrives_whole_and_in_order(sizes: list[int], batched: bool) 
 
 
 async def test_unsent_frames_are_listed_and_can_be_withdrawn() -> None:
-    """A frame of which a part has left cannot: the rest of the stream would be nonsense."""
+    """A partly sent frame cannot be withdrawn, because it would corrupt the stream."""
     async with piped(running=False) as pipe:
         tags = [object() for _ in range(3)]
         for tag in tags:
@@ -119,7 +119,7 @@ async def test_unsent_frames_are_listed_and_can_be_withdrawn() -> None:
 
 
 async def test_lost_peer_breaks_the_outbox_without_an_error() -> None:
-    """Waiters go on, further frames are dropped."""
+    """Waiting tasks continue, and later frames are dropped."""
     async with piped() as pipe:
         pipe.outbox.put(b"x" * MIB)
         os.close(pipe.far)
@@ -132,7 +132,7 @@ async def test_lost_peer_breaks_the_outbox_without_an_error() -> None:
 
 
 async def test_closed_outbox_never_writes_again() -> None:
-    """Its descriptor's number may be another's by then."""
+    """Its descriptor's number may have been reused."""
     async with piped(running=False) as pipe:
         with batch():
             pipe.outbox.put(b"held")
@@ -155,10 +155,10 @@ async def test_peer_that_reads_nothing_overflows_at_the_limit(
         assert pipe.outbox.backlog < 3 * MIB
 
 
-async def test_a_peer_that_reads_slowly_goes_on_until_it_is_many_times_behind(
+async def test_slow_peer_is_kept_until_it_exceeds_the_hard_limit(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """D2, the other side: each portion it takes buys it time."""
+    """Each read extends the grace period."""
     async with piped(MIB) as pipe:
         for _ in range(6):
             pipe.outbox.put(b"x" * MIB)

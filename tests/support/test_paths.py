@@ -1,4 +1,4 @@
-"""Where things are, whatever the environment says, and what is refused."""
+"""Paths for any environment, and the paths that are refused."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ UID = os.getuid()
 
 
 def test_the_socket_named_by_the_environment_wins(tmp_path: Path) -> None:
-    """$MCPD_SOCKET comes before everything else."""
+    """$MCPD_SOCKET takes precedence."""
     environ = {"MCPD_SOCKET": f"{tmp_path}/x.sock", "XDG_RUNTIME_DIR": str(tmp_path)}
     assert paths.socket_path(environ) == f"{tmp_path}/x.sock"
 
 
 def test_a_relative_socket_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The daemon may change its directory; the name must not change its meaning."""
+    """The daemon may change its working directory."""
     monkeypatch.chdir(tmp_path)
     assert paths.socket_path({"MCPD_SOCKET": "x.sock"}) == f"{tmp_path}/x.sock"
 
 
 def test_the_runtime_directory_is_used_when_it_is_ours(tmp_path: Path) -> None:
-    """$XDG_RUNTIME_DIR/mcpd/mcpd.sock is the usual place."""
+    """$XDG_RUNTIME_DIR/mcpd/mcpd.sock is the usual path."""
     assert paths.socket_path({"XDG_RUNTIME_DIR": str(tmp_path)}) == f"{tmp_path}/mcpd/mcpd.sock"
 
 
 @pytest.mark.parametrize("runtime", [None, "", "run/user/0", "/proc/no/such"])
 def test_without_a_usable_runtime_directory_the_socket_is_below_tmp(runtime: str | None) -> None:
-    """Unset, empty, relative (to be ignored, says the XDG specification) or impossible to make."""
+    """It may be unset, empty, relative (ignored per the XDG specification) or impossible to create."""
     environ = {} if runtime is None else {"XDG_RUNTIME_DIR": runtime}
     assert paths.socket_path(environ) == f"/tmp/mcpd-{UID}/mcpd.sock"
 
 
 def test_a_runtime_directory_of_another_user_is_passed_over(tmp_path: Path) -> None:
-    """`su` keeps $XDG_RUNTIME_DIR; a root daemon must not move into a user's directory."""
+    """`su` keeps $XDG_RUNTIME_DIR; a daemon of root must not use a user's directory."""
     _needs_root()
     os.chown(tmp_path, 4321, 4321)
     assert paths.socket_path({"XDG_RUNTIME_DIR": str(tmp_path)}) == f"/tmp/mcpd-{UID}/mcpd.sock"
 
 
 def test_a_socket_path_that_the_kernel_would_cut_is_refused_with_its_length() -> None:
-    """108 bytes with the closing NUL, counted in bytes and not in letters."""
+    """The limit is 108 bytes (not characters) with the final NUL."""
     assert paths.socket_path({"MCPD_SOCKET": "/" + "a" * 106})
     with pytest.raises(UnusablePath, match=r"108 bytes long.*set MCPD_SOCKET"):
         paths.socket_path({"MCPD_SOCKET": "/" + "a" * 107})
@@ -64,7 +64,7 @@ def test_the_xdg_directories_follow_their_variables_unless_relative() -> None:
     assert paths.config_dir(environ) == "/home/ann/.config/mcpd"
 
 
-def test_without_home_the_user_database_is_asked() -> None:
+def test_user_database_is_used_without_home() -> None:
     """cron and containers start programs without HOME."""
     import pwd
 
@@ -72,7 +72,7 @@ def test_without_home_the_user_database_is_asked() -> None:
 
 
 def test_user_without_a_database_entry_gets_directories(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A container that runs under a bare number has no entry in the user database."""
+    """A container may run under a uid without an entry in the user database."""
     import pwd
 
     def unknown(uid: int) -> None:
@@ -84,7 +84,7 @@ def test_user_without_a_database_entry_gets_directories(monkeypatch: pytest.Monk
 
 
 def test_a_private_directory_is_made_0700_whatever_the_umask(tmp_path: Path) -> None:
-    """Parents that are missing are private as well."""
+    """Missing parents are created private as well."""
     old = os.umask(0)
     try:
         path = paths.private_directory(f"{tmp_path}/a/b")
@@ -93,14 +93,14 @@ def test_a_private_directory_is_made_0700_whatever_the_umask(tmp_path: Path) -> 
     assert _mode(path) == 0o700
 
 
-def test_a_private_directory_that_was_open_is_closed(tmp_path: Path) -> None:
-    """mkdir by hand under umask 022 gives 0755."""
+def test_private_directory_loses_its_public_permissions(tmp_path: Path) -> None:
+    """`mkdir` with umask 022 creates mode 0755."""
     (tmp_path / "mcpd").mkdir(mode=0o755)
     assert _mode(paths.private_directory(f"{tmp_path}/mcpd")) == 0o700
 
 
 def test_a_symbolic_link_a_file_and_a_shared_directory_are_refused(tmp_path: Path) -> None:
-    """Each could lead our files to where others read or replace them."""
+    """Other users could read or replace mcpd's files there."""
     (tmp_path / "link").symlink_to(tmp_path)
     (tmp_path / "file").touch()
     (tmp_path / "shared").mkdir()
@@ -112,7 +112,7 @@ def test_a_symbolic_link_a_file_and_a_shared_directory_are_refused(tmp_path: Pat
 
 
 def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
-    """Whoever owns the directory owns what is in it."""
+    """The owner of a directory controls its content."""
     _needs_root()
     os.chown(tmp_path, 4321, 4321)
     with pytest.raises(UnusablePath, match="belongs to user 4321"):
@@ -132,7 +132,6 @@ def test_the_directory_of_a_chosen_socket_is_not_changed_but_must_be_safe(tmp_pa
 
 
 def test_a_missing_directory_of_a_chosen_socket_is_made_private(tmp_path: Path) -> None:
-    """A new directory for the socket gets mode 0700."""
     assert _mode(paths.socket_directory(f"{tmp_path}/new/x.sock")) == 0o700
 
 

@@ -1,4 +1,4 @@
-"""What process trees cost, of real ones."""
+"""Resource usage of real process trees."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BURN = "import time; end = time.process_time() + 0.35\nwhile time.process_time()
 
 
 def test_the_time_of_children_that_have_ended_is_not_lost() -> None:
-    """A server that runs `git` for each call would seem to cost nothing, and its counter would go down."""
+    """Otherwise, the CPU time of a server that runs `git` for each call would be near zero and decrease."""
     script = f"{sys.executable} -c '{BURN}'; echo done; read line"
     before = measure_self().cpu_seconds
     with subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -22,14 +22,14 @@ def test_the_time_of_children_that_have_ended_is_not_lost() -> None:
         process.stdin.close()
     assert cost.processes == 1
     assert cost.cpu_seconds >= 0.3
-    assert measure_self().cpu_seconds < before + 0.3  # our children are not we ourselves
+    assert measure_self().cpu_seconds < before + 0.3  # excludes child processes
 
 
 def test_total_cpu_time_never_decreases() -> None:
-    """Over reconnects, looks that fail, and clocks that go by ticks."""
+    """This holds over reconnects, failed measurements and coarse clocks."""
     spent = CpuTimeTotal()
-    told = []
+    totals = []
     for trees_now in ({}, {"1.it": 2.0}, {"1.it": 1.99}, {"2.it": 0.5}, {}, {"3.it": 1.0, "4.it~2": 1.0}):
         spent.update(trees_now)
-        told.append(spent.seconds)
-    assert told == [0.0, 2.0, 2.0, 2.5, 2.5, 4.5]
+        totals.append(spent.seconds)
+    assert totals == [0.0, 2.0, 2.0, 2.5, 2.5, 4.5]

@@ -1,4 +1,4 @@
-"""Secrets are masked by value, wherever they stand."""
+"""Secrets are masked by value, anywhere in a text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mcpd.support.redact import MASK, Redactor
 
 
 def test_every_known_value_is_masked_the_longest_first() -> None:
-    """A secret that contains another leaves nothing of itself."""
+    """No part of a secret that contains another secret may remain."""
     redactor = Redactor()
     assert redactor.mask("s3cret-token") == "s3cret-token"
     redactor.add(["s3cret", "s3cret-token"])
@@ -14,18 +14,16 @@ def test_every_known_value_is_masked_the_longest_first() -> None:
     assert redactor.mask("x s3cret-token y s3cret a.b*c[d aXb") == f"x {MASK} y {MASK} {MASK} aXb"
 
 
-def test_short_values_are_left_alone() -> None:
-    """They would mask ordinary words."""
+def test_short_values_are_not_masked() -> None:
+    """Masking them would hide ordinary words."""
     redactor = Redactor()
     redactor.add(["yes", "", "12345"])
     assert redactor.mask("yes 12345") == "yes 12345"
 
 
 def test_last_tokens_of_a_restarted_server_are_masked() -> None:
-    """A new one an hour for months made every line of every log slower, and what is in memory larger.
-
-    What the configuration holds, and what another server runs with, is known all the same.
-    """
+    """Only the most recent tokens of a server are kept, so that hourly tokens do not slow down logging.
+    Values in the configuration and those used by other servers are always known."""
     redactor = Redactor()
     redactor.add(["of-the-configuration"])
     redactor.add(["of-another-server"], of="calm")
@@ -34,9 +32,9 @@ def test_last_tokens_of_a_restarted_server_are_masked() -> None:
     known = len(redactor._known)
     for n in range(1000, 1100):
         redactor.add([f"token-number-{n}"], of="restless")
-        redactor.add([f"token-number-{n}"], of="restless")  # as after a crash
+        redactor.add([f"token-number-{n}"], of="restless")  # like after a crash
         redactor.add(["of-the-configuration"])
     assert len(redactor._known) == known < 200
-    said = "token-number-1099 token-number-1050 of-the-configuration of-another-server"
-    assert redactor.mask(said) == " ".join([MASK] * 4)
+    text = "token-number-1099 token-number-1050 of-the-configuration of-another-server"
+    assert redactor.mask(text) == " ".join([MASK] * 4)
     assert redactor.mask("token-number-1") == "token-number-1"

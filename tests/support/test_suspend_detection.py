@@ -1,4 +1,4 @@
-"""Sleep is noticed by a clock that goes on in it."""
+"""A suspend is detected by a clock that continues during it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from mcpd.support.suspend_detection import CHECK_INTERVAL, watch_for_suspend
 
 
 async def test_suspend_is_reported_once(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our own clock stood still meanwhile; a busy second is no sleep."""
+    """The monotonic clock stops during a suspend. A busy second is not a suspend."""
     slept = 0.0
-    told: list[float] = []
+    reported: list[float] = []
     monkeypatch.setattr("mcpd.support.suspend_detection.boottime", lambda: trio.current_time() + slept)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(watch_for_suspend, told.append)
+        nursery.start_soon(watch_for_suspend, reported.append)
         await trio.sleep(60)
         slept += 4
         await trio.sleep(60)
-        assert told == []
+        assert reported == []
         slept += 8 * 3600
         await trio.sleep(2 * CHECK_INTERVAL)
-        assert told == [8 * 3600]
+        assert reported == [8 * 3600]
         await trio.sleep(60)
-        assert len(told) == 1
+        assert len(reported) == 1
         nursery.cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""The protocol towards the service manager, with a real datagram socket and a real socket activation."""
+"""The service manager protocol, with a real datagram socket and real socket activation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.stopwatch import stopwatch
 def manager(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[socket.socket]:
-    """The socket a service manager listens on, of either kind."""
+    """The socket of a service manager, by path and abstract."""
     address = f"{tmp_path}/notify" if request.param == "path" else f"\0mcpd-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(address)
@@ -32,13 +32,13 @@ def manager(
 
 
 def test_ready_and_status_arrive_in_one_message(manager: socket.socket) -> None:
-    """sd_notify(3): one variable a line."""
+    """sd_notify(3): one variable per line."""
     assert systemd.notify(READY=1, STATUS="3 servers connected")
     assert manager.recv(4096) == b"READY=1\nSTATUS=3 servers connected"
 
 
-def test_reloading_carries_the_time_it_began(manager: socket.socket) -> None:
-    """Required beside RELOADING=1 by Type=notify-reload, and harmless elsewhere."""
+def test_reloading_message_contains_a_timestamp(manager: socket.socket) -> None:
+    """Type=notify-reload requires it with RELOADING=1; other types ignore it."""
     before = time.monotonic_ns() // 1000
     systemd.notify(RELOADING=1)
     lines = dict(line.split(b"=") for line in manager.recv(4096).split(b"\n"))
@@ -50,13 +50,14 @@ def test_reloading_carries_the_time_it_began(manager: socket.socket) -> None:
     "text", ["a\nMAINPID=1", "a\r\nREADY=1", "a\u2028STOPPING=1", "a\x0bWATCHDOG=trigger"]
 )
 def test_line_break_in_a_status_becomes_a_space(manager: socket.socket, text: str) -> None:
-    """The status line may quote what a server called itself."""
+    """The status line may contain a name chosen by a server."""
     systemd.notify(STATUS=text)
     assert b"\n" not in manager.recv(4096)
 
 
 def test_without_a_manager_nothing_happens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Unset, of an unknown kind, gone, or no socket at all: False, and no exception."""
+    """NOTIFY_SOCKET may be unset, of an unknown kind, missing or not a socket: the result is False, without
+    an exception."""
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     assert not systemd.notify(READY=1)
     (tmp_path / "file").touch()
@@ -65,16 +66,15 @@ def test_without_a_manager_nothing_happens(monkeypatch: pytest.MonkeyPatch, tmp_
         assert not systemd.notify(READY=1)
 
 
-def test_a_manager_that_does_not_read_never_blocks_us(manager: socket.socket) -> None:
-    """The loop feeds the watchdog itself, so it must not wait for anybody."""
+def test_manager_that_does_not_read_never_blocks(manager: socket.socket) -> None:
+    """The event loop sends the watchdog messages, so it must not wait."""
     with stopwatch() as watch:
         sent = [systemd.notify(STATUS="x" * 1000) for _ in range(2000)]
         assert not sent[-1]
         assert watch.seconds < 2
 
 
-def test_the_watchdog_is_fed_twice_in_its_period_and_only_by_whom_it_watches() -> None:
-    """sd_watchdog_enabled(3)."""
+def test_watchdog_interval_is_half_the_period_of_the_watched_process() -> None:
     assert systemd.watchdog_interval({"WATCHDOG_USEC": "30000000"}) == 15.0
     assert systemd.watchdog_interval({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}) == 15.0
     for environ in (
@@ -87,8 +87,8 @@ def test_the_watchdog_is_fed_twice_in_its_period_and_only_by_whom_it_watches() -
 
 
 @pytest.mark.parametrize("pid", ["", "1", "x"])
-def test_sockets_meant_for_another_process_are_not_taken(pid: str) -> None:
-    """Whoever starts us may have inherited the variables; they are removed all the same."""
+def test_sockets_for_another_process_are_ignored(pid: str) -> None:
+    """The parent process may have inherited the variables; they are removed in any case."""
     environ = {"LISTEN_PID": pid, "LISTEN_FDS": "1", "LISTEN_FDNAMES": "a", "OTHER": "kept"}
     assert systemd.listen_fds(environ) == {}
     assert environ == {"OTHER": "kept"}
@@ -108,8 +108,8 @@ connection.sendall(repr((names, left, inheritable)).encode())
 
 
 def listens(path: str) -> bool:
-    """Whether somebody listens there: its name is there before that. Asked of the kernel, since whoever
-    connects is a client, and starts the program."""
+    """Return whether a process listens on the socket. The path exists before that. The state comes from the
+    kernel, because connecting would start the program."""
     lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
     return any(line[-1] == path and int(line[3], 16) & ACCEPTS for line in lines)
 
@@ -125,10 +125,9 @@ ACCEPTS = 0x10000
         (["-l", "{}/a", "-l", "{}/b", "-l", "{}/c", "--fdname=x:y:x"], ["x", "x.1", "y"]),
     ],
 )
-def test_sockets_opened_for_us_are_found_by_name(
-    tmp_path: Path, options: list[str], names: list[str]
-) -> None:
-    """By systemd's own tool: close-on-exec, and with the variables gone from the environment."""
+def test_activation_sockets_are_found_by_name(tmp_path: Path, options: list[str], names: list[str]) -> None:
+    """systemd's own tool opens them. They are close-on-exec, and the variables are removed from the
+    environment."""
     if not (activate := shutil.which("systemd-socket-activate")):
         pytest.skip("systemd-socket-activate is not installed")
     argv = [activate, *(word.format(tmp_path) for word in options), sys.executable, "-c", ACTIVATED]

@@ -1,4 +1,4 @@
-"""The stream beneath a WebSocket: whole frames or none, and signs of life."""
+"""The stream below a WebSocket: complete frames, and detection of dead peers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 async def test_nothing_is_sent_after_a_partial_frame() -> None:
-    """What came after would be read as the rest of it."""
+    """The peer would read it as the rest of the frame."""
     near, far = trio.testing.lockstep_stream_pair()
     wire = GuardedStream(near, 30, MIB)
     async with trio.open_nursery() as nursery:
@@ -25,7 +25,7 @@ async def test_nothing_is_sent_after_a_partial_frame() -> None:
 
 
 async def test_slow_reader_of_a_long_message_is_alive(autojump_clock: trio.testing.MockClock) -> None:
-    """It cannot answer a ping: that waits behind the message."""
+    """It cannot answer a ping that is queued behind the message."""
     near, far = trio.testing.lockstep_stream_pair()
     wire = GuardedStream(near, 30, MIB)
     silence = 0.0
@@ -40,7 +40,7 @@ async def test_slow_reader_of_a_long_message_is_alive(autojump_clock: trio.testi
 
 
 async def test_peer_that_does_not_read_is_aborted(autojump_clock: trio.testing.MockClock) -> None:
-    """And the stream is closed at once: whoever reads it is woken."""
+    """The stream closes immediately and wakes its reader."""
     near, _ = trio.testing.lockstep_stream_pair()
     wire = GuardedStream(near, 30, MIB)
     began = trio.current_time()
@@ -53,7 +53,7 @@ async def test_peer_that_does_not_read_is_aborted(autojump_clock: trio.testing.M
 
 
 async def test_initial_data_is_received_first() -> None:
-    """Whoever read the request that asked for a WebSocket has read it for the library, too."""
+    """Data read after the upgrade request belongs to the WebSocket."""
     near, far = trio.testing.memory_stream_pair()
     wire = GuardedStream(near, 30, MIB, b"before")
     await far.send_all(b"after")
