@@ -25,13 +25,14 @@ from mcpd.protocol.upstream_subscriptions import NotificationInterests
 from mcpd.supervision import restart
 from mcpd.supervision.catalog_cache import Catalog, CatalogSync
 from mcpd.supervision.connect import Attempt, ConnectStrategy, OpenTransport, StartSlot, open_transport
+from mcpd.supervision.desired_state import DesiredState
 from mcpd.supervision.elicitation_history import ElicitationHistory
 from mcpd.supervision.health import ProbeTimer, run_health_checks
 from mcpd.supervision.message_tap import ConnectionTrace, ServerTaps
 from mcpd.supervision.package_download import package_runner_of, wait_package_downloaded
 from mcpd.supervision.resolve_secrets import resolve_secrets
 from mcpd.supervision.server_log import ServerLog
-from mcpd.supervision.server_state import DesiredState, StateTracker, build_status, unparsable_output
+from mcpd.supervision.server_state import StateTracker, build_status, unparsable_output
 from mcpd.supervision.supervisor_context import SupervisorContext
 from mcpd.support.broadcast import CallbackList
 from mcpd.support.memory_tuning import trim_heap
