@@ -85,10 +85,15 @@ async def test_repeated_updates_are_reported_after_the_interval(
     await trio.sleep(UPDATE_INTERVAL * 1.5)
     assert [uri for _, uri in one.heard[2:]] == ["a:1"]
     assert list(made._recent_updates) == [(server, "a:1")]
+    await trio.sleep(UPDATE_INTERVAL * 2)
+    assert len(one.heard) == 3, "repeated once"
+    assert not made._recent_updates
+    made.on_resource_updated(server, "a:1")
+    assert len(one.heard) == 4
     made.on_resource_updated(server, "a:1")
     made.drop(one, b"", "a:1")
-    await trio.sleep(UPDATE_INTERVAL)
-    assert len(one.heard) == 3
+    await trio.sleep(UPDATE_INTERVAL * 2)
+    assert len(one.heard) == 4
     assert not made._recent_updates
 
 
@@ -116,3 +121,14 @@ async def test_closed_session_is_forgotten(made: ClientSubscriptions) -> None:
         made.on_session_closed(one)
     assert server.interests.resources == frozenset()
     assert made.count(one) == 0
+
+
+async def test_one_task_repeats_all_updates() -> None:
+    spawned: list[object] = []
+    made = ClientSubscriptions(spawned.append)
+    one: Any = Subscriber()
+    server = make_server()
+    for own in ("a:1", "a:2"):
+        made.add(one, b"", own, server, own)
+        made.on_resource_updated(server, own)
+    assert len(spawned) == 1

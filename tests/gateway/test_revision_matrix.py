@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.conftest import start
-from tests.e2e.harness import Json, fake, wait_until
+from tests.e2e import harness
+from tests.e2e.harness import Daemon, Json, fake, wait_until
 from tests.gateway.mcp_client import MODERN, VERSIONS, McpClient
 
-__all__ = ["start"]
-
-Start = Any
 FORM: Json = {
     "message": "Your name?",
     "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}},
@@ -28,16 +25,23 @@ def speaking(version: str) -> Json:
     return fake("--era", "legacy", "--versions", version, *EVERYTHING)
 
 
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """One daemon with a server of each revision, named by it; the tests do not disturb each other."""
+    servers = {version: speaking(version) for version in VERSIONS}
+    with harness.running(tmp_path_factory.mktemp("matrix"), servers) as running:
+        running.wait_connected(*VERSIONS)
+        yield running
+
+
 @pytest.mark.parametrize(("client", "server"), [*itertools.product(VERSIONS, VERSIONS)])
 def test_every_client_revision_works_with_every_server_revision(
-    start: Start, client: str, server: str
+    daemon: Daemon, client: str, server: str
 ) -> None:
     """Everything sent to the client is valid in its own revision."""
-    daemon = start({"fake": speaking(server)})
-    daemon.wait_connected("fake")
-    assert daemon.status("fake")["protocol_version"] == server
+    assert daemon.status(server)["protocol_version"] == server
     accepted = {"action": "accept", "content": {"name": "Ada"}}
-    mcp = McpClient(daemon, client, server="fake", answer=lambda method, params: accepted)
+    mcp = McpClient(daemon, client, server=server, answer=lambda method, params: accepted)
 
     assert "echo" in [tool["name"] for tool in mcp.request("tools/list")["tools"]]
     assert mcp.request("resources/read", uri="fake://one")["contents"][0]["text"] == "one"
@@ -52,9 +56,9 @@ def test_every_client_revision_works_with_every_server_revision(
     assert [each["progress"] for each in told] == sorted(each["progress"] for each in told)
 
     dropped = mcp.send("tools/call", name="drop", arguments={})
-    wait_until(lambda: daemon.status("fake")["in_flight"] == 1, lambda: "it was not sent")
+    wait_until(lambda: daemon.status(server)["in_flight"] == 1, lambda: "it was not sent")
     mcp.line.notify("notifications/cancelled", requestId=dropped, reason="changed my mind")
-    wait_until(lambda: daemon.status("fake")["in_flight"] == 0, lambda: "it was not cancelled")
+    wait_until(lambda: daemon.status(server)["in_flight"] == 0, lambda: "it was not cancelled")
     assert json.loads(mcp.call("counts"))["cancelled"]
 
     if client >= "2025-06-18":  # before that there was no elicitation
