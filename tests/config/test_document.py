@@ -1,4 +1,4 @@
-"""Changing another program's file: one value, one entry, and nothing else of it."""
+"""Edits of another program's file change one value or entry and nothing else."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.sampling import scaled
     ],
 )  # fmt: skip
 def test_value_is_changed_in_place_or_appended(name: str, before: str, after: str) -> None:
-    """Indentation, line breaks, remarks and a missing last line break are the file's own habits."""
+    """Indentation, line breaks, comments and a missing final newline are preserved."""
     document = parse_document(before.encode(), Path(name))
     assert document.with_value(("s", "a", "off"), True).text == after
 
@@ -60,18 +60,17 @@ LISTS = [
 
 @pytest.mark.parametrize(("before", "value", "after"), LISTS)
 def test_string_list_is_edited_in_place(before: str, value: list[object], after: str) -> None:
-    """It may be one name on a line, with a remark why."""
+    """The list may have one name per line, with comments."""
     assert parse_document(before.encode(), Path("a.json")).with_value(("m", "l"), value).text == after
 
 
 def test_missing_parent_objects_are_created() -> None:
-    """The objects on the way to it are made."""
     document = parse_document(b'{"x": 1}\n', Path("a.json")).with_value(("mcp", "excluded"), ["a"])
     assert document.value == {"x": 1, "mcp": {"excluded": ["a"]}}
 
 
 def test_value_of_another_type_is_never_overwritten() -> None:
-    """A text where entries should be is somebody's, whatever it means."""
+    """A string in place of the entries may be important to the user."""
     document = parse_document(b'{"mcpServers": "see other file"}', Path("a.json"))
     with pytest.raises(BadSpec, match="was not changed"):
         document.with_entry(("mcpServers",), "a", {})
@@ -80,21 +79,20 @@ def test_value_of_another_type_is_never_overwritten() -> None:
 
 
 def test_empty_flow_value_is_replaced_by_lines() -> None:
-    """So that the rest of a YAML file need not be rewritten."""
+    """This avoids a rewrite of the whole YAML file."""
     document = parse_document(b"a:   1\nmcpServers: []  # none yet\nb: 2\n", Path("a.yaml"))
     text = document.with_entry(("mcpServers",), "x", {"command": "c"}).text
     assert text == "a:   1\nmcpServers:   # none yet\n  - name: x\n    command: c\nb: 2\n"
 
 
 def test_missing_list_is_created_as_a_list() -> None:
-    """Where the format wants one."""
     document = parse_document(b"name: x\n", Path("a.yaml"))
     text = document.with_entry(("mcpServers",), "x", {"command": "c"}, listed=True).text
     assert text == "name: x\n\nmcpServers:\n- name: x\n  command: c\n"
 
 
 def test_duplicate_keys_are_accepted_in_foreign_files(tmp_path: Path) -> None:
-    """In our own file they are an error."""
+    """In mcpd's own file they are an error."""
     path = tmp_path / "a.json"
     path.write_text('{"a": 1, "a": 2, "s": {}}')
     assert read_document(path, foreign=True).with_entry(("s",), "n", {}).value["s"] == {"n": {}}
@@ -124,35 +122,35 @@ documents = st.builds(
 def test_yaml_entry_can_be_added_and_removed(
     value: dict[str, object], flow: bool, indent: int, crlf: bool
 ) -> None:
-    """In block and flow style, with any indentation: nothing else of what it means is lost."""
+    """For block and flow style and any indentation, the other content keeps its meaning."""
     writer = YAML(typ="safe", pure=True)
     writer.default_flow_style = None if flow else False
     writer.indent = indent
     out = io.StringIO()
     writer.dump(value, out)
-    come_and_go(out.getvalue(), "a.yaml", crlf=crlf)
+    add_and_remove(out.getvalue(), "a.yaml", crlf=crlf)
 
 
 @settings(max_examples=scaled(80), deadline=None)
 @given(documents, st.booleans())
 def test_toml_entry_can_be_added_and_removed(value: dict[str, object], crlf: bool) -> None:
-    """Tables, inline tables, odd keys."""
-    come_and_go(tomlkit.dumps(value), "a.toml", crlf=crlf)
+    """The cases include tables, inline tables and unusual keys."""
+    add_and_remove(tomlkit.dumps(value), "a.toml", crlf=crlf)
 
 
-def come_and_go(text: str, name: str, *, crlf: bool) -> None:
+def add_and_remove(text: str, name: str, *, crlf: bool) -> None:
     try:
         before = parse_document((text.replace("\n", "\r\n") if crlf else text).encode(), Path(name))
         changed = before.with_entry(("s",), "new", NEW).with_value(("s", "new", "off"), True)
         after = changed.without_entry(("s",), "new")
     except BadSpec:
-        return  # refused, which is always right
+        return  # a refusal is always acceptable
     assert changed.value_at(("s", "new")) == {**NEW, "off": True}
     found = parse_document(after.data, Path(name)).value
-    assert without_nothing(found) == without_nothing(before.value)
+    assert without_empty_values(found) == without_empty_values(before.value)
 
 
-def without_nothing(value: dict[str, object]) -> dict[str, object]:
+def without_empty_values(value: dict[str, object]) -> dict[str, object]:
     return {key: inner for key, inner in value.items() if key != "s" or inner}
 
 
@@ -205,7 +203,7 @@ def test_duplicate_keys_are_refused_by_default() -> None:
     ],
 )
 def test_rewritten_text_keeps_its_style(name: str, before: str, after: str) -> None:
-    """The library of the format writes what cannot be edited as lines."""
+    """If an edit of single lines is impossible, the library of the format writes the text."""
     document = parse_document(before.encode(), Path(name))
     changed = document.with_entry(("s",), "n", {"x": 1})
     assert changed.text == after
@@ -225,7 +223,7 @@ def test_document_does_not_show_its_text() -> None:
 
 
 def test_file_without_write_permission_is_refused(tmp_path: Path) -> None:
-    """Also for root, who could replace it."""
+    """This applies to root as well, who could replace the file."""
     path = tmp_path / "a.json"
     check_writable(path)
     path.touch(0o600)

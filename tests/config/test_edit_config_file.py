@@ -1,4 +1,4 @@
-"""Adding and removing servers in the user's file: all that was not asked for stays, byte for byte."""
+"""Adding and removing servers in the user's file keeps all other bytes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _words(text: str) -> set[str]:
 
 @pytest.mark.parametrize("name", KEPT)
 def test_add_then_remove_restores_the_bytes(name: str, tmp_path: Path) -> None:
-    """In between, the file means the old servers and the new one, and every old line is still there."""
+    """In between, the file contains the old servers, the new one and every old line."""
     path = tmp_path / name
     path.write_bytes(KEPT[name].encode())
     before = load(path, {}).definitions
@@ -99,7 +99,7 @@ def test_add_then_remove_restores_the_bytes(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", KEPT)
 def test_removing_a_server_keeps_the_others_unchanged(name: str, tmp_path: Path) -> None:
-    """First, middle, last or only one."""
+    """The server may be the first, middle, last or only one."""
     path = tmp_path / name
     path.write_bytes(KEPT[name].encode())
     add_server(path, "new", NEW)
@@ -121,10 +121,11 @@ def test_removing_a_server_keeps_the_others_unchanged(name: str, tmp_path: Path)
         ("e.toml", 'mcpServers.a.command = "x" # dotted\n'),
     ],
 )
-def test_files_without_lines_of_their_own_for_a_server_are_rewritten_with_their_comments(
+def test_file_with_several_servers_on_a_line_is_rewritten_with_its_comments(
     name: str, text: str, tmp_path: Path
 ) -> None:
-    """The format's library does it then: the formatting may change, comments and meaning do not."""
+    """The library of the format writes the file: its formatting may change, but not its comments or
+    meaning."""
     path = tmp_path / name
     path.write_text(text)
     add_server(path, "new", NEW)
@@ -136,7 +137,7 @@ def test_files_without_lines_of_their_own_for_a_server_are_rewritten_with_their_
 
 @pytest.mark.parametrize("name", ["config.json", "config.toml", "config.yaml"])
 def test_missing_file_is_created_private(name: str, tmp_path: Path) -> None:
-    """0600 in 0700: definitions hold secrets."""
+    """The modes are 0600 and 0700, because definitions contain secrets."""
     path = tmp_path / "new" / "mcpd" / name
     add_server(path, "a", {"command": "x"})
     assert load(path, {}).definitions == {"a": {"command": "x"}}
@@ -145,7 +146,7 @@ def test_missing_file_is_created_private(name: str, tmp_path: Path) -> None:
 
 
 def test_mode_and_symbolic_link_survive_and_no_temporary_file_is_left(tmp_path: Path) -> None:
-    """Dotfile repositories link the file into place."""
+    """Dotfile repositories often use symbolic links."""
     real = tmp_path / "dots" / "mcp.json"
     real.parent.mkdir()
     real.write_text("{}")
@@ -169,7 +170,7 @@ def test_mode_and_symbolic_link_survive_and_no_temporary_file_is_left(tmp_path: 
     ],
 )
 def test_a_file_that_cannot_be_parsed_is_not_touched(name: str, text: str, tmp_path: Path) -> None:
-    """Rather no edit than a lost file."""
+    """Editing it could destroy it."""
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(BadSpec):
@@ -180,7 +181,6 @@ def test_a_file_that_cannot_be_parsed_is_not_touched(name: str, text: str, tmp_p
 
 
 def test_existing_name_is_refused_without_replace(tmp_path: Path) -> None:
-    """A definition is never lost by accident."""
     path = tmp_path / "c.json"
     path.write_text('{"mcpServers": {"a": {"command": "x"}}}')
     with pytest.raises(BadSpec, match="already"):
@@ -215,7 +215,7 @@ def test_existing_name_is_refused_without_replace(tmp_path: Path) -> None:
 def test_replaced_server_keeps_its_position_and_comments(
     name: str, text: str, after: str, tmp_path: Path
 ) -> None:
-    """Somebody has put it there, and has written why."""
+    """The user may have chosen the position and explained it in a comment."""
     path = tmp_path / name
     path.write_text(text)
     add_server(path, "a", {"command": "new", "args": ["1"]}, replace=True)
@@ -237,7 +237,7 @@ def test_removing_a_missing_server_writes_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_comment_next_to_a_removed_server_stays(text: str, rest: str) -> None:
-    """Whoever wrote it may have meant the entry before."""
+    """It may belong to the previous entry."""
     assert edit_json.remove(text, (), False, "x") == rest
 
 
@@ -246,7 +246,7 @@ fillers = st.sampled_from(["", " ", "\n  ", "/* , } ] */", '// " { ,\n', "\n// x
 
 @st.composite
 def commented(draw: st.DrawFn) -> tuple[str, list[str]]:
-    """A document with servers, and odd things between all its tokens."""
+    """Generate a document with servers, and whitespace and comments between all tokens."""
     names: list[str] = draw(st.lists(st.sampled_from(["a", "b", "c", 'q"\\', "//"]), unique=True, max_size=4))
 
     def gap() -> str:
@@ -268,7 +268,7 @@ def commented(draw: st.DrawFn) -> tuple[str, list[str]]:
 def test_json_with_comments_anywhere_survives_edits(
     tmp_path: Path, document: tuple[str, list[str]], data: st.DataObject
 ) -> None:
-    """Whatever stands between the tokens, an edit changes one server and loses no other."""
+    """An edit changes one server and loses no other, whatever is between the tokens."""
     text, names = document
     assert len(to_standard_json(text)) == len(text)
     path = tmp_path / "c.json"

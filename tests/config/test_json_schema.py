@@ -24,7 +24,7 @@ EXAMPLES = sorted(path for path in (ROOT / "examples/config").iterdir() if path.
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_the_schema_agrees_with_the_examples(path: Path) -> None:
-    """It accepts the good ones and refuses the broken one."""
+    """It accepts the valid examples and refuses the broken one."""
     validator = jsonschema_rs.validator_for(json.dumps(json_schema()))
     assert validator.is_valid(json.loads(json.dumps(parse_jsonc(path.read_text())))) is (
         path.stem != "broken"
@@ -32,7 +32,6 @@ def test_the_schema_agrees_with_the_examples(path: Path) -> None:
 
 
 def test_the_reference_page_has_a_row_for_every_field() -> None:
-    """A field nobody can look up does not exist."""
     page = (ROOT / "docs/reference/configuration.md").read_text()
     names = [field.name for field in (*FIELDS, *SETTINGS)]
     names += [field.name for kind in (Timeouts, RestartPolicy) for field in attrs.fields(kind)]
@@ -42,7 +41,7 @@ def test_the_reference_page_has_a_row_for_every_field() -> None:
 
 
 def test_problems_on_the_reference_page_match_the_parser() -> None:
-    """What a reader sees there is what a reader gets."""
+    """The page quotes the messages of the parser."""
     with pytest.raises(BadSpec) as caught:
         load(ROOT / "examples/config/broken.json", {})
     told = "".join(f"{p.path}: {p.message}\n    {p.fix}\n" for p in caught.value.problems)

@@ -1,4 +1,4 @@
-"""Servers that are known to need something unusual are recognised however they are started."""
+"""Known servers with special needs are recognized however they are started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Places, precedence, formats and shapes: what `load` finds and how it says that it cannot use it."""
+"""Locations, precedence, formats and layouts of the configuration, and the errors of `load`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def refused(flag: Path | None, environ: dict[str, str]) -> BadSpec:
 def test_the_variable_wins_over_the_flag_over_mcpd_config_over_the_default(
     tmp_path: Path, environ: dict[str, str]
 ) -> None:
-    """Taking the winner away lets the next one win."""
+    """Without the winner, the next source applies."""
     default = write(tmp_path / "xdg/mcpd/config.json", server("default"))
     named = write(tmp_path / "named.json", server("named"))
     flag = write(tmp_path / "flag.json", server("flag"))
@@ -60,7 +60,7 @@ def test_the_variable_wins_over_the_flag_over_mcpd_config_over_the_default(
 
 
 def test_missing_configuration_is_only_a_warning(environ: dict[str, str]) -> None:
-    """The daemon can start on a machine where nobody has written anything."""
+    """The daemon can start without any configuration file."""
     found = load(None, environ)
     assert (found.specs, found.source, found.digest) == ({}, "none", "")
     assert found.path == Path(environ["XDG_CONFIG_HOME"]) / "mcpd/config.json"
@@ -86,7 +86,7 @@ def test_missing_named_file_is_an_error(named_by: str, tmp_path: Path, environ: 
 
 
 def test_two_default_files_are_an_error_naming_both(tmp_path: Path, environ: dict[str, str]) -> None:
-    """Which of them is meant cannot be guessed."""
+    """mcpd cannot guess which one the user means."""
     one = write(tmp_path / "xdg/mcpd/config.json", "{}")
     two = write(tmp_path / "xdg/mcpd/config.yaml", "")
     message = refused(None, environ).problems[0].message
@@ -106,7 +106,7 @@ def test_two_default_files_are_an_error_naming_both(tmp_path: Path, environ: dic
 def test_a_syntax_error_is_shown_with_file_line_column_and_text(
     name: str, text: str, line: int, quoted: str, tmp_path: Path, environ: dict[str, str]
 ) -> None:
-    """Comments before the fault do not move it."""
+    """Comments before the error do not change its position."""
     path = write(tmp_path / name, text)
     problem = refused(path, environ).problems[0]
     assert problem.path.startswith(f"{path}:{line}:")
@@ -114,13 +114,13 @@ def test_a_syntax_error_is_shown_with_file_line_column_and_text(
 
 
 def test_the_quoted_line_of_a_syntax_error_holds_no_secret(tmp_path: Path, environ: dict[str, str]) -> None:
-    """The complaint goes to logs and status."""
+    """The message is written to logs and the status."""
     path = write(tmp_path / "c.json", '{"mcpServers": {"a": {"env": {"TOKEN": "hunter22" oops}}}}')
     assert "hunter22" not in str(refused(path, environ))
 
 
 def test_both_layouts_and_all_formats_are_equivalent(tmp_path: Path, environ: dict[str, str]) -> None:
-    """One configuration, five spellings, equal specs."""
+    """Five spellings of one configuration give equal definitions."""
     texts = {
         "a.json": '\ufeff{"mcpServers": {"a": {"command": "x", "args": ["y"],}}, /* c */'
         ' "settings": {"timeout": 5000}}',
@@ -137,7 +137,7 @@ def test_both_layouts_and_all_formats_are_equivalent(tmp_path: Path, environ: di
 
 
 def test_mcp_enabled_false_disables_every_server(tmp_path: Path, environ: dict[str, str]) -> None:
-    """The servers stay known, so that a person can switch one on."""
+    """The servers stay known, so that a user can enable one."""
     path = write(tmp_path / "c.json", '{"mcp": {"enabled": false, "servers": {"a": {"command": "x"}}}}')
     assert load(path, environ).specs["a"].enabled is False
 
@@ -167,7 +167,7 @@ def test_mcp_enabled_false_disables_every_server(tmp_path: Path, environ: dict[s
 def test_invalid_document_is_refused_with_its_path(
     text: str, place: str, words: str, tmp_path: Path, environ: dict[str, str]
 ) -> None:
-    """Nothing that looks like ours is silently ignored."""
+    """No member that resembles a known one is silently ignored."""
     path = write(tmp_path / "c.json", text)
     if not (place or words):
         assert load(path, environ).specs == {}
@@ -184,17 +184,17 @@ def test_invalid_document_is_refused_with_its_path(
         "a: &a [x, x, x, x, x, x, x, x, x]\n"
         + "".join(f"{c}: &{c} [{', '.join([f'*{p}'] * 9)}]\n" for p, c in pairwise("abcdefgh")),
     ],
-    ids=["in itself", "without measure"],
+    ids=["recursive", "unbounded"],
 )
 def test_endless_yaml_is_refused(text: str, tmp_path: Path, environ: dict[str, str]) -> None:
-    """Aliases can make a small file endless."""
+    """Aliases can make a small file unbounded."""
     assert "nested too deeply" in str(refused(write(tmp_path / "c.yaml", text), environ))
 
 
 def test_other_keys_in_an_editors_file_are_ignored_with_a_warning(
     tmp_path: Path, environ: dict[str, str]
 ) -> None:
-    """`--config` may name an editor's file that holds much else."""
+    """`--config` may name an editor's file with unrelated content."""
     path = write(tmp_path / "c.json", '{"globalShortcut": "x", "mcpServers": {}}')
     assert "globalShortcut" in load(path, environ).warnings[0]
 
@@ -210,7 +210,7 @@ def test_other_keys_in_an_editors_file_are_ignored_with_a_warning(
 def test_misplaced_setting_is_reported_with_its_place(
     key: str, said: str, tmp_path: Path, environ: dict[str, str]
 ) -> None:
-    """It is no error, since the file may be an editor's; but who wrote it wonders why nothing happens."""
+    """It is only a warning, because the file may belong to an editor."""
     path = write(tmp_path / "c.json", f'{{"{key}": {{}}, "mcpServers": {{}}}}')
     (warning,) = load(path, environ).warnings
     assert warning.startswith(f"$.{key}: ")
@@ -218,7 +218,7 @@ def test_misplaced_setting_is_reported_with_its_place(
 
 
 def test_settings_beside_mcp_are_refused(tmp_path: Path, environ: dict[str, str]) -> None:
-    """And a warning that names the wrong place would be worse than none."""
+    """A warning that names the wrong location would be misleading."""
     path = write(tmp_path / "c.json", '{"watch": false, "mcp": {}}')
     assert load(path, environ).warnings[0].endswith("did you mean 'watch' in 'mcp.globalSettings'?")
 
@@ -233,14 +233,14 @@ def test_settings_beside_mcp_are_refused(tmp_path: Path, environ: dict[str, str]
     ],
 )
 def test_a_bad_list_in_the_variable_is_refused(text: str, words: str, environ: dict[str, str]) -> None:
-    """The source is named, so that nobody looks for the fault in a file."""
+    """The error names the variable as its source."""
     error = refused(None, {**environ, "MCPD_SERVERS": text})
     assert error.source == "$MCPD_SERVERS"
     assert words in str(error)
 
 
 def test_unreadable_file_is_refused(tmp_path: Path, environ: dict[str, str]) -> None:
-    """Directories, pipes, other encodings and other suffixes; a pipe must not block."""
+    """The cases are directories, pipes, other encodings and other suffixes. A pipe must not block."""
     os.mkfifo(tmp_path / "pipe.json")
     (tmp_path / "dir.json").mkdir()
     (tmp_path / "latin.json").write_bytes(b'{"mcpServers": {}} // caf\xe9')
@@ -255,7 +255,7 @@ def test_unreadable_file_is_refused(tmp_path: Path, environ: dict[str, str]) -> 
 
 
 def test_cwd_is_relative_to_the_configuration_file(tmp_path: Path, environ: dict[str, str]) -> None:
-    """The daemon's directory has nothing to do with it."""
+    """It does not depend on the daemon's working directory."""
     path = write(tmp_path / "sub/c.json", '{"mcpServers": {"a": {"command": "x", "cwd": "../w"}}}')
     spec = load(path, environ).specs["a"]
     assert isinstance(spec, StdioSpec)
@@ -263,14 +263,14 @@ def test_cwd_is_relative_to_the_configuration_file(tmp_path: Path, environ: dict
 
 
 def test_definitions_are_kept_as_written(tmp_path: Path, environ: dict[str, str]) -> None:
-    """They can be shown and saved again without what came from variables."""
+    """They can be shown and saved without the values of variables."""
     path = write(tmp_path / "c.json", '{"mcpServers": {"a": {"command": "x", "env": {"K": "${HOME}"}}}}')
     assert load(path, environ).definitions == {"a": {"command": "x", "env": {"K": "${HOME}"}}}
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.iterdir()), ids=lambda path: path.name)
-def test_the_examples_say_what_they_claim(path: Path, environ: dict[str, str]) -> None:
-    """Every example loads without a warning, and the broken one has many complaints."""
+def test_examples_load_as_documented(path: Path, environ: dict[str, str]) -> None:
+    """Every example loads without a warning, and the broken one has many problems."""
     if path.stem == "broken":
         assert len(refused(path, environ).problems) == 8
     else:
@@ -280,7 +280,7 @@ def test_the_examples_say_what_they_claim(path: Path, environ: dict[str, str]) -
 
 
 def test_unknown_server_in_a_profile_is_a_warning(environ: dict[str, str], tmp_path: Path) -> None:
-    """More often a typo than a plan. Patterns may wait for servers, and so may a file that has none."""
+    """It is probably a typo. Patterns, and files without servers, cause no warning."""
     profiles = {"work": {"servers": ["githb", "git*", "local-*"]}}
     value = {"mcpServers": {"github": {"command": "x"}}, "settings": {"profiles": profiles}}
     found = load(write(tmp_path / "c.json", json.dumps(value)), environ)
@@ -377,7 +377,7 @@ def test_servers_are_enabled_unless_mcp_is_disabled(
 
 
 def test_commands_need_a_file_that_others_cannot_write(tmp_path: Path, environ: dict[str, str]) -> None:
-    """A file that does not exist yet will be created so."""
+    """A missing file will be created with such a mode."""
     allowed = b'{"settings": {"allowCommands": true}}'
     path = tmp_path / "c.json"
     assert parse_config(path, allowed, environ).settings.allow_commands

@@ -1,4 +1,4 @@
-"""Which values are secret, and how definitions, lines and messages look without them."""
+"""Which values are secret, and how definitions, lines and messages are masked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store of secrets, and references to it in the configuration."""
+"""The secret store, and references to secrets in the configuration."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def test_secrets_are_stored_privately_and_deleted(environ: dict[str, str]) -> None:
-    """0600 in 0700; what was not named stays."""
+    """The modes are 0600 and 0700; other secrets are unchanged."""
     assert read_secrets(environ) == {}
     path = change_secrets(environ, {"A": "ä\n", "B": "2"})
     assert path == secrets_path(environ)
@@ -40,7 +40,7 @@ def test_secrets_are_stored_privately_and_deleted(environ: dict[str, str]) -> No
 
 
 def test_definition_keeps_references_until_resolved(environ: dict[str, str], tmp_path: Path) -> None:
-    """Reading a configuration reads no secret; what they are does not make it another server."""
+    """Reading a configuration reads no secret, and a secret's value does not change the server's identity."""
     file = tmp_path / "mcpd" / "config.json"
     file.parent.mkdir()
     definition = {
@@ -78,7 +78,7 @@ def test_definition_keeps_references_until_resolved(environ: dict[str, str], tmp
 def test_store_errors_are_reported_for_the_secret(
     environ: dict[str, str], text: str, mode: int, said: str
 ) -> None:
-    """And of no other: a configuration that refers to it is good."""
+    """The configuration that refers to the secret stays valid."""
     path = secrets_path(environ)
     path.parent.mkdir()
     path.write_text(text)
@@ -93,7 +93,7 @@ def test_store_errors_are_reported_for_the_secret(
 
 
 def test_file_and_credential_lose_the_final_line_break(tmp_path: Path) -> None:
-    """And nothing but a file of text, of a bounded size, is one."""
+    """Only a text file of a bounded size is accepted."""
     (tmp_path / "one").write_text(" a b \r\n\n")
     (tmp_path / "large").write_bytes(b"x" * 70_000)
     (tmp_path / "binary").write_bytes(b"\xff")
@@ -130,8 +130,8 @@ def test_file_and_credential_lose_the_final_line_break(tmp_path: Path) -> None:
         ("${cmd:sh -c 'jq {a} | x'}", "cmd", ("sh", "-c", "jq {a} | x")),
     ],
 )
-def test_a_reference_says_what_to_fetch(written: str, kind: str, words: tuple[str, ...]) -> None:
-    """A variable never becomes more than a part of one word."""
+def test_reference_names_the_secret_to_fetch(written: str, kind: str, words: tuple[str, ...]) -> None:
+    """A variable expands to at most a part of one word."""
     found = expand(
         f"<{written}>", {"HOME": "/home/me", "WHO": "ada o"}, "$", base_dir=Path("/base"), fetched={}
     )
@@ -155,7 +155,7 @@ def test_a_reference_says_what_to_fetch(written: str, kind: str, words: tuple[st
     ],
 )
 def test_empty_reference_is_refused(written: str) -> None:
-    """Credentials stay inside their directory."""
+    """Credentials must be in their directory."""
     (problem,) = expand(written, {}, "$").problems
     assert "names no" in problem.message or "cannot be split" in problem.message
 
@@ -163,7 +163,7 @@ def test_empty_reference_is_refused(written: str) -> None:
 def test_secret_is_refused_in_fields_not_passed_to_the_server(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
-    """Elsewhere it would have to be read with the configuration."""
+    """In other fields, it would have to be read with the configuration."""
     file = tmp_path / "mcpd" / "config.json"
     file.parent.mkdir()
     for whole in (
@@ -177,7 +177,7 @@ def test_secret_is_refused_in_fields_not_passed_to_the_server(
 
 
 def test_commands_require_a_private_file_that_allows_them(environ: dict[str, str], tmp_path: Path) -> None:
-    """Not by a variable, which has no settings, and not by a file that others can write."""
+    """A configuration from a variable has no settings, and other users could change a writable file."""
     file = tmp_path / "mcpd" / "config.json"
     file.parent.mkdir()
     servers = {"a": {"command": "x", "env": {"A": "${cmd:id -u}"}}}
@@ -195,7 +195,7 @@ def test_commands_require_a_private_file_that_allows_them(environ: dict[str, str
 
 
 def test_concurrent_writers_lose_nothing(environ: dict[str, str]) -> None:
-    """Each reads before it writes."""
+    """Each writer reads the store before it writes."""
     threads = [
         threading.Thread(target=change_secrets, args=[environ, {f"S{n}": str(n)}], daemon=True)
         for n in range(8)
@@ -209,7 +209,7 @@ def test_concurrent_writers_lose_nothing(environ: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "9", "a-b", "$"])
 def test_invalid_secret_name_is_refused(environ: dict[str, str], name: str) -> None:
-    """Nothing is written then."""
+    """The store is unchanged."""
     with pytest.raises(BadSpec, match="invalid secret name"):
         change_secrets(environ, {"OK": "1", name: "x"})
     assert read_secrets(environ) == {}

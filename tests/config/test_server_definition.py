@@ -1,4 +1,4 @@
-"""One definition: what every field becomes, and what is said of a wrong one."""
+"""The fields of a server definition, and the problems of invalid ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mcpd.model.server_spec import RemoteSpec, RestartPolicy, ServerSpec, StdioS
 
 
 def deep() -> object:
-    """A hundred thousand lists, each in the next."""
+    """Return a hundred thousand nested lists."""
     nested: object = 1
     for _ in range(100_000):
         nested = [nested]
@@ -46,7 +46,7 @@ def problems(definition: object, name: str = "a") -> list[Problem]:
 
 
 def test_every_field_of_a_stdio_definition_is_parsed() -> None:
-    """Names, units and nesting are translated; nothing is lost."""
+    """Names, units and nesting are converted."""
     found = spec(
         {
             "type": "stdio",
@@ -99,7 +99,7 @@ def test_every_field_of_a_stdio_definition_is_parsed() -> None:
 
 
 def test_minimal_definition_gets_the_defaults() -> None:
-    """The parser adds no opinion of its own."""
+    """The parser has no defaults of its own."""
     assert spec({"command": "x"}) == StdioSpec(name="a", command="x")
     assert spec({"url": "https://h/"}) == RemoteSpec(name="a", kind="http", url="https://h/")
 
@@ -123,13 +123,13 @@ def test_minimal_definition_gets_the_defaults() -> None:
     ],
 )
 def test_transport_type_aliases_are_accepted(definition: object, kind: str) -> None:
-    """Given, or inferred from what is there."""
+    """The type is given or inferred from other fields."""
     found = spec(definition)
     assert (found.kind if isinstance(found, RemoteSpec) else "stdio") == kind
 
 
 def test_editor_definition_is_accepted_with_warnings() -> None:
-    """What other products write is mapped where it is clear, and ignored aloud where it is not."""
+    """Fields of other products are mapped if their meaning is clear, and otherwise ignored with a warning."""
     found = parsed(
         {
             "name": "a",
@@ -217,7 +217,7 @@ def test_editor_definition_is_accepted_with_warnings() -> None:
 def test_invalid_definition_is_refused_with_path_reason_and_fix(
     definition: object, place: str, message: str, fix: str
 ) -> None:
-    """One fault is reported once."""
+    """Each error is reported once."""
     found = problems(definition)
     assert len(found) == 1, found
     assert found[0].path == f"$.mcpServers.a{place}"
@@ -226,7 +226,7 @@ def test_invalid_definition_is_refused_with_path_reason_and_fix(
 
 
 def test_all_problems_of_all_servers_are_reported_together() -> None:
-    """Nobody mends a file one error at a time."""
+    """A user can fix all errors in one edit."""
     with pytest.raises(BadSpec) as caught:
         parse_servers(
             {"a": {"type": "stdio", "args": 3}, "b": {"url": 3}, "c d": {}},
@@ -250,14 +250,13 @@ def test_all_problems_of_all_servers_are_reported_together() -> None:
     ],
 )
 def test_invalid_server_name_is_refused_with_a_suggestion(name: str, better: str) -> None:
-    """The suggestion is itself acceptable."""
+    """The suggested name is valid."""
     found = problems({"command": "x"}, name=name)
     assert f"'{better}'" in found[0].fix
     assert better in parsed({"command": "x"}, name=better).specs
 
 
 def test_server_fields_override_the_defaults_in_settings() -> None:
-    """Settings are where a server starts from."""
     settings = Settings(debug=True, timeouts=Timeouts(call=9, ping=8), restart=RestartPolicy(cap=7))
     found = spec({"command": "x", "timeout": 3000, "debug": False}, settings)
     assert (found.timeouts.call, found.timeouts.ping, found.restart.cap, found.debug) == (3, 8, 7, False)
@@ -265,18 +264,18 @@ def test_server_fields_override_the_defaults_in_settings() -> None:
 
 
 def test_long_timeout_raises_the_default_max_timeout() -> None:
-    """An hour of silence allowed means an hour; a written cap is kept."""
+    """An explicit maximum is kept."""
     assert spec({"command": "x", "timeout": 3_600_000}).timeouts.call_max == 3600
     assert spec({"command": "x", "timeout": 3_600_000, "maxTimeout": 5000}).timeouts.call_max == 5
 
 
 def test_timeout_below_one_second_is_a_warning() -> None:
-    """Half of the field counts in seconds."""
+    """Many other products use seconds instead of milliseconds."""
     assert "0.06 seconds" in parsed({"command": "x", "timeout": 60}).warnings[0]
 
 
 def test_secrets_are_variable_values_and_literals_with_secret_names() -> None:
-    """Bare tokens too; not short words, not the home directory, not what stays with us."""
+    """Bare tokens count too; short words, the home directory and values not passed to the server do not."""
     found = parsed(
         {
             "command": "x",
@@ -299,7 +298,7 @@ def test_secrets_are_variable_values_and_literals_with_secret_names() -> None:
 
 
 def test_unresolved_reference_is_not_a_secret_value() -> None:
-    """Masked as one, it would be unknown which server needs which secret."""
+    """If it were masked, the user could not see which secret a server needs."""
     found = parsed(
         {
             "url": "https://u:${secret:PASSWORD}@h/?token=${file:/run/token}",
@@ -314,7 +313,7 @@ def test_unresolved_reference_is_not_a_secret_value() -> None:
 
 
 def test_text_around_a_reference_is_masked_but_not_the_reference() -> None:
-    """A password in a URL, a prefix of a token, a default."""
+    """The text may be a password in a URL, a prefix of a token or a default."""
     shown = mask_definition(
         {
             "command": "x",
@@ -335,7 +334,7 @@ def test_text_around_a_reference_is_masked_but_not_the_reference() -> None:
 
 
 def test_a_masked_definition_shows_references_and_hides_literals() -> None:
-    """Fit for a terminal that somebody looks at over your shoulder."""
+    """The output is safe to show on a shared screen."""
     shown = mask_definition(
         {
             "command": "x",
@@ -370,7 +369,7 @@ def test_a_masked_definition_shows_references_and_hides_literals() -> None:
     ],
 )
 def test_references_are_replaced(text: str, value: str) -> None:
-    """`${…}` only; a plain `$` means itself."""
+    """Only `${…}` is a reference; a plain `$` is literal."""
     found = spec({"command": "x", "args": [text]})
     assert isinstance(found, StdioSpec)
     assert found.args == (value,)
@@ -407,7 +406,7 @@ def test_invalid_server_name_is_refused_with_the_reason(name: str, reason: str) 
 
 
 def test_server_name_must_be_a_string() -> None:
-    """In YAML it may be a number."""
+    """YAML allows numbers as names."""
     servers: dict[object, object] = {5: {"unknown": 1}}
     with pytest.raises(BadSpec) as caught:
         parse_servers(

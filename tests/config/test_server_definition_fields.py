@@ -1,4 +1,4 @@
-"""The rules that single fields of a definition follow: pairs that exclude each other, limits and defaults."""
+"""Rules for single fields of a definition: exclusive pairs, limits and defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The daemon's settings: addresses, defaults, profiles, and what is refused."""
+"""The daemon's settings: addresses, defaults, profiles and invalid values."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_rules_name_a_profile_or_everything() -> None:
 def test_rules_apply_to_directories_without_symbolic_links(
     pattern: str, resolved: str, tmp_path: Path
 ) -> None:
-    """Links are resolved before the first wildcard; both spellings are kept."""
+    """Links before the first wildcard are resolved; both spellings are kept."""
     real = tmp_path.resolve() / "real"
     (real / "in").mkdir(parents=True)
     link = tmp_path / "link"

@@ -1,4 +1,4 @@
-"""References in configuration texts: what each form expands to, and what is refused."""
+"""References in configuration texts: the expansion of each form, and invalid references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON into our classes, strictly: nothing is guessed, every complaint has its place."""
+"""Strict decoding of JSON into classes: no guesses, and every problem has a path."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Outer:
     ],
 )
 def test_wrong_type_is_refused_with_its_path(value: Any, complaint: str) -> None:
-    """Trap T12: cattrs alone makes True of "false" and a list of a string."""
+    """cattrs alone turns "false" into True and a string into a list."""
     with pytest.raises(ShapeError) as bad:
         codec.structure(value, Outer)
     assert complaint in str(bad.value)
@@ -60,7 +60,7 @@ def test_wrong_type_is_refused_with_its_path(value: Any, complaint: str) -> None
 
 @pytest.mark.parametrize(("value", "is_"), [(False, False), (1, 1.0), (2.5, 2.5)])
 def test_union_of_primitives_keeps_the_type(value: object, is_: object) -> None:
-    """False is no number, and 1 is not true."""
+    """False is not a number, and 1 is not True."""
     switch = codec.structure({"name": "x", "switch": value}, Outer).switch
     assert (switch, type(switch)) == (is_, type(is_))
 
@@ -85,7 +85,7 @@ def test_round_trip_is_lossless(value: Outer) -> None:
     )
 )
 def test_any_json_is_structured_or_refused(value: object) -> None:
-    """Never another exception: this is what clients send."""
+    """Client input never raises another exception."""
     for kind in (SetServersParams, api.AttachParams, api.LifecycleParams, api.LogsParams, api.EventsParams):
         problems: list[object] = []
         try:

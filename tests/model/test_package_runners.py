@@ -1,4 +1,4 @@
-"""Which command lines fetch a program before they run it, and which processes are still at it."""
+"""Commands that download a package before they run it, and processes that are still doing so."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from mcpd.model.package_runners import find_runner, is_runner
     ],
 )
 def test_package_runner_and_its_package_are_recognized(line: str, name: str, package: str) -> None:
-    """For `npx is installing @scope/server`."""
+    """The status shows `npx is installing @scope/server`."""
     command, *args = line.split()
     runner = find_runner(command, args)
     assert runner is not None
@@ -50,7 +50,7 @@ def test_package_runner_and_its_package_are_recognized(line: str, name: str, pac
     ],
 )
 def test_ordinary_program_is_not_a_runner(line: str) -> None:
-    """It has the time for its handshake, and no more."""
+    """Only a runner gets more time than the handshake timeout."""
     command, *args = line.split()
     assert find_runner(command, args) is None
 
@@ -58,7 +58,7 @@ def test_ordinary_program_is_not_a_runner(line: str) -> None:
 @pytest.mark.parametrize(
     ("argv", "still"),
     [
-        # as npx 10 was seen to call itself, one after the other
+        # the successive process titles of npx 10
         ([], True),
         (["/usr/bin/env", "node", "/usr/bin/npx", "-y", "pkg"], True),
         (["node", "/usr/bin/npx", "-y", "pkg"], True),
@@ -76,5 +76,5 @@ def test_ordinary_program_is_not_a_runner(line: str) -> None:
     ],
 )
 def test_running_package_runner_is_recognized_by_its_command_line(argv: list[str], still: bool) -> None:
-    """The server inherits the runner's stdin; only its name tells the two apart."""
+    """The server inherits the runner's stdin, so only the name distinguishes them."""
     assert is_runner(argv) is still

@@ -1,4 +1,4 @@
-"""Which profile a directory has."""
+"""The selection of a profile for a directory."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ RULES = {
     ],
 )
 def test_deepest_matching_profile_rule_wins(directory: str, profile: str | None) -> None:
-    """A rule holds for a directory and all below; of equally deep ones the plainer wins."""
+    """A rule applies to a directory and all below it. Of equally deep rules, one without wildcards wins."""
     assert match_profile(directory, RULES) == profile
     assert match_profile(directory, dict(reversed(RULES.items()))) == profile

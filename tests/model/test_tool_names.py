@@ -1,4 +1,4 @@
-"""Public names: short, legal, and each of one tool only."""
+"""Public tool names are short, legal and unique."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def test_each_style_has_its_form(style: ClientStyle, name: str) -> None:
     assert public_names(style, [("git", "status"), ("hg", "log")])[name] == ("git", "status")
 
 
-def test_plain_says_the_server_where_two_have_the_tool() -> None:
+def test_plain_style_adds_the_server_if_two_have_the_tool() -> None:
     names = public_names(ClientStyle.PLAIN, [("git", "log"), ("hg", "log"), ("hg", "heads")])
     assert names == {"git__log": ("git", "log"), "hg__log": ("hg", "log"), "heads": ("hg", "heads")}
 
 
-def test_two_that_would_be_called_the_same_are_told_apart_for_good() -> None:
-    """The suffix is a hash of the pair, so other servers do not change it."""
+def test_colliding_names_get_a_permanent_suffix() -> None:
+    """The suffix is a hash of server and tool, so later servers do not change it."""
     pairs = [("a", "b__c"), ("a__b", "c")]
     names = public_names(ClientStyle.UNDERSCORES, pairs)
     assert list(names.values()) == pairs
@@ -46,7 +46,7 @@ def test_two_that_would_be_called_the_same_are_told_apart_for_good() -> None:
 def test_every_tool_has_one_name_and_every_name_one_tool(
     style: ClientStyle, pairs: list[tuple[str, str]]
 ) -> None:
-    """Whatever the servers call their tools; and the same again for the same."""
+    """This holds for any names, and repeated runs agree."""
     names = public_names(style, pairs)
     assert sorted(names.values()) == sorted(set(pairs))
     assert all(0 < len(name) <= MAX_NAME_LENGTH for name in names)

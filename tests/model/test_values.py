@@ -1,4 +1,4 @@
-"""States, differences, results and errors: tables of what means what."""
+"""States, differences, results and errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_only_pending_is_unsettled() -> None:
 
 @pytest.mark.parametrize("state", S)
 def test_every_state_may_repeat_and_be_left_by_the_user(state: ServerState) -> None:
-    """New evidence is no move; switching off works from everywhere, and nothing is a dead end."""
+    """New evidence is not a transition. Every state can be disabled and left."""
     assert state.may_become(state)
     assert state.may_become(S.DISABLED)
     assert state is S.PENDING or state.may_become(S.PENDING)
@@ -135,7 +135,7 @@ def subclasses() -> list[type[McpdError]]:
 
 
 def test_every_error_has_its_own_code_and_an_exit_status() -> None:
-    """Scripts go by them."""
+    """Scripts rely on them."""
     codes = [kind.code for kind in subclasses()]
     assert len(codes) == len(set(codes)) > 12
     assert all(1 <= kind.exit <= 9 and 400 <= kind.http < 600 and kind.rpc <= -32000 for kind in subclasses())

@@ -1,8 +1,8 @@
-"""Scenes from the life of the real mcpd under a real user manager. Run inside it by test_user_manager.py.
+"""Scenarios for the real mcpd under a real user manager; test_user_manager.py runs them inside it.
 
     scenarios.py NAME
 
-Each is a plain script: it ends without a word when all was as it should be, with a traceback otherwise.
+Each scenario exits silently if it succeeds, and with a traceback otherwise.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STUBBORN = {
         "args": ["-I", "-S", FAKE, "--wrapper", "--ignore-eof", "--ignore-term", "--at", "ready", "spawn"],
     },
 }
-"""Besides the polite one, a server behind a wrapper that ignores SIGTERM and has a child that ran away."""
+"""A well-behaved server, and one behind a wrapper that ignores SIGTERM and has a child in another session."""
 
 SCENES: dict[str, Callable[[], None]] = {}
 
@@ -44,7 +44,7 @@ def scene(play: Callable[[], None]) -> Callable[[], None]:
 
 @scene
 def ready_with_a_status_line() -> None:
-    """Type=notify is reached, and the status text counts the servers."""
+    """The service becomes ready (Type=notify), and the status text counts the servers."""
     install()
     shown = show("ActiveState", "SubState", "StatusText", "Type", "MainPID")
     assert (shown["Type"], shown["ActiveState"], shown["SubState"]) == ("notify", "active", "running")
@@ -60,7 +60,7 @@ def ready_with_a_status_line() -> None:
 
 @scene
 def the_path_of_the_shell_reaches_the_servers() -> None:
-    """The manager's own PATH is bare; the one that installed the service is written into the unit."""
+    """The manager's PATH is minimal, so the unit contains the PATH of the shell that installed it."""
     odd = "/opt/100% of my tools/bin"
     install(PATH=f"{os.environ['PATH']}:{odd}")
     environ = Path(f"/proc/{main_pid()}/environ").read_bytes().decode().split("\0")
@@ -71,7 +71,7 @@ def the_path_of_the_shell_reaches_the_servers() -> None:
 
 @scene
 def doctor_finds_a_stale_unit_and_what_it_says_mends_it() -> None:
-    """After an upgrade to another place: the unit starts an mcpd that is gone."""
+    """After a move to another directory, the unit starts an mcpd that no longer exists."""
     install()
     findings = {each["check"]: each for each in mcpctl_json("doctor", "--no-shell")["findings"]}
     assert findings["service"]["result"] == "ok", findings["service"]
@@ -92,7 +92,7 @@ def doctor_finds_a_stale_unit_and_what_it_says_mends_it() -> None:
 
 @scene
 def killed_it_comes_back_and_leaves_nothing() -> None:
-    """kill -9: restarted after RestartSec, and no process of the first life survives."""
+    """After `kill -9`, it is restarted after RestartSec, and no process of the first run survives."""
     configure(STUBBORN)
     install()
     first, family = main_pid(), connected_family()
@@ -105,7 +105,7 @@ def killed_it_comes_back_and_leaves_nothing() -> None:
 
 @scene
 def killed_together_with_its_guardian_it_leaves_nothing_either() -> None:
-    """Then it is the control group, with KillMode=mixed, that ends the servers."""
+    """The control group ends the servers because of KillMode=mixed."""
     configure(STUBBORN)
     install()
     first, family = main_pid(), connected_family()
@@ -120,12 +120,12 @@ def killed_together_with_its_guardian_it_leaves_nothing_either() -> None:
 
 @scene
 def the_first_client_starts_it() -> None:
-    """Only the socket unit runs; connecting starts the service, and the request is answered."""
+    """Only the socket unit runs. A connection starts the service, and the request is answered."""
     install("--no-start")
     systemctl("start", "mcpd.socket")
     assert show("ActiveState")["ActiveState"] == "inactive"
     assert mcpctl("daemon", "status").returncode == 3
-    assert show("ActiveState")["ActiveState"] == "inactive", "looking does not start it"
+    assert show("ActiveState")["ActiveState"] == "inactive", "a status query does not start it"
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(90)
         client.connect(str(SOCKET))
@@ -136,7 +136,7 @@ def the_first_client_starts_it() -> None:
 
 @scene
 def stopped_in_order_it_leaves_the_socket_to_the_manager() -> None:
-    """After a stop of the service alone, the next client finds the same socket and starts it anew."""
+    """After a stop of only the service, the next client finds the same socket and starts the service."""
     install()
     connected_family()
     inode = SOCKET.stat().st_ino
@@ -150,7 +150,7 @@ def stopped_in_order_it_leaves_the_socket_to_the_manager() -> None:
 
 @scene
 def a_client_starts_the_service_when_even_the_socket_is_down() -> None:
-    """After `mcpctl daemon stop`: by the unit, not beside it; and MCPD_NO_START forbids it."""
+    """After `mcpctl daemon stop`, the client starts it through the unit. MCPD_NO_START forbids it."""
     install()
     assert mcpctl("daemon", "stop").returncode == 0
     assert show("ActiveState")["ActiveState"] == "inactive"
@@ -177,7 +177,7 @@ def reload_reads_the_configuration_again() -> None:
 
 @scene
 def a_hung_daemon_is_replaced_by_the_watchdog() -> None:
-    """SIGSTOP stands in for a loop that hangs: it is killed, restarted, and its servers come back."""
+    """SIGSTOP simulates a hung event loop: the daemon is killed and restarted, and its servers reconnect."""
     configure(STUBBORN)
     install("--no-start")
     override("[Service]\nWatchdogSec=10")
@@ -185,7 +185,7 @@ def a_hung_daemon_is_replaced_by_the_watchdog() -> None:
     first, family = main_pid(), connected_family()
     fed = {show("WatchdogTimestampMonotonic")["WatchdogTimestampMonotonic"]}
     until(lambda: len(fed | {show("WatchdogTimestampMonotonic")["WatchdogTimestampMonotonic"]}) > 1)
-    assert main_pid() == first, "a living daemon feeds it"
+    assert main_pid() == first, "a running daemon notifies the watchdog"
     os.kill(first, signal.SIGSTOP)
     until(lambda: main_pid() not in (0, first) and show("ActiveState")["ActiveState"] == "active")
     until(lambda: not alive(family))
@@ -194,7 +194,8 @@ def a_hung_daemon_is_replaced_by_the_watchdog() -> None:
 
 @scene
 def stopping_leaves_no_process() -> None:
-    """KillMode=mixed: the daemon ends its servers in order, and what is left is killed with the group."""
+    """The daemon stops its servers in order, and KillMode=mixed kills the remaining processes of the
+    group."""
     configure(STUBBORN)
     install()
     family = connected_family()
@@ -207,7 +208,7 @@ def stopping_leaves_no_process() -> None:
 
 @scene
 def a_broken_configuration_is_not_retried() -> None:
-    """Exit status 2: the service fails once, says so, and does not restart."""
+    """With exit status 2, the service fails once with a message and does not restart."""
     configure_text("{ this is not JSON")
     done = mcpctl("daemon", "install")
     assert done.returncode == 3
@@ -220,7 +221,7 @@ def a_broken_configuration_is_not_retried() -> None:
 
 @scene
 def a_daemon_in_the_background_makes_way_for_the_service() -> None:
-    """Install over a running one: it is stopped in order first, so that the socket is the unit's."""
+    """The installation first stops a running daemon, so that the unit owns the socket."""
     assert mcpctl("daemon", "start").returncode == 0
     background = mcpctl_json("daemon", "status")
     assert background["started_by"] == "background"
@@ -231,7 +232,7 @@ def a_daemon_in_the_background_makes_way_for_the_service() -> None:
 
 @scene
 def uninstalled_nothing_of_it_is_left() -> None:
-    """Units, links and the service are gone."""
+    """No unit, link or service remains."""
     install()
     family = connected_family()
     assert mcpctl("daemon", "uninstall").returncode == 0
@@ -241,7 +242,7 @@ def uninstalled_nothing_of_it_is_left() -> None:
     assert show("LoadState", "ActiveState") == {"LoadState": "not-found", "ActiveState": "inactive"}
 
 
-# ---- what the scenes are made of -----------------------------------------------------------------
+# ---- helpers -------------------------------------------------------------------------------------
 
 
 def configure(servers: object) -> None:
@@ -299,16 +300,16 @@ def server(name: str) -> Any:
 
 
 def connected_family() -> list[int]:
-    """Wait until every server is connected; then all processes of the service but the daemon itself."""
+    """Wait until every server is connected; return all processes of the service except the daemon."""
     until(lambda: all(entry["status"] == "connected" for entry in mcpctl_json("status")["servers"]))
     group = show("ControlGroup")["ControlGroup"]
     servers = 4 if any(entry["name"] == "stubborn" for entry in mcpctl_json("status")["servers"]) else 1
-    until(lambda: len(group_members(group)) >= 1 + 1 + servers)  # the daemon, its guardian, and they
+    until(lambda: len(group_members(group)) >= 1 + 1 + servers)  # the daemon, its guardian and the servers
     return [pid for pid in group_members(group) if pid != main_pid()]
 
 
 def group_members(group: str) -> list[int]:
-    """The processes of a control group, in whichever of the three layouts this machine has."""
+    """Return the processes of a control group, for any of the three cgroup layouts."""
     for tree in ("systemd", "unified", "."):
         path = Path("/sys/fs/cgroup", tree, group.lstrip("/"), "cgroup.procs")
         try:

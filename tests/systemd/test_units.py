@@ -1,4 +1,4 @@
-"""The two unit files: what systemd itself says of them, and the choices that must not be lost."""
+"""The two unit files, checked by systemd itself, and the directives that must stay."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ UNITS = ROOT / "systemd"
 
 @pytest.fixture
 def analyze(tmp_path: Path) -> list[str]:
-    """`systemd-analyze`, with an environment it can live in."""
+    """Run `systemd-analyze` in a suitable environment."""
     if not shutil.which("systemd-analyze"):
         pytest.skip("systemd-analyze is not installed")
     return ["env", f"XDG_RUNTIME_DIR={tmp_path}", "systemd-analyze"]
 
 
 @pytest.mark.parametrize("unit", ["mcpd.service", "mcpd.socket"])
-def test_systemd_finds_nothing_to_complain_about(analyze: list[str], unit: str) -> None:
-    """With --recursive-errors, since without it a misspelt key is only a warning and exits with 0."""
+def test_systemd_accepts_the_unit_without_a_warning(analyze: list[str], unit: str) -> None:
+    """Without --recursive-errors, a misspelled key is only a warning with exit status 0."""
     argv = [*analyze, "--user", "--man=no", "--recursive-errors=no", "verify", str(UNITS / unit)]
     done = subprocess.run(argv, capture_output=True, text=True)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
-def test_a_misspelt_key_would_be_noticed(analyze: list[str], tmp_path: Path) -> None:
-    """The check above checks something."""
+def test_misspelled_key_is_an_error(analyze: list[str], tmp_path: Path) -> None:
+    """This proves that the test above can fail."""
     (tmp_path / "mcpd.socket").write_text((UNITS / "mcpd.socket").read_text())
     wrong = tmp_path / "mcpd.service"
     wrong.write_text((UNITS / "mcpd.service").read_text().replace("KillMode=", "KilMode="))
@@ -40,14 +40,14 @@ def test_a_misspelt_key_would_be_noticed(analyze: list[str], tmp_path: Path) -> 
 
 
 def test_the_service_is_hardened_as_far_as_its_children_allow(analyze: list[str]) -> None:
-    """8.5 today, 9.6 with none of it; most of the rest is what a user's tools need (see the unit)."""
+    """The exposure is 8.5, and 9.6 without hardening. Users' tools need most of the rest (see the unit)."""
     argv = [*analyze, "security", "--offline=yes", "--threshold=86", str(UNITS / "mcpd.service")]
     done = subprocess.run(argv, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-300:]
 
 
-def test_the_choices_that_others_rely_on() -> None:
-    """What the promises rest on: nothing left behind, no restart in vain, a socket that stays."""
+def test_directives_that_other_parts_rely_on_are_set() -> None:
+    """They ensure that no process is left, useless restarts are avoided, and the socket stays."""
     service, socket = keys("mcpd.service"), keys("mcpd.socket")
     expected = {
         "Type": "notify",
@@ -71,7 +71,7 @@ def test_the_choices_that_others_rely_on() -> None:
 
 
 def test_no_unit_kills_less_than_the_whole_group() -> None:
-    """KillMode=process leaves the servers behind when the daemon is killed."""
+    """KillMode=process would leave the servers running when the daemon is killed."""
     for unit in UNITS.iterdir():
         assert "KillMode=process" not in unit.read_text()
 

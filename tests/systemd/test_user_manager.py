@@ -16,12 +16,12 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 HERE = Path(__file__).parent
 CANNOT = 77
-"""What user-manager.sh exits with where a machine has no root, namespaces or systemd."""
+"""The exit status of user-manager.sh on a machine without root, namespaces or systemd."""
 
 
 @pytest.mark.parametrize("name", scenarios.SCENES)
-def test_as_a_service(name: str, tmp_path: Path) -> None:
-    """Each scene of scenarios.py, in a manager of its own; its docstring is the sentence."""
+def test_scenario_under_a_user_manager(name: str, tmp_path: Path) -> None:
+    """Each scenario of scenarios.py runs in its own manager; its docstring states the expectation."""
     if not shutil.which("bash"):
         pytest.skip("bash is not installed")
     argv = ["bash", str(HERE / "user-manager.sh"), str(tmp_path), sys.executable, scenarios.__file__, name]

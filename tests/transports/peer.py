@@ -1,4 +1,4 @@
-"""A scripted server at the other end of two pipes, in this process: links and eras are tested with it."""
+"""A scripted server in this process, at the other end of two pipes, to test links and negotiation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Answer = Callable[[Json], Json | bytes | None]
 
 @attrs.define(eq=False)
 class Peer:
-    """Answers by `script` (method → answer), and keeps everything it was sent."""
+    """Answer by `script` (method → answer), and record every received message."""
 
     link: PipeChannel
     _reads: trio.lowlevel.FdStream
@@ -38,20 +38,20 @@ class Peer:
         return [message.get("method", "") for message in self.heard]
 
     async def say(self, message: Json | bytes) -> None:
-        """A message, or bytes as they are."""
+        """Send a message, or bytes unchanged."""
         data = message if isinstance(message, bytes) else json.dumps(message).encode() + b"\n"
-        async with self._speaking:  # an answer by script, and what the test says, may meet
+        async with self._speaking:  # a scripted answer and a message of the test may be concurrent
             await self._writes.send_all(data)
 
     async def hear(self, method: str, count: int = 1) -> Json:
-        """Wait until `method` has come `count` times; the last one."""
+        """Wait until `method` has arrived `count` times, and return the last message."""
         with trio.fail_after(30):
             while self.methods.count(method) < count:
                 await self._moved.wait()
         return [message for message in self.heard if message.get("method", "") == method][count - 1]
 
     async def close(self) -> None:
-        """End our side, as a process that exits."""
+        """Close this side, like a process that exits."""
         await self._reads.aclose()
         await self._writes.aclose()
 
@@ -81,7 +81,7 @@ class Peer:
 
 @asynccontextmanager
 async def connected(script: Mapping[str, Answer | Json] | None = None, **limits: Any) -> AsyncIterator[Peer]:
-    """A running link, and the peer at its other end."""
+    """Yield a running link and the peer at its other end."""
     to_us, from_peer = os.pipe()
     to_peer, from_us = os.pipe()
     for fd in (to_us, from_us):

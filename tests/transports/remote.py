@@ -1,4 +1,4 @@
-"""What the tests of the HTTP transports share: a channel that runs, with an era agreed on it."""
+"""Helpers for the tests of the HTTP transports: a running channel with a negotiated era."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BOUND = 60
 
 @attrs.define(eq=False)
 class Talk:
-    """A connected server, as seen from the client's side."""
+    """A connected server, as the client sees it."""
 
     link: Channel
     upstream: Upstream
@@ -39,7 +39,7 @@ class Talk:
         return self.link
 
     def call(self, **arguments: Any) -> AwaitedExchange:
-        """A `tools/call` under way."""
+        """Submit a `tools/call`."""
         exchange = AwaitedExchange(label="tool 'echo'", idle_timeout=30, total_timeout=30)
         params = json.dumps({"name": "echo", "arguments": arguments}).encode()
         self.link.submit(exchange, "tools/call", params)
@@ -50,7 +50,7 @@ class Talk:
 async def talking(
     url: str, *, kind: str = "http", hint: Hint = "auto", follow: bool = True, **spec: Any
 ) -> AsyncIterator[Talk]:
-    """Connect, agree on an era, and keep the channel running. How it ended is in `ended`."""
+    """Connect, negotiate an era, and run the channel. `ended` gets the reason for its end."""
     definition = RemoteSpec(name="it", kind=kind, url=url, **spec)  # type: ignore[arg-type]
     changes: list[str] = []
     steps: list[tuple[str, str]] = []
@@ -82,7 +82,7 @@ async def talking(
 
 
 async def outcome(exchange: AwaitedExchange) -> McpdError:
-    """The error that an exchange must fail with, in time."""
+    """Wait for an exchange to fail, and return its error."""
     with trio.fail_after(BOUND):
         await exchange.done.wait()
     assert exchange.error is not None, exchange.message
@@ -96,7 +96,7 @@ async def answer(exchange: AwaitedExchange) -> dict[str, object]:
 
 
 async def until(talk: Talk) -> McpdError:
-    """How the channel ended."""
+    """Wait for the end of the channel, and return its reason."""
     with trio.fail_after(BOUND):
         while not talk.ended:  # noqa: ASYNC110 - a test's wait
             await trio.sleep(0.01)
@@ -104,14 +104,14 @@ async def until(talk: Talk) -> McpdError:
 
 
 async def answer_of_a_list(talk: Talk) -> None:
-    """The channel is well."""
+    """Check that the channel still works."""
     with trio.fail_after(BOUND):
         await talk.upstream.request("tools/list")
     assert not talk.ended
 
 
 async def asked(server: FakeHttp, rpc: str, count: int = 1) -> list[Request]:
-    """The requests of that method, once so many have come."""
+    """Wait for `count` requests of that method, and return them."""
     with trio.fail_after(BOUND):
         while len(server.of(rpc)) < count:  # noqa: ASYNC110 - a test's wait
             await trio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""What cannot be started, and what its message tells to do."""
+"""Errors for commands that cannot be started."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mcpd.transports.child_process import CannotStart, prepare_launch
 
 @pytest.fixture
 def tools(tmp_path: Path) -> Path:
-    """A directory with a program, a file that is none, and a directory."""
+    """A directory with a program, a file that is not executable, and a directory."""
     (tmp_path / "npx").write_text("#!/bin/sh\n")
     (tmp_path / "npx").chmod(0o755)
     (tmp_path / "text").write_text("hello")
@@ -36,7 +36,7 @@ def tools(tmp_path: Path) -> Path:
     ],
 )
 def test_unusable_command_is_explained(tools: Path, command: str, words: str) -> None:
-    """A whole command line in `command` is what people write first."""
+    """Users often write a whole command line in `command`."""
     with pytest.raises(CannotStart) as refused:
         prepare_launch(StdioSpec(name="it", command=command.format(tools=tools)), {"PATH": str(tools)}, "")
     assert words.format(tools=tools) in str(refused.value)

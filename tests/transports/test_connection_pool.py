@@ -1,4 +1,4 @@
-"""What carries requests: few connections, none of them used twice at once, none kept that is of no use."""
+"""The connection pool: few connections, one request at a time on each, and no unusable ones kept."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ BOUND = 30
 
 
 async def ok(request: Request) -> None:
-    """An echo."""
+    """Return the request body."""
     await request.reply(200, request.body)
 
 
 async def get(client: HttpClient, server: FakeHttp, body: bytes = b"x", **headers: str) -> bytes:
-    """One whole exchange."""
+    """Send a request and read the whole response."""
     with trio.fail_after(BOUND):
         response = await client.send("POST", server.url, headers, body)
         assert isinstance(response.stream, httpx.AsyncByteStream)
@@ -30,7 +30,7 @@ async def get(client: HttpClient, server: FakeHttp, body: bytes = b"x", **header
 
 
 async def test_one_connection_is_enough_for_one_request_at_a_time() -> None:
-    """And as many are opened as requests were ever in flight."""
+    """The pool opens as many connections as there were concurrent requests."""
     async with fake_http(ok) as server, open_client(server.url, {}, {}) as client:
         for number in range(20):
             assert await get(client, server, b"%d" % number) == b"%d" % number
@@ -43,14 +43,14 @@ async def test_one_connection_is_enough_for_one_request_at_a_time() -> None:
 
 
 async def test_a_large_body_passes_both_ways() -> None:
-    """More than the kernel takes at once."""
+    """The body exceeds the kernel's socket buffers."""
     body = bytes(range(256)) * (1 << 15)
     async with fake_http(ok) as server, open_client(server.url, {}, {}) as client:
         assert await get(client, server, body) == body
 
 
 async def test_a_connection_that_the_server_has_closed_is_not_used_again() -> None:
-    """Servers close what is idle, often after five seconds; the next request must not be lost to that."""
+    """Servers close idle connections, often after five seconds; the next request must not fail."""
 
     closed = trio.Event()
 
@@ -70,7 +70,7 @@ async def test_a_connection_that_the_server_has_closed_is_not_used_again() -> No
 
 
 async def test_keep_alive_timeout_of_the_server_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`Keep-Alive: timeout=5`: a second before that it is too late to rely on it."""
+    """With `Keep-Alive: timeout=5`, the connection is not used in the last second."""
     clock = [100.0]
     monkeypatch.setattr("mcpd.transports.http_client.connection.boottime", lambda: clock[0])
 
@@ -96,7 +96,7 @@ async def test_keep_alive_timeout_of_the_server_is_respected(monkeypatch: pytest
     ],
 )
 async def test_connection_with_unexpected_data_is_not_reused(answer: bytes) -> None:
-    """What comes after a response would be taken for the next one."""
+    """Data after a response would be read as the next response."""
 
     async def odd(request: Request) -> None:
         await request.raw(answer)
@@ -108,7 +108,7 @@ async def test_connection_with_unexpected_data_is_not_reused(answer: bytes) -> N
 
 
 async def test_cancelled_request_closes_its_connection() -> None:
-    """Before the answer, and in the midst of it."""
+    """The cancellation may come before or within the response."""
     hung_up = 0
 
     async def slow(request: Request) -> None:
@@ -142,7 +142,7 @@ async def test_header_injection_is_refused(value: str) -> None:
 
 
 async def test_requests_stay_within_their_origin() -> None:
-    """Whoever asks for another has a bug, and no header of ours leaves because of it."""
+    """A request to another origin is a bug, and no header is sent."""
     async with fake_http(ok) as other, fake_http(ok) as server, open_client(server.url, {}, {}) as client:
         with pytest.raises(httpx.UnsupportedProtocol):
             await get(client, other)
@@ -150,7 +150,7 @@ async def test_requests_stay_within_their_origin() -> None:
 
 
 async def test_cookies_are_kept() -> None:
-    """A cookie that ties us to one of many machines goes back with every request; one of ours stays."""
+    """A load balancer's cookie is sent with every request; a cookie of the definition is kept."""
 
     async def sticky(request: Request) -> None:
         await request.reply(200, request.headers.get("cookie", "").encode(), Set_Cookie="node=7; Path=/")
@@ -163,7 +163,7 @@ async def test_cookies_are_kept() -> None:
 
 
 async def test_credentials_in_the_url_become_a_header() -> None:
-    """Which an `Authorization` header in the definition overrides."""
+    """An `Authorization` header in the definition takes precedence."""
     async with fake_http(ok) as server:
         url = server.url.replace("://", "://me:s%40cret@")
         async with open_client(url, {}, {}) as client:
@@ -175,7 +175,7 @@ async def test_credentials_in_the_url_become_a_header() -> None:
 
 
 async def test_pool_is_an_httpx_transport() -> None:
-    """Whoever has a client of httpx can use it."""
+    """An httpx client can use it."""
     async with fake_http(ok) as server:
         engine = ConnectionPool(httpx.URL(server.url), None, None)
         async with httpx.AsyncClient(transport=engine) as client:
@@ -186,11 +186,11 @@ async def test_pool_is_an_httpx_transport() -> None:
         assert server.connections == 1
 
 
-# ── without a task ──────────────────────────────────────────────────────────────────────────────
+# ── requests without a task ─────────────────────────────────────────────────────────────────────
 
 
-class Begun:
-    """What became of a request that was sent at once."""
+class ImmediateRequest:
+    """A request that was sent without a task, and its outcome."""
 
     def __init__(self, client: HttpClient, server: FakeHttp, body: bytes = b"x") -> None:
         self.outcome: httpx.Response | httpx.TransportError | None = None
@@ -210,21 +210,21 @@ class Begun:
 
 
 async def test_request_is_sent_immediately_on_an_idle_connection() -> None:
-    """Not before there is one, and not when it is too large to leave in one go."""
+    """It is not sent without an idle connection, nor if it exceeds the socket buffer."""
     async with fake_http(ok) as server, open_client(server.url, {}, {}) as client:
-        assert Begun(client, server).hang_up is None
+        assert ImmediateRequest(client, server).hang_up is None
         await get(client, server)
-        begun = Begun(client, server, b"first")
+        begun = ImmediateRequest(client, server, b"first")
         assert begun.hang_up is not None
         assert complete_body(await begun.response()) == b"first"
-        begun.hang_up()  # too late to mean anything: the connection is the next one's
+        begun.hang_up()  # no effect: the next request owns the connection
         assert await get(client, server) == b"x"
-        assert Begun(client, server, bytes(1 << 20)).hang_up is None
+        assert ImmediateRequest(client, server, bytes(1 << 20)).hang_up is None
         assert server.connections == 1
 
 
 async def test_response_in_pieces_is_read_asynchronously() -> None:
-    """`then` is called with the head; the rest comes as always."""
+    """`then` gets the head; the body follows as usual."""
 
     async def slowly(request: Request) -> None:
         if len(server.requests) > 1:
@@ -238,7 +238,7 @@ async def test_response_in_pieces_is_read_asynchronously() -> None:
 
     async with fake_http(slowly) as server, open_client(server.url, {}, {}) as client:
         await get(client, server)
-        response = await Begun(client, server).response()
+        response = await ImmediateRequest(client, server).response()
         assert complete_body(response) is None
         assert isinstance(response.stream, httpx.AsyncByteStream)
         with trio.fail_after(BOUND):
@@ -247,7 +247,7 @@ async def test_response_in_pieces_is_read_asynchronously() -> None:
 
 
 async def test_request_sent_without_a_task_can_be_aborted_or_fail() -> None:
-    """Given up, nothing is heard of it; failed, it says how, once."""
+    """An aborted request reports nothing; a failed one reports its error once."""
     hung_up = trio.Event()
 
     async def never(request: Request) -> None:
@@ -262,14 +262,14 @@ async def test_request_sent_without_a_task_can_be_aborted_or_fail() -> None:
 
     async with fake_http(never) as server, open_client(server.url, {}, {}) as client:
         await get(client, server)
-        begun = Begun(client, server)
+        begun = ImmediateRequest(client, server)
         assert begun.hang_up is not None
         begun.hang_up()
         with trio.fail_after(BOUND):
             await hung_up.wait()
         assert not begun.over.is_set()
         await get(client, server)
-        begun = Begun(client, server)
+        begun = ImmediateRequest(client, server)
         with trio.fail_after(BOUND):
             await begun.over.wait()
         assert isinstance(begun.outcome, httpx.ReadError | httpx.RemoteProtocolError)

@@ -18,7 +18,7 @@ BOUND = 30
 
 
 class SseScript:
-    """A server of the first revision: one stream, one inbox."""
+    """A server of the first revision, with one stream and one endpoint for messages."""
 
     def __init__(self, endpoint: str = "/inbox?sessionId=1") -> None:
         self.endpoint = endpoint
@@ -58,7 +58,7 @@ def sse(server: FakeHttp) -> str:
 
 
 async def test_messages_go_to_the_endpoint_and_answers_come_on_the_stream() -> None:
-    """The endpoint is relative to the stream; the handshake keeps its order."""
+    """The endpoint is relative to the URL of the stream, and the handshake keeps its order."""
     script = SseScript()
     async with (
         fake_http(script) as server,
@@ -103,7 +103,7 @@ async def test_an_endpoint_of_another_origin_is_refused(endpoint: str) -> None:
 
 
 async def test_end_of_the_stream_ends_the_channel() -> None:
-    """What is under way fails; calls that were sent may have run."""
+    """Requests in flight fail; calls that were sent may have run."""
     script = SseScript()
     script.calls = False
     async with fake_http(script) as server, talking(sse(server), kind="sse", hint="legacy") as talk:
@@ -122,7 +122,7 @@ async def test_end_of_the_stream_ends_the_channel() -> None:
 
 
 async def test_a_refused_message_fails_its_call_alone() -> None:
-    """The stream goes on."""
+    """The stream stays open."""
     script = SseScript()
     async with fake_http(script) as server, talking(sse(server), kind="sse", hint="legacy") as talk:
         script.accepts = 503
@@ -136,7 +136,7 @@ async def test_a_refused_message_fails_its_call_alone() -> None:
 
 
 async def test_cancellation_is_sent_as_a_notification() -> None:
-    """There is no stream of the call's own to close."""
+    """The call has no stream that could be closed."""
     script = SseScript()
     script.calls = False
     async with fake_http(script) as server, talking(sse(server), kind="sse", hint="legacy") as talk:
@@ -162,7 +162,7 @@ async def test_cancellation_is_sent_as_a_notification() -> None:
 async def test_response_other_than_a_stream_is_reported(
     status: int, kind: str, error: type[Exception]
 ) -> None:
-    """The reason is in what `run` raises; what was submitted is failed."""
+    """`run` raises the reason, and submitted requests fail."""
 
     async def no(request: Request) -> None:
         await request.reply(status, b"no", kind)

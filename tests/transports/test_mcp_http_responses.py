@@ -1,4 +1,4 @@
-"""Event streams over Streamable HTTP: of one request, and of none; heard, broken, resumed, silent."""
+"""Event streams over Streamable HTTP, with and without a request: interruption, resumption, silence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.transports.remote import BOUND, answer, answer_of_a_list, asked, outc
 
 
 async def test_response_may_follow_notifications_on_an_event_stream() -> None:
-    """Comments, events without data and CRLF included; progress reaches who asked."""
+    """Comments, empty events and CRLF are accepted, and progress reaches its request."""
     heard: list[bytes] = []
 
     class Listening(AwaitedExchange):
@@ -42,7 +42,7 @@ async def test_response_may_follow_notifications_on_an_event_stream() -> None:
 
 
 async def test_event_stream_in_one_piece_is_read_like_one_in_many() -> None:
-    """Progress and answer in order; a stream without the answer is an error, as ever."""
+    """Progress and answer keep their order; a stream without an answer is an error."""
     params = b'{"progressToken":%d,"progress":1}'
     pieces = [
         b'data: {"jsonrpc":"2.0","method":"notifications/progress","params":' + params + b"}",
@@ -63,7 +63,7 @@ async def test_event_stream_in_one_piece_is_read_like_one_in_many() -> None:
 
 
 async def test_a_broken_stream_is_resumed_where_its_last_event_ended() -> None:
-    """It is resumed by GET with Last-Event-ID after the `retry` time; nothing arrives twice."""
+    """It is resumed by GET with Last-Event-ID after the `retry` time, without duplicate events."""
     changes = b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'
     times: list[float] = []
     taken: list[float] = []
@@ -99,7 +99,7 @@ async def test_a_broken_stream_is_resumed_where_its_last_event_ended() -> None:
 
 
 async def test_a_stream_that_cannot_be_resumed_fails_its_call() -> None:
-    """No event id was seen, or the server does not know it any more."""
+    """No event had an id, or the server does not know the id any more."""
 
     async def nameless(request: Request) -> None:
         await request.events()
@@ -123,7 +123,7 @@ async def test_a_stream_that_cannot_be_resumed_fails_its_call() -> None:
 
 
 async def test_a_modern_stream_that_breaks_is_a_lost_request() -> None:
-    """Modern servers have no event ids, so nothing is resumed."""
+    """Modern servers have no event ids, so no stream is resumed."""
 
     async def begin(request: Request) -> None:
         await request.events()
@@ -139,7 +139,7 @@ LISTENING = {"tools": {"listChanged": True}}
 
 
 async def test_stream_is_opened_for_a_server_that_announces_changes() -> None:
-    """It is opened by GET after the handshake; when it breaks, it is reopened and lists are fetched."""
+    """A GET follows the handshake. After an interruption, the stream is reopened and lists are fetched."""
     lives = 0
 
     async def tell(request: Request) -> None:
@@ -165,7 +165,7 @@ async def test_stream_is_opened_for_a_server_that_announces_changes() -> None:
 
 @pytest.mark.parametrize("status", [404, 405, 501])
 async def test_server_without_a_notification_stream_is_not_asked_again_soon(status: int) -> None:
-    """405 means no; nobody hammers."""
+    """405 means that there is no stream."""
 
     async def no(request: Request) -> None:
         await request.reply(status)
@@ -179,14 +179,13 @@ async def test_server_without_a_notification_stream_is_not_asked_again_soon(stat
 
 
 async def test_no_stream_is_opened_for_a_server_without_notifications() -> None:
-    """No stream is opened for nothing."""
     async with fake_http(LegacyScript()) as server, talking(server.url) as talk:
         await answer(talk.call())
         assert server.of("GET") == []
 
 
-async def test_a_modern_subscription_that_breaks_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is a request like any other, that stays open; what changed meanwhile is looked up."""
+async def test_interrupted_modern_subscription_is_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A subscription is a long-lived request; lists are fetched again after an interruption."""
     monkeypatch.setattr("mcpd.protocol.listen_stream.FIRST_RETRY_DELAY", 0.05)
     lives = 0
 

@@ -1,4 +1,4 @@
-"""Which era a server speaks: every row of the probe table, against a scripted peer."""
+"""Era negotiation: every row of the probe table, against a scripted peer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def discovered(*versions: str, **more: Any) -> Json:
 
 
 def initialized(version: str | None = None) -> Any:
-    """Accept what is asked for, or answer `version` to whatever is."""
+    """Accept the requested version, or always answer `version`."""
 
     def answer(request: Json) -> Json:
         agreed = version or request["params"]["protocolVersion"]
@@ -59,7 +59,7 @@ async def agree(peer: Peer, hint: Hint = "auto", probe_timeout: float = 30.0) ->
 
 
 async def test_a_modern_server_is_adopted_without_any_handshake() -> None:
-    """Row 1: DiscoverResult with a version in common."""
+    """The DiscoverResult lists a common version."""
     async with connected({"server/discover": discovered(MODERN, "2025-11-25")}) as peer:
         upstream = await agree(peer)
 
@@ -72,7 +72,7 @@ async def test_a_modern_server_is_adopted_without_any_handshake() -> None:
 
 
 async def test_a_discovery_of_legacy_versions_leads_to_initialize_with_the_best() -> None:
-    """`supportedVersions` may name versions with a handshake only."""
+    """`supportedVersions` may contain only versions that need a handshake."""
     script = {"server/discover": discovered("2024-11-05", "2025-06-18"), "initialize": initialized()}
     async with connected(script) as peer:
         upstream = await agree(peer)
@@ -82,7 +82,7 @@ async def test_a_discovery_of_legacy_versions_leads_to_initialize_with_the_best(
 
 
 async def test_a_refused_version_with_another_in_common_is_discovered_again_once() -> None:
-    """Row 3: and `initialize` is not tried."""
+    """`initialize` is not tried."""
     answers = [refused(-32022, {"supported": [MODERN]}), discovered(MODERN)]
     async with connected({"server/discover": lambda request: answers.pop(0)}) as peer:
         upstream = await agree(peer)
@@ -92,7 +92,7 @@ async def test_a_refused_version_with_another_in_common_is_discovered_again_once
 
 
 async def test_a_server_that_refuses_its_own_version_again_is_not_asked_a_third_time() -> None:
-    """Row 3: it cannot be mended from here."""
+    """The server contradicts itself, so further attempts are useless."""
     async with connected({"server/discover": refused(-32022, {"supported": [MODERN]})}) as peer:
         with pytest.raises(UpstreamRefused):
             await agree(peer)
@@ -113,7 +113,6 @@ async def test_a_refused_version_with_only_legacy_ones_leads_to_initialize() -> 
 
 
 async def test_no_version_in_common_fails_with_both_lists() -> None:
-    """Row 5."""
     for answer in (refused(-32022, {"supported": ["2031-01-01"]}), discovered("2031-01-01")):
         async with connected({"server/discover": answer}) as peer:
             with pytest.raises(NoCommonVersion, match=r"2031-01-01.*2026-07-28.*2024-11-05"):
@@ -122,7 +121,6 @@ async def test_no_version_in_common_fails_with_both_lists() -> None:
 
 @pytest.mark.parametrize("code", [-32021, -32020])
 async def test_modern_error_is_reported_and_not_taken_for_legacy(code: int) -> None:
-    """Row 6."""
     async with connected({"server/discover": refused(code), "initialize": initialized()}) as peer:
         with pytest.raises(UpstreamRefused) as error:
             await agree(peer)
@@ -154,7 +152,7 @@ async def test_any_other_error_means_legacy_on_the_same_process(code: int) -> No
 async def test_unanswered_probe_means_legacy_and_late_response_is_remembered(
     late: Json, is_modern: bool
 ) -> None:
-    """Row 8, and 2.2.4: `initialize` pins the process; nobody is told of a cancelled probe."""
+    """`initialize` determines the era of the process; no cancellation is sent for the probe."""
     learnt: list[str] = []
     hooks = quiet()
     hooks.on_modern_detected = lambda: learnt.append("modern")
@@ -175,7 +173,7 @@ async def test_unanswered_probe_means_legacy_and_late_response_is_remembered(
 
 
 async def test_server_that_exits_on_the_probe_should_be_restarted_as_legacy() -> None:
-    """Row 9: Rust's rmcp ends on any first frame but initialize."""
+    """Rust's rmcp exits on any first message except `initialize`."""
     async with connected() as peer, trio.open_nursery() as nursery:
         nursery.start_soon(_close_when_probed, peer)
         with pytest.raises(ServerDiedDuringProbe):
@@ -193,13 +191,12 @@ async def _close_when_probed(peer: Peer) -> None:
     ids=repr,
 )
 async def test_an_answer_that_is_no_discovery_means_legacy(result: object) -> None:
-    """Row 10."""
     async with connected({"server/discover": {"result": result}, "initialize": initialized()}) as peer:
         assert (await agree(peer)).era == "legacy"
 
 
 async def test_a_slow_modern_server_is_probed_again_when_it_refuses_initialize() -> None:
-    """2.2.3: -32022 to initialize is evidence of modern."""
+    """Error -32022 for `initialize` is evidence of a modern server."""
     answers: list[Json | None] = [None, discovered(MODERN)]
     script: dict[str, Any] = {
         "server/discover": lambda request: answers.pop(0),
@@ -213,7 +210,7 @@ async def test_a_slow_modern_server_is_probed_again_when_it_refuses_initialize()
 
 
 async def test_server_that_refuses_everything_is_asked_three_times() -> None:
-    """2.2.3: once more, not for ever."""
+    """The probe is repeated once."""
     script = {"server/discover": refused(-32601), "initialize": refused(-32022)}
     async with connected(script) as peer:
         with pytest.raises(NoCommonVersion, match="rejects server/discover and initialize"):
@@ -223,7 +220,7 @@ async def test_server_that_refuses_everything_is_asked_three_times() -> None:
 
 
 async def test_initialize_is_repeated_once_with_a_version_the_server_names() -> None:
-    """2.5 step B: -32602 with `data.supported`; a server that changes its mind for ever is given up."""
+    """The error is -32602 with `data.supported`. A server that refuses its own version fails."""
     answers = [
         refused(-32602, {"supported": ["2024-11-05"]}),
         initialized()({"params": {"protocolVersion": "2024-11-05"}}),
@@ -242,7 +239,7 @@ async def test_initialize_is_repeated_once_with_a_version_the_server_names() -> 
 
 @pytest.mark.parametrize("version", legacy.VERSIONS)
 async def test_every_legacy_revision_can_be_agreed_on(version: str) -> None:
-    """2.6: adopted if known; batches are for one revision only."""
+    """A known version is adopted; only one revision allows batches."""
     async with connected({"initialize": initialized(version)}) as peer:
         upstream = await agree(peer, "legacy")
 
@@ -252,7 +249,7 @@ async def test_every_legacy_revision_can_be_agreed_on(version: str) -> None:
 
 @pytest.mark.parametrize("version", [MODERN, "1999-01-01", "", None, 5, ["2025-11-25"]], ids=repr)
 async def test_unknown_version_ends_the_handshake(version: object) -> None:
-    """2.6.2: also a modern one, which initialize cannot agree on."""
+    """This includes a modern version, which `initialize` cannot negotiate."""
     result = {"protocolVersion": version, "capabilities": {}, "serverInfo": {}}
     async with connected({"initialize": {"result": result}}) as peer:
         with pytest.raises(NoCommonVersion):
@@ -267,7 +264,7 @@ async def test_a_handshake_without_an_object_breaks_the_protocol(result: object)
 
 
 async def test_era_hint_skips_the_probe_or_the_handshake() -> None:
-    """2.1: a setting for each server."""
+    """The hint is a setting of the server definition."""
     async with connected({"initialize": initialized()}) as peer:
         await agree(peer, "legacy")
         assert peer.methods[0] == "initialize"
@@ -309,7 +306,7 @@ async def _ignore_end(peer: Peer) -> None:
 
 
 async def test_requests_of_a_modern_server_are_not_answered() -> None:
-    """2.2: we never write a response on its stdin; that it asked is noted."""
+    """mcpd never writes a response to its stdin, but counts the request."""
     noted: list[str] = []
     async with connected({"server/discover": discovered(MODERN)}) as peer:
         with trio.fail_after(30):
@@ -323,7 +320,7 @@ async def test_requests_of_a_modern_server_are_not_answered() -> None:
     assert "roots/list" in noted[0]
 
 
-async def test_changes_are_followed_on_one_subscription_of_our_own() -> None:
+async def test_changes_are_followed_on_a_single_subscription() -> None:
     """Only declared notifications are subscribed to, and those of other subscriptions are ignored."""
     changed: list[str] = []
     capabilities = {"tools": {"listChanged": True}, "prompts": {}, "resources": {"listChanged": True}}
@@ -343,7 +340,7 @@ async def test_changes_are_followed_on_one_subscription_of_our_own() -> None:
                 }
             )
         await peer.say({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
-        with trio.fail_after(30):  # the subscription does not take the only place in the window
+        with trio.fail_after(30):  # the subscription does not count against the limit of one
             await upstream.request("server/discover")
         nursery.cancel_scope.cancel()
 
@@ -352,6 +349,6 @@ async def test_changes_are_followed_on_one_subscription_of_our_own() -> None:
 
 
 def test_the_table_of_versions_is_complete() -> None:
-    """One modern and four legacy revisions, newest first."""
+    """It has one modern and four legacy revisions, newest first."""
     assert modern.VERSIONS == (MODERN,)
     assert legacy.VERSIONS == ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")

@@ -1,4 +1,4 @@
-"""Servers behind a proxy: forwarded, tunnelled, refused; and what a proxy never gets to see."""
+"""Servers behind a proxy: forwarding, tunnels, refusals, and data that a proxy must not see."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BASIC = "Basic bWU6czNjcmV0"
 async def ask(
     url: str, environ: Mapping[str, str], ca_file: str | None = None, times: int = 3
 ) -> LinkLost | None:
-    """List the tools a few times; how that failed, if it did."""
+    """List the tools a few times, and return the error, if any."""
     spec = RemoteSpec(name="far", kind="http", url=url, ca_file=ca_file, headers=HEADERS)
     failed: list[LinkLost] = []
 
@@ -51,7 +51,8 @@ async def ask(
 
 
 async def test_a_plain_request_is_forwarded_with_the_whole_url() -> None:
-    """On one connection; the proxy's password is for the proxy, the server's for the server."""
+    """All requests use one connection. Only the proxy gets its password, and only the server gets the
+    server's."""
     async with fake_http(ModernScript()) as server, fake_proxy({"far.example": server.port}, BASIC) as proxy:
         environ = {"http_proxy": f"http://me:s3cret@127.0.0.1:{proxy.port}"}
         assert await ask("http://far.example/mcp", environ) is None
@@ -66,9 +67,9 @@ async def test_a_plain_request_is_forwarded_with_the_whole_url() -> None:
 async def test_a_tls_connection_is_tunnelled_and_the_proxy_sees_nothing_of_it(
     tmp_path: Path, guarded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CONNECT, by a plain proxy and by one that speaks TLS itself; the certificate is the server's."""
+    """The proxy itself may use TLS. The verified certificate is the server's."""
     authority = Authority(tmp_path)
-    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))  # the proxy's certificate is the system's affair
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))  # used for the proxy's certificate
     async with (
         fake_http(ModernScript(), tls=authority.server("DNS:far.example")) as server,
         fake_proxy(
@@ -86,7 +87,7 @@ async def test_a_tls_connection_is_tunnelled_and_the_proxy_sees_nothing_of_it(
 
 
 async def test_a_certificate_is_checked_through_a_proxy_too(tmp_path: Path) -> None:
-    """A proxy that answers in the server's place is detected."""
+    """A proxy that impersonates the server is detected."""
     authority = Authority(tmp_path)
     async with (
         fake_http(ModernScript(), tls=authority.server("DNS:elsewhere.example")) as server,
@@ -109,7 +110,7 @@ async def test_a_certificate_is_checked_through_a_proxy_too(tmp_path: Path) -> N
 async def test_refusal_of_a_proxy_names_it_and_nothing_ran(
     place: Mapping[str, int], password: str, words: str
 ) -> None:
-    """With what it said; its password is nowhere."""
+    """The error quotes the proxy but does not contain its password."""
     async with fake_proxy(place, password) as proxy:
         environ = {"HTTPS_PROXY": f"http://me:s3cret@127.0.0.1:{proxy.port}"}
         error = await ask("https://far.example/mcp", environ)
@@ -120,7 +121,7 @@ async def test_refusal_of_a_proxy_names_it_and_nothing_ran(
 
 
 async def test_unreachable_proxy_is_named() -> None:
-    """Not the server, which nobody has asked."""
+    """The error does not blame the server."""
     async with fake_proxy({}) as gone:
         port = gone.port
     error = await ask("https://far.example/mcp", {"HTTPS_PROXY": f"http://127.0.0.1:{port}"})
@@ -130,7 +131,7 @@ async def test_unreachable_proxy_is_named() -> None:
 
 
 async def test_proxy_is_not_used_for_excluded_hosts() -> None:
-    """`NO_PROXY`, and this machine itself."""
+    """`NO_PROXY` and loopback addresses are excluded."""
     async with fake_http(ModernScript()) as server, fake_proxy({}) as proxy:
         environ = {"HTTP_PROXY": f"http://127.0.0.1:{proxy.port}", "NO_PROXY": "far.example"}
         assert await ask(server.url, environ) is None
@@ -140,7 +141,7 @@ async def test_proxy_is_not_used_for_excluded_hosts() -> None:
 
 
 async def test_unsupported_proxy_type_is_a_permanent_error() -> None:
-    """SOCKS is not spoken, and to go round it silently would betray who relies on it."""
+    """SOCKS is not supported, and bypassing the proxy silently would expose the user."""
     spec = RemoteSpec(name="far", kind="http", url="https://far.example/")
     with pytest.raises(CannotStart, match="socks5"):
         async with open_http(spec, {"ALL_PROXY": "socks5://127.0.0.1:1080"}):

@@ -1,4 +1,4 @@
-"""One HTTP request to a server: which redirects are followed, and how much of a body is read."""
+"""Single HTTP requests to a server: redirects, refusals, and the limits of a body."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.transports.remote import answer, answer_of_a_list, outcome, talking
 
 
 async def test_a_redirect_within_the_origin_is_followed_with_body_and_remembered() -> None:
-    """`/mcp` → `/mcp/` is everyday life; the detour is made once."""
+    """`/mcp` → `/mcp/` is common; only the first request takes the redirect."""
     well = LegacyScript()
 
     async def detour(request: Request) -> None:
@@ -35,7 +35,7 @@ async def test_a_redirect_within_the_origin_is_followed_with_body_and_remembered
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_redirect_to_another_origin_is_not_followed(status: int) -> None:
-    """A redirect to another origin is an error that names it; nothing is sent there."""
+    """The error names the other origin, and no request is sent there."""
     async with fake_http(LegacyScript()) as other:
 
         async def lure(request: Request) -> None:
@@ -54,7 +54,7 @@ async def test_redirect_to_another_origin_is_not_followed(status: int) -> None:
 
 @pytest.mark.parametrize("location", ["http://[::1/mcp", "http://127.0.0.1:99999/mcp", "//["])
 async def test_redirect_to_an_invalid_url_fails_only_the_request(location: str) -> None:
-    """Python's own readers of URLs raise for these; that is the server's error, none of ours."""
+    """Python's URL parsers raise for these locations; the error is the server's."""
 
     async def lure(request: Request) -> None:
         await request.reply(307, Location=location)
@@ -96,7 +96,7 @@ async def test_retry_after_is_seconds_or_a_date_or_ignored(said: str, seconds: f
 
 
 async def test_redirect_loop_is_an_error() -> None:
-    """Three in a row are enough."""
+    """The limit is three redirects in a row."""
 
     async def loop(request: Request) -> None:
         await request.reply(307, Location=f"/mcp?{len(request.path)}")
@@ -106,7 +106,7 @@ async def test_redirect_loop_is_an_error() -> None:
 
 
 async def test_compressed_response_is_decoded() -> None:
-    """As many proxies send them."""
+    """Many proxies compress responses."""
 
     async def packed(request: Request) -> None:
         await request.reply(200, gzip.compress(request.answer({"ok": True})), Content_Encoding="gzip")
@@ -135,7 +135,7 @@ async def test_decompression_bomb_is_refused(stream: bool) -> None:
 
 
 async def test_unrequested_encoding_is_a_protocol_violation() -> None:
-    """Brotli and zstd are not offered, so that there is one decoder to bound."""
+    """mcpd does not offer Brotli or zstd, so only one decoder needs limits."""
 
     async def odd(request: Request) -> None:
         await request.reply(200, b"....", Content_Encoding="br")

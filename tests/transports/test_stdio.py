@@ -1,4 +1,4 @@
-"""Many exchanges over one channel: window, queue, deadlines, cancellation, ends; without any process."""
+"""Many exchanges over one channel, without a process: window, queue, deadlines, cancellation and end."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_in_flight_limit_queues_requests_and_the_queue_is_bounded() -> Non
         await wait_all_tasks_blocked()
         assert peer.methods == ["m", "m"]
         assert peer.link.in_flight == 5
-        peer.link.cancel(exchanges[4], "not wanted")  # never sent, so nobody is told
+        peer.link.cancel(exchanges[4], "not wanted")  # never sent, so no cancellation is sent
         for count in (2, 3, 4):
             await peer.say({"jsonrpc": "2.0", "id": count - 1, **OK})
             await peer.hear("m", min(count + 1, 4))
@@ -64,7 +64,6 @@ async def test_in_flight_limit_queues_requests_and_the_queue_is_bounded() -> Non
 async def test_progress_extends_the_idle_timeout_up_to_the_total_timeout(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Progress extends the idle timeout, up to a maximum."""
     async with connected() as peer, trio.open_nursery() as nursery:
         silent, patient = (
             AwaitedExchange(idle_timeout=1, total_timeout=10),
@@ -96,7 +95,7 @@ async def test_progress_extends_the_idle_timeout_up_to_the_total_timeout(
 
 
 async def test_progress_does_not_shorten_an_extended_deadline(autojump_clock: trio.testing.MockClock) -> None:
-    """While a person thinks about a server's question, the server may say that it waits."""
+    """The server may report progress while a user answers its question."""
     async with connected() as peer:
         exchange = AwaitedExchange(idle_timeout=1, total_timeout=1000)
         peer.link.submit(exchange, "tools/call", b'{"name":"x"}')
@@ -108,13 +107,13 @@ async def test_progress_does_not_shorten_an_extended_deadline(autojump_clock: tr
         assert not exchange.done.is_set()
         peer.link.extend_deadline(
             exchange, exchange.idle_timeout
-        )  # it is answered, and the server at work again
+        )  # the question is answered, and the server works again
         with pytest.raises(CallTimeout, match="1 s without an answer or progress"), trio.fail_after(30):
             await exchange.wait_response()
 
 
 class Buggy(AwaitedExchange):
-    """A caller whose code is wrong wherever it is called."""
+    """A handler that raises in each callback."""
 
     def answered(self, message: object) -> None:
         raise KeyError("a bug")
@@ -131,7 +130,7 @@ class Buggy(AwaitedExchange):
 async def test_bug_in_one_callback_does_not_end_the_connection(
     how: str, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Whoever asked is told at least that there is no answer."""
+    """The exchange fails at least with an error that there is no answer."""
     async with connected({"m": OK}) as peer:
         buggy, other = Buggy(idle_timeout=5 if how == "timed out" else math.inf), AwaitedExchange()
         peer.link.submit(buggy, "tools/call", b'{"name":"x"}')
@@ -173,7 +172,7 @@ async def test_bug_in_one_callback_does_not_end_the_connection(
     ids=repr,
 )
 async def test_progress_for_unknown_request_is_ignored(params: object) -> None:
-    """A token of another type is another token."""
+    """A token of another type is a different token."""
     async with connected() as peer:
         exchange = AwaitedExchange()
         exchange_told: list[object] = []
@@ -188,7 +187,7 @@ async def test_progress_for_unknown_request_is_ignored(params: object) -> None:
 
 
 async def test_response_without_result_or_error_is_a_protocol_violation() -> None:
-    """Node writes it for `undefined`; its caller hears of it, nobody else."""
+    """Node writes one for `undefined`. Only its exchange fails."""
     async with connected({"m": lambda request: b'{"jsonrpc":"2.0","id":1}\n', "ok": OK}) as peer:
         with pytest.raises(ProtocolViolation, match="without result or error"):
             await send_request(peer.link, "m")
@@ -206,7 +205,7 @@ async def test_an_error_of_any_shape_is_a_refusal() -> None:
 
 
 async def test_lost_connection_fails_all_requests_and_says_which_may_have_run() -> None:
-    """What never left did not run."""
+    """Unsent requests did not run."""
     async with connected(max_in_flight=2) as peer:
         exchanges = [AwaitedExchange(label="tool 'x'") for _ in range(3)]
         for exchange in exchanges:
@@ -227,7 +226,7 @@ async def test_lost_connection_fails_all_requests_and_says_which_may_have_run() 
 
 @contextmanager
 def deaf_server() -> Iterator[tuple[PipeChannel, int]]:
-    """A link to a server that reads nothing, and the descriptor for what it says."""
+    """Yield a link to a server that does not read, and the descriptor for its output."""
     to_us, says = os.pipe()
     nobody, from_us = os.pipe()
     for fd in (to_us, from_us):
@@ -271,7 +270,7 @@ async def test_server_that_does_not_read_fails_only_unsent_requests(
 
 
 async def test_replies_to_a_server_that_does_not_read_are_bounded() -> None:
-    """A hundred thousand requests of its own cost a bounded memory."""
+    """A hundred thousand requests from the server use a bounded amount of memory."""
     with deaf_server() as (link, asks):
 
         class Refusing:
@@ -307,7 +306,7 @@ async def test_a_cancelled_request_is_withdrawn_or_cancelled_at_the_server() -> 
 
 
 async def test_late_replies_and_unparsable_lines_are_counted() -> None:
-    """Late: ids we have given out. Junk: everything else, of another type or from the future."""
+    """A late reply has an id that was used. Any other unknown id counts as junk."""
     async with connected({"m": OK}) as peer:
         await send_request(peer.link, "m")
         for key in ("1", '"1"', "1.0", "99", "null", "-1", "true", "1" * 400, "[1]"):
@@ -319,7 +318,7 @@ async def test_late_replies_and_unparsable_lines_are_counted() -> None:
 
 @pytest.mark.parametrize("spelt", ['"%d"', "%d.0"])
 async def test_response_id_of_another_type_is_matched(spelt: str) -> None:
-    """All of ours are integers; the progress token too. It is noted as what it is."""
+    """All ids and progress tokens of mcpd are integers. The message is recorded unchanged."""
     got: list[bytes] = []
 
     class Call(AwaitedExchange):
@@ -344,13 +343,13 @@ async def test_response_id_of_another_type_is_matched(spelt: str) -> None:
 
 @pytest.mark.parametrize("indent", [2, "\t"])
 async def test_response_over_several_lines_is_joined(indent: Any) -> None:
-    """The standard forbids it, so the lines are counted; but whoever asked gets the answer, on one line."""
+    """The specification forbids it, so the lines are counted, but the answer is delivered on one line."""
     result = {"content": [{}, {"a": [], "b": {"c": "}\n{"}}], "e": 1}
     async with connected({"m": OK}) as peer:
         asked = AwaitedExchange(total_timeout=5)
         peer.link.submit(asked, "tools/call", b"{}")
         key = (await peer.hear("tools/call"))["id"]
-        await peer.say(b"{\nnot this\n")  # something else that looks like a beginning
+        await peer.say(b"{\nnot this\n")  # a line that looks like the start of a message
         message = {"jsonrpc": "2.0", "id": key, "result": result}
         await peer.say(json.dumps(message, indent=indent).encode() + b"\n")
         answer = await asked.wait_response()
@@ -369,7 +368,7 @@ async def test_a_refused_submission_leaves_nothing_behind() -> None:
 
 
 async def test_long_lived_request_has_no_deadline_and_is_not_counted() -> None:
-    """A subscription in a window of one: calls go on, and the end of the link ends it."""
+    """With a window of one, calls continue beside a subscription; the end of the link ends it."""
     async with connected({"m": OK}, max_in_flight=1) as peer:
         standing = AwaitedExchange(long_lived=True)
         peer.link.submit(standing, "subscriptions/listen", b"{}")
@@ -382,7 +381,7 @@ async def test_long_lived_request_has_no_deadline_and_is_not_counted() -> None:
 
 
 async def test_nothing_is_sent_or_kept_after_the_end() -> None:
-    """Who did not hear of it yet may still answer or tell the server something."""
+    """A caller may still answer or notify the server before it sees the end."""
     seen: list[tuple[str, bytes]] = []
     async with connected() as peer:
         peer.link.tap = lambda way, frame: seen.append((way, frame))

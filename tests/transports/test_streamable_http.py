@@ -1,4 +1,4 @@
-"""Streamable HTTP against a scripted server on loopback: what is sent, understood, and survived."""
+"""Streamable HTTP against a scripted server on loopback."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from mcpd.transports.outgoing_request import AwaitedExchange
 from tests.fakes.http import LegacyScript, ModernScript, Request, Script, fake_http
 from tests.transports.remote import BOUND, answer, answer_of_a_list, asked, outcome, talking, until
 
-# ── what is sent ────────────────────────────────────────────────────────────────────────────────
+# ── sent messages ───────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_modern_request_repeats_itself_in_its_headers() -> None:
-    """Every POST names version, method and name; there is no session, GET or DELETE."""
+async def test_modern_request_has_headers_for_version_method_and_name() -> None:
+    """There is no session, GET or DELETE."""
     async with fake_http(ModernScript()) as server:
         async with talking(server.url) as talk:
             await answer(talk.call(a=1))
@@ -59,7 +59,7 @@ async def test_annotated_arguments_become_headers_and_invalid_annotations_hide_t
 
 
 async def test_a_legacy_session_is_named_on_every_request_and_ended() -> None:
-    """`initialize` has neither session nor version; all further requests have both."""
+    """`initialize` has neither a session nor a version header; all other requests have both."""
     async with fake_http(LegacyScript()) as server, talking(server.url) as talk:
         await answer(talk.call())
     opening, *later = server.requests[1:]
@@ -76,7 +76,7 @@ async def test_a_legacy_session_is_named_on_every_request_and_ended() -> None:
 
 
 async def test_headers_of_the_definition_go_with_every_request() -> None:
-    """A static `Authorization` is enough where a server wants one."""
+    """A static `Authorization` header is enough for servers that require one."""
     async with (
         fake_http(LegacyScript()) as server,
         talking(server.url, headers={"Authorization": "Bearer t", "X-Team": "a"}) as talk,
@@ -87,7 +87,7 @@ async def test_headers_of_the_definition_go_with_every_request() -> None:
 
 
 async def test_a_list_and_ten_calls_cost_one_handshake_and_at_most_three_connections() -> None:
-    """The connection is kept warm; nothing is asked twice."""
+    """Connections are reused, and no request is repeated."""
     async with fake_http(LegacyScript()) as server, talking(server.url) as talk:
         await talk.upstream.request("tools/list")
         for number in range(10):
@@ -96,11 +96,11 @@ async def test_a_list_and_ten_calls_cost_one_handshake_and_at_most_three_connect
         assert server.connections <= 3
 
 
-# ── what is understood ────────────────────────────────────────────────────────────────────────────
+# ── received messages ───────────────────────────────────────────────────────────────────────────
 
 
 async def test_body_with_line_breaks_is_joined() -> None:
-    """It may go on to a client whose messages end at a line break."""
+    """The message may be forwarded to a client whose messages end at a line break."""
 
     async def pretty(request: Request) -> None:
         body = {"jsonrpc": "2.0", "id": request.message["id"], "result": {"a": [1, "x\ny"]}}
@@ -115,7 +115,7 @@ async def test_body_with_line_breaks_is_joined() -> None:
 @pytest.mark.parametrize("status", [200, 400, 404, 500])
 @pytest.mark.parametrize("id", ["own", None])
 async def test_an_error_in_the_body_counts_whatever_the_status(status: int, id: str | None) -> None:
-    """The id may be missing: the error belongs to the request of that HTTP exchange."""
+    """Without an id, the error belongs to the request of that HTTP exchange."""
 
     async def refuse(request: Request) -> None:
         own = request.message["id"]
@@ -167,11 +167,11 @@ async def test_unrelated_response_fails_the_call_immediately(
         await answer_of_a_list(talk)
 
 
-# ── requests of the server ──────────────────────────────────────────────────────────────────────
+# ── requests from the server ────────────────────────────────────────────────────────────────────
 
 
 async def test_server_requests_are_answered_by_post() -> None:
-    """Ping gets `{}`; what we do not offer is refused, within the call that waits for it."""
+    """A ping gets `{}`. Unsupported requests are refused before the call times out."""
     answers: list[dict[str, object]] = []
     answered = trio.Event()
 
@@ -197,7 +197,7 @@ async def test_server_requests_are_answered_by_post() -> None:
     assert by_id["7"]["error"]["code"] == -32601  # type: ignore[index]
 
 
-# ── cancelling and deadlines ────────────────────────────────────────────────────────────────────
+# ── cancellation and deadlines ──────────────────────────────────────────────────────────────────
 
 
 async def hang(request: Request) -> None:
@@ -206,7 +206,7 @@ async def hang(request: Request) -> None:
 
 
 async def test_cancelling_a_modern_request_closes_its_stream() -> None:
-    """Closing the response cancels the request."""
+    """Closing the response stream cancels the request."""
     async with fake_http(ModernScript(on={"tools/call": hang})) as server, talking(server.url) as talk:
         exchange = talk.call()
         (request,) = await asked(server, "tools/call")
@@ -231,7 +231,7 @@ async def test_cancelling_a_legacy_request_sends_a_notification() -> None:
 
 
 async def test_missing_response_times_out_that_call_only() -> None:
-    """The channel stays usable after a timeout over HTTP."""
+    """The channel stays usable."""
     async with fake_http(LegacyScript(on={"tools/call": hang})) as server, talking(server.url) as talk:
         exchange = AwaitedExchange(idle_timeout=0.2, total_timeout=5)
         talk.link.submit(exchange, "tools/call", b'{"name":"echo"}')
@@ -241,7 +241,7 @@ async def test_missing_response_times_out_that_call_only() -> None:
 
 
 async def test_a_connection_that_the_server_has_closed_is_not_used_again() -> None:
-    """It was idle for longer than the server likes: nothing is lost, and nobody notices."""
+    """The server closed the idle connection; no call is lost."""
 
     async def answer_and_close(request: Request) -> None:
         await request.result({"content": []})
@@ -255,11 +255,11 @@ async def test_a_connection_that_the_server_has_closed_is_not_used_again() -> No
         await answer_of_a_list(talk)
 
 
-# ── what breaks ─────────────────────────────────────────────────────────────────────────────────
+# ── failures ────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_connection_reset_fails_only_its_call() -> None:
-    """It may break before or within the headers, within the body or within an event."""
+    """The reset may come before or within the headers, within the body or within an event."""
     for cut in (b"", b"HTTP/1.1 200 OK\r\nConte", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", None):
 
         async def reset(request: Request, cut: bytes | None = cut) -> None:
@@ -280,13 +280,13 @@ async def test_connection_reset_fails_only_its_call() -> None:
 
 
 async def test_unreachable_server_ends_the_channel_and_nothing_ran() -> None:
-    """The next attempt is the supervisor's; the caller may try again, for nothing was sent."""
+    """The supervisor reconnects. The caller may retry, because the request was not sent."""
     async with fake_http(LegacyScript()) as server, talking(server.url) as talk:
         assert server.nursery is not None
         server.nursery.cancel_scope.cancel()
         await trio.sleep(0.05)
         errors = [await outcome(talk.call())]
-        if not talk.ended:  # the first may have met the connection that was being closed
+        if not talk.ended:  # the first request may have used the closing connection
             errors.append(await outcome(talk.call()))
         assert isinstance(errors[-1], LinkLost)
         assert not errors[-1].may_have_run
@@ -296,7 +296,7 @@ async def test_unreachable_server_ends_the_channel_and_nothing_ran() -> None:
 
 
 async def test_dropped_session_ends_the_channel_once() -> None:
-    """64 concurrent 404s end the channel once; those calls certainly did not run."""
+    """64 concurrent 404 responses end the channel once, and none of those calls ran."""
     script = LegacyScript()
     async with fake_http(script) as server, talking(server.url) as talk:
         await answer(talk.call())
@@ -308,12 +308,12 @@ async def test_dropped_session_ends_the_channel_once() -> None:
         assert "dropped our session" in (await until(talk)).message
         assert len(talk.ended) == 1
         assert len(server.of("initialize")) == 1
-    assert server.of("DELETE") == []  # there is nothing to end
+    assert server.of("DELETE") == []  # there is no session to end
 
 
 @pytest.mark.parametrize(("status", "ends"), [(401, True), (403, False)])
 async def test_unauthorized_call_reports_a_required_login(status: int, ends: bool) -> None:
-    """401 is about us, and ends the connection; 403 is about this call."""
+    """401 applies to all requests and ends the connection; 403 applies to this call."""
 
     async def refuse(request: Request) -> None:
         await request.reply(status, b'{"error":"invalid_token"}', WWW_Authenticate='Bearer realm="x"')
@@ -329,7 +329,7 @@ async def test_unauthorized_call_reports_a_required_login(status: int, ends: boo
 
 
 async def test_retry_after_of_a_busy_server_is_reported() -> None:
-    """429 and 503 fail the call, with the time to wait; the connection is well."""
+    """429 and 503 fail the call with the time to wait; the connection stays open."""
 
     async def busy(request: Request) -> None:
         await request.reply(503, b"later", "text/plain", Retry_After="7")
@@ -341,7 +341,7 @@ async def test_retry_after_of_a_busy_server_is_reported() -> None:
         await answer_of_a_list(talk)
 
 
-# ── the long run ──────────────────────────────────────────────────────────────────────────────────
+# ── reuse and resources ─────────────────────────────────────────────────────────────────────────
 
 
 def test_sockets_use_tcp_keepalive() -> None:
@@ -359,7 +359,7 @@ def test_sockets_use_tcp_keepalive() -> None:
 
 
 async def test_pool_survives_cancellation_of_half_of_many_calls() -> None:
-    """128 requests are cancelled at random moments; afterwards a call is as fast as before."""
+    """128 requests are cancelled at random times; later calls are as fast as before."""
     chance = random.Random(5)
 
     async def slow(request: Request) -> None:
@@ -389,7 +389,7 @@ async def test_pool_survives_cancellation_of_half_of_many_calls() -> None:
 
 @pytest.mark.parametrize("script", [ModernScript(), LegacyScript()])
 async def test_queued_request_reuses_the_previous_connection(script: Script) -> None:
-    """The next request is sent from within the answer to the last, on the connection that brought it."""
+    """The next request is sent while the last response is handled, on the same connection."""
     async with fake_http(script) as server, talking(server.url, max_in_flight=1) as talk:
         await answer(talk.call())
         before = server.connections
@@ -399,7 +399,7 @@ async def test_queued_request_reuses_the_previous_connection(script: Script) -> 
 
 
 async def test_nothing_of_a_request_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """The libraries below log whole URLs and headers, where keys are."""
+    """HTTP libraries log whole URLs and headers, which can contain keys."""
     caplog.set_level(logging.DEBUG)
     async with (
         fake_http(LegacyScript()) as server,

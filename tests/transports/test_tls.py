@@ -1,4 +1,4 @@
-"""Certificates are checked, the reason is told, and a private authority can be trusted."""
+"""TLS: certificate checks, error messages, and private certificate authorities."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BOUND = 30
 
 
 class Authority:
-    """A certificate authority of our own, in a directory."""
+    """A private certificate authority in a directory."""
 
     def __init__(self, home: Path) -> None:
         if shutil.which("openssl") is None:
@@ -32,12 +32,12 @@ class Authority:
         self.home = home
         self.file = home / "ca.pem"
         self._key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-        usage = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")  # Python 3.13 and later insist on it
+        usage = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")  # required by Python 3.13 and later
         outputs = ("-keyout", "ca.key", "-out", "ca.pem")
         self._openssl("req", "-x509", *self._key, *outputs, "-subj", "/CN=own", *usage)
 
     def server(self, names: str, days: int = 2) -> ssl.SSLContext:
-        """What a server needs that has a certificate for `names`, good for so many days."""
+        """Return the TLS context of a server with a certificate for `names` that is valid for `days`."""
         (self.home / "names").write_text(f"subjectAltName={names}\nauthorityKeyIdentifier=keyid")
         self._openssl("req", *self._key, "-keyout", "it.key", "-out", "it.csr", "-subj", "/CN=it")
         signed_by = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial")
@@ -52,7 +52,7 @@ class Authority:
 
 
 async def refusal(url: str, ca_file: str | None) -> LinkLost:
-    """How the first request to that server fails."""
+    """Return the error of the first request to that server."""
     async with open_http(RemoteSpec(name="it", kind="http", url=url, ca_file=ca_file), {}) as link:
         exchange = AwaitedExchange()
         link.submit(exchange, "x")
@@ -63,7 +63,7 @@ async def refusal(url: str, ca_file: str | None) -> LinkLost:
 
 
 async def test_private_ca_is_trusted_when_configured(tmp_path: Path) -> None:
-    """`caFile` in the definition."""
+    """The definition has `caFile`."""
     authority = Authority(tmp_path)
     async with (
         fake_http(ModernScript(), tls=authority.server("IP:127.0.0.1")) as server,
@@ -83,7 +83,7 @@ async def test_private_ca_is_trusted_when_configured(tmp_path: Path) -> None:
 async def test_invalid_certificate_is_refused_with_the_reason(
     tmp_path: Path, names: str, days: int, trusted: bool, words: str
 ) -> None:
-    """Nothing was sent; there is no way to look away."""
+    """No request is sent, and checks cannot be disabled."""
     authority = Authority(tmp_path)
     async with fake_http(ModernScript(), tls=authority.server(names, days)) as server:
         error = await refusal(server.url, str(authority.file) if trusted else None)
@@ -94,7 +94,7 @@ async def test_invalid_certificate_is_refused_with_the_reason(
 
 
 async def test_server_without_tls_is_explained() -> None:
-    """`https://` before the port of a development server: OpenSSL speaks of a wrong version number."""
+    """For `https://` with a plain HTTP port, OpenSSL reports a wrong version number."""
 
     async def complain(stream: trio.SocketStream) -> None:
         await stream.receive_some()
@@ -111,7 +111,6 @@ async def test_server_without_tls_is_explained() -> None:
 
 
 async def test_unusable_ca_file_is_a_permanent_error(tmp_path: Path) -> None:
-    """It would fail the same way again."""
     (tmp_path / "ca.pem").write_text("no certificate")
     for name in ("ca.pem", "missing.pem"):
         spec = RemoteSpec(name="it", kind="http", url="https://h/", ca_file=str(tmp_path / name))
@@ -135,12 +134,12 @@ async def test_unusable_ca_file_is_a_permanent_error(tmp_path: Path) -> None:
     ],
 )
 def test_proxies_come_from_the_environment(url: str, environ: dict[str, str], proxy: str | None) -> None:
-    """In either spelling; never for this machine itself."""
+    """Both spellings are read; loopback addresses have no proxy."""
     assert proxy_for(url, environ) == proxy
 
 
 def test_ssl_contexts_are_shared_until_a_ca_file_changes(tmp_path: Path) -> None:
-    """Reading all authorities takes 24 ms; a renewed one must count without a restart of the daemon."""
+    """Reading all authorities takes 24 ms. A renewed file applies without a restart of the daemon."""
     own, other = Authority(tmp_path), tmp_path / "other.pem"
     shutil.copy(own.file, other)
     first = ssl_context(str(own.file))

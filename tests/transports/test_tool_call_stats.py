@@ -1,4 +1,4 @@
-"""What is counted of a server's calls, and under which name."""
+"""Tool call statistics, by tool name and outcome."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def named(tool: str) -> bytes:
 
 @given(st.text(min_size=1, max_size=50), st.booleans(), st.booleans())
 def test_tool_name_is_found_in_any_json_spelling(name: str, ascii_only: bool, last: bool) -> None:
-    """First or last member, escaped or not: one tool, one count."""
+    """The name may be the first or last member, and escaped."""
     if any("\ud800" <= c <= "\udfff" for c in name):
         return
     named = {"name": name}
@@ -37,7 +37,7 @@ def test_tool_name_is_found_in_any_json_spelling(name: str, ascii_only: bool, la
 
 @pytest.mark.parametrize("params", [b"", b"{}", b"[]", b'{"name":5}', b'{"name":""}', b'{"name":"a', b"\xff"])
 def test_call_without_a_usable_name_is_counted(params: bytes) -> None:
-    """The server will refuse it; it was a call."""
+    """The server will refuse it, but it counts as a call."""
     tally = CallStats()
     tally.for_params(params).add_response(0.1, OK, b"{}")
     assert tally.total().calls == 1
@@ -56,7 +56,7 @@ def test_call_without_a_usable_name_is_counted(params: bytes) -> None:
     ],
 )
 def test_result_with_is_error_counts_as_an_error(result: bytes, failed: bool) -> None:
-    """Its own member, not one of something inside, and not words that look like it."""
+    """Only the member of the result itself counts, not nested members or text."""
     line = b'{"jsonrpc":"2.0","id":1,"result":%b}' % result
     count = ToolCallStats()
     count.add_response(0.1, wire.parse(line), line)
@@ -64,7 +64,7 @@ def test_result_with_is_error_counts_as_an_error(result: bytes, failed: bool) ->
 
 
 def test_each_call_is_counted_by_its_outcome() -> None:
-    """Answered, refused, lost, cancelled; times are those of answers."""
+    """Outcomes are answered, refused, lost and cancelled. Only answers have a duration."""
     tally = CallStats()
     one, other = tally.for_params(named("a")), tally.for_params(named("b"))
     one.add_response(0.5, OK, b"{}")
@@ -78,7 +78,7 @@ def test_each_call_is_counted_by_its_outcome() -> None:
 
 
 def test_invented_tool_names_are_bounded() -> None:
-    """Beyond five hundred they are counted together; the known ones go on."""
+    """After five hundred names, new ones share one counter; known ones keep theirs."""
     tally = CallStats()
     for number in range(3 * MAX_TOOLS):
         tally.for_params(named(f"tool-{number}")).lost += 1

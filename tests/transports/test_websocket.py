@@ -1,4 +1,4 @@
-"""A server over WebSocket: exchanges, liveness, closing, and no descriptor left behind."""
+"""WebSocket transport: exchanges, liveness, closing, and descriptors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def a_spec(port: int, **more: Any) -> RemoteSpec:
 
 
 async def answer(connection: WebSocketConnection, request: Json) -> None:
-    """A small server: `echo` gives its params back, `mute` nothing."""
+    """Answer like a small server: `echo` returns its params, `mute` does not answer."""
     if request.get("method") == "echo":
         reply = {"jsonrpc": "2.0", "id": request["id"], "result": request.get("params", {})}
         await connection.send_message(json.dumps(reply))
@@ -46,14 +46,14 @@ async def echoing(request: WebSocketRequest) -> None:
 
 
 async def deaf(max_bytes: int | None = None) -> bytes:
-    """In place of `receive_some`: a peer that takes nothing."""
+    """Replace `receive_some` by a peer that does not read."""
     await trio.sleep_forever()
     return b""
 
 
 @asynccontextmanager
 async def serving(handler: Handler, **options: Any) -> AsyncIterator[int]:
-    """A WebSocket server on a free port, which does not mind when a client leaves."""
+    """Run a WebSocket server on a free port that tolerates clients that disconnect."""
 
     async def patient(request: WebSocketRequest) -> None:
         with suppress(ConnectionClosed, trio.BrokenResourceError):
@@ -67,7 +67,7 @@ async def serving(handler: Handler, **options: Any) -> AsyncIterator[int]:
 
 @asynccontextmanager
 async def connected(spec: RemoteSpec) -> AsyncIterator[WebSocketChannel]:
-    """A running channel; how it ends is not this test's business."""
+    """Yield a running channel; the reason for its end is ignored."""
     async with trio.open_nursery() as nursery:
         async with open_websocket(spec) as channel:
 
@@ -90,7 +90,7 @@ async def asked(channel: WebSocketChannel, method: str, params: Json | None = No
 
 
 async def test_a_request_is_answered() -> None:
-    """And the handshake asks for the subprotocol, on the whole path, with the definition's headers."""
+    """The handshake has the subprotocol, the full path and the definition's headers."""
     seen: list[WebSocketRequest] = []
 
     async def handler(request: WebSocketRequest) -> None:
@@ -107,7 +107,7 @@ async def test_a_request_is_answered() -> None:
 
 
 async def test_many_requests_share_the_connection_and_each_gets_its_own_answer() -> None:
-    """Answered in the order the server likes."""
+    """Answers may arrive in any order."""
 
     async def backwards(request: WebSocketRequest) -> None:
         connection = await request.accept(subprotocol="mcp")
@@ -128,7 +128,7 @@ async def test_many_requests_share_the_connection_and_each_gets_its_own_answer()
 
 
 async def test_websocket_works_with_both_eras() -> None:
-    """The same probe as on a pipe, and the handshake where the probe is refused."""
+    """The probe is the same as over a pipe, and the handshake follows a refused probe."""
 
     async def modern(request: WebSocketRequest) -> None:
         connection = await request.accept(subprotocol="mcp")
@@ -159,7 +159,7 @@ async def test_websocket_works_with_both_eras() -> None:
 
 
 async def test_a_deadline_cancels_the_request_by_notification() -> None:
-    """As on a pipe: the connection carries others."""
+    """As over a pipe, other requests share the connection."""
     told: list[Json] = []
 
     async def handler(request: WebSocketRequest) -> None:
@@ -178,7 +178,7 @@ async def test_a_deadline_cancels_the_request_by_notification() -> None:
 
 
 async def test_messages_above_32_mebibytes_end_the_connection() -> None:
-    """The library's own limit is 1 MiB; ours is the definition's, also for what comes in fragments."""
+    """The library's limit is 1 MiB; the definition's limit applies instead, also to fragmented messages."""
     big = "x" * (32 * MEBIBYTE - 200)
     async with serving(echoing, max_message_size=64 * MEBIBYTE) as port:
         async with connected(a_spec(port)) as channel:
@@ -193,7 +193,8 @@ async def test_messages_above_32_mebibytes_end_the_connection() -> None:
 
 
 async def test_fragmented_message_has_a_time_limit() -> None:
-    """32 MiB in a thousand pieces pass; pieces with nothing in them, which no limit counts, end the link."""
+    """32 MiB in a thousand fragments are accepted. Endless empty fragments, which no size limit covers, end
+    the link."""
 
     async def in_pieces(request: WebSocketRequest) -> None:
         connection = await request.accept(subprotocol="mcp")
@@ -231,7 +232,7 @@ async def test_fragmented_message_has_a_time_limit() -> None:
     ],
 )
 async def test_close_code_and_reason_are_reported(code: int, reason: str | None, words: str) -> None:
-    """With its code and its words, made harmless; whether the call may have run is said too."""
+    """The reason is sanitized, and the error states whether the call may have run."""
 
     async def handler(request: WebSocketRequest) -> None:
         connection = await request.accept(subprotocol="mcp")
@@ -249,7 +250,7 @@ async def test_close_code_and_reason_are_reported(code: int, reason: str | None,
 
 
 async def test_connection_broken_without_close_frame_is_lost() -> None:
-    """The server's process died: no closing handshake."""
+    """The server process died without a closing handshake."""
 
     async def handler(request: WebSocketRequest) -> None:
         connection = await request.accept(subprotocol="mcp")
@@ -262,7 +263,7 @@ async def test_connection_broken_without_close_frame_is_lost() -> None:
 
 
 async def test_ping_during_the_closing_handshake_is_not_an_error() -> None:
-    """The library's reader breaks on it: nothing may be answered any more."""
+    """The library's reader fails on such a ping because no pong may be sent any more."""
 
     async def handler(request: WebSocketRequest) -> None:
         connection = await request.accept(subprotocol="mcp")
@@ -286,7 +287,7 @@ async def test_ping_during_the_closing_handshake_is_not_an_error() -> None:
 async def test_peer_that_does_not_answer_pings_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A half-open connection: nothing comes, nothing breaks."""
+    """A half-open connection has neither data nor an error."""
     monkeypatch.setattr(support, "PING_INTERVAL", 0.05)
     monkeypatch.setattr(support, "PONG_TIMEOUT", 0.1)
 
@@ -297,7 +298,7 @@ async def test_peer_that_does_not_answer_pings_is_lost(
 
     async def lively(request: WebSocketRequest) -> None:
         await request.accept(subprotocol="mcp")
-        await trio.sleep_forever()  # pings are answered all the same
+        await trio.sleep_forever()  # pings are still answered
 
     async with serving(handler) as port, connected(a_spec(port)) as channel:
         with pytest.raises(LinkLost, match=r"did not respond to a ping within 0\.1 s"):
@@ -311,7 +312,7 @@ async def test_peer_that_does_not_answer_pings_is_lost(
 
 
 async def test_peer_that_does_not_read_is_lost() -> None:
-    """Within the write timeout, counted anew with every portion that does leave."""
+    """The write timeout restarts with every portion that is sent."""
 
     async def handler(request: WebSocketRequest) -> None:
         connection = await request.accept(subprotocol="mcp")
@@ -337,7 +338,7 @@ async def test_peer_that_does_not_read_is_lost() -> None:
 async def test_a_server_that_refuses_the_handshake_is_classified(
     status: int, kind: type[McpdError], words: str
 ) -> None:
-    """Logging in helps with one, nothing with another; the body is quoted."""
+    """The status determines whether a login helps; the error quotes the body."""
 
     async def handler(request: WebSocketRequest) -> None:
         await request.reject(status, extra_headers=[(b"WWW-Authenticate", b"Bearer x")], body=b"nothing here")
@@ -362,7 +363,7 @@ async def test_a_server_that_refuses_the_handshake_is_classified(
 async def test_other_servers_than_websocket_are_reported(
     greeting: bytes, kind: type[McpdError], words: str
 ) -> None:
-    """Never a hang, and never more of it than a greeting's length."""
+    """The error quotes a bounded part of the greeting, without waiting for more."""
 
     async def handler(stream: trio.SocketStream) -> None:
         await stream.receive_some()
@@ -380,7 +381,6 @@ async def test_other_servers_than_websocket_are_reported(
 
 
 async def test_closed_port_is_unreachable() -> None:
-    """In words a person understands."""
     with pytest.raises(LinkLost, match="ws: it cannot be reached: Connection refused") as caught:
         async with open_websocket(a_spec(1)):
             pass
@@ -389,7 +389,8 @@ async def test_closed_port_is_unreachable() -> None:
 
 @pytest.mark.slow
 async def test_thousand_connections_leak_no_descriptor() -> None:
-    """Closed by us, closed by the server, too long a message, refused: without the garbage collector."""
+    """Either side closes, a message is too long, or the handshake is refused. The garbage collector is not
+    needed."""
     turns = 0
 
     async def handler(request: WebSocketRequest) -> None:

@@ -216,9 +216,9 @@ STATUSES = (
 
 BLANK_LINE_BEHIND = re.compile(rb"\n\r?\n[\r\n]+$")
 REFUSED_BY_US = re.compile(
-    rb"Content-Length:.*Content-Length:|Content-Length: *5[^\r\n]*,"  # twice, be it the same
+    rb"Content-Length:.*Content-Length:|Content-Length: *5[^\r\n]*,"  # duplicate, even with the same value
     rb"|\n[ \t]"  # a folded header: RFC 9112 has deprecated them
-    rb"|;[^\n]*?([\x00 :;]|\r(?!\n))|;\r\n"  # no chunk's extension
+    rb"|;[^\n]*?([\x00 :;]|\r(?!\n))|;\r\n"  # not a valid chunk extension
     rb"|\n0+\r\n(.*[^\r])?\n",  # trailers that end in a bare LF
     re.DOTALL,
 )

@@ -73,7 +73,7 @@ def test_merge_meta_keeps_other_bytes(params: str, with_meta: bool, ours: bytes)
     if with_meta:
         params = f"{{{theirs}" + ("," if params != "{}" else "") + params[1:]
     before = wire.members(params.encode())
-    assume(with_meta or "_meta" not in before)  # one that is no object is another test's
+    assume(with_meta or "_meta" not in before)  # params that are not an object have their own test
     after = wire.members(merge_meta(params.encode(), ours))
     given, meta = before.pop("_meta", b"{}"), after.pop("_meta", b"{}")
 
@@ -228,7 +228,7 @@ def test_frames_contain_params_and_ids_unchanged() -> None:
     }
     for n in range(300):
         wire.request(b"1", f"fancy/{n}", b"")
-    assert len(wire._METHODS) <= 100  # a client's fancy does not grow the daemon
+    assert len(wire._METHODS) <= 100  # unknown methods must not use memory permanently
 
 
 def test_depth_of_few_brackets_is_only_an_upper_bound() -> None:
