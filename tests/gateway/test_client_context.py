@@ -75,3 +75,10 @@ def test_request_may_have_meta_unless_known_otherwise() -> None:
     request = ClientRequest(b"1", "ping", b"", None, ClientContext(LEGACY))  # type: ignore[arg-type]
     assert not request.has_no_meta
     assert bytes(request.raw_key) == b"1"
+
+
+def test_contexts_and_requests_are_compared_by_identity() -> None:
+    one, two = ClientContext(LEGACY), ClientContext(LEGACY)
+    assert one != two
+    first, second = (ClientRequest(b"1", "ping", b"", None, one) for _ in range(2))  # type: ignore[arg-type]
+    assert first != second
