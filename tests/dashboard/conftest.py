@@ -1,4 +1,4 @@
-"""The daemon is real, as in the outermost ring; the browser, too."""
+"""The dashboard tests use the real daemon and a real browser."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ __all__ = ["start"]
 
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
-    """One for all tests here: starting it takes longest."""
+    """Start one browser for all tests here, because starting it takes long."""
     yield from launched()

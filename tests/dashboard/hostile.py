@@ -1,6 +1,6 @@
-"""An MCP server whose every word is an attack on whoever shows it: 200 payloads, in every place there is.
+"""An MCP server whose every text is an attack on the program that shows it: 200 payloads in all fields.
 
-python -I -S hostile.py        standard library only; what runs in a browser sets `window.pwned`
+python -I -S hostile.py        standard library only; a payload that runs in a browser sets `window.pwned`
 """
 
 from __future__ import annotations

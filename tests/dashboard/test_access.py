@@ -1,4 +1,4 @@
-"""The page for everybody: by keyboard alone, in light and dark, on a phone, read aloud."""
+"""Accessibility of the page: keyboard use, light and dark colors, phones and screen readers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def measure(page: Page, what: str) -> Any:
 
 @pytest.fixture
 def daemon(start: Start) -> Daemon:
-    """A server in each state that has a look of its own."""
+    """Run one server in each state that has its own style."""
     off, lazy = fake(disabled=True), fake(lazy=True)
     running = start(
         {"rich": RICH, "dead": DEAD, "off": off, "lazy": lazy, "wait": fake("--never-init")}, *PORT
@@ -41,7 +41,7 @@ def daemon(start: Start) -> Daemon:
 
 
 def open_a_form(opened: Window) -> None:
-    """With everything in it: complaints, an answer, a schema."""
+    """Open a form with validation errors, a result and a schema."""
     page = opened.page
     page.click("summary:has(bdi:text-is('order'))")
     form = page.locator("details[data-tool=order]")
@@ -55,9 +55,9 @@ def open_a_form(opened: Window) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_everything_can_be_told_from_its_ground(chromium: Browser, daemon: Daemon, scheme: str) -> None:
-    """WCAG AA: 4.5 for text (1.4.3), 3 for what says where a control is (1.4.11)."""
-    # Without transitions: a color on its way to another is not one that anybody reads.
+def test_every_element_has_enough_contrast(chromium: Browser, daemon: Daemon, scheme: str) -> None:
+    """WCAG AA: a contrast of 4.5 for text (1.4.3), and of 3 for the outlines of controls (1.4.11)."""
+    # Without transitions, because colors change during them.
     with window(chromium, daemon, color_scheme=scheme, reduced_motion="reduce") as opened:
         page = opened.page
         page.wait_for_selector("#servers li[data-state=pending]")
@@ -77,9 +77,7 @@ def test_everything_can_be_told_from_its_ground(chromium: Browser, daemon: Daemo
         assert measure(page, "contrasts()")[1] == []
 
 
-def test_the_keyboard_alone_reaches_everything_and_one_sees_where_it_is(
-    chromium: Browser, daemon: Daemon
-) -> None:
+def test_keyboard_reaches_everything_with_a_visible_focus(chromium: Browser, daemon: Daemon) -> None:
     with window(chromium, daemon) as opened:
         page = opened.page
         page.wait_for_selector("details[data-tool]")
@@ -106,7 +104,7 @@ def test_the_keyboard_alone_reaches_everything_and_one_sees_where_it_is(
         assert wanted <= set(reached)
         assert any(name.startswith("order") for name in reached)
 
-        # The list is skipped; the arrows go through the servers and the tabs.
+        # Tab skips the list; the arrow keys move through the servers and the tabs.
         page.focus("#skip")
         page.keyboard.press("Enter")
         expect(page.locator("#detail")).to_be_focused()
@@ -127,7 +125,7 @@ def test_the_keyboard_alone_reaches_everything_and_one_sees_where_it_is(
             expect(page.locator(f"#tab-{tab}")).to_be_focused()
             expect(page.locator("[role=tab][aria-selected=true]")).to_have_attribute("id", f"tab-{tab}")
 
-        # A call, from the list of tools to its answer.
+        # A call, from the list of tools to its result.
         page.locator("summary:has(bdi:text-is('fails'))").focus()
         page.keyboard.press("Enter")
         page.wait_for_selector("details[data-tool=fails] form")
@@ -136,7 +134,7 @@ def test_the_keyboard_alone_reaches_everything_and_one_sees_where_it_is(
         page.keyboard.press("Enter")
         page.wait_for_selector("details[data-tool=fails] .result:has-text('reported an error')")
 
-        # Help: it closes by Escape, and the focus is where it was.
+        # Escape closes the help, and the focus returns to where it was.
         page.focus("#keys")
         page.keyboard.press("?")
         page.wait_for_selector("dialog[open]")
@@ -145,8 +143,8 @@ def test_the_keyboard_alone_reaches_everything_and_one_sees_where_it_is(
         expect(page.locator("#keys")).to_be_focused()
 
 
-def test_single_keys_can_be_switched_off_and_stay_off(chromium: Browser, daemon: Daemon) -> None:
-    """Who speaks to the machine would do something by every word (WCAG 2.1.4)."""
+def test_single_key_shortcuts_can_be_switched_off_permanently(chromium: Browser, daemon: Daemon) -> None:
+    """Speech input would otherwise trigger actions with every word (WCAG 2.1.4)."""
     with window(chromium, daemon) as opened:
         page = opened.page
         page.wait_for_selector("details[data-tool]")
@@ -168,8 +166,8 @@ def test_single_keys_can_be_switched_off_and_stay_off(chromium: Browser, daemon:
         assert [status["status"] for status in (daemon.status("rich"),)] == ["connected"]
 
 
-def test_it_fits_a_phone_with_one_thing_at_a_time(chromium: Browser, daemon: Daemon) -> None:
-    """Nothing is cut off, what is tapped is large enough, and the phone's own way back leads to the list."""
+def test_page_fits_a_phone_and_shows_one_view_at_a_time(chromium: Browser, daemon: Daemon) -> None:
+    """Nothing is cut off, touch targets are large enough, and the back button of the phone leads to the list."""
     with window(chromium, daemon, width=390, is_mobile=True, has_touch=True) as opened:
         page = opened.page
         page.wait_for_selector("#servers li[data-state=pending]")
@@ -197,7 +195,7 @@ def test_it_fits_a_phone_with_one_thing_at_a_time(chromium: Browser, daemon: Dae
         opened.assert_nothing_else_happened()
 
 
-def test_what_moves_does_not_for_who_does_not_want_it(chromium: Browser, daemon: Daemon) -> None:
+def test_reduced_motion_setting_disables_animations(chromium: Browser, daemon: Daemon) -> None:
     with window(chromium, daemon, reduced_motion="reduce") as opened:
         page = opened.page
         page.wait_for_selector("#servers li")

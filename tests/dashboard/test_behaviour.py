@@ -1,4 +1,4 @@
-"""The page while things change under it: addresses, lines that break, servers that go, two windows."""
+"""The page while things change: addresses, lost connections, removed servers, two windows."""
 
 from __future__ import annotations
 
@@ -35,9 +35,7 @@ def happened(daemon: Daemon, server: str) -> list[str]:
         return [entry["what"] for entry in client.request("mcpd/history", server=server)["entries"]]
 
 
-def test_the_address_says_what_is_looked_at_and_the_way_back_leads_back(
-    chromium: Browser, start: Start
-) -> None:
+def test_address_names_the_current_view_and_back_returns(chromium: Browser, start: Start) -> None:
     daemon = start({"one": fake(), "two.x": fake(), "rich": RICH}, *PORT)
     daemon.wait_connected("one", "two.x", "rich")
     with window(chromium, daemon) as opened:
@@ -60,8 +58,8 @@ def test_the_address_says_what_is_looked_at_and_the_way_back_leads_back(
         opened.assert_nothing_else_happened()
 
 
-def test_what_is_typed_in_stays_when_another_server_is_looked_at(chromium: Browser, start: Start) -> None:
-    """And a tool that is open at one server is not, for its name, opened at another."""
+def test_form_values_stay_when_another_server_is_selected(chromium: Browser, start: Start) -> None:
+    """A tool that is open for one server is not opened for another with a tool of the same name."""
     daemon = start({"rich": RICH, "other": RICH}, *PORT)
     daemon.wait_connected("rich", "other")
     with window(chromium, daemon) as opened:
@@ -78,10 +76,8 @@ def test_what_is_typed_in_stays_when_another_server_is_looked_at(chromium: Brows
         expect(page.get_by_label("what required")).to_have_value("half a letter")
 
 
-def test_a_list_that_changes_while_another_tab_is_looked_at_is_there_afterwards(
-    chromium: Browser, start: Start
-) -> None:
-    """And the form that was filled in is the same one."""
+def test_list_that_changed_behind_another_tab_is_up_to_date(chromium: Browser, start: Start) -> None:
+    """The form keeps the values that were filled in."""
     daemon = start({"one": fake()}, *PORT)
     daemon.wait_connected("one")
     with window(chromium, daemon) as opened:
@@ -100,8 +96,8 @@ def test_a_list_that_changes_while_another_tab_is_looked_at_is_there_afterwards(
         expect(form.locator("textarea")).to_have_value('{"message": "as it was"}')
 
 
-def test_the_servers_are_there_before_the_first_event_is(chromium: Browser, start: Start) -> None:
-    """Events come on their own time: a page that waited for them showed nothing when they were late."""
+def test_servers_are_shown_before_the_first_event(chromium: Browser, start: Start) -> None:
+    """Events can be late; the page must not wait for them to show the servers."""
     daemon = start({"one": fake()}, *PORT)
     daemon.wait_connected("one")
 
@@ -117,10 +113,8 @@ def test_the_servers_are_there_before_the_first_event_is(chromium: Browser, star
         opened.page.wait_for_selector("details[data-tool]")
 
 
-def test_a_line_that_breaks_is_opened_again_and_a_call_on_it_is_not_sent_twice(
-    chromium: Browser, start: Start
-) -> None:
-    """The form stays as it is, and says that nobody knows whether the call was done."""
+def test_lost_connection_is_reopened_and_its_call_is_not_repeated(chromium: Browser, start: Start) -> None:
+    """The form keeps its values and says that the call may have run."""
     daemon = start({"rich": RICH}, *PORT)
     daemon.wait_connected("rich")
     routes: list[WebSocketRoute] = []
@@ -149,8 +143,8 @@ def test_a_line_that_breaks_is_opened_again_and_a_call_on_it_is_not_sent_twice(
         expect(counts, "the slow one, once, and this one").to_have_text(re.compile("of 2$"))
 
 
-def test_a_log_stays_where_somebody_reads_it_whatever_comes(chromium: Browser, start: Start) -> None:
-    """A flood would carry it away in a second; the newer lines are a click away."""
+def test_log_keeps_its_scroll_position_when_lines_arrive(chromium: Browser, start: Start) -> None:
+    """New lines do not scroll the log while a user reads it; one click shows them."""
     daemon = start({"one": fake()}, *PORT)
     daemon.wait_connected("one")
     with window(chromium, daemon) as opened, daemon.client() as client:
@@ -173,9 +167,7 @@ def test_a_log_stays_where_somebody_reads_it_whatever_comes(chromium: Browser, s
         page.wait_for_selector("#log >> text=latest 0")
 
 
-def test_a_page_that_is_told_no_more_because_too_much_happened_asks_anew(
-    chromium: Browser, start: Start
-) -> None:
+def test_page_resubscribes_after_a_stream_overflowed(chromium: Browser, start: Start) -> None:
     daemon = start({"one": fake()}, *PORT)
     daemon.wait_connected("one")
     asked: list[tuple[WebSocketRoute, int]] = []
@@ -208,7 +200,7 @@ def test_a_page_that_is_told_no_more_because_too_much_happened_asks_anew(
         page.wait_for_selector("#servers li[data-state=disabled]")
 
 
-def test_when_mcpd_is_gone_the_page_says_so_and_how_old_it_is(chromium: Browser, start: Start) -> None:
+def test_page_reports_a_stopped_daemon_and_the_age_of_its_data(chromium: Browser, start: Start) -> None:
     daemon = start({"one": fake()}, *PORT)
     daemon.wait_connected("one")
     with window(chromium, daemon) as opened:
@@ -225,8 +217,8 @@ def test_when_mcpd_is_gone_the_page_says_so_and_how_old_it_is(chromium: Browser,
         page.wait_for_selector("#line[data-state=bad]")
 
 
-def test_a_server_that_is_removed_while_it_is_looked_at_makes_room(chromium: Browser, start: Start) -> None:
-    """Until none is left; then the page says how to have one, and shows it when it comes."""
+def test_page_moves_on_when_the_selected_server_is_removed(chromium: Browser, start: Start) -> None:
+    """After the last server the page says how to add one, and shows a new one when it appears."""
     daemon = start({"one": fake(), "two": fake()}, *PORT)
     daemon.wait_connected("one", "two")
     with window(chromium, daemon) as opened:
@@ -247,7 +239,7 @@ def test_a_server_that_is_removed_while_it_is_looked_at_makes_room(chromium: Bro
 
 
 def test_invalid_configuration_is_shown(chromium: Browser, start: Start) -> None:
-    """The servers are those of the one before: nothing else on the page would say so."""
+    """The page keeps the servers of the last valid configuration and reports the error."""
     daemon = start({"one": fake()}, *PORT)
     daemon.wait_connected("one")
     with window(chromium, daemon) as opened:
@@ -259,8 +251,8 @@ def test_invalid_configuration_is_shown(chromium: Browser, start: Start) -> None
         page.wait_for_selector("#config", state="hidden")
 
 
-def test_what_happened_is_named_also_where_it_is_no_new_state(chromium: Browser, start: Start) -> None:
-    """Of a server that was removed and came back, a time with nothing behind it would be left."""
+def test_last_event_is_named_even_without_a_state_change(chromium: Browser, start: Start) -> None:
+    """A server that was removed and added again shows a named event, not only a time."""
     daemon = start({"one": fake()}, *PORT)
     daemon.wait_connected("one")
     config(daemon, {})
@@ -322,8 +314,8 @@ def test_a_call_while_its_server_reconnects_waits_for_it(
         page.wait_for_selector("details[data-tool=bare] .result:has-text('Completed')")
 
 
-def test_a_server_that_is_off_for_a_time_says_until_when(chromium: Browser, start: Start) -> None:
-    """In its row and in its head; switching it on ends that."""
+def test_paused_server_shows_when_it_returns(chromium: Browser, start: Start) -> None:
+    """The row and the header of the server show the time; switching the server on ends the pause."""
     daemon = start({"one": fake()}, *PORT)
     daemon.wait_connected("one")
     with window(chromium, daemon) as opened:
@@ -338,8 +330,10 @@ def test_a_server_that_is_off_for_a_time_says_until_when(chromium: Browser, star
         assert daemon.status("one")["off_until"] is None
 
 
-def test_a_new_address_where_the_page_is_open_opens_one_line(chromium: Browser, start: Start) -> None:
-    """`mcpctl ui` a second time, in the same window: the end of the old line says nothing of the new one."""
+def test_opening_a_new_address_in_the_same_window_opens_one_connection(
+    chromium: Browser, start: Start
+) -> None:
+    """`mcpctl ui` a second time in the same window: closing the old connection does not affect the new one."""
     daemon = start({"one": fake()}, *PORT)
     daemon.wait_connected("one")
     with window(chromium, daemon) as opened:

@@ -1,4 +1,4 @@
-"""The page in a real browser: it works, nothing that servers say is run, and other pages reach nothing."""
+"""The page in a real browser: it works, never runs texts of servers, and is protected from other pages."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 HOSTILE = {"command": sys.executable, "args": ["-I", "-S", str(Path(__file__).parent / "hostile.py")]}
 
 
-def test_a_person_sees_servers_toggles_one_calls_a_tool_and_reads_the_log(
-    chromium: Browser, start: Start
-) -> None:
+def test_user_can_see_and_toggle_servers_call_tools_and_read_logs(chromium: Browser, start: Start) -> None:
     daemon = start(
         {"echoes": {"command": sys.executable, "args": ["-m", "mcpd.testserver"]}, "one": fake()}, *PORT
     )
@@ -40,7 +38,7 @@ def test_a_person_sees_servers_toggles_one_calls_a_tool_and_reads_the_log(
         page.wait_for_url(lambda url: "#" not in url)
         page.wait_for_selector("#servers li[data-state=connected] >> nth=1")
 
-        # By hand, and by key.
+        # With the mouse and with the keyboard.
         page.get_by_role("switch", name="one: on").click()
         page.wait_for_selector("#servers li[data-state=disabled]:has-text('one')")
         daemon.wait_status("one", lambda status: status["status"] == "disabled")
@@ -54,7 +52,7 @@ def test_a_person_sees_servers_toggles_one_calls_a_tool_and_reads_the_log(
         page.keyboard.press("r")
         daemon.wait_status("one", lambda status: status["restarts"] == 2 and status["status"] == "connected")
 
-        # What it writes comes by itself.
+        # New log lines appear automatically.
         page.keyboard.press("2")
         page.wait_for_selector("#log")
         with daemon.client() as client:
@@ -65,7 +63,7 @@ def test_a_person_sees_servers_toggles_one_calls_a_tool_and_reads_the_log(
         page.keyboard.press("4")
         page.wait_for_selector("#panel-evidence >> text=Definition")
 
-        # A tool, through the form made of its schema: what is typed arrives as it was typed.
+        # Call a tool with the form made from its schema: the values arrive unchanged.
         page.keyboard.press("k")
         page.keyboard.press("1")
         page.click("summary:has-text('echo')")
@@ -83,7 +81,7 @@ def test_a_person_sees_servers_toggles_one_calls_a_tool_and_reads_the_log(
         page.wait_for_selector("dialog[open]")
         page.keyboard.press("Escape")
 
-        # It comes back by itself when the line breaks, and not when the person has left.
+        # The page reconnects after a lost connection, but not after a logout.
         page.reload()
         page.wait_for_selector("#servers li[data-state=connected]:has-text('one')")
         opened.assert_nothing_else_happened()
@@ -99,7 +97,7 @@ def test_a_person_sees_servers_toggles_one_calls_a_tool_and_reads_the_log(
 
 @pytest.mark.slow
 def test_server_texts_are_never_executed(chromium: Browser, start: Start) -> None:
-    """200 payloads, each as name, description, schema, log line, result and error; shown, and that is all."""
+    """200 payloads, each as name, description, schema, log line, result and error, are only shown as text."""
     dead = {"command": "sh", "args": ["-c", f"echo '{PAYLOADS[1]}' >&2; exit 3"]}
     daemon = start({"hostile": HOSTILE, "dead": dead}, *PORT)
     daemon.wait_connected("hostile")
@@ -145,7 +143,7 @@ ATTACK = (Path(__file__).parent / "attack.js").read_text()
 
 @contextmanager
 def evil() -> Iterator[int]:
-    """Somebody else's web server on this machine: an empty page, whatever is asked for."""
+    """Run another web server on this machine, which serves an empty page at every path."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -168,8 +166,8 @@ def evil() -> Iterator[int]:
 
 
 @pytest.mark.slow
-def test_no_page_of_another_site_gets_anywhere(chromium: Browser, start: Start) -> None:
-    """Not from another name, nor from another port of this machine, in a browser that is let in."""
+def test_pages_of_other_sites_get_no_access(chromium: Browser, start: Start) -> None:
+    """Neither another host name nor another port of this machine gets access, even in a logged-in browser."""
     daemon = start({"one": fake()}, *PORT)
     daemon.wait_connected("one")
     where: Door = door(daemon)
@@ -202,7 +200,7 @@ def test_no_page_of_another_site_gets_anywhere(chromium: Browser, start: Start) 
         assert navigation.value.status == 403
         page.close()
 
-        # The person's own page goes on, and the server was asked nothing.
+        # The user's own page still works, and the server got no request.
         opened.page.reload()
         opened.page.wait_for_selector("#line[data-state=ok]")
         opened.assert_nothing_else_happened()

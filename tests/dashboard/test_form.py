@@ -1,4 +1,4 @@
-"""Trying a tool: the form made of its schema, what is sent, and how what comes back is shown."""
+"""Calling a tool: the form made from its schema, the arguments that are sent, and how results are shown."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def opened(chromium: Browser, daemon: Daemon) -> Iterator[Window]:
 
 @pytest.fixture(scope="module")
 def opened_once(chromium: Browser, daemon: Daemon) -> Iterator[Window]:
-    """For what changes nothing."""
+    """Open the page once, for tests that change nothing."""
     with window(chromium, daemon) as shown:
         yield shown
 
@@ -50,7 +50,7 @@ def tool(opened: Window, name: str) -> Locator:
 
 
 def call(opened: Window, name: str) -> Locator:
-    """Without arguments; what came of it."""
+    """Call the tool without arguments, and return what the page shows as its result."""
     form = tool(opened, name)
     press(form, "Call")
     result = form.locator(".result:not([hidden])")
@@ -59,7 +59,7 @@ def call(opened: Window, name: str) -> Locator:
 
 
 def counts(daemon: Daemon) -> tuple[int, int]:
-    """How many calls the server has heard were cancelled, of how many there were before this one."""
+    """Return how many cancelled calls the server has seen, and how many calls there were before this one."""
     with daemon.client() as client:
         cancelled, calls = client.call("rich", "cancelled")["output"].split(" of ")
     return int(cancelled), int(calls) - 1
@@ -76,15 +76,15 @@ def press(form: Locator, words: str) -> None:
 
 
 def sent(form: Locator) -> str:
-    """The line that the server got, as it tells it."""
+    """Return the line that the server received, as the server reports it."""
     press(form, "Call")
     result = form.locator(".result:not([hidden]) pre").first
     expect(result).to_contain_text('"method"')
     return result.inner_text()
 
 
-def test_what_is_filled_in_arrives_as_it_was_typed_and_what_is_empty_does_not(opened: Window) -> None:
-    """Every shape of schema: choices with titles, lists, sets, objects within, what is only a number."""
+def test_filled_fields_are_sent_unchanged_and_empty_ones_are_omitted(opened: Window) -> None:
+    """For every shape of schema: choices with titles, lists, sets, nested objects, plain numbers."""
     form = tool(opened, "order")
     form.get_by_label("what required").fill("tea\n“für zwei” \\ <b>")
     form.get_by_label("number integer").fill("12345678901234567890")
@@ -110,7 +110,7 @@ def test_what_is_filled_in_arrives_as_it_was_typed_and_what_is_empty_does_not(op
         "number": 12345678901234567890,
         "kind": "r",
         "price": 1.5,
-        "terms": "agreed",  # the only value there is
+        "terms": "agreed",  # the only possible value
         "tags": ["hot"],
         "days": ["tue"],
         "parts": [{"name": "cup", "count": 2}],
@@ -120,8 +120,8 @@ def test_what_is_filled_in_arrives_as_it_was_typed_and_what_is_empty_does_not(op
     opened.assert_nothing_else_happened()
 
 
-def test_what_is_wrong_is_said_where_it_is_and_nothing_is_sent(opened: Window, daemon: Daemon) -> None:
-    """What is required, what is no number; and what only the daemon finds, at the same places."""
+def test_errors_are_shown_at_their_fields_and_nothing_is_sent(opened: Window, daemon: Daemon) -> None:
+    """Missing required values and invalid numbers; errors found by the daemon appear at the same fields."""
     page, form = opened.page, tool(opened, "order")
     cancelled, before = counts(daemon)
     form.get_by_label("price").fill("cheap")
@@ -142,7 +142,9 @@ def test_what_is_wrong_is_said_where_it_is_and_nothing_is_sent(opened: Window, d
     form.get_by_label("kind required").select_option("Book")
     form.get_by_label("price").fill("1001")
     press(form, "Remove parts 1")
-    form.get_by_role("group", name="door").get_by_label("count").fill("1")  # an object begun has to be whole
+    form.get_by_role("group", name="door").get_by_label("count").fill(
+        "1"
+    )  # an object with one value needs all its required values
     press(form, "Call")
     expect_names(wrong, "street", "name")
     form.get_by_role("group", name="door").get_by_label("count").fill("")
@@ -153,8 +155,8 @@ def test_what_is_wrong_is_said_where_it_is_and_nothing_is_sent(opened: Window, d
     assert counts(daemon) == (cancelled, before + 1), "only our own question came through"
 
 
-def test_a_form_can_be_left_for_json_and_come_back_to(opened: Window) -> None:
-    """Nothing is lost on the way; what the form has no place for keeps it from coming back."""
+def test_user_can_switch_between_form_and_json(opened: Window) -> None:
+    """No value is lost. Values that the form cannot represent prevent the way back."""
     form = tool(opened, "order")
     form.get_by_label("number integer").fill("12345678901234567890")
     press(form, "Add to tags")
@@ -187,7 +189,7 @@ def test_a_form_can_be_left_for_json_and_come_back_to(opened: Window) -> None:
     }
 
 
-def test_what_no_form_can_say_is_written_and_what_names_nothing_is_called_at_once(opened: Window) -> None:
+def test_schema_without_a_form_uses_json_and_empty_schema_calls_immediately(opened: Window) -> None:
     either = tool(opened, "either")
     expect(either.get_by_label("Arguments as JSON")).to_be_visible()
     press(either, "Call")
@@ -230,14 +232,16 @@ def test_what_no_form_can_say_is_written_and_what_names_nothing_is_called_at_onc
         ({"type": "array", "items": {"type": "array", "items": {"type": "string"}}}, "list"),
     ],
 )
-def test_whatever_a_schema_is_there_is_a_way_to_ask(opened_once: Window, schema: Any, kind: str) -> None:
-    """It is a server's text: it may be no schema, or never end."""
+def test_every_schema_leads_to_a_usable_input(opened_once: Window, schema: Any, kind: str) -> None:
+    """Schemas come from servers: they may be invalid or recursive."""
     asked = "async (text) => (await import('/page/schema_fields.js')).fieldOf(JSON.parse(text)).kind"
     assert opened_once.page.evaluate(asked, json.dumps(schema)) == kind
 
 
-def test_a_small_schema_that_unfolds_to_a_huge_form_is_cut_short(opened_once: Window) -> None:
-    """Twenty fields that each refer to the whole are 168,420 in four levels, and a browser stands still."""
+def test_small_schema_with_a_huge_form_is_cut_short(opened_once: Window) -> None:
+    """Twenty fields that each refer to the whole schema are 168,420 fields in four levels, and freeze a
+    browser.
+    """
     schema = {"type": "object", "properties": {f"p{n}": {"$ref": "#"} for n in range(20)}}
     counted = """async (text) => {
       const count = (shape) => (shape.fields ?? []).reduce((sum, field) => sum + 1 + count(field.shape), 0);
@@ -247,9 +251,10 @@ def test_a_small_schema_that_unfolds_to_a_huge_form_is_cut_short(opened_once: Wi
     assert opened_once.page.evaluate(counted, json.dumps(schema)) == [20, 300]
 
 
-def test_only_a_number_that_a_browser_cannot_hold_is_no_number(opened_once: Window) -> None:
-    """What is none cannot be reckoned with: a time of `4.0` ms, in an answer with a long number somewhere,
-    was an error where the evidence should be."""
+def test_only_numbers_beyond_browser_precision_are_kept_as_text(opened_once: Window) -> None:
+    """Other values must not be compared as numbers: a duration of `4.0` ms, in a result with a long number,
+    caused an error message in place of the evidence.
+    """
     asked = """async (text) => {
       const numbers = (await import('/page/daemon_connection.js')).parse(text);
       return [numbers.filter((each) => typeof each === 'number'), JSON.stringify(numbers)];
@@ -261,8 +266,8 @@ def test_only_a_number_that_a_browser_cannot_hold_is_no_number(opened_once: Wind
     assert written.endswith(odd.replace(" ", "") + "]")
 
 
-def test_what_a_tool_answers_is_shown_as_what_it_is(opened: Window) -> None:
-    """An error as one, the same thing once, pictures as pictures; what could be more than one is saved."""
+def test_each_kind_of_result_is_shown_in_its_own_way(opened: Window) -> None:
+    """Errors as errors, duplicates once, pictures as pictures; other content can be saved."""
     page = opened.page
     failed = call(opened, "fails")
     expect(failed).to_contain_text("The tool reported an error", use_inner_text=True)
@@ -283,7 +288,7 @@ def test_what_a_tool_answers_is_shown_as_what_it_is(opened: Window) -> None:
     opened.assert_nothing_else_happened()
 
 
-def test_a_huge_answer_is_shown_in_part_and_all_of_it_when_asked(opened: Window) -> None:
+def test_huge_result_is_shown_in_part_and_in_full_on_request(opened: Window) -> None:
     result = call(opened, "big")
     wait_for_js(result.locator("pre"), "element.textContent.length === 200_000")
     result.get_by_role("button", name="Show all 1.0 MiB").click()
@@ -294,8 +299,8 @@ def test_a_huge_answer_is_shown_in_part_and_all_of_it_when_asked(opened: Window)
     assert opened.page.evaluate("navigator.clipboard.readText().then((text) => text.length)") == 1 << 20
 
 
-def test_a_call_tells_how_far_it_is_and_can_be_cancelled(opened: Window, daemon: Daemon) -> None:
-    """The server hears of it, and another call may follow."""
+def test_call_shows_progress_and_can_be_cancelled(opened: Window, daemon: Daemon) -> None:
+    """The server receives the cancellation, and another call may follow."""
     cancelled, before = counts(daemon)
     own = itertools.count(1)
     form = tool(opened, "slow")
@@ -307,7 +312,7 @@ def test_a_call_tells_how_far_it_is_and_can_be_cancelled(opened: Window, daemon:
     expect(form.get_by_role("button", name="Call")).to_be_enabled()
 
     def has_cancelled() -> bool:
-        # The page does not wait for the daemon, so this question may reach the server first.
+        # The page does not wait for the daemon, so this request may reach the server first.
         asked = next(own)
         seen, calls = counts(daemon)
         assert calls == before + 1 + asked, "the slow one, and our own questions"

@@ -1,4 +1,4 @@
-"""The page's door: who is let in, what it lets through, and what it sends; without a browser."""
+"""The HTTP side of the page, without a browser: login, permitted methods, and response headers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessag
 
 from mcpd.api.dashboard import page
 from mcpd.api.dashboard.websocket import ALLOWED_METHODS, MAX_MESSAGE
-from tests.dashboard.visitor import KEY, Socket, Visitor, code_of, let_in, opened, redeem, socket_of
+from tests.dashboard.visitor import KEY, Socket, Visitor, code_of, log_in, opened, redeem, socket_of
 from tests.e2e import web
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Daemon, Refused, fake, in_flight, wait_until
@@ -21,14 +21,14 @@ from tests.e2e.web import PORT, door, over_unix, request
 
 @pytest.fixture
 def daemon(start: Start) -> Daemon:
-    """One server, `one`, that answers."""
+    """Run one server, `one`, that responds."""
     running = start({"one": fake()}, *PORT)
     running.wait_connected("one")
     return running
 
 
 def test_code_is_exchanged_for_a_cookie_limited_to_the_page(daemon: Daemon) -> None:
-    """Out of reach of scripts, of other sites, and of every path that is not the page's."""
+    """Scripts, other sites and paths outside the page cannot read the cookie."""
     answer = redeem(door(daemon), code_of(daemon))
     name, *facts = re.split("; ?", answer.headers["set-cookie"])
     assert name.startswith(f"mcpd-page-{door(daemon).port}=")
@@ -38,8 +38,8 @@ def test_code_is_exchanged_for_a_cookie_limited_to_the_page(daemon: Daemon) -> N
     assert not [secret for secret in secrets if secret in daemon.log]
 
 
-def test_the_second_use_of_a_code_sends_both_away(daemon: Daemon) -> None:
-    """Whoever read it from a command line, and whoever it was for; and the log says what to do."""
+def test_second_use_of_a_code_ends_both_sessions(daemon: Daemon) -> None:
+    """Both the first and the second user of the code lose access, and the log says what to do."""
     where, code = door(daemon), code_of(daemon)
     first = redeem(where, code)
     visitor = Visitor(where, first.headers["set-cookie"].partition(";")[0], first.json()["key"])
@@ -67,15 +67,15 @@ def test_the_second_use_of_a_code_sends_both_away(daemon: Daemon) -> None:
         ({}, 200),
     ],
 )
-def test_no_form_and_no_other_page_exchanges_a_code(
+def test_forms_and_other_pages_cannot_exchange_a_code(
     daemon: Daemon, headers: dict[str, str], status: int
 ) -> None:
     assert redeem(door(daemon), code_of(daemon), **headers).status_code == status
 
 
 def test_cookie_grants_access_to_the_page_only(daemon: Daemon) -> None:
-    """Not /mcp, not /metrics; and the token, which opens those, does not open the page."""
-    visitor = let_in(daemon)
+    """The cookie opens neither /mcp nor /metrics, and the token for those does not open the page."""
+    visitor = log_in(daemon)
     base = visitor.door.base
     for path in ("/mcp", "/servers/one/mcp", "/metrics"):
         assert web.post(f"{base}{path}", headers=visitor.headers, json={}).status_code == 401, path
@@ -104,8 +104,8 @@ def refusals() -> list[tuple[dict[str, str], int]]:
 
 
 def test_websocket_is_refused_before_the_upgrade(daemon: Daemon) -> None:
-    """Host, origin, the browser's own word, cookie and key: each alone is enough for a refusal."""
-    visitor = let_in(daemon)
+    """A wrong host, origin, Sec-Fetch header, cookie or key is each enough for a refusal."""
+    visitor = log_in(daemon)
     for headers, status in refusals():
         with opened(visitor, **headers) as got:
             assert got == status, headers
@@ -115,13 +115,13 @@ def test_websocket_is_refused_before_the_upgrade(daemon: Daemon) -> None:
     assert plain.status_code == 426
 
 
-def test_what_would_start_programs_or_open_more_does_not_get_through(daemon: Daemon) -> None:
-    """Looking, reconnecting, toggling and calling does. The set is changed on the Unix socket alone."""
+def test_methods_that_start_programs_are_refused(daemon: Daemon) -> None:
+    """The page can look, reconnect, toggle and call. Only the Unix socket can change the set of servers."""
     with daemon.client() as client:
         known = {each["name"] for each in client.request("rpc.discover")["methods"]}
     assert known >= ALLOWED_METHODS
     attack = {"command": "touch", "args": ["/tmp/owned"]}
-    with socket_of(let_in(daemon)) as socket:
+    with socket_of(log_in(daemon)) as socket:
         for method in [
             *sorted(known - ALLOWED_METHODS),
             "rpc.discover",
@@ -139,9 +139,9 @@ def test_what_would_start_programs_or_open_more_does_not_get_through(daemon: Dae
         assert socket.message()["result"]["pid"] == daemon.pid
 
 
-def test_the_page_looks_calls_and_toggles(daemon: Daemon) -> None:
-    """Over one socket: streams and answers; and others see who did it."""
-    with socket_of(let_in(daemon)) as socket:
+def test_page_can_look_call_and_toggle(daemon: Daemon) -> None:
+    """Streams and results share one socket, and other clients see who made a change."""
+    with socket_of(log_in(daemon)) as socket:
         socket.send(TextMessage(data='{"jsonrpc":"2.0","id":90,"method":"mcpd/events"}'))
         assert socket.message()["params"]["event"]["server"] == "one"
         text = '{"jsonrpc":"2.0","id":91,"method":"mcpd/logs","params":{"server":"one","follow":true}}'
@@ -164,7 +164,7 @@ def test_the_page_looks_calls_and_toggles(daemon: Daemon) -> None:
 
 
 def test_closing_the_page_cancels_its_calls(daemon: Daemon) -> None:
-    with socket_of(let_in(daemon)) as socket:
+    with socket_of(log_in(daemon)) as socket:
         text = (
             '{"jsonrpc":"2.0","id":1,"method":"mcpd/call","params":{"server":"one","tool":"drop",'
             '"arguments":{},"_meta":{}}}'
@@ -175,8 +175,8 @@ def test_closing_the_page_cancels_its_calls(daemon: Daemon) -> None:
 
 
 def test_logout_ends_the_session(daemon: Daemon) -> None:
-    """The open socket, the cookie and the key end together."""
-    visitor = let_in(daemon)
+    """The open socket, the cookie and the key become invalid together."""
+    visitor = log_in(daemon)
     session = f"{visitor.door.base}/page/session"
     with socket_of(visitor) as socket:
         gone = web.delete(session, headers=visitor.headers)
@@ -187,8 +187,8 @@ def test_logout_ends_the_session(daemon: Daemon) -> None:
 
 
 def test_broken_frames_end_only_their_own_socket(daemon: Daemon) -> None:
-    """Too long, no text, no frame at all; a ping is answered."""
-    visitor = let_in(daemon)
+    """Frames that are too long, not text or malformed; a ping gets a pong."""
+    visitor = log_in(daemon)
     with socket_of(visitor) as other:
         with socket_of(visitor) as socket:
             socket.send(Ping(payload=b"there?"))
@@ -206,11 +206,11 @@ def test_broken_frames_end_only_their_own_socket(daemon: Daemon) -> None:
     assert "an error in mcpd itself" not in daemon.log
 
 
-def test_the_longest_message_is_counted_in_characters_and_may_come_in_pieces(daemon: Daemon) -> None:
+def test_message_limit_counts_characters_across_fragments(daemon: Daemon) -> None:
     text = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "mcpd/version", "params": {"x": "€"}})
     longest = text.replace("\\u20ac", "€" * (MAX_MESSAGE - len(text) + 6))
     assert len(longest) == MAX_MESSAGE
-    with socket_of(let_in(daemon)) as socket:
+    with socket_of(log_in(daemon)) as socket:
         for start in range(0, MAX_MESSAGE, 1 << 16):
             piece = longest[start : start + (1 << 16)]
             last = start + len(piece) == MAX_MESSAGE
@@ -220,8 +220,8 @@ def test_the_longest_message_is_counted_in_characters_and_may_come_in_pieces(dae
 
 
 def test_page_that_does_not_read_is_disconnected(daemon: Daemon) -> None:
-    """And finds half an answer, never something else in the middle of it."""
-    visitor = let_in(daemon)
+    """The client finds a truncated response, but no other data inside it."""
+    visitor = log_in(daemon)
     with socket_of(visitor) as socket, daemon.client() as client:
         socket.send(
             TextMessage(
@@ -235,13 +235,13 @@ def test_page_that_does_not_read_is_disconnected(daemon: Daemon) -> None:
             lambda: len(client.request("mcpd/clients")["clients"]) == 1, lambda: "the page is still there"
         )
         assert isinstance(first, TextMessage)
-        assert socket.closed().code in (1006, 1001)  # the latter when the kernel took it all
+        assert socket.closed().code in (1006, 1001)  # the latter if the kernel buffered everything
     assert "an error in mcpd itself" not in daemon.log
 
 
-def test_no_end_of_a_socket_leaves_anything_open(daemon: Daemon) -> None:
-    """Closed, dropped in the middle of a call, against the rules, too long, logged out."""
-    visitor = let_in(daemon)
+def test_no_way_to_end_a_socket_leaks_resources(daemon: Daemon) -> None:
+    """Closed, dropped during a call, invalid frames, too long, logged out."""
+    visitor = log_in(daemon)
     held = Path(f"/proc/{daemon.pid}/fd")
 
     def ended_in_every_way() -> None:
@@ -257,7 +257,7 @@ def test_no_end_of_a_socket_leaves_anything_open(daemon: Daemon) -> None:
         with socket_of(visitor) as socket:
             socket.send(TextMessage(data="x" * (MAX_MESSAGE + 1)))
             assert socket.closed().code == 1009
-        gone = let_in(daemon)
+        gone = log_in(daemon)
         with socket_of(gone) as socket:
             web.delete(f"{gone.door.base}/page/session", headers=gone.headers)
             assert socket.closed().code == 1001
@@ -278,15 +278,15 @@ def test_no_end_of_a_socket_leaves_anything_open(daemon: Daemon) -> None:
     assert "an error in mcpd itself" not in daemon.log
 
 
-def test_a_daemon_that_stops_says_so(daemon: Daemon) -> None:
-    with socket_of(let_in(daemon)) as socket:
+def test_stopping_daemon_closes_the_socket_with_a_reason(daemon: Daemon) -> None:
+    with socket_of(log_in(daemon)) as socket:
         daemon.process.send_signal(signal.SIGTERM)
         end = socket.closed()
         assert (end.code, end.reason) == (1001, "mcpd is stopping")
 
 
-def test_the_files_are_kept_until_they_change_and_may_do_nothing_else(daemon: Daemon) -> None:
-    """Whatever is in them is ours: the policy names no other source, and nothing inline."""
+def test_files_are_cached_and_restricted_by_a_policy(daemon: Daemon) -> None:
+    """The content security policy allows our own files only, and nothing inline."""
     base = door(daemon).base
     index = web.get(f"{base}/")
     assert index.headers["content-type"] == "text/html; charset=utf-8"
@@ -314,7 +314,7 @@ def test_the_files_are_kept_until_they_change_and_may_do_nothing_else(daemon: Da
 
 
 def test_page_is_served_only_on_the_port(start: Start) -> None:
-    """And the error says how to have one."""
+    """The error says how to configure one."""
     daemon = start({})
     with daemon.client() as client, pytest.raises(Refused, match=r"--http 127\.0\.0\.1:8931") as refused:
         client.request("mcpd/page")
@@ -326,7 +326,7 @@ def test_page_is_served_only_on_the_port(start: Start) -> None:
 
 
 def test_metrics_require_the_token(daemon: Daemon) -> None:
-    """In the form that Prometheus asks for, by name and version."""
+    """The response has the name and version of the format that Prometheus requests."""
     where = door(daemon)
     assert web.get(f"{where.base}/metrics").status_code == 401
     scraped = web.get(f"{where.base}/metrics", headers=where.bearer)
@@ -336,10 +336,10 @@ def test_metrics_require_the_token(daemon: Daemon) -> None:
 
 
 def test_page_requires_login_even_without_http_auth(start: Start) -> None:
-    """It toggles servers, which no program at /mcp may."""
+    """The page toggles servers, which programs at /mcp cannot do."""
     daemon = start({"one": fake()}, *PORT, "--http-auth", "none")
     where = door(daemon)
     assert web.get(f"{where.base}/page/session", headers={KEY: "1"}).status_code == 401
-    with opened(let_in(daemon)) as got:
+    with opened(log_in(daemon)) as got:
         assert isinstance(got, Socket)
     assert web.post(f"{where.base}/rpc", json=request("mcpd/status")).status_code == 404

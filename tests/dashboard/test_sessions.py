@@ -1,4 +1,4 @@
-"""Codes that are good once and for a minute, and the visits that they open."""
+"""One-time codes that are valid for a minute, and the sessions that they open."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class Clock:
         return self.now
 
 
-def let_in(visits: DashboardSessions) -> DashboardSession:
+def log_in(visits: DashboardSessions) -> DashboardSession:
     visit = visits.redeem(visits.create_code())
     assert visit is not None
     return visit
 
 
 def test_code_opens_a_session_that_requires_both_secrets() -> None:
-    """Either alone proves nothing: every port of the machine is sent the cookie."""
+    """The cookie alone proves nothing: browsers send it to every port of the machine."""
     visits = DashboardSessions(Clock())
-    visit, other = let_in(visits), let_in(visits)
+    visit, other = log_in(visits), log_in(visits)
     assert visits.find(visit.cookie, visit.key) is visit
     for cookie, key in [
         (visit.cookie, ""),
@@ -45,7 +45,7 @@ def test_code_opens_a_session_that_requires_both_secrets() -> None:
     assert len(visit.key) >= 43
 
 
-def test_a_code_is_good_for_a_minute() -> None:
+def test_code_is_valid_for_a_minute() -> None:
     clock = Clock()
     visits = DashboardSessions(clock)
     early, late = visits.create_code(), visits.create_code()
@@ -58,7 +58,7 @@ def test_a_code_is_good_for_a_minute() -> None:
 
 
 def test_reused_code_ends_its_session() -> None:
-    """One of the two has stolen it, and nobody can tell which."""
+    """One of the two users stole the code, and the daemon cannot tell which."""
     visits = DashboardSessions(Clock())
     code = visits.create_code()
     visit = visits.redeem(code)
@@ -72,10 +72,10 @@ def test_reused_code_ends_its_session() -> None:
 
 
 def test_session_lives_while_it_is_used() -> None:
-    """A page that is left open all night still works in the morning."""
+    """A page that stays open all night still works in the morning."""
     clock = Clock()
     visits = DashboardSessions(clock)
-    used, left, watched = let_in(visits), let_in(visits), let_in(visits)
+    used, left, watched = log_in(visits), log_in(visits), log_in(visits)
     watched.sockets[1] = lambda _: None
     clock.now += SESSION_LIFETIME
     assert visits.find(used.cookie, used.key) is used
@@ -85,14 +85,14 @@ def test_session_lives_while_it_is_used() -> None:
     assert visits.find(watched.cookie, watched.key) is watched
 
 
-def test_their_number_is_bounded_and_an_open_one_is_kept_longest() -> None:
+def test_number_of_sessions_is_bounded_and_open_ones_are_kept_longest() -> None:
     clock = Clock()
     visits = DashboardSessions(clock)
-    watched, first = let_in(visits), let_in(visits)
+    watched, first = log_in(visits), log_in(visits)
     watched.sockets[1] = lambda _: None
     for _ in range(15):
         clock.now += 1
-        let_in(visits)
+        log_in(visits)
     assert visits.find(first.cookie, first.key) is None
     assert visits.find(watched.cookie, watched.key) is watched
     codes = [visits.create_code() for _ in range(17)]

@@ -1,4 +1,4 @@
-"""The page's WebSocket by itself: its other side is bytes, and an hour of silence takes no time."""
+"""The page's WebSocket alone: the test is the other side in memory, and the clock jumps over idle time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PING = b"\x89\x80\0\0\0\0"
 
 @attrs.define(eq=False)
 class Browser:
-    """The browser's end; all of a conversation that it has to make itself."""
+    """The browser's end of the socket, without a WebSocket library."""
 
     page: DashboardSocket
     stream: trio.abc.Stream
@@ -44,7 +44,7 @@ class Browser:
     got: bytes = b""
 
     async def read(self, size: int) -> bytes:
-        """The next bytes; fewer when that was all."""
+        """Return the next bytes; fewer only at the end."""
         while len(self.got) < size:
             data = await self.stream.receive_some()
             if not data:
@@ -54,7 +54,7 @@ class Browser:
         return taken
 
     async def pinged(self) -> bytes:
-        """What is in the ping that comes next."""
+        """Return the content of the next ping."""
         assert await self.read(2) == b"\x89\x04"
         return await self.read(4)
 
@@ -62,7 +62,7 @@ class Browser:
 @asynccontextmanager
 async def conversing() -> AsyncIterator[Browser]:
     near, far = trio.testing.memory_stream_pair()
-    nothing: Any = SimpleNamespace(core=None)  # no method is called: nobody is there to answer
+    nothing: Any = SimpleNamespace(core=None)  # no method is called, so there is no handler
     browser = Browser(DashboardSocket(nothing, nothing), far)
 
     async def run() -> None:
@@ -82,10 +82,10 @@ async def conversing() -> AsyncIterator[Browser]:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_silent_page_is_asked_and_left_when_it_does_not_answer(
+async def test_silent_page_is_pinged_and_disconnected_without_a_pong(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A laptop that was shut tells nobody. What it had under way is cancelled then, and its seat is free."""
+    """A laptop that was closed sends no goodbye. Its calls are then cancelled, and its seat becomes free."""
     caplog.set_level(logging.INFO)
     async with conversing() as browser:
         began = trio.current_time()
@@ -103,10 +103,10 @@ async def test_a_silent_page_is_asked_and_left_when_it_does_not_answer(
 @pytest.mark.parametrize(
     ("first", "more"), [(b"\x01\x80\0\0\0\0", b"\0\x80\0\0\0\0"), (b"", PING)], ids=["fragments", "pings"]
 )
-async def test_what_never_becomes_a_message_is_not_listened_to_for_ever(
+async def test_endless_frames_without_a_message_end_the_connection(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, first: bytes, more: bytes
 ) -> None:
-    """No limit of a message's length counts what has none: fragments with nothing in them were all kept."""
+    """The limit of a message's length does not count empty fragments, which were all kept."""
     monkeypatch.setattr(websocket, "MAX_MESSAGE", 1000)
     caplog.set_level(logging.INFO)
     async with conversing() as browser:
@@ -119,7 +119,7 @@ async def test_what_never_becomes_a_message_is_not_listened_to_for_ever(
     assert "without a complete message" in caplog.text
 
 
-async def test_any_number_of_messages_is_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_messages_is_unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket, "MAX_MESSAGE", 1000)
     text = b'{"jsonrpc":"2.0","method":"unknown"}'
     question = b'{"jsonrpc":"2.0","method":"unknown","id":1}'
@@ -133,7 +133,7 @@ async def test_any_number_of_messages_is_listened_to(monkeypatch: pytest.MonkeyP
         assert not browser.ended.is_set()
 
 
-async def test_who_is_sent_away_is_told_even_if_the_daemon_ends_with_it() -> None:
+async def test_close_reason_is_sent_even_if_the_daemon_stops() -> None:
     async with conversing() as browser:
         browser.page.close("mcpd is stopping")
         browser.scope.cancel()
@@ -142,8 +142,8 @@ async def test_who_is_sent_away_is_told_even_if_the_daemon_ends_with_it() -> Non
             await browser.ended.wait()
 
 
-async def test_a_ping_in_the_middle_of_the_goodbye_is_no_error() -> None:
-    """The library's reader breaks on it: nothing may be answered any more."""
+async def test_ping_during_the_closing_handshake_is_harmless() -> None:
+    """The library's reader raises here, although no response is allowed any more."""
     async with conversing() as browser:
         browser.page.close("enough")
         assert await browser.read(10) == b"\x88\x08" + (1001).to_bytes(2) + b"enough"
@@ -158,7 +158,7 @@ async def test_a_ping_in_the_middle_of_the_goodbye_is_no_error() -> None:
     [(b"\x83\x80\0\0\0\0", 1002), (b"\x81\x81\0\0\0\0\xff", 1007), (b"\x82\x81\0\0\0\0x", 1003)],
     ids=["opcode", "utf-8", "binary"],
 )
-async def test_what_is_no_text_ends_with_the_code_for_it(frame: bytes, code: int) -> None:
+async def test_invalid_text_closes_with_the_matching_code(frame: bytes, code: int) -> None:
     async with conversing() as browser:
         await browser.stream.send_all(frame)
         goodbye = await browser.read(4)

@@ -1,4 +1,4 @@
-"""A browser as thin as can be: the code, the cookie, the key, a WebSocket of our own making."""
+"""A minimal browser for tests: the login code, the cookie, the key and a WebSocket."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KEY = "X-Mcpd-Page"
 
 @attrs.frozen
 class Visitor:
-    """Somebody who was let in. `cookie` is `name=value`."""
+    """A logged-in browser. `cookie` is `name=value`."""
 
     door: Door
     cookie: str
@@ -51,7 +51,7 @@ def code_of(daemon: Daemon) -> str:
 
 
 def redeem(where: Door, code: str, **headers: str) -> httpx.Response:
-    """As the page's script does it, except for `headers`."""
+    """Exchange the code as the page's script does, except for `headers`."""
     usual = {"Origin": where.base, KEY: "1", "Content-Type": "application/json"}
     return web.post(
         f"{where.base}/page/session",
@@ -60,7 +60,7 @@ def redeem(where: Door, code: str, **headers: str) -> httpx.Response:
     )
 
 
-def let_in(daemon: Daemon) -> Visitor:
+def log_in(daemon: Daemon) -> Visitor:
     where = door(daemon)
     answer = redeem(where, code_of(daemon))
     assert answer.status_code == 200, answer.text
@@ -68,7 +68,7 @@ def let_in(daemon: Daemon) -> Visitor:
 
 
 class Socket:
-    """A WebSocket to the page's door."""
+    """A WebSocket to the page's endpoint."""
 
     def __init__(self, connection: socket.socket, frames: WSConnection) -> None:
         self._socket = connection
@@ -100,7 +100,7 @@ class Socket:
                 return dict(json.loads(text))
 
     def ask(self, method: str, key: int = 1, **params: Any) -> Json:
-        """The answer, an error too; notifications before it are in `told`."""
+        """Send a request and return the response, or the error. Notifications before it are added to `told`."""
         text = json.dumps({"jsonrpc": "2.0", "id": key, "method": method, "params": params})
         self.send(TextMessage(data=text))
         while True:
@@ -110,7 +110,7 @@ class Socket:
             self.told.append(message)
 
     def closed(self) -> CloseConnection:
-        """How it ended."""
+        """Return how the socket was closed."""
         while True:
             event = self.next()
             if isinstance(event, CloseConnection):
@@ -119,7 +119,7 @@ class Socket:
 
 @contextmanager
 def opened(visitor: Visitor, **headers: str) -> Iterator[Socket | int]:
-    """The socket; or the status with which it was refused. `headers` with an empty value are left out."""
+    """Open the socket and return it, or return the status of the refusal. Empty `headers` are left out."""
     usual = {"Cookie": visitor.cookie, "Origin": visitor.door.base, "Host": ""}
     given = {**usual, **headers}
     protocols = given.pop("Protocols", f"mcpd.page,key.{visitor.key}")

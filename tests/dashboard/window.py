@@ -1,4 +1,4 @@
-"""The page in a real browser, and what the browser did besides."""
+"""The page in a real browser, with checks for side effects such as dialogs and requests to other hosts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def launched() -> Iterator[Browser]:
 
 
 class Window:
-    """A browser window, and what it did besides."""
+    """A browser window that records console messages, dialogs and requests."""
 
     def __init__(self, page: Page, base: str) -> None:
         self.page = page
@@ -88,7 +88,7 @@ def wait_for_js(locator: Locator, condition: str) -> None:
 
 
 def wait_in_page(page: Page, is_so: Callable[[], bool]) -> None:
-    """Wait for what the test's own callbacks note, and let them run meanwhile."""
+    """Wait until a condition of the test's callbacks holds, and let them run meanwhile."""
     deadline = time.monotonic() + BOUND / 1000
     while not is_so():
         assert time.monotonic() < deadline
@@ -104,7 +104,7 @@ def window(
     before: Callable[[Page], None] | None = None,
     **options: Any,
 ) -> Iterator[Window]:
-    """The page, let in as `mcpctl ui` does it. `before`: what is done to the browser's page first."""
+    """Open the page as `mcpctl ui` does. `before` prepares the browser's page first."""
     where = door(daemon)
     context = chromium.new_context(viewport={"width": width, "height": 800}, **options)
     context.set_default_timeout(BOUND)

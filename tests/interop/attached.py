@@ -1,4 +1,4 @@
-"""The smallest client there is, in the test's own process: so that there can be many of it at once."""
+"""A minimal MCP client in the test's own process, so that a test can run many at the same time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEVEL = "io.modelcontextprotocol/logLevel"
 
 @attrs.frozen
 class Attached:
-    """A `Driver` over the daemon's socket, in one revision. The entry it is given is `{"name": …}`."""
+    """A `Driver` over the daemon's socket, in one revision. The server entry is `{"name": …}`."""
 
     daemon: Daemon
     version: str

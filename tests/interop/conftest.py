@@ -1,4 +1,4 @@
-"""The daemon of the outermost ring, for servers that others have written."""
+"""Provide the daemon of the end-to-end tests, for third-party servers."""
 
 from tests.e2e.conftest import start
 

@@ -1,4 +1,4 @@
-"""Servers that others have written, each in a process of its own, listening on a free port of loopback."""
+"""Third-party servers, each in a process of its own, on a free port of loopback."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ server.run(transport=sys.argv[2], port=int(sys.argv[1]), path=sys.argv[3], show_
 
 
 def free_port() -> int:
-    """Nobody listens there, and the kernel gives it to no connection either: those are from 32768 on.
+    """Return a port that is not in use, below 32768, where the kernel assigns no ports to connections.
 
-    Not seeded: tests that run at the same time get different ones.
+    The choice is not seeded, so that concurrent tests get different ports.
     """
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)
@@ -74,7 +74,7 @@ def free_port() -> int:
 
 @contextmanager
 def everything(transport: str, port: int | None = None) -> Iterator[int]:
-    """The reference server of the protocol's authors (TypeScript); `transport`: streamableHttp or sse."""
+    """Run the reference server of the protocol's authors (TypeScript); `transport`: streamableHttp or sse."""
     name = "mcp-server-everything"
     program = shutil.which(name, path=f"{ROOT / '.npm/node_modules/.bin'}:{os.environ.get('PATH', '')}")
     if program is None:
@@ -86,7 +86,7 @@ def everything(transport: str, port: int | None = None) -> Iterator[int]:
 
 @contextmanager
 def sdk(transport: str, port: int | None = None) -> Iterator[int]:
-    """A server on the official Python SDK, which speaks both eras; `transport`: streamable-http or sse."""
+    """Run a server on the official Python SDK, with both eras; `transport`: streamable-http or sse."""
     if importlib.util.find_spec("mcp") is None or importlib.util.find_spec("uvicorn") is None:
         pytest.skip("the Python SDK is not there: `pip install mcp`")
     port = port or free_port()
@@ -96,7 +96,7 @@ def sdk(transport: str, port: int | None = None) -> Iterator[int]:
 
 @contextmanager
 def sdk1(transport: str, port: int | None = None) -> Iterator[int]:
-    """One on the SDK's first generation, which knows sessions only."""
+    """Run a server on the first generation of the SDK, which has sessions only."""
     port = port or free_port()
     with listening([made(".venv-mcp1"), "-c", SDK1_SERVER, str(port), transport], port):
         yield port
@@ -104,7 +104,7 @@ def sdk1(transport: str, port: int | None = None) -> Iterator[int]:
 
 @contextmanager
 def fastmcp(transport: str, port: int | None = None) -> Iterator[int]:
-    """One on FastMCP; `transport`: http or sse."""
+    """Run a server on FastMCP; `transport`: http or sse."""
     port = port or free_port()
     path = "/mcp" if transport == "http" else "/sse"
     argv = [made(".venv-fastmcp"), "-c", FASTMCP_SERVER, str(port), transport, path]
@@ -113,7 +113,7 @@ def fastmcp(transport: str, port: int | None = None) -> Iterator[int]:
 
 
 def made(venv: str) -> str:
-    """The Python of an environment that `make interop` makes."""
+    """Return the Python of an environment that `make interop` creates."""
     interpreter = ROOT / venv / "bin" / "python"
     if not interpreter.exists():
         pytest.skip(f"{venv} is not there: `make interop` makes it")
@@ -122,7 +122,7 @@ def made(venv: str) -> str:
 
 @contextmanager
 def bundled(port: int | None = None) -> Iterator[int]:
-    """Our own test server."""
+    """Run our bundled test server."""
     port = port or free_port()
     with listening([sys.executable, "-m", "mcpd.testserver", "--http", f"127.0.0.1:{port}"], port):
         yield port
@@ -130,7 +130,7 @@ def bundled(port: int | None = None) -> Iterator[int]:
 
 @contextmanager
 def listening(argv: Sequence[str], port: int, environ: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Run a program until the block is left; it is entered once the port answers."""
+    """Run a program until the block ends. The block starts when the port accepts connections."""
     process = subprocess.Popen(
         argv,
         env={**os.environ, "PYTHONPATH": str(ROOT), **(environ or {})},
@@ -148,7 +148,7 @@ def listening(argv: Sequence[str], port: int, environ: Mapping[str, str] | None 
                 socket.create_connection(("localhost", port), 1).close()
                 break
             except OSError:
-                time.sleep(0.05)  # nothing to wait on yet: the port is what we wait for
+                time.sleep(0.05)  # there is no event to wait for, so poll the port
         yield
     finally:
         os.killpg(process.pid, signal.SIGKILL)

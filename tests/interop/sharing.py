@@ -1,4 +1,4 @@
-"""What may not happen when several clients share one server, as two situations and what was wrong in each."""
+"""Two situations in which several clients share one server, and the errors found in each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Users = Mapping[str, tuple[Driver, Json]]
 
 
 def all_at_once(users: Users, calls: Mapping[str, Sequence[Call]], home: Path) -> dict[str, Report]:
-    """Every client makes its own calls, all clients at the same time; each has a home of its own."""
+    """Run all clients at the same time, each with its own calls and its own home directory."""
 
     def use(name: str) -> Report:
         driver, server = users[name]
@@ -26,13 +26,14 @@ def all_at_once(users: Users, calls: Mapping[str, Sequence[Call]], home: Path) -
         doing = {name: pool.submit(use, name) for name in users}
     failed = [f"{name}: {found}" for name, done in doing.items() if (found := done.exception())]
     if failed:
-        raise ClientFailed("\n".join(failed))  # who waits for whom is seen only from all of them
+        raise ClientFailed("\n".join(failed))  # a deadlock can be seen only from all errors together
     return {name: done.result() for name, done in doing.items()}
 
 
 def conversations(users: Users, home: Path, each: int = 3) -> list[str]:
-    """All have conversations (`converse` of the reference server) at once. Whatever anybody heard that bears
-    another's name is returned, and whatever of their own they did not hear."""
+    """Let all clients run `converse` of the reference server at the same time. Return every message that
+    belongs to another client, and every own message that a client missed.
+    """
     calls = {name: [("converse", {"tag": name})] * each for name in users}
     reports = all_at_once(users, calls, home)
     return [line for name, report in reports.items() for line in misheard(name, report, each)]
@@ -63,8 +64,9 @@ def misheard(name: str, report: Report, conversations: int) -> list[str]:
 
 
 def in_short(text: str) -> Json:
-    """What the server says it was answered, without what an SDK adds. Of the roots only whether the caller's
-    is among them: a process that is shared is told those of everybody who uses it."""
+    """Return what the server says it was answered, without additions of an SDK. For roots, only whether they
+    include the caller's: a shared process gets the roots of all its clients.
+    """
     heard = json.loads(text)
     elicited, sampled, roots = (heard.get(key) or {} for key in ("elicited", "sampled", "roots"))
     return {
@@ -76,9 +78,10 @@ def in_short(text: str) -> Json:
 
 
 def writings(users: Users, home: Path, each: int = 25) -> list[str]:
-    """All write to server-memory at once, each as many entities as said. Those that are not there afterwards.
+    """Let all clients write to server-memory at the same time, and return the entities that are missing
+    afterwards.
 
-    The server loses writes that overlap (it reads its file, changes, writes it), within one process too.
+    The server loses overlapping writes, also within one process: it reads its file, changes it and writes it.
     """
     calls = {
         name: [("create_entities", {"entities": [entity(f"{name}-{n}")]}) for n in range(each)]

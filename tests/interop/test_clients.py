@@ -1,4 +1,4 @@
-"""The clients of others against the reference server: what they can do when nothing of ours is in between."""
+"""Third-party clients directly against the reference server, to show what they can do without mcpd."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ def by_url() -> Iterator[Json]:
 
 @pytest.mark.parametrize("way", ["stdio", "http"])
 def test_every_client_lists_and_calls(driver: Driver, way: str, by_url: Json, tmp_path: Path) -> None:
-    """By a command that it starts, and by a URL. What can be asked by the server answers as who it is:
-    `converse` causes everything that a call can, and each part bears the client's own name."""
+    """Each client connects with a command and with a URL. `converse` uses everything that a call can cause,
+    and each part contains the client's own name.
+    """
     by_command = stdio(*SDK2, "--stdio", environ={"PYTHONPATH": str(ROOT)})
     calls: list[Call] = [("echo", {"text": CAFE})]
     if driver.library:
@@ -62,6 +63,6 @@ def test_every_client_lists_and_calls(driver: Driver, way: str, by_url: Json, tm
 
 
 def test_a_client_that_fails_says_why(tmp_path: Path) -> None:
-    """A driver must not take silence for success."""
+    """A driver must not count a missing result as success."""
     with pytest.raises(ClientFailed, match="ended with"):
         DRIVERS[1].use(stdio(sys.executable, "-c", "raise SystemExit(3)"), [], tmp_path)

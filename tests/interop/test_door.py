@@ -1,4 +1,4 @@
-"""The clients of others at our door: by a URL and a token, each in the revision it speaks."""
+"""Third-party clients at mcpd's HTTP endpoint, with a URL and a token, each in its own revision."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ CAFE = "caf\N{LATIN SMALL LETTER E WITH ACUTE}"
 
 
 @pytest.mark.parametrize("driver", DRIVERS, ids=lambda driver: driver.name)
-def test_every_client_works_through_mcpd_as_directly(driver: Driver, start: Start, tmp_path: Path) -> None:
-    """Tests of the clients themselves: tests/interop/test_clients.py. What they can be asked, they are."""
+def test_every_client_works_the_same_through_mcpd(driver: Driver, start: Start, tmp_path: Path) -> None:
+    """The tests of the clients themselves are in tests/interop/test_clients.py."""
     if why := driver.missing():
         pytest.skip(why)
     daemon = start({"reference": REFERENCE}, *PORT)
@@ -37,7 +37,7 @@ def test_every_client_works_through_mcpd_as_directly(driver: Driver, start: Star
         calls.append(("converse", {"tag": "alice", "steps": 2}))
     (tmp_path / "client").mkdir()
     seen = driver.use(place, calls, tmp_path / "client", "alice")
-    assert set(seen.tools) >= set(TOOLS) - {DYNAMIC_TOOL}  # which is there after a change only
+    assert set(seen.tools) >= set(TOOLS) - {DYNAMIC_TOOL}  # present only after a change
     assert seen.texts[0] == CAFE
     if driver.library:
         heard = json.loads(seen.texts[1])

@@ -1,4 +1,4 @@
-"""The real daemon and servers of others over HTTP: found without help, listed, called, given up again."""
+"""The real daemon with third-party servers over HTTP: detect the era, list, call, and reconnect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEGACY, MODERN = "2025-11-25", "2026-07-28"
 
 @attrs.frozen
 class Server:
-    """Somebody's server: how it is run, and what is to be found."""
+    """A third-party server: how to run it, and what its detection must find."""
 
     name: str
     peer: Peer
@@ -78,7 +78,7 @@ def steps(daemon: Any) -> list[tuple[str, str]]:
 
 
 def wait_found_again(daemon: Daemon, client: Client, argument: str) -> None:
-    """By those who want it: a call may be refused before the daemon has looked again."""
+    """Retry the call: one may be refused before the daemon has reconnected."""
 
     def answers() -> bool:
         try:
@@ -90,9 +90,10 @@ def wait_found_again(daemon: Daemon, client: Client, argument: str) -> None:
 
 
 @pytest.mark.parametrize("server", SERVERS, ids=lambda server: server.name)
-def test_a_url_is_all_that_has_to_be_known(start: Start, server: Server) -> None:
-    """Neither era nor transport is configured: the ladder finds both. Tools can be listed and called, tell of
-    their progress, and are there again when the server was killed and started anew."""
+def test_url_alone_is_enough_to_connect(start: Start, server: Server) -> None:
+    """Neither era nor transport is configured, and mcpd detects both. Tools can be listed and called, report
+    their progress, and work again after the server was killed and restarted.
+    """
     port = peers.free_port()
     with server.peer(port):
         daemon = start({"far": {"url": server.url.format(port)}})
@@ -124,8 +125,8 @@ def test_a_url_is_all_that_has_to_be_known(start: Start, server: Server) -> None
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 @pytest.mark.parametrize("server", [SERVERS[0], SERVERS[3], SERVERS[7]], ids=lambda server: server.name)
-def test_a_server_of_both_eras_is_spoken_to_as_it_is_told(start: Start, server: Server, era: str) -> None:
-    """`era` in the definition has the last word."""
+def test_configured_era_is_used_with_a_server_of_both_eras(start: Start, server: Server, era: str) -> None:
+    """`era` in the definition overrides the detection."""
     port = peers.free_port()
     with server.peer(port):
         daemon = start({"far": {"type": "http", "url": server.url.format(port), "era": era}})
@@ -133,7 +134,7 @@ def test_a_server_of_both_eras_is_spoken_to_as_it_is_told(start: Start, server: 
         assert daemon.status("far")["era"] == era
 
 
-def test_a_server_that_restarts_is_found_again(start: Start) -> None:
+def test_restarted_server_is_reconnected(start: Start) -> None:
     """A real server drops the session; mcpd starts a new one."""
     port = peers.free_port()
     argv = [sys.executable, "-m", "mcpd.testserver", "--http", f"127.0.0.1:{port}"]

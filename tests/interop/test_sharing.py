@@ -1,4 +1,4 @@
-"""The proofs that clients can share a server, themselves proven: they pass where they must, and can fail."""
+"""Tests of the sharing checks: they pass without sharing, and detect each kind of mix-up."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def library(name: str) -> Driver:
 
 
 def memory() -> str:
-    """The program of the npm server."""
+    """Return the path of the npm server's program."""
     program = shutil.which(
         "mcp-server-memory", path=f"{ROOT / '.npm/node_modules/.bin'}:{os.environ['PATH']}"
     )
@@ -39,7 +39,7 @@ def memory() -> str:
 
 @pytest.mark.parametrize("argv", [SDK1, SDK2], ids=["sdk1", "sdk2"])
 def test_clients_with_a_session_each_do_not_disturb_each_other(argv: tuple[str, ...], tmp_path: Path) -> None:
-    """Where nobody shares anything there is nothing to complain of."""
+    """Clients that share nothing cause no complaints."""
     port = peers.free_port()
     with peers.listening([*argv, "--http", f"127.0.0.1:{port}"], port):
         way = http(f"http://127.0.0.1:{port}/mcp")
@@ -49,7 +49,7 @@ def test_clients_with_a_session_each_do_not_disturb_each_other(argv: tuple[str, 
 
 
 def test_overlapping_writes_are_lost_by_the_server_itself(tmp_path: Path) -> None:
-    """Directly, of writes that arrive together not all are kept. So what is kept through us is our doing."""
+    """Without mcpd, some concurrent writes are lost. So mcpd is the reason that none are lost through it."""
     hello = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
     frames = [rpc("initialize", hello, 0), rpc("notifications/initialized", {})]
     for number in range(1, 26):
@@ -110,7 +110,7 @@ FINE = Report(
         ({"texts": [json.dumps({**HEARD, "roots": {"roots": []}})]}, "the server heard from alice: "),
     ],
 )
-def test_whatever_belongs_to_another_is_noticed(changed: dict[str, Any], complaint: str | None) -> None:
-    """Each way in which two clients could be mixed up."""
+def test_messages_of_another_client_are_detected(changed: dict[str, Any], complaint: str | None) -> None:
+    """Each way in which the messages of two clients could be mixed up."""
     found = sharing.misheard("alice", dataclasses.replace(FINE, **changed), 1)
     assert (found == []) if complaint is None else (found and found[0].startswith(complaint))

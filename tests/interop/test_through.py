@@ -1,4 +1,4 @@
-"""The clients of others through mcpd: the same as directly, and together without disturbing each other."""
+"""Third-party clients through mcpd: each works as it does directly, and many do not disturb each other."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GROUP = {
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[harness.Daemon]:
-    """One daemon with a server of each generation, for all clients."""
+    """Run one daemon with a server of each generation, for all clients."""
     root = {"PYTHONPATH": str(ROOT)}
     servers = {
         LEGACY: stdio(*SDK1, "--stdio", environ=root),
@@ -46,14 +46,14 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[harness.Daemon]
 
 
 def by_bridge(daemon: harness.Daemon, server: str) -> Json:
-    """`mcpctl bridge`, as an editor starts it."""
+    """Return the command `mcpctl bridge`, as an editor starts it."""
     ours = {name: text for name, text in daemon.environ.items() if name.startswith("XDG_")}
     command = (sys.executable, "-m", "ctl", "bridge", "--server", server)
     return stdio(*command, environ={**ours, "PYTHONPATH": str(ROOT)})
 
 
 def by_url(daemon: harness.Daemon, server: str) -> Json:
-    """The door of one server, with the token that the daemon asks for."""
+    """Return the endpoint of one server, with the token of the daemon."""
     with daemon.client() as client:
         door = client.request("mcpd/status")["daemon"]["http"]
     token = Path(door["token_file"]).read_text().strip()
@@ -67,7 +67,7 @@ WAYS = {"bridge": by_bridge, "http": by_url}
 def test_every_client_lists_and_calls(
     daemon: harness.Daemon, driver: Driver, way: str, server: str, tmp_path: Path
 ) -> None:
-    """Whatever the client's generation, and whatever the server's."""
+    """With every generation of client and of server."""
     calls: list[Call] = [("echo", {"text": CAFE})]
     if driver.library:
         calls += [("test_error_handling", {})]
@@ -78,8 +78,12 @@ def test_every_client_lists_and_calls(
 
 
 @pytest.mark.parametrize("server", [LEGACY, MODERN])
-def test_conversations_at_once_are_not_mixed_up(daemon: harness.Daemon, server: str, tmp_path: Path) -> None:
-    """Four clients, of two generations and by two ways, share one process: everybody hears their own."""
+def test_concurrent_conversations_are_not_mixed_up(
+    daemon: harness.Daemon, server: str, tmp_path: Path
+) -> None:
+    """Four clients, of two generations and over two transports, share one process; each gets its own
+    messages.
+    """
     ways = [by_bridge, by_url, by_url, by_bridge]
     users = {
         name: (library(client), way(daemon, server))
@@ -93,11 +97,12 @@ KINDS = {"legacy": ["2025-11-25", "2025-06-18"], "modern": [REVISION], "mixed": 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_eight_clients_at_once_hear_their_own_from_one_process(
+def test_eight_concurrent_clients_of_one_process_get_their_own_messages(
     daemon: harness.Daemon, kind: str, tmp_path: Path
 ) -> None:
-    """Each has several conversations at a time with a server that knows only `initialize`, and cannot say for
-    whom it asks. A modern client has all of it, in rounds."""
+    """Each has several concurrent conversations with a server that knows only `initialize` and cannot say
+    which call causes its requests. A modern client gets the requests in rounds.
+    """
     versions = KINDS[kind]
     users = {
         f"client-{number}": (Attached(daemon, versions[number % len(versions)]), {"name": LEGACY})
@@ -109,16 +114,16 @@ def test_eight_clients_at_once_hear_their_own_from_one_process(
 
 
 def processes(daemon: harness.Daemon) -> list[int]:
-    """Those of the server that all share."""
+    """Return the processes of the shared server."""
     found = []
     for child in harness.children(daemon.process.pid):
-        with suppress(OSError):  # one that has just ended
+        with suppress(OSError):  # a process that has just ended
             if SDK1[-1].encode() in Path(f"/proc/{child}/cmdline").read_bytes():
                 found.append(child)
     return found
 
 
-def test_no_process_is_left_of_a_server_that_was_shared(tmp_path: Path) -> None:
+def test_shared_server_leaves_no_process(tmp_path: Path) -> None:
     servers = {LEGACY: stdio(*SDK1, "--stdio", environ={"PYTHONPATH": str(ROOT)})}
     home = tmp_path / "mcpd"
     home.mkdir()
@@ -130,8 +135,10 @@ def test_no_process_is_left_of_a_server_that_was_shared(tmp_path: Path) -> None:
     assert gone(pid)
 
 
-def test_no_write_is_lost_of_four_clients_that_write_at_once(tmp_path: Path) -> None:
-    """A server that loses overlapping updates is known by its command line: its writes take turns."""
+def test_concurrent_writes_of_four_clients_are_all_kept(tmp_path: Path) -> None:
+    """mcpd recognizes servers that lose overlapping updates by their command line, and serializes their
+    writes.
+    """
     home = tmp_path / "mcpd"
     home.mkdir()
     servers = {"memory": stdio(memory(), environ={"MEMORY_FILE_PATH": str(tmp_path / "memory.json")})}
