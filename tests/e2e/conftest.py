@@ -1,4 +1,4 @@
-"""Fixtures of the outermost ring: real processes, real sockets."""
+"""Fixtures of the end-to-end tests: real processes and real sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real daemon in a private place, and a plain client of its socket: what a user has, in a test."""
+"""Run the real daemon in private directories, with a plain client for its socket."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Refused(Exception):
 
 
 class Client:
-    """One connection. `request` waits for its answer; `send` and `answer` leave time in between."""
+    """One connection. `request` waits for its response; `send` and `answer` allow other steps in between."""
 
     def __init__(self, path: str, bound: float = BOUND) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
@@ -58,7 +58,7 @@ class Client:
         return self.answer(self.send(method, **params))
 
     def call(self, server: str, tool: str, arguments: Json | None = None, **more: Any) -> Any:
-        """`mcpd/call`; raises Refused."""
+        """Make an `mcpd/call`. Raises Refused."""
         return self.request("mcpd/call", server=server, tool=tool, arguments=arguments or {}, **more)
 
     def send(self, method: str, **params: Any) -> int:
@@ -86,7 +86,7 @@ class Client:
         return self.notifications.pop(0)
 
     def read_line(self) -> bytes:
-        """The next line as it came. EOFError when the daemon has closed the connection."""
+        """Return the next line unparsed. Raises EOFError when the daemon has closed the connection."""
         while b"\n" not in self._buffer:
             portion = self.socket.recv(1 << 20)
             if not portion:
@@ -114,7 +114,7 @@ class Client:
 
 @attrs.define(eq=False)
 class Daemon:
-    """A running `mcpd`, its directories, and shortcuts for what tests ask all the time."""
+    """A running `mcpd`, its directories, and shortcuts for frequent requests of tests."""
 
     process: subprocess.Popen[bytes]
     home: Path
@@ -132,7 +132,7 @@ class Daemon:
         return (self.home / "daemon.log").read_text("utf-8", "replace")
 
     def client(self, bound: float = BOUND) -> Client:
-        """A new connection; closed with the daemon at the latest."""
+        """Open a connection, which is closed with the daemon at the latest."""
         client = Client(self.socket, bound)
         self._clients.append(client)
         return client
@@ -145,7 +145,7 @@ class Daemon:
         raise LookupError(server)
 
     def wait_status(self, server: str, is_so: Callable[[Json], bool], bound: float = BOUND) -> Json:
-        """The first status that satisfies `is_so`, told by the daemon's own events."""
+        """Return the first status that satisfies `is_so`, from the daemon's own events."""
         deadline = time.monotonic() + bound
         with Client(self.socket, bound) as client:
             client.send("mcpd/events", servers=[server])
@@ -166,31 +166,31 @@ class Daemon:
             self.wait_status(server, lambda status: status["status"] == "connected", bound)
 
     def guardian(self) -> int:
-        """The pid of the daemon's guardian process."""
+        """Return the pid of the daemon's guardian process."""
         for child in children(self.pid):
-            with suppress(OSError):  # one that has just ended
+            with suppress(OSError):  # a process that has just ended
                 if b"orphan_guardian_process" in Path(f"/proc/{child}/cmdline").read_bytes():
                     return child
         raise LookupError("no guardian")
 
     def stop(self, bound: float = BOUND) -> int:
-        """SIGTERM, and its exit code."""
+        """Send SIGTERM and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(bound)
 
 
 def in_flight(daemon: Daemon, server: str, count: int) -> None:
-    """Wait until so many calls of a server have been sent to it, and no more."""
+    """Wait until exactly `count` calls have been sent to the server."""
     wait_until(lambda: daemon.status(server)["in_flight"] == count, lambda: str(daemon.status(server)))
 
 
 def fake(*flags: str, **definition: Any) -> Json:
-    """A definition of the scripted server of tests/servers/fake.py."""
+    """Return a definition of the scripted server of tests/servers/fake.py."""
     return {"command": sys.executable, "args": ["-I", "-S", str(FAKE), *flags], **definition}
 
 
 def impatient(**changes: Any) -> Json:
-    """Restart figures scaled down, for tests that wait for several restarts."""
+    """Return a short restart backoff, for tests that wait for several restarts."""
     return {"base": 0.01, "floor": 0.01, "cap": 0.05, "intensity": 100000, **changes}
 
 
@@ -203,7 +203,7 @@ def running(
     environ: Mapping[str, str] | None = None,
     program: Sequence[str] = (sys.executable, "-m", "mcpd"),
 ) -> Iterator[Daemon]:
-    """A private daemon. Leaving the block stops it and asserts that nothing of it is left."""
+    """Run a private daemon. Leaving the block stops it and asserts that no process is left."""
     config = home / "config.json"
     config.write_text(json.dumps({"mcpServers": servers, "settings": settings or {}}))
     env = private_environment(home) | dict(environ or {})
@@ -237,7 +237,7 @@ def running(
 
 
 def private_environment(home: Path) -> dict[str, str]:
-    """Nothing of the user's: own XDG directories, no inherited MCPD_ variables."""
+    """Return an environment with private XDG directories and without inherited MCPD_ variables."""
     (home / "run").mkdir(mode=0o700, exist_ok=True)
     kept = {
         name: text for name, text in os.environ.items() if not name.startswith(("MCPD_", "MCPCTL_", "XDG_"))
@@ -259,7 +259,7 @@ def wait_for_socket(daemon: Daemon, bound: float = BOUND) -> None:
         try:
             Client(daemon.socket).close()
         except OSError:
-            time.sleep(0.02)  # nothing to wait on yet: the socket is what we wait for
+            time.sleep(0.02)  # there is no event to wait for, so poll the socket
         else:
             return
     raise AssertionError(f"mcpd did not listen within {bound} s\n{daemon.log[-3000:]}")
@@ -271,7 +271,7 @@ def instance_marks(daemon: Daemon) -> str:
 
 
 def marked(instance: str) -> list[int]:
-    """Every process that carries the daemon's mark, zombies excepted."""
+    """Return every process with the daemon's mark, except zombies."""
     needle = f"MCPD_INSTANCE={instance}".encode()
     found = []
     for entry in Path("/proc").iterdir():
@@ -288,7 +288,7 @@ def marked(instance: str) -> list[int]:
 
 
 def assert_gone(instance: str, bound: float = BOUND) -> None:
-    """No process of that daemon is left, at once or within `bound` seconds."""
+    """Assert that no process of the daemon is left, immediately or within `bound` seconds."""
     wait_until(lambda: not marked(instance), lambda: f"left behind: {describe(marked(instance))}", bound)
 
 
@@ -305,7 +305,7 @@ def describe(pids: Sequence[int]) -> list[str]:
 
 
 def children(pid: int) -> list[int]:
-    """Of every thread: the kernel lists a child with the thread that forked it."""
+    """Return the children of all threads: the kernel lists a child with the thread that forked it."""
     found: list[int] = []
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):  # a thread that has just ended
@@ -314,7 +314,7 @@ def children(pid: int) -> list[int]:
 
 
 def wait_until(is_so: Callable[[], bool], otherwise: Callable[[], str], bound: float = BOUND) -> float:
-    """For what no event tells (the process table): how long it took, by a fair `stopwatch`."""
+    """Poll for a condition without an event, such as the process table. Return the seconds, by a `stopwatch`."""
     with stopwatch() as watch:
         deadline = time.monotonic() + bound
         while not is_so():

@@ -1,4 +1,4 @@
-"""`mcpctl bridge` as an editor starts it, with the real daemon behind it: coming, going, killed, absent."""
+"""`mcpctl bridge` as an editor starts it, with a real daemon that starts, stops, is killed or is missing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"na
 
 
 class Editor:
-    """A bridge as a child process, and what an editor says to it."""
+    """A bridge as a child process, used as an editor uses it."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Editor:
             view = view[os.write(self.process.stdin.fileno(), view) :]
 
     def next(self, bound: float = BOUND) -> Json:
-        """The next message. EOFError when the bridge has ended; every line must be JSON-RPC."""
+        """Return the next message. Raises EOFError when the bridge has ended; every line must be JSON-RPC."""
         assert self.process.stdout is not None
         fd, deadline = self.process.stdout.fileno(), time.monotonic() + bound
         while b"\n" not in self._buffer:
@@ -84,7 +84,7 @@ class Editor:
         return message
 
     def answer(self, key: object, bound: float = BOUND) -> Json:
-        """The response to `key`, past and kept."""
+        """Return the response to `key`, and keep the messages before it."""
         while True:
             for message in self.heard:
                 if message.get("id") == key and "method" not in message:
@@ -111,7 +111,7 @@ class Editor:
         self.send(method="notifications/initialized")
 
     def close(self, bound: float = BOUND) -> tuple[int, float]:
-        """Close stdin: the exit code, and how long it took."""
+        """Close stdin. Return the exit code and the seconds until then."""
         start = time.monotonic()
         assert self.process.stdin is not None
         self.process.stdin.close()
@@ -119,7 +119,7 @@ class Editor:
         return code, time.monotonic() - start
 
     def errors(self) -> str:
-        """stderr, once it has ended."""
+        """Return stderr, once the bridge has ended."""
         assert self.process.stderr is not None
         return self.process.stderr.read().decode()
 
@@ -144,7 +144,7 @@ def editor(
 
 
 def kill(daemon: Daemon) -> None:
-    """Without a word, and wait until nothing of it is left."""
+    """Kill the daemon with SIGKILL, and wait until none of its processes is left."""
     mark = instance_marks(daemon)
     daemon.process.kill()
     daemon.process.wait(BOUND)
@@ -152,13 +152,13 @@ def kill(daemon: Daemon) -> None:
 
 
 def counted(result: Json) -> Json:
-    """What the scripted server says it has seen."""
+    """Return the counters of the scripted server."""
     counts: Json = json.loads(result["content"][0]["text"])
     return counts
 
 
 def test_an_editor_works_through_the_bridge(start: Start, tmp_path: Path) -> None:
-    """Handshake, list, call; and it ends with the editor."""
+    """Handshake, list and call work, and the bridge ends with the editor."""
     daemon = start({"fake": fake()})
     daemon.wait_connected("fake")
     with editor(daemon.environ, tmp_path, "--server", "fake") as ed:
@@ -171,8 +171,8 @@ def test_an_editor_works_through_the_bridge(start: Start, tmp_path: Path) -> Non
         assert ed.errors() == ""
 
 
-def test_a_killed_daemon_is_survived_and_lost_calls_say_that_they_may_have_run(tmp_path: Path) -> None:
-    """32 calls under way; each is answered once, none runs twice, and the next call works."""
+def test_bridge_survives_a_killed_daemon_and_lost_calls_may_have_run(tmp_path: Path) -> None:
+    """With 32 calls in flight, each gets one response, none runs twice, and the next call works."""
     with editor(private_environment(tmp_path), tmp_path, "--no-start", "--server", "fake") as ed:
         with running(tmp_path, {"fake": fake()}) as daemon:
             daemon.wait_connected("fake")
@@ -195,7 +195,7 @@ def test_a_killed_daemon_is_survived_and_lost_calls_say_that_they_may_have_run(t
 
 
 def test_a_modern_client_keeps_its_subscription_across_daemons(tmp_path: Path) -> None:
-    """All servers together; under the id that it gave, acknowledged once."""
+    """A subscription to all servers keeps its id and is acknowledged once."""
     meta = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientInfo": {"name": "ed", "version": "1"},
@@ -223,7 +223,7 @@ def test_a_modern_client_keeps_its_subscription_across_daemons(tmp_path: Path) -
 
 
 def test_requests_wait_for_a_daemon_that_is_being_restarted(tmp_path: Path) -> None:
-    """The editor sees a slow answer, no error."""
+    """The editor sees a slow response but no error."""
     with editor(private_environment(tmp_path), tmp_path, "--no-start", "--server", "fake") as ed:
         with running(tmp_path, {"fake": fake()}) as daemon:
             daemon.wait_connected("fake")
@@ -234,8 +234,8 @@ def test_requests_wait_for_a_daemon_that_is_being_restarted(tmp_path: Path) -> N
             assert ed.close()[0] == 0
 
 
-def test_the_daemon_is_started_for_the_editor(tmp_path: Path) -> None:
-    """Nobody has to start anything; and again when it is needed again."""
+def test_bridge_starts_the_daemon_when_needed(tmp_path: Path) -> None:
+    """The bridge starts the daemon at first, and again when it is needed later."""
     config = tmp_path / "config" / "mcpd"
     config.mkdir(parents=True)
     (config / "config.json").write_text(json.dumps({"mcpServers": {"fake": fake()}}))
@@ -261,8 +261,8 @@ def test_the_daemon_is_started_for_the_editor(tmp_path: Path) -> None:
                 wait_until(lambda: gone(pid), lambda: "the daemon does not stop")
 
 
-def test_without_a_daemon_the_editor_gets_an_answer_and_the_bridge_stays(tmp_path: Path) -> None:
-    """`ping` at once, the rest at the latest when stdin ends, and nothing but MCP on stdout."""
+def test_bridge_without_a_daemon_responds_and_keeps_running(tmp_path: Path) -> None:
+    """`ping` is answered immediately, the rest at EOF at the latest; stdout contains nothing but MCP."""
     environ = private_environment(tmp_path)
     with editor(environ, tmp_path, "--no-start") as ed:
         assert ed.ask(1, "ping")["result"] == {}
@@ -274,7 +274,7 @@ def test_without_a_daemon_the_editor_gets_an_answer_and_the_bridge_stays(tmp_pat
 
 
 def test_a_daemon_that_cannot_be_started_is_an_error_with_its_reason(tmp_path: Path) -> None:
-    """In the editor, where somebody looks."""
+    """The editor shows the error, where the user looks."""
     (tmp_path / "state").write_text("a file where the state directory should be")
     with editor(private_environment(tmp_path), tmp_path) as ed:
         error = ed.ask(1, "initialize", **HELLO)["error"]
@@ -283,15 +283,15 @@ def test_a_daemon_that_cannot_be_started_is_an_error_with_its_reason(tmp_path: P
         assert ed.close()[0] == 0
 
 
-def test_a_server_that_does_not_exist_is_named(start: Start, tmp_path: Path) -> None:
-    """A typo in the editor's configuration."""
+def test_unknown_server_is_named_in_the_error(start: Start, tmp_path: Path) -> None:
+    """For example after a typo in the editor's configuration."""
     daemon = start({"fake": fake()})
     with editor(daemon.environ, tmp_path, "--server", "fkae") as ed:
         assert "fkae" in ed.ask(1, "initialize", **HELLO)["error"]["message"]
         assert ed.close()[0] == 0
 
 
-def test_the_end_of_stdin_ends_it_although_a_call_is_under_way(start: Start, tmp_path: Path) -> None:
+def test_eof_on_stdin_ends_the_bridge_during_a_call(start: Start, tmp_path: Path) -> None:
     """The call is also cancelled on the server."""
     daemon = start({"fake": fake()})
     daemon.wait_connected("fake")
@@ -309,16 +309,16 @@ def test_the_end_of_stdin_ends_it_although_a_call_is_under_way(start: Start, tmp
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_ends_it(tmp_path: Path, number: signal.Signals) -> None:
-    """Whatever it is doing, and with the exit code of the shells."""
+def test_signal_ends_the_bridge(tmp_path: Path, number: signal.Signals) -> None:
+    """The bridge ends in any state, with the exit code that shells use."""
     with editor(private_environment(tmp_path), tmp_path, "--no-start") as ed:
         ed.ask(1, "ping")
         ed.process.send_signal(number)
         assert ed.process.wait(BOUND) == 128 + number
 
 
-def test_it_ends_with_its_parent_although_others_hold_its_stdin(tmp_path: Path) -> None:
-    """An editor that is killed leaves children with copies of its pipes."""
+def test_bridge_ends_with_its_parent_although_others_hold_its_stdin(tmp_path: Path) -> None:
+    """A killed editor leaves children that hold copies of its pipes."""
     reads, writes = os.pipe()
     script = (
         "import os, subprocess, sys, time\n"
@@ -351,8 +351,8 @@ def test_it_ends_with_its_parent_although_others_hold_its_stdin(tmp_path: Path) 
         parent.stderr.close()
 
 
-def test_hostile_input_costs_an_error_each_and_nothing_else(start: Start, tmp_path: Path) -> None:
-    """Binary, broken JSON, wrong types, depth, control methods: the next request works."""
+def test_invalid_input_only_gets_errors(start: Start, tmp_path: Path) -> None:
+    """Binary data, broken JSON, wrong types, deep nesting and control methods; the next request works."""
     daemon = start({"fake": fake()})
     daemon.wait_connected("fake")
     with editor(daemon.environ, tmp_path, "--server", "fake") as ed:
@@ -375,7 +375,7 @@ def test_hostile_input_costs_an_error_each_and_nothing_else(start: Start, tmp_pa
 
 
 def test_a_plain_command_line_imports_neither_click_nor_trio(tmp_path: Path) -> None:
-    """Dozens run on a machine: each starts in tens of milliseconds and is small."""
+    """Dozens of bridges run on a machine, so each must be small and start in tens of milliseconds."""
     script = (
         "import sys, ctl.main\n"
         "code = ctl.main.run(['bridge', '--no-start', '--client', 'x'], {})\n"

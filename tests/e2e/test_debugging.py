@@ -1,4 +1,4 @@
-"""Debugging a server: its messages in the daemon's log, whoever asked for that, and no secret among them."""
+"""Debugging a server: each way to enable it logs the messages, without secrets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECRET = "hunter2-hunter2"
 
 
 def logged(daemon: Daemon) -> list[str]:
-    """The messages of its log, when it has ended: nothing is still on its way then."""
+    """Return the messages in the daemon's log after it has ended, so that none is missing."""
     daemon.stop()
     return [json.loads(line)["message"] for line in daemon.log.splitlines() if line.startswith("{")]
 
@@ -25,13 +25,13 @@ def logged(daemon: Daemon) -> list[str]:
 @pytest.mark.parametrize(
     ("definition", "flags", "options"),
     [
-        pytest.param({"debug": True}, (), {}, id="its definition"),
-        pytest.param({}, (), {"settings": {"debug": True}}, id="the settings"),
-        pytest.param({}, ("--debug",), {}, id="the flag"),
-        pytest.param({}, (), {"environ": {"MCPD_DEBUG": "1"}}, id="the environment"),
+        pytest.param({"debug": True}, (), {}, id="server definition"),
+        pytest.param({}, (), {"settings": {"debug": True}}, id="settings"),
+        pytest.param({}, ("--debug",), {}, id="flag"),
+        pytest.param({}, (), {"environ": {"MCPD_DEBUG": "1"}}, id="environment"),
     ],
 )
-def test_each_way_to_ask_for_a_servers_messages_gets_them(
+def test_each_way_to_enable_debugging_logs_the_messages(
     start: Start, definition: dict[str, Any], flags: tuple[str, ...], options: dict[str, Any]
 ) -> None:
     """Shows messages in both directions; responses have their method and duration."""
@@ -43,8 +43,8 @@ def test_each_way_to_ask_for_a_servers_messages_gets_them(
     assert any(re.match(r"one ← tools/call \(\d+\.\d ms\) .*marked", line) for line in lines)
 
 
-def test_one_server_is_debugged_and_no_other(start: Start) -> None:
-    """Its messages are asked for, not everybody's."""
+def test_debugging_one_server_does_not_affect_others(start: Start) -> None:
+    """Messages of the other servers are not logged."""
     daemon = start({"one": fake(debug=True), "two": fake()})
     daemon.wait_connected("one", "two")
     for server in ("one", "two"):
@@ -55,7 +55,7 @@ def test_one_server_is_debugged_and_no_other(start: Start) -> None:
 
 
 def test_debugging_begins_and_ends_while_the_server_runs(start: Start) -> None:
-    """A change of `debug` keeps the process: what one wants to look at is what it does now."""
+    """A change of `debug` keeps the process, because the user wants to see its current behavior."""
     daemon = start({"one": fake()}, settings={"watch": False})
     daemon.wait_connected("one")
     before = daemon.status("one")["pid"]
@@ -72,7 +72,7 @@ def test_debugging_begins_and_ends_while_the_server_runs(start: Start) -> None:
     assert "after" not in text
 
 
-def test_the_headers_of_both_sides_are_shown_and_their_secrets_are_not(start: Start, tmp_path: Path) -> None:
+def test_headers_of_both_sides_are_logged_without_secrets(start: Start, tmp_path: Path) -> None:
     """HTTP headers are shown, since they explain most of what a proxy or server does."""
     with peers.bundled() as port:
         definition = {

@@ -1,4 +1,4 @@
-"""`mcpctl doctor` against a real daemon and without one, and that its report tells nobody's secrets."""
+"""`mcpctl doctor` with and without a real daemon; its report contains no secrets."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def findings(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return {finding["check"]: finding for finding in json.loads(done.stdout)["findings"]}
 
 
-def test_it_works_without_a_daemon_and_starts_none(tmp_path: Path) -> None:
-    """What can be said is said; the configuration's mistakes with their fixes."""
+def test_doctor_works_without_a_daemon_and_starts_none(tmp_path: Path) -> None:
+    """It checks what it can without a daemon, and reports errors in the configuration with their fixes."""
     config = tmp_path / "config.json"
     servers = {"good": fake(), "gone": {"command": "no-such-program"}}
     config.write_text(json.dumps({"mcpServers": servers}))
@@ -80,8 +80,8 @@ def test_it_works_without_a_daemon_and_starts_none(tmp_path: Path) -> None:
     assert "did you mean 'command'?" in found["configuration"]["fix"]
 
 
-def test_each_server_is_asked_and_each_failure_has_a_fix(start: Start) -> None:
-    """A real round trip, with its time; exit 1 while anything fails, 0 when nothing does."""
+def test_every_server_is_checked_and_every_failure_has_a_fix(start: Start) -> None:
+    """It makes a timed round trip to each server, and exits with 1 if any check fails and with 0 otherwise."""
     daemon = start(
         {
             "fake": fake(),
@@ -96,7 +96,7 @@ def test_each_server_is_asked_and_each_failure_has_a_fix(start: Start) -> None:
     found = findings(done)
     assert found["server fake"]["result"] == "ok"
     assert found["server fake"]["ms"] > 0
-    # While it is being started once more, nobody knows how that will end.
+    # While the server restarts, the outcome is not known.
     assert found["server dying"]["result"] in ("failure", "warning")
     assert done.returncode == int(any(one["result"] == "failure" for one in found.values()))
     assert found["server off"]["result"] == "skipped"
@@ -110,8 +110,8 @@ def test_each_server_is_asked_and_each_failure_has_a_fix(start: Start) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_what_counts_only_after_a_restart_is_mended_by_one(start: Start) -> None:
-    """The file is good already: to edit it again would change nothing."""
+def test_pending_startup_setting_suggests_a_restart(start: Start) -> None:
+    """The file is correct already, so editing it again would change nothing."""
     daemon = start({"a": fake()})
     daemon.config.write_text(json.dumps({"mcpServers": {"a": fake()}, "settings": {"maxStarts": 3}}))
     daemon.client().request("mcpd/reload")
@@ -171,7 +171,7 @@ def test_a_report_has_no_secrets(start: Start, tmp_path: Path, running: bool) ->
 
 
 def test_a_report_that_cannot_be_written_says_why(tmp_path: Path) -> None:
-    """And leaves nothing half."""
+    """The command leaves no partial file."""
     done = mcpctl(
         private_environment(tmp_path), "doctor", "--no-shell", "--bundle", str(tmp_path / "no/dir.tgz")
     )

@@ -72,7 +72,7 @@ NEEDS_MORE = {"status SERVER", "debug SERVER", "why SERVER"}
 
 
 def table() -> dict[str, tuple[dict[str, str], bool]]:
-    """Command → its members and their kinds, and whether a server may add to them."""
+    """Return for each command its members with their types, and whether a server may add members."""
     page = (ROOT / "docs" / "reference" / "mcpctl.md").read_text()
     section = page.partition("## JSON output\n")[2].partition("\n## ")[0]
     found = {}
@@ -95,13 +95,12 @@ def mcpctl(daemon: Daemon, words: str) -> Json:
         check=False,
     )
     assert done.stdout, f"{words}: {done.stderr}"
-    document = json.loads(done.stdout)  # one, and nothing beside it
+    document = json.loads(done.stdout)  # exactly one document, and no other output
     assert isinstance(document, dict), words
     return document
 
 
 def test_every_command_is_in_the_table() -> None:
-    """A new one is written down, too."""
     named = {command.split()[0] for command in table()}
     visible = {name for name, entry in COMMANDS.items() if not entry.hidden}
     assert visible - named == {"edit", "bridge"}
@@ -109,8 +108,8 @@ def test_every_command_is_in_the_table() -> None:
 
 
 @pytest.mark.slow
-def test_each_document_has_the_members_that_are_written_down(start: Start) -> None:
-    """No more, no less, and lists where lists are said to be."""
+def test_every_document_has_the_documented_members(start: Start) -> None:
+    """No member is missing or undocumented, and lists occur where the table says so."""
     daemon = start({"test": TEST}, "--http", "127.0.0.1:0")
     daemon.wait_connected("test")
     log = daemon.home / "state" / "mcpd" / "daemon.log"

@@ -1,4 +1,4 @@
-"""From an editor's file to mcpd, and from mcpd back into the editor: with the real ones of both."""
+"""Import servers from a real editor's file, and install mcpd in the editor."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def mcpctl(daemon: Daemon, *words: str) -> str:
     return done.stdout
 
 
-def test_what_an_editor_had_runs_in_mcpd_and_the_editor_reaches_it_there(
-    start: Start, tmp_path: Path
-) -> None:
-    """Taken over, connected, disabled in the editor's file, and then spoken to as the editor would."""
+def test_imported_servers_run_in_mcpd_and_the_editor_reaches_them(start: Start, tmp_path: Path) -> None:
+    """The servers are imported, connect, are disabled in the editor's file, and are reachable as the editor
+    does it.
+    """
     (tmp_path / "src").mkdir()
     path = tmp_path / ".kiro/settings/mcp.json"
     path.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The everyday life of a daemon, through its socket: statuses, calls, wishes, sets of servers."""
+"""Everyday use of a daemon through its socket: statuses, calls, toggles, sets of servers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_server_that_cannot_start_does_not_affect_others(start: Start) -> None:
     assert daemon.client().call("fake", "echo", {})["success"]
 
 
-def test_a_call_to_a_failed_server_says_what_to_do(start: Start) -> None:
+def test_error_of_a_call_to_a_failed_server_says_what_to_do(start: Start) -> None:
     """The error names the problem, the server and the next step; nothing was sent."""
     daemon = start({"gone": {"command": "no-such-program"}})
     with pytest.raises(Refused) as refused:
@@ -64,8 +64,8 @@ def test_a_call_to_a_failed_server_says_what_to_do(start: Start) -> None:
 
 
 @pytest.mark.parametrize("attach", [False, True])
-def test_a_client_that_only_stops_writing_gets_its_answers(start: Start, attach: bool) -> None:
-    """`echo … | nc -U` is a complete client: the answer comes, then the connection is closed."""
+def test_client_that_half_closes_gets_its_responses(start: Start, attach: bool) -> None:
+    """`echo … | nc -U` is a complete client: it gets the response, then the connection is closed."""
     daemon = start({"fake": fake("--delay", "tools/call=0.3")})
     daemon.wait_connected("fake")
     client = daemon.client()
@@ -83,7 +83,7 @@ def test_a_client_that_only_stops_writing_gets_its_answers(start: Start, attach:
 
 
 def test_disconnect_after_half_close_cancels_the_call(start: Start) -> None:
-    """Closing only the write side first makes no difference."""
+    """The half-close before the disconnect makes no difference."""
     daemon = start({"fake": fake()})
     daemon.wait_connected("fake")
     client = daemon.client()

@@ -1,4 +1,4 @@
-"""What a person asks when something is not as it should be, of a real daemon: history, stats, tap, logs."""
+"""Diagnosis of a real daemon: history, statistics, message tap and logs."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def causes(client: Client, server: str | None = None) -> list[str]:
     return [f"{entry['state'] or entry['what']}: {entry['message']}" for entry in entries]
 
 
-def test_history_says_what_happened_and_who_asked_over_a_restart(tmp_path: Path) -> None:
-    """The journal survives the daemon, and a line that its death cut in two."""
+def test_history_names_events_and_their_causes_across_a_restart(tmp_path: Path) -> None:
+    """The history survives a restart of the daemon, and a line truncated by its death."""
     with running(tmp_path, {"fake": fake()}) as daemon:
         daemon.wait_connected("fake")
         client = daemon.client()
@@ -74,8 +74,8 @@ def test_history_says_what_happened_and_who_asked_over_a_restart(tmp_path: Path)
     assert journal.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_program_that_is_no_server_is_known_by_what_it_prints(start: Start) -> None:
-    """On stdout, where no log sees it; colours are no part of what it says, and secrets are masked."""
+def test_failure_of_a_program_that_is_no_server_shows_its_output(start: Start) -> None:
+    """Output on stdout is shown although no log contains it, without color codes and with secrets masked."""
     say = f"echo 'Usage: it --token {SECRET}'; echo; echo; printf '\\033[31mno\\033[0m config\\n' >&2; exit 2"
     definition = {"command": "sh", "args": ["-c", say], "env": {"IT_TOKEN": SECRET}}
     daemon = start({"it": definition})
@@ -85,7 +85,7 @@ def test_a_program_that_is_no_server_is_known_by_what_it_prints(start: Start) ->
 
 
 def test_history_knows_servers_that_have_left_and_no_others(start: Start) -> None:
-    """Why did I remove it? And a typing error is an error."""
+    """The history explains why a server was removed, and a misspelt name is an error."""
     daemon = start({"fake": fake()})
     daemon.wait_connected("fake")
     client = daemon.client()
@@ -96,8 +96,8 @@ def test_history_knows_servers_that_have_left_and_no_others(start: Start) -> Non
     assert refused.value.code == UnknownServer.code
 
 
-def test_calls_are_counted_by_what_they_came_to_over_all_connections(start: Start) -> None:
-    """Both ways in: `mcpd/call`, and MCP on an attached connection. A reconnect forgets nothing."""
+def test_calls_are_counted_by_outcome_over_all_connections(start: Start) -> None:
+    """For `mcpd/call` and for MCP on an attached connection; a reconnect does not reset the counters."""
     daemon = start({"fake": fake()})
     daemon.wait_connected("fake")
     client, attached = daemon.client(), daemon.client()
@@ -131,8 +131,8 @@ def test_calls_are_counted_by_what_they_came_to_over_all_connections(start: Star
     assert server["cost"] is None
 
 
-def test_who_uses_a_server_is_told_by_program_and_by_what_it_says(start: Start) -> None:
-    """A bridge says for whom it works."""
+def test_clients_of_a_server_are_listed_by_program_and_client_info(start: Start) -> None:
+    """A bridge reports the client for which it works."""
     daemon = start({"fake": fake()})
     daemon.wait_connected("fake")
     caller, bridge = daemon.client(), daemon.client()
@@ -149,7 +149,7 @@ def test_who_uses_a_server_is_told_by_program_and_by_what_it_says(start: Start) 
 
 
 def test_memory_and_processor_time_are_those_of_the_whole_tree(start: Start) -> None:
-    """With what left the group and the session: its memory is spent all the same."""
+    """Including processes that left the process group and the session."""
     daemon = start({"fake": fake("--wrapper")})
     daemon.wait_connected("fake")
     client = daemon.client()
@@ -165,7 +165,7 @@ def test_memory_and_processor_time_are_those_of_the_whole_tree(start: Start) -> 
 
 
 def test_a_process_that_left_its_tree_is_counted_with_who_started_it(start: Start) -> None:
-    """Its parent is dead, its session its own: the mark in its environment says whose it is."""
+    """Its parent is dead and its session its own; the mark in its environment names the server."""
     script = f"(setsid sleep 60 </dev/null >/dev/null 2>&1 &); exec {sys.executable} -I -S {FAKE}"
     daemon = start({"fake": {"command": "/bin/sh", "args": ["-c", script]}, "other": fake()})
     daemon.wait_connected("fake", "other")
@@ -177,8 +177,8 @@ def test_a_process_that_left_its_tree_is_counted_with_who_started_it(start: Star
     assert stats_of(client, "other", processes=True)["cost"]["processes"] == 1
 
 
-def test_the_wire_is_shown_live_without_secrets_over_a_reconnect(start: Start) -> None:
-    """And only what was asked for."""
+def test_tap_shows_messages_without_secrets_across_a_reconnect(start: Start) -> None:
+    """The tap shows only the requested messages."""
     daemon = start({"fake": fake(env={"API_TOKEN": SECRET})})
     daemon.wait_connected("fake")
     watcher, client = daemon.client(), daemon.client()
@@ -201,8 +201,8 @@ def test_the_wire_is_shown_live_without_secrets_over_a_reconnect(start: Start) -
     ]
 
 
-def test_a_tap_that_nobody_reads_costs_its_owner_frames_and_nobody_calls(start: Start) -> None:
-    """Bounded, said, and the calls go on."""
+def test_unread_tap_loses_frames_and_delays_no_calls(start: Start) -> None:
+    """The buffer is bounded, the tap reports dropped frames, and calls continue."""
     daemon = start({"fake": fake()})
     daemon.wait_connected("fake")
     watcher, client = daemon.client(), daemon.client()
@@ -217,8 +217,8 @@ def test_a_tap_that_nobody_reads_costs_its_owner_frames_and_nobody_calls(start: 
     assert dropped > 0
 
 
-def test_who_follows_a_log_gets_every_line_of_a_burst(start: Start) -> None:
-    """More lines at once than any buffer of notifications: they wait in the log."""
+def test_log_follower_gets_every_line_of_a_burst(start: Start) -> None:
+    """A burst may exceed any buffer of notifications: the lines wait in the log."""
     daemon = start({"fake": fake()})
     daemon.wait_connected("fake")
     client, other = daemon.client(), daemon.client()
@@ -228,8 +228,8 @@ def test_who_follows_a_log_gets_every_line_of_a_burst(start: Start) -> None:
         assert "line" in client.next_notification()["params"]
 
 
-def test_who_reads_a_log_too_slowly_is_told_how_much_is_missing(start: Start) -> None:
-    """The log keeps a mebibyte; what has left it is counted, and the newest lines come."""
+def test_slow_log_follower_gets_the_number_of_dropped_lines(start: Start) -> None:
+    """The log keeps one mebibyte; the stream counts the dropped lines and continues with the newest."""
     daemon = start({"fake": fake()})
     daemon.wait_connected("fake")
     client, other = daemon.client(), daemon.client()
@@ -247,8 +247,8 @@ def test_who_reads_a_log_too_slowly_is_told_how_much_is_missing(start: Start) ->
     assert missed + lines == 121
 
 
-def test_metrics_are_what_prometheus_reads(start: Start) -> None:
-    """Every line of the text format, every histogram growing to its count."""
+def test_metrics_are_in_the_prometheus_format(start: Start) -> None:
+    """Every line is valid in the text format, and the buckets of every histogram add up to its count."""
     daemon = start({"fake": fake(), "gone": {"command": "no-such-program"}})
     daemon.wait_connected("fake")
     client = daemon.client()
@@ -265,8 +265,8 @@ def test_metrics_are_what_prometheus_reads(start: Start) -> None:
     assert re.search(r'mcpd_server_memory_bytes\{server="fake"\} \d{6,}', text)
 
 
-def test_no_counter_goes_down_when_a_server_is_started_anew(start: Start) -> None:
-    """A counter that falls is taken for one that began at nought: all it had counted is counted again."""
+def test_no_counter_decreases_when_a_server_restarts(start: Start) -> None:
+    """Prometheus takes a lower value for a restart at zero, and would count everything again."""
     daemon = start({"fake": fake()})
     daemon.wait_connected("fake")
     client = daemon.client()
@@ -296,7 +296,7 @@ def test_no_counter_goes_down_when_a_server_is_started_anew(start: Start) -> Non
 
 
 def test_a_ping_is_a_real_round_trip(start: Start) -> None:
-    """Connected is what answers; nothing is started for it."""
+    """A ping contacts a connected server and never starts one."""
     daemon = start({"fake": fake(), "lazy": fake(lazy=True)})
     daemon.wait_connected("fake")
     client = daemon.client()

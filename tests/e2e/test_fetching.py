@@ -1,4 +1,4 @@
-"""Prompts and resources for people and programs: what is not there, or not complete, is told as such."""
+"""Prompts and resources: errors for missing ones and for incomplete results."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ TEST = {"command": sys.executable, "args": ["-m", "mcpd.testserver"]}
         ("auto", "mcpd/read", {"uri": "zzz://9"}, "unknown_resource", "`mcpctl resources test` lists"),
     ],
 )
-def test_what_is_not_there_is_an_error_of_its_own_with_what_comes_near(
+def test_missing_name_has_its_own_error_with_similar_names(
     start: Start, era: str, method: str, params: dict[str, Any], code: str, words: str
 ) -> None:
-    """Exit code 5 means no such server, tool, resource or prompt, whatever the server says of it."""
+    """Exit code 5 means no such server, tool, resource or prompt, whichever error the server returns."""
     daemon = start({"test": {**TEST, "era": era}})
     daemon.wait_connected("test")
     with pytest.raises(Refused) as refused:
@@ -53,15 +53,15 @@ def test_what_is_not_there_is_an_error_of_its_own_with_what_comes_near(
 
 
 def test_a_server_without_prompts_says_so(start: Start) -> None:
-    """That it has none at all is better to know than that it has not this one."""
+    """The error says that the server has no prompts at all, which is more useful than a missing name."""
     daemon = start({"one": fake("--capabilities", "tools")})
     daemon.wait_connected("one")
     with pytest.raises(Refused, match="one does not support prompts"):
         daemon.client().request("mcpd/prompt", server="one", prompt="x")
 
 
-def test_a_call_that_takes_too_long_names_the_setting_that_says_so(start: Start) -> None:
-    """There are four; raising another one changes nothing."""
+def test_timeout_error_names_the_setting_that_applies(start: Start) -> None:
+    """There are four such settings, and raising another one has no effect."""
     daemon = start(
         {
             "silent": fake(timeout=300),
@@ -87,7 +87,7 @@ def test_a_call_that_takes_too_long_names_the_setting_that_says_so(start: Start)
         attached.request("tools/call", name="drop", arguments={})
 
 
-class _WhoAreYou(BaseHTTPRequestHandler):
+class _Unauthorized(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.send_error(401)
@@ -95,13 +95,13 @@ class _WhoAreYou(BaseHTTPRequestHandler):
     do_GET = do_POST
 
     def log_message(self, *_: object) -> None:
-        """Nobody reads it."""
+        """Log nothing."""
 
 
 @contextmanager
 def refusing() -> Iterator[int]:
-    """A server that lets nobody in; its port."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _WhoAreYou) as server:
+    """Run a server that refuses every request, and return its port."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Unauthorized) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
@@ -111,8 +111,8 @@ def refusing() -> Iterator[int]:
             thread.join(BOUND)
 
 
-def test_a_call_to_a_server_that_wants_a_login_ends_with_the_exit_code_for_that(start: Start) -> None:
-    """4, as of `mcpctl status` and `mcpctl wait`: not 6, for which waiting may help."""
+def test_call_to_a_server_that_requires_login_exits_with_4(start: Start) -> None:
+    """Exit code 4, as for `mcpctl status` and `mcpctl wait`. Code 6 would mean that waiting may help."""
     with refusing() as port:
         daemon = start({"locked": {"url": f"http://127.0.0.1:{port}/mcp"}})
         daemon.wait_status("locked", lambda status: status["status"] == "needs-auth")

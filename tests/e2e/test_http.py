@@ -1,4 +1,4 @@
-"""The daemon over HTTP: a port with a token, and the Unix socket, for programs; nothing for pages."""
+"""The daemon over HTTP: a port with a token and the Unix socket serve programs, and refuse web pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.e2e.web import PORT, door, events, over_unix, request
 
 
 def test_port_is_published_in_status_log_and_file(start: Start) -> None:
-    """Port 0 is a free one; the status, the log and a file for tools say which, and where the token is."""
+    """Port 0 selects a free port. The status, the log and a file name it and the path of the token."""
     daemon = start({"one": fake()}, *PORT)
     where = door(daemon)
     file = Path(daemon.socket).parent / "http.json"
@@ -43,7 +43,7 @@ def test_port_is_published_in_status_log_and_file(start: Start) -> None:
 
 
 def test_unix_socket_serves_http_without_a_port(start: Start) -> None:
-    """The first byte chooses: a letter is HTTP, all else is lines, on one path."""
+    """The first byte decides: a letter starts HTTP, anything else starts JSON lines on the same socket."""
     daemon = start()
     with daemon.client() as lines, over_unix(daemon) as http:
         assert lines.request("mcpd/status")["daemon"]["http"] is None
@@ -57,7 +57,7 @@ def test_unix_socket_serves_http_without_a_port(start: Start) -> None:
 
 
 def test_daemon_runs_without_http_if_the_configured_port_is_in_use(start: Start) -> None:
-    """Who comes by the socket is served, and the status says what became of the port."""
+    """The socket still works, and the status reports the error of the port."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         daemon = start({"one": fake()}, settings={"http": address})
@@ -71,7 +71,7 @@ def test_daemon_runs_without_http_if_the_configured_port_is_in_use(start: Start)
 
 
 def test_daemon_exits_if_the_port_of_the_command_line_is_in_use(tmp_path: Path) -> None:
-    """Who says `--http` is there to read why not."""
+    """A user who passes `--http` sees the error immediately."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         argv = [sys.executable, "-m", "mcpd", "--http", address]
@@ -85,7 +85,7 @@ def test_daemon_exits_if_the_port_of_the_command_line_is_in_use(tmp_path: Path) 
 
 
 def test_missing_token_error_says_where_the_token_is(start: Start) -> None:
-    """And is not sent looking for an OAuth server."""
+    """The error must not start an OAuth login."""
     where = door(start({}, *PORT))
     refused = web.post(f"{where.base}/mcp", json={})
     assert refused.status_code == 401
@@ -96,7 +96,7 @@ def test_missing_token_error_says_where_the_token_is(start: Start) -> None:
 
 
 def test_control_api_is_served_by_post_on_the_unix_socket(start: Start) -> None:
-    """Every method, those that stream as events; and a second request on the same connection."""
+    """All methods work, streaming ones as events, and the connection accepts a second request."""
     daemon = start({"one": fake()}, *PORT)
     daemon.wait_connected("one")
     with over_unix(daemon) as http:
@@ -152,7 +152,7 @@ def test_port_has_no_control_api_even_with_the_token(start: Start) -> None:
         assert inside.status_code == 400
 
 
-def test_without_authentication_the_log_and_the_status_say_so_loudly(start: Start) -> None:
+def test_missing_authentication_is_a_warning_in_log_and_status(start: Start) -> None:
     daemon = start({}, *PORT, "--http-auth", "none")
     with daemon.client() as client:
         told = client.request("mcpd/status")["daemon"]["http"]
@@ -167,7 +167,7 @@ def test_without_authentication_the_log_and_the_status_say_so_loudly(start: Star
 @pytest.mark.parametrize(
     "address", ["0.0.0.0:0", "[::]:0", "192.168.1.1:80", "example.com:80", "8080", "::1:80"]
 )
-def test_only_this_machine_is_listened_to(tmp_path: Path, address: str) -> None:
+def test_non_loopback_address_is_refused(tmp_path: Path, address: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "mcpd", "--http", address],
         env=private_environment(tmp_path),
@@ -179,7 +179,7 @@ def test_only_this_machine_is_listened_to(tmp_path: Path, address: str) -> None:
     assert "127.0.0.1" in ended.stderr or "[::1]" in ended.stderr
 
 
-def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+def test_error_names_the_port_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ended = subprocess.run(
@@ -194,13 +194,13 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     assert "in use" in ended.stderr
 
 
-def test_the_port_of_the_configuration_is_listened_on(start: Start) -> None:
+def test_configured_port_is_opened(start: Start) -> None:
     daemon = start({}, settings={"http": "localhost:0"})
     assert web.get(f"{door(daemon).base}/health").status_code == 200
 
 
 def test_a_port_that_systemd_opened_is_served(tmp_path: Path) -> None:
-    """`ListenStream=127.0.0.1:8931` beside the socket's path, in a socket unit."""
+    """`ListenStream=127.0.0.1:8931` in a socket unit, in addition to the path of the socket."""
     environ = private_environment(tmp_path)
     unix = tmp_path / "run" / "mcpd" / "mcpd.sock"
     unix.parent.mkdir(mode=0o700)

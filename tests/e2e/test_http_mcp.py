@@ -1,4 +1,4 @@
-"""MCP over HTTP against the real daemon: both eras at one address, and what each may rely on."""
+"""MCP over HTTP with the real daemon: both eras at one address, and the guarantees of each."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SERVERS = {"one": fake(), "two": fake("--era", "legacy")}
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """One for all tests that leave it as it was."""
+    """Run one daemon for all tests that do not change it."""
     with running(tmp_path_factory.mktemp("daemon"), SERVERS, *PORT) as daemon:
         daemon.wait_connected("one", "two")
         yield daemon
@@ -57,7 +57,7 @@ def counts(daemon: Daemon, server: str) -> Json:
 
 
 def named(web: Door) -> dict[str, str]:
-    """What every request has to say besides."""
+    """Return the headers that every request needs."""
     return {**web.bearer, "Host": f"127.0.0.1:{web.port}"}
 
 
@@ -66,7 +66,7 @@ def named(web: Door) -> dict[str, str]:
 
 @pytest.mark.parametrize("server", ["one", "two"])
 def test_a_modern_client_needs_no_session(http: httpx.Client, server: str) -> None:
-    """Whatever the server speaks: one POST, one JSON answer, and no session's name."""
+    """With servers of either era: one POST, one JSON response, and no session ID."""
     found = ask(http, "/mcp", "server/discover")
     assert MODERN in found.json()["result"]["supportedVersions"]
     called = ask(http, "/mcp", "tools/call", name=f"{server}__echo", arguments={"n": 1})
@@ -78,7 +78,7 @@ def test_a_modern_client_needs_no_session(http: httpx.Client, server: str) -> No
 
 
 def test_earlier_messages_turn_the_response_into_a_stream(http: httpx.Client) -> None:
-    """No event has an id: in this revision nobody can come back to a stream."""
+    """Events have no id: a stream of this revision cannot be resumed."""
     call = ask(http, "/servers/one/mcp", "tools/call", name="progress", arguments={"total": 0.3}, token="t")
     assert call.headers["content-type"] == "text/event-stream"
     assert call.headers["x-accel-buffering"] == "no"
@@ -107,10 +107,10 @@ LADDER: list[tuple[str, Json, dict[str, str | None], int, int]] = [
 @pytest.mark.parametrize(
     ("params", "headers", "status", "code"), [row[1:] for row in LADDER], ids=[row[0] for row in LADDER]
 )
-def test_each_rung_of_the_modern_ladder_has_its_status_and_code(
+def test_each_modern_error_has_its_status_and_code(
     http: httpx.Client, params: Json, headers: dict[str, str | None], status: int, code: int
 ) -> None:
-    """2026-07-28, Streamable HTTP: the error carries the request's id."""
+    """2026-07-28, Streamable HTTP: the error has the id of the request."""
     body, right = modern("tools/call", "k", name="one__echo", arguments={})
     body["params"] = {name: each for name, each in {**body["params"], **params}.items() if each is not None}
     sent = {name: text for name, text in {**right, **headers}.items() if text is not None}
@@ -126,14 +126,14 @@ def test_repeated_header_is_rejected(http: httpx.Client) -> None:
 
 
 def test_an_encoded_name_is_the_name(http: httpx.Client) -> None:
-    """=?base64?…?= may always be used."""
+    """Clients may always use `=?base64?…?=`."""
     body, headers = modern("tools/call", name="one__echo", arguments={})
     answer = http.post("/mcp", json=body, headers={**headers, "Mcp-Name": "=?base64?b25lX19lY2hv?="})
     assert answer.status_code == 200
 
 
 @pytest.mark.parametrize("version", ["2027-01-01", "1999", "2025-11-25"])
-def test_an_unknown_revision_is_told_which_are_known(http: httpx.Client, version: str) -> None:
+def test_unknown_revision_gets_the_known_revisions(http: httpx.Client, version: str) -> None:
     body, headers = modern("tools/list", "k")
     body["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = version
     answer = http.post("/mcp", json=body, headers={**headers, "MCP-Protocol-Version": version})
@@ -145,7 +145,7 @@ def test_an_unknown_revision_is_told_which_are_known(http: httpx.Client, version
 
 @pytest.mark.parametrize("method", ["initialize", "ping", "logging/setLevel", "tasks/list", "nope"])
 @pytest.mark.parametrize("path", ["/mcp", "/servers/one/mcp", "/servers/two/mcp"])
-def test_what_the_revision_does_not_have_is_not_found(http: httpx.Client, method: str, path: str) -> None:
+def test_method_outside_the_revision_is_not_found(http: httpx.Client, method: str, path: str) -> None:
     answer = ask(http, path, method)
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, -32601)
 
@@ -156,15 +156,15 @@ def test_an_error_of_a_server_has_the_status_of_its_code(http: httpx.Client, cod
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
-def test_a_client_may_not_shake_hands_with_a_server_itself(daemon: Daemon, http: httpx.Client) -> None:
-    """The connection to the server is everybody's."""
+def test_client_cannot_initialize_a_server_itself(daemon: Daemon, http: httpx.Client) -> None:
+    """Other clients share the connection to the server."""
     before = counts(daemon, "one")["seen"].get("initialize", 0)
     ask(http, "/servers/one/mcp", "initialize")
     assert counts(daemon, "one")["seen"].get("initialize", 0) == before
 
 
-def test_a_client_that_hangs_up_has_cancelled(daemon: Daemon, web: Door) -> None:
-    """2026-07-28: whatever form the response has. The server is told within half a second or so."""
+def test_disconnect_cancels_the_call(daemon: Daemon, web: Door) -> None:
+    """2026-07-28: for every form of response, the server gets the cancellation within about half a second."""
     before = len(counts(daemon, "one")["cancelled"])
     body, headers = modern("tools/call", name="progress", arguments={"total": 30}, token=1)
     with web.client() as http, http.stream("POST", "/servers/one/mcp", json=body, headers=headers) as stream:
@@ -181,8 +181,8 @@ def test_a_client_that_hangs_up_has_cancelled(daemon: Daemon, web: Door) -> None
     )
 
 
-def test_a_modern_notification_is_accepted_and_means_nothing(http: httpx.Client) -> None:
-    """Least of all may it cancel what another connection has under way."""
+def test_modern_notification_is_accepted_and_ignored(http: httpx.Client) -> None:
+    """In particular it must not cancel a request of another connection."""
     note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
     answer = http.post("/mcp", json=note, headers={"MCP-Protocol-Version": MODERN})
     assert (answer.status_code, answer.content) == (202, b"")
@@ -205,7 +205,7 @@ def test_a_subscription_is_a_stream_until_the_client_leaves(daemon: Daemon, http
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26"])
 def test_a_session_begins_with_the_handshake_and_ends_with_delete(http: httpx.Client, version: str) -> None:
-    """404 from then on: the client begins anew (2025-11-25, Session Management)."""
+    """Requests get 404 afterwards, and the client starts a new session (2025-11-25, Session Management)."""
     session = Session(http, version=version)
     assert session.answer.json()["result"]["protocolVersion"] == version
     assert session.answer.headers["content-type"] == "application/json"
@@ -217,7 +217,7 @@ def test_a_session_begins_with_the_handshake_and_ends_with_delete(http: httpx.Cl
 
 
 def test_without_its_session_a_request_is_refused(http: httpx.Client, daemon: Daemon) -> None:
-    """400 for none, 404 for an unknown one; and a session is that of its path and of its way in."""
+    """400 without a session, 404 for an unknown one. A session is valid for its path and its listener only."""
     assert http.post("/mcp", json=request("ping")).status_code == 400
     assert http.post("/mcp", json=request("ping"), headers={"Mcp-Session-Id": "x"}).status_code == 404
     assert http.get("/mcp").status_code == 405
@@ -268,7 +268,7 @@ def test_only_the_revision_that_had_batches_takes_them(http: httpx.Client) -> No
 
 
 def test_stream_can_be_resumed_without_duplicates(daemon: Daemon, web: Door) -> None:
-    """2025-11-25, Resumability: a lost connection is no cancellation, and the answer is not lost."""
+    """2025-11-25, Resumability: a lost connection does not cancel the call, and its response is kept."""
     cancelled = counts(daemon, "one")["cancelled"]
     with web.client() as http:
         session = Session(http, "/servers/one/mcp")
@@ -285,7 +285,7 @@ def test_stream_can_be_resumed_without_duplicates(daemon: Daemon, web: Door) -> 
                 if len(seen) == 3:
                     break
         assert primed
-        time.sleep(0.3)  # what comes meanwhile comes to nobody
+        time.sleep(0.3)  # messages in the meantime have no receiver
         with session.listening(**{"Last-Event-ID": str(seen[-1][0])}) as again:
             rest = [(event.id, json.loads(event.data)) for event in events(again.iter_raw()) if event.data]
         seen += rest
@@ -310,7 +310,7 @@ def test_older_clients_get_no_event_without_data(http: httpx.Client, version: st
 
 
 def test_unrelated_messages_arrive_on_the_get_stream(daemon: Daemon, http: httpx.Client) -> None:
-    """And waits for it, each kind once."""
+    """The client gets one notification of each kind."""
     session = Session(http)
     before = daemon.status("one")["tools"]
     with daemon.client() as client:
@@ -325,8 +325,8 @@ def test_unrelated_messages_arrive_on_the_get_stream(daemon: Daemon, http: httpx
         assert next(told)["method"] == "notifications/tools/list_changed"
 
 
-def test_a_server_asks_on_the_stream_of_the_call_and_is_answered_by_post(web: Door) -> None:
-    """The request reaches no other stream and no other client."""
+def test_server_request_uses_the_stream_of_its_call_and_is_answered_by_post(web: Door) -> None:
+    """No other stream and no other client gets the request."""
     with web.client() as http, web.client() as beside:
         session = Session(http, "/servers/two/mcp", capabilities={"elicitation": {"form": {}}})
         question = {"message": "Which?", "requestedSchema": {"type": "object", "properties": {}}}
@@ -343,8 +343,8 @@ def test_a_server_asks_on_the_stream_of_the_call_and_is_answered_by_post(web: Do
         assert "decline" in final["result"]["content"][0]["text"]
 
 
-def test_a_session_that_ends_answers_what_was_under_way(daemon: Daemon, web: Door) -> None:
-    """DELETE from another connection: nobody waits for ever."""
+def test_ending_a_session_answers_its_pending_requests(daemon: Daemon, web: Door) -> None:
+    """A DELETE from another connection ends the session, and no request is left without a response."""
     with web.client() as http, web.client() as beside:
         session = Session(http, "/servers/one/mcp")
         answers: list[httpx.Response] = []
@@ -356,8 +356,8 @@ def test_a_session_that_ends_answers_what_was_under_way(daemon: Daemon, web: Doo
         assert [answer.status_code for answer in answers] == [404]
 
 
-def test_a_session_goes_on_with_a_changed_server_and_ends_with_a_removed_one(start: Start) -> None:
-    """404 is for what is not there any more."""
+def test_session_survives_a_changed_server_and_ends_with_a_removed_one(start: Start) -> None:
+    """404 is only for servers that no longer exist."""
     daemon = start(SERVERS, *PORT)
     daemon.wait_connected("one")
     with door(daemon).client() as http, daemon.client() as client:
@@ -373,7 +373,7 @@ def test_a_session_goes_on_with_a_changed_server_and_ends_with_a_removed_one(sta
         assert ask(http, session.path, "tools/call", name="echo", arguments={}).status_code == 404
 
 
-# ── many, slow, rude ────────────────────────────────────────────────────────────────────────────
+# ── many, slow and misbehaving clients ──────────────────────────────────────────────────────────────
 
 
 def test_the_same_ids_of_many_clients_are_never_mixed_up(web: Door) -> None:
@@ -401,10 +401,10 @@ def test_the_same_ids_of_many_clients_are_never_mixed_up(web: Door) -> None:
     assert wrong == []
 
 
-def test_a_daemon_that_stops_ends_its_streams_in_order(start: Start) -> None:
+def test_stopping_daemon_ends_its_streams_cleanly(start: Start) -> None:
     """Clients that listen or do not read do not delay the shutdown."""
     daemon = start(SERVERS, *PORT)
-    daemon.wait_connected(*SERVERS)  # else one that comes late changes a list meanwhile
+    daemon.wait_connected(*SERVERS)  # a late connection would change a list in the meantime
     web = door(daemon)
     with web.client() as http, web.connection as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -416,6 +416,6 @@ def test_a_daemon_that_stops_ends_its_streams_in_order(start: Start) -> None:
             assert next(received).id is not None
             with stopwatch() as watch:
                 assert daemon.stop() == 0
-                assert list(received) == []  # and no error: the stream was ended
+                assert list(received) == []  # no error: the stream ended cleanly
                 took = watch.seconds
     assert within(took, 8)

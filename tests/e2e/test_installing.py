@@ -1,4 +1,4 @@
-"""Package runners: what they download first has a time of its own, and is seen."""
+"""Package runners: downloads have a timeout of their own and are shown in the status."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ sys.exit(subprocess.call([sys.executable, "-I", "-S", {fake!r}, *sys.argv[2:]]))
 
 
 def slow_npx(home: Path, **timeouts: float) -> Json:
-    """A server by an `npx` that installs until the file `go` is there."""
+    """Return a definition with an `npx` that installs until the file `go` exists."""
     (home / "bin").mkdir()
     npx = home / "bin/npx"
     told = {"started": str(home / "started"), "go": str(home / "go"), "fake": str(FAKE)}
@@ -37,13 +37,13 @@ def slow_npx(home: Path, **timeouts: float) -> Json:
 
 
 @pytest.mark.slow
-def test_an_install_is_shown_and_not_ended_by_the_connect_timeout(start: Start, tmp_path: Path) -> None:
-    """It takes longer than the handshake may; one process does it all."""
+def test_install_is_shown_and_exempt_from_the_connect_timeout(start: Start, tmp_path: Path) -> None:
+    """The download takes longer than the connect timeout allows, and one process does everything."""
     daemon = start({"it": slow_npx(tmp_path, connect=5.0)})
     status = daemon.wait_status("it", lambda status: "installing" in status["reason"])
     assert (status["status"], status["reason"]) == ("pending", "npx is installing @scope/server")
     installing = status["pid"]
-    with pytest.raises(AssertionError):  # it stays so, for longer than the connect timeout
+    with pytest.raises(AssertionError):  # the status stays the same for longer than the connect timeout
         daemon.wait_status("it", lambda status: status["reason"] != "npx is installing @scope/server", 6)
     (tmp_path / "go").touch()
     status = daemon.wait_status("it", lambda status: status["status"] == "connected")
@@ -56,7 +56,7 @@ def test_an_install_is_shown_and_not_ended_by_the_connect_timeout(start: Start, 
 
 
 def test_package_download_has_its_own_timeout(start: Start, tmp_path: Path) -> None:
-    """Said with the setting that raises it."""
+    """The error names the setting that raises the timeout."""
     daemon = start({"it": slow_npx(tmp_path, install=0.5)})
     status = daemon.wait_status("it", lambda status: status["last_error"] is not None)
     assert status["last_error"]["kind"] == "timeout"
@@ -65,7 +65,6 @@ def test_package_download_has_its_own_timeout(start: Start, tmp_path: Path) -> N
 
 
 def test_disabling_a_server_ends_its_download_immediately(start: Start, tmp_path: Path) -> None:
-    """Nobody has to wait for a download that is not wanted any more."""
     daemon = start({"it": slow_npx(tmp_path)})
     daemon.wait_status("it", lambda status: "installing" in status["reason"])
     answer = daemon.client().request("mcpd/disable", server="it", wait=BOUND)
@@ -73,7 +72,7 @@ def test_disabling_a_server_ends_its_download_immediately(start: Start, tmp_path
 
 
 def test_a_runner_that_fails_says_why(start: Start, tmp_path: Path) -> None:
-    """Its exit and its words, as of any server."""
+    """The error has its exit status and output, as for any server."""
     npx = tmp_path / "npx"
     npx.write_text("#!/bin/sh\necho 'npm ERR! 404 Not Found' >&2\nsleep 0.1 </dev/null\nexit 1\n")
     npx.chmod(0o755)
@@ -82,15 +81,17 @@ def test_a_runner_that_fails_says_why(start: Start, tmp_path: Path) -> None:
     assert (status["last_error"]["kind"], status["last_error"]["exit_code"]) == ("exited", 1)
     assert "npm ERR! 404 Not Found" in status["last_error"]["stderr"]
     assert status["last_error"]["message"] == "npx could not start no-such (exited with status 1)"
-    assert not any("server/discover" in each["message"] for each in past(daemon))  # nobody was there to ask
+    assert not any(
+        "server/discover" in each["message"] for each in past(daemon)
+    )  # there was no terminal for a question
 
 
 def past(daemon: Daemon) -> list[Json]:
     return list(daemon.client().request("mcpd/history", server="it")["entries"])
 
 
-def test_an_image_that_is_pulled_is_waited_for(start: Start, tmp_path: Path) -> None:
-    """A container is no descendant of ours: the client's own words say how far it is."""
+def test_image_pull_is_exempt_from_the_connect_timeout(start: Start, tmp_path: Path) -> None:
+    """A container is not a descendant of mcpd, so the output of the client shows the progress."""
     docker = tmp_path / "docker"
     go = tmp_path / "go"
     docker.write_text(
@@ -107,8 +108,8 @@ def test_an_image_that_is_pulled_is_waited_for(start: Start, tmp_path: Path) -> 
     daemon.wait_connected("it")
 
 
-def test_the_real_npx_is_seen_to_hand_over(start: Start) -> None:
-    """With a package that is there already: nothing is fetched, and nothing is waited for in vain."""
+def test_start_of_the_server_by_the_real_npx_is_detected(start: Start) -> None:
+    """The package is installed already, so nothing is downloaded and no time is lost."""
     packages = Path(__file__).parents[2] / ".npm"
     if not (shutil.which("npx") and (packages / "made").exists()):
         pytest.skip("no npx, or no server from npm")

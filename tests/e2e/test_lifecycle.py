@@ -31,7 +31,7 @@ def test_a_disconnected_server_waits_for_connect(start: Start) -> None:
     assert again["pid"] == back["pid"], "connect is idempotent"
 
 
-def test_reconnect_starts_afresh(start: Start) -> None:
+def test_reconnect_starts_a_new_process(start: Start) -> None:
     """Reconnect starts a new process immediately, regardless of the backoff."""
     daemon = start({"fake": fake()})
     daemon.wait_connected("fake")
@@ -76,7 +76,7 @@ def test_a_changed_list_is_fetched_again_and_announced(start: Start) -> None:
 
 
 def test_resources_prompts_and_completions_are_reached(start: Start) -> None:
-    """The whole of what a server offers, through the control API."""
+    """Everything that a server offers is available through the control API."""
     daemon = start({"test": {**BUNDLED, "command": sys.executable}})
     daemon.wait_connected("test")
     client = daemon.client()
@@ -114,7 +114,7 @@ def test_a_server_without_a_capability_is_not_asked_for_it(start: Start) -> None
 
 
 def test_events_begin_with_a_snapshot_and_end_with_their_request(start: Start) -> None:
-    """The stream is a request like any other: cancelling it ends it."""
+    """The stream is an ordinary request: cancelling it ends it."""
     daemon = start({"a": fake(), "b": fake()})
     daemon.wait_connected("a", "b")
     client = daemon.client()
@@ -123,14 +123,14 @@ def test_events_begin_with_a_snapshot_and_end_with_their_request(start: Start) -
     assert [(event["kind"], event["server"]) for event in first] == [("snapshot", "a"), ("snapshot", "b")]
 
     client.notify("notifications/cancelled", requestId=key)
-    client.request("mcpd/version")  # answered in order: the cancellation has been read
+    client.request("mcpd/version")  # requests are handled in order, so the cancellation has been read
     daemon.client().request("mcpd/disconnect", server="a", wait=BOUND)
     assert client.request("mcpd/version")["api"] == 1
     assert client.notifications == [], "nothing came after the cancellation"
 
 
 def test_the_log_of_a_server_outlives_the_server_and_the_daemon(start: Start) -> None:
-    """Bounded, per server, followed live."""
+    """The log is bounded, kept per server, and can be followed."""
     daemon = start({"fake": fake()})
     daemon.wait_connected("fake")
     client = daemon.client()

@@ -1,4 +1,4 @@
-"""Profiles by directory: what an editor sees depends on where it works, by the user's word alone."""
+"""Profiles by directory: the user's rules decide what an editor sees in each directory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.e2e.harness import Client, fake, running
 
 
 def seen(socket: str, cwd: str | None, **params: Any) -> tuple[str | None, set[str]]:
-    """The profile in force, and the servers whose tools are listed."""
+    """Return the profile in force, and the servers whose tools are listed."""
     with Client(socket) as client:
         attached = client.request("mcpd/attach", client={"name": "ed", "cwd": cwd}, **params)
         hello = {
@@ -24,8 +24,8 @@ def seen(socket: str, cwd: str | None, **params: Any) -> tuple[str | None, set[s
         return attached["profile"], {tool["name"].partition("__")[0] for tool in tools}
 
 
-def test_the_directory_chooses_the_profile_of_who_names_none(tmp_path: Path) -> None:
-    """The deepest rule; a link that leads there counts as well; a file in the project has no say."""
+def test_directory_selects_the_profile_if_none_is_named(tmp_path: Path) -> None:
+    """The deepest rule wins, symbolic links are resolved, and files in the project have no influence."""
     work = tmp_path / "real" / "work"
     (work / "clone").mkdir(parents=True)
     (tmp_path / "work").symlink_to(tmp_path / "real" / "work")

@@ -1,4 +1,4 @@
-"""A changed configuration file comes into force by itself, in a real daemon; nothing else is touched."""
+"""A changed configuration file is loaded automatically by a real daemon, and affects changed servers only."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rename_over(path: Path, text: str) -> None:
 
 
 def test_a_written_file_changes_only_the_servers_that_changed(start: Start) -> None:
-    """Added, removed, replaced, changed in place; the process of what stays is the same."""
+    """Servers are added, removed, replaced and changed; an unchanged server keeps its process."""
     daemon = start({"same": fake(), "gone": fake(), "other": fake(), "note": fake()})
     daemon.wait_connected("same", "gone", "other", "note")
     pids = {name: daemon.status(name)["pid"] for name in ("same", "other", "note")}
@@ -60,7 +60,7 @@ def test_a_written_file_changes_only_the_servers_that_changed(start: Start) -> N
 
 
 def test_invalid_file_changes_nothing_and_is_reported_until_fixed(start: Start) -> None:
-    """With its place and the fix; the old content again is good again, without a new generation."""
+    """The error has its position and the fix. Restoring the old content clears it without a new generation."""
     daemon = start({"a": fake()})
     daemon.wait_connected("a")
     good, pid, generation = daemon.config.read_text(), daemon.status("a")["pid"], config(daemon)["generation"]
@@ -74,7 +74,7 @@ def test_invalid_file_changes_nothing_and_is_reported_until_fixed(start: Start) 
 
 
 def test_deleted_file_stops_no_server(start: Start) -> None:
-    """Whoever takes it away is most often about to put another in its place."""
+    """A user who deletes the file usually replaces it soon."""
     daemon = start({"a": fake()})
     daemon.wait_connected("a")
     pid = daemon.status("a")["pid"]
@@ -87,16 +87,16 @@ def test_deleted_file_stops_no_server(start: Start) -> None:
 
 
 def test_file_written_in_steps_is_loaded_when_complete(start: Start) -> None:
-    """Half of a YAML file is a good file with half of the servers. While it is open it is not read."""
+    """Half of a YAML file is valid with half of the servers, so a file that is open is not read."""
     daemon = start({"a": fake()})
     daemon.wait_connected("a")
     generation = config(daemon)["generation"]
     text = whole({"a": fake(), "b": fake()})
     marker = daemon.config.with_name("second.json")
     with daemon.config.open("w") as file:
-        file.write(whole({}))  # good in itself, and without a server
+        file.write(whole({}))  # valid, but without a server
         file.flush()
-        # Another round trip of inotify: had the half been taken, this would come after it
+        # Another inotify round trip: if the partial file had been loaded, the change would appear after it.
         for _ in range(20):
             marker.write_text("x")
             assert names(daemon) == ["a"]
@@ -108,7 +108,7 @@ def test_file_written_in_steps_is_loaded_when_complete(start: Start) -> None:
 
 
 def test_dotfiles_behind_a_symbolic_link_are_followed(tmp_path: Path) -> None:
-    """The link, and what it leads to."""
+    """The daemon watches both the link and its target."""
     for version, servers in (("1", {"a": fake()}), ("2", {"a": fake(), "b": fake()})):
         (tmp_path / version).mkdir()
         (tmp_path / version / "mcp.json").write_text(whole(servers))
@@ -124,11 +124,11 @@ def test_dotfiles_behind_a_symbolic_link_are_followed(tmp_path: Path) -> None:
 
 
 def test_watching_can_be_switched_off_and_on(start: Start) -> None:
-    """Then a person says when."""
+    """The user then reloads explicitly."""
     daemon = start({"a": fake()}, settings={"watch": False})
     client = daemon.client()
     daemon.config.write_text(whole({"a": fake(), "b": fake()}, watch=False))
-    # a request answered after the pause that a change would have taken
+    # this request is answered after the delay that a reload would have taken
     for _ in range(50):
         assert names(daemon) == ["a"]
     assert client.request("mcpd/reload")["added"] == ["b"]
@@ -139,7 +139,7 @@ def test_watching_can_be_switched_off_and_on(start: Start) -> None:
 
 
 def test_ignored_change_of_a_startup_setting_is_reported(start: Start) -> None:
-    """Silence would let one believe that it was done."""
+    """Otherwise the user would believe that the change is in force."""
     daemon = start({"a": fake()})
     daemon.config.write_text(whole({"a": fake()}, maxStarts=3, http="127.0.0.1:8931"))
     wait_until(lambda: bool(config(daemon)["warnings"]), lambda: daemon.log)
@@ -149,7 +149,7 @@ def test_ignored_change_of_a_startup_setting_is_reported(start: Start) -> None:
 
 
 def test_a_set_from_the_api_survives_a_touch_of_the_file_and_not_a_change(start: Start) -> None:
-    """What `mcpctl add` writes is known already; what a person writes wins."""
+    """The daemon knows changes made by `mcpctl add` already; changes made by the user win."""
     daemon = start({"a": fake()})
     client = daemon.client()
     client.request("mcpd/servers/set", servers={"a": fake(), "api": fake()})

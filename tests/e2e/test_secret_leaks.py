@@ -42,7 +42,7 @@ ManagedServer.{method} = broken
 
 
 def servers(home: Path) -> Json:
-    """Each is given some of them; the first tells all of them on its stderr."""
+    """Define servers with some of the secrets each; the first prints all of its secrets on stderr."""
     argument, query = CANARY["argument"], f"token={CANARY['query']}&key={quote(CANARY['quoted'], safe='')}"
     last_words = f"echo {argument} {CANARY['env']} >&2; exit 3"
     return {
@@ -66,7 +66,7 @@ def servers(home: Path) -> Json:
 
 
 def found_in(text: str | bytes) -> set[str]:
-    """Which canaries are there, however they are spelt."""
+    """Return the canaries in the text, in any encoding."""
     data = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
     found = set()
     for where, secret in CANARY.items():
@@ -98,7 +98,7 @@ COMMANDS = (
 
 @contextmanager
 def followed(daemon: Daemon) -> Iterator[list[str]]:
-    """What those hear who follow events, a log, a server's messages; complete once it is left."""
+    """Follow the events, a log and a server's messages; the result is complete after the block."""
     heard: list[str] = []
     with daemon.client() as client:
         client.send("mcpd/events")
@@ -114,7 +114,7 @@ def followed(daemon: Daemon) -> Iterator[list[str]]:
 
 @pytest.mark.slow
 def test_no_secret_is_shown_or_kept_anywhere(start: Start, tmp_path: Path) -> None:
-    """At DEBUG. Headers, variables, arguments, URLs, bodies, error texts, stderr, a traceback."""
+    """At DEBUG level: headers, variables, arguments, URLs, bodies, error texts, stderr, a traceback."""
     change_secrets(private_environment(tmp_path), {"STORED": CANARY["stored"], "QUOTED": CANARY["quoted"]})
     (tmp_path / "command-file").write_text(CANARY["command"])
     (tmp_path / "secret-file").write_text(CANARY["file"])

@@ -1,4 +1,4 @@
-"""Secrets of a real daemon: looked up at each start, one server's trouble, and never shown."""
+"""Secrets of a real daemon: resolved at each start, an error for one server only, and never shown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALLOWED = {"allowCommands": True}
 
 
 def environment_of(daemon: Daemon, server: str) -> dict[str, str]:
-    """What its process was really given."""
+    """Return the environment of the server's process."""
     pid = daemon.status(server)["pid"]
     pairs = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return dict(pair.decode().split("=", 1) for pair in pairs if b"=" in pair)
@@ -43,8 +43,10 @@ def with_secrets(**values: str) -> Json:
     return fake(env=values)
 
 
-def test_a_server_is_given_its_secrets_and_a_new_one_at_the_next_start(tmp_path: Path) -> None:
-    """From each source. A rotated secret needs a reconnect: the daemon and the others do not notice."""
+def test_server_gets_its_secrets_and_a_rotated_one_at_the_next_start(tmp_path: Path) -> None:
+    """From each source. A rotated secret needs a reconnect, which does not affect the daemon and other
+    servers.
+    """
     environ = private_environment(tmp_path)
     change_secrets(environ, {"STORED": "stored-1"})
     (tmp_path / "file").write_text("filed-1\n")
@@ -77,8 +79,8 @@ def test_a_server_is_given_its_secrets_and_a_new_one_at_the_next_start(tmp_path:
         assert daemon.status("b")["pid"] == other
 
 
-def test_a_missing_secret_is_the_trouble_of_its_server_alone(start: Start) -> None:
-    """With every place, and what to do; and it is not tried again behind one's back."""
+def test_missing_secret_fails_only_its_server(start: Start) -> None:
+    """The error names every place that was searched and the fix, and the start is not retried automatically."""
     daemon = start(
         {
             "a": with_secrets(A="${secret:NO_SUCH}", B="${file:/no/such}", C="${cmd:false}"),
@@ -98,10 +100,10 @@ def test_a_missing_secret_is_the_trouble_of_its_server_alone(start: Start) -> No
         assert part in error["message"]
 
 
-def test_a_command_gets_no_shell_no_input_and_does_not_outlive_its_answer(
+def test_secret_command_has_no_shell_and_no_input_and_is_ended_after_its_output(
     start: Start, tmp_path: Path
 ) -> None:
-    """What it leaves behind in its session ends with it."""
+    """Processes that the command leaves in its session are killed with it."""
     mark = tmp_path / "child"
     script = f"sleep 100 & echo $! > {mark}; cat; echo '$(id)'"
     daemon = start(
@@ -114,8 +116,8 @@ def test_a_command_gets_no_shell_no_input_and_does_not_outlive_its_answer(
     wait_until(lambda: gone(child), lambda: f"{child} still runs")
 
 
-def test_a_command_is_ended_with_the_wish_for_its_server(start: Start, tmp_path: Path) -> None:
-    """A password manager that waits for a person holds up nobody: neither others nor the end."""
+def test_secret_command_ends_when_its_server_is_disabled(start: Start, tmp_path: Path) -> None:
+    """A password manager that waits for input blocks neither other servers nor the shutdown."""
     mark = tmp_path / "pid"
     daemon = start(
         {"a": with_secrets(A=f"${{cmd:sh -c 'echo $$ > {mark}; sleep 100'}}"), "b": fake()}, settings=ALLOWED
@@ -138,8 +140,8 @@ PLANTED = {
 NEEDLE = "Pl4nted"
 
 
-def test_no_secret_is_seen_anywhere(tmp_path: Path) -> None:
-    """Planted in every place, said aloud by the server, and looked for in all that mcpd shows or writes."""
+def test_no_secret_is_shown_or_written_anywhere(tmp_path: Path) -> None:
+    """A secret is planted in every place and printed by the server, and must not occur in any output or file."""
     environ = private_environment(tmp_path)
     change_secrets(environ, {"S": PLANTED["secret"], "U": PLANTED["url"], "L": PLANTED["lines"]})
     (tmp_path / "file").write_text(PLANTED["file"])
@@ -178,7 +180,7 @@ def test_no_secret_is_seen_anywhere(tmp_path: Path) -> None:
         },
         "lost": {"command": "no-such-${secret:S}", "env": env},
     }
-    # The scripted server knows no --token; it is told to ignore it.
+    # The scripted server does not know --token, so tell it to ignore it.
     servers["good"]["args"] = [str(chatter), *steady["args"][2:]]
     settings = {"allowCommands": True, "debug": True}
     with running(
@@ -217,7 +219,7 @@ def test_no_secret_is_seen_anywhere(tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text("{ broken")
         client.send("mcpd/reload")
         daemon.client().request("mcpd/status")
-    assert "I have" in shown.getvalue()  # it was said aloud, and the saying is there
+    assert "I have" in shown.getvalue()  # the server printed it, and the masked line is present
     assert NEEDLE not in shown.getvalue()
     kept = [
         file
@@ -230,9 +232,9 @@ def test_no_secret_is_seen_anywhere(tmp_path: Path) -> None:
         assert NEEDLE not in file.read_text("utf-8", "replace"), file
 
 
-def test_mcpctl_stores_lists_and_forgets(start: Start, tmp_path: Path) -> None:
-    """From stdin; the value is on no command line and in no output, and who needs it is told."""
-    # Most stand under names that tell what they are, where literals are masked.
+def test_mcpctl_stores_lists_and_deletes_secrets(start: Start, tmp_path: Path) -> None:
+    """The value comes from stdin and is in no command line and no output; servers that need it are named."""
+    # Most names identify secrets, whose literal values are masked.
     daemon = start({"a": with_secrets(A="${secret:TOKEN}", API_KEY="sk-${secret:TOKEN}")})
     daemon.wait_status("a", lambda status: status["status"] == "failed")
     listed = mcpctl(daemon, "secret", "list")
@@ -245,7 +247,7 @@ def test_mcpctl_stores_lists_and_forgets(start: Start, tmp_path: Path) -> None:
     assert environment_of(daemon, "a")["A"] == "s3cr3t-value"
     listed = mcpctl(daemon, "secret", "list", "--json")
     assert json.loads(listed.stdout)["secrets"] == [{"name": "TOKEN", "stored": True, "used_by": ["a"]}]
-    assert mcpctl(daemon, "secret", "remove", "TOKEN").returncode == 2  # nobody can be asked
+    assert mcpctl(daemon, "secret", "remove", "TOKEN").returncode == 2  # there is no terminal for a question
     removed = mcpctl(daemon, "secret", "remove", "TOKEN", "--yes")
     assert (removed.returncode, removed.stderr) == (0, "note: still referenced by a\n")
     assert mcpctl(daemon, "secret", "remove", "TOKEN", "--yes").returncode == 5
@@ -256,7 +258,7 @@ def test_mcpctl_stores_lists_and_forgets(start: Start, tmp_path: Path) -> None:
     [["TOKEN", "hunter2-value"], ["TOKEN=hunter2-value"], ["--", "TOKEN", "hunter2-value"]],
 )
 def test_a_secret_on_the_command_line_is_refused_and_not_repeated(tmp_path: Path, argv: list[str]) -> None:
-    """It has been seen by then; storing it would say that this is fine."""
+    """The secret is exposed already, and storing it would suggest that this is safe."""
     environ = {**private_environment(tmp_path), "MCPD_NO_START": "1"}
     ran = subprocess.run(
         [sys.executable, "-m", "ctl", "secret", "set", *argv],

@@ -1,4 +1,4 @@
-"""SetServers and the configuration file: all or nothing, unchanged servers untouched, good sets kept."""
+"""SetServers and the configuration file: changes are atomic, and an invalid file keeps the last valid set."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_unchanged_servers_keep_their_process(start: Start) -> None:
     assert "goes" not in after
 
 
-def test_a_change_that_is_not_of_the_process_keeps_the_connection(start: Start) -> None:
-    """A new timeout or filter is no reason to restart a server."""
+def test_change_that_does_not_affect_the_process_keeps_the_connection(start: Start) -> None:
+    """A new timeout or filter does not restart a server."""
     daemon = start({"fake": fake("--tools", "3")})
     daemon.wait_connected("fake")
     before = daemon.status("fake")
@@ -58,8 +58,8 @@ def test_a_change_that_is_not_of_the_process_keeps_the_connection(start: Start) 
     assert (after["pid"], after["restarts"]) == (before["pid"], 0)
 
 
-def test_a_set_with_one_bad_definition_changes_nothing(start: Start) -> None:
-    """All or nothing, and every complaint with its place."""
+def test_set_with_one_invalid_definition_changes_nothing(start: Start) -> None:
+    """The change is atomic, and every error has its position."""
     daemon = start({"fake": fake()})
     daemon.wait_connected("fake")
     before = pids(daemon)
@@ -73,7 +73,7 @@ def test_a_set_with_one_bad_definition_changes_nothing(start: Start) -> None:
 
 
 def test_a_dry_run_tells_the_plan_and_does_nothing(start: Start) -> None:
-    """`mcpctl apply --plan`."""
+    """As for `mcpctl apply --plan`."""
     daemon = start({"fake": fake()})
     daemon.wait_connected("fake")
     before = pids(daemon)
@@ -84,7 +84,7 @@ def test_a_dry_run_tells_the_plan_and_does_nothing(start: Start) -> None:
 
 
 def test_a_set_made_for_another_generation_is_refused(start: Start) -> None:
-    """Lost updates become a conflict."""
+    """A lost update becomes a conflict."""
     daemon = start({"fake": fake()})
     client = daemon.client()
     generation = client.request("mcpd/status")["config"]["generation"]
@@ -121,7 +121,7 @@ def test_a_bad_file_keeps_the_last_good_set_and_shows_in_status(start: Start) ->
 
 
 def test_a_set_from_the_api_outlives_the_daemon_until_the_file_changes(tmp_path: Path) -> None:
-    """A crash must not silently bring back what was replaced; a newer file must."""
+    """A crash must not restore the replaced set, but a newer file replaces the set."""
     with harness.running(tmp_path, {"file": fake()}) as daemon:
         daemon.client().request("mcpd/servers/set", servers={"api": fake()})
         daemon.wait_connected("api")
@@ -132,7 +132,7 @@ def test_a_set_from_the_api_outlives_the_daemon_until_the_file_changes(tmp_path:
 
 
 def test_added_servers_are_written_to_the_file_and_removed_ones_taken_out(start: Start) -> None:
-    """`mcpctl add` and `remove` are for good; comments stay."""
+    """`mcpctl add` and `remove` are permanent, and comments in the file stay."""
     daemon = start({"fake": fake()})
     daemon.config.write_text("// mine\n" + daemon.config.read_text())
     client = daemon.client()
@@ -190,8 +190,8 @@ def test_toggles_survive_a_restart_of_the_daemon(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_is_off_for_a_time_over_a_restart_and_comes_back_by_itself(tmp_path: Path) -> None:
-    """By the wall clock, with who asked for it in the history; also when the time passed without a daemon."""
+def test_temporarily_disabled_server_returns_automatically_across_a_restart(tmp_path: Path) -> None:
+    """The time is wall-clock time, the history names the client, and the time may pass while no daemon runs."""
     with harness.running(tmp_path, {"fake": fake()}) as daemon:
         daemon.wait_connected("fake")
         for wrong in "tomorrow", "2026-11-21T18:00:00", rfc3339(time.time() - 1):
@@ -231,8 +231,8 @@ def test_a_server_is_off_for_a_time_over_a_restart_and_comes_back_by_itself(tmp_
         daemon.wait_connected("fake")
 
 
-def test_a_saved_removal_is_out_of_the_file_whatever_set_is_in_force(start: Start) -> None:
-    """Or the server would be back after the next start, though it was to be gone for good."""
+def test_saved_removal_is_written_even_if_another_set_is_in_force(start: Start) -> None:
+    """Otherwise the server would be back after the next start."""
     daemon = start({"stays": fake(), "goes": fake()})
     client = daemon.client()
     client.request("mcpd/add", server="for-now", definition=fake(), save=False)

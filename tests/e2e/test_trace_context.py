@@ -1,4 +1,4 @@
-"""W3C trace context (SEP-414): `traceparent`, `tracestate` and `baggage` in `_meta` are not ours to touch."""
+"""W3C trace context (SEP-414): mcpd forwards `traceparent`, `tracestate` and `baggage` in `_meta` unchanged."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ TRACE = {
 
 
 def traced(message: Json) -> Json:
-    """What a `_meta` says of the trace."""
+    """Return the trace members of the `_meta`."""
     return {name: value for name, value in message.get("_meta", {}).items() if name in TRACE}
 
 
 @pytest.mark.parametrize("server", ["legacy", "modern"])
 @pytest.mark.parametrize("client", ["legacy", "modern"])
 @pytest.mark.parametrize("path", ["/servers/one/mcp", "/mcp"])
-def test_a_trace_goes_on_in_both_directions(start: Start, client: str, server: str, path: str) -> None:
-    """With the call to the server and with its result to the client, between any two eras."""
+def test_trace_is_forwarded_in_both_directions(start: Start, client: str, server: str, path: str) -> None:
+    """They go with the call to the server and with its result to the client, between any two eras."""
     daemon = start({"one": fake("--era", server)}, *PORT)
     daemon.wait_connected("one")
     tool = "meta" if "one" in path else "one__meta"
@@ -45,14 +45,14 @@ def test_a_trace_goes_on_in_both_directions(start: Start, client: str, server: s
 
 
 def next_of(line: Client, method: str) -> Json:
-    """The next thing said by that name."""
+    """Return the next message with that method."""
     while (message := line.next_notification())["method"] != method:
         pass
     return message
 
 
-def test_a_trace_goes_on_with_what_a_server_says_and_asks(start: Start) -> None:
-    """A request of the server's own carries its trace to the client, and so does a notification."""
+def test_trace_is_forwarded_with_server_messages(start: Start) -> None:
+    """Both a request and a notification of the server carry its trace to the client."""
     daemon = start({"one": fake("--era", "legacy", "--capabilities", "tools,logging")}, *PORT)
     daemon.wait_connected("one")
     with daemon.client() as line:
@@ -86,8 +86,8 @@ def test_a_trace_goes_on_with_what_a_server_says_and_asks(start: Start) -> None:
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-def test_a_call_of_the_control_api_carries_its_trace_on(start: Start, era: str) -> None:
-    """With whatever else stands in `_meta`; what is meant for this hop goes no further."""
+def test_control_api_call_forwards_its_trace(start: Start, era: str) -> None:
+    """Other members of `_meta` are forwarded too, except those that apply to one hop only."""
     daemon = start({"one": fake("--era", era)})
     daemon.wait_connected("one")
     own = {"progressToken": "p", "io.modelcontextprotocol/protocolVersion": "1999-01-01"}
@@ -99,7 +99,7 @@ def test_a_call_of_the_control_api_carries_its_trace_on(start: Start, era: str) 
     assert came.get("io.modelcontextprotocol/protocolVersion") != "1999-01-01"
 
 
-def test_a_meta_that_is_no_object_is_told_and_costs_nobody_the_connection(start: Start) -> None:
+def test_invalid_meta_gets_an_error_and_keeps_the_connection(start: Start) -> None:
     """Invalid input gets an error response."""
     daemon = start({"one": fake()})
     daemon.wait_connected("one")

@@ -1,4 +1,4 @@
-"""Calls that are not done with their first answer: tasks, and servers that want something from a person."""
+"""Calls whose first response is not the result: tasks, and servers that need input from the user."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def counts(client: Client) -> dict[str, int]:
 
 @pytest.mark.parametrize("era", ERAS)
 def test_a_tool_that_is_always_a_task_is_called_like_any_other(start: Start, era: str) -> None:
-    """It insists on it, or decides for it; whoever calls gets its result, or its error."""
+    """The server requires or chooses a task; the caller gets its result or its error."""
     daemon = start({"it": server(era)})
     daemon.wait_connected("it")
     client = daemon.client()
@@ -41,7 +41,7 @@ def test_a_tool_that_is_always_a_task_is_called_like_any_other(start: Start, era
 
 @pytest.mark.parametrize("era", ERAS)
 def test_a_task_ends_with_the_caller(start: Start, era: str) -> None:
-    """Who cancels or hangs up leaves no task behind."""
+    """A caller that cancels or disconnects leaves no task behind."""
     daemon = start({"it": server(era)})
     daemon.wait_connected("it")
     client = daemon.client()
@@ -61,8 +61,8 @@ def test_a_task_ends_with_the_caller(start: Start, era: str) -> None:
     wait_until(lambda: counts(client).get("tasks cancelled") == 2, lambda: "it was not cancelled")
 
 
-def test_a_question_that_nobody_can_answer_is_an_error_that_names_it(start: Start) -> None:
-    """At once, instead of a result with nothing in it; and no different for a task that asks."""
+def test_unanswerable_server_request_is_an_error_that_names_it(start: Start) -> None:
+    """The error is immediate and replaces an empty result, also for a task that asks."""
     daemon = start({"it": server("modern")})
     daemon.wait_connected("it")
     client = daemon.client()
@@ -77,8 +77,8 @@ def test_a_question_that_nobody_can_answer_is_an_error_that_names_it(start: Star
     wait_until(lambda: counts(client).get("tasks cancelled") == 1, lambda: "it was not cancelled")
 
 
-def test_a_legacy_server_that_asks_is_refused_at_once(start: Start) -> None:
-    """It would wait for ever, and the call with it."""
+def test_request_of_a_legacy_server_is_refused_immediately(start: Start) -> None:
+    """Otherwise the server and the call would wait forever."""
     daemon = start({"it": server("legacy")})
     daemon.wait_connected("it")
     client = daemon.client()
@@ -89,8 +89,8 @@ def test_a_legacy_server_that_asks_is_refused_at_once(start: Start) -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_client_that_speaks_tasks_itself_has_them_passed_through(start: Start, era: str) -> None:
-    """Nothing is seen through for who attached: the task is that client's own."""
+def test_tasks_of_a_client_with_task_support_are_passed_through(start: Start, era: str) -> None:
+    """mcpd does not resolve tasks of attached clients: the task belongs to the client."""
     daemon = start({"it": server(era)})
     daemon.wait_connected("it")
     client = daemon.client()
@@ -122,8 +122,10 @@ def test_a_client_that_speaks_tasks_itself_has_them_passed_through(start: Start,
 
 
 @pytest.mark.parametrize(("era", "how"), [("modern", "call"), ("legacy", "call"), ("legacy", "session")])
-def test_a_task_whose_process_died_may_have_run(start: Start, era: str, how: str) -> None:
-    """A new process knows nothing of it, and nobody calls again: not knowing is what the caller is told."""
+def test_task_of_a_dead_process_may_have_run(start: Start, era: str, how: str) -> None:
+    """A new process does not know the task, and mcpd does not repeat the call, so the error says that it may
+    have run.
+    """
     daemon = start({"it": server(era)})
     daemon.wait_connected("it")
     pid = daemon.status("it")["pid"]
@@ -147,4 +149,4 @@ def test_a_task_whose_process_died_may_have_run(start: Start, era: str, how: str
         caller.answer(key)
     assert refused.value.body["data"]["may_have_run"] is True
     daemon.wait_status("it", lambda status: status["status"] == "connected" and status["pid"] != pid)
-    assert counts(other)["tools/call"] == 1  # that of the count itself
+    assert counts(other)["tools/call"] == 1  # the failure of the count itself

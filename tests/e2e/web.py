@@ -1,4 +1,4 @@
-"""MCP clients over HTTP, as thin as curl: every header is the test's to get wrong."""
+"""Minimal MCP clients over HTTP, in which a test controls every header."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODERN = "2026-07-28"
 P = "io.modelcontextprotocol/"
 BOTH = "application/json, text/event-stream"
 
-# Of httpx, which by itself waits for five seconds only.
+# The default of httpx is only five seconds.
 delete = partial(httpx.delete, timeout=BOUND)
 get = partial(httpx.get, timeout=BOUND)
 head = partial(httpx.head, timeout=BOUND)
@@ -29,7 +29,7 @@ post = partial(httpx.post, timeout=BOUND)
 
 @attrs.frozen
 class Door:
-    """Where a daemon listens for HTTP, as it says itself."""
+    """The address where a daemon listens for HTTP, as the daemon reports it."""
 
     base: str
     token: str
@@ -40,7 +40,7 @@ class Door:
 
     @property
     def connection(self) -> socket.socket:
-        """A new one."""
+        """Open a new connection."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=BOUND)
 
     @property
@@ -78,7 +78,7 @@ def request(method: str, key: object = 1, **params: Any) -> Json:
 def modern(
     method: str, key: object = 1, *, capabilities: Json | None = None, token: object = None, **params: Any
 ) -> tuple[Json, dict[str, str]]:
-    """A request of the modern revision, and the headers that go with it."""
+    """Return a request of the modern revision, with its headers."""
     own = meta(capabilities, **({} if token is None else {"progressToken": token}))
     headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": method}
     name = params.get("uri" if method == "resources/read" else "name")
@@ -93,7 +93,7 @@ def ask(http: httpx.Client, path: str, method: str, **params: Any) -> httpx.Resp
 
 
 def send(connection: socket.socket, path: str, body: Json, headers: Mapping[str, str]) -> None:
-    """A POST whose answer is not waited for, on a connection that is the test's to close when it wants."""
+    """Send a POST without waiting for the response, on a connection that the test closes."""
     content = json.dumps(body).encode()
     said = {"Content-Type": "application/json", "Content-Length": str(len(content)), **headers}
     lines = "".join(f"{name}: {text}\r\n" for name, text in said.items())
@@ -107,14 +107,14 @@ def events(portions: Iterator[bytes]) -> Iterator[SseEvent]:
 
 
 def messages(response: httpx.Response) -> list[Json]:
-    """All of a response that is complete: of its events, or its body."""
+    """Return all complete messages of a response, from its events or its body."""
     if response.headers["content-type"] != "text/event-stream":
         return [response.json()]
     return [json.loads(event.data) for event in events(iter([response.content])) if event.data]
 
 
 class Session:
-    """A client of an older revision."""
+    """A client of a legacy revision."""
 
     def __init__(
         self,
