@@ -167,7 +167,7 @@ def test_single_key_shortcuts_can_be_switched_off_permanently(chromium: Browser,
 
 
 def test_page_fits_a_phone_and_shows_one_view_at_a_time(chromium: Browser, daemon: Daemon) -> None:
-    """Nothing is cut off, touch targets are large enough, and the back button of the phone leads to the list."""
+    """Nothing is cut off, touch targets are large enough, and the back button leads to the list."""
     with window(chromium, daemon, width=390, is_mobile=True, has_touch=True) as opened:
         page = opened.page
         page.wait_for_selector("#servers li[data-state=pending]")

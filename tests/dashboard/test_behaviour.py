@@ -333,7 +333,7 @@ def test_paused_server_shows_when_it_returns(chromium: Browser, start: Start) ->
 def test_opening_a_new_address_in_the_same_window_opens_one_connection(
     chromium: Browser, start: Start
 ) -> None:
-    """`mcpctl ui` a second time in the same window: closing the old connection does not affect the new one."""
+    """`mcpctl ui` again in the same window: closing the old connection does not affect the new one."""
     daemon = start({"one": fake()}, *PORT)
     daemon.wait_connected("one")
     with window(chromium, daemon) as opened:

@@ -100,7 +100,7 @@ class Socket:
                 return dict(json.loads(text))
 
     def ask(self, method: str, key: int = 1, **params: Any) -> Json:
-        """Send a request and return the response, or the error. Notifications before it are added to `told`."""
+        """Send a request and return its response or error. Notifications before it are added to `told`."""
         text = json.dumps({"jsonrpc": "2.0", "id": key, "method": method, "params": params})
         self.send(TextMessage(data=text))
         while True:
