@@ -314,7 +314,7 @@ def children(pid: int) -> list[int]:
 
 
 def wait_until(is_so: Callable[[], bool], otherwise: Callable[[], str], bound: float = BOUND) -> float:
-    """Poll for a condition without an event, such as the process table. Return the seconds, by a `stopwatch`."""
+    """Poll for a condition without an event, such as the process table. Return the seconds."""
     with stopwatch() as watch:
         deadline = time.monotonic() + bound
         while not is_so():

@@ -81,7 +81,7 @@ def test_doctor_works_without_a_daemon_and_starts_none(tmp_path: Path) -> None:
 
 
 def test_every_server_is_checked_and_every_failure_has_a_fix(start: Start) -> None:
-    """It makes a timed round trip to each server, and exits with 1 if any check fails and with 0 otherwise."""
+    """It makes a timed round trip to each server, and exits with 1 if any check fails, otherwise with 0."""
     daemon = start(
         {
             "fake": fake(),

@@ -217,7 +217,7 @@ def test_a_session_begins_with_the_handshake_and_ends_with_delete(http: httpx.Cl
 
 
 def test_without_its_session_a_request_is_refused(http: httpx.Client, daemon: Daemon) -> None:
-    """400 without a session, 404 for an unknown one. A session is valid for its path and its listener only."""
+    """400 without a session, 404 for an unknown one. Sessions are valid for their path and listener only."""
     assert http.post("/mcp", json=request("ping")).status_code == 400
     assert http.post("/mcp", json=request("ping"), headers={"Mcp-Session-Id": "x"}).status_code == 404
     assert http.get("/mcp").status_code == 405

@@ -60,7 +60,7 @@ def test_a_written_file_changes_only_the_servers_that_changed(start: Start) -> N
 
 
 def test_invalid_file_changes_nothing_and_is_reported_until_fixed(start: Start) -> None:
-    """The error has its position and the fix. Restoring the old content clears it without a new generation."""
+    """The error has a position and a fix. Restoring the old content clears it without a new generation."""
     daemon = start({"a": fake()})
     daemon.wait_connected("a")
     good, pid, generation = daemon.config.read_text(), daemon.status("a")["pid"], config(daemon)["generation"]

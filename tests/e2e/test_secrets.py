@@ -80,7 +80,7 @@ def test_server_gets_its_secrets_and_a_rotated_one_at_the_next_start(tmp_path: P
 
 
 def test_missing_secret_fails_only_its_server(start: Start) -> None:
-    """The error names every place that was searched and the fix, and the start is not retried automatically."""
+    """The error names every searched place and the fix, and the start is not retried automatically."""
     daemon = start(
         {
             "a": with_secrets(A="${secret:NO_SUCH}", B="${file:/no/such}", C="${cmd:false}"),
@@ -141,7 +141,7 @@ NEEDLE = "Pl4nted"
 
 
 def test_no_secret_is_shown_or_written_anywhere(tmp_path: Path) -> None:
-    """A secret is planted in every place and printed by the server, and must not occur in any output or file."""
+    """Secrets in every place, which the server also prints, must not occur in any output or file."""
     environ = private_environment(tmp_path)
     change_secrets(environ, {"S": PLANTED["secret"], "U": PLANTED["url"], "L": PLANTED["lines"]})
     (tmp_path / "file").write_text(PLANTED["file"])

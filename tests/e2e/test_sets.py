@@ -191,7 +191,7 @@ def test_toggles_survive_a_restart_of_the_daemon(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_temporarily_disabled_server_returns_automatically_across_a_restart(tmp_path: Path) -> None:
-    """The time is wall-clock time, the history names the client, and the time may pass while no daemon runs."""
+    """The time is wall-clock time and may pass while no daemon runs; the history names the client."""
     with harness.running(tmp_path, {"fake": fake()}) as daemon:
         daemon.wait_connected("fake")
         for wrong in "tomorrow", "2026-11-21T18:00:00", rfc3339(time.time() - 1):

@@ -1,4 +1,4 @@
-"""W3C trace context (SEP-414): mcpd forwards `traceparent`, `tracestate` and `baggage` in `_meta` unchanged."""
+"""W3C trace context (SEP-414): mcpd forwards `traceparent`, `tracestate` and `baggage` in `_meta`."""
 
 from __future__ import annotations
 
