@@ -17,7 +17,7 @@ from wsproto.events import TextMessage
 
 from mcpd.config.secret_store import change_secrets
 from mcpd.supervision.managed_server import ManagedServer
-from tests.dashboard.visitor import let_in, socket_of
+from tests.dashboard.visitor import log_in, socket_of
 from tests.e2e import web
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Daemon, Json, fake, private_environment, wait_until
@@ -134,7 +134,7 @@ def test_no_secret_is_shown_or_kept_anywhere(start: Start, tmp_path: Path) -> No
     for name in ("dying", "far"):
         daemon.wait_status(name, lambda status: status["last_error"] is not None)
     shown: dict[str, str | bytes] = {}
-    visitor, client = let_in(daemon), daemon.client()
+    visitor, client = log_in(daemon), daemon.client()
     with followed(daemon) as heard:
         client.call("told", "stderr", {"text": EVERYTHING})
         client.call("told", "junk", {"lines": 3})
