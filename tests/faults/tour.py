@@ -150,7 +150,7 @@ class Tour:
         page = httpx.get(where.base + "/", timeout=BOUND)
         assert b"of another version" not in page.content
         assert page.status_code == 200
-        with visitor.socket_of(visitor.let_in(self.daemon)) as socket:
+        with visitor.socket_of(visitor.log_in(self.daemon)) as socket:
             assert "result" in socket.ask("mcpd/status")
 
     def the_guardian(self) -> None:
