@@ -25,7 +25,7 @@ from ctl.bridge.pending_requests import (
     ServerRequestRelay,
     cancellation,
 )
-from ctl.bridge.resume_legacy import StateRestorer
+from ctl.bridge.resume import StateRestorer
 from mcpd.support.json_repair import repair_json
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message, members_or_empty
