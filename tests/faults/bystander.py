@@ -1,4 +1,4 @@
-"""What a fault must not touch: another server's calls, and the daemon's own descriptors and children."""
+"""Checks for side effects of a fault: calls to another server, and the daemon's descriptors and children."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PACE = 0.01
 
 @attrs.define
 class Calls:
-    """What a bystander has seen: seconds each call took, and what went wrong."""
+    """The calls of a bystander: the seconds of each, and the errors."""
 
     seconds: list[float] = attrs.field(factory=list)
     errors: list[str] = attrs.field(factory=list)
@@ -33,13 +33,13 @@ class Calls:
 
 @contextmanager
 def undisturbed(daemon: Daemon, server: str, slowest: float = 0.25) -> Iterator[Calls]:
-    """Somebody else calls `server` all the time meanwhile: 0 errors, and p99 below `slowest` seconds."""
+    """Call `server` continuously during the block: no errors, and a p99 below `slowest` seconds."""
     calls, begun, over = Calls(), threading.Event(), threading.Event()
 
     def call() -> None:
         with Client(daemon.socket) as client:
             for number in itertools.count():
-                if over.wait(PACE) and number >= 2:  # one at least besides the first
+                if over.wait(PACE) and number >= 2:  # at least one call in addition to the first
                     return
                 began = watch.now()
                 try:
@@ -58,7 +58,7 @@ def undisturbed(daemon: Daemon, server: str, slowest: float = 0.25) -> Iterator[
         caller.start()
         try:
             begun.wait(BOUND)
-            del calls.seconds[:1]  # the first has compiled the tool's schema
+            del calls.seconds[:1]  # the first call has compiled the schema of the tool
             yield calls
         finally:
             over.set()
@@ -73,7 +73,7 @@ def undisturbed(daemon: Daemon, server: str, slowest: float = 0.25) -> Iterator[
 
 @attrs.frozen
 class Footprint:
-    """What the daemon holds, as the kernel counts it."""
+    """The resources of the daemon, as the kernel counts them."""
 
     descriptors: int
     children: int
@@ -81,7 +81,7 @@ class Footprint:
 
 
 def footprint(pid: int) -> Footprint:
-    """Only root and the daemon itself may count its descriptors (it is undumpable): -1 for others."""
+    """Only root and the daemon itself may count its descriptors, as it is undumpable; -1 for other users."""
     try:
         descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
     except PermissionError:
@@ -91,12 +91,14 @@ def footprint(pid: int) -> Footprint:
 
 
 def is_back(now: Footprint, before: Footprint) -> bool:
-    """Fewer descriptors than before are no leak: one may have been on its way out."""
+    """Return whether nothing leaked. Fewer descriptors than before are fine: one may have been about to
+    close.
+    """
     return now.descriptors <= before.descriptors and (now.children, now.zombies) == (before.children, 0)
 
 
 def settled(pid: int) -> Footprint:
-    """The footprint once it stands still: a client that has just left may not be gone yet."""
+    """Return the footprint once it is stable: the daemon may not have noticed a disconnect yet."""
     seen = [footprint(pid)]
 
     def is_still() -> bool:
@@ -110,7 +112,7 @@ def settled(pid: int) -> Footprint:
 
 @contextmanager
 def nothing_left(daemon: Daemon) -> Iterator[None]:
-    """Descriptors, children and threads are afterwards what they were before, zombies none."""
+    """Assert that the block leaks no descriptors, children or threads, and leaves no zombies."""
     before = settled(daemon.pid)
     threads, held = thread_count(daemon.pid), descriptors(daemon.pid)
     yield
@@ -122,8 +124,9 @@ def nothing_left(daemon: Daemon) -> Iterator[None]:
 
 
 def threads_end(daemon: Daemon, before: int) -> None:
-    """Until there are no more than `before` and a few. trio keeps an idle worker thread for 10 s, and has as
-    many as were at work at a time: more on a slow machine."""
+    """Wait until there are only a few more threads than `before`. trio keeps idle worker threads for 10 s,
+    and a slow machine has more of them.
+    """
     wait_until(
         lambda: thread_count(daemon.pid) <= before + 4,
         lambda: f"{thread_count(daemon.pid)} threads, and {before} before",
@@ -131,7 +134,7 @@ def threads_end(daemon: Daemon, before: int) -> None:
 
 
 def descriptors(pid: int) -> list[str]:
-    """What the descriptors are, for a person."""
+    """Return readable descriptions of the open descriptors."""
     try:
         return sorted(str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
@@ -143,5 +146,5 @@ def thread_count(pid: int) -> int:
 
 
 def resident(pid: int) -> int:
-    """Bytes of the process's memory in use."""
+    """Return the resident memory of the process in bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096

@@ -1,4 +1,4 @@
-"""Fixtures of the fault matrix: the daemon of the everyday tests, and what nobody else may notice."""
+"""Fixtures of the fault tests: the daemon of the end-to-end tests, and checks for side effects."""
 
 from __future__ import annotations
 

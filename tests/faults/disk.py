@@ -1,4 +1,4 @@
-"""A disk of 64 KiB, for whoever is started to see it: to be filled, and to have room again."""
+"""A disk of 64 KiB that a test can fill and clear."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOUNT = 'mount -t tmpfs -o size=64k,mode=700 none "$0" && echo mounted && exec 
 
 @attrs.frozen
 class Disk:
-    """`place` is what those on it call it, `path` what this process does."""
+    """`place` is the mount point inside the namespace, `path` the path for this process."""
 
     place: Path
     path: Path
@@ -25,7 +25,7 @@ class Disk:
     """What a command line begins with, for a program that is to see the disk."""
 
     def fill(self) -> None:
-        """Until not one byte more fits."""
+        """Write until no byte is free."""
         with (self.path / "filling").open("ab", buffering=0) as file:
             for size in (4096, 1):
                 with suppress(OSError):
@@ -36,7 +36,7 @@ class Disk:
         (self.path / "filling").unlink()
 
     def files(self) -> dict[str, bytes]:
-        """Everything on it but what fills it."""
+        """Return all files except the one that fills the disk."""
         return {
             str(path.relative_to(self.path)): path.read_bytes()
             for path in self.path.rglob("*")
@@ -46,7 +46,7 @@ class Disk:
 
 @contextmanager
 def small_disk(place: Path) -> Iterator[Disk]:
-    """In a mount namespace of its own, so that nothing is left when this process is killed."""
+    """Mount it in a mount namespace of its own, which disappears if this process is killed."""
     if os.geteuid() or shutil.which("unshare") is None or shutil.which("nsenter") is None:
         pytest.skip("a disk of our own needs root, and unshare and nsenter of the package util-linux")
     place.mkdir()

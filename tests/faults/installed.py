@@ -1,4 +1,4 @@
-"""mcpd as a package manager installs it, in a place of its own, to be replaced under whoever runs it."""
+"""mcpd installed as by a package manager, in a directory of its own, to be replaced while it runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ sys.exit(main())
 
 @attrs.frozen
 class Installation:
-    """A virtual environment with copies of our packages and of all that they need, and nothing else."""
+    """A virtual environment with copies of our packages and their dependencies, and nothing else."""
 
     python: str
     packages: Path
@@ -36,7 +36,7 @@ class Installation:
         return str(Path(self.python).with_name(name))
 
     def upgrade(self) -> int:
-        """Every module, and every file of ours, makes room for one that cannot be used; how many did."""
+        """Replace each of our modules and files with an unusable one, and return how many were replaced."""
         files = [
             path
             for path in self.packages.rglob("*")
@@ -54,13 +54,13 @@ class Installation:
         return path.relative_to(self.packages).parts[0] in OURS
 
     def install_again(self) -> None:
-        """The same version, put there anew; files keep the times they were packed with, as some tools do."""
+        """Install the same version again; files keep their packed timestamps, as with some installers."""
         shutil.rmtree(self.packages)
         _fill(self.packages)
         self.compile()
 
     def compile(self) -> None:
-        """As installing does it: a first start would take seconds otherwise, and an editor does not wait."""
+        """Compile as an installer does. Otherwise the first start takes seconds and an editor times out."""
         modules = (
             "mcpd.main, mcpd.daemon, ctl.main, ctl.daemon_process, ctl.bridge.loop, ctl.bridge.daemon_starter"
         )
@@ -69,7 +69,7 @@ class Installation:
 
 
 def install(place: Path) -> Installation:
-    """Make one at `place`."""
+    """Install into `place`."""
     venv.create(place, symlinks=True)
     (packages,) = place.glob("lib/python*/site-packages")
     _fill(packages)
@@ -95,7 +95,7 @@ def _fill(packages: Path) -> None:
 
 
 def _needed() -> Iterator[metadata.Distribution]:
-    """What our own package requires, and what that requires."""
+    """Return the dependencies of our package, including indirect ones."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     seen: set[str] = set()
     ahead = [Requirement(each) for each in project["dependencies"]]

@@ -1,4 +1,4 @@
-"""How much memory the daemon took at most, and for how long it answered nobody."""
+"""Measure the peak memory of the daemon, and the longest time without a response."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Peak:
 
 @contextmanager
 def peak_memory(pid: int) -> Iterator[Peak]:
-    """The most that was resident at any time inside the block, sampled every millisecond."""
+    """Sample the resident memory every millisecond during the block, and keep the maximum."""
     peak, over = Peak(resident(pid)), threading.Event()
 
     def sample() -> None:
@@ -39,7 +39,7 @@ class Stalls:
 
 @contextmanager
 def stalls(daemon: Daemon) -> Iterator[Stalls]:
-    """How long the loop was busy with one thing: what another client's smallest request waits for."""
+    """Measure how long the event loop is blocked, by the response time of a small request."""
     seen, over = Stalls(), threading.Event()
 
     def ask() -> None:

@@ -1,9 +1,9 @@
-"""A remote server at the other end of a cable that can be cut: two network namespaces, joined by a veth.
+"""A remote server behind a link that can be cut: two network namespaces, joined by a veth pair.
 
-    unshare -n python -m tests.faults.network       as root; else with -Urn
+    unshare -n python -m tests.faults.network       as root; otherwise with -Urn
 
-Plays one scenario and prints what was seen, as JSON. What goes over a cut cable is lost without a word, as it
-is behind a router that was switched off; no relay on loopback can do that, for there the kernel answers.
+Runs one scenario and prints the observations as JSON. Packets on a cut link are lost silently, as behind a
+router without power. A relay on loopback cannot simulate that, because there the kernel responds.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True)
 
 
-# ── the other end ───────────────────────────────────────────────────────────────────────────────
+# ── server side ─────────────────────────────────────────────────────────────────────────────────
 
 
 async def serve() -> None:
-    """A server in a namespace of its own. A line on stdin: `down` or `up`; its end is ours."""
+    """Run a server in a namespace of its own. A line `down` or `up` on stdin controls our end of the link."""
     print("here", flush=True)
-    await trio.to_thread.run_sync(sys.stdin.readline)  # the cable is there
+    await trio.to_thread.run_sync(sys.stdin.readline)  # the link exists
     ip("link", "set", "lo", "up")
     ip("addr", "add", f"{THEIRS}/24", "dev", FAR)
     ip("link", "set", FAR, "up")
@@ -67,11 +67,11 @@ async def serve() -> None:
             print(order, flush=True)
 
 
-# ── our end ─────────────────────────────────────────────────────────────────────────────────────
+# ── client side ─────────────────────────────────────────────────────────────────────────────────
 
 
 class Cable:
-    """The connection to the server's namespace, and the server."""
+    """The link to the server's namespace, and the server."""
 
     def __init__(self) -> None:
         argv = ["unshare", "-n", sys.executable, "-m", "tests.faults.network", "serve"]
@@ -101,7 +101,7 @@ class Cable:
 
 
 async def scenario(cable: Cable, world: World, watch: Stopwatch) -> dict[str, object]:
-    """Cut under a call; away for a while; back."""
+    """Cut the link during a call, keep it down for a while, and restore it."""
     await world.wait(ServerState.CONNECTED)
     await world.call().wait_response()
     hanging = world.hanging_call()
@@ -145,7 +145,7 @@ async def main() -> None:
         with tempfile.TemporaryDirectory() as home:
             url = f"http://{THEIRS}:{PORT}/mcp"
             policy = RestartPolicy(base=0.5, cap=5)
-            # No liveness request shall be first: it is the kernel that is to notice.
+            # Delay liveness requests, so that the kernel detects the dead link.
             times = Timeouts(ping_idle=1000)
             async with living(Path(home), url, restart=policy, timeouts=times, era="legacy") as world:
                 with stopwatch() as watch:

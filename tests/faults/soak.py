@@ -48,7 +48,7 @@ GROWTH = 1e6
 
 @attrs.define
 class Report:
-    """What was seen."""
+    """The observations of a run."""
 
     rounds: int = 0
     wrong: list[str] = attrs.field(factory=list)
@@ -62,13 +62,15 @@ class Report:
 
     @property
     def is_back(self) -> bool:
-        """Nothing is held at last that was not held after the first round."""
+        """Return whether no resource is held at the end that was not held after the first round."""
         return (
             self.before is not None and self.after is not None and bystander.is_back(self.after, self.before)
         )
 
     def growth(self) -> float:
-        """Bytes an hour: between the least of the first quarter and the least of the last."""
+        """Return the memory growth in bytes per hour, from the minimum of the first quarter to that of the
+        last.
+        """
         part = max(1, len(self.memory) // 4)
         first = min(self.memory[:part], key=lambda seen: seen[1], default=(0.0, 0))
         last = min(self.memory[-part:], key=lambda seen: seen[1], default=(0.0, 0))
@@ -76,7 +78,7 @@ class Report:
 
 
 def soak(home: Path, seconds: float, *, more: int = 0, pace: float = 0.0, seed: int = 11) -> Report:
-    """For so long, two rounds at least, with so many servers besides those of the tour."""
+    """Run for `seconds`, at least two rounds, with `more` servers in addition to those of the tour."""
     report, chance = Report(), random.Random(seed)
     installation = install(home / "venv")
     change_secrets(private_environment(home), {"STORED": "a stored secret"})
@@ -101,7 +103,7 @@ def soak(home: Path, seconds: float, *, more: int = 0, pace: float = 0.0, seed: 
         began = time.monotonic()
         while report.rounds < 2 or time.monotonic() < began + seconds:
             round_began = time.monotonic()
-            with peers.bundled(port):  # another one each time: it knows nothing of earlier sessions
+            with peers.bundled(port):  # a new one each time, which knows no earlier sessions
                 tour = Tour(daemon, far["far"]["url"], others=tuple(others))
                 tour.round()
                 report.wrong += tour.wrong
@@ -115,7 +117,7 @@ def soak(home: Path, seconds: float, *, more: int = 0, pace: float = 0.0, seed: 
             if report.rounds > WARM:
                 report.memory.append((time.monotonic() - began, resident(daemon.pid)))
             time.sleep(max(0.0, round_began + pace - time.monotonic()))
-        with suppress(AssertionError):  # strays that have died are collected every two seconds only
+        with suppress(AssertionError):  # dead stray processes are reaped every two seconds only
             wait_until(lambda: _is_back(daemon, report), lambda: "it is not")
         report.exit_code = daemon.stop()
     return report
@@ -127,7 +129,7 @@ def _is_back(daemon: Daemon, report: Report) -> bool:
 
 
 def _remember(home: Path, servers: list[str]) -> None:
-    """The history of an earlier daemon: as long as it can be for those to whom little happens in an hour."""
+    """Write the history of an earlier daemon, as long as it can be for servers with few events per hour."""
     history = Path(state_dir(private_environment(home))) / "history.jsonl"
     history.parent.mkdir(parents=True, exist_ok=True)
     words = "was killed by SIGKILL (out of memory?)"
@@ -137,16 +139,16 @@ def _remember(home: Path, servers: list[str]) -> None:
 
 
 def _leave_sessions(daemon: Daemon) -> None:
-    """As many as are kept of clients that have gone without a word."""
+    """Fill the table of sessions that HTTP clients abandon without a DELETE."""
     with web.door(daemon).client() as http:
         for _ in range(MAX_SESSIONS):
             web.Session(http, "/servers/old/mcp")
 
 
 def _hurt(daemon: Daemon, chance: random.Random, servers: list[str]) -> None:
-    """A child is killed, and a client goes away without its answer."""
+    """Kill a child, and disconnect a client before its response."""
     if servers:
-        with suppress(ProcessLookupError, TypeError):  # it has ended by itself just now
+        with suppress(ProcessLookupError, TypeError):  # the process has just ended without the test
             os.kill(daemon.status(chance.choice(servers))["pid"], signal.SIGKILL)
     client = daemon.client()
     client.send("mcpd/call", server="old", tool="drop", arguments={})

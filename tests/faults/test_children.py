@@ -27,7 +27,7 @@ ONCE = {"base": 300, "floor": 300}
 """Restart figures for who wants to see a server that failed: it stays so."""
 
 
-def connected_anew(old: int, status: Json) -> bool:
+def reconnected(old: int, status: Json) -> bool:
     """Connected, as another process than `old`."""
     return connected(status) and status["pid"] != old
 
@@ -46,7 +46,7 @@ def test_64_callers_of_a_killed_child_get_errors_within_a_second(start: Start) -
     daemon.wait_connected("victim", "calm")
     client, pid = daemon.client(), daemon.status("victim")["pid"]
     with pytest.raises(Refused, match="took"):
-        client.call("victim", "drop", timeout=0.1)  # the tool's schema is compiled from here on
+        client.call("victim", "drop", timeout=0.1)  # the schema of the tool is compiled now
     with nothing_left(daemon), undisturbed(daemon, "calm"), stopwatch() as watch:
         calls = [client.send("mcpd/call", server="victim", tool="drop", arguments={}) for _ in range(64)]
         wait_until(lambda: daemon.status("victim")["in_flight"] == 64, lambda: "not all were sent")
@@ -101,7 +101,7 @@ def test_exited_child_is_shown_within_a_second_with_its_stderr(start: Start) -> 
             assert error["stderr"] == [f"word {n}" for n in range(5, 25)], name
 
 
-def test_a_call_that_ends_the_server_is_answered(start: Start) -> None:
+def test_call_that_ends_the_server_gets_an_error(start: Start) -> None:
     """No caller hangs, and the status shows the same error as the call."""
     daemon = start({"fragile": fake(), "calm": fake()})
     daemon.wait_connected("fragile", "calm")
@@ -115,7 +115,7 @@ def test_a_call_that_ends_the_server_is_answered(start: Start) -> None:
         )
 
 
-def test_a_child_that_never_answers_the_handshake_is_given_up_on_time(start: Start) -> None:
+def test_handshake_without_a_response_times_out(start: Start) -> None:
     """The error arrives at the timeout ± 1 s, and the unresponsive process is killed."""
     limit = 1.5
     mute = fake(
@@ -155,7 +155,7 @@ def test_server_is_killed_when_only_its_wrapper_dies(start: Start) -> None:
     assert within(took, 3.0)
 
 
-def test_a_grandchild_that_left_the_group_and_ignores_sigterm_is_found(start: Start) -> None:
+def test_grandchild_that_left_the_group_and_ignores_sigterm_is_killed(start: Start) -> None:
     """Grandchildren are gone after 6 s, however the server ended, and leave no zombies."""
     daemon = start({"parent": fake(timeouts={"stop_close": 1, "stop_term": 1}), "calm": fake()})
     daemon.wait_connected("parent", "calm")
@@ -170,12 +170,12 @@ def test_a_grandchild_that_left_the_group_and_ignores_sigterm_is_found(start: St
             else:
                 client.request("mcpd/reconnect", server="parent")
             took = wait_until(partial(gone, stray), lambda: "it lives on")
-            daemon.wait_status("parent", partial(connected_anew, pid))
+            daemon.wait_status("parent", partial(reconnected, pid))
             assert within(took, 6.0)
 
 
 @pytest.mark.slow
-def test_twenty_children_deaf_to_everything_hold_up_the_end_for_less_than_ten_seconds(start: Start) -> None:
+def test_twenty_unresponsive_children_delay_the_shutdown_less_than_ten_seconds(start: Start) -> None:
     """The stop sequence ends one server in 6 s, and a daemon with twenty in 10 s."""
     deaf = fake("--ignore-eof", "--ignore-term")
     daemon = start({f"deaf-{n}": deaf for n in range(20)})
@@ -221,7 +221,7 @@ def test_stopped_child_is_detected_and_a_busy_one_is_not(start: Start) -> None:
 
 
 @pytest.mark.parametrize("what", ["stdout", "stdin"])
-def test_a_child_that_closes_a_pipe_and_lives_on_is_lost(start: Start, what: str) -> None:
+def test_child_that_closes_a_pipe_but_keeps_running_is_restarted(start: Start, what: str) -> None:
     """Callers get an error within 1 s, and the server restarts."""
     daemon = start({"half": fake(timeouts=QUICK_STOP), "calm": fake()})
     daemon.wait_connected("half", "calm")
@@ -231,7 +231,7 @@ def test_a_child_that_closes_a_pipe_and_lives_on_is_lost(start: Start, what: str
         closing = client.send("mcpd/call", server="half", tool="close", arguments={"what": what})
         if what == "stdin":
             assert client.answer(closing)["success"]
-            watch.restart()  # nothing tells until we write
+            watch.restart()  # nothing is detected until mcpd writes
             closing = client.send("mcpd/call", server="half", tool="echo", arguments={})
         for call in (waiting, closing):
             error = refusal(client, call)
@@ -243,19 +243,19 @@ def test_a_child_that_closes_a_pipe_and_lives_on_is_lost(start: Start, what: str
     assert not alive(pid)
 
 
-def test_a_child_that_stops_reading_fails_only_the_calls_it_will_not_read(start: Start) -> None:
+def test_child_that_stops_reading_fails_only_its_unread_calls(start: Start) -> None:
     """Sending 1 MiB of arguments fails at the write deadline; the event loop is never blocked for 50 ms."""
-    deadline = 1.0  # 8 s by default, for the 10 s of the row
+    deadline = 1.0  # 8 s by default, within the limit of 10 s
     daemon = start({"full": fake(timeouts={"write": deadline, **QUICK_STOP}), "calm": fake()})
     daemon.wait_connected("full", "calm")
     client, pid = daemon.client(), daemon.status("full")["pid"]
     with undisturbed(daemon, "calm", slowest=0.05), stopwatch() as watch:
         assert client.call("full", "late", {"seconds": 0})[
             "success"
-        ]  # its schema is compiled: the next is sent at once
+        ]  # its schema is compiled, so the next call is sent immediately
         late = client.send("mcpd/call", server="full", tool="late", arguments={"seconds": 2.5})
         assert client.call("full", "stop_reading")["success"]
-        for _ in range(2):  # those that come after the first deadline fail as well
+        for _ in range(2):  # calls after the first deadline fail as well
             watch.restart()
             with pytest.raises(Refused, match="full: it has not read its input") as refused:
                 client.call("full", "echo", {"text": "x" * (1 << 20)})
@@ -298,7 +298,7 @@ HELLO = (
 
 
 def wait_restarts(client: Client, count: int) -> None:
-    """Until the flapping servers together have come back so often."""
+    """Wait until the flapping servers together have restarted this often."""
 
     def enough() -> bool:
         servers = client.request("mcpd/status")["servers"]
@@ -331,7 +331,7 @@ def test_missing_program_fails_immediately_and_is_not_retried(start: Start, tmp_
         client.request("mcpd/servers/set", servers=eager | {"calm": fake()})
         found = {name: daemon.wait_status(name, failed) for name in cases}
         took = watch.seconds
-        time.sleep(0.3)  # thirty times what a retry would have waited
+        time.sleep(0.3)  # thirty times the delay of a retry
         for name, (_, words) in cases.items():
             later = daemon.status(name)
             assert later["attempts"] == 1, name
@@ -341,7 +341,7 @@ def test_missing_program_fails_immediately_and_is_not_retried(start: Start, tmp_
     assert within(took, 0.5)
 
 
-def test_a_daemon_out_of_descriptors_serves_on_and_recovers(start: Start) -> None:
+def test_daemon_without_free_descriptors_keeps_serving_and_recovers(start: Start) -> None:
     """Without free descriptors, starting a server is retried until it succeeds."""
     daemon = start({"hungry": fake(enabled=False, restart=impatient(cap=0.2)), "calm": fake()})
     daemon.wait_connected("calm")
@@ -352,23 +352,25 @@ def test_a_daemon_out_of_descriptors_serves_on_and_recovers(start: Start) -> Non
         held = max(int(entry.name) for entry in Path(f"/proc/{daemon.pid}/fd").iterdir())
         before = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (held + 2, hard))
         client.request("mcpd/enable", server="hungry")
-        wait_until(lambda: asked(client, "hungry")["attempts"] >= 3, lambda: str(asked(client, "hungry")))
-        error = asked(client, "hungry")["last_error"]
+        wait_until(
+            lambda: get_status(client, "hungry")["attempts"] >= 3, lambda: str(get_status(client, "hungry"))
+        )
+        error = get_status(client, "hungry")["last_error"]
         assert error["kind"] == "resources"
         assert "file descriptors" in error["message"]
         resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, before)
-        wait_until(lambda: connected(asked(client, "hungry")), lambda: str(asked(client, "hungry")))
+        wait_until(lambda: connected(get_status(client, "hungry")), lambda: str(get_status(client, "hungry")))
     assert daemon.process.poll() is None
     assert "an error in mcpd itself" not in daemon.log
 
 
-def asked(client: Client, server: str) -> Json:
-    """Status over a connection that is there already."""
+def get_status(client: Client, server: str) -> Json:
+    """Get the status over an existing connection."""
     servers: list[Json] = client.request("mcpd/status")["servers"]
     return next(status for status in servers if status["name"] == server)
 
 
-def test_secrets_of_a_definition_are_nowhere_to_be_seen(start: Start, tmp_path: Path) -> None:
+def test_secrets_of_a_definition_are_not_shown_anywhere(start: Start, tmp_path: Path) -> None:
     """The secret is in no debug log, status, detail, event, file or command line of mcpd."""
     canaries = {where: f"canary-{where}-{n}7f3a9c" for n, where in enumerate(("args", "env", "url", "ref"))}
     arguments = [
@@ -407,10 +409,10 @@ def test_secrets_of_a_definition_are_nowhere_to_be_seen(start: Start, tmp_path: 
     ours = [daemon.pid, daemon.guardian()]
     seen += "".join(Path(f"/proc/{pid}/cmdline").read_text() for pid in ours)
     for file in tmp_path.rglob("*"):
-        with suppress(FileNotFoundError):  # half-written ones are replaced all the time
+        with suppress(FileNotFoundError):  # temporary files are replaced all the time
             if file.is_file() and file != daemon.config:
                 seen += file.read_text("utf-8", "replace")
-    assert "tools/list" in daemon.log  # it was the debug level
+    assert "tools/list" in daemon.log  # the debug level was in force
     for where, canary in canaries.items():
         assert canary not in seen, f"{where}: {seen[seen.index(canary) - 200 :][:300]}"
 
@@ -440,7 +442,7 @@ PREFIXES = (
 
 
 def refusal(client: Client, key: object) -> Refused:
-    """The error a call was answered with."""
+    """Return the error of a call."""
     with pytest.raises(Refused) as refused:
         client.answer(key)
     return refused.value

@@ -52,7 +52,7 @@ def cancelled(client: Client) -> int:
 
 
 def is_closed(client: Client, bound: float) -> bool:
-    """Whether the daemon closes the connection within `bound` seconds; what it sends is thrown away."""
+    """Return whether the daemon closes the connection within `bound` seconds. Received data is discarded."""
     client.socket.settimeout(bound)
     try:
         while client.socket.recv(MIB):
@@ -64,7 +64,7 @@ def is_closed(client: Client, bound: float) -> bool:
     return True
 
 
-def test_the_calls_of_killed_clients_are_cancelled_upstream(start: Start) -> None:
+def test_calls_of_killed_clients_are_cancelled_upstream(start: Start) -> None:
     """A hundred cancellations reach the server within half a second; other clients are not affected."""
     daemon = start({"busy": fake(), "calm": fake()})
     daemon.wait_connected("busy", "calm")
@@ -100,7 +100,7 @@ def test_a_call_that_is_cancelled_is_cancelled_upstream_and_gets_no_answer(start
     wait_until(lambda: daemon.status("busy")["in_flight"] == 3, lambda: "not queued")
     for who, key in ((client, queued), (client, first), (attached, second)):
         who.notify("notifications/cancelled", requestId=key)
-    assert attached.request("ping") == {}  # its cancellation has been read too
+    assert attached.request("ping") == {}  # its cancellation has been read, too
     seen = counts(client, "busy")
 
     assert len(seen["cancelled"]) == 2
@@ -108,12 +108,12 @@ def test_a_call_that_is_cancelled_is_cancelled_upstream_and_gets_no_answer(start
     assert client._answers == attached._answers == {}
 
 
-def test_a_client_that_never_reads_is_closed_and_costs_little(start: Start) -> None:
+def test_client_that_never_reads_is_closed_and_uses_little_memory(start: Start) -> None:
     """100 MB of unread results end only the client's own connection; memory stays bounded."""
     daemon = start({"busy": fake(), "calm": fake()})
     daemon.wait_connected("busy", "calm")
     reading = daemon.client()
-    with peak_memory(daemon.pid) as usual:  # what such results take where they are read
+    with peak_memory(daemon.pid) as usual:  # the memory that such results need for a client that reads them
         for _ in range(5):
             reading.call("busy", "big", {"mb": 1}, raw=True)
             reading.call("calm", "echo")
@@ -123,10 +123,10 @@ def test_a_client_that_never_reads_is_closed_and_costs_little(start: Start) -> N
     with peak_memory(daemon.pid) as peak, undisturbed(daemon, "calm"):
         params = {"server": "busy", "tool": "big", "arguments": {"mb": 1}, "raw": True}
         calls = [{"jsonrpc": "2.0", "id": n, "method": "mcpd/call", "params": params} for n in range(100)]
-        # in one go: it may be closed on the way
+        # in one write: the connection may be closed before it ends
         slow.socket.sendall(b"".join(json.dumps(call).encode() + b"\n" for call in calls))
         wait_until(lambda: "does not read its responses" in daemon.log, lambda: daemon.log)
-        time.sleep(0.2)  # for the peak: what was under way may still arrive
+        time.sleep(0.2)  # include the peak: calls in flight may still get results
 
     assert peak.bytes - base < 8 * MIB, f"{(peak.bytes - base) / MIB:.1f} MiB"
     assert is_closed(slow, BOUND)
@@ -150,7 +150,7 @@ def test_a_client_that_reads_slower_than_its_servers_write_is_served(start: Star
                 ]
                 assert [len(client.answer(key)["output"]) for key in keys] == [MIB] * 16
             except (EOFError, ConnectionError):
-                # A client that takes nothing for 0.1 s is closed; on a busy machine that may happen to ours.
+                # The daemon closes a client that reads nothing for 0.1 s; it may close this one.
                 assert time.monotonic() - began - watch.seconds > 0.1 or slowness() > 1.5
             else:
                 rounds += 1
@@ -167,7 +167,7 @@ def test_daemon_stops_immediately_although_a_client_does_not_read(start: Start) 
     slow = daemon.client()
     slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     slow.send("mcpd/call", server="busy", tool="big", arguments={"mb": 2}, raw=True)
-    assert slow.socket.recv(1, socket.MSG_PEEK)  # the answer has begun to come, and will not be taken
+    assert slow.socket.recv(1, socket.MSG_PEEK)  # the response has started, and the rest will not be read
     wait_until(lambda: daemon.status("busy")["in_flight"] == 0, lambda: "not answered")
 
     with stopwatch() as watch:
@@ -205,7 +205,7 @@ def test_thousand_idle_connections_do_not_block_new_clients(start: Start) -> Non
 
     assert within(slowest, 0.2)
     assert clients <= 256
-    assert working.answer(call)["output"] == "late"  # who has something under way keeps the seat
+    assert working.answer(call)["output"] == "late"  # a connection with a request in flight keeps its seat
 
 
 @contextmanager
@@ -234,7 +234,7 @@ REQUESTS: list[tuple[str, Json]] = [
 
 
 def garbage(seed: int, count: int) -> Iterator[bytes]:
-    """Lines that no client should send: noise, broken frames, requests with anything anywhere."""
+    """Return lines that no client should send: noise, broken frames, requests with values of any type."""
     dice = random.Random(seed)
     frames = malformed(seed)
     values: list[Any] = [
@@ -272,7 +272,7 @@ def garbage(seed: int, count: int) -> Iterator[bytes]:
             yield bytes(line).replace(b"\n", b" ")
 
 
-def test_ten_thousand_pieces_of_garbage_bring_errors_and_no_harm(start: Start) -> None:
+def test_ten_thousand_invalid_messages_only_get_errors(start: Start) -> None:
     """Each message gets an error or a response, and at most the client's own connection ends."""
     daemon = start({"busy": fake(), "calm": fake()})
     daemon.wait_connected("busy", "calm")
@@ -283,7 +283,7 @@ def test_ten_thousand_pieces_of_garbage_bring_errors_and_no_harm(start: Start) -
             with Client(daemon.socket) as client:
                 reader = threading.Thread(target=count_answers, args=(client, answers), daemon=True)
                 reader.start()
-                client.notify("hello")  # a first byte that is a capital letter would begin HTTP
+                client.notify("hello")  # an initial capital letter would start HTTP
                 for line in garbage(seed, 1000):
                     client.send_raw(line)
                 client.send_raw(b'{"jsonrpc":"2.0","id":"the end","method":"mcpd/version"}')
@@ -307,11 +307,11 @@ def count_answers(client: Client, answers: Counter[str]) -> None:
         answers["error" if "error" in message else "other"] += 1
 
 
-def test_a_request_beyond_the_limit_is_refused_by_name(start: Start) -> None:
+def test_oversized_request_is_refused_with_an_error(start: Start) -> None:
     """A 33 MiB message ends only that connection, and its memory is released."""
     daemon = start({"calm": fake()})
     daemon.wait_connected("calm")
-    daemon.client().call("calm", "echo")  # the schema library is there from now on, some megabytes
+    daemon.client().call("calm", "echo")  # the schema library, some megabytes, is loaded from now on
     client = daemon.client()
     base = resident(daemon.pid)
     with undisturbed(daemon, "calm"), pytest.raises(ConnectionError):
@@ -341,13 +341,13 @@ def test_other_user_is_refused_even_if_file_modes_allow_access(start: Start, tmp
 
 
 def as_another_user(path: Path, request: bytes) -> bytes:
-    """What user 65534 gets for a request: `connected:` and the answer, or the name of what was raised."""
+    """Return what user 65534 gets for a request: `connected:` and the response, or the exception name."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         said = b"?"
         try:
-            os.chdir(path.parent)  # the way there is not open to others
+            os.chdir(path.parent)  # the parent directories are not accessible for others
             os.setgroups([])
             os.setresgid(65534, 65534, 65534)
             os.setresuid(65534, 65534, 65534)
@@ -372,7 +372,7 @@ def as_another_user(path: Path, request: bytes) -> bytes:
 
 
 @pytest.mark.slow
-async def test_sixty_four_clients_of_ten_servers_have_their_share(start: Start) -> None:
+async def test_sixty_four_clients_of_ten_servers_are_served_fairly(start: Start) -> None:
     """A hundred calls each: no error, p99 of 250 ms, no client gets less than half the mean."""
     names = [f"s{n}" for n in range(10)]
     daemon = start({name: fake() for name in names})
@@ -409,7 +409,7 @@ async def test_sixty_four_clients_of_ten_servers_have_their_share(start: Start) 
 
     assert done == [100] * 64
     assert within(sorted(seconds)[int(len(seconds) * 0.99)], 0.25)
-    assert min(share) > 0.5 * sum(share) / 64  # as the first one was through
+    assert min(share) > 0.5 * sum(share) / 64  # as the first one has ended
 
 
 @pytest.mark.slow

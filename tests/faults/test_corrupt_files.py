@@ -26,7 +26,7 @@ SERVERS: Json = {"calm": fake(), "needy": fake(env={"IT": "${secret:OLD}"})}
 
 
 def breaking(path: Path, how: str) -> None:
-    """Make the file, which may be there, such a one."""
+    """Replace the file, if any, with one that is broken in this way."""
     path.unlink(missing_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if how == "a directory":
@@ -37,7 +37,7 @@ def breaking(path: Path, how: str) -> None:
 
 
 def kept(home: Path) -> list[Path]:
-    """All that a daemon has written in an earlier life, but the state, which has tests of its own."""
+    """Write all files of an earlier daemon except the state file, which has tests of its own."""
     found = [
         path
         for place in ("state", "cache")
@@ -51,8 +51,10 @@ def kept(home: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_what_was_kept_is_dropped_or_left_alone_and_the_daemon_starts(tmp_path: Path, how: str) -> None:
-    """All of it at once: history, logs, lists, secrets. In 1 s; who needs a secret fails and says why."""
+def test_daemon_starts_with_corrupt_stored_files(tmp_path: Path, how: str) -> None:
+    """History, logs, lists and secrets are all corrupt. The start takes 1 s; servers with secrets report the
+    error.
+    """
 
     def start_over_it(home: Path) -> float:
         secrets = home / "config" / "mcpd" / "secrets.json"
@@ -82,10 +84,10 @@ def _works(daemon: Daemon, secrets: Path, home: Path, how: str) -> None:
     assert "echo" in {tool["name"] for tool in client.request("mcpd/tools", server="calm")["tools"]}
     failed = daemon.wait_status("needy", lambda status: status["status"] == "failed")["last_error"]
     assert failed["kind"] == "secret"
-    assert str(secrets) in failed["message"] or how == "empty"  # which is read as holding none
+    assert str(secrets) in failed["message"] or how == "empty"  # an empty file contains no secrets
     assert "old-sec" not in daemon.log
     client.call("calm", "stderr", {"text": "another line"})
-    wait_until(  # on another pipe than the answer
+    wait_until(  # on another pipe than the response
         lambda: any("another line" in line for line in client.request("mcpd/logs", server="calm")["lines"]),
         lambda: "its line is not in the log",
     )
@@ -98,9 +100,9 @@ def _works(daemon: Daemon, secrets: Path, home: Path, how: str) -> None:
     assert "Traceback" not in daemon.log
 
 
-@pytest.mark.parametrize("how", [how for how in HOW if how != "deeply nested"])  # long, and printable
-def test_a_token_that_cannot_be_trusted_keeps_the_port_closed(tmp_path: Path, how: str) -> None:
-    """It fails closed: exit 78, one line with the file and what to do; the file stays."""
+@pytest.mark.parametrize("how", [how for how in HOW if how != "deeply nested"])  # long and printable
+def test_untrusted_token_file_keeps_the_port_closed(tmp_path: Path, how: str) -> None:
+    """The daemon exits with 78 and one line that names the file and the fix; the file is not changed."""
     token = tmp_path / "state" / "mcpd" / "http-token"
     breaking(token, how)
     config = tmp_path / "config.json"
@@ -119,9 +121,9 @@ def test_a_token_that_cannot_be_trusted_keeps_the_port_closed(tmp_path: Path, ho
     assert token.exists()
 
 
-@pytest.mark.parametrize("how", [how for how in HOW if how != "empty"])  # where nothing can be lost
-def test_mcpctl_says_what_is_wrong_with_the_secrets_and_leaves_them(tmp_path: Path, how: str) -> None:
-    """Storing another one must not make an empty file of what might be mended."""
+@pytest.mark.parametrize("how", [how for how in HOW if how != "empty"])  # where no data can be lost
+def test_mcpctl_reports_corrupt_secrets_and_keeps_the_file(tmp_path: Path, how: str) -> None:
+    """Storing another secret must not replace a file that could be repaired."""
     environ = {**private_environment(tmp_path), "MCPD_NO_START": "1"}
     secrets = tmp_path / "config" / "mcpd" / "secrets.json"
     breaking(secrets, how)
@@ -144,8 +146,8 @@ def test_mcpctl_says_what_is_wrong_with_the_secrets_and_leaves_them(tmp_path: Pa
 
 
 @pytest.mark.parametrize("how", BROKEN)
-def test_a_backup_that_cannot_be_read_is_none(tmp_path: Path, how: str) -> None:
-    """`mcpctl uninstall` then takes out our entry, and leaves the rest of the editor's file as it is."""
+def test_unreadable_backup_is_ignored(tmp_path: Path, how: str) -> None:
+    """`mcpctl uninstall` then removes its entry only, and keeps the rest of the editor's file."""
     environ = {**private_environment(tmp_path), "MCPD_NO_START": "1"}
     editors = tmp_path / ".cursor" / "mcp.json"
     editors.parent.mkdir()

@@ -63,14 +63,14 @@ def test_all_servers_end_within_two_seconds_of_a_killed_daemon(tmp_path: Path) -
         daemon.process.wait(BOUND)
         took = wait_until(lambda: not marked(instance), lambda: f"left: {marked(instance)}")
         assert within(took, 2.0)
-        assert Path(daemon.socket).is_socket()  # nobody was there to remove it
+        assert Path(daemon.socket).is_socket()  # no daemon was running that could remove it
 
     with running(tmp_path, {"after": fake()}) as daemon:
         daemon.wait_connected("after")
 
 
-def test_a_killed_guardian_is_replaced_and_knows_everybody(start: Start) -> None:
-    """A new guardian starts within 1 s and works: the daemon is killed afterwards."""
+def test_killed_guardian_is_replaced_and_knows_all_processes(start: Start) -> None:
+    """A new guardian starts within 1 s and works: the test then kills the daemon."""
     servers = {f"server-{n}": DEAF_FAMILY[n] for n in range(5)}
     daemon = start(servers)
     daemon.wait_connected(*servers)
@@ -85,7 +85,7 @@ def test_a_killed_guardian_is_replaced_and_knows_everybody(start: Start) -> None
 
 
 def replaced(daemon: Daemon, old: int) -> bool:
-    """Whether the daemon has another guardian than `old`."""
+    """Return whether the daemon has a new guardian."""
     return guardian(daemon) not in (None, old)
 
 
@@ -119,7 +119,7 @@ def test_daemon_starts_after_a_crashed_one(tmp_path: Path, left_socket: str, lef
 
 
 def assert_once_within(seconds: float, attempt: Callable[[Path], float], home: Path) -> None:
-    """One of three attempts, each in a place of its own: starting is computing, and the machine is shared."""
+    """Try three times, each in a directory of its own: starting needs CPU time on a shared machine."""
     times: list[float] = []
     while len(times) < 3:
         place = home / str(len(times))
@@ -137,7 +137,7 @@ def test_fifty_concurrent_clients_start_exactly_one_daemon(tmp_path: Path) -> No
 
 
 def start_fifty_clients(tmp_path: Path) -> float:
-    """Seconds until all of them were served, from when all stood ready."""
+    """Return the seconds from when all clients were ready until all were served."""
     environ = private_environment(tmp_path)
     config = tmp_path / "config" / "mcpd" / "config.json"
     config.parent.mkdir(parents=True)
@@ -148,7 +148,7 @@ def start_fifty_clients(tmp_path: Path) -> float:
     code = (
         f"import sys; sys.argv = [{str(PROGRAMS / 'mcpctl')!r}, 'status', '--json']\n"
         "import ctl.daemon_process; from ctl.main import main\n"
-        f"open({str(gate)!r}).read()\n"  # until everybody is here
+        f"open({str(gate)!r}).read()\n"  # until all clients are ready
         "main()"
     )
     clients = [
@@ -183,7 +183,7 @@ def start_fifty_clients(tmp_path: Path) -> float:
 
 
 def waits_at(pid: int, gate: Path) -> bool:
-    """Whether a process stands before the named pipe: opening it blocks until somebody writes."""
+    """Return whether a process waits for the named pipe: opening it blocks until the test writes."""
     try:
         return (
             "fifo" in Path(f"/proc/{pid}/wchan").read_text()
@@ -219,7 +219,7 @@ def test_second_daemon_exits_immediately_and_names_the_first(start: Start) -> No
 
 @contextmanager
 def service_manager(home: Path) -> Iterator[tuple[str, list[str]]]:
-    """A notification socket like systemd's: its address, and what was said there once the block is left."""
+    """Provide a notification socket as systemd does. After the block, the list has all messages."""
     said: list[str] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(home / "notify"))
@@ -280,7 +280,7 @@ def test_waiting_callers_get_an_error_when_the_daemon_stops(start: Start) -> Non
         client.send("mcpd/attach", server="slow", wait=30),
         client.send("mcpd/read", server="slow", uri="a:b"),
     ]
-    client.request("mcpd/version")  # answered in order: the others have been taken in
+    client.request("mcpd/version")  # requests are handled in order, so the others have been received
     os.kill(daemon.pid, signal.SIGTERM)
     for request in waiting:
         with pytest.raises(Refused, match=r"^slow: mcpd is stopping\. Nothing was sent") as refused:
@@ -292,7 +292,7 @@ def test_waiting_callers_get_an_error_when_the_daemon_stops(start: Start) -> Non
 
 def test_second_sigterm_stops_immediately(start: Start) -> None:
     """A second signal stops without waiting for calls or the stop sequence."""
-    stubborn = fake("--ignore-eof", "--ignore-term", restart=impatient())  # it would be back at once
+    stubborn = fake("--ignore-eof", "--ignore-term", restart=impatient())  # it would be restarted immediately
     wrapped = fake("--wrapper", "--ignore-eof", "--ignore-term", restart=impatient())
     daemon = start({"deaf": stubborn, "busy": wrapped})
     daemon.wait_connected("deaf", "busy")
@@ -374,7 +374,7 @@ def test_bug_in_one_servers_task_affects_only_that_server(start: Start, tmp_path
     with undisturbed(daemon, "calm"):
         flag.touch()
         if where == "in the connection":
-            client.call("buggy", "change")  # the lists are fetched again
+            client.call("buggy", "change")  # fetch the lists again
         elif where == "in the server's own task":
             client.request("mcpd/disable", server="buggy")
         else:
@@ -452,7 +452,7 @@ def test_daemon_killed_while_saving_leaves_a_complete_state_file(tmp_path: Path)
     assert len(found) == 200
     whole = [one for one in found if len(one) == 2 and one[0] == "500" and one[1].startswith("version-")]
     assert len(whole) == 200, found
-    assert len({one[1] for one in whole}) == 200  # each round had saved something anew
+    assert len({one[1] for one in whole}) == 200  # each round had saved a new state
     half_written = [path for path in tmp_path.iterdir() if path.name.startswith(".state.json.")]
     assert half_written, "no kill came in the middle of a save"
 
@@ -477,9 +477,7 @@ UNUSABLE = [*CORRUPT, "a directory", *(["nobody may read it"] if os.getuid() els
 
 
 @pytest.mark.parametrize("how", UNUSABLE)
-def test_a_state_file_that_cannot_be_used_does_not_keep_the_daemon_from_starting(
-    tmp_path: Path, how: str
-) -> None:
+def test_daemon_starts_with_an_unusable_state_file(tmp_path: Path, how: str) -> None:
     """mcpd starts in 1 s without toggles, reports why, and keeps the corrupt file."""
 
     def start_with_it(home: Path) -> float:
@@ -511,10 +509,10 @@ def saved(path: Path) -> bytes:
 
 
 @pytest.mark.slow
-def test_an_idle_daemon_with_twenty_servers_costs_next_to_nothing(start: Start) -> None:
+def test_idle_daemon_with_twenty_servers_uses_almost_no_cpu(start: Start) -> None:
     """An idle daemon uses at most 0.5 % of a core and 5 wake-ups a second; no child was lost.
 
-    Ten idle seconds are also when trio ends the threads that forked the children.
+    In ten idle seconds, trio also ends the threads that forked the children.
     """
     names = [f"server-{n}" for n in range(20)]
     daemon = start(dict.fromkeys(names, fake()))
@@ -522,7 +520,7 @@ def test_an_idle_daemon_with_twenty_servers_costs_next_to_nothing(start: Start) 
     pids = {name: status["pid"] for name, status in statuses(daemon).items()}
     processes = [daemon.pid, daemon.guardian()]
     cpu, woken = 1.0, 0.0
-    for _ in range(6):  # what was begun at the start may not be over, and a busy machine wakes us for less
+    for _ in range(6):  # work from the start may still be running, and a busy machine reduces the wake-ups
         before, began = [usage(pid) for pid in processes], time.monotonic()
         time.sleep(10.5)
         seconds = time.monotonic() - began
@@ -540,7 +538,7 @@ def test_an_idle_daemon_with_twenty_servers_costs_next_to_nothing(start: Start) 
 
 
 def usage(pid: int) -> tuple[float, int]:
-    """Seconds on a core, and how often it was woken, of all its threads since they began."""
+    """Return the CPU seconds and the number of wake-ups of all threads since they started."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     cpu = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     woken = 0

@@ -1,4 +1,4 @@
-"""Whatever bytes a server sends: no reader falls, no answer goes astray, no caller waits for ever (B)."""
+"""Arbitrary bytes from a server: the reader survives, responses reach their callers, and no call hangs."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def detail(client: Client, server: str) -> Json:
 
 
 def counts(client: Client, server: str) -> Json:
-    """What the fake server has seen."""
+    """Return the counters of the fake server."""
     return dict(json.loads(client.call(server, "counts")["output"]))
 
 
 def length_of_line(client: Client) -> int:
-    """Bytes of the next line, which is thrown away."""
+    """Read the next line and return its length in bytes."""
     size = 0
     while not (portion := client.socket.recv(1 << 20)).endswith(b"\n"):
         size += len(portion)
@@ -47,7 +47,7 @@ def _is_back(restarts: int) -> Callable[[Json], bool]:
 
 
 def many(client: Client, server: str, tool: str, arguments: list[Json], window: int = 100) -> list[Any]:
-    """Every call's result, `window` of them at once."""
+    """Return the results of all calls, `window` of them in flight."""
     results: list[Any] = []
     for first in range(0, len(arguments), window):
         keys = [
@@ -59,7 +59,7 @@ def many(client: Client, server: str, tool: str, arguments: list[Json], window: 
 
 
 def start_pair(start: Start, *flags: str, **definition: Any) -> Daemon:
-    """A server for the fault, and one that must not notice."""
+    """Start a server for the fault, and one that must not be affected."""
     daemon = start({"odd": fake(*flags, **definition), "calm": fake()})
     daemon.wait_connected("odd", "calm")
     daemon.client().call("calm", "echo")
@@ -79,7 +79,7 @@ def test_ten_thousand_lines_of_junk_disturb_none_of_a_thousand_calls(start: Star
 
     assert [json.loads(result["output"]) for result in results] == [{"n": n} for n in range(1000)]
     assert (after["pid"], after["restarts"], after["status"]) == (before["pid"], 0, "connected")
-    assert told["junk_lines"] > 8000  # the rest of the lines was blank
+    assert told["junk_lines"] > 8000  # the other lines were blank
     assert told["junk_sample"]
     assert any("were not JSON-RPC" in warning for warning in after["warnings"])
 
@@ -89,7 +89,7 @@ def test_malformed_frames_never_cause_a_wrong_response(start: Start, era: str) -
     """Flipped bits, truncated lines, wrong types, unusual ids, batches and repeated replies."""
     daemon = start_pair(start, *ERAS[era])
     pid = daemon.status("odd")["pid"]
-    daemon.client().call("odd", "malformed", {"count": 500, "seed": 98})  # also opens its log
+    daemon.client().call("odd", "malformed", {"count": 500, "seed": 98})  # this also opens the log
     with daemon.client() as client, nothing_left(daemon), undisturbed(daemon, "calm"):
         many(client, "odd", "echo", [{"n": n} for n in range(50)])
         client.call("odd", "malformed", {"count": 500, "seed": 99})
@@ -106,9 +106,7 @@ def test_malformed_frames_never_cause_a_wrong_response(start: Start, era: str) -
 
 @pytest.mark.parametrize("depth", [1_500, 100_000, 1_000_000])
 @pytest.mark.parametrize("raw", [True, False])
-def test_an_answer_nested_without_end_is_an_error_for_its_caller_only(
-    start: Start, depth: int, raw: bool
-) -> None:
+def test_deeply_nested_response_is_an_error_for_its_caller_only(start: Start, depth: int, raw: bool) -> None:
     """The error is immediate, not at the timeout; the frame is not validated."""
     daemon = start_pair(start)
     with daemon.client() as client, undisturbed(daemon, "calm"), stopwatch() as watch:
@@ -125,8 +123,8 @@ def test_an_answer_nested_without_end_is_an_error_for_its_caller_only(
     assert daemon.status("odd")["restarts"] == 0
 
 
-def test_arguments_nested_without_end_are_refused_before_they_are_sent(start: Start) -> None:
-    """The same from a client; its connection stays open."""
+def test_deeply_nested_arguments_are_not_sent(start: Start) -> None:
+    """Deeply nested arguments of a client are refused, and its connection stays open."""
     daemon = start_pair(start)
     client = daemon.client()
     for depth in (1_500, 100_000):
@@ -149,7 +147,7 @@ def test_a_frame_of_the_limit_passes_and_a_larger_one_ends_the_connection(start:
         with peak_memory(daemon.pid) as peak, stalls(daemon) as stalled:
             size = 32 * MIB - 1000
             client.send("mcpd/call", server="odd", tool="big", arguments={"bytes": size}, raw=True)
-            assert length_of_line(client) > size  # without parsing it: that would hold up the measuring
+            assert length_of_line(client) > size  # without parsing, which would delay the measurement
             for life, (tool, arguments) in enumerate((("big", {"mb": 33}), ("endless", {"mb": 40})), 1):
                 with pytest.raises(Refused, match="longer than 33554432 bytes") as refused:
                     client.call("odd", tool, arguments)
@@ -210,8 +208,8 @@ def test_batch_is_accepted_only_in_its_revision(start: Start) -> None:
     assert client.call("later", "echo")["success"]
 
 
-def test_batches_in_batches_are_junk_and_do_no_harm(start: Start) -> None:
-    """A thousand arrays around one message made the reader recurse until it fell."""
+def test_nested_batches_are_skipped(start: Start) -> None:
+    """A thousand nested arrays around one message made the reader exceed the recursion limit."""
     daemon = start_pair(start, *ERAS["batching"])
     client = daemon.client()
     nested = "[" * 400 + '{"jsonrpc":"2.0","method":"ping"}' + "]" * 400 + "\n"
@@ -222,7 +220,7 @@ def test_batches_in_batches_are_junk_and_do_no_harm(start: Start) -> None:
     assert detail(client, "odd")["junk_lines"] == 3
 
 
-def test_a_reply_that_never_comes_is_an_error_at_the_limit(start: Start) -> None:
+def test_missing_reply_is_an_error_at_the_timeout(start: Start) -> None:
     """The server receives a cancellation; late responses are dropped and counted."""
     daemon = start_pair(start)
     with (
@@ -261,7 +259,7 @@ def test_cancellation_that_crosses_the_response_is_harmless(start: Start) -> Non
         for odd in (done, 10**6, "nobody", None, {"a": 1}):
             client.notify("notifications/cancelled", requestId=odd)
         client.notify("notifications/cancelled")
-        seen = counts(client, "odd")  # sent after the cancellations, answered after the late replies
+        seen = counts(client, "odd")  # sent after the cancellations, and answered after the late replies
 
     assert seen["seen"]["notifications/cancelled"] == 20
     assert detail(daemon.client(), "odd")["late_replies"] == 20
@@ -318,7 +316,7 @@ def test_a_hundred_thousand_lines_on_stderr_are_rotated(start: Start) -> None:
     with daemon.client() as client, undisturbed(daemon, "calm"):
         client.call("odd", "stderr", {"lines": 100_000})
         client.call("odd", "echo")
-        # what a server writes to two pipes comes in no order
+        # two pipes of a server have no common order
         wait_until(lambda: last_words(client).endswith("line 99999"), lambda: last_words(client))
     file = Path(detail(daemon.client(), "odd")["log_file"])
 
@@ -330,7 +328,7 @@ def last_words(client: Client) -> str:
     return lines[-1] if lines else ""
 
 
-def test_a_version_nobody_speaks_is_a_typed_failure_that_is_not_repeated(start: Start) -> None:
+def test_unsupported_version_is_a_typed_failure_without_retries(start: Start) -> None:
     """There is one attempt, and the message names the versions of both sides."""
     daemon = start({"odd": fake("--era", "legacy", "--answer-version", "1999-01-01")})
     status = daemon.wait_status("odd", lambda status: status["status"] == "failed")
@@ -344,7 +342,7 @@ def test_a_version_nobody_speaks_is_a_typed_failure_that_is_not_repeated(start: 
     assert refused.value.code == "not_ready"
 
 
-def test_a_capability_that_was_not_declared_is_not_asked_for(start: Start) -> None:
+def test_undeclared_capability_is_not_used(start: Start) -> None:
     """Nothing is listed, and requests for it get a typed error."""
     daemon = start_pair(start, "--capabilities", "tools")
     client = daemon.client()
@@ -362,7 +360,7 @@ def test_a_capability_that_was_not_declared_is_not_asked_for(start: Start) -> No
     assert not {"resources/list", "resources/read", "prompts/list", "prompts/get"} & seen.keys()
 
 
-def test_cursors_that_go_round_in_a_circle_end_with_a_warning(start: Start) -> None:
+def test_repeating_cursors_end_with_a_warning(start: Start) -> None:
     """Repeating cursors and endless pages are stopped; the entries listed so far are kept."""
     daemon = start(
         {
@@ -394,7 +392,7 @@ def test_no_byte_of_a_result_changes_on_the_way(start: Start, era: str) -> None:
     attached = daemon.client()
     attached.request("mcpd/attach", server="odd")
     attached.send_raw(b'{"jsonrpc":"2.0","id":"x\\u0031","method":"tools/call","params":{"name":"exact"}}')
-    # A client that does not say its revision is taken for a legacy one: it is not told that this is complete.
+    # A client without a revision counts as legacy and gets no marker of a complete result.
     assert attached.read_line() == f'{{"jsonrpc":"2.0","id":"x\\u0031","result":{EXACT}}}'.encode()
 
     normalised = daemon.client()

@@ -27,7 +27,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 def on(disk: Disk) -> dict[str, str]:
-    """An environment with everything that is kept on that disk."""
+    """Return an environment that stores all files on that disk."""
     names = {"STATE": "state", "CACHE": "cache", "CONFIG": "config"}
     return {f"XDG_{name}_HOME": str(disk.place / place) for name, place in names.items()}
 
@@ -50,10 +50,10 @@ def saved_toggles(disk: Disk) -> Json:
     return toggles
 
 
-def test_the_daemon_serves_on_with_a_full_disk_and_makes_up_for_it_within_five_seconds(
+def test_daemon_serves_with_a_full_disk_and_saves_within_five_seconds_of_free_space(
     tmp_path: Path, disk: Disk
 ) -> None:
-    """0 failed calls; log and history are dropped and counted; no toggle and no secret is lost."""
+    """No call fails. Log and history lines are dropped and counted, and no toggle and no secret is lost."""
     secrets = disk.path / "config/mcpd/secrets.json"
     secrets.parent.mkdir(parents=True, mode=0o700)
     secrets.write_text(json.dumps({"OLD": "old-secret-value"}))
@@ -76,14 +76,14 @@ def test_the_daemon_serves_on_with_a_full_disk_and_makes_up_for_it_within_five_s
             client.request("mcpd/enable", server="off")
             client.request("mcpd/disable", server="loud")
             client.request("mcpd/enable", server="loud")
-            client.request("mcpd/reconnect", server="loud", wait=BOUND)  # its secret is read from there
+            client.request("mcpd/reconnect", server="loud", wait=BOUND)  # its secret is read from this file
             assert client.call("loud", "echo")["success"]
             refusal = mcpctl(
                 disk, {**daemon.environ, "MCPD_SOCKET": daemon.socket}, "secret", "set", "NEW", said="new"
             )
             assert refusal.returncode == 1, refusal
             assert "secrets.json: No space left on device\nnext: free space on its disk" in refusal.stderr
-            for _ in range(100):  # a file has room up to the end of its last page
+            for _ in range(100):  # a file has space up to the end of its last page
                 client.request("mcpd/disable", server="off")
                 client.request("mcpd/enable", server="off")
             wait_until(lambda: client.request("mcpd/history")["dropped"] > 0, lambda: "nothing is dropped")
@@ -97,7 +97,7 @@ def test_the_daemon_serves_on_with_a_full_disk_and_makes_up_for_it_within_five_s
                 lambda: str(daemon.status("loud")),
             )
         assert secrets.read_bytes() == before
-        assert saved_toggles(disk) == {"off": False}  # the old file, whole
+        assert saved_toggles(disk) == {"off": False}  # the complete old file
         disk.make_room()
         with stopwatch() as watch:
             wait_until(
@@ -124,7 +124,7 @@ def test_the_daemon_serves_on_with_a_full_disk_and_makes_up_for_it_within_five_s
 
 
 def test_a_daemon_starts_and_stops_on_a_full_disk(tmp_path: Path, disk: Disk) -> None:
-    """With its socket there, too; and the toggle of the last moment before it is saved when there is room."""
+    """The socket is on the disk, too. A toggle made just before the stop is saved when there is space."""
     disk.path.chmod(0o700)
     (disk.path / "run").mkdir(mode=0o700)
     for name in ("state", "cache", "run"):
@@ -141,8 +141,8 @@ def test_a_daemon_starts_and_stops_on_a_full_disk(tmp_path: Path, disk: Disk) ->
     assert saved_toggles(disk) == {"calm": False}
 
 
-def test_a_daemon_whose_output_goes_nowhere_works_and_ends_with_status_0(tmp_path: Path) -> None:
-    """Its log on a full disk: /dev/full for stdout and stderr, at DEBUG."""
+def test_daemon_with_unwritable_output_works_and_exits_with_0(tmp_path: Path) -> None:
+    """stdout and stderr are /dev/full, at DEBUG level."""
     (tmp_path / "daemon.log").symlink_to("/dev/full")
     with running(tmp_path, {"calm": fake()}, "--debug") as daemon:
         daemon.wait_connected("calm")

@@ -34,8 +34,10 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_what_cannot_be_written_is_told_and_nothing_is_lost(disk: Disk, tmp_path: Path, name: str) -> None:
-    """Our files, and above all those of others: the old one whole, no half one beside it; exit not 0."""
+def test_write_error_is_reported_and_no_file_is_lost(disk: Disk, tmp_path: Path, name: str) -> None:
+    """Old files stay complete, including those of other programs; no partial file is left; the exit code is
+    not 0.
+    """
     home = disk.path
     for path, text in {
         "config/mcpd/config.json": CONFIG,
@@ -68,8 +70,8 @@ def test_what_cannot_be_written_is_told_and_nothing_is_lost(disk: Disk, tmp_path
 @pytest.mark.parametrize(
     "argv", [("--version",), ("config", "path"), ("config", "validate"), ("doctor", "--json", "--no-shell")]
 )
-def test_output_that_cannot_be_written_is_an_error_of_one_line(tmp_path: Path, argv: tuple[str, ...]) -> None:
-    """As with every tool: `mcpctl … > /dev/full` says so and fails."""
+def test_unwritable_output_is_a_one_line_error(tmp_path: Path, argv: tuple[str, ...]) -> None:
+    """`mcpctl … > /dev/full` reports the error and fails, as other tools do."""
     config = tmp_path / "config" / "mcpd" / "config.json"
     config.parent.mkdir(parents=True)
     config.write_text(json.dumps({"mcpServers": {"calm": fake()}}))

@@ -1,4 +1,4 @@
-"""Whatever comes to the port, from pages, from rude clients, from dying ones: nobody else notices."""
+"""HTTP requests of web pages and of misbehaving or killed clients do not affect others."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def right(web: Door, **more: str) -> dict[str, str]:
 
 
 def answer(web: Door, sent: bytes) -> bytes:
-    """All that comes until the daemon closes, or says no more."""
+    """Return everything until the daemon closes the connection or stops sending."""
     got = b""
     with connected(web) as connection:
         connection.sendall(sent)
@@ -78,7 +78,7 @@ def answer(web: Door, sent: bytes) -> bytes:
 # ── pages ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_of_sixty_requests_that_a_page_can_make_none_reaches_a_server(start: Start) -> None:
+def test_sixty_requests_of_a_page_reach_no_server(start: Start) -> None:
     """Web pages are refused even with the token: Host and Origin are checked first."""
     daemon, web = started(start)
     here = f"127.0.0.1:{web.port}"
@@ -106,8 +106,8 @@ def test_of_sixty_requests_that_a_page_can_make_none_reaches_a_server(start: Sta
     after = counts(daemon)["seen"]
     assert statuses == {b"403": 60}
     assert not any(b"access-control" in each.lower() for each in answers)
-    assert after["tools/call"] == before["tools/call"] + 1  # the counting itself
-    # And that it is the page that is refused:
+    assert after["tools/call"] == before["tools/call"] + 1  # the request for the count itself
+    # The reason for the refusal is that the request comes from a page:
     good = head("POST", "/servers/busy/mcp", {**right(web), "Connection": "close"}, len(CALL)) + CALL
     with connected(web) as connection:
         connection.sendall(good)
@@ -115,7 +115,7 @@ def test_of_sixty_requests_that_a_page_can_make_none_reaches_a_server(start: Sta
 
 
 def test_preflight_gets_no_cors_headers(start: Start) -> None:
-    """No CORS, ever: whatever page asks, from wherever."""
+    """No page of any origin gets CORS headers."""
     _, web = started(start)
     for origin in ("http://evil.example", "null", f"http://127.0.0.1:{web.port}"):
         asked = right(web, Origin=origin, Access_Control_Request_Method="POST")
@@ -124,10 +124,10 @@ def test_preflight_gets_no_cors_headers(start: Start) -> None:
         assert b"access-control" not in told.lower()
 
 
-# ── rude clients ────────────────────────────────────────────────────────────────────────────────
+# ── misbehaving clients ─────────────────────────────────────────────────────────────────────────
 
 
-def test_garbage_brings_errors_and_no_harm(start: Start) -> None:
+def test_invalid_requests_only_get_errors(start: Start) -> None:
     """Mutated heads and bodies lead only to error responses and closed connections."""
     daemon, web = started(start)
     good = head("POST", "/servers/busy/mcp", right(web), len(CALL)) + CALL
@@ -141,7 +141,7 @@ def test_garbage_brings_errors_and_no_harm(start: Start) -> None:
             with connected(web) as connection:
                 connection.sendall(bytes(bad[: chance.randint(1, len(bad))]))
                 if chance.random() < 0.2:
-                    with suppress(ConnectionError):  # it was closed before it had all been read
+                    with suppress(ConnectionError):  # closed before everything was read
                         connection.shutdown(socket.SHUT_WR)
                         connection.recv(MIB)
     assert daemon.process.poll() is None
@@ -151,7 +151,7 @@ def test_garbage_brings_errors_and_no_harm(start: Start) -> None:
 
 
 def test_a_body_beyond_the_limit_is_refused_before_it_is_read(start: Start) -> None:
-    """413 by its length; and by what has come, where no length was said. The memory is given back."""
+    """413 by the declared length, or by the received bytes without one. The memory is released."""
     daemon, web = started(start)
     base = resident(daemon.pid)
     with undisturbed(daemon, "calm"):
@@ -182,8 +182,8 @@ def test_thousand_idle_connections_do_not_block_new_clients(start: Start) -> Non
 
 
 @pytest.mark.slow
-def test_slow_heads_are_given_up_and_others_do_not_wait(start: Start) -> None:
-    """Slowloris: 300 of them hold every seat, for five seconds each."""
+def test_slow_headers_time_out_without_delaying_others(start: Start) -> None:
+    """Slowloris: 300 connections hold every seat for five seconds each."""
     daemon, web = started(start)
     with nothing_left(daemon), undisturbed(daemon, "calm"), ExitStack() as held:
         slow = []
@@ -213,7 +213,7 @@ def test_client_that_does_not_read_a_flood_is_disconnected(start: Start) -> None
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         deaf.connect(("127.0.0.1", web.port))
         deaf.sendall(head("POST", "/servers/busy/mcp", right(web, Mcp_Name="notify"), len(content)) + content)
-        time.sleep(2)  # the flood's own time: nothing tells when it is over for a client that is gone
+        time.sleep(2)  # the duration of the flood: no event reports its end to a disconnected client
         assert resident(daemon.pid) - base < 24 * MIB
     assert daemon.process.poll() is None
 
@@ -248,7 +248,7 @@ def test_a_killed_clients_calls_are_cancelled(start: Start) -> None:
 
 
 @pytest.mark.parametrize("script", [ModernScript(), LegacyScript()], ids=["modern", "legacy"])
-async def test_what_a_client_shows_us_is_never_shown_to_a_server(start: Start, script: Script) -> None:
+async def test_client_credentials_are_never_forwarded_to_a_server(start: Start, script: Script) -> None:
     """A client's token, cookies and headers are never forwarded to servers."""
     async with fake_http(script) as server:
 

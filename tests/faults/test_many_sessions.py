@@ -1,4 +1,4 @@
-"""Many clients in MCP at once, and servers that say a great deal: each has its share, nobody is drowned."""
+"""Many concurrent MCP clients, and servers with many notifications: the load is shared fairly."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def message(key: int, method: str, **params: Any) -> Json:
 
 
 class OnLines:
-    """A client on the socket; `attach` and `hello` begin its conversation."""
+    """A client on the socket; `attach` and `hello` start its session."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
@@ -49,7 +49,7 @@ class OnLines:
 
 
 class OverHttp(OnLines):
-    """A client of the HTTP that the socket speaks; a modern one names in headers what it asks."""
+    """A client of HTTP on the socket. A modern client names the method and the tool in headers."""
 
     async def ask(self, request: Json) -> Json:
         body = json.dumps(request).encode()
@@ -90,7 +90,7 @@ async def nothing(client: OnLines, me: int) -> None:
     [(OnLines, one_server, ""), (OnLines, all_of_them, "{}__"), (OverHttp, nothing, "{}__")],
     ids=["one server", "aggregate", "http"],
 )
-async def test_sixty_four_sessions_of_ten_servers_have_their_share(
+async def test_sixty_four_sessions_of_ten_servers_are_served_fairly(
     start: Start, kind: Callable[[trio.SocketStream], OnLines], begin: Any, prefix: str
 ) -> None:
     """A hundred calls each: no error, and no session gets less than half of the mean."""
@@ -118,12 +118,12 @@ async def test_sixty_four_sessions_of_ten_servers_have_their_share(
             for me in range(CLIENTS):
                 nursery.start_soon(client, me)
     assert done == [CALLS] * CLIENTS
-    assert min(share) > 0.5 * sum(share) / CLIENTS  # as the first one was through
+    assert min(share) > 0.5 * sum(share) / CLIENTS  # as the first one has ended
 
 
 @attrs.define
 class Listener:
-    """A client that reads whatever comes, and counts it."""
+    """A client that reads and counts all messages."""
 
     client: Client
     heard: Counter[str] = attrs.field(factory=Counter)
@@ -169,11 +169,10 @@ UPDATED = "notifications/resources/updated"
     ],
     ids=["list_changed", "updated", "log"],
 )
-def test_what_a_server_says_a_hundred_thousand_times_reaches_its_clients_a_few(
-    start: Start, note: Json, most: float
-) -> None:
-    """Sixteen sessions follow it, one of them calls; what says the same again is told `most`
-    times a second, calls of others go on, memory stays, and no client loses its connection."""
+def test_hundred_thousand_notifications_reach_clients_as_a_few(start: Start, note: Json, most: float) -> None:
+    """Sixteen sessions subscribe, and one of them calls. Repeated notifications are limited to `most` a
+    second, other calls continue, memory stays bounded, and no client loses its connection.
+    """
     flags = ("--era", "legacy", "--capabilities", "tools,resources,logging", "--subscribable")
     daemon: Daemon = start({"odd": fake(*flags), "calm": fake()})
     daemon.wait_connected("odd", "calm")

@@ -1,4 +1,4 @@
-"""A network that goes away without a word, and comes back."""
+"""A network link that fails silently and returns."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ UNSHARE = ("unshare", "-n" if os.geteuid() == 0 else "-Urn")
 @pytest.mark.root
 @pytest.mark.slow
 def test_dead_network_link_is_detected_and_recovered() -> None:
-    """With keepalive at 3/2/3 s a dead link is seen within 12 s, and the error names
-    the server; few attempts while it is away; back within 15 s."""
+    """With keepalive at 3/2/3 s, a dead link is detected within 12 s and the error names the server. There
+    are few attempts during the outage, and the server reconnects within 15 s.
+    """
     if shutil.which("ip") is None or shutil.which("unshare") is None:
         pytest.skip("`ip` and `unshare` are not there: the packages iproute2 and util-linux have them")
     if subprocess.run([*UNSHARE, "true"], capture_output=True).returncode:

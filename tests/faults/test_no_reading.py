@@ -50,7 +50,7 @@ for line in sys.stdin:
 
 
 class Opened:
-    """Whether a file was opened since, by whichever process and however: the kernel tells (inotify)."""
+    """Reports with inotify whether any process has opened a file since then."""
 
     def __init__(self, file: Path) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -68,7 +68,9 @@ class Opened:
 
 
 def test_no_file_is_opened_because_a_server_names_it(start: Start, tmp_path: Path) -> None:
-    """`file:`, `..`, plain paths: in resources, links, icons, schemas and roots; by every way to ask."""
+    """`file:` URLs, `..` and plain paths in resources, links, icons, schemas and roots, with every kind of
+    request.
+    """
     secret = tmp_path / "nobodys-business"
     secret.write_text("the content of a file of the user's")
     names = [
@@ -89,7 +91,7 @@ def test_no_file_is_opened_because_a_server_names_it(start: Start, tmp_path: Pat
     for n in range(len(names)):
         try:
             answers.append(client.call("nosy", f"tool-{n}", {"a": names[n]}))
-        except Refused as error:  # a schema of that address says nothing of the arguments
+        except Refused as error:  # a schema at that address does not restrict the arguments
             answers.append(error.body)
     for version in (MODERN, "2025-11-25"):
         for server in (None, "nosy"):

@@ -43,7 +43,7 @@ def somebody_elses(home: Path) -> dict[str, str]:
 
 
 def unwritable(home: Path) -> dict[str, str]:
-    return {"MCPD_SOCKET": "/proc/self/mcpd/mcpd.sock"}  # where nobody can make anything, root neither
+    return {"MCPD_SOCKET": "/proc/self/mcpd/mcpd.sock"}  # where not even root can create a file
 
 
 REFUSED: dict[str, tuple[Callable[[Path], dict[str, str]], str]] = {
@@ -58,7 +58,7 @@ REFUSED: dict[str, tuple[Callable[[Path], dict[str, str]], str]] = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_unsafe_socket_directory_is_refused(tmp_path: Path, what: str) -> None:
-    """Exit 78 (EX_CONFIG), one line that says what to do, nothing started and nothing changed."""
+    """Exit 78 (EX_CONFIG) with one line that names the fix; nothing is started or changed."""
     environ = private_environment(tmp_path)
     make, words = REFUSED[what]
     environ |= make(tmp_path)
@@ -82,7 +82,7 @@ def test_unsafe_socket_directory_is_refused(tmp_path: Path, what: str) -> None:
 def test_unwritable_state_directory_is_reported_and_tolerated(tmp_path: Path, variable: str) -> None:
     """A read-only home: calls work; toggles, logs and history last as long as the daemon."""
     nowhere = {variable: "/proc/self/none"}
-    if variable == "HOME":  # with no other word on where things are
+    if variable == "HOME":  # with no other variable that sets a path
         nowhere |= dict.fromkeys(("XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"), "")
     with running(tmp_path, {"calm": fake()}, environ=nowhere) as daemon:
         daemon.wait_connected("calm")

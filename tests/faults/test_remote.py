@@ -1,4 +1,4 @@
-"""Servers over HTTP, with the daemon as a process: what they cost, and that they hurt nobody."""
+"""Remote servers over HTTP with a real daemon process: their cost, and no fault affects other servers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 async def aside(work: Callable[[], T]) -> T:
-    """Blocking work beside the fake server, which lives in this loop."""
+    """Run blocking work in a thread, because the fake server runs in this event loop."""
     with trio.fail_after(4 * BOUND):
         return await trio.to_thread.run_sync(work)
 
@@ -33,10 +33,10 @@ async def aside(work: Callable[[], T]) -> T:
 @pytest.mark.parametrize(
     ("script", "greeting"), [(ModernScript(), "server/discover"), (LegacyScript(), "initialize")]
 )
-async def test_a_list_and_ten_calls_cost_one_greeting_and_three_connections(
+async def test_list_and_ten_calls_need_one_handshake_and_three_connections(
     start: Start, script: Script, greeting: str
 ) -> None:
-    """Who pays for a session or a TLS handshake with every call pays more than for the call."""
+    """A session or a TLS handshake for each call would cost more than the call."""
     async with fake_http(script) as server:
 
         def work() -> None:
@@ -56,7 +56,7 @@ async def test_a_list_and_ten_calls_cost_one_greeting_and_three_connections(
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-def test_many_cancelled_calls_lose_nothing(era: str) -> None:
+def test_many_cancellations_lose_no_call(era: str) -> None:
     """Cancel many calls for a few seconds (`python -m benchmarks.churn` runs for sixty). No call is lost and
     no connection slot leaks; speed is not checked here."""
     tally = next(  # a busy machine may take longer for as many calls
@@ -67,7 +67,7 @@ def test_many_cancelled_calls_lose_nothing(era: str) -> None:
     assert tally.many > tally.few / 4
 
 
-async def test_ten_gigabytes_in_ten_megabytes_are_refused_before_they_unfold(start: Start) -> None:
+async def test_decompression_bomb_is_refused_before_it_expands(start: Start) -> None:
     """Memory grows by less than 64 MB, the error arrives within five seconds, and the server stays up."""
     press = zlib.compressobj(9, zlib.DEFLATED, 31)
     begins = press.compress(b'{"a":"') + press.flush(zlib.Z_FULL_FLUSH)
@@ -109,14 +109,14 @@ async def test_after_suspend_only_remote_servers_are_checked(
             daemon.wait_connected("far", "near")
             pid = daemon.status("near")["pid"]
             os.kill(daemon.process.pid, signal.SIGSTOP)
-            time.sleep(8)  # what is to be noticed
+            time.sleep(8)  # the suspension that mcpd must detect
             assert not server.of("ping")
             os.kill(daemon.process.pid, signal.SIGCONT)
             return daemon, pid
 
         daemon, pid = await aside(stop_and_go)
         taken = await aside(lambda: wait_until(lambda: bool(server.of("ping")), lambda: "not asked", BOUND))
-        assert within(taken, 5 + 1)  # and a busy machine's second
+        assert within(taken, 5 + 1)  # and one second for a busy machine
 
         def unharmed() -> None:
             assert daemon.status("near")["pid"] == pid

@@ -1,4 +1,4 @@
-"""Clients in MCP that leave, or do not read, or cannot be asked: to one server, and to all of them as one."""
+"""MCP clients that disconnect, do not read, or cannot answer requests: for one server and for all."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def rpc(key: int, method: str, params: Json) -> Json:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_the_calls_of_killed_sessions_are_cancelled_upstream(start: Start, view: str) -> None:
+def test_calls_of_killed_sessions_are_cancelled_upstream(start: Start, view: str) -> None:
     """A hundred cancellations reach the server within half a second; other clients are not affected."""
     daemon: Daemon = start({"busy": fake(), "calm": fake()})
     daemon.wait_connected("busy", "calm")
@@ -72,13 +72,13 @@ def test_the_calls_of_killed_sessions_are_cancelled_upstream(start: Start, view:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_session_that_never_reads_is_closed_and_costs_little(start: Start, view: str) -> None:
+def test_session_that_never_reads_is_closed_and_uses_little_memory(start: Start, view: str) -> None:
     """100 MB of unread results and log lines end only the client's own connection."""
     daemon: Daemon = start({"busy": fake(), "calm": fake()})
     daemon.wait_connected("busy", "calm")
     attach, prefix = VIEWS[view]
     reading = daemon.client()
-    with peak_memory(daemon.pid) as usual:  # what such results take where they are read
+    with peak_memory(daemon.pid) as usual:  # the memory that such results need for a client that reads them
         for _ in range(5):
             reading.call("busy", "big", {"mb": 1}, raw=True)
     slow = daemon.client()
@@ -89,7 +89,7 @@ def test_a_session_that_never_reads_is_closed_and_costs_little(start: Start, vie
         calls = [rpc(n, "tools/call", params) for n in range(10, 110)]
         slow.socket.sendall(b"".join(json.dumps(call).encode() + b"\n" for call in calls))
         wait_until(lambda: "does not read its responses" in daemon.log, lambda: daemon.log)
-        time.sleep(0.2)  # for the peak: what was under way may still arrive
+        time.sleep(0.2)  # include the peak: calls in flight may still get results
     assert peak.bytes - usual.bytes < 8 * MIB, f"{(peak.bytes - usual.bytes) / MIB:.1f} MiB"
     assert is_closed(slow, BOUND)
 

@@ -26,9 +26,9 @@ def installation(tmp_path: Path) -> Installation:
 
 @pytest.mark.slow
 def test_daemon_keeps_working_after_its_files_were_replaced(tmp_path: Path) -> None:
-    """Whatever it does for the first time by then, it has brought with it at its start: 0 ImportError.
+    """The daemon loads at its start all modules that it needs later, so no ImportError occurs.
 
-    Python's own modules are not replaced here, nor when mcpd is. For an hour: `python -m tests.faults.soak`.
+    Python's own modules are not replaced here. For an hour-long run: `python -m tests.faults.soak`.
     """
     report = soak(tmp_path, seconds=0)
     assert report.wrong == []
@@ -43,10 +43,12 @@ CONFIGURATIONS = {
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_it_still_changes_its_configuration_whatever_the_format(
+def test_replaced_daemon_still_edits_its_configuration_in_every_format(
     tmp_path: Path, installation: Installation, name: str
 ) -> None:
-    """The libraries that keep comments are large, and a daemon has those of its own file's format with it."""
+    """The libraries that keep comments are large, so a daemon loads only those for the format of its own
+    file.
+    """
     words = {key: json.dumps(fake()[key]) for key in ("command", "args")}
     config = tmp_path / name
     config.write_text(CONFIGURATIONS[name].format(**words))
@@ -66,10 +68,12 @@ def test_it_still_changes_its_configuration_whatever_the_format(
         assert "Import" not in daemon.log
 
 
-async def test_without_the_library_for_schemas_calls_are_not_checked_and_say_so(
+async def test_calls_without_the_schema_library_are_not_validated_and_warn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is loaded with the first call, since many a daemon never gets one; the server checks for itself."""
+    """The library is loaded with the first call, because many daemons never get one; the server validates
+    anyway.
+    """
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
     schemas = await compile_schemas(b'{"name":"it","inputSchema":{"type":"object","required":["a"]}}')
     assert schemas.check_arguments({}) == []
@@ -90,8 +94,8 @@ def doctor(daemon: Daemon, python: str) -> Json:
     return found
 
 
-def test_doctor_says_that_the_daemon_is_to_be_restarted(tmp_path: Path, installation: Installation) -> None:
-    """Also after the same version was installed again, its files with the times they were packed with."""
+def test_doctor_says_to_restart_the_daemon(tmp_path: Path, installation: Installation) -> None:
+    """Also after the same version was installed again with the packed timestamps."""
     with running(tmp_path, {}, environ=ISOLATED, program=[installation.program("mcpd")]) as daemon:
         assert doctor(daemon, installation.python)["installation"]["result"] == "ok"
         installation.install_again()
@@ -99,12 +103,12 @@ def test_doctor_says_that_the_daemon_is_to_be_restarted(tmp_path: Path, installa
         assert (found["result"], found["fix"]) == ("warning", "mcpctl daemon restart")
 
 
-def test_a_bridge_older_than_what_is_installed_goes_on_and_starts_the_new_daemon(
+def test_bridge_older_than_the_installation_starts_the_new_daemon(
     tmp_path: Path, installation: Installation
 ) -> None:
-    """An editor is left open for weeks: its bridge is of the week in which it began.
+    """An editor stays open for weeks, and its bridge is as old as the editor's start.
 
-    While nothing usable is installed, the editor is told why there is no daemon; afterwards it gets one.
+    While nothing usable is installed, the editor gets an error with the reason; afterwards it gets a daemon.
     """
     environ = {**private_environment(tmp_path), **ISOLATED}
     config = tmp_path / "config" / "mcpd" / "config.json"
@@ -124,7 +128,7 @@ def test_a_bridge_older_than_what_is_installed_goes_on_and_starts_the_new_daemon
             refusal = ed.ask(3, "tools/list")["error"]["message"]
             assert "the attempt to start mcpd failed" in refusal
             installation.install_again()
-            again = (ed.ask(key, "tools/list") for key in range(4, 100))  # it does not try at once again
+            again = (ed.ask(key, "tools/list") for key in range(4, 100))  # it does not retry immediately
             assert any("result" in answer for answer in again)
             assert daemon_pid(socket_path) not in (None, first)
             assert ed.close()[0] == 0

@@ -1,4 +1,4 @@
-"""Everything a daemon does after its start, once each: for a daemon whose files are not there any more."""
+"""Use each feature of a daemon once after its start, for a daemon whose files have been replaced."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOBODY = "127.0.0.1:9"
 
 @attrs.define
 class Tour:
-    """One round through everything. `wrong` is what did not go as it does on any other day."""
+    """One round through all features. `wrong` lists the unexpected results."""
 
     daemon: Daemon
     remote: str
@@ -70,7 +70,7 @@ class Tour:
             client.request("rpc.discover")
 
     def calls(self) -> None:
-        """With schemas, which a library checks; with tasks; and one that takes the server with it."""
+        """Calls with schema validation, with tasks, and one that kills the server."""
         with self.daemon.client() as client:
             for server in (*SERVERS, *self.others):
                 assert client.call(server, "echo", {"n": 1})["success"]
@@ -104,7 +104,7 @@ class Tour:
             self.daemon.wait_status("old", lambda s: s["status"] == "connected" and s["pid"] != pid)
 
     def remotes(self) -> None:
-        """Each transport for the first time; a server that is not there is told as that."""
+        """Use each transport for the first time, and get the error for a server that does not exist."""
         definitions: Json = {
             "near": {"url": self.remote},
             "sse": {"type": "sse", "url": f"http://{NOBODY}/sse"},
@@ -154,7 +154,7 @@ class Tour:
             assert "result" in socket.ask("mcpd/status")
 
     def the_guardian(self) -> None:
-        """A new one takes over, and is one that works."""
+        """Kill the guardian, and check that a new one starts and works."""
         old = self.daemon.guardian()
         os.kill(old, signal.SIGKILL)
 
