@@ -89,7 +89,7 @@ class DaemonInfo:
 
 @attrs.frozen(kw_only=True)
 class ServerResult:
-    """The status of the server after the request. If `wait` is set, this is the status after the server
+    """The server's status after the request. If `wait` is set, this is the status after the server
     settles."""
 
     server: ServerStatus
@@ -138,10 +138,10 @@ class ServerDetail:
     command: tuple[str, ...] = ()
     """The command line, in which secrets are masked. It is empty for a remote server."""
     url: str = ""
-    """The URL of a remote server, without its query and secrets. It is empty for a local program."""
+    """A remote server's URL, without its query and secrets. It is empty for a local program."""
     cwd: str | None = None
     env: tuple[str, ...] = ()
-    """The names of the environment variables of the child process."""
+    """The names of the child process's environment variables."""
     executable: str | None = None
     """The path of the program that mcpd found for the command."""
     path: str = ""
@@ -158,7 +158,7 @@ class ServerDetail:
     definition: Mapping[str, object] = attrs.field(factory=dict)
     """The active definition, in which secrets are masked."""
     history: tuple[HistoryEntry, ...] = ()
-    """The most recent events of the server, oldest first. To get more events, use `mcpd/history`."""
+    """The server's most recent events, oldest first. To get more events, use `mcpd/history`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -178,7 +178,7 @@ class LogLines:
 @attrs.frozen(kw_only=True)
 class EventsParams:
     servers: tuple[str, ...] = ()
-    """The servers whose events are sent. If the list is empty, events of all servers are sent."""
+    """The servers whose events mcpd sends. If the list is empty, mcpd sends all servers' events."""
 
 
 @attrs.frozen(kw_only=True)
@@ -188,9 +188,9 @@ class AttachedClient:
     name: str = ""
     """The name that mcpd uses for the client, such as `cursor` or `zed`."""
     pid: int | None = None
-    """The ID of the process that creates the messages. This is not the process ID of the bridge."""
+    """The ID of the process that creates the messages. This is not the bridge's process ID."""
     cwd: str | None = None
-    """The working directory of the client. mcpd uses it as the root if the client does not declare any
+    """The client's working directory. mcpd uses it as the root if the client does not declare any
     roots."""
 
 
@@ -215,7 +215,7 @@ class AttachResult:
     server: str | None = None
     profile: str | None = None
     protocol_version: str | None = None
-    """The protocol revision of the server, if it is connected."""
+    """The server's protocol revision, if it is connected."""
 
 
 @attrs.frozen(kw_only=True)
@@ -335,7 +335,7 @@ class ConfigView:
 @attrs.frozen(kw_only=True)
 class SetServersParams:
     servers: Mapping[str, Mapping[str, object]]
-    """The definitions of the servers by name, in the same format as in the configuration file."""
+    """The server definitions by name, in the same format as in the configuration file."""
     dry_run: bool = False
     if_generation: int | None = None
     """If the set is no longer at this generation, mcpd returns the error `conflict`."""

@@ -69,7 +69,7 @@ class FailureKind(enum.Enum):
     VERSION = "version"
     """mcpd and the server do not support a common protocol revision."""
     RESOURCES = "resources"
-    """The machine is out of processes, descriptors or memory."""
+    """The machine is out of processes, descriptors, or memory."""
     UNSUPPORTED = "unsupported"
     """mcpd does not support the transport."""
     UNREACHABLE = "unreachable"
@@ -134,13 +134,13 @@ class ServerStatus:
     last_error: Failure | None = None
     """The reason why the last connection or attempt ended. mcpd keeps it after the server recovers."""
     last_ok: str | None = None
-    """The time of the last response of the server."""
+    """The time of the server's last response."""
     retry_at: str | None = None
     off_until: str | None = None
     """The time at which mcpd enables a disabled server again. This is null if the server is enabled, or if it
     is disabled permanently."""
     updated: str | None = None
-    """The time at which mcpd last fetched the lists of the server."""
+    """The time at which mcpd last fetched the server's lists."""
     protocol_version: str | None = None
     era: str | None = None
     session: bool | None = None

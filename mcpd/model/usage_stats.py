@@ -24,7 +24,7 @@ class CallCounts:
 
     calls: int
     errors: int
-    """The number of calls for which the tool reported an error or the server returned one."""
+    """The number of calls in which the tool or the server reported an error."""
     lost: int
     """The number of calls that did not receive a response because they timed out or the connection ended."""
     cancelled: int
@@ -93,7 +93,7 @@ class ServerStats:
     """The resources of the server. This is null if they were not requested, or if mcpd does not run a process
     for the server."""
     cpu_seconds: float = 0.0
-    """The CPU time of all processes of the server since mcpd started. mcpd updates it when `cost` is
+    """The CPU time of all the server's processes since mcpd started. mcpd updates it when `cost` is
     requested. It does not include the time that a process used between the last request and its exit."""
 
 
@@ -113,19 +113,19 @@ class Stats:
 
 @attrs.frozen(kw_only=True)
 class ServerUsage:
-    """The use of a server by a client."""
+    """A client's use of a server."""
 
     calls: int
     revisions: str = ""
     """The protocol revisions of the client and the server, such as `2025-06-18 → 2026-07-28`. If they are
     equal, only one revision is shown."""
     instance: str | None = None
-    """The name of the client's own instance of the server if clients do not share an instance."""
+    """The name of the client's own server instance, if clients do not share one."""
 
 
 @attrs.frozen(kw_only=True)
 class ConnectedClient:
-    """A connected client, or a session of an HTTP client."""
+    """A connected client or an HTTP client session."""
 
     door: str
     """The type of the connection, which is `socket`, `bridge`, `http`, or `page` for the dashboard."""
