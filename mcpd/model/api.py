@@ -132,7 +132,7 @@ class ConnectStep:
 
 @attrs.frozen(kw_only=True)
 class ServerDetail:
-    """The result of `mcpd/server`, which contains the status of a server and the details that explain it."""
+    """The result of `mcpd/server`: a server's status and the details that explain it."""
 
     server: ServerStatus
     command: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ from mcpd.model.status import FailureKind, ServerState, ServerStatus
 
 class EventKind(enum.Enum):
     SNAPSHOT = "snapshot"
-    """The status of a server when the stream starts. mcpd sends one such event for each server."""
+    """A server's status when the stream starts. mcpd sends one such event for each server."""
     STATUS = "status"
     """The state or the details of a server changed."""
     REMOVED = "removed"
@@ -62,7 +62,7 @@ class HistoryEntry:
     at: str
     what: HistoryEventKind
     server: str | None = None
-    """The name of the server. This is null if the event concerns the daemon or the whole set of servers."""
+    """The server's name. This is null if the event concerns the daemon or the whole set of servers."""
     state: ServerState | None = None
     """The new state of the server if `what` is `state`."""
     message: str = ""

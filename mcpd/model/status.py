@@ -80,7 +80,7 @@ class FailureKind(enum.Enum):
     AUTH = "auth"
     """The server refused access (HTTP 401 or 403)."""
     INTERNAL = "internal"
-    """There is a bug in mcpd. The log of mcpd contains the traceback."""
+    """mcpd has a bug. mcpd's log contains the traceback."""
 
 
 @attrs.frozen(kw_only=True)
@@ -89,7 +89,7 @@ class Failure:
 
     kind: FailureKind
     message: str
-    """A message that explains what failed and what to do. It does not contain the name of the server."""
+    """A message that explains what failed and what to do. It does not contain the server's name."""
     at: str
     exit_code: int | None = None
     signal: str | None = None
@@ -115,7 +115,7 @@ class ServerInfo:
 
 @attrs.frozen(kw_only=True)
 class ServerStatus:
-    """The status of a server, as shown by `mcpctl status`."""
+    """A server's status, as shown by `mcpctl status`."""
 
     name: str
     status: ServerState

@@ -86,7 +86,7 @@ class ServerStats:
     restarts: int
     buckets: tuple[LatencyBucket, ...] = ()
     tools: tuple[ToolStats, ...] = ()
-    """The tools of the server, starting with the tool that is called most often."""
+    """The server's tools, starting with the tool that is called most often."""
     clients: tuple[ClientUsage, ...] = ()
     """The connected clients that are attached only to this server or have called one of its tools."""
     cost: ProcessCost | None = None
