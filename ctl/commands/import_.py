@@ -85,7 +85,7 @@ def import_(
     editor_files = find_editor_files(editors, user) if editors else []
     if editors and sources and not editor_files and not files:
         titles = " or ".join(editor.title for editor in editors)
-        raise NotFound(f"no configuration of {titles} found", hint="name the file: mcpctl import FILE")
+        raise NotFound(f"no configuration of {titles} found", hint="specify a file: mcpctl import FILE")
     discovered = discover(editor_files, files, user, target.addresses)
     history = ImportHistory(os.environ, target.path)
     if only:

@@ -273,7 +273,7 @@ def _text(value: object) -> str:
         return str(value).lower()
     if isinstance(value, (str, int, float)):
         return str(value)
-    raise UnusableEntry("one of its strings is an object, a list or null")
+    raise UnusableEntry("a value that must be a string is an object, a list, or null")
 
 
 def _resolve_home(text: str, home: Path) -> str:
