@@ -303,7 +303,7 @@ def test_proxy_commands_are_unwrapped(definition: dict[str, object], after: dict
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"command": "x", "args": [1, None]}, "one of its strings is"),
+        ({"command": "x", "args": [1, None]}, "a value that must be a string is"),
         ({"command": "x", "args": "y"}, "its 'args' is not a list"),
         ({"command": "x", "env": [1]}, "its 'env' is not an object"),
         ({"url": "https://h", "headers": 3}, "its 'headers' is not an object"),
