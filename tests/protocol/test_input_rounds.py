@@ -10,11 +10,11 @@ import pytest
 import trio
 from msgspec import Raw
 
-from mcpd.model.errors import ProtocolViolation
-from mcpd.protocol.input_rounds import MAX_ROUNDS, request_with_input
+from mcpd.model.errors import InputNeeded, ProtocolViolation
+from mcpd.protocol.input_rounds import MAX_ROUNDS, no_client, request_with_input, result_type
 from mcpd.protocol.negotiate import negotiate
 from mcpd.protocol.upstream_session import Hooks, Upstream
-from tests.transports.peer import Json, Peer, connected
+from tests.transports.peer import PATIENCE, Json, Peer, connected
 
 DISCOVERED = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
 PARAMS = {"name": "merge", "arguments": {"into": "x"}}
@@ -46,7 +46,7 @@ async def accepting(method: str, params: Raw) -> Mapping[str, object]:
 
 async def asked(peer: Peer, method: str = "tools/call", answer: Any = accepting) -> Json:
     upstream = await ready(peer)
-    with trio.fail_after(30):
+    with trio.fail_after(PATIENCE):
         result = await request_with_input(upstream, method, PARAMS, answer)
     body: Json = json.loads(bytes(result))
     return body
@@ -128,11 +128,19 @@ async def test_invalid_input_request_ends_the_request(method: str, result: Json)
 
 
 async def test_rounds_are_limited() -> None:
+    """The question of the last one is not asked."""
+    questions: list[str] = []
+
+    async def counting(method: str, params: Raw) -> Mapping[str, object]:
+        questions.append(method)
+        return await accepting(method, params)
+
     async with connected() as peer:
         peer.script["tools/call"] = {"result": wanting(inputRequests={"b": QUESTION})}
         with pytest.raises(ProtocolViolation, match=f"after {MAX_ROUNDS} rounds"):
-            await asked(peer)
+            await asked(peer, answer=counting)
         assert peer.methods.count("tools/call") == MAX_ROUNDS
+        assert len(questions) == MAX_ROUNDS - 1
     async with connected() as peer:
         rounds(peer, *[wanting(inputRequests={"b": QUESTION})] * (MAX_ROUNDS - 1), {"content": []})
         assert await asked(peer) == {"content": []}
@@ -152,3 +160,33 @@ async def test_request_ends_if_nobody_can_answer() -> None:
         with pytest.raises(Nobody):
             await asked(peer, answer=nobody)
         assert peer.methods.count("tools/call") == 1
+
+
+@pytest.mark.parametrize(
+    ("result", "kind"),
+    [
+        (b"{}", "complete"),
+        (b'{"resultType":"complete"}', "complete"),
+        (b'{"resultType":"task"}', "task"),
+        (rb'{"result\u0054ype":"task"}', "task"),
+        (b'{"resultType":5}', "5"),
+        (b'["resultType"]', "complete"),
+    ],
+)
+def test_type_of_a_result_is_complete_unless_it_is_named(result: bytes, kind: str) -> None:
+    assert result_type(Raw(result)) == kind
+
+
+@pytest.mark.parametrize(
+    ("params", "shown"),
+    [
+        (b'{"message":"Which?","url":"http://h"}', "elicitation/create: Which? http://h"),
+        (b'{"message":5}', "elicitation/create"),
+        (b"[]", "elicitation/create"),
+        (b"{", "elicitation/create"),
+    ],
+)
+async def test_question_nobody_can_answer_is_quoted(params: bytes, shown: str) -> None:
+    with pytest.raises(InputNeeded) as caught:
+        await no_client("server", "tool 'x'")("elicitation/create", Raw(params))
+    assert caught.value.asked == shown

@@ -13,13 +13,21 @@ import trio
 from msgspec import Raw
 from trio.testing import MockClock
 
-from mcpd.model.errors import CallTimeout, InputNeeded, LinkLost, ProtocolViolation, UpstreamRefused
+from mcpd.model.errors import (
+    CallTimeout,
+    HttpRefused,
+    InputNeeded,
+    LinkLost,
+    McpdError,
+    ProtocolViolation,
+    UpstreamRefused,
+)
 from mcpd.protocol import mcp_tasks
 from mcpd.protocol.input_rounds import no_client
 from mcpd.protocol.negotiate import negotiate
 from mcpd.protocol.upstream_session import Hooks, Upstream
 from tests.protocol.test_frames import SCHEMAS, complaints
-from tests.transports.peer import Json, Peer, connected
+from tests.transports.peer import PATIENCE, Json, Peer, connected
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 ERAS = ("legacy", "modern")
@@ -117,9 +125,11 @@ async def test_task_is_polled_at_its_own_interval_until_done(autojump_clock: Moc
             ],
             abs=0.01,
         )
+        all_valid(peer, era)
+        upstream.link.notify("notifications/last")
+        await peer.hear("notifications/last")
         assert peer.methods.count("tasks/cancel") == 0
         assert peer.methods.count("tasks/result") == (era == "legacy")
-        all_valid(peer, era)
 
 
 async def test_task_status_message_is_reported_once(autojump_clock: MockClock) -> None:
@@ -144,7 +154,7 @@ async def test_failed_task_is_an_error_with_the_servers_message(era: str, end: s
         course(peer, over)
         if end == "failed":
             peer.script["tasks/result"] = {"error": refused}
-        with pytest.raises(UpstreamRefused, match="out of ink") as caught, trio.fail_after(60):
+        with pytest.raises(UpstreamRefused, match="out of ink") as caught, trio.fail_after(PATIENCE):
             await seen_through(upstream, created(era, pollInterval=1, pollIntervalMs=1))
         assert caught.value.upstream_code == (-32050 if end == "failed" else 0)
         assert peer.methods.count("tasks/cancel") == 0
@@ -231,8 +241,11 @@ async def test_legacy_task_asks_while_its_result_is_awaited() -> None:
 
         async with trio.open_nursery() as nursery:
             peer.script["tasks/result"] = lambda request: nursery.start_soon(ask_first, request)
-            with trio.fail_after(60):
+            with trio.fail_after(PATIENCE):
                 assert await seen_through(upstream, created("legacy", pollInterval=1)) == DONE
+        upstream.link.notify("notifications/last")
+        await peer.hear("notifications/last")
+        assert "tasks/cancel" not in peer.methods
         refused = next(message for message in peer.heard if message.get("id") == "q")
         assert refused["error"]["code"] == -32601
 
@@ -338,3 +351,27 @@ async def test_task_with_unknown_outcome_may_have_run(autojump_clock: MockClock,
         with pytest.raises(LinkLost, match="became a task") as lost:
             await seen_through(upstream, created("modern"), next_connection=again)
         assert lost.value.may_have_run
+
+
+async def test_refused_poll_is_reported_as_it_is_on_the_first_connection(autojump_clock: MockClock) -> None:
+    async with connected() as peer:
+        upstream = await ready(peer, "modern")
+        peer.script["tasks/get"] = {"error": {"code": -32602, "message": "no such task"}}
+        with pytest.raises(UpstreamRefused, match="no such task"):
+            await seen_through(upstream, created("modern"))
+        await peer.hear("tasks/cancel")
+
+
+@pytest.mark.parametrize(
+    ("error", "is_temporary"),
+    [
+        (LinkLost("x"), True),
+        (HttpRefused("x", server="s", status=400), False),
+        (HttpRefused("x", server="s", status=408), True),
+        (HttpRefused("x", server="s", status=429), True),
+        (HttpRefused("x", server="s", status=499), False),
+        (HttpRefused("x", server="s", status=500), True),
+    ],
+)
+def test_poll_is_repeated_only_after_a_temporary_error(error: McpdError, is_temporary: bool) -> None:
+    assert mcp_tasks._is_temporary(error) is is_temporary

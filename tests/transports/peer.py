@@ -16,6 +16,8 @@ from mcpd.model.server_spec import ServerSpec, Timeouts
 from mcpd.transports.stdio import PipeChannel
 
 Json = dict[str, Any]
+PATIENCE = 20
+"""Seconds after which an event that normally takes milliseconds counts as missing."""
 Answer = Callable[[Json], Json | bytes | None]
 """What a request gets: `{"result": …}` or `{"error": …}` (the id is added), bytes as they are, or silence."""
 

@@ -1,0 +1,82 @@
+"""Errors, self-descriptions and notifications of servers, whatever their protocol version."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from msgspec import Raw
+
+from mcpd.model.errors import ProtocolViolation
+from mcpd.protocol.upstream_session import (
+    Hooks,
+    ServerNotification,
+    declared_capabilities,
+    decode_result,
+    handle_notification,
+    parse_server_info,
+    to_upstream_error,
+)
+from mcpd.wire.message import Message
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "code", "data"),
+    [
+        (b'{"code":-5,"message":"no","data":[1]}', "s: no", -5, [1]),
+        (b'{"code":true,"message":"no"}', "s: no", 0, None),
+        (b'{"code":"5","message":"no"}', "s: no", 0, None),
+        (b'{"code":5,"message":6}', 's: answered with an error: {"code":5,"message":6}', 5, None),
+        (b"[]", "s: answered with an error: []", 0, None),
+        (b"{", "s: answered with an error: {", 0, None),
+    ],
+)
+def test_error_of_a_server_is_understood_as_far_as_possible(
+    body: bytes, message: str, code: int, data: object
+) -> None:
+    error = to_upstream_error("s", Message(error=Raw(body)))
+    assert (error.message, error.upstream_code, error.upstream_data) == (message, code, data)
+
+
+def test_result_must_be_an_object() -> None:
+    assert decode_result("s", "m", Raw(b'{"a":1}')) == {"a": 1}
+    for data, message in ((b"[]", "is not an object"), (b"{", "is invalid")):
+        with pytest.raises(ProtocolViolation, match=message):
+            decode_result("s", "m", Raw(data))
+
+
+def test_description_of_a_server_keeps_only_short_strings() -> None:
+    info = parse_server_info({"name": "n" * 600, "version": 5, "title": None, "other": "x"}, "i" * 5000)
+    assert (info.name, info.version, info.instructions) == ("n" * 500, "", "i" * 4000)
+    assert parse_server_info("x", 5) == parse_server_info(None, None)
+    assert declared_capabilities({"capabilities": []}) == declared_capabilities({}) == {}
+    assert declared_capabilities({"capabilities": {"tools": {}}}) == {"tools": {}}
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "expected"),
+    [
+        ("notifications/tools/list_changed", None, ["tools"]),
+        ("notifications/prompts/list_changed", None, ["prompts"]),
+        ("notifications/resources/updated", {"uri": "file:///a"}, ["notifications/resources/updated file:///a"]),
+        ("notifications/resources/updated", {"uri": 5}, []),
+        ("notifications/resources/updated", [], []),
+        ("notifications/tasks", {}, ["notifications/tasks "]),
+        ("notifications/cancelled", {}, ["notifications/cancelled "]),
+        ("notifications/message", {"data": "x", "level": "error"}, ["notifications/message ", '[error] "x"']),
+        ("notifications/message", {}, ["notifications/message ", "[info] null"]),
+        ("notifications/message", [], ["notifications/message "]),
+        ("notifications/other", {}, []),
+    ],
+)  # fmt: skip
+def test_notification_is_passed_on_if_clients_may_want_it(
+    method: str, params: object, expected: list[str]
+) -> None:
+    passed: list[str] = []
+
+    def on_notification(note: ServerNotification) -> None:
+        passed.append(f"{note.method} {note.uri}")
+
+    hooks = Hooks(passed.append, passed.append, on_notification=on_notification)
+    handle_notification(hooks, Message(method=method, params=Raw(json.dumps(params).encode())), None)
+    assert passed == expected
