@@ -181,7 +181,7 @@ def parse_text(text: str, kind: str, source: str, *, foreign: bool = False) -> o
             raise RecursionError
     except DocumentSyntaxError as error:
         lines = text.splitlines()
-        line = lines[error.line - 1] if error.line <= len(lines) else ""
+        line = lines[error.line - 1] if 0 < error.line <= len(lines) else ""
         quote = f", in `{quote_line(line)}`" if line.strip() else ""
         message = f"not valid {kind}: {error.message}{quote}"
         location = f"{source}:{error.line}:{error.column}"
@@ -345,10 +345,11 @@ def _check(
     settings = parse_settings(
         layout.settings, environ=environ, path=layout.settings_path, problems=problems, warnings=warnings
     )
-    if settings.allow_commands and _is_writable_by_others(path):
+    if settings.allow_commands and source != VARIABLE_SOURCE and _is_writable_by_others(path):
         message = f"other users can write to {path}, so it must not allow commands"
         where = join_path(layout.settings_path, "allowCommands")
         problems.append(Problem(where, message, f"chmod go-w {path}"))
+        settings = attrs.evolve(settings, allow_commands=False)
     try:
         parsed = parse_located_servers(layout.servers, environ=environ, settings=settings, base_dir=base_dir)
     except BadSpec as error:

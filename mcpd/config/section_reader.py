@@ -19,7 +19,7 @@ Durations = TypeVar("Durations", Timeouts, RestartPolicy)
 _MILLISECONDS = {"timeout": "call", "connectTimeout": "connect", "maxTimeout": "call_max"}
 
 
-@attrs.define
+@attrs.define(eq=False)
 class Section:
     """An object at a JSON path.
 
@@ -228,7 +228,7 @@ def _is_quoted_value(value: object, wanted: str) -> bool:
         return False
     if wanted == "true or false":
         return value in ("true", "false")
-    return value.isascii() and value.isdigit() and len(value) < 20
+    return "number" in wanted and value.isascii() and value.isdigit() and len(value) < 20
 
 
 def _quoted(value: str) -> str:

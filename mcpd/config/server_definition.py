@@ -36,7 +36,7 @@ class ParsedServers:
     warnings: tuple[str, ...]
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class _DefinitionWithSecrets:
     """An UnresolvedDefinition: parses the definition again with the secrets that were fetched."""
 
@@ -92,7 +92,7 @@ def parse_located_servers(
     return ParsedServers(parser.specs, frozenset(parser.secrets), tuple(parser.warnings))
 
 
-@attrs.define
+@attrs.define(eq=False)
 class _Parser:
     """Parses definitions one by one, and collects the results."""
 

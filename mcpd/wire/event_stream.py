@@ -94,8 +94,8 @@ class SseDecoder:
 
     def _without_bom(self, data: bytes) -> bytes:
         self._start += data
-        if _BOM.startswith(self._start):
-            return b""  # it may become a byte order mark, or is one
+        if len(self._start) < len(_BOM) and _BOM.startswith(self._start):
+            return b""  # it may become a byte order mark
         self._started = True
         start, self._start = self._start, b""
         return start.removeprefix(_BOM)

@@ -66,10 +66,8 @@ def decode_header_value(text: str) -> str:
     if found is None:
         return text
     try:
-        data = base64.b64decode(found[1])
-        if (
-            base64.b64encode(data).decode() != found[1]
-        ):  # foreign characters, or unused bits that are not zero
+        data = base64.b64decode(found[1], validate=True)
+        if base64.b64encode(data).decode() != found[1]:  # unused bits that are not zero
             raise ValueError("invalid base64 padding")
         return data.decode()
     except (binascii.Error, ValueError) as error:

@@ -53,8 +53,8 @@ class Http1Response:
         self._body: list[bytes] = []
         self._overhead = 0
         """Bytes of the head, or since the last byte of the body."""
-        self._ends_at_close: bool
-        """Whether the body ends with the connection; set together with `status`."""
+        self._ends_at_close = False
+        """Whether the body ends with the connection."""
 
     def feed(self, data: bytes) -> list[bytes]:
         """Take what was read; return the body in it. Raises BadResponse."""

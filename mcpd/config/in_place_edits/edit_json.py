@@ -209,7 +209,7 @@ def _line_end(text: str, at: int) -> int:
     end = text.find("\n", at)
     if end == -1:
         return len(text)
-    return end - 1 if text[end - 1] == "\r" else end
+    return end - 1 if end > at and text[end - 1] == "\r" else end
 
 
 def _before_line(text: str, at: int) -> int:
