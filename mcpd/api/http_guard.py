@@ -14,9 +14,10 @@ import re
 import secrets
 import stat
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
-from mcpd.api.http_server.parser import BadRequest, Head
+from mcpd.api.http_server.parser import MAX_BODY, Admission, BadRequest, Head
 from mcpd.model.text import shorten
 from mcpd.support.atomic_files import write_atomically
 from mcpd.support.paths import UnusablePath
@@ -29,6 +30,7 @@ _OTHERS_ACCESS = stat.S_IRWXG | stat.S_IRWXO
 _WARN_INTERVAL = 60.0
 _CHALLENGE = b'WWW-Authenticate: Bearer realm="mcpd"\r\n'
 """Without `resource_metadata`, because there is no OAuth flow."""
+_AUTHENTICATED = Admission(MAX_BODY, True)
 _LOCAL_HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\]|[a-z0-9_-]*)(:[0-9]{1,5})?")
 
 
@@ -38,8 +40,11 @@ class RequestGuard:
     def __init__(self) -> None:
         self._warned_at: dict[str, float] = {}
 
-    def admit(self, head: Head) -> None:
-        """Raise BadRequest for a request that must not be served. Its body has not been read yet."""
+    def admit(self, head: Head) -> Admission:
+        """Return what a request may do. Its body has not been read yet.
+
+        Raises BadRequest for a request that must not be served.
+        """
         raise NotImplementedError
 
     def _reject_cross_site(self, head: Head) -> None:
@@ -63,8 +68,8 @@ class RequestGuard:
 class TcpGuard(RequestGuard):
     """Guards a loopback port. `token` None: every program on this machine is admitted."""
 
-    def __init__(self, port: int, token: str | None, open_paths: frozenset[str] = frozenset()) -> None:
-        """`open_paths` are served without a token."""
+    def __init__(self, port: int, token: str | None, open_paths: Mapping[str, int] | None = None) -> None:
+        """`open_paths` are served without a token: path → bytes that the body of a request may have."""
         super().__init__()
         names = [f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")]
         if port == 80:  # browsers omit the scheme's default port
@@ -72,9 +77,9 @@ class TcpGuard(RequestGuard):
         self._hosts = frozenset(name.encode() for name in names)
         self._origins = frozenset(f"http://{name}".encode() for name in names)
         self._token = None if token is None else token.encode()
-        self._open_paths = open_paths
+        self._open_paths = open_paths or {}
 
-    def admit(self, head: Head) -> None:
+    def admit(self, head: Head) -> Admission:
         headers = head.headers
         host = headers.get(b"host", b"").lower()
         if host not in self._hosts:
@@ -84,18 +89,20 @@ class TcpGuard(RequestGuard):
             raise self._forbidden("requests of web pages are refused", head, b"origin")
         self._reject_cross_site(head)
         # Below /.well-known, a 401 would make clients look for an OAuth server; a 404 says there is none.
-        is_open = head.path in self._open_paths or head.path.startswith("/.well-known/")
-        if self._token is not None and not is_open:
+        if head.path in self._open_paths or head.path.startswith("/.well-known/"):
+            return Admission(self._open_paths.get(head.path, 0), False)
+        if self._token is not None:
             scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
             if scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._token):
                 message = "send `Authorization: Bearer TOKEN`; `mcpctl status` shows the token's file"
                 raise BadRequest(401, message, _CHALLENGE)
+        return _AUTHENTICATED
 
 
 class UnixGuard(RequestGuard):
     """Guards the Unix socket. The kernel verifies the user; a careless proxy could still admit web pages."""
 
-    def admit(self, head: Head) -> None:
+    def admit(self, head: Head) -> Admission:
         host = head.headers.get(b"host", b"").decode("latin-1").lower()
         if not _LOCAL_HOST.fullmatch(host):
             raise self._forbidden("on the Unix socket, the Host header must be `localhost`", head, b"host")
@@ -105,6 +112,7 @@ class UnixGuard(RequestGuard):
             if scheme != "http" or not _LOCAL_HOST.fullmatch(name):
                 raise self._forbidden("requests of web pages are refused", head, b"origin")
         self._reject_cross_site(head)
+        return _AUTHENTICATED
 
 
 def load_token(file: Path) -> str:

@@ -22,6 +22,7 @@ from mcpd.api import metrics
 from mcpd.api.dashboard.page import PATHS, Dashboard
 from mcpd.api.http_guard import RequestGuard, TcpGuard, UnixGuard, load_token
 from mcpd.api.http_rpc import HttpRpc
+from mcpd.api.http_server.body_budget import BodyBudget
 from mcpd.api.http_server.connection import HttpServerConnection, SpawnTask
 from mcpd.api.http_server.http_exchange import TEXT, HttpExchange
 from mcpd.api.http_server.parser import Head
@@ -67,11 +68,12 @@ class HttpPort:
 
     listener: sockets.socket
     routes: HttpRoutes
+    bodies: BodyBudget
     limit: LruConnectionLimit = attrs.field(factory=LruConnectionLimit)
 
     async def serve(self, connection: sockets.socket, _: int) -> None:
         handler = partial(RouteHandler, self.routes)
-        await HttpServerConnection(connection, handler, "HTTP client", self.limit).run()
+        await HttpServerConnection(connection, handler, "HTTP client", self.limit, self.bodies).run()
 
 
 class HttpApi:
@@ -82,12 +84,14 @@ class HttpApi:
         self._endpoint = McpEndpoint(gateway, LegacyHttpSessions(gateway))
         self._dashboards: list[Dashboard] = []
         self._socket_limit = socket_limit
+        self._bodies = BodyBudget()
         self._socket_routes = HttpRoutes(self._endpoint, UnixGuard(), "user", serves_rpc=True)
 
     async def serve_unix(self, connection: sockets.socket, pid: int) -> None:
         """Serve HTTP on a connection of the Unix socket until it ends."""
         handler = partial(RouteHandler, self._socket_routes, pid=pid)
-        await HttpServerConnection(connection, handler, f"client {pid}", self._socket_limit).run()
+        name = f"client {pid}"
+        await HttpServerConnection(connection, handler, name, self._socket_limit, self._bodies).run()
 
     def close(self, reason: str) -> None:
         """End every session and every open stream."""
@@ -126,10 +130,10 @@ class HttpApi:
         dashboard = Dashboard(self._endpoint.gateway, url.removesuffix(MCP), port)
         self._dashboards.append(dashboard)
         operations.create_dashboard_link = dashboard.create_link
-        guard = TcpGuard(port, token, frozenset({HEALTH}) | PATHS)
+        guard = TcpGuard(port, token, {HEALTH: 0, **PATHS})
         principal = "anybody" if token is None else "token"
         try:
-            yield HttpPort(listener, HttpRoutes(self._endpoint, guard, principal, dashboard))
+            yield HttpPort(listener, HttpRoutes(self._endpoint, guard, principal, dashboard), self._bodies)
         finally:
             operations.http = operations.create_dashboard_link = None
             self._dashboards.remove(dashboard)

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 import trio
 
+from mcpd.api.http_server.body_budget import BodyBudget
 from mcpd.api.http_server.connection import HttpServerConnection, SpawnTask
 from mcpd.api.http_server.http_exchange import HttpExchange
-from mcpd.api.http_server.parser import Head
+from mcpd.api.http_server.parser import MAX_BODY, Admission, Head
 from mcpd.api.listeners import LruConnectionLimit
 from mcpd.api.socket_connection import SocketConnection
 from mcpd.client_registry import ClientRegistry
@@ -97,8 +98,8 @@ class Handler:
     def __init__(self, spawn: SpawnTask) -> None:
         self.spawn = spawn
 
-    def admit(self, head: Head) -> None:
-        """Admit every request."""
+    def admit(self, head: Head) -> Admission:
+        return Admission(MAX_BODY, True)
 
     def handle(self, head: Head, body: bytes, exchange: HttpExchange) -> None:
         Reply(exchange).finish()
@@ -130,6 +131,6 @@ async def test_closed_http_connection_is_freed_immediately(said: bytes, reads: b
     """For a persistent, a closing and an invalid connection, whether the client reads the response or not."""
 
     def make(near: socket.socket) -> HttpServerConnection:
-        return HttpServerConnection(near, Handler, "a test", LruConnectionLimit())
+        return HttpServerConnection(near, Handler, "a test", LruConnectionLimit(), BodyBudget())
 
     assert await ended(make, said, reads=reads) is None

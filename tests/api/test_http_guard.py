@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from mcpd.api.http_guard import TcpGuard, UnixGuard, load_token
-from mcpd.api.http_server.parser import BadRequest, Head
+from mcpd.api.http_server.parser import MAX_BODY, Admission, BadRequest, Head
 from mcpd.support.paths import UnusablePath
 
 TOKEN = "t" * 43
-GUARD = TcpGuard(8931, TOKEN, frozenset({"/health"}))
-OPEN = TcpGuard(8931, None)
+GUARD = TcpGuard(8931, TOKEN, {"/health": 0, "/page/session": 1024})
+OPEN = TcpGuard(8931, None, {"/health": 0, "/page/session": 1024})
 RIGHT = {"host": "127.0.0.1:8931", "authorization": f"Bearer {TOKEN}"}
 
 
@@ -100,6 +100,21 @@ def test_open_paths_need_no_token_but_refuse_web_pages() -> None:
     for path in ("/health", "/.well-known/oauth-protected-resource/mcp"):
         assert status(GUARD, head(path, host="127.0.0.1:8931")) == 200
         assert status(GUARD, head(path, host="evil.example:8931")) == 403
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/health", Admission(0, False)),
+        ("/.well-known/x", Admission(0, False)),
+        ("/page/session", Admission(1024, False)),
+        ("/mcp", Admission(MAX_BODY, True)),
+    ],
+)
+def test_open_paths_take_no_body_or_a_small_one(path: str, expected: Admission) -> None:
+    """Even with the token, so that nothing depends on the order of the checks."""
+    assert GUARD.admit(head(path, **RIGHT)) == expected
+    assert OPEN.admit(head(path, **RIGHT)) == expected
 
 
 @pytest.mark.parametrize(

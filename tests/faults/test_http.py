@@ -167,6 +167,34 @@ def test_a_body_beyond_the_limit_is_refused_before_it_is_read(start: Start) -> N
     wait_until(lambda: resident(daemon.pid) - base < 12 * MIB, lambda: "the memory is not given back")
 
 
+@pytest.mark.parametrize("framing", [f"Content-Length: {31 * MIB}", "Transfer-Encoding: chunked"])
+def test_client_without_the_token_cannot_send_a_body(framing: str, start: Start) -> None:
+    """It is refused at the head, on every path, so that nothing is kept for anybody."""
+    daemon, web = started(start)
+    with undisturbed(daemon, "calm"), ExitStack() as held:
+        for path in ("/", "/health", "/page/socket", "/.well-known/x", "/page/session", "/mcp") * 10:
+            connection = held.enter_context(connected(web))
+            head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{web.port}\r\n{framing}\r\n\r\n"
+            connection.sendall(head.encode())
+            if path == "/page/session" and "chunked" in framing:
+                connection.sendall(b"401\r\n" + b"x" * 1025 + b"\r\n")
+            status = b"401" if path == "/mcp" else b"413"
+            assert connection.recv(MIB).startswith(b"HTTP/1.1 " + status)
+
+
+def test_client_without_the_token_cannot_fill_the_log(start: Start) -> None:
+    """Ten thousand pipelined requests that offer an upgrade, on each of ten connections."""
+    daemon, web = started(start)
+    offer = f"GET /health HTTP/1.1\r\nHost: 127.0.0.1:{web.port}\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"
+    before = len(daemon.log)
+    with nothing_left(daemon), undisturbed(daemon, "calm"):
+        for _ in range(10):
+            with connected(web) as connection, suppress(ConnectionError):
+                connection.sendall(offer.encode() * 10_000)
+                assert connection.recv(MIB).startswith(b"HTTP/1.1 200 OK")
+    assert len(daemon.log) - before < 2000
+
+
 @pytest.mark.slow
 def test_thousand_idle_connections_do_not_block_new_clients(start: Start) -> None:
     """The connection that has been idle longest is evicted; half a request times out soon."""

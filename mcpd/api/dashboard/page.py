@@ -32,8 +32,13 @@ _FILES = {
     "/page/style.css": ("style.css", b"text/css; charset=utf-8"),
     "/page/icon.svg": ("icon.svg", b"image/svg+xml"),
 }
-PATHS = frozenset({*_FILES, SESSION, SOCKET})
-"""Served without the token: the files are public, the other paths require a dashboard session."""
+_MAX_LOGIN = 1024
+"""Bytes of a login's body."""
+PATHS = {**dict.fromkeys((*_FILES, SOCKET), 0), SESSION: _MAX_LOGIN}
+"""Served without the token: the files are public, the other paths require a dashboard session.
+
+Path → bytes that the body of a request may have.
+"""
 _KEY_HEADER = b"x-mcpd-page"
 """Forms cannot send this header, and other origins' scripts only after a CORS preflight, which fails."""
 _KEY_PROTOCOL = "key."

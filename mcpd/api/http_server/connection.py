@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import socket as sockets
 from collections import deque
 from collections.abc import Awaitable, Callable
-from http import HTTPStatus
 from typing import Protocol
 
 import trio
 
+from mcpd.api.http_server.body_budget import BodyBudget
 from mcpd.api.http_server.http_exchange import TEXT, HttpExchange, ServeUpgraded, continue_line
-from mcpd.api.http_server.parser import MAX_BODY, BadRequest, Head, RequestParser
+from mcpd.api.http_server.parser import MAX_BODY, Admission, BadRequest, Head, RequestParser
 from mcpd.api.listeners import LruConnectionLimit
-from mcpd.support.memory_tuning import trim_heap
+from mcpd.support.memory_tuning import trim_heap_soon
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import Reader, has_hung_up
 
@@ -25,6 +26,12 @@ HEAD_TIMEOUT = 5.0
 """Seconds within which the head of a request must arrive, from its first byte."""
 BODY_TIMEOUT = 30.0
 """Seconds without data after which a request body is given up."""
+MIN_BODY_RATE = 1024
+"""Bytes per second that a body must average after its first BODY_TIMEOUT seconds."""
+REQUEST_TIMEOUT = 300.0
+"""Seconds within which a request must be complete, however fast it arrives."""
+MAX_ANONYMOUS_REQUESTS = 100
+"""Requests on a connection that has not sent an authenticated one; the last response closes it."""
 KEEP_ALIVE_TIMEOUT = 120.0
 """Seconds after which an idle connection is closed."""
 QUIET_INTERVAL = 15.0
@@ -34,6 +41,8 @@ MAX_BACKLOG = 3 * 1024 * 1024
 STALL_TIMEOUT = 30.0
 MAX_PIPELINED = 64
 """Requests that may wait behind the current one; their bodies may total MAX_BODY."""
+_MUCH = 1024 * 1024
+"""Bytes of buffered requests after which memory is returned to the system when the connection ends."""
 _DRAIN_TIMEOUT = 1.0
 _LINGER_TIMEOUT = 1.0
 """Seconds in which the rest of a rejected request is discarded; a reset would overtake the response."""
@@ -45,8 +54,8 @@ SpawnTask = Callable[[Callable[[], Awaitable[None]]], None]
 class ConnectionHandler(Protocol):
     """Handles the requests of one connection. The methods must not block; only `admit` may raise."""
 
-    def admit(self, head: Head) -> None:
-        """Raise BadRequest to reject a request before its body is read."""
+    def admit(self, head: Head) -> Admission:
+        """Return what a request may do, or raise BadRequest to reject it before its body is read."""
 
     def handle(self, head: Head, body: bytes, exchange: HttpExchange) -> None:
         """Respond, now or later. The next request is handled after this one is answered."""
@@ -64,6 +73,7 @@ class HttpServerConnection:
         handler: Callable[[SpawnTask], ConnectionHandler],
         name: str,
         limit: LruConnectionLimit,
+        bodies: BodyBudget,
         *,
         max_body: int = MAX_BODY,
     ) -> None:
@@ -71,6 +81,7 @@ class HttpServerConnection:
         self._fd = connection.fileno()
         self._name = name
         self._limit = limit
+        self._bodies = bodies
         self._max_body = max_body
         self._outbox = Outbox(self._fd, MAX_BACKLOG)
         self._parser = RequestParser(self, max_body)
@@ -81,11 +92,18 @@ class HttpServerConnection:
         self._exchange: HttpExchange | None = None
         self._pipelined: deque[tuple[Head, bytes]] = deque()
         self._pipelined_size = 0
+        self._is_beginning = False
+        self._buffered = 0
+        """Bytes that are counted in the budget."""
+        self._has_buffered_much = False
         self._error: BadRequest | None = None
         """Sent after all earlier responses. Nothing more is read."""
         self._received_at = self._sent_at = trio.current_time()
         self._incomplete_since: float | None = None
         """When the first byte of the incomplete request arrived."""
+        self._head_at = 0.0
+        """When its head was complete."""
+        self._anonymous_left: float = MAX_ANONYMOUS_REQUESTS
         self._wake = trio.Event()
         self._closed = False
         self.is_last = False
@@ -108,8 +126,10 @@ class HttpServerConnection:
         finally:
             self._hang_up(reason)
             self._outbox.close()  # the descriptor's number may soon be another client's
+            self._release_buffered()
+            if self._has_buffered_much:
+                trim_heap_soon()
             # These refer back to the connection; without the cycle it is freed immediately.
-            self._parser.release()
             del self._parser, self._handler, self._handle
 
     @property
@@ -159,12 +179,37 @@ class HttpServerConnection:
                 return
             if not self._parser.is_between:
                 self._note_incomplete(now)
+            if self._parser.buffered + self._pipelined_size != self._buffered:
+                self._count_buffered()
 
-    def take_head(self, head: Head, *, awaits_continue: bool) -> None:
-        self._handler.admit(head)
+    def _count_buffered(self) -> None:
+        """Count the buffered bytes in the budget; give them up if there are too many on all connections."""
+        old, self._buffered = self._buffered, self._parser.buffered + self._pipelined_size
+        if self._buffered > _MUCH:
+            self._has_buffered_much = True
+        if not self._bodies.change(old, self._buffered):
+            self._pipelined.clear()
+            self._pipelined_size = 0
+            limit = self._bodies.limit
+            text = f"incomplete requests of all clients may take {limit} bytes together; try again"
+            self._reject(BadRequest(503, text, b"Retry-After: 1\r\n"))
+
+    def _release_buffered(self) -> None:
+        self._parser.release()
+        self._pipelined.clear()
+        self._pipelined_size = 0
+        self._count_buffered()
+
+    def take_head(self, head: Head, *, awaits_continue: bool) -> int:
+        admission = self._handler.admit(head)
+        if admission.is_authenticated:
+            self._anonymous_left = math.inf
+        self._head_at = self._received_at
+        limit = min(admission.max_body, self._max_body)
         length = int(head.headers.get(b"content-length", b"1"))
-        if awaits_continue and 0 < length <= self._max_body and self._exchange is None:
+        if awaits_continue and 0 < length <= limit and self._exchange is None:
             self._outbox.put(continue_line())
+        return limit
 
     def take_request(self, head: Head, body: bytes) -> None:
         self._incomplete_since = None
@@ -180,12 +225,23 @@ class HttpServerConnection:
             self._begin(head, body)
 
     def _begin(self, head: Head, body: bytes) -> None:
-        if not head.keep_alive:
+        self._anonymous_left -= 1
+        if not head.keep_alive or self._anonymous_left <= 0:
             self.is_last = True
         self._exchange = exchange = HttpExchange(self, head)
         self._handle(head, body, exchange)
         if self._exchange is exchange:
             self._sent_at = self._received_at
+
+    def _begin_pipelined(self) -> None:
+        """Begin the waiting requests until one of them needs time. A loop: each may end while it begins."""
+        self._is_beginning = True
+        while self._exchange is None and self._pipelined:
+            head, body = self._pipelined.popleft()
+            self._pipelined_size -= len(body)
+            self._begin(head, body)
+        self._is_beginning = False
+        self._count_buffered()
 
     def _note_incomplete(self, now: float) -> None:
         if self._incomplete_since is None:
@@ -195,6 +251,7 @@ class HttpServerConnection:
     def _reject(self, error: BadRequest) -> None:
         self._error = error
         self._parser.release()
+        self._count_buffered()
         error.__traceback__ = error.__context__ = None  # their frames hold the partial body
         if self._exchange is None:
             self._send_error()
@@ -219,13 +276,15 @@ class HttpServerConnection:
 
     def ended(self, exchange: HttpExchange) -> None:
         self._exchange = None
+        if self._has_buffered_much:
+            self._has_buffered_much = False
+            trim_heap_soon()
         if self.is_last:
             self._pipelined.clear()
             self._reading.cancel(reason="this was the last response")
         elif self._pipelined:
-            head, body = self._pipelined.popleft()
-            self._pipelined_size -= len(body)
-            self._begin(head, body)
+            if not self._is_beginning:
+                self._begin_pipelined()
         elif self._error is not None:
             self._send_error()
 
@@ -235,8 +294,6 @@ class HttpServerConnection:
             await self._outbox.wait_drained()
         if self._error is None and self._upgraded is None:
             return
-        if self._error is not None and self._error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-            trim_heap()
         with contextlib.suppress(OSError), trio.move_on_after(_LINGER_TIMEOUT):
             self._socket.shutdown(sockets.SHUT_WR)
             while True:
@@ -283,11 +340,9 @@ class HttpServerConnection:
                     exchange.on_quiet()
             deadlines.append(quiet_at)
         elif self._incomplete_since is not None:
-            in_head = self._parser.is_in_head
-            late_at = self._incomplete_since + HEAD_TIMEOUT if in_head else self._received_at + BODY_TIMEOUT
+            late_at, what = self._request_deadline(self._incomplete_since)
             if late_at <= now and self._error is None:
-                what = "the head of the request" if in_head else "the body of the request"
-                self._reject(BadRequest(408, f"{what} did not arrive in time"))
+                self._reject(BadRequest(408, what))
             deadlines.append(late_at)
         else:
             idle_at = self._received_at + KEEP_ALIVE_TIMEOUT
@@ -296,6 +351,17 @@ class HttpServerConnection:
                 idle_at = now + QUIET_INTERVAL
             deadlines.append(idle_at)
         return max(min(deadlines), now + 0.01)
+
+    def _request_deadline(self, since: float) -> tuple[float, str]:
+        """Return when the incomplete request, whose first byte arrived at `since`, is late, and why."""
+        if self._parser.is_in_head:
+            return since + HEAD_TIMEOUT, f"the head of a request must arrive within {HEAD_TIMEOUT:g} s"
+        rate_at = self._head_at + BODY_TIMEOUT + self._parser.body_size / MIN_BODY_RATE
+        return min(
+            (self._received_at + BODY_TIMEOUT, f"no part of the body arrived for {BODY_TIMEOUT:g} s"),
+            (rate_at, f"the body arrived at less than {MIN_BODY_RATE} bytes per second"),
+            (since + REQUEST_TIMEOUT, f"a request must arrive within {REQUEST_TIMEOUT:g} s"),
+        )
 
     def _spawn(self, work: Callable[[], Awaitable[None]]) -> None:
         self._nursery.start_soon(work)

@@ -8,7 +8,7 @@ recognized by their bytes and neither parsed nor checked again, at a tenth of th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 from httptools.parser.errors import HttpParserCallbackError, HttpParserError, HttpParserUpgrade
@@ -17,7 +17,9 @@ from httptools.parser.parser import HttpRequestParser
 MAX_HEAD = 64 * 1024
 MAX_HEADERS = 100
 MAX_BODY = 32 * 1024 * 1024
-"""Bytes of a body after joining its chunks."""
+"""Bytes of a body after joining its chunks, each of which counts CHUNK_COST bytes in addition."""
+CHUNK_COST = 32
+"""Bytes that the framing of one chunk counts, so that a body of tiny chunks costs its sender, too."""
 _KNOWN_HEADS = 16
 _MAX_KNOWN_HEAD = 4096
 _SINGLE = (b"authorization", b"content-type", b"host", b"origin")
@@ -47,6 +49,15 @@ class Head(msgspec.Struct, frozen=True, eq=False):
         return None if value is None else value.decode("latin-1")
 
 
+class Admission(NamedTuple):
+    """What a request may do, as decided from its head."""
+
+    max_body: int
+    """Bytes of its body."""
+    is_authenticated: bool
+    """Whether the client has proved who it is; before that, it gets almost nothing."""
+
+
 class BadRequest(Exception):
     """A request that cannot be parsed or must not be read. The connection ends after this response."""
 
@@ -60,8 +71,11 @@ class BadRequest(Exception):
 class ParserCallbacks(Protocol):
     """Callbacks that RequestParser invokes."""
 
-    def take_head(self, head: Head, *, awaits_continue: bool) -> None:
-        """A new head is complete; its body has not been read. May raise BadRequest."""
+    def take_head(self, head: Head, *, awaits_continue: bool) -> int:
+        """A new head is complete; its body has not been read. May raise BadRequest.
+
+        Return the number of bytes that its body may have. The parser refuses a longer one with 413.
+        """
 
     def take_request(self, head: Head, body: bytes) -> None:
         """A request is complete."""
@@ -82,7 +96,7 @@ class RequestParser:
     def __init__(self, callbacks: ParserCallbacks, max_body: int = MAX_BODY) -> None:
         self._callbacks = callbacks
         self._take_request: Callable[[Head, bytes], None] = callbacks.take_request
-        self._max_body = max_body
+        self._max_body = self._limit = max_body
         self._known_heads: dict[bytes, _KnownHead] = {}
         self._parser = HttpRequestParser(self)
         self._head: Head | None = None
@@ -92,8 +106,9 @@ class RequestParser:
         self._head_size = 0
         """Bytes so far of the head, or of the chunk framing and trailers."""
         self._header_count = 0
-        self._body: list[bytes] = []
+        self._body: bytes | bytearray = b""
         self._size = 0
+        """Bytes so far of the body, with CHUNK_COST for each chunk."""
         self._skipping_upgrade = False
         self._offered_upgrade = b""
         self.is_between = True
@@ -102,6 +117,16 @@ class RequestParser:
     @property
     def is_in_head(self) -> bool:
         return not self.is_between and self._head is None
+
+    @property
+    def buffered(self) -> int:
+        """Bytes of an incomplete body that are kept."""
+        return len(self._body)
+
+    @property
+    def body_size(self) -> int:
+        """Bytes of the current body that have arrived, with CHUNK_COST for each chunk."""
+        return self._size
 
     def feed(self, data: bytes) -> None:
         """Parse `data` and invoke the callbacks. Raises BadRequest."""
@@ -120,7 +145,7 @@ class RequestParser:
 
     def release(self) -> None:
         """Release all data; nothing will be fed any more."""
-        self._body.clear()
+        self._body = b""
         self._known_heads.clear()
         self._parser = _INERT_PARSER  # breaks the reference cycle
 
@@ -141,27 +166,33 @@ class RequestParser:
             self._known_heads[data[:end]] = _KnownHead(head, len(data) - end)
 
     def _feed(self, data: bytes) -> None:
-        rest = None
-        try:
-            self._parser.feed_data(data)
-        except HttpParserUpgrade as upgrade:
-            rest = data[upgrade.args[0] :]
-        except HttpParserCallbackError as error:
-            if isinstance(error.__context__, BadRequest):
-                raise error.__context__ from None
-            raise
-        except HttpParserError as error:
-            raise BadRequest(400, f"not HTTP/1.1: {error}") from None
-        if rest is not None:  # outside of the handler, because BadRequest is recognized by its context
-            self._parse_without_upgrade(rest)
+        rest: memoryview | bytes | None = data
+        while rest:  # a loop, since every request of a pipeline may offer an upgrade
+            rest = self._feed_until_upgrade(rest)
+            if rest is not None:
+                self._parse_without_upgrade()
         if self._head_size > MAX_HEAD:
             raise BadRequest(431, f"the head of a request is limited to {MAX_HEAD} bytes")
         if self.is_in_head:
             # llhttp buffers an unfinished header; the next call checks the limit.
             self._head_size += len(data)
 
-    def _parse_without_upgrade(self, rest: bytes) -> None:
-        """Parse again without `Upgrade`, since llhttp skips the body of a request that offers one."""
+    def _feed_until_upgrade(self, data: memoryview | bytes) -> memoryview | None:
+        """Parse `data` up to a head that offers an upgrade; return what follows it, or None."""
+        try:
+            self._parser.feed_data(data)
+        except HttpParserUpgrade as upgrade:
+            return memoryview(data)[upgrade.args[0] :]
+        except HttpParserCallbackError as error:
+            if isinstance(error.__context__, BadRequest):
+                raise error.__context__ from None
+            raise
+        except HttpParserError as error:
+            raise BadRequest(400, f"not HTTP/1.1: {error}") from None
+        return None
+
+    def _parse_without_upgrade(self) -> None:
+        """Parse the head again without `Upgrade`: llhttp skips the body of a request that offers one."""
         skipped = (b"upgrade", b"connection", b"http2-settings")
         lines = [
             b"%b %b HTTP/1.1" % (self._parser.get_method(), self._target),
@@ -170,9 +201,7 @@ class RequestParser:
         self._skipping_upgrade = False
         self._offered_upgrade = self._headers.get(b"upgrade", b"").lower()
         self._parser = HttpRequestParser(self)
-        self._feed(b"\r\n".join(lines) + b"\r\n\r\n")
-        if rest:
-            self._feed(rest)
+        self._feed_until_upgrade(b"\r\n".join(lines) + b"\r\n\r\n")
 
     # ── called by httptools ─────────────────────────────────────────────────────────────────────
 
@@ -183,7 +212,7 @@ class RequestParser:
         self._headers = {}
         self._repeated = set()
         self._head_size = self._header_count = self._size = 0
-        self._body = []
+        self._body = b""
 
     def on_url(self, portion: bytes) -> None:
         self._target += portion
@@ -228,29 +257,37 @@ class RequestParser:
         )
         self._offered_upgrade = b""
         expected = headers.get(b"expect", b"").lower()
-        self._callbacks.take_head(head, awaits_continue=expected == b"100-continue" and head.is_11)
-        if int(headers.get(b"content-length", b"0")) > self._max_body:
+        awaits_continue = expected == b"100-continue" and head.is_11
+        self._limit = self._callbacks.take_head(head, awaits_continue=awaits_continue)
+        is_chunked = b"transfer-encoding" in headers
+        if int(headers.get(b"content-length", b"0")) > self._limit or (is_chunked and not self._limit):
             raise self._too_large()
         if expected not in (b"", b"100-continue"):
             raise BadRequest(417, "only `Expect: 100-continue` is supported")
 
     def on_body(self, portion: bytes) -> None:
         self._size += len(portion)
-        if self._size > self._max_body:
+        if self._size > self._limit:
             raise self._too_large()
-        self._body.append(portion)
+        if not self._body:
+            self._body = portion
+        elif isinstance(self._body, bytearray):
+            self._body += portion
+        else:
+            self._body = bytearray(self._body) + portion
 
     def on_chunk_header(self) -> None:
         self._header_count = 0
+        self._size += CHUNK_COST
 
     def on_message_complete(self) -> None:
         if self._skipping_upgrade:
             return
-        head, parts = self._head, self._body
+        head, body = self._head, self._body
         assert head is not None
         self.is_between = True
-        self._body = []
-        self._take_request(head, parts[0] if len(parts) == 1 else b"".join(parts))
+        self._body = b""
+        self._take_request(head, bytes(body))  # not a copy if it is bytes already
 
     def _origin_form(self) -> tuple[str, str]:
         target = self._target.decode("latin-1")
@@ -265,4 +302,11 @@ class RequestParser:
         return path, query
 
     def _too_large(self) -> BadRequest:
-        return BadRequest(413, f"the body of a request is limited to {self._max_body} bytes")
+        limit = self._limit
+        if limit == self._max_body:
+            return BadRequest(
+                413, f"a request's body is limited to {limit} bytes; each chunk counts {CHUNK_COST} more"
+            )
+        if limit:
+            return BadRequest(413, f"the body of a request to this path is limited to {limit} bytes")
+        return BadRequest(413, "a request to this path must not have a body")

@@ -13,9 +13,10 @@ import trio
 import trio.testing
 
 from mcpd.api.http_server import connection as door
+from mcpd.api.http_server.body_budget import BodyBudget
 from mcpd.api.http_server.connection import HttpServerConnection, SpawnTask
 from mcpd.api.http_server.http_exchange import HttpExchange
-from mcpd.api.http_server.parser import BadRequest, Head
+from mcpd.api.http_server.parser import Admission, BadRequest, Head
 from mcpd.api.listeners import LruConnectionLimit
 
 MIB = 1 << 20
@@ -35,9 +36,10 @@ class Peer:
     ended: trio.Event = attrs.field(factory=trio.Event)
     connection: HttpServerConnection | None = None
 
-    def admit(self, head: Head) -> None:
+    def admit(self, head: Head) -> Admission:
         if head.path == "/forbidden":
             raise BadRequest(403, "not here")
+        return Admission(0, False) if head.path == "/open" else Admission(1 << 30, True)
 
     def handle(self, head: Head, body: bytes, exchange: HttpExchange) -> None:
         self.asked.append((head.path, body, exchange))
@@ -95,6 +97,7 @@ async def connected(
     *,
     unix: bool = False,
     max_body: int = MIB,
+    bodies: BodyBudget | None = None,
 ) -> AsyncIterator[Peer]:
     near, far = socket.socketpair() if unix else tcp_pair()
     near.setblocking(False)
@@ -106,7 +109,7 @@ async def connected(
 
     async def run() -> None:
         peer.connection = HttpServerConnection(
-            near, handler, "a test", LruConnectionLimit(), max_body=max_body
+            near, handler, "a test", LruConnectionLimit(), bodies or BodyBudget(), max_body=max_body
         )
         await peer.connection.run()
         near.close()
@@ -184,6 +187,60 @@ async def test_request_that_is_not_admitted_is_rejected_before_its_body() -> Non
         await peer.send(b"POST /forbidden HTTP/1.1\r\nHost: h\r\nContent-Length: 100000\r\n\r\n")
         assert (await peer.read()).endswith(b"\r\n\r\nnot here\n")
         assert peer.asked == []
+
+
+@pytest.mark.parametrize("framing", ["Content-Length: 1", "Transfer-Encoding: chunked"])
+async def test_open_path_refuses_a_body_at_the_head(framing: str) -> None:
+    async with connected(echo) as peer:
+        await peer.send(f"POST /open HTTP/1.1\r\nHost: h\r\n{framing}\r\n\r\n".encode())
+        assert (await peer.read()).startswith(b"HTTP/1.1 413 ")
+        assert not peer.asked
+
+
+async def test_connection_without_an_authenticated_request_gets_a_limited_number_of_responses() -> None:
+    """Ten times as many pipelined requests, each of which offers an upgrade, which is parsed twice."""
+    offer = b"GET /open HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"
+    async with connected(echo) as peer:
+        await peer.send(offer * (10 * door.MAX_ANONYMOUS_REQUESTS))
+        answers = await peer.read()
+        assert answers.count(b"HTTP/1.1 200 OK\r\n") == door.MAX_ANONYMOUS_REQUESTS
+        assert answers.count(b"Connection: close\r\n") == 1
+        await peer.wait_ended()
+    async with connected(echo) as peer:
+        await peer.send(request("/authenticated") + offer * door.MAX_ANONYMOUS_REQUESTS)
+        await peer.read(b"/open ")
+        assert len(peer.asked) == door.MAX_ANONYMOUS_REQUESTS + 1
+
+
+async def test_buffered_bodies_share_one_limit() -> None:
+    """The connection that exceeds it is refused; small requests and the other connections go on."""
+    bodies = BodyBudget(MIB)
+    large = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 900000\r\n\r\n"
+    part = b"x" * 600_000
+    async with connected(echo, bodies=bodies) as first, connected(echo, bodies=bodies) as second:
+        await first.send(large + part[:60_000])
+        await first.send(part[60_000:])
+        assert bodies.used > 500_000
+        await second.send(large + part[:60_000])
+        await second.send(part[60_000:])
+        refusal = await second.read()
+        assert refusal.startswith(b"HTTP/1.1 503 ")
+        assert str(MIB).encode() in refusal
+        assert bodies.used == len(part)
+        await first.send(part[:300_000])
+        assert (await first.read(b"x")).startswith(b"HTTP/1.1 200 OK")
+        assert bodies.used == 0
+
+
+async def test_buffered_bytes_are_given_back_when_the_client_leaves() -> None:
+    bodies = BodyBudget()
+    async with connected(bodies=bodies) as peer:
+        await peer.send(request("/1") + request("/2", b"x" * 60_000))
+        await peer.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 90000\r\n\r\n" + b"x" * 50_000)
+        assert bodies.used == 110_000
+        peer.far.close()
+        await peer.wait_ended()
+        assert bodies.used == 0
 
 
 async def test_100_continue_is_sent_to_clients_that_expect_it() -> None:
@@ -304,13 +361,29 @@ async def test_a_head_that_does_not_end_is_given_up(mock_clock: trio.testing.Moc
 
 async def test_slow_body_is_accepted_while_data_arrives(mock_clock: trio.testing.MockClock) -> None:
     async with connected(echo) as peer:
-        await peer.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n")
+        await peer.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 900000\r\n\r\n")
         for _ in range(4):
             await later(mock_clock, peer, door.BODY_TIMEOUT - 5)
-            await peer.send(b"x")
+            await peer.send(b"x" * 30 * door.MIN_BODY_RATE)
         assert not peer.ended.is_set()
         await later(mock_clock, peer, door.BODY_TIMEOUT)
         await later(mock_clock, peer, door.QUIET_INTERVAL)
+        assert (await peer.read()).startswith(b"HTTP/1.1 408 ")
+
+
+@pytest.mark.parametrize(("rate", "seconds"), [(1, door.BODY_TIMEOUT), (20_000, door.REQUEST_TIMEOUT)])
+async def test_body_that_trickles_or_never_ends_is_given_up(
+    rate: int, seconds: float, mock_clock: trio.testing.MockClock
+) -> None:
+    """Although something arrives each second."""
+    async with connected(echo, max_body=10 * MIB) as peer:
+        await peer.send(b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
+        began = trio.current_time()
+        while not peer.connection or peer.connection._error is None:
+            assert trio.current_time() < began + seconds + 5
+            await later(mock_clock, peer, 1)
+            await peer.send(b"%x\r\n%b\r\n" % (rate, b"x" * rate))
+        assert trio.current_time() >= began + seconds
         assert (await peer.read()).startswith(b"HTTP/1.1 408 ")
 
 

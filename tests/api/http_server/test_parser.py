@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpd.api.http_server.parser import MAX_HEAD, BadRequest, Head, RequestParser
+from mcpd.api.http_server.parser import CHUNK_COST, MAX_HEAD, BadRequest, Head, RequestParser
 from tests.sampling import scaled
 
 LIMIT = 1000
@@ -19,14 +20,16 @@ class Taken:
     """What a parser has told."""
 
     def __init__(self, limit: int = LIMIT) -> None:
+        self.limit = limit
         self.heads: list[Head] = []
         self.continues: list[bool] = []
         self.requests: list[tuple[Head, bytes]] = []
         self.parser = RequestParser(self, limit)
 
-    def take_head(self, head: Head, *, awaits_continue: bool) -> None:
+    def take_head(self, head: Head, *, awaits_continue: bool) -> int:
         self.heads.append(head)
         self.continues.append(awaits_continue)
+        return 0 if head.path == "/open" else self.limit
 
     def take_request(self, head: Head, body: bytes) -> None:
         self.requests.append((head, body))
@@ -167,10 +170,11 @@ def test_request_that_offers_an_upgrade_can_be_rejected() -> None:
     offers: list[bytes] = []
 
     class Takes:
-        def take_head(self, head: Head, *, awaits_continue: bool) -> None:
+        def take_head(self, head: Head, *, awaits_continue: bool) -> int:
             offers.append(head.upgrade)
             if len(offers) == 3:
                 raise BadRequest(403, "not you")
+            return 0
 
         def take_request(self, head: Head, body: bytes) -> None: ...
 
@@ -181,6 +185,35 @@ def test_request_that_offers_an_upgrade_can_be_rejected() -> None:
         parser.feed(offer + GET)
     assert refusal.value.status == 403
     assert offers == [b"websocket", b"", b"websocket"]
+
+
+def test_many_pipelined_offers_are_parsed_without_recursion() -> None:
+    """Ten times as many as Python's stack has frames."""
+    offer = b"POST /x HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: x\r\nContent-Length: 2\r\n\r\nhi"
+    taken = fed(offer * 10_000 + GET)
+    assert [body for _, body in taken.requests] == [b"hi"] * 10_000 + [b""]
+
+
+def test_body_of_tiny_chunks_is_kept_compactly_and_counts_more() -> None:
+    taken = Taken(20_000)
+    taken.parser.feed(b"POST /c HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for _ in range(500):
+        taken.parser.feed(b"2\r\nhi\r\n")
+    assert taken.parser.buffered == 1000
+    assert sys.getsizeof(taken.parser._body) < 2000
+    assert taken.parser.body_size == 500 * (2 + CHUNK_COST)
+    with pytest.raises(BadRequest) as refusal:
+        taken.parser.feed(b"2\r\nhi\r\n" * 500)
+    assert refusal.value.status == 413
+    assert "20000 bytes" in refusal.value.message
+
+
+@pytest.mark.parametrize("framing", [b"Content-Length: 1", b"Transfer-Encoding: chunked"])
+def test_path_without_bodies_refuses_one_at_its_head(framing: bytes) -> None:
+    with pytest.raises(BadRequest) as refusal:
+        fed(b"POST /open HTTP/1.1\r\nHost: h\r\n" + framing + b"\r\n\r\n")
+    assert refusal.value.status == 413
+    assert fed(b"POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n").requests
 
 
 def test_continue_is_awaited_only_with_the_expect_header() -> None:
