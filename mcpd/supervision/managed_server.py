@@ -61,7 +61,7 @@ class ManagedServer:
         """For a dedicated instance: the server whose definition it uses. None for a configured server."""
         self.is_closed = False
         """The server has been removed and will not run again."""
-        self.log = ServerLog(context.log_dir / f"{spec.name}.log", context.redactor.mask)
+        self.log = ServerLog(context.log_dir / f"{spec.name}.log", context.redactor)
         self.taps = ServerTaps(spec.name, context.redactor.mask)
         self.call_stats: CallStats = CallStats() if original is None else original.call_stats
         """Covers all connections, and is shared with the dedicated instances."""

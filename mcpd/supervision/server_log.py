@@ -7,13 +7,13 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import trio
 
 from mcpd.model.status import rfc3339
+from mcpd.support.redact import MIN_START, Redactor
 
 MAX_LINE = 64 * 1024
 MAX_RING = 1024 * 1024
@@ -26,15 +26,15 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x07|\x1b\\|$))
 class ServerLog:
     """Feed it what the server writes. Never raises: lines that a full disk rejects are counted.
 
-    `mask` hides secrets. Escape sequences are removed and other control characters replaced, so that no line
-    can imitate another.
+    `redactor` masks secrets, also one of which only the start has arrived or was kept. Escape sequences are
+    removed and other control characters replaced, so that no line can imitate another.
     """
 
-    def __init__(self, path: Path, mask: Callable[[str], str]) -> None:
+    def __init__(self, path: Path, redactor: Redactor) -> None:
         self.path = path
         self.dropped = 0
         """Lines that could not be written to disk."""
-        self._mask = mask
+        self._redactor = redactor
         self._lines: deque[str] = deque()
         self._size = 0
         self._partial_line: bytes = b""
@@ -83,7 +83,7 @@ class ServerLog:
         """Return the last lines of the current run, without timestamps."""
         tail = [line.partition(" ")[2] for line in self._run_lines[-count:]]
         if self._partial_line:
-            tail.append(self._clean(self._partial_line))
+            tail.append(self._clean(self._partial_line, unfinished=True))
         return tuple(line[:500] for line in tail[-count:])
 
     def tail(self, count: int) -> tuple[str, ...]:
@@ -105,12 +105,17 @@ class ServerLog:
             os.close(self._fd)
             self._fd = None
 
-    def _clean(self, line: bytes) -> str:
+    def _clean(self, line: bytes, *, unfinished: bool = False) -> str:
         text = line[:MAX_LINE].decode("utf-8", "replace").rstrip("\r")
+        mask = self._redactor.mask
         if not text.isprintable():
-            text = _ESCAPES.sub("", text)
+            text = _ESCAPES.sub("", mask(text))
             text = "".join(c if c.isprintable() or c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
-        return self._mask(text)
+        if not unfinished and len(line) <= MAX_LINE:
+            return mask(text)
+        text = text.rstrip("\N{REPLACEMENT CHARACTER}")  # a part of a character
+        # A line that was cut is not read to its end; one that is unfinished may end with an ordinary word.
+        return self._redactor.mask_cut(text, MIN_START if unfinished else 1)
 
     def _store_line(self, line: bytes, now: str) -> str:
         text = f"{now} {self._clean(line)}"

@@ -1,26 +1,111 @@
-"""Masks secrets by value in logs and in everything that mcpd shows."""
+"""Masks secrets by value, in every usual spelling, in logs and in everything that mcpd shows."""
 
 from __future__ import annotations
 
-import json
+import bisect
 import re
-from collections.abc import Callable, Iterable, Mapping
-from urllib.parse import quote, quote_plus
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from mcpd.support.escapes import Unescaped
+from mcpd.support.spellings import spellings
 
 MASK = "***"
 _MIN_LENGTH = 6
 """Characters. Shorter values would mask ordinary words."""
-_MIN_LINE_LENGTH = 16
-"""Characters. Longer lines of a multi-line secret are masked separately, since logs are read by line."""
+MIN_START = 4
+"""Characters of a secret that are masked where a text was cut off within the secret."""
+_CUT = "…"
+"""Where `mcpd.model.text.shorten` has cut a text."""
+_MAX_CUTS = 16
+"""How many cuts are examined, from the end: the text between them may be a server's."""
 _MAX_SETS_PER_SERVER = 100
 """How many different sets of secrets are remembered for each server: enough for dozens of starts."""
 
 
-_URL_ENCODINGS: tuple[Callable[[str], str], ...] = (
-    lambda text: quote(text, errors="replace"),
-    lambda text: quote(text, safe="", errors="replace"),
-    lambda text: quote_plus(text, errors="replace"),
-)
+class _Index:
+    """Finds known spellings in a text. Other threads may search while one adds.
+
+    A regular expression finds where the first characters are possible, without looking at their combination,
+    so that it is built quickly; a table contains the combinations. The time of a search is linear in the
+    length of the text and does not grow with the number of spellings.
+    """
+
+    def __init__(self, spellings: Iterable[str] = ()) -> None:
+        self._lengths: dict[str, tuple[int, ...]] = {}
+        """The first characters of spellings → the lengths of these spellings, the longest first."""
+        self._spellings: set[str] = set()
+        self._sorted: list[str] = []
+        self._characters: tuple[set[str], ...] = tuple(set() for _ in range(_MIN_LENGTH))
+        """The characters that occur at each of the first positions."""
+        self._candidate = re.compile("(?!)")
+        self.add(spellings)
+
+    def add(self, spellings: Iterable[str]) -> None:
+        """Find these, which have at least `_MIN_LENGTH` characters, from now on."""
+        for spelling in spellings:
+            if spelling in self._spellings:
+                continue
+            self._spellings.add(spelling)
+            bisect.insort(self._sorted, spelling)
+            start, length = spelling[:_MIN_LENGTH], len(spelling)
+            lengths = self._lengths.get(start, ())
+            if length not in lengths:
+                self._lengths[start] = tuple(sorted((*lengths, length), reverse=True))
+            for characters, character in zip(self._characters, start, strict=True):
+                characters.add(character)
+        if self._spellings:
+            classes = ("".join(map(re.escape, sorted(each))) for each in self._characters)
+            self._candidate = re.compile("".join(f"[{each}]" for each in classes), re.DOTALL)
+
+    def mask(self, text: str) -> str:
+        """Replace every spelling by MASK; where several begin, the longest."""
+        text = _replace(text, self._find(text))
+        if "\\" not in text:
+            return text
+        unescaped = Unescaped(text)
+        found = self._find(unescaped.text)
+        return _replace(text, [(unescaped.origin(start), unescaped.origin(end)) for start, end in found])
+
+    def _find(self, text: str) -> list[tuple[int, int]]:
+        search, lengths, known = self._candidate.search, self._lengths, self._spellings
+        places: list[tuple[int, int]] = []
+        here = 0
+        while candidate := search(text, here):
+            here = candidate.start()
+            for length in lengths.get(candidate[0], ()):
+                if text[here : here + length] in known:
+                    places.append((here, here + length))
+                    here += length
+                    break
+            else:
+                here += 1
+        return places
+
+    def mask_end(self, text: str, least: int) -> str:
+        """Replace the longest end of `text` that starts a spelling, and has at least `least` characters."""
+        unescaped = Unescaped(text)
+        known, end = self._sorted, unescaped.text
+        for here in range(len(end) - least + 1):
+            if len(end) - here >= _MIN_LENGTH and end[here : here + _MIN_LENGTH] not in self._lengths:
+                continue
+            rest = end[here:]
+            at = bisect.bisect_left(known, rest)
+            if any(each.startswith(rest) for each in known[at : at + 1]):
+                return text[: unescaped.origin(here)] + MASK
+        return text
+
+
+def _replace(text: str, places: list[tuple[int, int]]) -> str:
+    """Replace these places, in order, by MASK."""
+    if not places:
+        return text
+    parts: list[str] = []
+    kept = 0
+    for start, end in places:
+        parts += (text[kept:start], MASK)
+        kept = end
+    return "".join((*parts, text[kept:]))
 
 
 class Redactor:
@@ -30,29 +115,31 @@ class Redactor:
         self._always: frozenset[str] = frozenset()
         self._recent: dict[str, list[frozenset[str]]] = {}
         """Server → the sets of secrets of its last starts, newest last."""
-        self._known: frozenset[str] = frozenset()
-        self._pattern: re.Pattern[str] | None = None
+        self._known: Counter[str] = Counter()
+        """Secret → in how many sets it is."""
+        self._forgotten = 0
+        """Secrets that the index still finds although no set contains them."""
+        self._index = _Index()
 
     def add(self, secrets: Iterable[str], of: str = "") -> None:
-        """Mask these values from now on.
+        """Mask these values from now on, in all their `spellings`.
 
-        With `of` (a server), only the last sets of that server are kept: a command may return a new token
-        for every start, and each additional value slows down all masking.
+        With `of` (a server), only the last sets of that server are kept, since a command may return a new
+        token for every start.
         """
-        values = frozenset(_spellings(secrets))
-        if of and values:
+        values = frozenset(secret for secret in secrets if len(secret) >= _MIN_LENGTH)
+        if not of:
+            self._use(values - self._always)
+            self._always |= values
+        elif values:
             lately = self._recent.setdefault(of, [])
             if values in lately:
                 lately.remove(values)
+            else:
+                self._use(values)
             lately.append(values)
-            del lately[:-_MAX_SETS_PER_SERVER]
-        else:
-            self._always |= values
-        known = self._always.union(*(each for lately in self._recent.values() for each in lately))
-        if known != self._known:
-            self._known = known
-            longest_first = sorted(known, key=len, reverse=True)
-            self._pattern = re.compile("|".join(map(re.escape, longest_first)))
+            if len(lately) > _MAX_SETS_PER_SERVER:
+                self._forget(lately.pop(0))
 
     def mask_within(self, value: object) -> object:
         """Mask every string in plain data; keys stay."""
@@ -63,17 +150,36 @@ class Redactor:
         return [self.mask_within(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
     def mask(self, text: str) -> str:
-        return text if self._pattern is None else self._pattern.sub(MASK, text)
+        """Return `text` with MASK for every secret, and for the start of one before a `…`."""
+        if not self._known:
+            return text
+        text = self._index.mask(text)
+        return self._mask_before_cuts(text) if _CUT in text else text
 
+    def mask_cut(self, text: str, least: int = MIN_START) -> str:
+        """Like `mask` for a text whose rest is missing: it may end with `least` characters of a secret."""
+        return self._index.mask_end(self.mask(text), least)
 
-def _spellings(secrets: Iterable[str]) -> set[str]:
-    """Return the secrets that are long enough, in all their encodings."""
-    long_enough = {secret for secret in secrets if len(secret) >= _MIN_LENGTH}
-    for secret in tuple(long_enough):
-        if "\n" in secret:
-            lines = (line.strip() for line in secret.splitlines())
-            long_enough.update(line for line in lines if len(line) >= _MIN_LINE_LENGTH)
-    # JSON and URLs encode some characters differently.
-    escaped = {json.dumps(s, ensure_ascii=plain)[1:-1] for s in long_enough for plain in (True, False)}
-    escaped |= {spell(s) for s in long_enough for spell in _URL_ENCODINGS}
-    return long_enough | escaped
+    def _mask_before_cuts(self, text: str) -> str:
+        *cut, rest = text.rsplit(_CUT, _MAX_CUTS)
+        return _CUT.join((*(self._index.mask_end(part, MIN_START) for part in cut), rest))
+
+    def _use(self, secrets: frozenset[str]) -> None:
+        new: set[str] = set()
+        for secret in secrets:
+            if not self._known[secret]:
+                new |= spellings(secret)
+            self._known[secret] += 1
+        if new:
+            self._index.add(new)
+
+    def _forget(self, secrets: frozenset[str]) -> None:
+        """Remove a set. The index is built again once half of it is out of date."""
+        for secret in secrets:
+            self._known[secret] -= 1
+            if not self._known[secret]:
+                del self._known[secret]
+                self._forgotten += 1
+        if self._forgotten > len(self._known):
+            self._forgotten = 0
+            self._index = _Index(each for secret in self._known for each in spellings(secret))

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable
+from urllib.parse import quote
+
+import pytest
+
+from mcpd.model.text import shorten
 from mcpd.support.redact import MASK, Redactor
+from tests.spelled import SHOWN
 
 
 def test_every_known_value_is_masked_the_longest_first() -> None:
@@ -21,6 +30,99 @@ def test_short_values_are_not_masked() -> None:
     assert redactor.mask("yes 12345") == "yes 12345"
 
 
+SECRET = "pä'ss \\ \"w/o+rd%40<&>-1234567"
+
+
+@pytest.mark.parametrize("show", SHOWN.values(), ids=SHOWN)
+@pytest.mark.parametrize("secret", [SECRET, "s3cret", "sk-live-0123456789abcdef", "x" * 10_000 + "/y"])
+def test_secret_is_masked_in_every_spelling(secret: str, show: Callable[[str], str]) -> None:
+    """At most one character at each end of it remains, in base64, where it shares bits with others."""
+    redactor = Redactor()
+    shown = redactor.mask(f"it said: {show(secret)}!")
+    assert shown == f"it said: {show(secret)}!"
+    redactor.add([secret])
+    shown = redactor.mask(shown)
+    assert MASK in shown
+    assert len(shown.replace(MASK, "")) < 40
+
+
+@pytest.mark.parametrize("show", SHOWN.values(), ids=SHOWN)
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_secret_is_masked_however_often_it_is_escaped(show: Callable[[str], str], ascii_only: bool) -> None:
+    """Inside JSON, which stays valid, and with what surrounds the secret unchanged."""
+    redactor = Redactor()
+    redactor.add([SECRET + "\n😀"])
+    text = 'a "quoted" \\ ' + show(SECRET + "\n😀") + " \\ ä"
+    for level in range(1, 6):
+        text = json.dumps(text, ensure_ascii=ascii_only)
+        shown = redactor.mask(text)
+        for _ in range(level):
+            shown = json.loads(shown)
+        assert MASK in shown
+        assert shown.startswith('a "quoted" \\ ')
+        assert shown.endswith(" \\ ä")
+        assert len(shown.replace(MASK, "")) < 50
+
+
+def test_other_escapes_are_kept() -> None:
+    redactor = Redactor()
+    redactor.add(["s3cret-token"])
+    text = r'\\ \\\" \u00e4\n\x00 \ "s3cret-token\\n" \\'
+    assert redactor.mask(text) == text.replace("s3cret-token", MASK)
+
+
+def test_lines_of_a_secret_are_masked_in_every_spelling() -> None:
+    lines = [f"{n:02}-line-of-a-private-key/{'k' * 30}" for n in range(300)]
+    redactor = Redactor()
+    redactor.add(["\n".join(lines)])
+    assert redactor.mask(f"{lines[7]} {lines[250]}") == f"{MASK} {MASK}"
+    assert redactor.mask(quote(lines[7], safe="")) == MASK
+
+
+@pytest.mark.parametrize("kept", [4, 8, 20])
+def test_start_of_a_secret_before_a_cut_is_masked(kept: int) -> None:
+    redactor = Redactor()
+    redactor.add(["sk-live-0123456789abcdef"])
+    cut = shorten("say sk-live-0123456789abcdef", 4 + kept)
+    assert redactor.mask(f"it failed: {cut}; see its log") == f"it failed: say {MASK}…; see its log"
+    assert redactor.mask_cut("say sk-live-0123456789abcdef"[: 4 + kept]) == f"say {MASK}"
+    assert redactor.mask_cut("say s") == "say s"
+    assert redactor.mask_cut("say s", 1) == f"say {MASK}"
+    assert redactor.mask_cut("say sk-live-0123456789abcdef") == f"say {MASK}"
+
+
+def test_masking_takes_time_in_proportion_to_the_text() -> None:
+    """Counted in candidates, each of which takes the same time however many secrets there are."""
+    redactor = Redactor()
+    redactor.add([f"sk-live-{n:04}-{'x' * 30}" for n in range(1000)])
+    index = redactor._index
+    assert max(map(len, index._lengths.values())) <= 4
+    text = "sk-liv" * 10_000
+    assert redactor.mask(text) == text
+    assert len(re.findall(f"(?={index._candidate.pattern})", text)) <= len(text)
+
+
+def test_adding_secrets_spells_only_the_new_ones() -> None:
+    """And the regular expression has a fixed number of parts, so that it is compiled quickly."""
+    secrets = [f"{SECRET}-{n}-{'z' * 40}" for n in range(100)]
+    redactor = Redactor()
+    redactor.add(secrets)
+    assert len(redactor._index._candidate.pattern) < 6 * 2 * 128
+    known, index = len(redactor._index._spellings), redactor._index
+    redactor.add(secrets)
+    assert len(index._spellings) == known < 100 * 100
+    assert redactor._index is index
+
+
+def test_secrets_of_several_servers_stay_masked_until_none_uses_them() -> None:
+    redactor = Redactor()
+    redactor.add(["shared-by-two-servers"], of="one")
+    redactor.add(["shared-by-two-servers"], of="two")
+    for n in range(1000):
+        redactor.add([f"token-number-{n}"], of="one")
+    assert redactor.mask("shared-by-two-servers") == MASK
+
+
 def test_last_tokens_of_a_restarted_server_are_masked() -> None:
     """Only the most recent tokens of a server are kept, so that hourly tokens do not slow down logging.
     Values in the configuration and those used by other servers are always known."""
@@ -35,6 +137,7 @@ def test_last_tokens_of_a_restarted_server_are_masked() -> None:
         redactor.add([f"token-number-{n}"], of="restless")  # like after a crash
         redactor.add(["of-the-configuration"])
     assert len(redactor._known) == known < 200
+    assert len(redactor._index._spellings) < 8000
     text = "token-number-1099 token-number-1050 of-the-configuration of-another-server"
     assert redactor.mask(text) == " ".join([MASK] * 4)
     assert redactor.mask("token-number-1") == "token-number-1"

@@ -1,0 +1,51 @@
+"""How programs spell a secret that they repeat. Written independently of the code that masks them."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+from collections.abc import Callable, Mapping
+from urllib.parse import quote, quote_plus, unquote
+
+SHOWN: Mapping[str, Callable[[str], str]] = {
+    "plain": str,
+    "repr": repr,
+    "repr with both quotes": lambda text: repr(text + "'\""),
+    "ascii": ascii,
+    "repr of bytes": lambda text: repr(text.encode()),
+    "JSON": json.dumps,
+    "JSON as UTF-8": lambda text: json.dumps(text, ensure_ascii=False),
+    "JSON in JSON": lambda text: json.dumps(json.dumps(text)),
+    "JSON of PHP": lambda text: json.dumps(text).replace("/", "\\/"),
+    "URL": quote,
+    "URL without slashes": lambda text: quote(text, safe=""),
+    "form": quote_plus,
+    "URL in lower case": lambda text: re.sub("%..", lambda found: found[0].lower(), quote(text, safe="")),
+    "percent-decoded": unquote,
+    "HTML": html.escape,
+    "HTML without quotes": lambda text: html.escape(text, quote=False),
+    "HTML of Go": lambda text: html.escape(text).replace("&quot;", "&#34;").replace("&#x27;", "&#39;"),
+    "hexadecimal": lambda text: text.encode().hex(),
+    "hexadecimal in upper case": lambda text: text.encode().hex().upper(),
+    "base64": lambda text: base64.b64encode(text.encode()).decode(),
+    "base64 for URLs": lambda text: base64.urlsafe_b64encode(text.encode()).decode().rstrip("="),
+    "Basic authentication": lambda text: base64.b64encode(f"ann:{text}".encode()).decode(),
+    "Basic authentication, decoded": lambda text: base64.b64encode(f"anna:{unquote(text)}".encode()).decode(),
+    "inside base64": lambda text: base64.b64encode(f"annab:{text} and more".encode()).decode(),
+}
+"""Name → function that shows a text in this spelling."""
+EDGE = 12
+"""Characters at each end of a spelling that may belong to quotation marks or other text."""
+
+
+def every_spelling(text: str) -> str:
+    """Return a line with the text in every spelling."""
+    return " ".join(show(text) for show in SHOWN.values())
+
+
+def is_shown_in(text: str, secret: str) -> bool:
+    """Return whether `text` contains the secret, or the middle of it, in any spelling."""
+    spelt = (show(secret) for show in SHOWN.values())
+    return any(each[EDGE:-EDGE] in text for each in spelt if len(each) > 3 * EDGE) or secret in text

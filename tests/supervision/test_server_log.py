@@ -1,0 +1,57 @@
+"""A server's stderr in the log: whole lines, bounded, and never a part of a secret."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mcpd.supervision.server_log import MAX_LINE, ServerLog
+from mcpd.support.redact import MASK, Redactor
+
+SECRET = "kanarie-0123456789-abcdefghijklmn"
+
+
+@pytest.fixture
+def server_log(tmp_path: Path) -> ServerLog:
+    redactor = Redactor()
+    redactor.add([SECRET, "päöüß€" * 4])
+    return ServerLog(tmp_path / "logs" / "a.log", redactor)
+
+
+def shown(server_log: ServerLog) -> str:
+    """Everything that was kept, in memory and in the file."""
+    file = server_log.path.read_text() if server_log.path.exists() else ""
+    return "\n".join((*server_log.tail(1000), *server_log.last_lines(), file))
+
+
+@pytest.mark.parametrize("kept", range(1, len(SECRET) + 1))
+@pytest.mark.parametrize("ends", [True, False])
+def test_secret_across_the_cut_of_a_long_line_is_masked(kept: int, ends: bool, server_log: ServerLog) -> None:
+    """However much of it is before the cut, and whether or not the line is ten times as long."""
+    line = b"." * (MAX_LINE - kept) + SECRET.encode() + b"." * (1 if ends else 10 * MAX_LINE)
+    for start in range(0, len(line), MAX_LINE):
+        server_log.feed(line[start : start + MAX_LINE])
+    server_log.feed(b"\nnext\n")
+    assert SECRET[:1] not in shown(server_log).replace("next", "")
+    assert server_log.tail(2)[0].endswith("." + MASK)
+    assert server_log.tail(1)[0].endswith(" next")
+
+
+@pytest.mark.parametrize("cut", [4, 10, len(SECRET) - 1])
+def test_secret_that_has_arrived_in_part_is_masked(cut: int, server_log: ServerLog) -> None:
+    server_log.feed(f"a token: {SECRET[:cut]}".encode())
+    assert server_log.last_lines() == (f"a token: {MASK}",)
+    server_log.feed(SECRET[cut:].encode() + b"\n")
+    assert server_log.last_lines() == (f"a token: {MASK}",)
+    assert SECRET[:4] not in shown(server_log)
+
+
+def test_cut_inside_a_character_hides_no_secret(server_log: ServerLog) -> None:
+    server_log.feed("a token: päöüß".encode()[:-1])
+    assert server_log.last_lines() == (f"a token: {MASK}",)
+
+
+def test_secret_with_escape_sequences_inside_is_masked(server_log: ServerLog) -> None:
+    server_log.feed(f"\x1b[31m{SECRET[:9]}\x1b[0m{SECRET[9:]}\n".encode())
+    assert server_log.last_lines() == (MASK,)
