@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from ctl.errors import CtlError
+from mcpd.support import library_warnings
 
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it costs 3 ms on every run
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def _reopen_closed_streams() -> None:
 
 def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run one command line and return its exit code. Never raises for errors of users or servers."""
+    library_warnings.hide_texts()
     simple = None if COMPLETION in environ else _parse_simple(argv)
     if simple is not None and simple[0] == ["bridge"]:
         return _bridge(simple[1], environ)

@@ -17,7 +17,7 @@ from mcpd import __version__
 from mcpd.config.loader import LoadedConfig, load
 from mcpd.config.settings import Address, parse_address
 from mcpd.model.errors import BadSpec
-from mcpd.support import logs, paths
+from mcpd.support import library_warnings, logs, paths
 from mcpd.support.redact import Redactor
 
 EXIT_OK, EXIT_USAGE, EXIT_ALREADY_RUNNING, EXIT_UNUSABLE_PATH = 0, 2, 3, 78
@@ -30,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 def _main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     arguments = argument_parser().parse_args(argv)
+    library_warnings.hide_texts(logs.log_library_warning)
     http = None
     if arguments.http is not None:
         try:

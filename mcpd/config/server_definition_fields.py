@@ -199,9 +199,12 @@ def _parse_remote(
         path = join_path(join_path(section.path, "headers"), header)
         if not _HEADER.fullmatch(header):
             section.problems.append(Problem(path, "invalid header name", "use letters, digits and '-'"))
-        elif any(ord(c) < 32 and c != "\t" for c in value):
+        elif any((c < " " and c != "\t") or c == "\x7f" for c in value):
             message = "the header's value contains a line break or control character"
             section.problems.append(Problem(path, message, "remove it; did it come from a variable?"))
+        elif not value.isascii():
+            message = "the header's value contains a character that is not ASCII"
+            section.problems.append(Problem(path, message, "encode it as the server expects"))
     if not section.has(key):
         message = f"Missing 'url' in {kind} server '{common.name}'"
         section.add_problem(None, message, "add 'url': the address of the server")

@@ -209,7 +209,9 @@ def _classify_leaf(error: BaseException, evidence: Evidence) -> tuple[FailureKin
         case OSError():
             return FailureKind.SPAWN, f"it could not be started: {error.strerror or error}", Verdict.RETRY
         case _:
-            return FailureKind.INTERNAL, f"an error in mcpd itself: {error!r}; see its log", Verdict.RETRY
+            # Its text may quote a value, such as a header that a library refused.
+            name = type(error).__name__
+            return FailureKind.INTERNAL, f"an error in mcpd itself ({name}); see its log", Verdict.RETRY
 
 
 def _exit_kind(evidence: Evidence) -> FailureKind:

@@ -56,6 +56,11 @@ class JsonFormatter(_MaskingFormatter):
         )
 
 
+def log_library_warning(text: str) -> None:
+    """See `library_warnings.hide_texts`."""
+    logging.getLogger("mcpd").debug("%s", text)
+
+
 def _printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 

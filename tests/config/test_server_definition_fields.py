@@ -148,6 +148,8 @@ def test_transport_is_explicit_or_guessed(
         ({"type": "ws", "url": "http://h/"}, "of a ws server must begin with ws: or wss:"),
         ({"url": "http:///x"}, "has no host"),
         ({"url": "http://h/", "headers": {"A": "\x1f"}}, "line break or control character"),
+        ({"url": "http://h/", "headers": {"A": "\x7f"}}, "line break or control character"),
+        ({"url": "http://h/", "headers": {"A": "Bearer pässwörd"}}, "not ASCII"),
         ({"url": "http://h/", "headers": {"": "x"}}, "invalid header name"),
     ],
 )

@@ -21,12 +21,27 @@ from tests.dashboard.visitor import log_in, socket_of
 from tests.e2e import web
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Daemon, Json, fake, private_environment, wait_until
+from tests.spelled import every_spelling, is_shown_in
 
-PLACES = ("stored", "file", "command", "env", "argument", "header", "query", "user", "variable", "quoted")
+PLACES = (
+    "stored",
+    "file",
+    "command",
+    "env",
+    "argument",
+    "header",
+    "query",
+    "user",
+    "variable",
+    "quoted",
+    "odd",
+)
 CANARY = {where: f"kanarie-{where}-{number}x{number}" for number, where in enumerate(PLACES, 1234)}
 CANARY["quoted"] += '-"ä/+'
 """One that JSON and URLs spell otherwise."""
-EVERYTHING = " ".join(CANARY.values())
+CANARY["odd"] += "-pässwörd'\"\\-1234567"
+"""A value that cannot be sent in a header, which libraries show in their errors."""
+EVERYTHING = " ".join(every_spelling(secret) for secret in CANARY.values())
 
 BUG = """
 import os
@@ -55,8 +70,12 @@ def servers(home: Path) -> Json:
                 "API_TOKEN": CANARY["env"],
                 "VARIABLE": "${env:TAKEN}",
                 "QUOTED": "${secret:QUOTED}",
+                "ODD": "${secret:ODD}",
             },
         ),
+        "odd": {"url": "http://127.0.0.1:9/mcp", "headers": {"Authorization": "Bearer ${secret:ODD}"}},
+        "odd-url": {"url": "http://127.0.0.1:9/mcp?token=${secret:ODD}"},
+        "odd-command": {"command": "/nonexistent/${secret:ODD}"},
         "dying": {"command": "/bin/sh", "args": ["-c", last_words, "--api-key", argument]},
         "far": {
             "url": f"http://ann:{CANARY['user']}@127.0.0.1:9/mcp?{query}",
@@ -68,12 +87,7 @@ def servers(home: Path) -> Json:
 def found_in(text: str | bytes) -> set[str]:
     """Return the canaries in the text, in any encoding."""
     data = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-    found = set()
-    for where, secret in CANARY.items():
-        spelt = {secret, quote(secret), quote(secret, safe="")}
-        spelt |= {json.dumps(secret, ensure_ascii=plain)[1:-1] for plain in (True, False)}
-        found |= {where for each in spelt if each in data}
-    return found
+    return {where for where, secret in CANARY.items() if is_shown_in(data, secret)}
 
 
 def mcpctl(daemon: Daemon, *argv: str) -> str:
@@ -90,6 +104,7 @@ def mcpctl(daemon: Daemon, *argv: str) -> str:
 
 COMMANDS = (
     *("status", "status --json", "status told", "status dying --json", "status far --json"),
+    *("why odd", "why odd-url --json", "why odd-command", "status odd --json"),
     *("why told", "why dying", "why far", "why dying --json", "history", "history --json", "logs told"),
     *("logs dying", "stats --json", "clients --json", "config show", "config show --json", "tools --json"),
     *("doctor --no-shell", "secret list", "secret list --json"),
@@ -115,7 +130,10 @@ def followed(daemon: Daemon) -> Iterator[list[str]]:
 @pytest.mark.slow
 def test_no_secret_is_shown_or_kept_anywhere(start: Start, tmp_path: Path) -> None:
     """At DEBUG level: headers, variables, arguments, URLs, bodies, error texts, stderr, a traceback."""
-    change_secrets(private_environment(tmp_path), {"STORED": CANARY["stored"], "QUOTED": CANARY["quoted"]})
+    change_secrets(
+        private_environment(tmp_path),
+        {"STORED": CANARY["stored"], "QUOTED": CANARY["quoted"], "ODD": CANARY["odd"]},
+    )
     (tmp_path / "command-file").write_text(CANARY["command"])
     (tmp_path / "secret-file").write_text(CANARY["file"])
     flag = tmp_path / "flag"
@@ -131,8 +149,11 @@ def test_no_secret_is_shown_or_kept_anywhere(start: Start, tmp_path: Path) -> No
         environ={"TAKEN": CANARY["variable"], "PYTHONPATH": path},
     )
     daemon.wait_connected("told")
-    for name in ("dying", "far"):
+    for name in ("dying", "far", "odd", "odd-url", "odd-command"):
         daemon.wait_status(name, lambda status: status["last_error"] is not None)
+    error = daemon.status("odd")["last_error"]
+    assert error["kind"] == "secret"
+    assert "not ASCII" in error["message"]
     shown: dict[str, str | bytes] = {}
     visitor, client = log_in(daemon), daemon.client()
     with followed(daemon) as heard:

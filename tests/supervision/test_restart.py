@@ -85,6 +85,12 @@ def test_every_error_has_a_failure_kind_and_a_verdict(
         assert is_bug(raised) is (kind == "internal")
 
 
+def test_text_of_an_unexpected_error_is_not_shown() -> None:
+    """A library may quote the value that it refused."""
+    failure, _ = classify_failure(ValueError("Bearer s3cret-token"), Evidence())
+    assert failure.message == "an error in mcpd itself (ValueError); see its log"
+
+
 def test_most_informative_of_several_errors_is_reported() -> None:
     """Ending an unresponsive server also loses its connection."""
     group = ExceptionGroup("", [LOST, Wedged("left 2 requests unanswered"), LOST])
