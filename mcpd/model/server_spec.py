@@ -55,7 +55,8 @@ class RestartPolicy:
     """The restart policy of a server, which uses exponential backoff from `base` to `cap` with jitter."""
 
     base: float = 0.5
-    factor: float = 2.0
+    factor: float = 1.5
+    """Less than 2, so that a pause is never much longer than the server has already been failing."""
     cap: float = 60.0
     floor: float = 0.25
     """The minimum time between two starts."""
@@ -63,9 +64,9 @@ class RestartPolicy:
     """A connection that lasted this long resets the backoff."""
     proof: float = 10.0
     """A successful call this long after connecting also resets the backoff."""
-    intensity: int = 5
+    intensity: int = 15
     """This many failures …"""
-    period: float = 60.0
+    period: float = 600.0
     """… within this time are a crash loop."""
     probe: float = 300.0
     """The time between two starts in a crash loop, ± `probe_spread` (a fraction)."""

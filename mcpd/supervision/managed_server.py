@@ -226,7 +226,7 @@ class ManagedServer:
             await self._tracker.wait_changed()
 
     async def wait_ready(self) -> Upstream:
-        """Return the connected upstream, starting a lazy server and retrying an unreachable one early.
+        """Return the connected upstream, starting a lazy server and retrying a failed one early.
 
         The caller bounds the wait. Raises NotReady immediately if no connection attempt is due soon.
         """
@@ -313,16 +313,16 @@ class ManagedServer:
         self._handle_failure(error, evidence)
 
     def _handle_failure(self, error: BaseException, evidence: restart.Evidence) -> None:
-        policy, name = self.spec.restart, self.spec.name
+        name = self.spec.name
         failure, verdict = self._attempt.diagnose(error, evidence, self._strategy)
-        if self._attempt.was_stable(policy):
+        if self._attempt.was_stable(self.spec.restart):
             self._backoff.reset()
-        plan = restart.plan_recovery(name, verdict, restart.requested_delay(error), self._backoff, policy)
+        requested_delay = restart.requested_delay(error)
+        plan = restart.plan_recovery(name, verdict, requested_delay, self._backoff)
         message = self._context.redactor.mask(failure.message)
-        self._tracker.failure = attrs.evolve(failure, message=message, crash_loop=plan.crash_loop)
+        failure = attrs.evolve(failure, message=message, crash_loop=plan.crash_loop)
         log.log(plan.level, "%s: %s%s", name, message, plan.log_suffix)
-        if plan.pause is not None:
-            self._tracker.schedule_retry(plan.pause)
+        self._tracker.record_failure(failure, plan.pause, requested_delay)
         self._announce(plan.state, plan.reason)
 
     async def _connect_and_serve(self) -> None:
@@ -429,7 +429,7 @@ class ManagedServer:
         """Change the state; the only place that does."""
         if self._tracker.set_state(state, reason):
             # Failures have their own line, and a server that keeps reconnecting must not fill the log.
-            flapping = self._backoff.attempts > self.spec.restart.intensity
+            flapping = self._backoff.attempts > restart.LOGGED_FAILURES
             quiet = flapping or state in (ServerState.PENDING, ServerState.FAILED)
             level = logging.DEBUG if quiet else logging.INFO
             log.log(level, "%s: %s%s", self.spec.name, state.value, reason and f" ({reason})")

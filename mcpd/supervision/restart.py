@@ -3,16 +3,17 @@
     exception ── classify_failure ──> Failure + Verdict ── plan_recovery ──> next state, delay, log line
 
     Verdict                                Next state   Next attempt
-    RETRY, below the restart intensity     FAILED       after a random delay of up to
-                                                        base · factor^(attempts-1) s, at most `cap`
+    RETRY, below the restart intensity     FAILED       after base · factor^(attempts-1) s, at most
+                                                        `cap`; a random half of it is left out
     RETRY, `intensity` ends in `period` s  FAILED       crash loop: about every `probe` s
     WAIT   (would fail in the same way)    FAILED       when the definition changes or a user reconnects
     LOGIN  (credentials are missing)       NEEDS_AUTH   when the definition changes or a user reconnects
 
 A `Retry-After` of the server extends the delay. A connection that was stable for `stable` seconds, or that
 answered a call `proof` seconds after it was ready, resets the count (`Attempt.was_stable`), as does every
-user request. A call may retry an unreachable server early (`StateTracker.may_retry_early`). Remote servers
-have a longer cap and no crash loop (`effective_restart_policy`). Defaults and reasons: `RestartPolicy`.
+user request. A call to a FAILED server ends the delay, whatever the verdict, unless the last attempt ended
+just now (`StateTracker.may_retry_early`). Remote servers have a longer cap and no crash loop
+(`effective_restart_policy`). Defaults and reasons: `RestartPolicy`.
 
 What `ManagedServer` does with it:
 
@@ -53,6 +54,8 @@ from mcpd.transports.child_process import CannotStart
 
 REMOTE_BACKOFF_CAP = 120.0
 """Default maximum of seconds between attempts to reach a remote server."""
+LOGGED_FAILURES = 5
+"""Consecutive failures that are logged as warnings, besides the beginning of a crash loop."""
 _NO_LIMIT = 1 << 62
 
 
@@ -247,35 +250,38 @@ class Pause:
 
 @attrs.define
 class Backoff:
-    """Counts a server's failed starts and computes delays with full jitter; `random` draws from [0, 1)."""
+    """Counts a server's failed starts and computes the delays; `random` draws from [0, 1)."""
 
     policy: RestartPolicy
     random: Callable[[], float]
     attempts: int = attrs.field(default=0, init=False)
     """Consecutive starts that failed or ended before they were stable."""
-    _end_times: deque[float] = attrs.field(factory=deque)
-    _in_crash_loop: bool = False
+    in_crash_loop: bool = attrs.field(default=False, init=False)
+    _end_times: deque[float] = attrs.field(factory=deque, init=False)
 
     def reset(self) -> None:
         """Start over, because a connection was stable or a user asked for a new attempt."""
         self.attempts = 0
         self._end_times.clear()
-        self._in_crash_loop = False
+        self.in_crash_loop = False
 
     def record_end(self, now: float) -> Pause:
-        """Record that a start ended at `now` (seconds of any clock); return the delay before the next one."""
+        """Record that a start ended at `now` (seconds of any clock); return the delay before the next one.
+
+        Half of the delay is random, so that servers that failed together do not start together.
+        """
         policy = self.policy
         self.attempts += 1
         self._end_times.append(now)
         while self._end_times and self._end_times[0] <= now - policy.period:
             self._end_times.popleft()
-        if self._in_crash_loop or len(self._end_times) >= policy.intensity:
-            self._in_crash_loop = True
+        if self.in_crash_loop or len(self._end_times) >= policy.intensity:
+            self.in_crash_loop = True
             spread = policy.probe * policy.probe_spread * (2 * self.random() - 1)
             return Pause(policy.probe + spread, crash_loop=True)
         # The exponent is bounded because 2.0 ** 5000 overflows.
         ceiling = min(policy.cap, policy.base * policy.factor ** min(self.attempts - 1, 64))
-        return Pause(max(policy.floor, self.random() * ceiling), crash_loop=False)
+        return Pause(max(policy.floor, ceiling * (1 + self.random()) / 2), crash_loop=False)
 
 
 @attrs.frozen(kw_only=True)
@@ -293,13 +299,12 @@ class RecoveryPlan:
     crash_loop: bool = False
 
 
-def plan_recovery(
-    name: str, verdict: Verdict, requested_delay: float, backoff: Backoff, policy: RestartPolicy
-) -> RecoveryPlan:
+def plan_recovery(name: str, verdict: Verdict, requested_delay: float, backoff: Backoff) -> RecoveryPlan:
     """Decide what follows a failure, and count it; `requested_delay` is the server's `Retry-After`."""
+    was_looping = backoff.in_crash_loop
     pause = backoff.record_end(trio.current_time())
-    # One warning for each step of the backoff, the last one for the crash loop; then silence.
-    level = logging.DEBUG if backoff.attempts > policy.intensity else logging.WARNING
+    loud = backoff.attempts <= LOGGED_FAILURES or backoff.in_crash_loop > was_looping
+    level = logging.WARNING if loud else logging.DEBUG
     if verdict is Verdict.LOGIN:
         reason = f"add an `Authorization` header to its definition, or run `mcpctl reconnect {name}`"
         return RecoveryPlan(state=ServerState.NEEDS_AUTH, reason=reason, level=level)

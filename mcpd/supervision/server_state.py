@@ -14,7 +14,7 @@ import trio
 
 from mcpd.model.errors import NotReady
 from mcpd.model.server_spec import ServerSpec
-from mcpd.model.status import Failure, FailureKind, ServerState, ServerStatus, rfc3339
+from mcpd.model.status import Failure, ServerState, ServerStatus, rfc3339
 from mcpd.model.text import shorten
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.catalog_cache import Catalog
@@ -27,7 +27,7 @@ from mcpd.transports.child_process import Child
 _RETRY_SOON = 5.0
 """Seconds: a call waits for a retry that is due within this time instead of failing immediately."""
 _EARLY_RETRY_INTERVAL = 5.0
-"""Minimum seconds between attempts to reach an unreachable server, however many calls want it."""
+"""Minimum seconds between the end of an attempt and the next one that a call triggers."""
 
 
 class StateTracker:
@@ -43,7 +43,8 @@ class StateTracker:
         """When the next attempt starts (wall clock), for display."""
         self.retry_due = math.inf
         """The same as `trio.current_time()`."""
-        self._scheduled_at = -math.inf
+        self._early_retry_from = math.inf
+        """When a call may trigger the next attempt (`trio.current_time()`)."""
         self._changed = trio.Event()
 
     def set_state(self, state: ServerState, reason: str) -> bool:
@@ -63,9 +64,17 @@ class StateTracker:
     async def wait_changed(self) -> None:
         await self._changed.wait()
 
-    def schedule_retry(self, seconds: float) -> None:
-        self._scheduled_at = trio.current_time()
-        self.retry_at, self.retry_due = time.time() + seconds, self._scheduled_at + seconds
+    def record_failure(self, failure: Failure, pause: float | None, requested_delay: float) -> None:
+        """Record that an attempt or connection ended now, and schedule the next one in `pause` seconds.
+
+        `pause`: None if something has to change first. `requested_delay`: the server's `Retry-After`, which
+        also applies to attempts that calls trigger.
+        """
+        now = trio.current_time()
+        self.failure = failure
+        self._early_retry_from = now + max(requested_delay, _EARLY_RETRY_INTERVAL)
+        if pause is not None:
+            self.retry_at, self.retry_due = time.time() + pause, now + pause
 
     def clear_retry(self) -> None:
         self.retry_at, self.retry_due = None, math.inf
@@ -81,13 +90,11 @@ class StateTracker:
 
     @property
     def may_retry_early(self) -> bool:
-        """Whether a call may trigger the next attempt early: only if that starts no process."""
+        """Whether a call may trigger the next attempt instead of waiting for the scheduled one."""
         return (
             self.state is ServerState.FAILED
-            and self.failure is not None
-            and self.failure.kind is FailureKind.UNREACHABLE
             and self.not_retrying_soon
-            and trio.current_time() - self._scheduled_at >= _EARLY_RETRY_INTERVAL
+            and trio.current_time() >= self._early_retry_from
         )
 
     def not_ready(self, name: str, *, is_closed: bool = False) -> NotReady:

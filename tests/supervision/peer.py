@@ -34,6 +34,8 @@ class Life:
 
     lasts: float = math.inf
     """Seconds from the handshake to the exit. With 0, it exits without answering the handshake."""
+    able_from: float = 0
+    """The clock's time before which it exits without answering the handshake."""
     status: int = 1
     mute: bool = False
     """Whether the server answers nothing."""
@@ -171,7 +173,8 @@ class Script:
                     or life.deaf_after <= age < life.deaf_until
                 ):
                     continue
-                if life.lasts == 0 or (life.legacy_dies and method == "server/discover"):
+                unable = life.lasts == 0 or child.born < life.able_from
+                if unable or (life.legacy_dies and method == "server/discover"):
                     end()
                     await trio.sleep_forever()
                 if method == "tools/list" and life.list_takes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import statistics
 
+import pytest
+
 from mcpd.model.server_spec import RestartPolicy
 from mcpd.supervision.restart import Backoff
 
@@ -12,20 +14,28 @@ POLICY = RestartPolicy(intensity=1_000_000)
 """A policy that never reports a crash loop."""
 
 
-def test_backoff_is_full_jitter_below_a_ceiling_that_doubles_up_to_the_cap() -> None:
-    """The ceiling is 0.5, 1, 2, ... 60 s; the mean delay is half of it, and starts are at least 0.25 s
-    apart."""
+def test_delays_grow_by_half_up_to_the_cap_and_half_of_each_is_random() -> None:
+    """The longest delays are 0.5, 0.75, 1.1, ... 60 s. Starts are at least 0.25 s apart."""
     dice = random.Random(20261121)
-    for tries, ceiling in enumerate([0.5, 1, 2, 4, 8, 16, 32, 60, 60], start=1):
+    for tries, ceiling in enumerate([*(0.5 * 1.5**step for step in range(12)), 60, 60], start=1):
         drawn = []
-        for _ in range(2000):
+        for _ in range(1000):
             backoff = Backoff(POLICY, dice.random)
             pauses = [backoff.record_end(0.0) for _ in range(tries)]
             drawn.append(pauses[-1].seconds)
-        assert min(drawn) >= POLICY.floor
+        assert min(drawn) >= max(POLICY.floor, ceiling / 2)
         assert max(drawn) <= ceiling
-        expected = statistics.fmean(max(POLICY.floor, share * ceiling / 1000) for share in range(1000))
-        assert abs(statistics.fmean(drawn) - expected) < ceiling * 0.03
+        assert abs(statistics.fmean(drawn) - ceiling * 0.75) < ceiling * 0.03
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.5, 0.999])
+def test_server_is_not_down_much_longer_than_its_cause(chance: float) -> None:
+    """A delay is at most about as long as the server has been failing; after ten seconds, ten seconds."""
+    backoff, now = Backoff(RestartPolicy(), lambda: chance), 0.0
+    while not (pause := backoff.record_end(now)).crash_loop:
+        assert pause.seconds <= now + 0.5
+        now += pause.seconds
+    assert now > 60, "the delays reach a minute before the crash loop"
 
 
 def test_backoff_does_not_overflow_after_thousands_of_failures() -> None:
@@ -34,18 +44,18 @@ def test_backoff_does_not_overflow_after_thousands_of_failures() -> None:
     assert [backoff.record_end(0.0).seconds for _ in range(5000)][-1] == POLICY.cap
 
 
-def test_five_failures_within_a_minute_are_a_crash_loop() -> None:
-    """Four failures within a minute are not, regardless of earlier failures."""
+def test_fifteen_failures_within_ten_minutes_are_a_crash_loop() -> None:
+    """Fourteen are not, regardless of earlier failures."""
     quick, slow = Backoff(RestartPolicy(), lambda: 0.5), Backoff(RestartPolicy(), lambda: 0.5)
-    assert [quick.record_end(at).crash_loop for at in (0, 14, 28, 42, 56)] == [False] * 4 + [True]
-    assert not any(slow.record_end(at).crash_loop for at in range(0, 1500, 15))
+    assert [quick.record_end(at).crash_loop for at in range(0, 15 * 40, 40)] == [False] * 14 + [True]
+    assert not any(slow.record_end(at).crash_loop for at in range(0, 3000, 43))
 
 
 def test_crash_loop_retries_every_five_minutes_with_jitter() -> None:
     """Jitter keeps servers in crash loops from being retried simultaneously."""
     backoff, drawn = Backoff(RestartPolicy(), random.Random(20261121).random), []
-    for number in range(2005):
-        pause = backoff.record_end(number * 300.0 if number > 5 else 0.0)
+    for number in range(2015):
+        pause = backoff.record_end(number * 300.0 if number > 15 else 0.0)
         if pause.crash_loop:
             drawn.append(pause.seconds)
     assert len(drawn) == 2001
@@ -57,8 +67,9 @@ def test_crash_loop_retries_every_five_minutes_with_jitter() -> None:
 def test_reset_clears_the_backoff() -> None:
     """A reset ends a crash loop as well."""
     backoff = Backoff(RestartPolicy(), lambda: 0.999)
-    for _ in range(10):
+    for _ in range(20):
         backoff.record_end(0.0)
+    assert backoff.in_crash_loop
     backoff.reset()
     assert backoff.attempts == 0
     pause = backoff.record_end(0.0)

@@ -6,6 +6,7 @@ import logging
 import time
 from datetime import datetime
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,25 +16,28 @@ from trio.testing import MockClock
 
 from mcpd.model.errors import LinkLost, NoCommonVersion, NotReady
 from mcpd.model.server_spec import RestartPolicy, StdioSpec, Timeouts
-from mcpd.model.status import FailureKind, ServerState
+from mcpd.model.status import Failure, FailureKind, ServerState
+from mcpd.supervision.server_state import StateTracker
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.transports.child_process import CannotStart
 from tests.supervision.peer import Life, Script, living, scripted, surroundings
 
 DYING = Life(lasts=0)
 HOUR = 3600.0
+LOOP = RestartPolicy().intensity
+"""Failed starts until a crash loop."""
 
 
 def test_default_policy_values() -> None:
     assert RestartPolicy() == RestartPolicy(
         base=0.5,
-        factor=2,
+        factor=1.5,
         cap=60,
         floor=0.25,
         stable=60,
         proof=10,
-        intensity=5,
-        period=60,
+        intensity=15,
+        period=600,
         probe=300,
         probe_spread=0.2,
     )
@@ -45,39 +49,84 @@ def test_default_policy_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chance", "pauses"), [(0.0, [0.25] * 4), (0.5, [0.25, 0.5, 1, 2]), (0.8, [0.4, 0.8, 1.6, 3.2])]
+    ("chance", "pauses"), [(0.0, [0.25, 0.375, 0.5625, 0.84]), (1.0, [0.5, 0.75, 1.125, 1.69])]
 )
-async def test_delays_grow_with_full_jitter_above_a_floor(
+async def test_delays_grow_and_are_partly_random(
     autojump_clock: MockClock, tmp_path: Path, chance: float, pauses: list[float]
 ) -> None:
-    """Each delay is a random share of 0.5, 1, 2, 4 s; starts are at least 0.25 s apart."""
+    """Each delay is between half of 0.5, 0.75, 1.1, 1.7 s and all of it."""
     async with living(tmp_path, DYING, chance=chance, era="legacy") as world:
         await world.wait(lambda status: status.attempts == 5)
     assert world.pauses == pytest.approx(pauses, abs=0.01)
 
 
-async def test_five_failed_starts_in_a_minute_are_a_crash_loop(
+async def test_delays_reach_a_minute_before_the_crash_loop(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """A server that exits at once is started 15 times within four minutes, then every 5 minutes ± 20 %."""
+    async with living(tmp_path, DYING, era="legacy") as world:
+        await world.wait(lambda status: status.last_error is not None and status.last_error.crash_loop)
+        assert (len(world.starts), world.server.status().status) == (LOOP, ServerState.FAILED)
+        assert world.server.status().reason == "crash loop: retrying slowly"
+        assert max(world.pauses) == pytest.approx(45, abs=0.01)  # a minute, less half of the random half
+        assert 120 < trio.current_time() < 240
+        await trio.sleep(24 * HOUR)
+        assert world.pauses[LOOP - 1 :] == pytest.approx([300] * len(world.pauses[LOOP - 1 :]), abs=0.01)
+        assert len(world.pauses) > 280  # the attempts never end
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.5, 1.0])
+async def test_server_without_its_database_for_ten_seconds_is_back_within_seconds(
+    autojump_clock: MockClock, tmp_path: Path, chance: float
+) -> None:
+    """Nobody calls it: the delays alone are short enough."""
+    async with living(tmp_path, Life(able_from=12), chance=chance, era="legacy") as world:
+        await world.wait_connected()
+        assert 12 <= trio.current_time() <= 12 + 8
+
+
+async def test_call_starts_a_server_in_a_crash_loop(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """A call waits for the attempt that it triggers, and succeeds if the server can run again."""
+    async with living(tmp_path, *[DYING] * LOOP, Life(), era="legacy") as world:
+        await world.wait(lambda status: status.attempts == LOOP)
+        await trio.sleep(6)
+        began = trio.current_time()
+        await world.server.wait_ready()
+        assert trio.current_time() - began < 1
+        assert len(world.starts) == LOOP + 1
+
+
+async def test_calls_start_a_crashing_server_every_five_seconds_at_most(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """At most 8 starts in 3 minutes, then one every 5 minutes ± 20 %."""
+    """However many calls there are; each of them fails at once."""
     async with living(tmp_path, DYING, era="legacy") as world:
-        await trio.sleep(180)
-        assert len(world.starts) == 5
-        status = world.server.status()
-        assert status.status is ServerState.FAILED
-        assert status.last_error is not None
-        assert status.last_error.crash_loop
-        assert status.reason == "crash loop: retrying slowly"
-        await trio.sleep(24 * HOUR)
-        assert world.pauses[4:] == pytest.approx([300] * len(world.pauses[4:]), abs=0.01)
-        assert len(world.pauses) > 280  # the attempts never end
+        await world.wait(lambda status: status.attempts == LOOP)
+        began = trio.current_time()
+        for _ in range(120):
+            with pytest.raises(NotReady, match=r"exited with status 1.*next attempt in"):
+                await world.server.wait_ready()
+            await trio.sleep(0.5)
+        assert trio.current_time() - began < 62
+        assert min(later - one for one, later in pairwise(world.starts[LOOP:])) >= 5
+        assert 10 <= len(world.starts) - LOOP <= 12
+
+
+async def test_calls_respect_retry_after(autojump_clock: MockClock) -> None:
+    """A server that asks for a minute is not asked again before, however many calls want it."""
+    tracker = StateTracker()
+    failure = Failure(kind=FailureKind.HTTP, message="HTTP 503", at="")
+    tracker.record_failure(failure, pause=100, requested_delay=60)
+    tracker.set_state(ServerState.FAILED, "retrying")
+    await trio.sleep(59)
+    assert not tracker.may_retry_early
+    await trio.sleep(1)
+    assert tracker.may_retry_early
 
 
 async def test_crash_loop_ends_after_a_stable_connection(autojump_clock: MockClock, tmp_path: Path) -> None:
     """After a stable minute, the next failure counts as the first."""
-    async with living(tmp_path, *[DYING] * 5, Life(lasts=61), Life(), era="legacy") as world:
+    async with living(tmp_path, *[DYING] * LOOP, Life(lasts=61), Life(), era="legacy") as world:
         await world.wait(lambda status: status.restarts == 1)
-    assert world.pauses[4:] == pytest.approx([300, 61 + 0.25], abs=0.01)
+    assert world.pauses[LOOP - 1 :] == pytest.approx([300, 61 + 0.375], abs=0.01)
 
 
 @pytest.mark.parametrize(("lasts", "attempts"), [(59.0, 4), (60.5, 1)])
@@ -114,18 +163,20 @@ async def test_successful_call_after_ten_seconds_resets_the_backoff(
 async def test_permanent_failure_is_not_retried_until_a_user_acts(
     autojump_clock: MockClock, tmp_path: Path, cause: Exception, kind: FailureKind
 ) -> None:
-    """There is one start in a day; `reconnect` tries once, immediately."""
+    """There is one start in a day; a call and `reconnect` try once more, immediately."""
     async with living(tmp_path, cause) as world:
         await trio.sleep(24 * HOUR)
         assert len(world.starts) == 1
         status = world.server.status()
         assert status.last_error is not None
         assert (status.status, status.last_error.kind, status.retry_at) == (ServerState.FAILED, kind, None)
-        with pytest.raises(NotReady, match="mcpctl reconnect it"):
-            await world.server.wait_ready()
+        for _ in range(3):
+            with pytest.raises(NotReady, match="mcpctl reconnect it"):
+                await world.server.wait_ready()
+        assert len(world.starts) == 2
         world.server.reconnect()
         await trio.sleep(24 * HOUR)
-        assert len(world.starts) == 2
+        assert len(world.starts) == 3
 
 
 async def test_reconnect_ends_the_delay_and_resets_the_backoff(
@@ -133,27 +184,27 @@ async def test_reconnect_ends_the_delay_and_resets_the_backoff(
 ) -> None:
     """Even in a crash loop, the server starts immediately and the next delay is the first again."""
     async with living(tmp_path, DYING, era="legacy") as world:
-        await world.wait(lambda status: status.attempts == 5)
+        await world.wait(lambda status: status.attempts == LOOP)
         await trio.sleep(10)
         before = trio.current_time()
         world.server.reconnect()
         assert world.server.status().retry_at is None
         await world.wait(lambda status: status.attempts == 2)
-        assert world.starts[5] - before < 0.01
-        assert world.pauses[5] == pytest.approx(0.25, abs=0.01)
+        assert world.starts[LOOP] - before < 0.01
+        assert world.pauses[LOOP] == pytest.approx(0.375, abs=0.01)
 
 
 async def test_failing_server_logs_one_line_per_step_then_nothing(
     autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A whole day at INFO logs five warnings; the last one reports the crash loop."""
+    """A whole day at INFO logs five warnings, and another one that reports the crash loop."""
     caplog.set_level(logging.INFO)
     async with living(tmp_path, DYING, era="legacy") as world:
         await trio.sleep(24 * HOUR)
-    assert [record.levelname for record in caplog.records] == ["WARNING"] * 5
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 6
     assert "exited with status 1" in caplog.records[0].message
-    assert "next attempt in 0.2 s" in caplog.records[0].message
-    assert "crash loop, next attempt in 300.0 s" in caplog.records[4].message
+    assert "next attempt in 0.4 s" in caplog.records[0].message
+    assert "crash loop, next attempt in 300.0 s" in caplog.records[5].message
     assert len(world.starts) > 280
 
 
