@@ -46,6 +46,7 @@ ServerState = Literal["pending", "connected", "failed", "disabled", "needs-auth"
 
 FailureKind = Literal[
     "spawn",
+    "config",
     "secret",
     "exited",
     "killed",

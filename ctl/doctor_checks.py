@@ -18,7 +18,7 @@ from ctl.daemon_process import daemon_command
 from ctl.errors import CtlError
 from ctl.status_view import shell_join
 from ctl.terminal_text import count
-from mcpd.config.loader import LoadedConfig
+from mcpd.config.check_document import LoadedConfig
 from mcpd.config.secret_store import read_secrets, secrets_path
 from mcpd.model.errors import BadSpec
 

@@ -38,7 +38,7 @@ def _after_failure(server: ServerStatus, failure: Failure) -> str:
     match failure["kind"]:
         case "secret" if command := _quoted_command(message):
             return f"{command}{again}"
-        case "spawn":
+        case "spawn" | "config":
             return "mcpctl edit   (fix the definition; the server is restarted when the file is saved)"
         case "http" if failure.get("http_status") == 429 or (failure.get("http_status") or 0) >= 500:
             return f"mcpctl reconnect {name}   (when it has recovered; mcpd also retries automatically)"

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import attrs
 
+from mcpd.config.check_document import LoadedConfig
 from mcpd.config.edit_config_file import add_server, import_editor, remove_server
-from mcpd.config.loader import LoadedConfig, candidate_paths, load
+from mcpd.config.load_at_start import save_last_valid
+from mcpd.config.loader import candidate_paths, load
 from mcpd.config.masking import mask_definition
 from mcpd.config.server_definition import ParsedServers, parse_servers
 from mcpd.event_history import acting_for
@@ -29,7 +31,8 @@ log = logging.getLogger("mcpd.active_config")
 
 
 class ActiveConfig:
-    """Applies sets of servers. An invalid set never replaces a valid one.
+    """Applies sets of servers. An invalid set never replaces a valid one. `first`, which was loaded at the
+    start of the daemon, may lack the servers that have errors.
 
     Reading and writing the configuration file blocks briefly: it is small, and only read at start, after
     a change and on request.
@@ -43,6 +46,7 @@ class ActiveConfig:
         supervisor: Supervisor,
         store: StateFile,
         redactor: Redactor,
+        state_dir: Path,
     ) -> None:
         self.loaded = first
         import_editor(first.path)  # loads the editing modules now; an upgrade may replace them on disk
@@ -50,6 +54,7 @@ class ActiveConfig:
         self._environ = environ
         self._supervisor = supervisor
         self._state_file = store
+        self._state_dir = state_dir
         self._redactor = redactor
         self._source = first.source
         self._definitions: Mapping[str, Mapping[str, object]] = first.definitions
@@ -59,6 +64,10 @@ class ActiveConfig:
         self.watch_enabled = AsyncValue(False)
         """Whether changes of the file are applied automatically."""
         self._activate(first)
+        if first.problems:
+            error = BadSpec(list(first.problems), first.source)
+            log.error("the configuration has errors; servers without errors are started: %s", error)
+            self._announce(f"started with errors: {error}")
         self._restore_applied()
 
     def status(self) -> ConfigStatus:
@@ -189,8 +198,9 @@ class ActiveConfig:
             loaded = attrs.evolve(loaded, warnings=(*loaded.warnings, warning_text))
         self.loaded, self._source = loaded, loaded.source
         self.watch_enabled.set(loaded.settings.watch and not loaded.source.startswith("$"))
-        self._problems = ()
+        self._problems = loaded.problems
         self._loaded_at = time.time()
+        save_last_valid(loaded, self._state_dir)
         for warning in loaded.warnings:
             log.warning("%s", warning)
         return self._set_servers(
@@ -204,7 +214,7 @@ class ActiveConfig:
         applied = self._state_file.state.applied
         if applied is None:
             return
-        if applied.config_digest != self.loaded.digest:
+        if applied.config_digest != self.loaded.digest and not self._problems:
             log.warning("the configuration changed after a set was applied through the API: using the file")
             self._state_file.set_applied(None)
             return

@@ -26,7 +26,7 @@ from mcpd.api import listeners
 from mcpd.api.http_routes import HttpApi, HttpPort
 from mcpd.api.listeners import LruConnectionLimit
 from mcpd.api.socket_connection import SocketConnection
-from mcpd.config.loader import LoadedConfig
+from mcpd.config.check_document import LoadedConfig
 from mcpd.config.settings import Address
 from mcpd.daemon_operations import Operations
 from mcpd.event_history import EventHistory, acting_for, current_actor
@@ -166,7 +166,7 @@ class _Daemon:
         self._history.record_daemon(f"mcpd {__version__} started (pid {os.getpid()})")
         self._supervisor = Supervisor(around)
         self._configuration = ActiveConfig(
-            options.loaded, options.config_path, environ, self._supervisor, self._state_file, redactor
+            options.loaded, options.config_path, environ, self._supervisor, self._state_file, redactor, state
         )
         self._operations = Operations(
             supervisor=self._supervisor,
@@ -339,4 +339,7 @@ class _Daemon:
         states = Counter(server.state.value for server in self._supervisor.servers())
         counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
         total = states.total()
-        return f"{total} server{'' if total == 1 else 's'}: {counts}" if total else "no servers"
+        summary = f"{total} server{'' if total == 1 else 's'}: {counts}" if total else "no servers"
+        return (
+            f"{summary}; the configuration has errors" if self._configuration.status().problems else summary
+        )

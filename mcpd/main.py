@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from mcpd import __version__
-from mcpd.config.loader import LoadedConfig, load
+from mcpd.config.check_document import LoadedConfig
+from mcpd.config.load_at_start import load_at_start
+from mcpd.config.loader import load
 from mcpd.config.settings import Address, parse_address
 from mcpd.model.errors import BadSpec
 from mcpd.support import library_warnings, logs, paths
@@ -41,12 +43,15 @@ def _main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     if arguments.socket is not None:
         environ = {**environ, "MCPD_SOCKET": arguments.socket}
     try:
-        loaded = load(arguments.config, environ)
+        if arguments.validate_config:
+            return _print_validation(load(arguments.config, environ))
+        loaded = load_at_start(arguments.config, environ, Path(paths.state_dir(environ)))
     except BadSpec as error:
         _print_problems(error)
         return EXIT_USAGE
-    if arguments.validate_config:
-        return _print_validation(loaded)
+    except paths.UnusablePath as error:
+        print(f"mcpd: {error}", file=sys.stderr)
+        return EXIT_UNUSABLE_PATH
     return _run(arguments, environ, loaded, http)
 
 

@@ -9,23 +9,25 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-import attrs
-
+from mcpd.config.check_document import (
+    VARIABLE_SOURCE,
+    Document,
+    DocumentLayout,
+    LoadedConfig,
+    check,
+)
 from mcpd.config.field_names import is_comment
 from mcpd.config.json_path import closest_match, is_too_large, join_path, type_name
 from mcpd.config.jsonc import DocumentSyntaxError, JsonObject, parse_jsonc
 from mcpd.config.masking import quote_line
 from mcpd.config.section_reader import Section
-from mcpd.config.server_definition import parse_located_servers
-from mcpd.config.settings import SETTINGS, Settings, parse_settings
+from mcpd.config.settings import SETTINGS
 from mcpd.config.variables import expand_home
 from mcpd.model.errors import BadSpec, Problem
-from mcpd.model.server_spec import ServerSpec
 from mcpd.model.text import shorten
 from mcpd.support.paths import config_dir
 
 DEFAULT_NAME = "config.json"
-VARIABLE_SOURCE = "$MCPD_SERVERS"
 
 SUFFIXES = {".json": "JSON", ".jsonc": "JSON", ".toml": "TOML", ".yaml": "YAML", ".yml": "YAML"}
 """Suffix → format, in the order in which default files are looked for."""
@@ -34,38 +36,9 @@ MAX_FILE_SIZE = 4 * 1024 * 1024
 """Bytes. A larger file is not a configuration."""
 
 _EXAMPLE = 'write {"mcpServers": {"NAME": {"command": "…"}}}'
+_KNOWN_KEYS = ["mcpServers", "settings", "mcp"]
 _FOREIGN_KEYS = {"servers", "mcp_servers", "context_servers", "extensions", "amp.mcpServers"}
 """Keys that other products use instead of `mcpServers`."""
-
-
-@attrs.frozen
-class LoadedConfig:
-    """A complete configuration without errors."""
-
-    specs: dict[str, ServerSpec]
-    definitions: dict[str, Mapping[str, object]]
-    """The definitions as written. References are not replaced, so they contain no value of a variable."""
-    settings: Settings
-    secrets: frozenset[str] = attrs.field(repr=False)
-    """Values to mask wherever something is shown or logged."""
-    source: str
-    """The file's path, `$MCPD_SERVERS`, or `none`."""
-    path: Path
-    """The file that a reload reads and `mcpctl add` writes. It may not exist yet."""
-    warnings: tuple[str, ...]
-    digest: str
-    """SHA-256 of the bytes read, in hex; empty if nothing was read."""
-
-
-@attrs.frozen
-class DocumentLayout:
-    """The parts of a document, not checked yet."""
-
-    servers: list[tuple[object, object, str]] = attrs.field(factory=list)
-    """Name, definition and JSON path of each server."""
-    settings: Mapping[str, object] = attrs.field(factory=dict)
-    settings_path: str = "$.settings"
-    enabled: bool = True
 
 
 def load(flag: Path | None, environ: Mapping[str, str]) -> LoadedConfig:
@@ -75,30 +48,55 @@ def load(flag: Path | None, environ: Mapping[str, str]) -> LoadedConfig:
     ignored. Without any of them there are no servers, and a warning explains how to add one.
     Raises BadSpec with all problems, also if a file cannot be read.
     """
+    return check(read_document(flag, environ), environ)
+
+
+def read_document(flag: Path | None, environ: Mapping[str, str]) -> Document:
+    """Find, read and parse the configuration, but do not check it. Raises BadSpec."""
     servers = environ.get("MCPD_SERVERS", "").strip()
     if servers:
         return _parse_variable(servers, _find_path_or_default(flag, environ), environ)
-    path, required = _find_path(flag, environ)
+    path, required = find_path(flag, environ)
     data = _read_file(path, required=required)
     if data is None:
         hint = f"no configuration yet: add a server with `mcpctl add`, or write {path}"
-        return LoadedConfig({}, {}, Settings(), frozenset(), "none", path, (hint,), "")
-    return parse_config(path, data, environ)
+        return Document(
+            layout=DocumentLayout(),
+            problems=[],
+            warnings=[hint],
+            source="none",
+            path=path,
+            base_dir=path.parent,
+            digest="",
+        )
+    return _parse_file(path, data)
 
 
 def parse_config(path: Path, data: bytes, environ: Mapping[str, str]) -> LoadedConfig:
     """Parse `data` as the content of the file `path`. Raises BadSpec with all problems."""
+    return check(_parse_file(path, data), environ)
+
+
+def _parse_file(path: Path, data: bytes) -> Document:
     source = str(path)
-    document = parse_text(decode_utf8(data, source), format_of(path, source), source)
     problems: list[Problem] = []
     warnings: list[str] = []
-    layout = read_layout(document, problems, warnings)
-    return _check(layout, problems, warnings, environ, source, path, path.parent, data)
+    text = decode_utf8(data, source)
+    document = parse_text(text, format_of(path, source), source, problems=problems)
+    return Document(
+        layout=read_layout(document, problems, warnings),
+        problems=problems,
+        warnings=warnings,
+        source=source,
+        path=path,
+        base_dir=path.parent,
+        digest=hashlib.sha256(data).hexdigest(),
+    )
 
 
 def default_path(environ: Mapping[str, str]) -> Path:
     """Return the file that `load` reads without a flag; it may not exist. Raises BadSpec if there are two."""
-    return _find_path(None, environ)[0]
+    return find_path(None, environ)[0]
 
 
 def candidate_paths(flag: Path | None, environ: Mapping[str, str]) -> tuple[Path, ...]:
@@ -109,8 +107,8 @@ def candidate_paths(flag: Path | None, environ: Mapping[str, str]) -> tuple[Path
     return tuple(Path(config_dir(environ)) / f"config{suffix}" for suffix in SUFFIXES)
 
 
-def _find_path(flag: Path | None, environ: Mapping[str, str]) -> tuple[Path, bool]:
-    """Return the file, and whether it has to exist."""
+def find_path(flag: Path | None, environ: Mapping[str, str]) -> tuple[Path, bool]:
+    """Return the file, and whether it has to exist. Raises BadSpec if there are two default files."""
     candidates = candidate_paths(flag, environ)
     if len(candidates) == 1:
         return candidates[0], True
@@ -125,7 +123,7 @@ def _find_path(flag: Path | None, environ: Mapping[str, str]) -> tuple[Path, boo
 def _find_path_or_default(flag: Path | None, environ: Mapping[str, str]) -> Path:
     """While `MCPD_SERVERS` is in force, it does not matter if there are two default files."""
     try:
-        return _find_path(flag, environ)[0]
+        return find_path(flag, environ)[0]
     except BadSpec:
         return Path(config_dir(environ)) / DEFAULT_NAME
 
@@ -170,10 +168,13 @@ def format_of(path: Path, source: str) -> str:
     return kind
 
 
-def parse_text(text: str, kind: str, source: str, *, foreign: bool = False) -> object:
+def parse_text(
+    text: str, kind: str, source: str, *, foreign: bool = False, problems: list[Problem] | None = None
+) -> object:
     """Parse a document in the format `kind`. Raises BadSpec that names file, line and column.
 
     `foreign`: the file of another program; it may be large, and duplicate keys are not an error.
+    `problems`: where to add duplicate keys; if None, they raise BadSpec, too.
     """
     try:
         value = {"JSON": parse_jsonc, "TOML": _parse_toml, "YAML": _parse_yaml}[kind](text)
@@ -190,7 +191,9 @@ def parse_text(text: str, kind: str, source: str, *, foreign: bool = False) -> o
         message = f"this {kind} is nested too deeply, or refers to itself"
         raise BadSpec.single(message, "flatten it", source) from None
     duplicates = [] if foreign else _duplicate_keys(value, "$")
-    if duplicates:
+    if problems is not None:
+        problems += duplicates
+    elif duplicates:
         raise BadSpec(duplicates, source)
     return value
 
@@ -252,6 +255,7 @@ def read_layout(document: object, problems: list[Problem], warnings: list[str]) 
     settings_name = "mcp.globalSettings" if section.has("mcp") else "settings"
     for key in document:
         _check_top_level_key(key, section, warnings, settings_name)
+    _refuse_foreign_document(section)
     if section.has("mcp") and section.has("mcpServers"):
         section.add_problem("mcp", "the file contains both 'mcp' and 'mcpServers'", "keep one")
         return DocumentLayout()
@@ -307,14 +311,13 @@ def _parse_named_list(value: object, path: str, problems: list[Problem]) -> list
 
 def _check_top_level_key(key: object, section: Section, warnings: list[str], settings_name: str) -> None:
     """Editors keep other things in the same file, so only keys that look like ours are refused."""
-    known = ["mcpServers", "settings", "mcp"]
-    if key in known:
+    if key in _KNOWN_KEYS:
         return
     if not isinstance(key, str):
         section.problems.append(Problem("$", "a key of the document is not a string", _EXAMPLE))
     elif key in _FOREIGN_KEYS:
         section.add_problem(key, f"mcpd does not read servers from '{key}'", "rename it to 'mcpServers'")
-    elif (match := closest_match(key, known)) is not None:
+    elif (match := closest_match(key, _KNOWN_KEYS)) is not None:
         section.add_problem(key, f"unknown field '{shorten(key, 64)}'", f"did you mean '{match}'?")
     elif not is_comment(key):
         setting = closest_match(key, [field.name for field in SETTINGS])
@@ -323,69 +326,23 @@ def _check_top_level_key(key: object, section: Section, warnings: list[str], set
         warnings.append(f"{path}: '{shorten(key, 64)}' is not used by mcpd here and was ignored{hint}")
 
 
-def _parse_variable(text: str, path: Path, environ: Mapping[str, str]) -> LoadedConfig:
+def _refuse_foreign_document(section: Section) -> None:
+    """Refuse a document in which nothing is a configuration of mcpd: it was probably named by mistake."""
+    keys = [key for key in section.values if isinstance(key, str) and not is_comment(key)]
+    if keys and not any(key in section.values for key in _KNOWN_KEYS) and not section.problems:
+        message = "this is not a configuration of mcpd: it has no 'mcpServers'"
+        section.problems.append(Problem("$", message, _EXAMPLE))
+
+
+def _parse_variable(text: str, path: Path, environ: Mapping[str, str]) -> Document:
     problems: list[Problem] = []
     servers = _parse_named_list(parse_text(text, "JSON", VARIABLE_SOURCE), "$", problems)
-    data = text.encode("utf-8", "surrogateescape")
-    home = Path(expand_home("~", environ))
-    return _check(DocumentLayout(servers), problems, [], environ, VARIABLE_SOURCE, path, home, data)
-
-
-def _check(
-    layout: DocumentLayout,
-    problems: list[Problem],
-    warnings: list[str],
-    environ: Mapping[str, str],
-    source: str,
-    path: Path,
-    base_dir: Path,
-    data: bytes,
-) -> LoadedConfig:
-    """Parse settings and servers. Raises BadSpec with all problems, those in `problems` first."""
-    settings = parse_settings(
-        layout.settings, environ=environ, path=layout.settings_path, problems=problems, warnings=warnings
+    return Document(
+        layout=DocumentLayout(servers),
+        problems=problems,
+        warnings=[],
+        source=VARIABLE_SOURCE,
+        path=path,
+        base_dir=Path(expand_home("~", environ)),
+        digest=hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest(),
     )
-    if settings.allow_commands and source != VARIABLE_SOURCE and _is_writable_by_others(path):
-        message = f"other users can write to {path}, so it must not allow commands"
-        where = join_path(layout.settings_path, "allowCommands")
-        problems.append(Problem(where, message, f"chmod go-w {path}"))
-        settings = attrs.evolve(settings, allow_commands=False)
-    try:
-        parsed = parse_located_servers(layout.servers, environ=environ, settings=settings, base_dir=base_dir)
-    except BadSpec as error:
-        raise BadSpec(problems + error.problems, source) from None
-    if problems:
-        raise BadSpec(problems, source)
-    specs = parsed.specs
-    if not layout.enabled:
-        warnings.append("$.mcp.enabled: all servers are disabled")
-        specs = {name: attrs.evolve(spec, enabled=False) for name, spec in specs.items()}
-    definitions: dict[str, Mapping[str, object]] = {}
-    for name, definition, _ in layout.servers:
-        assert isinstance(definition, Mapping)
-        definitions[str(name)] = definition
-    warnings += parsed.warnings
-    warnings += _unknown_profile_servers(settings, definitions, join_path(layout.settings_path, "profiles"))
-    digest = hashlib.sha256(data).hexdigest()
-    return LoadedConfig(specs, definitions, settings, parsed.secrets, source, path, tuple(warnings), digest)
-
-
-def _unknown_profile_servers(settings: Settings, servers: Mapping[str, object], path: str) -> list[str]:
-    """Warn about names that no server has. Without any server in the file, they come from elsewhere."""
-    warnings = []
-    for name, profile in settings.profiles.items() if servers else ():
-        for pattern in profile.servers or ():
-            if pattern not in servers and not set("*?[") & set(pattern):
-                match = closest_match(pattern, list(servers))
-                hint = f"; did you mean '{match}'?" if match else ""
-                where = join_path(join_path(path, name), "servers")
-                warnings.append(f"{where}: there is no server '{shorten(pattern, 40)}'{hint}")
-    return warnings
-
-
-def _is_writable_by_others(path: Path) -> bool:
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return False  # mcpd is about to create it
-    return bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)) or found.st_uid not in (os.getuid(), 0)

@@ -73,23 +73,29 @@ def parse_servers(
     located: list[tuple[object, object, str]] = [
         (name, definition, join_path(path, str(name))) for name, definition in servers.items()
     ]
-    return parse_located_servers(located, environ=environ, settings=settings, base_dir=base_dir)
+    parsed, problems = parse_valid_servers(located, environ=environ, settings=settings, base_dir=base_dir)
+    if problems:
+        raise BadSpec(problems)
+    return parsed
 
 
-def parse_located_servers(
+def parse_valid_servers(
     servers: list[tuple[object, object, str]],
     *,
     environ: Mapping[str, str],
     settings: Settings,
     base_dir: Path,
-) -> ParsedServers:
-    """Like `parse_servers`, for tuples of name, definition and JSON path."""
+) -> tuple[ParsedServers, list[Problem]]:
+    """Return the valid ones of `servers` (name, definition, JSON path), and the problems of the others."""
     parser = _Parser(environ, settings, base_dir, {})
     for name, definition, path in servers:
+        before = len(parser.problems)
+        known = name in parser.specs if isinstance(name, str) else False
         parser.parse(name, definition, path)
-    if parser.problems:
-        raise BadSpec(parser.problems)
-    return ParsedServers(parser.specs, frozenset(parser.secrets), tuple(parser.warnings))
+        if len(parser.problems) > before and isinstance(name, str) and not known:
+            parser.specs.pop(name, None)
+    parsed = ParsedServers(parser.specs, frozenset(parser.secrets), tuple(parser.warnings))
+    return parsed, parser.problems
 
 
 @attrs.define(eq=False)
@@ -108,7 +114,7 @@ class _Parser:
 
     def parse(self, name: object, definition: object, path: str) -> None:
         problems, warnings = self.problems, self.warnings
-        if not _check_name(name, path, problems):
+        if not check_name(name, path, problems):
             return
         assert isinstance(name, str)
         if name in self.specs:
@@ -159,7 +165,8 @@ class _Parser:
         return frozenset(CANONICAL_NAMES.get(_field_at(path, definition_path), "") for path, _ in references)
 
 
-def _check_name(name: object, path: str, problems: list[Problem]) -> bool:
+def check_name(name: object, path: str, problems: list[Problem]) -> bool:
+    """Return whether `name` is a valid name of a server; if not, add the reason to `problems`."""
     if not isinstance(name, str):
         message = f"a server's name must be a string, not {type_name(name)}"
         problems.append(Problem(path, message, "put it in quotes"))

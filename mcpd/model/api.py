@@ -106,7 +106,9 @@ class ConfigStatus:
     generation: int
     loaded_at: str
     problems: tuple[Problem, ...] = ()
-    """The reasons why mcpd rejected the current file. The last valid set of servers remains active."""
+    """The errors in the current file. While mcpd is running, it rejects the whole file, and the last valid
+    set of servers remains active. If mcpd has started with these errors, they affect only the entries that
+    contain them."""
     warnings: tuple[str, ...] = ()
     """Descriptions of the parts of the configuration that have no effect."""
 

@@ -10,6 +10,8 @@ from typing import Literal, Protocol
 
 import attrs
 
+from mcpd.model.errors import Problem
+
 MEBIBYTE = 1024 * 1024
 
 Era = Literal["auto", "modern", "legacy"]
@@ -123,6 +125,18 @@ class StdioSpec(ServerSpec):
     @property
     def identity(self) -> tuple[object, ...]:
         return ("stdio", self.command, self.args, tuple(sorted(self.env.items())), self.cwd, self.umask)
+
+
+@attrs.frozen(kw_only=True)
+class InvalidSpec(StdioSpec):
+    """A server whose definition has errors. It is listed, but every attempt to start it fails with them."""
+
+    command: str = ""
+    problems: tuple[Problem, ...]
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        return ("invalid", self.problems)
 
 
 @attrs.frozen(kw_only=True)

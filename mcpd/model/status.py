@@ -55,6 +55,8 @@ class FailureKind(enum.Enum):
     SPAWN = "spawn"
     """mcpd could not start the process because the program was not found, was not executable, or its
     directory was invalid."""
+    CONFIG = "config"
+    """The definition has errors, so mcpd cannot start the server."""
     SECRET = "secret"  # noqa: S105 - a word, no password
     """A secret in the definition is not available."""
     EXITED = "exited"

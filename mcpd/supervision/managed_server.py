@@ -17,7 +17,7 @@ import trio
 
 from mcpd.model.errors import NotReady
 from mcpd.model.events import Event, EventKind
-from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
+from mcpd.model.server_spec import InvalidSpec, RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import ServerState, ServerStatus, rfc3339
 from mcpd.persistent_state import fingerprint
 from mcpd.protocol.upstream_session import Hooks, ServerNotification, Upstream
@@ -328,6 +328,8 @@ class ManagedServer:
     async def _connect_and_serve(self) -> None:
         """Hold one connection until it ends. Its end has been recorded, or is raised."""
         context = self._context
+        if isinstance(self.spec, InvalidSpec):
+            raise restart.InvalidDefinition("; ".join(map(str, self.spec.problems)))
         spec = await resolve_secrets(self.spec, context)
         if isinstance(spec, StdioSpec):
             mark = f"{context.instance}.{next(_child_numbers)}.{spec.name}"

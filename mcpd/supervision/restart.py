@@ -78,6 +78,10 @@ class SecretUnavailable(Exception):
     """A secret that the definition refers to cannot be resolved, or its value is unusable."""
 
 
+class InvalidDefinition(Exception):
+    """The definition has errors."""
+
+
 class UnsupportedTransport(Exception):
     """This version of mcpd does not support the server's transport."""
 
@@ -143,6 +147,7 @@ def classify_failure(error: BaseException, evidence: Evidence) -> tuple[Failure,
 
 
 _PRECEDENCE: tuple[type[BaseException], ...] = (
+    InvalidDefinition,
     CannotStart,
     SecretUnavailable,
     UnsupportedTransport,
@@ -176,6 +181,8 @@ def _precedence(error: BaseException) -> int:
 
 def _classify_leaf(error: BaseException, evidence: Evidence) -> tuple[FailureKind, str, Verdict]:
     match error:
+        case InvalidDefinition():
+            return FailureKind.CONFIG, str(error), Verdict.WAIT
         case CannotStart():
             return FailureKind.SPAWN, str(error), Verdict.WAIT
         case SecretUnavailable():

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from mcpd.active_config import ActiveConfig
+from mcpd.config.load_at_start import load_at_start
 from mcpd.config.loader import load
 from mcpd.model.errors import BadSpec
 from mcpd.model.events import Event
+from mcpd.model.server_spec import InvalidSpec
 from mcpd.supervision.supervisor import Supervisor
 from tests.supervision.peer import surroundings
 
@@ -29,8 +31,9 @@ class Home:
     def begin(self) -> ActiveConfig:
         around = surroundings(self._path, self.events.append)
         self.supervisor = Supervisor(around)
-        loaded = load(None, self.environ)
-        return ActiveConfig(loaded, None, self.environ, self.supervisor, around.store, around.redactor)
+        state = self._path / "state"
+        loaded = load_at_start(None, self.environ, state)
+        return ActiveConfig(loaded, None, self.environ, self.supervisor, around.store, around.redactor, state)
 
     def write(self, *names: str, **settings: object) -> None:
         servers = {name: {"command": "x"} for name in names}
@@ -111,3 +114,45 @@ async def test_invalid_directory_rule_is_refused(
         load(None, home.environ)
     (problem,) = refused.value.problems
     assert (problem.path, problem.fix) == (place, fix)
+
+
+def test_valid_file_is_kept_for_the_next_start(home: Home) -> None:
+    """A later file with an error does not replace it, and the next start uses the valid definition."""
+    home.write("a", "b")
+    active = home.begin()
+    home.file.write_text(home.file.read_text().replace('"b": {"command"', '"b": {"comand"'))
+    with pytest.raises(BadSpec, match="comand"):
+        active.reload()
+    again = home.begin()
+    assert home.names == ["a", "b"]
+    assert not isinstance(home.supervisor.desired["b"], InvalidSpec)
+    assert [problem.path for problem in again.status().problems] == ["$.mcpServers.b.comand"]
+    assert "started with errors" in home.events[-1].message
+
+
+async def test_repaired_file_is_applied_and_has_no_problems(home: Home) -> None:
+    """The watcher reports the errors of the start only once."""
+    home.file.write_text(json.dumps({"mcpServers": {"a": {"command": "x"}, "b": {"comand": "x"}}}))
+    active = home.begin()
+    assert isinstance(home.supervisor.desired["b"], InvalidSpec)
+    reported = len(home.events)
+    active.reload_if_changed()
+    assert len(home.events) == reported
+    home.write("a", "b")
+    active.reload_if_changed()
+    assert not isinstance(home.supervisor.desired["b"], InvalidSpec)
+    assert active.status().problems == ()
+
+
+async def test_file_with_an_error_does_not_replace_an_applied_set(home: Home) -> None:
+    """The set that was applied through the API is restored, as if the daemon had not been restarted."""
+    home.write("a")
+    active = home.begin()
+    active.set_servers({"applied": {"command": "x"}})
+    home.file.write_text('{"mcpServers": {"a": {"comand": "x"}}}')
+    around = surroundings(home._path, home.events.append)
+    around.store.state = active._state_file.state
+    supervisor = Supervisor(around)
+    loaded = load_at_start(None, home.environ, home._path / "state")
+    ActiveConfig(loaded, None, home.environ, supervisor, around.store, around.redactor, home._path / "state")
+    assert list(supervisor.desired) == ["applied"]

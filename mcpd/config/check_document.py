@@ -1,0 +1,152 @@
+"""A configuration document and its check: settings and definitions are parsed, or every error is named."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+
+from mcpd.config.json_path import closest_match, join_path
+from mcpd.config.server_definition import ParsedServers, parse_valid_servers
+from mcpd.config.settings import Settings, parse_settings
+from mcpd.model.errors import BadSpec, Problem
+from mcpd.model.server_spec import ServerSpec
+from mcpd.model.text import shorten
+
+VARIABLE_SOURCE = "$MCPD_SERVERS"
+
+
+@attrs.frozen
+class LoadedConfig:
+    """A complete configuration."""
+
+    specs: dict[str, ServerSpec]
+    definitions: dict[str, Mapping[str, object]]
+    """The definitions as written. References are not replaced, so they contain no value of a variable."""
+    settings: Settings
+    secrets: frozenset[str] = attrs.field(repr=False)
+    """Values to mask wherever something is shown or logged."""
+    source: str
+    """The file's path, `$MCPD_SERVERS`, or `none`."""
+    path: Path
+    """The file that a reload reads and `mcpctl add` writes. It may not exist yet."""
+    warnings: tuple[str, ...]
+    digest: str
+    """SHA-256 of the bytes read, in hex; empty if nothing was read."""
+    written_settings: Mapping[str, object] = attrs.field(factory=dict)
+    """The settings as written."""
+    enabled: bool = True
+    """Whether the document does not disable all servers."""
+    problems: tuple[Problem, ...] = ()
+    """What `load_at_start` tolerated. Empty for `load`, which raises BadSpec instead."""
+
+
+@attrs.frozen
+class DocumentLayout:
+    """The parts of a document, not checked yet."""
+
+    servers: list[tuple[object, object, str]] = attrs.field(factory=list)
+    """Name, definition and JSON path of each server."""
+    settings: Mapping[str, object] = attrs.field(factory=dict)
+    settings_path: str = "$.settings"
+    enabled: bool = True
+
+
+@attrs.frozen(kw_only=True)
+class Document:
+    """A document that could be parsed, from a file or from `$MCPD_SERVERS`."""
+
+    layout: DocumentLayout
+    problems: list[Problem]
+    """What is wrong with its layout. The servers and the settings are not checked yet."""
+    warnings: list[str]
+    source: str
+    path: Path
+    base_dir: Path
+    """Relative directories are resolved against it."""
+    digest: str
+
+
+def check(document: Document, environ: Mapping[str, str]) -> LoadedConfig:
+    """Parse settings and servers. Raises BadSpec with all problems, those of the layout first."""
+    problems, warnings = list(document.problems), list(document.warnings)
+    settings = check_settings(document, environ, problems, warnings)
+    parsed, invalid = parse_valid_servers(
+        document.layout.servers, environ=environ, settings=settings, base_dir=document.base_dir
+    )
+    problems += invalid
+    if problems:
+        raise BadSpec(problems, document.source)
+    definitions: dict[str, Mapping[str, object]] = {}
+    for name, definition, _ in document.layout.servers:
+        assert isinstance(definition, Mapping)
+        definitions[str(name)] = definition
+    return assemble(document, settings, parsed, definitions, warnings)
+
+
+def check_settings(
+    document: Document, environ: Mapping[str, str], problems: list[Problem], warnings: list[str]
+) -> Settings:
+    """Return the settings. Errors are added to `problems`, and the defaults are used instead."""
+    layout, path = document.layout, document.path
+    settings = parse_settings(
+        layout.settings, environ=environ, path=layout.settings_path, problems=problems, warnings=warnings
+    )
+    if settings.allow_commands and document.source != VARIABLE_SOURCE and _is_writable_by_others(path):
+        message = f"other users can write to {path}, so it must not allow commands"
+        where = join_path(layout.settings_path, "allowCommands")
+        problems.append(Problem(where, message, f"chmod go-w {path}"))
+        settings = attrs.evolve(settings, allow_commands=False)
+    return settings
+
+
+def assemble(
+    document: Document,
+    settings: Settings,
+    parsed: ParsedServers,
+    definitions: dict[str, Mapping[str, object]],
+    warnings: list[str],
+) -> LoadedConfig:
+    """Return the configuration that consists of parts that were checked."""
+    layout, specs = document.layout, parsed.specs
+    if not layout.enabled:
+        warnings.append("$.mcp.enabled: all servers are disabled")
+        specs = {name: attrs.evolve(spec, enabled=False) for name, spec in specs.items()}
+    warnings += parsed.warnings
+    warnings += _unknown_profile_servers(settings, definitions, join_path(layout.settings_path, "profiles"))
+    return LoadedConfig(
+        specs,
+        definitions,
+        settings,
+        parsed.secrets,
+        document.source,
+        document.path,
+        tuple(warnings),
+        document.digest,
+        layout.settings,
+        layout.enabled,
+    )
+
+
+def _unknown_profile_servers(settings: Settings, servers: Mapping[str, object], path: str) -> list[str]:
+    """Warn about names that no server has. Without any server in the file, they come from elsewhere."""
+    warnings = []
+    for name, profile in settings.profiles.items() if servers else ():
+        for pattern in profile.servers or ():
+            if pattern not in servers and not set("*?[") & set(pattern):
+                match = closest_match(pattern, list(servers))
+                hint = f"; did you mean '{match}'?" if match else ""
+                where = join_path(join_path(path, name), "servers")
+                warnings.append(f"{where}: there is no server '{shorten(pattern, 40)}'{hint}")
+    return warnings
+
+
+def _is_writable_by_others(path: Path) -> bool:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return False  # mcpd is about to create it
+    return bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)) or found.st_uid not in (os.getuid(), 0)

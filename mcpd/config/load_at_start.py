@@ -1,0 +1,178 @@
+"""Loads the configuration when the daemon starts: errors affect only the entries that contain them.
+
+A running daemon refuses a file with errors and keeps the servers it has. A daemon that starts has none, so
+refusing would leave every client without tools. Therefore each valid server is started, each invalid one
+with its last valid definition, and those without one are listed as failed, with their errors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+import msgspec
+
+from mcpd.config.check_document import (
+    Document,
+    DocumentLayout,
+    LoadedConfig,
+    assemble,
+    check,
+    check_settings,
+)
+from mcpd.config.json_path import join_path
+from mcpd.config.loader import find_path, read_document
+from mcpd.config.server_definition import check_name, parse_valid_servers
+from mcpd.model.errors import BadSpec, Problem
+from mcpd.model.server_spec import InvalidSpec, ServerSpec
+from mcpd.support.atomic_files import write_atomically
+
+log = logging.getLogger("mcpd.config")
+
+_FILE_NAME = "last-valid-config.json"
+
+
+class LastValidConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of a configuration file when it last had no errors, as written. May contain secrets."""
+
+    path: str
+    servers: Mapping[str, Mapping[str, object]]
+    settings: Mapping[str, object]
+    enabled: bool
+
+
+def load_at_start(flag: Path | None, environ: Mapping[str, str], state_dir: Path) -> LoadedConfig:
+    """Return the configuration to start with, and the errors in it as `problems`.
+
+    Invalid settings have their defaults. A document that is unusable as a whole is replaced by the last
+    valid one. Raises BadSpec if there is none, and if a file that was named does not exist.
+    """
+    document = None
+    try:
+        document = read_document(flag, environ)
+        return check(document, environ)
+    except BadSpec as error:
+        refused = error
+    problems = tuple(refused.problems)
+    if document is None:
+        document = _last_document(_read_last_valid(state_dir, _find_existing(flag, environ, refused)))
+        if document is None:
+            raise refused
+    elif _has_general_problem(document, problems):
+        document = _last_document(_read_last_valid(state_dir, document.path)) or document
+        if not document.layout.servers:
+            raise refused
+    last = _read_last_valid(state_dir, document.path) if document.source == str(document.path) else None
+    return attrs.evolve(_without_invalid_parts(document, environ, problems, last), problems=problems)
+
+
+def save_last_valid(loaded: LoadedConfig, state_dir: Path) -> None:
+    """Store a configuration without errors for `load_at_start`, if it comes from a file. Never raises."""
+    if loaded.source != str(loaded.path) or loaded.problems:
+        return
+    stored = LastValidConfig(
+        path=loaded.source,
+        servers=loaded.definitions,
+        settings=loaded.written_settings,
+        enabled=loaded.enabled,
+    )
+    file = state_dir / _FILE_NAME
+    try:
+        data = msgspec.json.encode(stored)
+        if not file.exists() or file.read_bytes() != data:
+            write_atomically(file, data, 0o600)
+    except (OSError, TypeError, ValueError) as error:  # a full disk, or a value that JSON cannot express
+        log.warning("cannot store the valid configuration for the next start: %s", error)
+
+
+def _find_existing(flag: Path | None, environ: Mapping[str, str], refused: BadSpec) -> Path:
+    """Return the file with the errors `refused`. Raises them if no file is to blame."""
+    if environ.get("MCPD_SERVERS", "").strip():
+        raise refused
+    path, _ = find_path(flag, environ)
+    if not path.exists():
+        raise refused
+    return path
+
+
+def _read_last_valid(state_dir: Path, path: Path) -> LastValidConfig | None:
+    """Return the last valid content of the file `path`, or None."""
+    try:
+        stored = msgspec.json.decode((state_dir / _FILE_NAME).read_bytes(), type=LastValidConfig)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        log.warning("cannot read the last valid configuration: %s", error)
+        return None
+    return stored if stored.path == str(path) else None
+
+
+def _last_document(last: LastValidConfig | None) -> Document | None:
+    if last is None:
+        return None
+    path = Path(last.path)
+    servers = [(name, value, join_path("$.mcpServers", name)) for name, value in last.servers.items()]
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        digest = ""
+    return Document(
+        layout=DocumentLayout(servers, last.settings, enabled=last.enabled),  # type: ignore[arg-type] # list
+        problems=[],
+        warnings=[],
+        source=last.path,
+        path=path,
+        base_dir=path.parent,
+        digest=digest,
+    )
+
+
+def _has_general_problem(document: Document, problems: tuple[Problem, ...]) -> bool:
+    """Return whether an error is neither in a server nor in the settings."""
+    parts = [document.layout.settings_path, *(path for _, _, path in document.layout.servers)]
+    return any(not any(_is_within(problem.path, part) for part in parts) for problem in problems)
+
+
+def _is_within(path: str, part: str) -> bool:
+    return path == part or path.startswith((f"{part}.", f"{part}["))
+
+
+def _without_invalid_parts(
+    document: Document,
+    environ: Mapping[str, str],
+    problems: tuple[Problem, ...],
+    last: LastValidConfig | None,
+) -> LoadedConfig:
+    """Replace invalid definitions by the last valid ones, or else by an InvalidSpec."""
+    warnings = list(document.warnings)
+    settings = check_settings(document, environ, [], warnings)
+
+    named = [entry for entry in document.layout.servers if check_name(entry[0], entry[2], [])]
+    errors = {str(name): tuple(p for p in problems if _is_within(p.path, path)) for name, _, path in named}
+    replaced: set[object] = set()
+    chosen: list[tuple[object, object, str]] = []
+    for name, definition, path in named:
+        replacement = None if last is None else last.servers.get(str(name))
+        if errors[str(name)] and replacement is not None:
+            definition = replacement
+            replaced.add(name)
+        chosen.append((name, definition, path))
+    parsed, remaining = parse_valid_servers(
+        chosen, environ=environ, settings=settings, base_dir=document.base_dir
+    )
+    specs: dict[str, ServerSpec] = {}
+    for name, definition, path in chosen:
+        own = errors[str(name)] or tuple(p for p in remaining if _is_within(p.path, path))
+        usable = parsed.specs.get(str(name)) if name in replaced or not own else None
+        specs[str(name)] = usable or _invalid_spec(str(name), definition, own)
+    definitions = {str(name): value if isinstance(value, Mapping) else {} for name, value, _ in chosen}
+    return assemble(document, settings, attrs.evolve(parsed, specs=specs), definitions, warnings)
+
+
+def _invalid_spec(name: str, definition: object, problems: tuple[Problem, ...]) -> InvalidSpec:
+    written = definition if isinstance(definition, Mapping) else {}
+    is_off = written.get("enabled") is False or written.get("disabled") is True
+    return InvalidSpec(name=name, enabled=not is_off, problems=problems)

@@ -1,0 +1,82 @@
+"""A daemon that starts with a configuration that has errors runs everything that has none."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.e2e.conftest import Start
+from tests.e2e.harness import BOUND, Daemon, Json, fake, running
+
+
+def ctl(daemon: Daemon, *argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ctl", "--socket", daemon.socket, *argv],
+        env={**daemon.environ, "MCPD_CONFIG": str(daemon.config)},
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+    )
+
+
+def test_one_broken_entry_does_not_affect_the_others(start: Start) -> None:
+    """Every command says what is wrong. After the fix, the server is started and nothing is reported."""
+    unset = fake(env={"TOKEN": "${NOT_SET_ANYWHERE}"})
+    daemon = start({"good": fake(), "broken": {"comand": "x"}, "unset": unset})
+    daemon.wait_connected("good")
+    broken = daemon.wait_status("broken", lambda status: status["status"] == "failed")
+    assert broken["last_error"]["kind"] == "config"
+    assert "did you mean 'command'?" in broken["last_error"]["message"]
+    waiting = daemon.wait_status("unset", lambda status: status["status"] == "failed")
+    assert "NOT_SET_ANYWHERE is not set" in waiting["last_error"]["message"]
+    assert daemon.client().call("good", "echo", {})["success"]
+    assert "unknown field 'comand'" in daemon.log
+
+    shown = ctl(daemon, "status")
+    assert "$.mcpServers.broken.comand: unknown field" in shown.stdout
+    for command in ("why", "status"):
+        assert "mcpctl edit" in ctl(daemon, command, "broken").stdout
+    for check in (ctl(daemon, "config", "validate"), ctl(daemon, "reload"), validate(daemon)):
+        assert check.returncode == 2
+        assert "comand" in check.stdout + check.stderr
+        assert "NOT_SET_ANYWHERE" in check.stdout + check.stderr
+
+    daemon.config.write_text(json.dumps({"mcpServers": {"good": fake(), "broken": fake()}}))
+    daemon.wait_connected("broken")
+    assert ctl(daemon, "config", "validate").returncode == 0
+    assert daemon.client().request("mcpd/status")["config"]["problems"] == []
+
+
+def validate(daemon: Daemon) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mcpd", "--config", str(daemon.config), "--validate-config"],
+        env=dict(daemon.environ),
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+    )
+
+
+def test_restart_with_a_typo_keeps_all_servers(tmp_path: Path) -> None:
+    """The daemon starts with the last valid configuration, and applies the file once it is valid again."""
+    servers: dict[str, Json] = {"one": fake(), "two": fake()}
+    with running(tmp_path, servers) as daemon:
+        daemon.wait_connected("one", "two")
+    typo = {"one": fake(), "two": {"commmand": "x"}}
+    with running(tmp_path, typo) as daemon:
+        daemon.wait_connected("one", "two")
+        assert "commmand" in ctl(daemon, "status").stdout
+    with running(tmp_path, {}, program=(sys.executable, "-c", START_WITH_A_SYNTAX_ERROR)) as daemon:
+        daemon.wait_connected("one", "two")
+        assert "not valid JSON" in ctl(daemon, "status").stdout
+
+
+START_WITH_A_SYNTAX_ERROR = """
+import pathlib, sys
+import mcpd.main
+
+pathlib.Path(sys.argv[sys.argv.index("--config") + 1]).write_text('{"mcpServers": {')
+mcpd.main.main()
+"""
