@@ -43,6 +43,8 @@ class PersistentState:
     toggles: Mapping[str, bool | float] = attrs.field(factory=dict)
     """Server → enabled, disabled, or disabled until a time (Unix seconds). Overrides `enabled` in the
     definition."""
+    after_timed: Mapping[str, bool] = attrs.field(factory=dict)
+    """Server → the toggle to return to when its timed disable ends. Others return to the definition."""
     eras: Mapping[str, str] = attrs.field(factory=dict)
     """Fingerprint of a definition → `modern` or `legacy`."""
     quiet: tuple[str, ...] = ()
@@ -67,22 +69,40 @@ class StateFile:
         self.state = self._saved = self._read()
 
     def set_toggle(self, server: str, enabled: bool | float) -> None:
-        """Enable a server, disable it, or disable it until a time (Unix seconds)."""
-        self._change(toggles={**self.state.toggles, server: enabled})
+        """Enable a server, disable it, or disable it until a time (Unix seconds) and then return to this."""
+        now = self.state.toggles.get(server)
+        after = {name: value for name, value in self.state.after_timed.items() if name != server}
+        if not isinstance(enabled, bool):
+            before = now if isinstance(now, bool) else self.state.after_timed.get(server)
+            after |= {} if before is None else {server: before}
+        self._change(toggles={**self.state.toggles, server: enabled}, after_timed=after)
 
     def is_enabled(self, server: str) -> bool | None:
-        """Return whether the server is enabled now; None if it was never toggled."""
+        """Return whether the server is enabled now; None if that is up to its definition."""
         value = self.state.toggles.get(server)
-        return value if value is None or isinstance(value, bool) else value <= time.time()
+        if value is None or isinstance(value, bool):
+            return value
+        return False if value > time.time() else self.state.after_timed.get(server)
 
     def disabled_until(self, server: str) -> float | None:
-        """Return the time, past or future, at which a disabled server is enabled again; None if not set."""
+        """Return the time, past or future, at which a timed disable ends; None if there is none."""
         value = self.state.toggles.get(server)
         return None if isinstance(value, bool) else value
 
+    def end_timed_disable(self, server: str) -> None:
+        """Return to the toggle before the timed disable, or to none."""
+        if self.disabled_until(server) is not None:
+            if (before := self.state.after_timed.get(server)) is None:
+                self.clear_toggle(server)
+            else:
+                self.set_toggle(server, before)
+
     def clear_toggle(self, server: str) -> None:
         if server in self.state.toggles:
-            self._change(toggles={name: on for name, on in self.state.toggles.items() if name != server})
+            self._change(
+                toggles={name: on for name, on in self.state.toggles.items() if name != server},
+                after_timed={name: on for name, on in self.state.after_timed.items() if name != server},
+            )
 
     def era(self, fingerprint: str) -> str | None:
         return self.state.eras.get(fingerprint)

@@ -100,7 +100,7 @@ def disable(
 ) -> int:
     """Disable servers (persists across restarts).
 
-    With --for or --until, the servers are enabled again automatically at that time, even if the daemon
+    With --for or --until, the servers return to their previous setting at that time, even if the daemon
     restarts or the computer sleeps. `mcpctl enable` enables them earlier.
     """
     if length and end:

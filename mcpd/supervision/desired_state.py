@@ -18,8 +18,8 @@ class DesiredState:
 
     def __init__(self, spec: ServerSpec, store: StateFile) -> None:
         self._name, self._store = spec.name, store
-        toggled = store.is_enabled(spec.name)
-        self.enabled = spec.enabled if toggled is None else toggled
+        self._default = spec.enabled
+        self.enabled = self._wanted
         """The persistent setting if there is one, otherwise `enabled` of the definition."""
         self.disconnected = False
         """Set by the user; lasts until the next connect or until the daemon restarts."""
@@ -72,16 +72,24 @@ class DesiredState:
         return True
 
     def end_timed_disable(self) -> None:
-        """Enable the server; a disconnected one stays disconnected."""
-        self._store.set_toggle(self._name, True)
-        self.enabled = True
+        """Return to what held before: the persistent setting or the definition. A disconnected server stays
+        disconnected.
+        """
+        self._store.end_timed_disable(self._name)
+        self.enabled = self._wanted
 
     def set_default(self, enabled: bool) -> bool:
         """Apply `enabled` of a changed definition, unless a persistent setting overrides it."""
+        self._default = enabled
         if self._is_toggled:
             return False
         self.enabled = enabled
         return True
+
+    @property
+    def _wanted(self) -> bool:
+        toggled = self._store.is_enabled(self._name)
+        return self._default if toggled is None else toggled
 
     def request_start(self) -> bool:
         changed = not self.start_requested

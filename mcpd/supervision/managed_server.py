@@ -46,6 +46,7 @@ log = logging.getLogger("mcpd.server")
 
 _child_numbers = itertools.count(1)
 """Makes child marks unique: server names may contain dots, so `1.x` could be taken for a part of `1.x.y`."""
+_NOTHING = Catalog()
 _WALL_CLOCK_INTERVAL = 10.0
 """Seconds between checks of the wall clock, which advances during suspend while trio's clock may not."""
 
@@ -178,8 +179,11 @@ class ManagedServer:
 
     @property
     def catalog(self) -> Catalog | None:
-        """The lists as last fetched or cached; None if they were never fetched."""
-        return self._catalog_sync.catalog
+        """The lists as last fetched or cached; None if they were never fetched. While the server is off, the
+        lists are empty: nothing of it is listed anywhere.
+        """
+        known = self._catalog_sync.catalog
+        return _NOTHING if known is not None and self._desired.is_off else known
 
     @property
     def lists_expired(self) -> bool:

@@ -165,6 +165,27 @@ def test_a_daemon_without_configuration_runs_and_says_how_to_add_a_server(tmp_pa
             daemon.client().request("mcpd/add", server="two", definition=fake())
 
 
+def test_disabled_server_is_in_no_list(start: Start) -> None:
+    """Its tools, resources and prompts are gone until it is enabled or connected again."""
+    daemon = start({"one": fake(), "two": fake("--capabilities", "tools,resources,prompts")})
+    daemon.wait_connected("one", "two")
+
+    def listed() -> set[str]:
+        client = daemon.client()
+        tools = client.request("mcpd/tools")["tools"]
+        resources = client.request("mcpd/resources")["resources"]
+        prompts = client.request("mcpd/prompts")["prompts"]
+        return {entry["server"] for entry in (*tools, *resources, *prompts)}
+
+    for off, on in (("disable", "enable"), ("disconnect", "connect")):
+        daemon.client().request(f"mcpd/{off}", server="two", wait=harness.BOUND)
+        assert listed() == {"one"}
+        assert daemon.status("two")["tools"] == 0
+        assert daemon.client().request("mcpd/tools", server="two")["tools"] == []
+        daemon.client().request(f"mcpd/{on}", server="two", wait=harness.BOUND)
+        assert listed() == {"one", "two"}
+
+
 def test_toggles_survive_a_restart_of_the_daemon(tmp_path: Path) -> None:
     """A disabled server stays disabled after a restart; an enabled one connects."""
     servers = {"off": fake(), "on": fake(), "born-off": fake(enabled=False)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -14,7 +15,7 @@ from trio.testing import MockClock
 from mcpd.event_history import EventHistory
 from mcpd.model.errors import NotReady
 from mcpd.model.status import ServerState, rfc3339
-from mcpd.persistent_state import StateFile
+from mcpd.supervision.catalog_cache import Catalog
 from mcpd.supervision.managed_server import ManagedServer
 from tests.supervision.peer import living
 
@@ -161,10 +162,10 @@ async def test_timed_disable_survives_a_daemon_restart(
         assert stands(world.server)[0] == "connected"
 
 
-async def test_timed_disable_overrides_the_definition(
+async def test_end_of_a_timed_disable_returns_to_the_definition(
     autojump_clock: MockClock, wall: Wall, tmp_path: Path
 ) -> None:
-    """The end of the timed disable enables the server, as `enable` would."""
+    """It does not enable a server that is disabled in its definition by then."""
     async with living(tmp_path, era="legacy", enabled=False) as world:
         await trio.sleep(1)
         assert stands(world.server) == ("disabled", "switched off in its definition", None)
@@ -173,6 +174,46 @@ async def test_timed_disable_overrides_the_definition(
         await trio.sleep(HOUR)
         assert stands(world.server)[2] == rfc3339(SIX)
         world.server.update_spec(attrs.evolve(world.server.spec, enabled=False))
-        await trio.sleep(HOUR)
-        assert stands(world.server) == ("connected", "", None)
-        assert StateFile(tmp_path / "state", tmp_path).disabled_until("it") is None
+        await trio.sleep(HOUR + 1)
+        assert stands(world.server) == ("disabled", "switched off in its definition", None)
+        assert world.starts == []
+        world.server.update_spec(attrs.evolve(world.server.spec, enabled=True))
+        await world.wait_connected()
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("restart", [True, False])
+async def test_end_of_a_timed_disable_returns_to_the_last_setting(
+    autojump_clock: MockClock, wall: Wall, tmp_path: Path, before: bool, restart: bool
+) -> None:
+    """Also if the disable was extended, and if it ends while the daemon does not run."""
+    definition: dict[str, Any] = {"era": "legacy", "enabled": not before}
+    async with living(tmp_path, **definition) as world:
+        world.server.set_enabled(before)
+        world.server.set_enabled(False, SIX - HOUR)
+        world.server.set_enabled(False, SIX)
+        await trio.sleep(1)
+        assert stands(world.server)[2] == rfc3339(SIX)
+        if not restart:
+            await trio.sleep(3 * HOUR)
+            assert stands(world.server)[::2] == ("connected" if before else "disabled", None)
+    with trio.CancelScope() as over:
+        over.cancel()
+        await world.server._context.store.run()  # shutdown saves the state
+    wall.ahead += 3 * HOUR
+    async with living(tmp_path, **definition) as world:
+        await trio.sleep(20)
+        assert stands(world.server)[::2] == ("connected" if before else "disabled", None)
+
+
+async def test_disabled_server_lists_nothing(autojump_clock: MockClock, wall: Wall, tmp_path: Path) -> None:
+    """Its tools are back as soon as it is enabled, before it is connected."""
+    async with living(tmp_path, era="legacy") as world:
+        await world.wait_connected()
+        world.server.set_enabled(False)
+        assert world.server.catalog == Catalog()
+        assert world.server.status().tools == 0
+        world.server.set_enabled(True)
+        assert world.server.catalog is not None
+        assert [tool.name for tool in world.server.catalog.tools] == ["echo"]
+        assert world.server.status().tools == 1
