@@ -17,11 +17,13 @@ from mcpd.protocol.upstream_subscriptions import NotificationInterests
 from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import AwaitedExchange, Exchange
 from mcpd.wire import message as wire
-from mcpd.wire.message import ABSENT, BadFrame, Message
+from mcpd.wire.message import ABSENT, BadFrame, Message, TooLarge
 
 CLIENT_NAME = "mcpd"
 FEATURES = ("tools", "resources", "prompts")
 """What a server lists."""
+_MAX_KEPT_VALUES, _MAX_KEPT_BYTES = 10_000, 1024 * 1024
+"""Limits for a result of which parts are kept as long as the connection lasts, such as the capabilities."""
 _NOTIFICATIONS_TIMEOUT = 1.0
 """Seconds to wait for the notification stream to open before the lists are fetched anyway."""
 
@@ -170,23 +172,35 @@ def to_upstream_error(server: str, message: Message) -> UpstreamRefused:
 
 
 def parse_error(error: Raw) -> tuple[int | None, str | None, object]:
-    """Return code, message and data of a JSON-RPC error; None for each that is missing or malformed."""
-    try:
-        fields = wire.mapping(error)
-    except BadFrame:
-        fields = {}
-    code, text = fields.get("code"), fields.get("message")
+    """Return code, message and data of a JSON-RPC error; None for each that is missing or malformed.
+
+    Data that is too large to be decoded is returned as `Raw`, which can still be forwarded.
+    """
+    fields = wire.members_or_empty(error)
+    code, text, data = (_decode_member(fields, name) for name in ("code", "message", "data"))
     return (
         code if isinstance(code, int) and not isinstance(code, bool) else None,
         text if isinstance(text, str) else None,
-        fields.get("data"),
+        data,
     )
 
 
-def decode_result(server: str, method: str, result: Raw) -> Mapping[str, object]:
-    """Decode a result that must be an object. Raises ProtocolViolation."""
+def _decode_member(fields: Mapping[str, Raw], name: str) -> object:
+    raw = fields.get(name)
+    if raw is None:
+        return None
     try:
-        body = wire.value(result)
+        return wire.value(raw)
+    except TooLarge:
+        return raw
+    except BadFrame:
+        return None
+
+
+def decode_result(server: str, method: str, result: Raw) -> Mapping[str, object]:
+    """Decode a result that must be an object, and of which parts are kept. Raises ProtocolViolation."""
+    try:
+        body = wire.value(result, _MAX_KEPT_VALUES, _MAX_KEPT_BYTES)
     except BadFrame as error:
         raise ProtocolViolation(f"{server}: its response to {method} is invalid: {error}") from None
     if not isinstance(body, dict):

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from itertools import accumulate
 
 import msgspec
 from msgspec import Raw
 
+from mcpd.model import json_limits
+from mcpd.model.json_limits import MAX_BYTES, MAX_ITEMS, MAX_VALUES
 from mcpd.model.text import shorten
 from mcpd.support.json_repair import repair_json
 
 ABSENT = Raw(b"")
-MAX_DEPTH = 1000
-"""Documents nested deeper are not decoded: schema validators recurse on the C stack."""
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
 INTERNAL_ERROR, SERVER_ERROR = -32603, -32000
 DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -29,6 +28,13 @@ DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 class BadFrame(ValueError):
     """The bytes are not a JSON-RPC message."""
+
+
+class TooLarge(BadFrame):
+    """The JSON has more values, members, items, levels or bytes than mcpd decodes (`model/json_limits.py`).
+
+    It may be valid, and can be forwarded as bytes. The message names the limit and its value.
+    """
 
 
 class Message(msgspec.Struct, gc=False):
@@ -48,8 +54,6 @@ class Message(msgspec.Struct, gc=False):
 
 decode_envelope = msgspec.json.Decoder(Message).decode
 """`parse` without checking or repairing the text inside. Raises one of DECODE_ERRORS."""
-_decode_batch = msgspec.json.Decoder(list[Raw]).decode
-_decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def parse(line: bytes) -> Message:
@@ -108,18 +112,27 @@ def normalize_id(key: bytes) -> bytes:
     return key if loose is None else loose[1] or loose[2]
 
 
-def split_batch(line: bytes) -> list[bytes]:
-    """Return the messages of a batch array (MCP 2025-03-26 only). Raises BadFrame."""
+def split_batch(line: bytes, limit: int = MAX_ITEMS) -> list[bytes]:
+    """Return the messages of a batch array (MCP 2025-03-26 only). Raises BadFrame, and TooLarge."""
+    return [bytes(part) for part in items(line, limit)]
+
+
+def items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> list[Raw]:
+    """Decode one level of an array: its items, each as its own bytes. Raises BadFrame, and TooLarge."""
     try:
-        return [bytes(part) for part in _decode_batch(line)]
+        return json_limits.items(raw, limit)
+    except json_limits.TooLarge as error:
+        raise TooLarge(f"{error}: {shorten(bytes(raw[:200]))}") from None
     except DECODE_ERRORS as error:
-        raise BadFrame(f"{error}: {shorten(line)}") from None
+        raise BadFrame(f"{error}: {shorten(bytes(raw))}") from None
 
 
 def members(raw: Raw | bytes) -> dict[str, Raw]:
-    """Decode one level of an object: its members, each as its own bytes. Raises BadFrame."""
+    """Decode one level of an object: its members, each as its own bytes. Raises BadFrame, and TooLarge."""
     try:
-        return _decode_members(raw)
+        return json_limits.members(raw)
+    except json_limits.TooLarge as error:
+        raise TooLarge(f"{error}: {shorten(bytes(raw))}") from None
     except DECODE_ERRORS as error:
         raise BadFrame(f"not an object: {error}: {shorten(bytes(raw))}") from None
 
@@ -127,8 +140,8 @@ def members(raw: Raw | bytes) -> dict[str, Raw]:
 def members_or_empty(raw: Raw | bytes) -> dict[str, Raw]:
     """Return the members of an object as `members` does; empty for anything else."""
     try:
-        return _decode_members(raw)
-    except DECODE_ERRORS:
+        return json_limits.members(raw)
+    except (json_limits.TooLarge, *DECODE_ERRORS):
         return {}
 
 
@@ -150,12 +163,11 @@ def string_or(members: Mapping[str, Raw], name: str, default: str = "") -> str:
         return default
 
 
-def value(raw: Raw | bytes) -> object:
-    """Decode a whole document. Raises BadFrame, also when it is nested deeper than MAX_DEPTH."""
+def value(raw: Raw | bytes, max_values: int = MAX_VALUES, max_bytes: int = MAX_BYTES) -> object:
+    """Decode a whole document. Raises BadFrame, and TooLarge when it exceeds the limits or nests too deep."""
+    data = bytes(raw)
     try:
-        data = bytes(raw)
-        if depth(data) > MAX_DEPTH:
-            raise BadFrame(f"nested deeper than {MAX_DEPTH}")
+        json_limits.check_size(data, max_values, max_bytes)
         try:
             decoded: object = msgspec.json.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -163,8 +175,10 @@ def value(raw: Raw | bytes) -> object:
             if sound == data:
                 raise
             decoded = msgspec.json.decode(sound)
+    except json_limits.TooLarge as error:
+        raise TooLarge(f"{error}: {shorten(data)}") from None
     except DECODE_ERRORS as error:
-        raise BadFrame(f"{error}: {shorten(bytes(raw))}") from None
+        raise BadFrame(f"{error}: {shorten(data)}") from None
     return decoded
 
 
@@ -172,20 +186,6 @@ def mapping(raw: Raw | None) -> dict[str, object]:
     """Decode a whole object; empty for None and for other types. Raises BadFrame as `value` does."""
     decoded = {} if raw is None else value(raw)
     return decoded if isinstance(decoded, dict) else {}
-
-
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
-_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
-_STEP = {ord(b"["): 1, ord(b"{"): 1, ord(b"]"): -1, ord(b"}"): -1}
-
-
-def depth(data: bytes) -> int:
-    """Return how deep a JSON document nests, or an upper bound if that is MAX_DEPTH or less."""
-    opened = data.count(b"[") + data.count(b"{")  # an upper bound, which is enough for nearly all documents
-    if opened <= MAX_DEPTH:
-        return opened
-    brackets = _STRING.sub(b"", data).translate(None, _NOT_BRACKETS)
-    return max(accumulate(map(_STEP.__getitem__, brackets)), default=0)
 
 
 ENVELOPE_START = b'{"jsonrpc":"2.0","id":'
@@ -198,7 +198,7 @@ def method_json(method: str) -> bytes:
     known = _METHODS.get(method)
     if known is None:
         known = msgspec.json.encode(method)
-        if len(_METHODS) < 100:  # clients choose the names, so the cache is bounded
+        if len(_METHODS) < 100 and len(method) < 64:  # clients choose the names, so the cache is bounded
             _METHODS[method] = known
     return known
 

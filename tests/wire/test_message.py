@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from mcpd.wire import message as wire
-from mcpd.wire.message import ABSENT, BadFrame
+from mcpd.wire.message import ABSENT, BadFrame, TooLarge
 from mcpd.wire.request_meta import merge_meta
 from tests.sampling import scaled
 
@@ -143,7 +143,6 @@ def test_random_bytes_raise_bad_frame_only(noise: bytes) -> None:
         with suppress(BadFrame):
             read(noise)
     wire.guess_response_id(noise)
-    wire.depth(noise)
 
 
 def test_ids_are_compared_by_spelling() -> None:
@@ -198,15 +197,6 @@ def test_response_id_is_guessed_from_responses_only(line: bytes, key: bytes) -> 
     assert wire.guess_response_id(line) == key
 
 
-def test_depth_ignores_strings() -> None:
-    """Brackets in strings do not count, even with escapes."""
-    many = "[]," * 2000
-    assert wire.depth(f'[{many}"{"[" * 5000}", "\\"{"[" * 5000}"]'.encode()) == 2
-    assert wire.depth(b"[" * 1500 + b"]" * 1500) == 1500
-    with pytest.raises(BadFrame, match="deeper than 1000"):
-        wire.value(b"[" * 1500 + b"]" * 1500)
-
-
 def test_batch_is_split_without_decoding() -> None:
     assert wire.split_batch(b'[{"id":1.0}, 5 ,[]]') == [b'{"id":1.0}', b"5", b"[]"]
     with pytest.raises(BadFrame):
@@ -231,19 +221,28 @@ def test_frames_contain_params_and_ids_unchanged() -> None:
     assert len(wire._METHODS) <= 100  # unknown methods must not use memory permanently
 
 
-def test_depth_of_few_brackets_is_only_an_upper_bound() -> None:
-    def siblings(count: int) -> bytes:
-        return b"[" + b",".join([b"[]"] * (count - 1)) + b"]"
+def test_limits_of_what_is_decoded_have_an_error_of_their_own() -> None:
+    """The error is a BadFrame, names the limit, and quotes little."""
+    level = b"{" + b",".join(b'"%d":1' % number for number in range(10_001)) + b"}"
+    for read, data, what in (
+        (wire.value, b"[" * 1001 + b"]" * 1001, "nested deeper than 1000 levels"),
+        (wire.value, b"[" + b"1," * 100_000 + b"1]", "more than 100000 values"),
+        (wire.value, b'"' + b"x" * 8 * 1024 * 1024 + b'"', "which is more than 8388608"),
+        (wire.members, level, "an object with more than 10000 members"),
+        (wire.items, b"[" + b"1," * 10_000 + b"1]", "an array with more than 10000 items"),
+    ):
+        with pytest.raises(TooLarge, match=what) as error:
+            read(data)
+        assert len(str(error.value)) < 400
+    assert wire.members_or_empty(level) == {}
 
-    assert wire.depth(siblings(wire.MAX_DEPTH)) == wire.MAX_DEPTH
-    assert wire.depth(siblings(wire.MAX_DEPTH + 1)) == 2
 
-
-def test_document_of_exactly_the_maximum_depth_is_not_too_deep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "MAX_DEPTH", 10)
-    assert wire.value(b"[" * 10 + b"]" * 10)
-    with pytest.raises(BadFrame, match="deeper than 10"):
-        wire.value(b"[" * 11 + b"]" * 11)
+def test_long_method_names_are_not_cached() -> None:
+    """A client chooses them, and they would stay."""
+    before = dict(wire._METHODS)
+    for number in range(10):
+        wire.request(b"1", "x" * 1_000_000 + str(number), b"")
+    assert before == wire._METHODS
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,140 @@
+"""Limits on the JSON that mcpd decodes: how many values, how many on one level, and how deep.
+
+Decoding a value takes about 100 ns and 60 bytes, so a message of 32 MiB could stop the daemon for seconds and
+take gigabytes. These functions look at the bytes only, and the decoders here stop at the limit. What is not
+decoded, but forwarded as bytes, has no limit but its size.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import lru_cache
+from itertools import accumulate
+
+import msgspec
+from msgspec import Raw
+
+from mcpd.model.text import count_up_to
+
+MAX_VALUES = 100_000
+"""Values in a document that is decoded as a whole, which takes about 10 ms."""
+MAX_BYTES = 8 * 1024 * 1024
+"""Length of such a document, since a long string takes time and memory, too."""
+MAX_DEPTH = 1000
+"""Nested arrays and objects in such a document: schema validators recurse on the C stack."""
+MAX_MEMBERS = 10_000
+"""Members of an object of which one level is decoded."""
+MAX_ITEMS = 10_000
+"""Items of an array of which one level is decoded."""
+
+_PORTION = 1 << 18
+_OUTSIDE = bytes(byte for byte in range(256) if byte not in b"[]{},")
+_STEP = {ord(b"["): 1, ord(b"{"): 1, ord(b"]"): -1, ord(b"}"): -1, ord(b","): 0}
+_decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode_items = msgspec.json.Decoder(list[Raw]).decode
+
+
+class TooLarge(ValueError):
+    """The document exceeds a limit; the message names the limit and its value. Nothing was decoded."""
+
+
+def check_size(data: bytes, max_values: int = MAX_VALUES, max_bytes: int = MAX_BYTES) -> None:
+    """Raise TooLarge if a JSON document exceeds one of these limits, or nests deeper than MAX_DEPTH.
+
+    Takes 6 ms per MiB at most, and nothing for a small document. The document need not be valid.
+    """
+    if len(data) <= MAX_DEPTH and len(data) <= max_values:
+        return
+    if len(data) > max_bytes:
+        raise TooLarge(f"{len(data)} bytes, which is more than {max_bytes}")
+    opened = count_up_to(data, b"[", max_values) + count_up_to(data, b"{", max_values)
+    # Upper bounds, which are enough for nearly all documents: they also count what is inside strings.
+    if opened <= MAX_DEPTH and opened + count_up_to(data, b",", max_values) < max_values:
+        return
+    marks = _structure(data, 2 * max_values)
+    # Each value but the first follows a comma or the bracket of its parent. An empty array counts twice.
+    if len(marks) - marks.count(b"]") - marks.count(b"}") >= max_values:
+        raise TooLarge(f"more than {max_values} values")
+    if max(accumulate(map(_STEP.__getitem__, marks)), default=0) > MAX_DEPTH:
+        raise TooLarge(f"nested deeper than {MAX_DEPTH} levels")
+
+
+def _structure(data: bytes, limit: int) -> bytes:
+    """Return the brackets and commas outside strings, in order. Stops soon after `limit` of them.
+
+    Works in portions that fit into the processor's cache.
+    """
+    found = bytearray()
+    inside = False
+    start = 0
+    while start < len(data) and len(found) <= limit:
+        end = start + _PORTION
+        while data[end - 1 : end] == b"\\":  # do not cut an escape
+            end += 1
+        portion = data[start:end]
+        start = end
+        if b"\\" in portion:
+            portion = portion.replace(b"\\\\", b"").replace(b'\\"', b"")
+        pieces = portion.split(b'"')
+        found += b"".join(pieces[inside::2]).translate(None, _OUTSIDE)
+        inside ^= len(pieces) % 2 == 0
+    return bytes(found)
+
+
+class _CountedKey(Enum):
+    """Stands for a key of an object while its members are counted.
+
+    msgspec looks up each key and skips its value without decoding it; no other type of key can stop it.
+    """
+
+    ANY = ""
+
+    @classmethod
+    def _missing_(cls, key: object) -> _CountedKey:
+        _count.left -= 1
+        if _count.left < 0:
+            raise ValueError(key)
+        return cls.ANY
+
+
+class _Count:
+    left = 0
+
+
+_count = _Count()
+_decode_counting = msgspec.json.Decoder(dict[_CountedKey, Raw]).decode
+
+
+def members(raw: Raw | bytes) -> dict[str, Raw]:
+    """Decode one level of an object. Raises TooLarge, and what msgspec raises if it is not an object."""
+    # A member has at least four bytes.
+    if len(raw) > 4 * MAX_MEMBERS and count_up_to(bytes(raw), b":", MAX_MEMBERS) > MAX_MEMBERS:
+        _count.left = MAX_MEMBERS
+        try:
+            _decode_counting(raw)
+        except msgspec.ValidationError:
+            if _count.left < 0:
+                raise TooLarge(f"an object with more than {MAX_MEMBERS} members") from None
+            raise
+    return _decode_members(raw)
+
+
+def items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> list[Raw]:
+    """Decode one level of an array. Raises TooLarge, and what msgspec raises if it is not an array."""
+    if len(raw) > 2 * limit:  # an item has at least 2 bytes, with its comma
+        try:
+            _array_of_at_most(limit).decode(raw)
+        except msgspec.ValidationError:
+            if bytes(raw[:100]).lstrip().startswith(b"["):
+                raise TooLarge(f"an array with more than {limit} items") from None
+            raise
+    return _decode_items(raw)
+
+
+@lru_cache(maxsize=8)
+def _array_of_at_most(limit: int) -> msgspec.json.Decoder[msgspec.Struct]:
+    """Return a decoder that stops at the item after the limit, because it reads items into fields."""
+    fields = [(f"f{number}", Raw, Raw(b"")) for number in range(limit)]
+    return msgspec.json.Decoder(
+        msgspec.defstruct("Items", fields, array_like=True, forbid_unknown_fields=True, gc=False)
+    )
