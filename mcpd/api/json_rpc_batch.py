@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mcpd.wire import message as wire
-from mcpd.wire.message import ABSENT, BadFrame, Message
+from mcpd.wire.message import ABSENT, BadFrame, Message, TooLarge
 
 MAX_MESSAGES = 100
 """Messages in one batch."""
@@ -33,9 +33,15 @@ class BatchReply:
 
 
 def parse_batch(line: bytes) -> Sequence[Message]:
-    """Parse a JSON array of messages. Raises BadFrame if it is invalid, empty or too long."""
-    parts = wire.split_batch(line)
-    if not 0 < len(parts) <= MAX_MESSAGES:
+    """Parse a JSON array of messages. Raises BadFrame if it is invalid, empty or too long.
+
+    The messages are counted before the first one is parsed.
+    """
+    try:
+        parts = wire.split_batch(line, MAX_MESSAGES)
+    except TooLarge:
+        parts = []
+    if not parts:
         raise BadFrame(f"a batch must have 1 to {MAX_MESSAGES} messages")
     return [wire.parse(part) for part in parts]
 

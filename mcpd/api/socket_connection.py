@@ -166,8 +166,9 @@ class SocketConnection:
             return False
         try:
             messages = parse_batch(line)
-        except BadFrame:
-            return False
+        except BadFrame as error:
+            self._send(wire.error(b"null", wire.error_body(PARSE_ERROR, str(error))))
+            return True
         reply = BatchReply(count_requests(messages), self._send)
         for message in messages:
             session.receive(message, reply)

@@ -30,6 +30,8 @@ from mcpd.wire.request_meta import request_with_meta
 
 log = logging.getLogger("mcpd.link")
 _batch = batch()
+_MAX_BATCH = 1000
+"""Messages in one batch from a server; all of them are handled in one turn."""
 _SAMPLE = 4096
 """Bytes kept of unparsable output: secrets in it are masked before it is shortened."""
 
@@ -300,7 +302,7 @@ class RequestMultiplexer:
             return  # blank lines between messages are common
         if self.allows_batches and may_be_batch and stripped.startswith(b"["):
             try:
-                parts = wire.split_batch(stripped)
+                parts = wire.split_batch(stripped, _MAX_BATCH)
             except BadFrame:
                 pass  # not a batch
             else:

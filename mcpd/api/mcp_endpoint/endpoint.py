@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from mcpd.api.http_server.connection import SpawnTask
 from mcpd.api.http_server.http_exchange import HttpExchange
 from mcpd.api.http_server.parser import Head
+from mcpd.api.json_rpc_batch import parse_batch
 from mcpd.api.mcp_endpoint import legacy, modern
 from mcpd.api.mcp_endpoint.frames import refuse_request, respond_error
 from mcpd.api.mcp_endpoint.legacy import Principal
@@ -77,8 +80,9 @@ class McpHandler:
         version = head.headers.get(b"mcp-protocol-version")
         is_batch = body.lstrip(b" \t\r\n")[:1] == b"["
         try:
+            messages: Sequence[Message]
             if is_batch:
-                messages = [wire.parse(each) for each in wire.split_batch(body)]
+                messages = parse_batch(body)
             else:
                 message = wire.parse(body)
                 messages = [message]
@@ -120,7 +124,7 @@ class McpHandler:
         scope: EndpointScope,
         view: View,
         head: Head,
-        messages: list[Message],
+        messages: Sequence[Message],
         exchange: HttpExchange,
         *,
         batch: bool,
