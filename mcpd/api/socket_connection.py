@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket as sockets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import nullcontext
 
 import trio
@@ -121,11 +121,15 @@ class SocketConnection:
     def _is_busy(self) -> bool:
         return bool(self._requests.running) or (self._session is not None and self._session.is_busy)
 
-    def _received(self, portion: bytes) -> None:
+    def _received(self, portion: bytes) -> Iterable[object] | None:
         with batch() as now:
             self._received_at = now
-            for line in self._splitter.feed(portion):
+            lines = self._splitter.feed(portion)
+            if len(lines) > 1:
+                return map(self._handle_line, lines)
+            for line in lines:
                 self._handle_line(line)
+        return None
 
     def _handle_line(self, line: bytes) -> None:
         try:

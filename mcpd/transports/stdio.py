@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import NoReturn
 
@@ -87,10 +87,14 @@ class PipeChannel(RequestMultiplexer):
             return f"it sent a message longer than {error.limit} bytes (raise `maxFrame` to allow it)"
         return await self._why_ended()
 
-    def _take(self, portion: bytes) -> None:
+    def _take(self, portion: bytes) -> Iterable[object] | None:
+        lines = self._splitter.feed(portion)
+        if len(lines) > 1:
+            return map(self.receive, lines)
         with _batch:
-            for line in self._splitter.feed(portion):
+            for line in lines:
                 self.receive(line)
+        return None
 
     def _count_unparsable(self, line: bytes) -> None:
         super()._count_unparsable(line)
