@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import statistics
+import time
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -46,9 +47,13 @@ class Way:
 
     name: str
     route: Route
+    pid: int = 0
+    """The process between the client and the stub, whose CPU time is measured; 0 for none."""
     p50: list[float] = attrs.field(factory=list)
     p99: list[float] = attrs.field(factory=list)
     rate: list[float] = attrs.field(factory=list)
+    cpu: list[float] = attrs.field(factory=list)
+    """Seconds of CPU time for each call of `rate`, in user mode and in the kernel."""
     big: list[float] = attrs.field(factory=list)
 
     def warm(self) -> None:
@@ -61,10 +66,17 @@ class Way:
         self.p99.append(taken[len(taken) * 99 // 100])
 
     def small_in_flight(self, calls: int) -> None:
+        before = cpu_time(self.pid)
         self.rate.append(self.route.rate(calls, IN_FLIGHT))
+        self.cpu.append((cpu_time(self.pid) - before) / calls)
 
     def big_one_by_one(self, calls: int) -> None:
         self.big.append(statistics.median(self.route.latencies("big", calls)))
+
+
+def cpu_time(pid: int) -> float:
+    """Return the CPU time of a process in seconds, exact to a microsecond; 0 for the process 0."""
+    return time.clock_gettime((~pid << 3) | 2) if pid else 0.0  # see clock_getcpuclockid(3)
 
 
 def in_turns(ways: Sequence[Way], rounds: int, calls: int, flood: int, big: int) -> None:
@@ -90,6 +102,10 @@ def pair(under: Sequence[float], over: Sequence[float], shown: Callable[[float],
 
 def micro(seconds: float) -> str:
     return f"{seconds * 1e6:.0f} µs"
+
+
+def micro_tenth(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} µs"
 
 
 def a_second(value: float) -> str:

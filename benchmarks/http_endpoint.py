@@ -11,14 +11,25 @@ import signal
 import socket
 from contextlib import ExitStack, closing
 
-from benchmarks.daemon import Daemon, on_pipes, running
-from benchmarks.figures import IN_FLIGHT, PATIENCE, Row, Way, a_second, in_turns, micro, milli, pair, ratio
+from benchmarks.daemon import on_pipes, running
+from benchmarks.figures import (
+    IN_FLIGHT,
+    PATIENCE,
+    Row,
+    Way,
+    a_second,
+    in_turns,
+    micro,
+    micro_tenth,
+    milli,
+    pair,
+    ratio,
+)
 from benchmarks.http_load import Direct, stub
-from benchmarks.load import LIMIT, Wrong
+from benchmarks.load import LIMIT, OnLine, Wrong, floor
 
 CALLS, FLOOD, BIG_CALLS = 1000, 20_000, 20
-P50_LIMIT, SHARE_LIMIT = 5, 33
-CLIENTS = 100
+P50_LIMIT, SHARE_LIMIT, FLOOR_LIMIT = 5, 33, 27
 
 
 def speed(rounds: int) -> list[Row]:
@@ -34,8 +45,10 @@ def _era(era: str, rounds: int) -> list[Row]:
         session = _session(daemon.http, path) if era == "legacy" else b""
         bare = Way("direct", held.enter_context(closing(Direct(held.enter_context(stub(era)), era))))
         endpoint = Direct(daemon.http, era, path=path, session=session)
-        through = Way("endpoint", held.enter_context(closing(endpoint)))
-        in_turns((bare, through), rounds, CALLS, FLOOD, BIG_CALLS)
+        relay, relay_pid = held.enter_context(floor())
+        lowest = Way("floor", OnLine(relay), relay_pid)
+        through = Way("endpoint", held.enter_context(closing(endpoint)), daemon.pid)
+        in_turns((bare, lowest, through), rounds, CALLS, FLOOD, BIG_CALLS)
     name = f"HTTP endpoint, {era}"
     return [
         Row(f"{name}: p50", pair(bare.p50, through.p50, micro), ratio(through.p50, bare.p50), P50_LIMIT),
@@ -48,31 +61,21 @@ def _era(era: str, rounds: int) -> list[Row]:
             at_least=True,
             unit="%",
         ),
+        Row(
+            f"{name} vs. floor: calls per second, {IN_FLIGHT} in flight",
+            pair(lowest.rate, through.rate, a_second),
+            100 * ratio(through.rate, lowest.rate),
+            FLOOR_LIMIT,
+            at_least=True,
+            unit="%",
+        ),
+        Row(
+            f"{name} vs. floor: CPU time per call, {IN_FLIGHT} in flight",
+            pair(lowest.cpu, through.cpu, micro_tenth),
+            ratio(through.cpu, lowest.cpu),
+        ),
         Row(f"{name}: 1 MiB result", pair(bare.big, through.big, milli), ratio(through.big, bare.big)),
     ]
-
-
-def clients() -> Row:
-    """Measure the memory of each additional client that is connected and idle."""
-    signal.alarm(PATIENCE)
-    with running(on_pipes(1)) as daemon, ExitStack() as held:
-        for _ in range(20):  # the first clients create shared objects
-            held.enter_context(_connect(daemon))
-        before, kind = daemon.memory()
-        for _ in range(CLIENTS):
-            held.enter_context(_connect(daemon))
-        after, _ = daemon.memory()
-    return Row(f"each additional idle client, of {CLIENTS}", kind, (after - before) / CLIENTS, 0.3, unit="MB")
-
-
-def _connect(daemon: Daemon) -> socket.socket:
-    """Connect an MCP client for all servers and complete its handshake."""
-    line = socket.socket(socket.AF_UNIX)
-    line.settimeout(LIMIT)
-    line.connect(daemon.socket)
-    line.sendall(_hello() + b'\n{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
-    line.recv(1 << 16)
-    return line
 
 
 def _hello() -> bytes:

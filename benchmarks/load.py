@@ -11,6 +11,7 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -22,6 +23,8 @@ from benchmarks.stub import BIG, ECHO, PIPE
 STUB = (sys.executable, "-I", "-S", str(Path(__file__).with_name("stub.py")))
 RESULTS = {"echo": ECHO, "big": BIG}
 LIMIT = 30.0
+SAME, OLDER = "2025-11-25", "2025-06-18"
+"""The revision of the stub, and the one before it."""
 
 
 class Wrong(Exception):
@@ -51,6 +54,13 @@ class Line:
             self._pending.append(chunk)
         raise Wrong("the other side closed the connection")
 
+    def shake_hands(self, version: str) -> None:
+        """Complete the handshake of an MCP client that speaks the revision `version`."""
+        client = {"name": "load", "version": "1"}
+        hello = {"protocolVersion": version, "capabilities": {}, "clientInfo": client}
+        self.ask({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello})
+        self.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+
     def ask(self, request: dict[str, object]) -> object:
         """Send a request that is not measured, and return its result."""
         self.write(json.dumps(request).encode() + b"\n")
@@ -65,15 +75,23 @@ class Calls:
     """Creates requests for one tool with ascending IDs, and checks the responses."""
 
     def __init__(
-        self, tool: str, server: str | None = None, meta: Mapping[str, object] | None = None
+        self,
+        tool: str,
+        server: str | None = None,
+        meta: Mapping[str, object] | None = None,
+        *,
+        prefix: str = "",
     ) -> None:
-        """Measure `mcpd/call` if a server is given, and otherwise `tools/call` with the given `_meta`."""
+        """Measure `mcpd/call` if a server is given, and otherwise `tools/call` with the given `_meta`.
+
+        `prefix` precedes the tool's name on a connection for several servers.
+        """
         self.next_id = 1000
         self.waiting: set[int] = set()
         self.result = RESULTS[tool]
         if server is None:
             said = {} if meta is None else {"_meta": dict(meta)}
-            request = {"method": "tools/call", "params": {**said, "name": tool, "arguments": {}}}
+            request = {"method": "tools/call", "params": {**said, "name": prefix + tool, "arguments": {}}}
         else:
             params = {"server": server, "tool": tool, "arguments": {}, "raw": True}
             request = {"method": "mcpd/call", "params": params}
@@ -122,12 +140,13 @@ class Route(Protocol):
 class OnLine:
     """Calls over a stream of lines: to the stub, or to `server` through the control API of the daemon."""
 
-    def __init__(self, line: Line, server: str | None = None) -> None:
+    def __init__(self, line: Line, server: str | None = None, *, prefix: str = "") -> None:
         self.line = line
         self.server = server
+        self.prefix = prefix
 
     def latencies(self, tool: str, count: int) -> list[float]:
-        calls = Calls(tool, self.server)
+        calls = Calls(tool, self.server, prefix=self.prefix)
         taken = []
         for _ in range(count):
             request = calls.requests(1)
@@ -142,7 +161,7 @@ class OnLine:
         return taken
 
     def rate(self, count: int, in_flight: int) -> float:
-        calls = Calls("echo", self.server)
+        calls = Calls("echo", self.server, prefix=self.prefix)
         start = time.perf_counter()
         self.line.write(calls.requests(in_flight))
         sent, answered = in_flight, 0
@@ -178,13 +197,7 @@ def _child(command: Sequence[str], environ: Mapping[str, str] | None) -> Iterato
         assert child.stdin is not None
         assert child.stdout is not None
         line = Line(child.stdout.fileno(), child.stdin.fileno())
-        hello = {
-            "protocolVersion": "2025-11-25",
-            "capabilities": {},
-            "clientInfo": {"name": "load", "version": "1"},
-        }
-        line.ask({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello})
-        line.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+        line.shake_hands(SAME)
         try:
             yield line
         finally:
@@ -201,8 +214,35 @@ def control(path: str) -> Iterator[Line]:
 
 
 @contextmanager
-def attached(path: str, server: str) -> Iterator[Line]:
-    """Connect to one server of the daemon with plain MCP."""
+def attached(path: str, server: str, version: str = SAME) -> Iterator[Line]:
+    """Connect to one server of the daemon as an MCP client that speaks the revision `version`."""
     with control(path) as line:
         line.ask({"jsonrpc": "2.0", "id": 1, "method": "mcpd/attach", "params": {"server": server}})
+        line.shake_hands(version)
         yield line
+
+
+@contextmanager
+def aggregated(path: str) -> Iterator[Line]:
+    """Connect to all servers of the daemon as an MCP client."""
+    with control(path) as line:
+        line.shake_hands(SAME)
+        yield line
+
+
+@contextmanager
+def floor() -> Iterator[tuple[Line, int]]:
+    """Run the relay of benchmarks/floor.py with the stub. Return a connection to it, and its process ID."""
+    with tempfile.TemporaryDirectory(prefix="mcpd-bench-") as home:
+        path = f"{home}/floor.sock"
+        argv = [sys.executable, str(Path(__file__).with_name("floor.py")), path, *STUB]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as relay:
+            assert relay.stdin is not None
+            assert relay.stdout is not None
+            try:
+                relay.stdout.readline()
+                with control(path) as line:
+                    yield line, relay.pid
+            finally:
+                relay.stdin.close()
+                relay.wait(LIMIT)
