@@ -37,7 +37,8 @@ class Daemon:
 
     def ours(self) -> list[int]:
         """Return the daemon and all its children except the servers."""
-        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        lists = Path(f"/proc/{self.pid}/task").glob("*/children")  # of each thread, which may have forked
+        children = " ".join(file.read_text() for file in lists).split()
         return [self.pid, *(int(pid) for pid in children if STUB[-1] not in _command(int(pid)))]
 
     def memory(self) -> tuple[float, str]:
