@@ -14,9 +14,34 @@ from contextlib import suppress
 
 import trio
 
-_SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "orphan_guardian_process.py")
-with open(_SCRIPT, encoding="utf-8") as _file:
-    _SOURCE = _file.read()
+_FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "orphan_guardian_process.py")
+with open(_FILE, encoding="utf-8") as _file:
+    _KILL_PROGRAM = _file.read()
+"""Read now, because an upgrade may replace the file before it is needed."""
+_WAIT_PROGRAM = """\
+trap '' 1 2 3 4 5 6 7 8 10 11 12 13 14 15
+groups=' '
+while read -r line; do
+    case $line in
+        +*[!0-9]* | + | +0 | +1) ;;
+        +*) groups="$groups${line#+} " ;;
+        -*) case $groups in *" ${line#-} "*)
+            groups="${groups%%" ${line#-} "*} ${groups#*" ${line#-} "}"
+        esac ;;
+        .) [ "$groups" = ' ' ] && exit 0; break ;;
+    esac
+done
+for group in $groups; do kill -TERM "-$group"; done
+[ -x "$1" ] && exec "$1" -I -S -c "$2" "$3" $groups
+sleep 0.2
+for group in $groups; do kill -KILL "-$group"; done
+"""
+"""Waits for the end of the daemon in a shell, because an idle Python takes 3.5 MB and a shell 0.3.
+
+It ignores the signals that usually end a process, and keeps the groups of the lines `+PGID` and `-PGID`. At
+the end of its input the daemon has died, and after `.` it stops in order. Then the shell becomes the program
+that kills the groups; if Python has been uninstalled, it kills them itself.
+"""
 _STOP_TIMEOUT = 1.0
 """Seconds that the guardian may take to exit before it is killed."""
 _RESTART_DELAYS = (0.0, 0.1, 0.5)
@@ -73,7 +98,7 @@ class Guardian:
 
     async def _start(self) -> trio.Process:
         return await trio.lowlevel.open_process(
-            [sys.executable, "-I", "-S", *_script_arguments(), self._instance],
+            ["/bin/sh", "-c", _WAIT_PROGRAM, "mcpd-guardian", sys.executable, _KILL_PROGRAM, self._instance],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -105,16 +130,6 @@ class Guardian:
             return  # it has died or is being stopped; `run` handles that
         if written < len(data):  # it does not read, so replace it; SIGKILL also ends a stopped process
             process.kill()
-
-
-def _script_arguments() -> list[str]:
-    """Return the script, or its source as of the daemon's start if an upgrade has replaced it."""
-    try:
-        with open(_SCRIPT, encoding="utf-8") as file:
-            replaced = file.read() != _SOURCE
-    except (OSError, UnicodeDecodeError):
-        replaced = True
-    return ["-c", _SOURCE] if replaced else [_SCRIPT]
 
 
 async def _stop(process: trio.Process) -> None:

@@ -1,15 +1,11 @@
-"""The process that kills the children of a dead daemon: `python -I -S orphan_guardian_process.py INSTANCE`.
+"""The program that kills the children of a dead daemon: `python -I -S -c PROGRAM INSTANCE PGID...`.
 
-It reads lines from standard input: `+PGID` to guard a process group, `-PGID` to forget it, `.` when the
-daemon stops in order. End of file means that the daemon died. Then, and after a `.` with
-groups still registered, every registered group gets SIGTERM, 0.2 s later SIGKILL, and after that everything
-whose environment carries `MCPD_INSTANCE=INSTANCE` or `MCPD_INSTANCE=INSTANCE.something`.
+Every process group gets SIGTERM, 0.2 s later SIGKILL, and after that everything whose environment carries
+`MCPD_INSTANCE=INSTANCE` or `MCPD_INSTANCE=INSTANCE.something`. See `orphan_guardian`, which starts it.
 
-It imports almost nothing, to use little memory.
+It imports almost nothing, so that it starts fast.
 """
 
-# `signal` itself brings enum, functools and collections with it, which cost 0.9 MB.
-import _signal  # type: ignore[import-not-found]
 import os
 import sys
 import time
@@ -22,15 +18,7 @@ PATIENCE = 5.0
 """Seconds after which a process that does not die (stuck in the kernel) is ignored."""
 
 
-def main(instance: str) -> None:
-    for number in range(1, 65):  # signals that end the daemon must not end this process
-        try:
-            _signal.signal(number, _signal.SIG_IGN)
-        except (OSError, ValueError):
-            continue
-    groups, orderly = listen()
-    if orderly and not groups:
-        return
+def main(instance: str, groups: list[int]) -> None:
     signal_groups(groups, TERM)
     time.sleep(GRACE)
     signal_groups(groups, KILL)
@@ -47,21 +35,7 @@ def main(instance: str) -> None:
         time.sleep(SWEEP)
 
 
-def listen() -> tuple[set[int], bool]:
-    """Return the groups registered when the daemon exited, and whether it stopped in order."""
-    groups: set[int] = set()
-    rest = b""
-    while data := os.read(0, 65536):
-        *lines, rest = (rest + data).split(b"\n")
-        for line in lines:
-            if line == b".":
-                return groups, True
-            if line[1:].isdigit() and int(line[1:]) > 1:
-                (groups.add if line[:1] == b"+" else groups.discard)(int(line[1:]))
-    return groups, False
-
-
-def signal_groups(groups: set[int], number: int) -> None:
+def signal_groups(groups: list[int], number: int) -> None:
     for group in groups:
         try:
             os.killpg(group, number)
@@ -94,4 +68,4 @@ def find_marked(instance: bytes) -> list[int]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], [int(group) for group in sys.argv[2:]])

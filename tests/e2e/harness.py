@@ -169,7 +169,7 @@ class Daemon:
         """Return the pid of the daemon's guardian process."""
         for child in children(self.pid):
             with suppress(OSError):  # a process that has just ended
-                if b"orphan_guardian_process" in Path(f"/proc/{child}/cmdline").read_bytes():
+                if b"mcpd-guardian" in Path(f"/proc/{child}/cmdline").read_bytes():
                     return child
         raise LookupError("no guardian")
 

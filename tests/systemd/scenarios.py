@@ -110,7 +110,7 @@ def killed_together_with_its_guardian_it_leaves_nothing_either() -> None:
     install()
     first, family = main_pid(), connected_family()
     (guardian,) = (
-        pid for pid in family if b"orphan_guardian_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        pid for pid in family if b"mcpd-guardian" in Path(f"/proc/{pid}/cmdline").read_bytes()
     )
     os.kill(guardian, signal.SIGKILL)
     os.kill(first, signal.SIGKILL)
