@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
@@ -23,7 +24,6 @@ import trio
 from mcpd import __version__
 from mcpd.active_config import ActiveConfig, watch_config
 from mcpd.api import listeners
-from mcpd.api.http_routes import HttpApi, HttpPort
 from mcpd.api.listeners import LruConnectionLimit
 from mcpd.api.socket_connection import SocketConnection
 from mcpd.config.check_document import LoadedConfig
@@ -39,14 +39,30 @@ from mcpd.supervision.supervisor import Supervisor
 from mcpd.supervision.supervisor_context import ClientHooks, SupervisorContext
 from mcpd.support import instance_lock, paths, processes, systemd
 from mcpd.support.broadcast import Broadcast
+from mcpd.support.kept_modules import KeptModules, import_in_thread
 from mcpd.support.orphan_guardian import Guardian
 from mcpd.support.redact import Redactor
+
+if TYPE_CHECKING:
+    from mcpd.api.http_routes import HttpApi, HttpPort
 
 log = logging.getLogger("mcpd")
 
 DRAIN_TIMEOUT = 3.0
 """Seconds that calls in progress have to finish when the daemon stops."""
 _KILL_INTERVAL = 0.05
+_NOT_IMPORTED_AT_START = (
+    "mcpd.api",
+    "mcpd.support",
+    "mcpd.transports",
+    "mcpd.wire",
+    "h11",
+    "httptools",
+    "httpx",
+    "trio_websocket",
+    "wsproto",
+)
+"""Packages of which some modules are needed only for HTTP servers, HTTP clients and the dashboard."""
 
 
 @attrs.frozen(kw_only=True)
@@ -181,7 +197,9 @@ class _Daemon:
         )
         self._gateway = Gateway(self._operations, clients)
         self._socket_limit = LruConnectionLimit()
-        self._http = HttpApi(self._gateway, self._socket_limit)
+        self._kept_modules = KeptModules()
+        self._http: HttpApi | None = None
+        """Created with the first port or HTTP connection, because most daemons have neither."""
 
     def _publish(self, event: Event) -> None:
         """Send an event to all listeners and record it, with the actor that caused it."""
@@ -200,11 +218,20 @@ class _Daemon:
         with ExitStack() as open_ports:
             ports = [
                 open_ports.enter_context(
-                    self._http.open_port(port, self._state, self._runtime, self._require_token)
+                    (await self._http_api()).open_port(port, self._state, self._runtime, self._require_token)
                 )
                 for port in self._ports
             ]
             await self._run(ports)
+
+    async def _http_api(self) -> HttpApi:
+        """Return the HTTP API, whose modules are imported with its first use."""
+        await import_in_thread("mcpd.api.http_routes")
+        from mcpd.api.http_routes import HttpApi
+
+        if self._http is None:
+            self._http = HttpApi(self._gateway, self._socket_limit)
+        return self._http
 
     async def _run(self, ports: list[HttpPort]) -> None:
         async with trio.open_nursery() as services:
@@ -235,6 +262,7 @@ class _Daemon:
                             self._operations.socket,
                             os.getpid(),
                         )
+                        await trio.to_thread.run_sync(self._kept_modules.keep, _NOT_IMPORTED_AT_START)
                         await self._stop_requested.wait()
                         log.info("stopping: %s", self._stop_reason)
                         systemd.notify(STOPPING="1", STATUS="stopping")
@@ -247,7 +275,7 @@ class _Daemon:
     async def _serve(self, connection: sockets.socket, pid: int) -> None:
         http = await listeners.speaks_http(connection, self._socket_limit)
         if http:
-            await self._http.serve_unix(connection, pid)
+            await (await self._http_api()).serve_unix(connection, pid)
         elif http is not None:
             await SocketConnection(self._gateway, connection, pid, self._socket_limit).run()
 
@@ -261,7 +289,8 @@ class _Daemon:
             while any(server.upstream and server.upstream.link.is_busy for server in running):  # noqa: ASYNC110
                 await trio.sleep(0.02)
         self._operations.close_all()
-        self._http.close("mcpd is stopping")
+        if self._http is not None:
+            self._http.close("mcpd is stopping")
         await trio.sleep(0.05)  # gives the outboxes time to send the answers
 
     async def _handle_signals(self) -> None:

@@ -7,6 +7,7 @@ socket, 78 a path cannot be used (EX_CONFIG).
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -58,6 +59,7 @@ def _main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 def _run(
     arguments: argparse.Namespace, environ: Mapping[str, str], loaded: LoadedConfig, http: Address | None
 ) -> int:
+    gc.disable()  # imports create many objects and nearly no garbage; enabled by limit_memory_growth()
     import trio  # imported here so that --validate-config starts fast
 
     from mcpd import daemon

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Literal, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 import attrs
 import trio
@@ -32,13 +32,16 @@ from mcpd.supervision.restart import (
     leaf_exceptions,
 )
 from mcpd.supervision.supervisor_context import SupervisorContext
+from mcpd.support.kept_modules import import_in_thread
 from mcpd.transports.base import Channel
 from mcpd.transports.child_process import Child, Launch
-from mcpd.transports.http_client.client_factory import OnResponse
-from mcpd.transports.legacy_http_sse import SseChannel, open_http_sse
 from mcpd.transports.stdio import open_stdio
-from mcpd.transports.streamable_http import HttpChannel, open_http
-from mcpd.transports.websocket import WebSocketChannel, open_websocket
+
+if TYPE_CHECKING:
+    from mcpd.transports.http_client.client_factory import OnResponse
+    from mcpd.transports.legacy_http_sse import SseChannel
+    from mcpd.transports.streamable_http import HttpChannel
+    from mcpd.transports.websocket import WebSocketChannel
 
 TransportKind = Literal["stdio", "http", "sse", "ws"]
 
@@ -83,13 +86,25 @@ async def open_transport(
 async def open_remote(
     spec: RemoteSpec, kind: TransportKind, environ: Mapping[str, str], on_response: OnResponse | None = None
 ) -> AsyncIterator[OpenTransport]:
-    """Open a channel of `kind` to `spec.url`. Raises UnsupportedTransport, CannotStart."""
+    """Open a channel of `kind` to `spec.url`. Raises UnsupportedTransport, CannotStart.
+
+    The transports are imported here, because most daemons have only servers on pipes.
+    """
     opening: AbstractAsyncContextManager[HttpChannel | SseChannel | WebSocketChannel]
     if kind == "http":
+        await import_in_thread("mcpd.transports.streamable_http")
+        from mcpd.transports.streamable_http import open_http
+
         opening = open_http(spec, environ, on_response)
     elif kind == "sse":
+        await import_in_thread("mcpd.transports.legacy_http_sse")
+        from mcpd.transports.legacy_http_sse import open_http_sse
+
         opening = open_http_sse(spec, environ, on_response)
     elif kind == "ws":
+        await import_in_thread("mcpd.transports.websocket")
+        from mcpd.transports.websocket import open_websocket
+
         opening = open_websocket(spec)
     else:
         raise UnsupportedTransport(f"this version of mcpd has no transport for `{kind}` servers")

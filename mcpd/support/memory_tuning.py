@@ -43,6 +43,7 @@ def limit_memory_growth() -> None:
     """
     _mallopt(_M_ARENA_MAX, 1)
     gc.freeze()
+    gc.enable()
     gc.set_threshold(_YOUNG, _OLD, _OLD)
 
 

@@ -26,7 +26,7 @@ def installation(tmp_path: Path) -> Installation:
 
 @pytest.mark.slow
 def test_daemon_keeps_working_after_its_files_were_replaced(tmp_path: Path) -> None:
-    """The daemon loads at its start all modules that it needs later, so no ImportError occurs.
+    """The daemon imports or keeps at its start all modules that it needs later, so no ImportError occurs.
 
     Python's own modules are not replaced here. For an hour-long run: `python -m tests.faults.soak`.
     """

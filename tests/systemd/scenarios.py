@@ -109,9 +109,7 @@ def killed_together_with_its_guardian_it_leaves_nothing_either() -> None:
     configure(STUBBORN)
     install()
     first, family = main_pid(), connected_family()
-    (guardian,) = (
-        pid for pid in family if b"mcpd-guardian" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    )
+    (guardian,) = (pid for pid in family if b"mcpd-guardian" in Path(f"/proc/{pid}/cmdline").read_bytes())
     os.kill(guardian, signal.SIGKILL)
     os.kill(first, signal.SIGKILL)
     until(lambda: not alive(family))
