@@ -73,6 +73,7 @@ class Failure(TypedDict):
     stderr: NotRequired[list[str]]
     noise: NotRequired[str]
     crash_loop: NotRequired[bool]
+    summary: NotRequired[str]
 
 class ServerInfo(TypedDict):
     name: NotRequired[str]

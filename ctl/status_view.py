@@ -12,7 +12,7 @@ from ctl.invocation import CliContext
 from ctl.next_steps import next_command
 from ctl.output import Line, paint
 from ctl.table import table
-from ctl.terminal_text import ago, count, until
+from ctl.terminal_text import ago, clock_time, count, format_duration, in_local_time, seconds_since, until
 
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it costs 3 ms on every run
 if TYPE_CHECKING:
@@ -52,17 +52,17 @@ FIRST_RUN = (
 )
 
 
-def show_status(cli: CliContext, server: str | None) -> int:
+def show_status(cli: CliContext, server: str | None, *, utc: bool = False) -> int:
     """Print the table, or one server in detail. Returns the exit code."""
     if server is None:
         reply = cli.call("mcpd/status", timeout=STATUS_TIMEOUT)
         if not cli.show_json(reply):
-            cli.out.lines(status_table(reply.value, cli.out.columns))
+            cli.out.lines(status_table(reply.value, cli.out.columns, utc=utc))
             _note_version_mismatch(cli, reply.value["daemon"]["version"])
         return 0
     detail = cli.call("mcpd/server", {"server": server}, timeout=STATUS_TIMEOUT)
     if not cli.show_json(detail):
-        cli.out.lines(server_block(detail.value))
+        cli.out.lines(server_block(detail.value, utc=utc))
     return not_ready_exit(detail.value["server"])
 
 
@@ -75,9 +75,9 @@ def _note_version_mismatch(cli: CliContext, running: str) -> None:
         )
 
 
-def format_time(stamp: str | None) -> str:
-    """`2026-11-21 06:30:00 UTC (3m ago)`."""
-    return f"{str(stamp)[:19].replace('T', ' ')} UTC ({ago(stamp)})"
+def format_time(stamp: str | None, *, utc: bool = False) -> str:
+    """`2026-11-21 07:30:00 (3m ago)` in local time, or `2026-11-21 06:30:00 UTC (3m ago)`."""
+    return f"{clock_time(str(stamp), utc=utc)}{' UTC' if utc else ''} ({ago(stamp)})"
 
 
 def painted_state(status: ServerStatus | ServerStats) -> str:
@@ -85,7 +85,7 @@ def painted_state(status: ServerStatus | ServerStats) -> str:
     return paint(status["status"], COLORS.get(status["status"], "bold"))
 
 
-def status_table(result: DaemonStatus, columns: int | None) -> list[Line]:
+def status_table(result: DaemonStatus, columns: int | None, *, utc: bool = False) -> list[Line]:
     """`mcpctl status`: one row per server, then problems of the configuration."""
     servers, config = result["servers"], result["config"]
     if not servers:
@@ -96,7 +96,7 @@ def status_table(result: DaemonStatus, columns: int | None) -> list[Line]:
             *_config_problems(config),
             *(_config_warnings(config) if config["source"] != "none" else []),
         ]
-    header = ("SERVER", "STATUS", "PID", "TOOLS", "RESTARTS", "UPDATED", "LAST ERROR")
+    header = ("SERVER", "STATUS", "PID", "TOOLS", "RESTARTS", "UPTIME", "LAST ERROR")
     rows: list[Line] = [
         [
             server["name"],
@@ -104,8 +104,8 @@ def status_table(result: DaemonStatus, columns: int | None) -> list[Line]:
             str(server.get("pid") or "-"),
             str(server.get("tools", 0)),
             str(server.get("restarts", 0)),
-            ago(server.get("updated")),
-            _last_error(server),
+            _uptime(server),
+            _last_error(server, utc=utc),
         ]
         for server in servers
     ]
@@ -125,19 +125,24 @@ def status_table(result: DaemonStatus, columns: int | None) -> list[Line]:
     return lines
 
 
-def _last_error(server: ServerStatus) -> str:
+def _uptime(server: ServerStatus) -> str:
+    """Return for how long a server has been connected, or `-`."""
+    seconds = seconds_since(server["since"]) if server["status"] == "connected" else None
+    return "-" if seconds is None else format_duration(seconds)
+
+
+def _last_error(server: ServerStatus, *, utc: bool) -> str:
     """Return the last failure in one phrase, dim if the server has recovered.
 
     For a temporarily disabled server, until when.
     """
     if server.get("off_until"):
-        return paint(server.get("reason", ""), "dim")
+        return paint(in_local_time(server.get("reason", ""), utc=utc), "dim")
     failure, status, reason = server.get("last_error"), server["status"], server.get("reason", "")
     waiting = status in ("failed", "pending", "needs-auth")
     if not failure:
         return reason if waiting and reason else "-"
-    # The first clause says what failed; `status SERVER` shows the rest.
-    message = failure["message"].partition("\n")[0].partition("; ")[0]
+    message = failure_summary(failure)
     if not waiting:
         return paint(f"{message} ({ago(failure['at'])})", "dim")
     if retry_at := server.get("retry_at"):
@@ -178,13 +183,13 @@ def problem_lines(problems: Sequence[Problem]) -> list[Line]:
     ]
 
 
-def server_block(detail: ServerDetail, log_lines: int = 10) -> list[Line]:
+def server_block(detail: ServerDetail, log_lines: int = 10, *, utc: bool = False) -> list[Line]:
     """`mcpctl status SERVER`: its state with the evidence, and what to type next."""
     server = detail["server"]
     info = server.get("server_info") or {}
     title = f"{info.get('title') or info.get('name') or ''} {info.get('version', '')}".strip()
     lines: list[Line] = [[paint(server["name"], "bold"), f" - {title}" if title else ""]]
-    lines += labelled_lines(_rows(detail, server))
+    lines += labelled_lines(_rows(detail, server, utc=utc))
     lines += _failure_block(server)
     lines += ([paint("   warning: ", "yellow"), warning] for warning in server.get("warnings", ()))
     if log_lines and (log := detail.get("log", [])[-log_lines:]):
@@ -192,14 +197,16 @@ def server_block(detail: ServerDetail, log_lines: int = 10) -> list[Line]:
     return [*lines, [], [paint("next: ", "dim"), next_command(server)]]
 
 
-def _rows(detail: ServerDetail, server: ServerStatus) -> list[tuple[str, str | Line]]:
+def _rows(detail: ServerDetail, server: ServerStatus, *, utc: bool) -> list[tuple[str, str | Line]]:
     rows: list[tuple[str, str | Line]] = [
-        ("state", [painted_state(server), f" since {format_time(server['since'])}"])
+        ("state", [painted_state(server), f" since {format_time(server['since'], utc=utc)}"])
     ]
     if reason := server.get("reason"):
-        rows.append(("reason", reason))
+        rows.append(("reason", in_local_time(reason, utc=utc)))
     if retry_at := server.get("retry_at"):
-        rows.append(("next try", [f"{until(retry_at)} ({retry_at})"]))
+        rows.append(
+            ("next try", [f"{until(retry_at)} ({clock_time(retry_at, utc=utc)}{' UTC' if utc else ''})"])
+        )
     if url := detail.get("url"):
         rows.append(("url", url))
     elif command := detail.get("command") or _configured_command(detail.get("definition", {})):
@@ -256,6 +263,11 @@ def exit_details(failure: Failure | HistoryEntry) -> list[str]:
     details += [f"exit code {code}"] if (code := failure.get("exit_code")) is not None else []
     details += [f"HTTP status {status}"] if (status := failure.get("http_status")) is not None else []
     return details + (["crash loop"] if failure.get("crash_loop") else [])
+
+
+def failure_summary(failure: Failure) -> str:
+    """Return a failure in one phrase; `status SERVER` shows the rest."""
+    return failure.get("summary") or failure["message"].partition("\n")[0].partition("; ")[0]
 
 
 def short_message(message: str) -> str:

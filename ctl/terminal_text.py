@@ -59,8 +59,8 @@ def cut(text: str, columns: int) -> str:
     return text + "…" if columns > 0 else ""
 
 
-def seconds_since(stamp: str, now: float | None = None) -> float | None:
-    """Return the seconds since an RFC 3339 UTC time (`2026-11-21T06:30:00.123Z`); None if it is invalid.
+def timestamp(stamp: str) -> float | None:
+    """Return an RFC 3339 UTC time (`2026-11-21T06:30:00.123Z`) in seconds since the epoch; None if invalid.
 
     Parsed by hand: importing `datetime` would cost a sixth of the run time of `mcpctl status`.
     """
@@ -72,7 +72,34 @@ def seconds_since(stamp: str, now: float | None = None) -> float | None:
     if month <= 2:
         year, month = year - 1, month + 12
     days = 365 * year + year // 4 - year // 100 + year // 400 + (153 * (month - 3) + 2) // 5 + day - 1
-    return (time.time() if now is None else now) - ((days - _EPOCH_DAY) * 86400 + clock)
+    return (days - _EPOCH_DAY) * 86400 + clock
+
+
+def seconds_since(stamp: str, now: float | None = None) -> float | None:
+    """Return the seconds since an RFC 3339 UTC time; None if it is invalid."""
+    then = timestamp(stamp)
+    return None if then is None else (time.time() if now is None else now) - then
+
+
+def clock_time(stamp: str, *, utc: bool = False) -> str:
+    """Return an RFC 3339 UTC time as `2026-11-21 07:30:00` in the local time zone, or in UTC.
+
+    With `utc`, the zone is not added. An invalid time is returned unchanged.
+    """
+    seconds = timestamp(stamp)
+    if seconds is None:
+        return stamp
+    return time.strftime("%Y-%m-%d %H:%M:%S", (time.gmtime if utc else time.localtime)(seconds))
+
+
+def in_local_time(text: str, *, utc: bool = False) -> str:
+    """Convert times such as `2026-11-21 18:00:00 UTC` in a sentence of the daemon, unless `utc`."""
+    if utc or " UTC" not in text:
+        return text
+    import re
+
+    pattern = r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) UTC"
+    return re.sub(pattern, lambda found: clock_time(f"{found[1]}T{found[2]}Z"), text)
 
 
 def format_duration(seconds: float) -> str:

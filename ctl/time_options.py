@@ -7,6 +7,8 @@ from datetime import UTC, datetime, time, timedelta
 
 import click
 
+utc_option = click.option("--utc", is_flag=True, help="Show times in UTC instead of the local time zone.")
+
 _SPAN = re.compile(r"(?=\d)(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?")
 _CLOCK = re.compile(r"\d\d?:\d\d(:\d\d)?")
 

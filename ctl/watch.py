@@ -56,7 +56,7 @@ class QuitKeys:
         return False
 
 
-def watch_status(cli: CliContext, server: str | None) -> int:
+def watch_status(cli: CliContext, server: str | None, *, utc: bool) -> int:
     """Show the status until q or Ctrl-C. Piped or with `--json`, print states and then every change."""
     servers = [server] if server else []
 
@@ -64,13 +64,13 @@ def watch_status(cli: CliContext, server: str | None) -> int:
         """Return what renders the current answer: its relative times change without a new one."""
         if server:
             detail = cli.call("mcpd/server", {"server": server}).value
-            return lambda: server_block(detail)
+            return lambda: server_block(detail, utc=utc)
         status = cli.call("mcpd/status").value
-        return lambda: status_table(status, cli.out.columns)
+        return lambda: status_table(status, cli.out.columns, utc=utc)
 
     render = ask()  # also reports an unknown name
     if cli.out.json or not cli.out.tty:
-        print_events(cli, servers)
+        print_events(cli, servers, utc=utc)
         return 0
     from rich.live import Live
 

@@ -12,7 +12,8 @@ from ctl.invocation import CliContext
 from ctl.output import Line, paint
 from ctl.status_view import COLORS, WIDE, exit_details, short_message
 from ctl.table import table
-from ctl.terminal_text import count
+from ctl.terminal_text import clock_time, count, in_local_time
+from ctl.time_options import utc_option
 
 if TYPE_CHECKING:
     from ctl.api_types import HistoryEntry
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 @click.option(
     "-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True, help="Entries to show."
 )
+@utc_option
 @click.pass_obj
-def history(cli: CliContext, server: str | None, lines: int) -> int:
+def history(cli: CliContext, server: str | None, lines: int, utc: bool) -> int:
     """Show past events for one server or all servers.
 
     Lists state changes with their causes, changes of tool lists and of the configuration, and who requested
@@ -34,7 +36,7 @@ def history(cli: CliContext, server: str | None, lines: int) -> int:
     if cli.show_json(reply):
         return 0
     if entries := reply.value["entries"]:
-        cli.out.lines(history_table(entries, servers=server is None, fit=cli.out.columns))
+        cli.out.lines(history_table(entries, servers=server is None, fit=cli.out.columns, utc=utc))
     else:
         cli.out.message("no events yet")
     if dropped := reply.value.get("dropped"):
@@ -43,31 +45,39 @@ def history(cli: CliContext, server: str | None, lines: int) -> int:
     return 0
 
 
-def history_table(entries: Sequence[HistoryEntry], *, servers: bool, fit: int | None) -> list[Line]:
+def history_table(
+    entries: Sequence[HistoryEntry], *, servers: bool, fit: int | None, utc: bool
+) -> list[Line]:
     """The events, oldest first. `servers`: add a column with the server's name.
 
     On a terminal, the column BY is there only if an entry has one; a narrow terminal omits the year.
     """
     by = fit is None or any(entry.get("by") for entry in entries)
     year = 5 if fit is not None and fit < WIDE else 0
-    header = ["WHEN (UTC)", *(["SERVER"] if servers else []), "WHAT", *(["BY"] if by else []), "CAUSE"]
+    header = [
+        "WHEN (UTC)" if utc else "WHEN",
+        *(["SERVER"] if servers else []),
+        "WHAT",
+        *(["BY"] if by else []),
+        "CAUSE",
+    ]
     rows: list[Line] = [
         [
-            entry["at"][year:19].replace("T", " "),
+            clock_time(entry["at"], utc=utc)[year:],
             *([entry.get("server") or "-"] if servers else []),
             paint(state, COLORS.get(state, "bold")) if (state := entry.get("state")) else entry["what"],
             *([entry.get("by") or "-"] if by else []),
-            cause(entry),
+            cause(entry, utc=utc),
         ]
         for entry in entries
     ]
     return table(header, rows, fit=fit, squeeze=(len(header) - 2,) if by else ())
 
 
-def cause(entry: HistoryEntry) -> str:
+def cause(entry: HistoryEntry, *, utc: bool) -> str:
     """Return the cause with its evidence, and how often it occurred."""
     failure = entry.get("kind")
     kind = f"[{', '.join([failure, *exit_details(entry)])}] " if failure else ""
     times = entry.get("times", 1)
     repeated = f" ({count(times, 'time')} so far)" if times > 1 else ""
-    return f"{kind}{short_message(entry.get('message') or '-')}{repeated}"
+    return f"{kind}{in_local_time(short_message(entry.get('message') or '-'), utc=utc)}{repeated}"

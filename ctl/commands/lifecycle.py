@@ -16,8 +16,8 @@ from ctl.daemon_client import Json
 from ctl.errors import AuthNeeded, CtlError, DaemonError, ServerNotReady, TimedOut, UsageError
 from ctl.invocation import CliContext
 from ctl.next_steps import next_command
-from ctl.status_view import not_ready_exit, painted_state
-from ctl.terminal_text import count, until
+from ctl.status_view import failure_summary, not_ready_exit, painted_state
+from ctl.terminal_text import count, in_local_time, until
 from ctl.time_options import parse_duration, parse_time, rfc3339
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def print_statuses(cli: CliContext, statuses: Sequence[ServerStatus]) -> None:
         cli.out.json_document(json.dumps({"servers": statuses}))
         return
     for status in statuses:
-        cli.out.line(f"{status['name']}: ", painted_state(status), status_summary(status))
+        cli.out.line(f"{status['name']}: ", painted_state(status), in_local_time(status_summary(status)))
 
 
 def status_summary(status: ServerStatus) -> str:
@@ -156,7 +156,7 @@ def status_summary(status: ServerStatus) -> str:
     if status["status"] in ("failed", "needs-auth"):
         failure, retry_at = status.get("last_error"), status.get("retry_at")
         retry = f"; next try {until(retry_at)}" if retry_at else ""
-        return f": {failure['message'] if failure else reason}{retry}"
+        return f": {failure_summary(failure) if failure else reason}{retry}"
     return f" ({reason})" if reason else ""
 
 

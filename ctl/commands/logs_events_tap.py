@@ -13,7 +13,8 @@ from ctl.completion_candidates import server_names
 from ctl.invocation import CliContext
 from ctl.output import Line, paint
 from ctl.status_view import painted_state
-from ctl.terminal_text import clean, cut
+from ctl.terminal_text import clean, clock_time, cut, in_local_time
+from ctl.time_options import utc_option
 
 if TYPE_CHECKING:
     from ctl.api_types import Event, LogsParams, TapFrame
@@ -57,33 +58,39 @@ def logs(cli: CliContext, server: str, follow: bool, lines: int) -> int:
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl events\n  mcpctl events github --json")
 @click.argument("servers", metavar="[SERVER]...", nargs=-1, shell_complete=server_names)
+@utc_option
 @click.pass_obj
-def events(cli: CliContext, servers: tuple[str, ...]) -> int:
+def events(cli: CliContext, servers: tuple[str, ...], utc: bool) -> int:
     """Follow server events as they happen.
 
     Prints the current state of each server first, then every event until Ctrl-C. With --json, prints one
     object per line.
     """
-    print_events(cli, servers)
+    print_events(cli, servers, utc=utc)
     return 0
 
 
-def print_events(cli: CliContext, servers: Sequence[str]) -> None:
+def print_events(cli: CliContext, servers: Sequence[str], *, utc: bool) -> None:
     """Print one line per event of `servers`, or of all servers if empty, until Ctrl-C."""
     for item in cli.stream("mcpd/events", {"servers": list(servers)}):
         if item is not None and "event" in item.value:
             event = item.value["event"]
-            cli.out.stream_item(event, *_event_line(event))
+            cli.out.stream_item(event, *_event_line(event, utc=utc))
 
 
-def _event_line(event: Event) -> Line:
+def _event_line(event: Event, *, utc: bool) -> Line:
     """One event: time, server, what happened."""
     kind, status, message = event["kind"], event.get("status"), event.get("message", "")
-    parts = [paint(event["at"][11:19], "dim"), f"  {event.get('server') or '-'!s:<16}  "]
+    parts = [paint(clock_time(event["at"], utc=utc)[11:], "dim"), f"  {event.get('server') or '-'!s:<16}  "]
     if status and kind in ("snapshot", "status"):
         summary = status_summary(status)
         known = message in summary or message == status.get("reason")
-        return [*parts, painted_state(status), summary, "" if known else f"  {message}"]
+        return [
+            *parts,
+            painted_state(status),
+            in_local_time(summary, utc=utc),
+            "" if known else f"  {message}",
+        ]
     return [*parts, kind, f": {message}" if message else ""]
 
 
@@ -106,8 +113,9 @@ def _event_line(event: Event) -> Line:
     show_default=True,
     help="Truncate messages longer than this many bytes.",
 )
+@utc_option
 @click.pass_obj
-def tap(cli: CliContext, server: str, methods: tuple[str, ...], limit: int) -> int:
+def tap(cli: CliContext, server: str, methods: tuple[str, ...], limit: int, utc: bool) -> int:
     """Show a server's messages live, with secrets masked.
 
     Covers all connections to the server, until Ctrl-C. → marks messages to the server, ← messages from it.
@@ -123,14 +131,14 @@ def tap(cli: CliContext, server: str, methods: tuple[str, ...], limit: int) -> i
         frame = item.value["frame"]
         if not cli.out.json and (dropped := frame.get("dropped")):
             cli.out.line(paint(f"… {dropped} messages skipped (too fast to show)", "yellow"))
-        cli.out.stream_item(frame, *frame_line(frame, cli.out.columns))
+        cli.out.stream_item(frame, *frame_line(frame, cli.out.columns, utc=utc))
     return 0
 
 
-def frame_line(frame: TapFrame, columns: int | None) -> Line:
+def frame_line(frame: TapFrame, columns: int | None, *, utc: bool = False) -> Line:
     """One message: time, direction, method, and as much of its text as fits."""
     arrow, style = _ARROWS.get(frame["direction"], ("?", "bold"))
-    message, start = frame.get("message"), f"{frame['at'][11:23]} "
+    message, start = frame.get("message"), f"{clock_time(frame['at'], utc=utc)[11:]}{frame['at'][19:23]} "
     text = frame.get("text", "") if message is None else json.dumps(message, ensure_ascii=False)
     label = " "
     if frame["direction"] != "note":

@@ -7,13 +7,15 @@ import click
 from ctl.completion_candidates import server_names
 from ctl.invocation import CliContext
 from ctl.status_view import show_status
+from ctl.time_options import utc_option
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl status\n  mcpctl status github --json")
 @click.argument("server", required=False, shell_complete=server_names)
 @click.option("-w", "--watch", is_flag=True, help="Keep updating the display; quit with q or Ctrl-C.")
+@utc_option
 @click.pass_obj
-def status(cli: CliContext, server: str | None, watch: bool) -> int:
+def status(cli: CliContext, server: str | None, watch: bool, utc: bool) -> int:
     """Show the status of all servers, or details for one.
 
     With SERVER, the exit code is 0 if it is connected or idle, 4 if it needs a login, otherwise 6.
@@ -21,5 +23,5 @@ def status(cli: CliContext, server: str | None, watch: bool) -> int:
     if watch:
         from ctl.watch import watch_status
 
-        return watch_status(cli, server)
-    return show_status(cli, server)
+        return watch_status(cli, server, utc=utc)
+    return show_status(cli, server, utc=utc)

@@ -30,7 +30,8 @@ from ctl.status_view import (
     short_message,
 )
 from ctl.table import table
-from ctl.terminal_text import ago, until
+from ctl.terminal_text import ago, clock_time, in_local_time, until
+from ctl.time_options import utc_option
 
 if TYPE_CHECKING:
     from ctl.api_types import Failure, HistoryEntry, ServerDetail, ServerStatus
@@ -47,8 +48,9 @@ _STDERR_LINES = 10
 @click.command(epilog="Examples:\n\n\b\n  mcpctl why github\n  mcpctl why github --json")
 @click.argument("server", shell_complete=server_names)
 @click.option("--shell/--no-shell", default=None, help="Compare with your login shell. [default: if failed]")
+@utc_option
 @click.pass_obj
-def why(cli: CliContext, server: str, shell: bool | None) -> int:
+def why(cli: CliContext, server: str, shell: bool | None, utc: bool) -> int:
     """Explain the state of a server and suggest what to do.
 
     Shows the cause, the evidence and who requested the state. A service does not see the environment of your
@@ -64,7 +66,7 @@ def why(cli: CliContext, server: str, shell: bool | None) -> int:
     if cli.out.json:
         cli.out.json_value(explanation)
     else:
-        cli.out.lines(render(explanation, status, cli.out.columns))
+        cli.out.lines(render(explanation, status, cli.out.columns, utc=utc))
     return not_ready_exit(status)
 
 
@@ -174,12 +176,13 @@ def _uses_path(binary: Explanation) -> bool:
     return "/" not in binary["command"]
 
 
-def render(explanation: Explanation, server: ServerStatus, fit: int | None) -> list[Line]:
+def render(explanation: Explanation, server: ServerStatus, fit: int | None, *, utc: bool) -> list[Line]:
     """The text form: the cause first, the next step last."""
-    status, because = server["status"], short_message(explanation["because"])
+    status = server["status"]
+    because = in_local_time(short_message(explanation["because"]), utc=utc)
     state = paint(status, COLORS.get(status, "bold"))
     lines: list[Line] = [
-        [paint(f"{server['name']}: ", "bold"), state, f" since {format_time(server['since'])}"],
+        [paint(f"{server['name']}: ", "bold"), state, f" since {format_time(server['since'], utc=utc)}"],
         ["cause: ", because if status in READY else paint(because, "yellow")],
     ]
     if retry_at := server.get("retry_at"):
@@ -189,7 +192,7 @@ def render(explanation: Explanation, server: ServerStatus, fit: int | None) -> l
         rows.append(("url", url))
     down_since = explanation["down_since"]
     if down_since and down_since[:19] < server["since"][:19]:
-        rows.insert(0, ("down since", format_time(down_since)))
+        rows.insert(0, ("down since", format_time(down_since, utc=utc)))
     # The shell's differences are a hint only if something is wrong.
     if status in ("failed", "pending"):
         rows += _environment_rows(explanation["environment"])
@@ -197,7 +200,7 @@ def render(explanation: Explanation, server: ServerStatus, fit: int | None) -> l
         lines += [[], *labelled_lines(rows)]
     lines += ([paint("   warning: ", "yellow"), warning] for warning in explanation["warnings"])
     if entries := explanation["history"]:
-        lines += [[], *history_table(entries, servers=False, fit=fit)]
+        lines += [[], *history_table(entries, servers=False, fit=fit, utc=utc)]
     return [*lines, [], [paint("next: ", "dim"), explanation["next"]]]
 
 
@@ -240,8 +243,9 @@ def _environment_rows(environment: Explanation | None) -> list[tuple[str, str]]:
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl debug github\n  mcpctl debug github --json")
 @click.argument("server", shell_complete=server_names)
+@utc_option
 @click.pass_obj
-def debug(cli: CliContext, server: str) -> int:
+def debug(cli: CliContext, server: str, utc: bool) -> int:
     """Show everything known about one server.
 
     Includes its command, environment variables, connection steps, unparsable output and the end of its log.
@@ -249,13 +253,13 @@ def debug(cli: CliContext, server: str) -> int:
     """
     reply = cli.call("mcpd/server", {"server": server})
     if not cli.show_json(reply):
-        cli.out.lines(_detail_lines(reply.value))
+        cli.out.lines(_detail_lines(reply.value, utc=utc))
     return not_ready_exit(reply.value["server"])
 
 
-def _detail_lines(detail: ServerDetail) -> list[Line]:
+def _detail_lines(detail: ServerDetail, *, utc: bool) -> list[Line]:
     status = detail["server"]
-    lines = [*server_block(detail, log_lines=0)]
+    lines = [*server_block(detail, log_lines=0, utc=utc)]
     if command := detail.get("command"):
         started = [
             ("command", shell_join(command)),
@@ -266,7 +270,7 @@ def _detail_lines(detail: ServerDetail) -> list[Line]:
         ]
         lines += _section("Process", labelled_lines(started))
     steps: list[Line] = [
-        [step["at"], f"{step['ms']:.0f} ms", step["step"], step["outcome"]]
+        [clock_time(step["at"], utc=utc), f"{step['ms']:.0f} ms", step["step"], step["outcome"]]
         for step in detail.get("negotiation", ())
     ]
     if steps:

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 
 import attrs
 
+from mcpd.model.failure_summary import summarize
+
 
 class ServerState(enum.Enum):
     """The state of a server. Every state except `pending` is settled and does not change until an event
@@ -102,6 +104,15 @@ class Failure:
     noise: str = ""
     """The first line and a summary of the output on stdout that was not a message. Empty if there is none."""
     crash_loop: bool = False
+    summary: str = ""
+    """The failure in one phrase, with the line of stderr that explains it:
+    `exited (1): MY_API_KEY is required`. Always computed from the other fields."""
+
+    def __attrs_post_init__(self) -> None:
+        """Compute the summary, also for a copy by `attrs.evolve`, whose message may be masked."""
+        ended = self.kind in (FailureKind.EXITED, FailureKind.KILLED)
+        summary = summarize(self.message, self.exit_code, self.signal, self.stderr, process_ended=ended)
+        object.__setattr__(self, "summary", summary)
 
 
 @attrs.frozen(kw_only=True)

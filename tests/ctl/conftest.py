@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,16 @@ class Mcpctl:
         code = run(argv, {**self.environ, **environ})
         out, err = self.capsys.readouterr()
         return Ran(code, out, err)
+
+
+@pytest.fixture(autouse=True)
+def time_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """UTC-3:30, so that local times and times in UTC differ."""
+    monkeypatch.setenv("TZ", "<-0330>3:30")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
 
 
 @pytest.fixture

@@ -135,7 +135,7 @@ def test_why_shows_since_when_a_server_is_down(daemon: FakeDaemon, mcpctl: Mcpct
     ]
     daemon.answers["mcpd/history"] = {"entries": past, "dropped": 0}
     daemon.answers["mcpd/server"] = detail(server(status="failed", last_error=failure()))
-    assert "down since: 2026-11-21 03:00:00 UTC (" in mcpctl("why", "time", "--no-shell").out
+    assert "down since: 2026-11-21 03:00:00 UTC (" in mcpctl("why", "time", "--no-shell", "--utc").out
     daemon.answers["mcpd/history"] = {"entries": past[:1], "dropped": 0}
     assert mcpctl("why", "time", "--no-shell", "--json").json()["down_since"] == past[0]["at"]
     daemon.answers["mcpd/server"] = detail(server())
@@ -235,7 +235,8 @@ def test_history_table_is_oldest_first(daemon: FakeDaemon, mcpctl: Mcpctl) -> No
     ran = mcpctl("history", "-n", "2")
     assert daemon.params_of("mcpd/history") == {"server": None, "limit": 2}
     heading, first, second = ran.out.splitlines()
-    assert heading.split() == ["WHEN", "(UTC)", "SERVER", "WHAT", "BY", "CAUSE"]
+    assert mcpctl("history", "--utc").out.split()[:2] == ["WHEN", "(UTC)"]
+    assert heading.split() == ["WHEN", "SERVER", "WHAT", "BY", "CAUSE"]
     assert "zed (pid 7)" in first
     assert second.endswith("[exited, exit code 3] it was switched off (8 times so far)")
     assert "4 entries could not be written" in ran.err
@@ -289,7 +290,7 @@ def test_tap_prints_one_line_per_message(daemon: FakeDaemon, mcpctl: Mcpctl) -> 
     assert daemon.params_of("mcpd/tap") == {"server": "time", "methods": ["tools/*"], "limit": 65536}
     assert ran.out.splitlines() == [
         "… 5 messages skipped (too fast to show)",
-        '06:30:00.000 ← tools/call #3 {"id": 3, "result": {}}',
+        '03:00:00.000 ← tools/call #3 {"id": 3, "result": {}}',
     ]
     assert mcpctl("tap", "time", "--json").json() == frame
 

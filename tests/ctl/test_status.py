@@ -22,11 +22,20 @@ def test_table_has_a_row_per_server(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     )
     ran = mcpctl("status")
     header, time, git, *rest = ran.out.splitlines()
-    assert header.split() == ["SERVER", "STATUS", "PID", "TOOLS", "RESTARTS", "UPDATED", "LAST", "ERROR"]
+    assert time.split()[5] == ago(NOW).partition(" ")[0]
+    assert git.split()[5] == "-"
+    assert header.split() == ["SERVER", "STATUS", "PID", "TOOLS", "RESTARTS", "UPTIME", "LAST", "ERROR"]
     assert time.split()[:5] == ["time", "connected", "4711", "2", "3"]
     assert message.strip() in git
     assert "mcpctl why git" in rest[-1]
     assert (ran.code, ran.err) == (0, "")
+
+
+def test_summary_of_the_failure_is_shown(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """It contains the line of stderr that helps; the message alone does not."""
+    last = failure("exited with status 1 before initialize", summary="exited (1): MY_API_KEY is required")
+    daemon.answers["mcpd/status"] = status(server("git", "failed", last_error=last))
+    assert mcpctl("status").out.splitlines()[1].endswith("  exited (1): MY_API_KEY is required")
 
 
 def test_past_failure_is_shown_with_its_age(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
@@ -59,7 +68,8 @@ def test_temporarily_disabled_server_shows_until_when(daemon: FakeDaemon, mcpctl
     reason = "switched off until 2026-11-21 18:00:00 UTC"
     off = server("time", "disabled", reason=reason, off_until=NOW, last_error=failure())
     daemon.answers["mcpd/status"] = status(off)
-    assert mcpctl("status").out.splitlines()[1].endswith(f"  {reason}")
+    assert mcpctl("status").out.splitlines()[1].endswith("  switched off until 2026-11-21 14:30:00")
+    assert mcpctl("status", "--utc").out.splitlines()[1].endswith(f"  {reason}")
 
 
 def test_json_is_the_daemons_result_byte_for_byte(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
@@ -148,12 +158,12 @@ def test_failed_server_is_shown_with_its_evidence(daemon: FakeDaemon, mcpctl: Mc
     daemon.answers["mcpd/server"] = detail(failed)
     out = mcpctl("status", "time").out
     for evidence in (
-        "failed since 2026-11-21 06:30:00 UTC",
+        "failed since 2026-11-21 03:00:00 (",
         "reason: crash loop",
         "uvx mcp-server-time --tz 'Europe/Paris now'",
         "[exited, exit code 3, crash loop] exited at once",
         "| ImportError: no tz",
-        "2099-01-01T00:00:00.000Z",
+        "(2098-12-31 20:30:00)",
         "2026-11-21T06:30:00.123Z ready",
         "next: mcpctl logs time",
     ):

@@ -58,7 +58,7 @@ function fill(row, server) {
 
 /** One line: the error, else the number of tools, else the reason for the state. */
 function evidence(server) {
-  if (server.status === "failed" || server.status === "needs-auth") return (server.last_error?.message ?? server.reason).replaceAll("`", "");
+  if (server.status === "failed" || server.status === "needs-auth") return (server.last_error?.summary ?? server.reason).replaceAll("`", "");
   if (server.status === "connected") return count(server.tools, "tool");
   return server.reason;
 }

@@ -1,0 +1,54 @@
+"""A failure in one phrase: how it ended, and the one line of stderr that says why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from mcpd.model.text import shorten
+
+MAX_LENGTH = 200
+"""Characters of a summary."""
+
+_NOISE = re.compile(
+    r"at \S+|Node\.js v\d|Traceback \(|File \"|[\W_]*$|npm (?:notice|warn)\b"
+    r"|npm (?:error|ERR!)(?: (?:A complete log|code |errno|syscall|path |dest )|\s*$)"
+    r"|(?:\w+ )?\[?(?:INFO|DEBUG)\b",
+    re.IGNORECASE,
+)
+"""Lines that explain nothing: frames of a trace, versions, punctuation, and progress."""
+_CAUSE = re.compile(
+    r"error|exception|required|missing|must|not |cannot|can't|unable|fail|invalid|denied|refused|in use"
+    r"|no such|unknown|unset|undefined|fatal|panic",
+    re.IGNORECASE,
+)
+_TIMESTAMP = re.compile(r"[\[(]?\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?[\])]?[\s:|-]*")
+
+
+def informative_line(stderr: Sequence[str], *, only_causes: bool = False) -> str:
+    """Return the line of stderr that most likely names the cause, without a timestamp; empty if none does.
+
+    npm reports the cause first, all others report it last. If no line looks like a cause, it is the last one,
+    unless `only_causes`.
+    """
+    lines = [_TIMESTAMP.sub("", line.strip(), count=1) for line in stderr]
+    lines = [line for line in lines if line and not _NOISE.match(line)]
+    causes = [line for line in lines if _CAUSE.search(line)]
+    if npm := [line for line in causes if line.lower().startswith(("npm error", "npm err!"))]:
+        return re.sub(r"^npm (?:error|ERR!)\s*", "", npm[0])
+    return (causes or ([] if only_causes else lines) or [""])[-1]
+
+
+def summarize(
+    message: str, exit_code: int | None, signal: str | None, stderr: Sequence[str], *, process_ended: bool
+) -> str:
+    """Return for example `exited (1): MY_API_KEY is required`, in at most MAX_LENGTH characters.
+
+    `process_ended`: the process exited or was killed, so that its status replaces the first clause of
+    `message`. While it runs, stderr may just be a log, so that only a line that looks like a cause counts.
+    """
+    how = message.partition("\n")[0].partition("; ")[0]
+    line = informative_line(stderr, only_causes=not process_ended)
+    if process_ended and line:
+        how = f"killed ({signal})" if signal else f"exited ({exit_code})" if exit_code is not None else how
+    return shorten(f"{how}: {line}" if line and line not in how else how, MAX_LENGTH)
