@@ -53,6 +53,10 @@ class DaemonReply:
         self.text = text
 
 
+ReplyCallback = Callable[[int, "DaemonReply | DaemonError"], None]
+"""Called with the number of a request, from 0, and its answer or error, as soon as that comes."""
+
+
 class DaemonClient:
     """Connects on construction, or raises DaemonUnreachable. Close it, or use it as a context manager.
 
@@ -113,6 +117,7 @@ class DaemonClient:
         *,
         timeout: float | None = 60.0,
         on_note: NotificationCallback | None = None,
+        on_reply: ReplyCallback | None = None,
     ) -> list[DaemonReply | DaemonError]:
         """Send several requests concurrently. Returns answers and errors in the order of the requests."""
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -126,8 +131,10 @@ class DaemonClient:
                 if "method" in message:
                     if on_note is not None:
                         on_note(str(message["method"]), mapping(message.get("params")))
-                elif message.get("id") in ids:
-                    answers[message["id"]] = _to_reply(message, result)
+                elif isinstance(answered := message.get("id"), int) and answered in ids:
+                    answers[answered] = outcome = _to_reply(message, result)
+                    if on_reply is not None:
+                        on_reply(answered - ids[0], outcome)
                 elif "error" in message and message.get("id") is None:
                     raise DaemonError(mapping(message["error"]))
         except (KeyboardInterrupt, TimedOut):
@@ -173,6 +180,10 @@ class DaemonClient:
                 if isinstance(outcome, DaemonError):
                     raise outcome
                 yield outcome
+
+    def subscribe(self, servers: Sequence[str]) -> None:
+        """Ask for the events of servers; they reach the `on_note` of later requests on this connection."""
+        self._send("mcpd/events", {"servers": list(servers)}, time.monotonic() + CONNECT_TIMEOUT)
 
     def cancel(self, request: int) -> None:
         """Send `notifications/cancelled` for `request`. Never raises."""

@@ -20,6 +20,11 @@ def environment(definition: Mapping[str, object]) -> Mapping[str, object]:
     return mapping(_canonical(definition).get("env"))
 
 
+def headers(definition: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the HTTP headers that it sets."""
+    return mapping(_canonical(definition).get("headers"))
+
+
 def url(definition: Mapping[str, object]) -> str:
     """Return the URL; empty for a local server."""
     fields = _canonical(definition)

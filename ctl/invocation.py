@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from ctl.daemon_client import DaemonClient, DaemonReply, Json, socket_path
+from ctl.daemon_client import (
+    DaemonClient,
+    DaemonReply,
+    Json,
+    NotificationCallback,
+    ReplyCallback,
+    socket_path,
+)
 from ctl.errors import CtlError, DaemonError, DaemonUnreachable
 from ctl.json_values import objects
 from ctl.output import Output
@@ -78,9 +85,24 @@ class CliContext:
             self._add_suggestions(error, params or {})
             raise
 
-    def call_all(self, method: str, params: list[Json], *, timeout: float) -> list[DaemonReply | DaemonError]:
-        """Send the same request for several servers concurrently. Returns answers and errors in order."""
-        outcomes = self.client().call_all([(method, each) for each in params], timeout=timeout)
+    def call_all(
+        self,
+        method: str,
+        params: Sequence[Json],
+        *,
+        timeout: float,
+        on_note: NotificationCallback | None = None,
+        on_reply: ReplyCallback | None = None,
+    ) -> list[DaemonReply | DaemonError]:
+        """Send the same request for several servers concurrently. Returns answers and errors in order.
+
+        With `on_note`, the events of these servers are passed to it meanwhile.
+        """
+        client = self.client()
+        if on_note is not None:
+            client.subscribe([str(each["server"]) for each in params])
+        requests = [(method, each) for each in params]
+        outcomes = client.call_all(requests, timeout=timeout, on_note=on_note, on_reply=on_reply)
         for outcome, asked in zip(outcomes, params, strict=True):
             if isinstance(outcome, DaemonError):
                 self._add_suggestions(outcome, asked)

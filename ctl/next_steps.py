@@ -1,17 +1,28 @@
-"""The command to type next for a server in a given state: one line, beginning with the command.
+"""The command to type next for a server: one line that begins with the command, decided from the cause.
 
-A pure function of a status, shared by `status SERVER`, `why`, `doctor` and `wait`.
+The only place that decides it: `status`, `why`, `doctor`, `wait` and the commands that connect servers all
+print what this module returns.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
+
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it costs 3 ms on every run
 if TYPE_CHECKING:
-    from ctl.api_types import Failure, ServerStatus
+    from ctl.api_types import Failure, ServerDetail, ServerStatus
+
+_VARIABLE = r"\b([A-Z][A-Z0-9]*_[A-Z0-9_]+)\b"
 
 
-def next_command(server: ServerStatus) -> str:
-    """Return the command, followed by a remark in parentheses on what to do there."""
+def next_step(detail: ServerDetail, login: Mapping[str, str] | None = None) -> str:
+    """Return the command, followed by a remark in parentheses on what to do there.
+
+    `login` is the environment of the login shell, if it is known. Programs are looked for in the PATH of this
+    process first.
+    """
+    server = detail["server"]
     name, failure = server["name"], server.get("last_error")
     match server["status"]:
         case "connected":
@@ -24,22 +35,30 @@ def next_command(server: ServerStatus) -> str:
             by_hand = server.get("reason", "").startswith("disconnected")
             return f"mcpctl {'connect' if by_hand else 'enable'} {name}"
         case "needs-auth":
-            return "mcpctl edit   (set a valid `Authorization` header under `headers`)"
+            return _after_refusal(detail)
         case "pending" if not failure:
             return f"mcpctl wait {name}"
-    return (
-        _after_failure(server, failure) if failure else f"mcpctl debug {name}, then: mcpctl reconnect {name}"
-    )
+    if not failure:
+        return f"mcpctl debug {name}, then: mcpctl reconnect {name}"
+    return _after_failure(server, failure, detail, login)
 
 
-def _after_failure(server: ServerStatus, failure: Failure) -> str:
+def _after_failure(
+    server: ServerStatus, failure: Failure, detail: ServerDetail, login: Mapping[str, str] | None
+) -> str:
     name, remote, message = server["name"], server["transport"] != "stdio", failure["message"]
     again = "" if server["status"] == "pending" else f", then: mcpctl reconnect {name}"
+    stderr = failure.get("stderr", [])
     match failure["kind"]:
         case "secret" if command := _quoted_command(message):
-            return f"{command}{again}"
-        case "spawn" | "config":
+            secret = command.removeprefix("mcpctl secret set ")
+            if secret != command and _is_stored(secret):
+                return f"mcpctl reconnect {name}   (the secret {secret} is stored now)"
+            return command if secret != command else f"{command}{again}"
+        case "config":
             return "mcpctl edit   (fix the definition; the server is restarted when the file is saved)"
+        case "spawn":
+            return _after_spawn_failure(detail, login)
         case "http" if failure.get("http_status") == 429 or (failure.get("http_status") or 0) >= 500:
             return f"mcpctl reconnect {name}   (when it has recovered; mcpd also retries automatically)"
         case "http" | "protocol" if remote:
@@ -50,13 +69,106 @@ def _after_failure(server: ServerStatus, failure: Failure) -> str:
             return f"mcpctl reconnect {name}   (when the server is running; or fix its `url`: mcpctl edit)"
         case "timeout" if remote:
             return f"mcpctl reconnect {name}   (when it has recovered; or raise the timeout: mcpctl edit)"
+        case "timeout" if "`connectTimeout`" in message and not _names_a_cause(stderr):
+            return "mcpctl edit   (raise its `connectTimeout`; it did not finish starting in time)"
         case "internal":
             return "mcpctl daemon logs   (please report the error shown there)"
-        case _ if failure.get("stderr"):
+        case _ if port := port_in_use(stderr):
+            return f"ss -ltnp 'sport = :{port}'   (shows which program uses its port; stop it){again}"
+        case _ if variable := missing_variable(stderr):
+            return f"mcpctl edit   (add {variable} to its `env`)"
+        case _ if stderr:
             return f"mcpctl logs {name}   (fix the error shown there){again}"
         case _ if not remote:
             return f"mcpctl debug {name}   (run its command by hand to see the error){again}"
     return f"mcpctl debug {name}{again}"
+
+
+def _after_refusal(detail: ServerDetail) -> str:
+    """Return the step for a server that wants credentials, or rejected those in its definition."""
+    import re
+
+    from ctl import definition_view
+
+    definition = detail.get("definition", {})
+    headers = definition_view.headers(definition)
+    credentials = " ".join([*map(str, headers.values()), definition_view.url(definition)])
+    if secrets := re.findall(r"\$\{secret:([A-Za-z_]\w*)", credentials):
+        return f"mcpctl secret set {secrets[0]}   (the server rejected the stored value)"
+    if variables := re.findall(r"\$\{(?:env:)?([A-Za-z_]\w*)\}", credentials):
+        return f"mcpctl edit   (the server rejected ${{{variables[0]}}}; a secret can be changed more easily)"
+    if any(key.lower() == "authorization" for key in headers):
+        return "mcpctl edit   (the server rejected the `Authorization` header under `headers`)"
+    return (
+        "mcpctl edit   (add an `Authorization` header under `headers`; if the server offers a login in the "
+        'browser only, use "npx", "mcp-remote" and its URL as the command)'
+    )
+
+
+def _after_spawn_failure(detail: ServerDetail, login: Mapping[str, str] | None) -> str:
+    """Return the step for a program that mcpd could not run."""
+    from ctl import definition_view, login_shell, systemd_units
+
+    definition = detail.get("definition", {})
+    program = (detail.get("command") or definition_view.command(definition) or [""])[0]
+    path = detail.get("path", "")
+    if not program or "/" in program or detail.get("executable") or login_shell.find_program(program, path):
+        return "mcpctl edit   (fix the definition; the server is restarted when the file is saved)"
+    for here, found in (
+        (True, login_shell.find_program(program, os.environ.get("PATH", ""))),
+        (False, login_shell.find_program(program, (login or {}).get("PATH", ""))),
+    ):
+        if not found:
+            continue
+        if "PATH" in definition_view.environment(definition):  # overrides the daemon's
+            return f"mcpctl edit   (use {found} as its command, or fix PATH in its `env`)"
+        command = "mcpctl daemon install" if systemd_units.is_installed() else "mcpctl daemon restart"
+        shell = "this shell" if here else "the shell it runs in, so use a new terminal"
+        return f"{command}   (uses the PATH of {shell}; or use {found} as its command)"
+    if others := login_shell.find_elsewhere(program):
+        return f"mcpctl edit   (use {others[0]} as its command)"
+    return f"install {program}, then: mcpctl reconnect {detail['server']['name']}"
+
+
+def port_in_use(stderr: Sequence[str]) -> str:
+    """Return the port that another program uses, according to a server's stderr; empty if there is none."""
+    import re
+
+    for line in reversed(stderr):
+        if re.search(
+            r"EADDRINUSE|address (?:is )?already in use|port \d+ is (?:already )?in use", line, re.I
+        ):
+            found = re.search(r"[:\]](\d{2,5})\b|port (\d{2,5})\b|, (\d{2,5})\)", line, re.I)
+            if found:
+                return next(group for group in found.groups() if group)
+    return ""
+
+
+def missing_variable(stderr: Sequence[str]) -> str:
+    """Return the environment variable that a server says it lacks on stderr; empty if there is none."""
+    import re
+
+    complaint = r"requir|missing|not set|must|undefined|unset|not found|provide|KeyError"
+    for line in reversed(stderr):
+        if re.search(complaint, line, re.IGNORECASE) and (found := re.search(_VARIABLE, line)):
+            return found[1]
+    return ""
+
+
+def _names_a_cause(stderr: Sequence[str]) -> bool:
+    from mcpd.model.failure_summary import informative_line
+
+    return bool(informative_line(stderr, only_causes=True))
+
+
+def _is_stored(name: str) -> bool:
+    from mcpd.config.secret_store import read_secrets
+    from mcpd.model.errors import BadSpec
+
+    try:
+        return name in read_secrets(os.environ)
+    except BadSpec:
+        return False
 
 
 def _quoted_command(message: str) -> str:

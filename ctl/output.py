@@ -131,9 +131,14 @@ class Output:
         sys.stdout.flush()
         self._write(sys.stderr, clean_block(text) if sys.stderr.isatty() else text)
 
+    @property
+    def shows_progress(self) -> bool:
+        """Whether there is a progress line: stderr is a terminal, and the answer is not JSON."""
+        return sys.stderr.isatty() and not self.json
+
     def progress(self, text: str) -> None:
-        """Redraw the progress line. Does nothing unless stderr is a terminal."""
-        if sys.stderr.isatty():
+        """Redraw the progress line. Does nothing unless `shows_progress`."""
+        if self.shows_progress:
             sys.stderr.write("\r\x1b[K" + cut(clean(text), columns(sys.stderr, self._environ) - 1))
             sys.stderr.flush()
             self._progress_shown = True

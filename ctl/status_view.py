@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ctl.invocation import CliContext
-from ctl.next_steps import next_command
 from ctl.output import Line, paint
 from ctl.table import table
 from ctl.terminal_text import ago, clock_time, count, format_duration, in_local_time, seconds_since, until
@@ -41,6 +40,9 @@ COLORS = {
 
 READY = ("connected", "idle")
 """States in which a call works immediately, or as soon as the server has started on demand."""
+
+BROKEN = ("failed", "needs-auth")
+"""States that a person has to do something about."""
 
 WIDE = 110
 """Columns from which on the table includes the process ids."""
@@ -109,15 +111,15 @@ def status_table(result: DaemonStatus, columns: int | None, *, utc: bool = False
         ]
         for server in servers
     ]
-    failed = next((server["name"] for server in servers if server["status"] == "failed"), None)
+    broken = next((server["name"] for server in servers if server["status"] in BROKEN), None)
     http = result["daemon"].get("http")
     lines = [
         *table(header, rows, right=(2, 3, 4), fit=columns, drop=(2, 4, 5, 3)),
         *_config_problems(config),
         *_config_warnings(config),
     ]
-    if failed:
-        lines += [[], [paint("next: ", "dim"), f"mcpctl why {failed}"]]
+    if broken and not config.get("problems"):  # one next step: the file comes first
+        lines += [[], [paint("next: ", "dim"), f"mcpctl why {broken}"]]
     if http:
         file = http.get("token_file")
         token = f"token in {file}" if file else "WITHOUT a token (--http-auth none)"
@@ -194,7 +196,9 @@ def server_block(detail: ServerDetail, log_lines: int = 10, *, utc: bool = False
     lines += ([paint("   warning: ", "yellow"), warning] for warning in server.get("warnings", ()))
     if log_lines and (log := detail.get("log", [])[-log_lines:]):
         lines += [[], *([paint(line, "dim")] for line in log)]
-    return [*lines, [], [paint("next: ", "dim"), next_command(server)]]
+    from ctl.next_steps import next_step  # here, because the table does not need it
+
+    return [*lines, [], [paint("next: ", "dim"), next_step(detail)]]
 
 
 def _rows(detail: ServerDetail, server: ServerStatus, *, utc: bool) -> list[tuple[str, str | Line]]:

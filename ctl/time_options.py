@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, time, timedelta
 
 import click
+from click.decorators import FC
 
 utc_option = click.option("--utc", is_flag=True, help="Show times in UTC instead of the local time zone.")
 
 _SPAN = re.compile(r"(?=\d)(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?")
 _CLOCK = re.compile(r"\d\d?:\d\d(:\d\d)?")
+
+
+def seconds_option(name: str, default: float, help: str) -> Callable[[FC], FC]:
+    """Return an option for a number of seconds."""
+    return click.option(
+        name, metavar="SECONDS", type=click.FloatRange(min=0), default=default, show_default=True, help=help
+    )
 
 
 def parse_duration(text: str) -> timedelta:

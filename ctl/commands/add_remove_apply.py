@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from ctl.commands.lifecycle import print_statuses, seconds_option
 from ctl.completion_candidates import server_names
 from ctl.daemon_client import Json
-from ctl.errors import DaemonError, UsageError
+from ctl.errors import DaemonError, TimedOut, UsageError
 from ctl.invocation import CliContext
 from ctl.output import Output, paint
+from ctl.server_progress import change_each, hint_for, wait_for_each
 from ctl.status_view import problem_lines
 from ctl.terminal_text import count
+from ctl.time_options import seconds_option
 from mcpd.config.loader import decode_utf8, format_of, parse_text, read_layout
 from mcpd.model.errors import BadSpec, Problem
 
 if TYPE_CHECKING:
-    from ctl.api_types import ApplyResult, Reply, SetServersParams
+    from ctl.api_types import ApplyResult, Reply, ServerStatus, SetServersParams
 
 _no_save = click.option(
     "--no-save",
@@ -99,10 +100,11 @@ def add(
     if lazy or wait <= 0:
         return 0
     # The server was added, so a failed connection is reported but is no error.
-    status = cli.call("mcpd/connect", {"server": name, "wait": wait}, timeout=wait + 30.0).value["server"]
-    print_statuses(cli, [status])
-    if status["status"] not in ("connected", "idle", "disabled"):
-        cli.out.next_step(f"mcpctl why {name}")
+    statuses, errors = change_each(cli, "mcpd/connect", [{"server": name, "wait": wait}], timeout=wait + 30.0)
+    if errors:
+        raise errors[0]
+    if statuses[0]["status"] not in ("connected", "idle", "disabled"):
+        cli.out.next_step(hint_for(cli, name))
     return 0
 
 
@@ -146,18 +148,53 @@ def remove(cli: CliContext, name: str, yes: bool, no_save: bool) -> int:
     metavar="N",
     help="Apply only if the set is still at generation N, otherwise exit with 9.",
 )
+@seconds_option("--wait", 30.0, "How long to wait for the added and changed servers; 0 does not wait.")
 @click.pass_obj
-def apply(cli: CliContext, file: str, plan: bool, if_generation: int | None) -> int:
+def apply(cli: CliContext, file: str, plan: bool, if_generation: int | None, wait: float) -> int:
     """Replace the running set of servers with those in a file.
 
     The file may be JSON, YAML or TOML; - reads JSON from stdin. Unchanged servers keep their process and
     connection. The change lasts until the configuration file is reloaded or changes; that file is not
-    written.
+    written. Then reports each added or changed server by name. One that cannot connect does not change the
+    exit code, because the set was applied.
     """
     params: SetServersParams = {"servers": read_definitions(file, cli.out), "dry_run": plan}
     if if_generation is not None:
         params["if_generation"] = if_generation
-    return show_applied(cli, cli.call("mcpd/servers/set", params))
+    reply = cli.call("mcpd/servers/set", params)
+    started = [*reply.value["added"], *reply.value["changed"]]
+    if plan or wait <= 0 or not started or reply.value.get("errors"):
+        return show_applied(cli, reply)
+    if not cli.out.json:
+        show_applied(cli, reply)
+    statuses = _wait_for_started(cli, started, wait)
+    behind = [each for each in statuses if each["status"] not in ("connected", "idle", "disabled")]
+    if cli.out.json:
+        failed = [{"server": each["name"], "state": each["status"], **_error_of(each)} for each in behind]
+        cli.out.json_value({**reply.value, "not_connected": failed})
+    elif behind:
+        names = ", ".join(each["name"] for each in behind)
+        cli.out.warning(f"applied, but not connected: {names}")
+        cli.out.next_step(hint_for(cli, behind[0]["name"]))
+    return 0
+
+
+def _wait_for_started(cli: CliContext, names: list[str], wait: float) -> list[ServerStatus]:
+    """Return the statuses of servers after they have settled, or after `wait` seconds."""
+
+    def now() -> list[ServerStatus]:
+        listed = cli.call("mcpd/status").value["servers"]
+        return [status for status in listed if status["name"] in names]
+
+    try:
+        return wait_for_each(cli, now(), lambda status: status["status"] != "pending", timeout=wait)
+    except TimedOut:
+        return now()
+
+
+def _error_of(status: ServerStatus) -> Json:
+    failure = status.get("last_error")
+    return {"error": failure["message"] if failure else status.get("reason", "")}
 
 
 def read_definitions(file: str, out: Output) -> dict[str, Json]:

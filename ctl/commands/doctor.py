@@ -13,7 +13,7 @@ from ctl.daemon_client import DaemonClient
 from ctl.doctor_checks import FAIL, OK, SKIP, WARN, DoctorReport, Finding
 from ctl.errors import CtlError, DaemonError, DaemonUnreachable
 from ctl.invocation import CliContext
-from ctl.next_steps import next_command
+from ctl.next_steps import next_step
 from ctl.output import Line, paint
 from ctl.status_view import short_message
 from ctl.terminal_text import count, seconds_since
@@ -24,7 +24,7 @@ from mcpd.model.server_spec import RemoteSpec, StdioSpec
 from mcpd.support import paths
 
 if TYPE_CHECKING:
-    from ctl.api_types import ConnectStep, PingResult, ServerStatus
+    from ctl.api_types import PingResult, ServerDetail
 
 _MARKS = {OK: ("ok", "green"), WARN: ("warn", "yellow"), FAIL: ("FAIL", "red"), SKIP: ("-", "dim")}
 _ANSWER_TIMEOUT = 5.0
@@ -103,7 +103,7 @@ def run_checks(cli: CliContext, environ: Mapping[str, str], *, shell: bool) -> D
         report.findings += doctor_checks.check_path(daemon_path, login)
     path = daemon_path or (login or environ).get("PATH", _DEFAULT_PATH)
     report.findings += doctor_checks.check_programs(_needed_programs(report), path, login)
-    report.findings += _check_servers(report, path)
+    report.findings += _check_servers(report, path, login)
     return report
 
 
@@ -206,7 +206,7 @@ def _needed_programs(report: DoctorReport) -> set[str]:
     return {command for command in commands if command and "/" not in command}
 
 
-def _check_servers(report: DoctorReport, path: str) -> Iterator[Finding]:
+def _check_servers(report: DoctorReport, path: str, login: Mapping[str, str] | None) -> Iterator[Finding]:
     if report.status is None:
         yield from _check_configured_servers(report, path)
         return
@@ -224,17 +224,18 @@ def _check_servers(report: DoctorReport, path: str) -> Iterator[Finding]:
         yield Finding("servers", FAIL, error.message, error.hint or "mcpctl daemon restart")
         return
     for server, detail, ping in zip(servers, details, pings, strict=True):
-        steps: list[ConnectStep] = []
-        if not isinstance(detail, DaemonError):
-            report.answers[f"servers/{server['name']}"] = detail.value
-            steps = detail.value.get("negotiation", [])
-        yield _server_finding(server, steps, ping if isinstance(ping, DaemonError) else ping.value)
+        if isinstance(detail, DaemonError):  # it was removed in the meantime
+            continue
+        report.answers[f"servers/{server['name']}"] = detail.value
+        outcome = ping if isinstance(ping, DaemonError) else ping.value
+        yield _server_finding(detail.value, outcome, login)
 
 
 def _server_finding(
-    server: ServerStatus, steps: Sequence[ConnectStep], ping: PingResult | DaemonError
+    detail: ServerDetail, ping: PingResult | DaemonError, login: Mapping[str, str] | None
 ) -> Finding:
     """Judge a server by its state and, if it is connected, by a real request."""
+    server = detail["server"]
     name, reason, failure = server["name"], server.get("reason", ""), server.get("last_error")
     check = f"server {name}"
     match server["status"]:
@@ -242,7 +243,7 @@ def _server_finding(
             if isinstance(ping, DaemonError):
                 message = f"connected but not responding: {ping.message}"
                 return Finding(check, FAIL, message, f"mcpctl reconnect {name}")
-            took = sum(step["ms"] for step in steps)
+            took = sum(step["ms"] for step in detail.get("negotiation", ()))
             message = f"connected in {took:.0f} ms, {count(server.get('tools', 0), 'tool')}; responds"
             return Finding(check, OK, message, ms=ping["ms"])
         case "idle":
@@ -250,9 +251,9 @@ def _server_finding(
         case "disabled":
             return Finding(check, SKIP, reason or "disabled")
         case "pending" if not failure:
-            return Finding(check, WARN, reason, next_command(server))
+            return Finding(check, WARN, reason, next_step(detail, login))
     message = f"[{failure['kind']}] {short_message(failure['message'])}" if failure else reason
-    return Finding(check, FAIL, message, next_command(server))
+    return Finding(check, FAIL, message, next_step(detail, login))
 
 
 def _check_configured_servers(report: DoctorReport, path: str) -> Iterator[Finding]:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import click
-from click.decorators import FC
 
 from ctl.completion_candidates import server_names
 from ctl.daemon_client import Json
-from ctl.errors import AuthNeeded, CtlError, DaemonError, ServerNotReady, TimedOut, UsageError
+from ctl.errors import AuthNeeded, CtlError, ServerNotReady, UsageError
 from ctl.invocation import CliContext
-from ctl.next_steps import next_command
-from ctl.status_view import failure_summary, not_ready_exit, painted_state
-from ctl.terminal_text import count, in_local_time, until
-from ctl.time_options import parse_duration, parse_time, rfc3339
+from ctl.server_progress import change_each, hint_for, print_json, status_summary, wait_for_each
+from ctl.status_view import not_ready_exit
+from ctl.terminal_text import count
+from ctl.time_options import parse_duration, parse_time, rfc3339, seconds_option
 
 if TYPE_CHECKING:
     from ctl.api_types import ServerStatus
@@ -26,13 +23,6 @@ if TYPE_CHECKING:
 servers_argument = click.argument(
     "servers", metavar="SERVER...", nargs=-1, required=True, shell_complete=server_names
 )
-
-
-def seconds_option(name: str, default: float, help: str) -> Callable[[FC], FC]:
-    """Return an option for a number of seconds."""
-    return click.option(
-        name, metavar="SECONDS", type=click.FloatRange(min=0), default=default, show_default=True, help=help
-    )
 
 
 wait_option = seconds_option(
@@ -123,41 +113,18 @@ def change_servers(
 
     With `ready`, the exit code says whether all are connected, unless `wait` is 0.
     """
-    names = dict.fromkeys(servers)
-    asked: list[Json] = [{"server": name, "wait": wait, **(params or {})} for name in names]
-    outcomes = cli.call_all(method, asked, timeout=wait + 30.0)
-    errors = [outcome for outcome in outcomes if isinstance(outcome, DaemonError)]
-    statuses: list[ServerStatus] = [
-        outcome.value["server"] for outcome in outcomes if not isinstance(outcome, DaemonError)
-    ]
-    print_statuses(cli, statuses)
+    asked: list[Json] = [{"server": name, "wait": wait, **(params or {})} for name in dict.fromkeys(servers)]
+    statuses, errors = change_each(cli, method, asked, timeout=wait + 30.0)
+    print_json(cli, statuses)
     for error in errors:
         cli.out.error(error)
     if errors:
         return errors[0].exit
-    return max((not_ready_exit(status) for status in statuses), default=0) if ready and wait > 0 else 0
-
-
-def print_statuses(cli: CliContext, statuses: Sequence[ServerStatus]) -> None:
-    """Print one line per server, or one JSON document."""
-    if cli.out.json:
-        cli.out.json_document(json.dumps({"servers": statuses}))
-        return
-    for status in statuses:
-        cli.out.line(f"{status['name']}: ", painted_state(status), in_local_time(status_summary(status)))
-
-
-def status_summary(status: ServerStatus) -> str:
-    """Return what follows the state in one line about a server."""
-    reason = status.get("reason", "")
-    if status["status"] == "connected":
-        pid = f", pid {pid}" if (pid := status.get("pid")) else ""
-        return f" ({count(status.get('tools', 0), 'tool')}{pid})"
-    if status["status"] in ("failed", "needs-auth"):
-        failure, retry_at = status.get("last_error"), status.get("retry_at")
-        retry = f"; next try {until(retry_at)}" if retry_at else ""
-        return f": {failure_summary(failure) if failure else reason}{retry}"
-    return f" ({reason})" if reason else ""
+    code = max((not_ready_exit(status) for status in statuses), default=0) if ready and wait > 0 else 0
+    if code and not cli.out.json:
+        broken = [status["name"] for status in statuses if not_ready_exit(status)]
+        cli.out.next_step(hint_for(cli, broken[0]))
+    return code
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl wait github --timeout 10\n  mcpctl wait --for settled")
@@ -175,61 +142,51 @@ def status_summary(status: ServerStatus) -> str:
 def wait(cli: CliContext, servers: tuple[str, ...], goal: str, timeout: float) -> int:
     """Wait until servers are connected.
 
-    Without SERVER, waits for all enabled servers. Exits immediately if a server needs your attention: with 4
-    if it needs a login, otherwise with 6.
+    Without SERVER, waits for all enabled servers. Shows each server as soon as its state is known. Exits when
+    every server has either connected or needs your attention: with 4 if all that is missing is a login,
+    otherwise with 6.
     """
-    deadline = time.monotonic() + timeout
     if servers:
-        found = [cli.call("mcpd/server", {"server": name}).value["server"] for name in servers]
+        found = [cli.call("mcpd/server", {"server": name}).value["server"] for name in dict.fromkeys(servers)]
     else:
         listed = cli.call("mcpd/status").value["servers"]
         found = [status for status in listed if status["status"] not in ("disabled", "idle")]
-    current = {status["name"]: status for status in found}
-    try:
-        if not _all_reached(current, goal):
-            for note in cli.stream("mcpd/events", {"servers": list(current)}, until=deadline):
-                if note is None or "event" not in note.value:
-                    continue
-                event = note.value["event"]
-                name, status = event.get("server"), event.get("status")
-                if name not in current:
-                    continue
-                if event["kind"] == "removed":
-                    raise ServerNotReady(f"{name} was removed in the meantime", server=name)
-                if status:
-                    current[name] = status
-                if _all_reached(current, goal):
-                    break
-    except TimedOut:
-        behind = [status for status in current.values() if not _has_reached(status, goal)]
-        names = ", ".join(f"{status['name']} is {status['status']}" for status in behind)
-        raise TimedOut(
-            f"timed out after {timeout:g} s: {names}",
-            hint=next_command(behind[0]),
-            servers=list(current.values()),
-        ) from None
-    print_statuses(cli, list(current.values()))
+
+    def is_settled(status: ServerStatus) -> bool:
+        if goal == "settled":
+            return status["status"] != "pending"
+        return status["status"] == "connected" or _is_blocked(status)
+
+    statuses = wait_for_each(cli, found, is_settled, timeout=timeout)
+    if goal == "connected" and (blocked := [status for status in statuses if _is_blocked(status)]):
+        raise _blocking_error(cli, blocked, statuses)
+    print_json(cli, statuses)
     return 0
 
 
-def _all_reached(current: Mapping[str, ServerStatus], goal: str) -> bool:
-    """Return whether all servers have reached the goal. Raises for one that needs a person's attention."""
-    if goal == "connected":
-        for status in current.values():
-            if (error := _blocking_error(status)) is not None:
-                raise error
-    return all(_has_reached(status, goal) for status in current.values())
+def _is_blocked(status: ServerStatus) -> bool:
+    """Return whether a server will not connect unless a person does something."""
+    state = status["status"]
+    return state in ("needs-auth", "disabled", "idle") or (state == "failed" and not status.get("retry_at"))
 
 
-def _has_reached(status: ServerStatus, goal: str) -> bool:
-    return status["status"] == "connected" or (goal == "settled" and status["status"] != "pending")
+def _blocking_error(
+    cli: CliContext, blocked: Sequence[ServerStatus], statuses: Sequence[ServerStatus]
+) -> CtlError:
+    def describe(status: ServerStatus) -> str:
+        state = status["status"]
+        return f"{status['name']} {'needs a login' if state == 'needs-auth' else f'is {state}'}"
 
-
-def _blocking_error(status: ServerStatus) -> CtlError | None:
-    name, state = status["name"], status["status"]
-    if state == "needs-auth":
-        return AuthNeeded(f"{name} needs a login", server=name, hint=next_command(status))
-    if state in ("disabled", "idle") or (state == "failed" and not status.get("retry_at")):
-        message = f"{name} is {state}{status_summary(status)}"
-        return ServerNotReady(message, server=name, state=state, hint=next_command(status))
-    return None
+    first, others = blocked[0], len(statuses) > 1
+    message = describe(first) + ("" if others else status_summary(first))
+    if others:
+        listed = "; ".join(map(describe, blocked))
+        message = f"{len(blocked)} of {count(len(statuses), 'server')} not connected: {listed}"
+    kind = AuthNeeded if all(status["status"] == "needs-auth" for status in blocked) else ServerNotReady
+    return kind(
+        message,
+        hint=hint_for(cli, first["name"]),
+        server=first["name"],
+        state=first["status"],
+        servers=list(statuses),
+    )

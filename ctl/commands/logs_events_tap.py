@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ctl.commands.lifecycle import status_summary
 from ctl.completion_candidates import server_names
 from ctl.invocation import CliContext
 from ctl.output import Line, paint
+from ctl.server_progress import status_summary
 from ctl.status_view import painted_state
 from ctl.terminal_text import clean, clock_time, cut, in_local_time
 from ctl.time_options import utc_option

@@ -9,10 +9,14 @@ import sys
 import click
 from click.shell_completion import CompletionItem
 
+from ctl.daemon_client import Json
 from ctl.errors import CtlError, DaemonError, UsageError
 from ctl.invocation import CliContext
 from ctl.output import Line, paint
+from ctl.server_progress import change_each, hint_for
+from ctl.status_view import BROKEN
 from ctl.table import table
+from ctl.time_options import seconds_option
 from mcpd.config.secret_store import MAX_SECRET_SIZE, SECRET_NAME, change_secrets, read_secrets, secrets_path
 from mcpd.model.errors import BadSpec
 
@@ -35,9 +39,12 @@ def secret() -> None:
 )
 @click.argument("name", shell_complete=_complete_names)
 @click.argument("more", nargs=-1, type=click.UNPROCESSED, metavar="")
+@seconds_option("--wait", 30.0, "How long to wait for the servers that are retried; 0 does not wait.")
 @click.pass_obj
-def set_(cli: CliContext, name: str, more: tuple[str, ...]) -> int:
+def set_(cli: CliContext, name: str, more: tuple[str, ...], wait: float) -> int:
     """Store a secret, or change its value.
+
+    Then retries the servers that use it and have failed or need a login.
 
     Prompts for the value without showing it, or reads it from stdin. It cannot be given as an argument,
     because arguments are visible to other processes and are kept in the shell history.
@@ -53,9 +60,22 @@ def set_(cli: CliContext, name: str, more: tuple[str, ...]) -> int:
         raise UsageError("empty value; nothing was stored", hint=hint)
     path = _change({name: value})
     used = _servers_by_secret(cli).get(name, [])
-    cli.out.answer({"name": name, "path": path, "used_by": used}, f"{name}: stored in {path}")
-    if used and not cli.out.json:
-        cli.out.next_step(f"mcpctl reconnect {' '.join(used)}")
+    waiting = _broken_servers(cli, used)
+    if not cli.out.json:
+        cli.out.line(f"{name}: stored in {path}")
+    if waiting:
+        asked: list[Json] = [{"server": server, "wait": wait} for server in waiting]
+        statuses, errors = change_each(cli, "mcpd/reconnect", asked, timeout=wait + 30.0)
+        for error in errors:
+            cli.out.error(error)
+        behind = [status["name"] for status in statuses if status["status"] in BROKEN]
+        if behind and not cli.out.json:
+            cli.out.next_step(hint_for(cli, behind[0]))
+    running = [server for server in used if server not in waiting]
+    if cli.out.json:
+        cli.out.json_value({"name": name, "path": path, "used_by": used, "reconnected": waiting})
+    elif running:
+        cli.out.next_step(f"mcpctl reconnect {' '.join(running)}   (still running with the old value)")
     return 0
 
 
@@ -146,6 +166,17 @@ def _change(values: dict[str, str | None]) -> str:
 def _to_error(error: BadSpec) -> CtlError:
     problem = error.problems[0]
     return CtlError(problem.message, hint=problem.fix)
+
+
+def _broken_servers(cli: CliContext, names: list[str]) -> list[str]:
+    """Return those of the named servers that have failed or need a login; none without a daemon."""
+    if not names:
+        return []
+    try:
+        servers = cli.call("mcpd/status", timeout=5.0).value["servers"]
+    except CtlError:
+        return []
+    return [each["name"] for each in servers if each["name"] in names and each["status"] in BROKEN]
 
 
 def _servers_by_secret(cli: CliContext) -> dict[str, list[str]]:

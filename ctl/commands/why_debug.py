@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ctl import definition_view, login_shell, systemd_units
+from ctl import definition_view, login_shell
 from ctl.commands.history import history_table
 from ctl.completion_candidates import server_names
 from ctl.invocation import CliContext
-from ctl.next_steps import next_command
+from ctl.next_steps import next_step, port_in_use
 from ctl.output import Line, paint
 from ctl.status_view import (
     COLORS,
@@ -92,7 +92,7 @@ def explain(
         "asked_by": requested[-1] if requested else None,
         "history": history,
         "warnings": server.get("warnings", []),
-        "next": _next(detail, failure, binary),
+        "next": next_step(detail, login),
     }
 
 
@@ -158,20 +158,6 @@ def _environment(detail: ServerDetail, login: Mapping[str, str] | None) -> Expla
     }
 
 
-def _next(detail: ServerDetail, failure: Failure | None, binary: Explanation | None) -> str:
-    spawn_failed = failure is not None and failure["kind"] == "spawn"
-    if not spawn_failed or binary is None or binary["found"] or not _uses_path(binary):
-        return next_command(detail["server"])
-    if full := binary["in_login_shell"]:
-        if "PATH" in definition_view.environment(detail.get("definition", {})):  # overrides the daemon's
-            return f"mcpctl edit   (use {full} as its command, or fix PATH in its `env`)"
-        command = "mcpctl daemon install" if systemd_units.is_installed() else "mcpctl daemon restart"
-        return f"{command}   (uses the PATH of this shell; or use {full} as its command)"
-    if others := binary["elsewhere"]:
-        return f"mcpctl edit   (use {others[0]} as its command)"
-    return f"install {binary['command']}, then: mcpctl reconnect {detail['server']['name']}"
-
-
 def _uses_path(binary: Explanation) -> bool:
     return "/" not in binary["command"]
 
@@ -193,9 +179,9 @@ def render(explanation: Explanation, server: ServerStatus, fit: int | None, *, u
     down_since = explanation["down_since"]
     if down_since and down_since[:19] < server["since"][:19]:
         rows.insert(0, ("down since", format_time(down_since, utc=utc)))
-    # The shell's differences are a hint only if something is wrong.
-    if status in ("failed", "pending"):
-        rows += _environment_rows(explanation["environment"])
+    failure = server.get("last_error")
+    if status in ("failed", "pending") and failure:
+        rows += _environment_rows(explanation["environment"], failure)
     if rows:
         lines += [[], *labelled_lines(rows)]
     lines += ([paint("   warning: ", "yellow"), warning] for warning in explanation["warnings"])
@@ -229,13 +215,17 @@ def _binary_rows(binary: Explanation | None) -> list[tuple[str, str]]:
     return rows + [("also at", path) for path in binary["elsewhere"][:3]]
 
 
-def _environment_rows(environment: Explanation | None) -> list[tuple[str, str]]:
+def _environment_rows(environment: Explanation | None, failure: Failure) -> list[tuple[str, str]]:
+    """What the server lacks compared with a terminal, as far as it can be the cause of this failure."""
     rows: list[tuple[str, str]] = []
-    if not environment:
+    stderr = failure.get("stderr", [])
+    if not environment or failure["kind"] not in ("spawn", "exited", "closed") or port_in_use(stderr):
         return rows
     if directories := environment["path_only_in_login_shell"]:
         rows.append(("PATH lacks", ":".join(directories)))
-    if names := environment["variables_only_in_login_shell"]:
+    text = "\n".join(stderr)
+    names = environment["variables_only_in_login_shell"] if failure["kind"] != "spawn" else []
+    if names := [name for name in names if name in text] or names:
         shown = " ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
         rows.append(("not passed", f"{shown} (set in your shell; pass them with `env` in the definition)"))
     return rows

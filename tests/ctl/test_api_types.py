@@ -31,7 +31,7 @@ OTHER_MEMBERS = {
     # click parameters
     "words",
     # server definitions
-    *("command", "args", "env", "httpUrl", "url", "enabled", "disabled", "cwd"),
+    *("command", "args", "env", "httpUrl", "url", "enabled", "disabled", "cwd", "headers"),
     # systemd properties and environment variables
     *("ActiveState", "SubState", "StatusText", "NRestarts", "Result", "UnitFileState", "NeedDaemonReload"),
 }

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from ctl.next_steps import next_command
+from ctl.next_steps import missing_variable, next_step, port_in_use
 
 if TYPE_CHECKING:
-    from ctl.api_types import ServerStatus
+    from ctl.api_types import ServerDetail
 
 SOON = "2026-11-22T00:00:00.000Z"
 
 
-def how(status: str, failure: dict[str, Any] | None = None, **more: object) -> ServerStatus:
-    """A status as the daemon writes it."""
+def how(
+    status: str,
+    failure: dict[str, Any] | None = None,
+    definition: dict[str, Any] | None = None,
+    **more: object,
+) -> ServerDetail:
+    """The details of a server as the daemon writes them."""
     failure = failure and {"message": "", "at": SOON, **failure}
     answer = {"name": "it", "status": status, "since": SOON, "transport": "stdio", "last_error": failure}
-    return cast("ServerStatus", {**answer, **more})
+    return cast("ServerDetail", {"server": {**answer, **more}, "definition": definition or {}})
 
 
-TABLE: list[tuple[ServerStatus, str]] = [
+def refused(**definition: object) -> ServerDetail:
+    """A server that answers 401."""
+    failure = {"kind": "auth", "http_status": 401}
+    return how("needs-auth", failure, {"url": "https://example.com/mcp", **definition}, transport="http")
+
+
+BUSY = "Error: listen EADDRINUSE: address already in use 127.0.0.1:8080"
+
+
+TABLE: list[tuple[ServerDetail, str]] = [
     (how("connected"), "mcpctl list-tools it"),
     (how("idle"), "mcpctl connect it "),
     (how("disabled", reason="switched off"), "mcpctl enable it"),
@@ -29,15 +44,34 @@ TABLE: list[tuple[ServerStatus, str]] = [
     (how("disabled", reason="disconnected by hand"), "mcpctl connect it"),
     (how("pending"), "mcpctl wait it"),
     (how("pending", {"kind": "timeout", "stderr": ["no"]}), "mcpctl logs it   (fix the error shown there)"),
-    (how("needs-auth", {"kind": "auth", "http_status": 401}, transport="http"), "mcpctl edit "),
+    (refused(), "mcpctl edit   (add an `Authorization` header under `headers`; if the server offers a login"),
+    (
+        refused(headers={"Authorization": "Bearer ${secret:GH}"}),
+        "mcpctl secret set GH   (the server rejected",
+    ),
+    (refused(url="https://example.com/mcp?key=${secret:KEY}"), "mcpctl secret set KEY "),
+    (refused(headers={"X-Key": "${KEY}"}), "mcpctl edit   (the server rejected ${KEY}"),
+    (refused(headers={"authorization": "***"}), "mcpctl edit   (the server rejected the `Authorization`"),
     (how("failed", {"kind": "spawn", "message": "its directory /x does not exist"}), "mcpctl edit "),
     (
         how("failed", {"kind": "secret", "message": "there is no secret T (`mcpctl secret set T`)"}),
-        "mcpctl secret set T, then: mcpctl reconnect it",
+        "mcpctl secret set T",
     ),
     (
         how("failed", {"kind": "exited", "stderr": ["no database"]}),
         "mcpctl logs it   (fix the error shown there), then: mcpctl reconnect it",
+    ),
+    (
+        how("failed", {"kind": "exited", "stderr": [BUSY, "Node.js v22"]}),
+        "ss -ltnp 'sport = :8080'   (shows which program uses its port; stop it), then: mcpctl reconnect it",
+    ),
+    (
+        how("failed", {"kind": "exited", "stderr": ["MY_API_KEY is required"]}),
+        "mcpctl edit   (add MY_API_KEY to its `env`)",
+    ),
+    (
+        how("failed", {"kind": "timeout", "message": "no handshake within 30 s (see `connectTimeout`)"}),
+        "mcpctl edit   (raise its `connectTimeout`",
     ),
     (how("failed", {"kind": "exited", "stderr": []}), "mcpctl debug it   (run its command by hand"),
     (
@@ -60,10 +94,71 @@ TABLE: list[tuple[ServerStatus, str]] = [
 def test_server_messages_are_not_suggested_as_commands() -> None:
     """Messages quote the server, and users paste the suggested command."""
     said = {"kind": "http", "http_status": 429, "message": "HTTP 429: `mcpctl daemon stop; reboot`"}
-    assert "reboot" not in next_command(how("failed", said, transport="http"))
+    assert "reboot" not in next_step(how("failed", said, transport="http"))
 
 
-@pytest.mark.parametrize(("server", "beginning"), TABLE)
-def test_next_command_fits_the_cause(server: ServerStatus, beginning: str) -> None:
+@pytest.mark.parametrize(("detail", "beginning"), TABLE)
+def test_next_step_fits_the_cause(detail: ServerDetail, beginning: str) -> None:
     """A remote server has no log, and neither has a missing program."""
-    assert next_command(server).startswith(beginning)
+    assert next_step(detail).startswith(beginning)
+
+
+def test_stored_secret_is_not_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user has just stored it: what is missing is another attempt."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    failed = how("failed", {"kind": "secret", "message": "there is no secret T (`mcpctl secret set T`)"})
+    assert next_step(failed) == "mcpctl secret set T"
+    (tmp_path / "mcpd").mkdir()
+    (tmp_path / "mcpd" / "secrets.json").write_text('{"T": "x"}')
+    (tmp_path / "mcpd" / "secrets.json").chmod(0o600)
+    assert next_step(failed) == "mcpctl reconnect it   (the secret T is stored now)"
+
+
+def test_missing_program_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this shell, then in the login shell. If it is nowhere, it has to be installed."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    program = tmp_path / "bin" / "mcp-server-files"
+    failure = {"kind": "spawn", "message": "command not found: mcp-server-files"}
+    detail = how("failed", failure, {"command": program.name})
+    detail["path"] = "/usr/bin"
+    assert next_step(detail) == "install mcp-server-files, then: mcpctl reconnect it"
+    program.parent.mkdir()
+    program.write_text("")
+    program.chmod(0o755)
+    assert next_step(detail, {"PATH": str(program.parent)}).startswith("mcpctl daemon restart ")
+    monkeypatch.setenv("PATH", str(program.parent))
+    restart = next_step(detail)
+    assert (
+        restart == f"mcpctl daemon restart   (uses the PATH of this shell; or use {program} as its command)"
+    )
+    detail["definition"] = {"command": program.name, "env": {"PATH": "/opt"}}
+    assert next_step(detail).startswith(f"mcpctl edit   (use {program} as its command, or fix PATH")
+
+
+@pytest.mark.parametrize(
+    ("line", "port"),
+    [
+        (BUSY, "8080"),
+        ("[Errno 98] error while binding on address ('::1', 9000): address already in use", "9000"),
+        ("listen tcp :7000: bind: address already in use", "7000"),
+        ("port 3000 is already in use", "3000"),
+        ("address already in use", ""),
+        ("listening on 127.0.0.1:8080", ""),
+    ],
+)  # fmt: skip
+def test_port_in_use_is_found(line: str, port: str) -> None:
+    assert port_in_use([line, "bye"]) == port
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("KeyError: 'MY_API_KEY'", "MY_API_KEY"),
+        ("Missing environment variable GITHUB_TOKEN.", "GITHUB_TOKEN"),
+        ("using MY_API_KEY", ""),
+        ("the database is missing", ""),
+    ],
+)
+def test_missing_variable_is_found(line: str, name: str) -> None:
+    assert missing_variable([line]) == name

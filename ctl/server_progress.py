@@ -1,0 +1,177 @@
+"""Waiting for several servers: one line for each as soon as its state is known, and a progress line.
+
+The progress line names the servers that are still awaited and what they are doing. It is shown on a terminal
+only.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, cast
+
+from ctl.daemon_client import Json
+from ctl.errors import CtlError, DaemonError, ServerNotReady, TimedOut
+from ctl.invocation import CliContext
+from ctl.json_values import mapping
+from ctl.next_steps import next_step
+from ctl.status_view import failure_summary, painted_state
+from ctl.terminal_text import count, in_local_time, until
+
+if TYPE_CHECKING:
+    from ctl.api_types import ServerStatus
+
+_IN_PROGRESS_LINE = 3
+"""Servers that the progress line describes; the others are counted."""
+
+
+def status_summary(status: ServerStatus) -> str:
+    """Return what follows the state in one line about a server."""
+    reason = status.get("reason", "")
+    if status["status"] == "connected":
+        pid = f", pid {pid}" if (pid := status.get("pid")) else ""
+        return f" ({count(status.get('tools', 0), 'tool')}{pid})"
+    if status["status"] in ("failed", "needs-auth"):
+        failure, retry_at = status.get("last_error"), status.get("retry_at")
+        retry = f"; next try {until(retry_at)}" if retry_at else ""
+        return f": {failure_summary(failure) if failure else reason}{retry}"
+    return f" ({reason})" if reason else ""
+
+
+def print_status(cli: CliContext, status: ServerStatus) -> None:
+    """Print one line about a server, at once. With `--json`, prints nothing."""
+    if not cli.out.json:
+        cli.out.end_progress()
+        cli.out.line(f"{status['name']}: ", painted_state(status), in_local_time(status_summary(status)))
+        cli.out.flush()
+
+
+def print_json(cli: CliContext, statuses: Sequence[ServerStatus]) -> None:
+    """With `--json`, print the document with all statuses."""
+    if cli.out.json:
+        cli.out.json_document(json.dumps({"servers": statuses}))
+
+
+def hint_for(cli: CliContext, name: str) -> str:
+    """Return the next step for a server; empty if the daemon does not tell."""
+    try:
+        return next_step(cli.call("mcpd/server", {"server": name}, timeout=5.0).value)
+    except CtlError:
+        return ""
+
+
+class _ProgressLine:
+    """The servers that are still awaited, with the reasons for their states."""
+
+    def __init__(self, cli: CliContext, names: Sequence[str]) -> None:
+        self._out = cli.out
+        self._awaited = dict.fromkeys(names, "")
+
+    def note(self, status: ServerStatus) -> None:
+        if status["name"] in self._awaited:
+            self._awaited[status["name"]] = status.get("reason") or status["status"]
+            self.show()
+
+    def settled(self, name: str) -> None:
+        self._awaited.pop(name, None)
+
+    def show(self) -> None:
+        described = [f"{name} ({doing})" if doing else name for name, doing in self._awaited.items()]
+        if described:
+            more = len(described) - _IN_PROGRESS_LINE
+            shown = ", ".join(described[:_IN_PROGRESS_LINE]) + (f" and {more} more" if more > 0 else "")
+            self._out.progress(f"waiting for {shown}")
+
+
+def change_each(
+    cli: CliContext, method: str, requests: Sequence[Json], *, timeout: float
+) -> tuple[list[ServerStatus], list[DaemonError]]:
+    """Send one request per server concurrently; each answer is a server's status, printed as it comes.
+
+    Returns statuses and errors in the order of the requests. Raises TimedOut after `timeout` seconds.
+    """
+    line = _ProgressLine(cli, [str(each["server"]) for each in requests])
+
+    def on_note(_: str, note: Json) -> None:
+        status = mapping(note.get("event")).get("status")
+        if status:
+            line.note(cast("ServerStatus", status))
+
+    def on_reply(number: int, outcome: object) -> None:
+        line.settled(str(requests[number]["server"]))
+        if not isinstance(outcome, DaemonError):
+            print_status(cli, outcome.value["server"])  # type: ignore[attr-defined] # a DaemonReply
+        line.show()
+
+    line.show()
+    try:
+        outcomes = cli.call_all(
+            method,
+            requests,
+            timeout=timeout,
+            on_note=on_note if cli.out.shows_progress else None,
+            on_reply=on_reply,
+        )
+    finally:
+        cli.out.end_progress()
+    statuses: list[ServerStatus] = [
+        outcome.value["server"] for outcome in outcomes if not isinstance(outcome, DaemonError)
+    ]
+    return statuses, [outcome for outcome in outcomes if isinstance(outcome, DaemonError)]
+
+
+def wait_for_each(
+    cli: CliContext,
+    servers: Sequence[ServerStatus],
+    is_settled: Callable[[ServerStatus], bool],
+    *,
+    timeout: float,
+) -> list[ServerStatus]:
+    """Wait until every server is settled, and print each as soon as it is. Returns the last statuses.
+
+    After `timeout` seconds, prints the others as they are and raises TimedOut. Raises ServerNotReady if one
+    is removed.
+    """
+    deadline = time.monotonic() + timeout
+    current = {status["name"]: status for status in servers}
+    line = _ProgressLine(cli, list(current))
+    awaited = dict.fromkeys(current)
+
+    def update(status: ServerStatus) -> None:
+        current[status["name"]] = status
+        if status["name"] in awaited and is_settled(status):
+            del awaited[status["name"]]
+            line.settled(status["name"])
+            print_status(cli, status)
+            line.show()
+        else:
+            line.note(status)
+
+    try:
+        for status in servers:
+            update(status)
+        if awaited:
+            for note in cli.stream("mcpd/events", {"servers": list(current)}, until=deadline):
+                if note is None or "event" not in note.value:
+                    continue
+                event = note.value["event"]
+                name, changed = event.get("server"), event.get("status")
+                if name in awaited and event["kind"] == "removed":
+                    raise ServerNotReady(f"{name} was removed in the meantime", server=name)
+                if name in current and changed:
+                    update(changed)
+                if not awaited:
+                    break
+    except TimedOut:
+        for name in awaited:
+            print_status(cli, current[name])
+        behind = ", ".join(f"{name} is {current[name]['status']}" for name in awaited)
+        raise TimedOut(
+            f"timed out after {timeout:g} s: {behind}",
+            hint=hint_for(cli, next(iter(awaited))),
+            servers=list(current.values()),
+        ) from None
+    finally:
+        cli.out.end_progress()
+    return list(current.values())
