@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 from ctl import systemd_units
 from ctl.daemon_client import DaemonClient
-from ctl.errors import CtlError, DaemonUnreachable
+from ctl.errors import BadConfiguration, CtlError, DaemonUnreachable
 from mcpd.support import paths
 
 START_TIMEOUT = 20.0
@@ -32,7 +32,7 @@ _LOCK_TIMEOUT = 40.0
 _POLL = 0.01
 _EXCERPT_LINES = 10
 """Lines of the log to show when a daemon fails to start."""
-_EXIT_BAD_CONFIGURATION = 2
+EXIT_BAD_CONFIGURATION = 2
 """Exit status of mcpd for an invalid configuration."""
 _LOG_LIMIT = 5 * 1024 * 1024
 """Size of daemon.log in bytes at which a start renames it to daemon.log.1."""
@@ -72,15 +72,15 @@ def ensure_daemon(socket: str | os.PathLike[str]) -> None:
             _spawn(path)
 
 
-def start_in_background(socket: str) -> int:
+def start_in_background(socket: str, config: str = "") -> int:
     """Start the daemon in a new session and return its pid once it responds.
 
-    Returns the pid of a daemon that is already running, if there is one. Raises DaemonUnreachable like
-    `ensure_daemon`.
+    `config` is the configuration file to use; empty for the usual one. Returns the pid of a daemon that is
+    already running, if there is one. Raises DaemonUnreachable like `ensure_daemon`.
     """
     with _start_lock(socket):
         if not _is_listening(socket):
-            return _spawn(socket)
+            return _spawn(socket, config)
         if (pid := daemon_pid(socket)) is not None:
             return pid
     raise DaemonUnreachable(
@@ -159,9 +159,11 @@ def _start_lock(socket: str) -> Iterator[None]:
         os.close(directory)
 
 
-def _spawn(socket: str) -> int:
+def _spawn(socket: str, config: str = "") -> int:
     command, log = daemon_command(), log_path()
     environ = {name: value for name, value in os.environ.items() if name not in _REMOVED_VARIABLES}
+    if config:
+        environ["MCPD_CONFIG"] = config
     try:
         with _open_log(log) as output:
             before = os.fstat(output).st_size
@@ -181,13 +183,30 @@ def _spawn(socket: str) -> int:
     pid = _wait_ready(process, socket)
     if pid is None:
         status = process.poll()
+        if status == EXIT_BAD_CONFIGURATION:
+            raise bad_configuration(f"mcpd was not started{_log_excerpt(log, before)}")
         what = "does not respond" if status is None else f"exited with status {status}"
         hint = "mcpctl daemon logs, or run `mcpd` in this terminal"
-        if status == _EXIT_BAD_CONFIGURATION:
-            hint = "mcpctl config validate   (lists all errors; fix them with mcpctl edit)"
         raise DaemonUnreachable(f"mcpd was started but {what}{_log_excerpt(log, before)}", hint=hint, log=log)
     process.returncode = 0  # it outlives this process: do not wait for it
     return pid
+
+
+def bad_configuration(message: str) -> BadConfiguration:
+    """Return the error for a daemon that refused its configuration, with all problems if they are found here.
+
+    `message` is used if the configuration is valid for this process, whose environment may differ.
+    """
+    from mcpd.config.loader import load
+    from mcpd.model.errors import BadSpec
+
+    try:
+        load(None, os.environ)
+    except BadSpec as error:
+        problems = [{"path": each.path, "message": each.message, "fix": each.fix} for each in error.problems]
+        message = f"mcpd was not started: {error.source or 'the configuration'} is invalid"
+        return BadConfiguration(message, hint="mcpctl edit", problems=problems)
+    return BadConfiguration(message, hint="mcpctl daemon logs")
 
 
 def _log_excerpt(log: str, before: int) -> str:

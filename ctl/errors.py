@@ -43,6 +43,12 @@ class CtlError(Exception):
         self.details["suggestions"] = near
         return self
 
+    @property
+    def problems(self) -> list[Mapping[str, object]]:
+        """The problems found in a document, each with `path`, `message` and `fix`."""
+        problems = self.details.get("problems")
+        return [p for p in problems if isinstance(p, dict)] if isinstance(problems, list) else []
+
     def to_json(self) -> dict[str, object]:
         """Return the `error` object of `--json`."""
         hint = {"hint": self.hint} if self.hint else {}
@@ -55,6 +61,10 @@ class UsageError(CtlError):
 
 class DaemonUnreachable(CtlError):
     code, exit = "daemon_unreachable", 3  # the daemon does not respond, or closed the connection
+
+
+class BadConfiguration(DaemonUnreachable):
+    code, exit = "bad_spec", 2  # the daemon was not started, because its configuration is invalid
 
 
 class AuthNeeded(CtlError):
@@ -90,12 +100,6 @@ class DaemonError(CtlError):
         self.exit = exit_code if isinstance(exit_code, int) and 0 < exit_code < 256 else 1
         if self.rpc == METHOD_NOT_FOUND and code is None:
             self.hint = "the running mcpd may be older than mcpctl; update it with: mcpctl daemon restart"
-
-    @property
-    def problems(self) -> list[Mapping[str, object]]:
-        """The problems the daemon found in a document, each with `path`, `message` and `fix`."""
-        problems = self.details.get("problems")
-        return [p for p in problems if isinstance(p, dict)] if isinstance(problems, list) else []
 
 
 METHOD_NOT_FOUND = -32601

@@ -163,11 +163,10 @@ class Output:
             self._write(sys.stderr, json.dumps({"error": error.to_json()}))
             return
         self.message(paint("error: ", "red"), _headline(error))
-        if isinstance(error, DaemonError):
-            for problem in error.problems:
-                fix = f" ({problem['fix']})" if problem.get("fix") else ""
-                path = "" if problem.get("path", "$") == "$" else f"{problem['path']}: "
-                self.message(f"  {path}{problem.get('message', '')}{fix}")
+        for problem in error.problems:
+            fix = f" ({problem['fix']})" if problem.get("fix") else ""
+            path = "" if problem.get("path", "$") == "$" else f"{problem['path']}: "
+            self.message(f"  {path}{problem.get('message', '')}{fix}")
         if error.hint:
             self.next_step(error.hint)
 

@@ -77,7 +77,25 @@ def start_units() -> None:
     try:
         systemctl("start", SOCKET, SERVICE)
     except CtlError as error:
-        raise DaemonUnreachable(error.message, hint="mcpctl daemon logs") from None
+        raise _start_error(error) from None
+
+
+def restart_service() -> None:
+    """Restart the service and wait until the daemon is ready. Raises DaemonUnreachable."""
+    try:
+        systemctl("restart", SERVICE)
+    except CtlError as error:
+        raise _start_error(error) from None
+
+
+def _start_error(error: CtlError) -> DaemonUnreachable:
+    """Return why the service did not start: systemctl reports only that it failed."""
+    from ctl.daemon_process import EXIT_BAD_CONFIGURATION, bad_configuration
+
+    with suppress(CtlError):
+        if service_properties().get("ExecMainStatus") == str(EXIT_BAD_CONFIGURATION):
+            return bad_configuration("mcpd was not started: its configuration is invalid")
+    return DaemonUnreachable(error.message, hint="mcpctl daemon logs")
 
 
 def stop_units() -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from pathlib import Path
 
 import click
 
 from ctl import daemon_process, systemd_units
 from ctl.daemon_client import DaemonClient
-from ctl.errors import CtlError, DaemonUnreachable
+from ctl.errors import BadConfiguration, CtlError, DaemonUnreachable
 from ctl.invocation import CliContext
+from ctl.json_values import mapping, objects
 from ctl.output import paint
 from ctl.systemd_units import SERVICE, SOCKET
+from mcpd.config.loader import default_path, load
+from mcpd.model.errors import BadSpec
 
 
 @click.group(epilog="Examples:\n\n\b\n  mcpctl daemon install\n  mcpctl daemon status")
@@ -50,13 +54,46 @@ def stop(cli: CliContext) -> int:
 @daemon.command()
 @click.pass_obj
 def restart(cli: CliContext) -> int:
-    """Stop the daemon if it is running, then start it."""
+    """Stop the daemon if it is running, then start it.
+
+    Validates the configuration first. If it has errors, exits with 2 and leaves the running daemon alone.
+    """
     if systemd_units.manages_socket(cli.socket) and _service_state() == "active":
-        systemd_units.systemctl("restart", SERVICE)
+        _validate_before_restart(cli, own_environment=False)
+        systemd_units.restart_service()
     else:
+        config = _validate_before_restart(cli, own_environment=True)
         _stop(cli)
-        _start(cli)
+        _start(cli, config)
     return _report(cli)
+
+
+def _validate_before_restart(cli: CliContext, *, own_environment: bool) -> str:
+    """Raise BadConfiguration if a new daemon would refuse the configuration that the running one has.
+
+    With `own_environment`, the new daemon gets the environment of this process. Returns the path of the file
+    if the new daemon would not find it by itself; empty if it does, or if no daemon is running.
+    """
+    try:
+        with DaemonClient(cli.socket) as client:
+            config = mapping(client.request("mcpd/status", timeout=5.0).value.get("config"))
+    except CtlError:  # not running, or stuck: there is nothing to protect
+        return ""
+    path, problems = str(config.get("path") or ""), objects(config.get("problems"))
+    try:
+        usual = str(default_path(os.environ))
+    except BadSpec:  # there are several default files
+        usual = ""
+    other = path if path and path != usual else ""
+    if not problems and own_environment:
+        try:
+            load(Path(other) if other else None, os.environ)
+        except BadSpec as error:
+            problems = objects(error.data()["problems"])
+    if problems:
+        message = f"mcpd was not restarted: {path or 'the configuration'} is invalid"
+        raise BadConfiguration(message, hint="mcpctl edit", problems=problems)
+    return other if own_environment else ""
 
 
 @daemon.command()
@@ -214,9 +251,9 @@ def _service_state() -> str | None:
     return systemd_units.service_properties().get("ActiveState")
 
 
-def _start(cli: CliContext) -> None:
+def _start(cli: CliContext, config: str = "") -> None:
     if not systemd_units.manages_socket(cli.socket):
-        daemon_process.start_in_background(cli.socket)
+        daemon_process.start_in_background(cli.socket, config)
     else:
         if _service_state() != "active":
             _stop_background(cli)
@@ -228,7 +265,7 @@ def _start_service(cli: CliContext) -> None:
     if not systemd_units.manages_socket(cli.socket):
         cli.out.message(f"note: the service uses {systemd_units.socket_path()}, but you chose {cli.socket}")
     elif _service_state() == "active":
-        systemd_units.systemctl("restart", SERVICE)
+        systemd_units.restart_service()
         return
     else:
         _stop_background(cli)

@@ -22,6 +22,9 @@ def main() -> int:
     if trace := os.environ.get("STUB_TRACE"):
         with open(trace, "a") as file:
             file.write(f"{os.getpid()} {os.environ.get('MCPD_INSTANCE', '-')} {os.getcwd()}\n")
+    if configs := os.environ.get("STUB_CONFIGS"):
+        with open(configs, "a") as file:
+            file.write(os.environ.get("MCPD_CONFIG", "-") + "\n")
     if os.environ.get("STUB") == "fails":
         print('{"time": "now", "level": "warning", "message": "it warns first;"}', file=sys.stderr)
         print("cannot read the configuration: ]", file=sys.stderr)
@@ -54,6 +57,9 @@ def serve(listener: socket.socket) -> None:
             for line in lines:
                 request = json.loads(line)
                 result = {"pid": os.getpid(), "version": "0.0-standin", "api": 1}
+                if request["method"] == "mcpd/status":
+                    path = os.environ.get("MCPD_CONFIG") or os.path.expanduser("~/.config/mcpd/config.json")
+                    result = {"config": {"path": path, "problems": []}}
                 reply = {"jsonrpc": "2.0", "id": request["id"], "result": result}
                 connection.sendall(json.dumps(reply).encode() + b"\n")
                 if request["method"] == "mcpd/shutdown":

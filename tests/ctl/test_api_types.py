@@ -30,6 +30,8 @@ OTHER_MEMBERS = {
     *("id", "params", "result", "error", "data", "code", "problems", "path", "fix", "after", "_meta"),
     # click parameters
     "words",
+    # systemd
+    "ExecMainStatus",
     # server definitions
     *("command", "args", "env", "httpUrl", "url", "enabled", "disabled", "cwd", "headers"),
     # systemd properties and environment variables

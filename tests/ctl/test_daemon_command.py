@@ -51,6 +51,36 @@ def test_start_status_restart_and_stop_in_the_background(place: Place) -> None:
     assert not place.socket.exists()
 
 
+def test_restart_refuses_an_invalid_configuration(place: Place) -> None:
+    """The running daemon serves every editor, and a new one could not start."""
+    place.configure('{"mcpServers": {"time": {"command": "true"}}}')
+    first = json.loads(place.ctl("daemon", "start", "--json").stdout)["pid"]
+    place.configure('{"mcpServers": {"time": {"comand": 7}}}')
+    done = place.ctl("daemon", "restart")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[0] == f"error: mcpd was not restarted: {place.config} is invalid"
+    assert "$.mcpServers.time" in done.stderr
+    assert done.stderr.splitlines()[-1] == "next: mcpctl edit"
+    assert json.loads(place.ctl("daemon", "status", "--json").stdout)["pid"] == first
+    error = json.loads(place.ctl("daemon", "restart", "--json").stderr)["error"]
+    assert (error["code"], error["exit"]) == ("bad_spec", 2)
+    assert error["problems"]
+    place.ctl("daemon", "stop")
+    done = place.ctl("daemon", "start", STUB="refuses")
+    assert done.returncode == 2
+    assert "mcpd was not started" in done.stderr
+
+
+def test_restart_keeps_the_configuration_file(place: Place) -> None:
+    """A daemon that was started with `--config FILE` is not replaced by one without servers."""
+    file = place.home / "other.json"
+    file.write_text("{}")
+    place.ctl("daemon", "start", MCPD_CONFIG=str(file))
+    assert place.ctl("daemon", "restart").returncode == 0
+    assert place.started_with() == [str(file), str(file)]
+    place.ctl("daemon", "stop")
+
+
 def test_start_and_stop_are_idempotent(place: Place) -> None:
     """The second call succeeds and reports that nothing changed."""
     pids = [json.loads(place.ctl("daemon", "start", "--json").stdout)["pid"] for _ in range(2)]

@@ -56,6 +56,19 @@ class Place:
             text=True,
         )
 
+    def started_with(self) -> list[str]:
+        """Return MCPD_CONFIG of every daemon that was started."""
+        return (self.home / "configs").read_text().splitlines()
+
+    @property
+    def config(self) -> Path:
+        return self.home / ".config/mcpd/config.json"
+
+    def configure(self, text: str) -> None:
+        """Write the configuration file."""
+        self.config.parent.mkdir(parents=True, exist_ok=True)
+        self.config.write_text(text)
+
     def started(self) -> list[list[str]]:
         """Return pid, MCPD_INSTANCE and directory of every daemon that was started."""
         trace = self.home / "trace"
@@ -75,6 +88,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
         "PYTHONPATH": str(ROOT),
         "XDG_RUNTIME_DIR": str(home / "run"),
         "STUB_TRACE": str(home / "trace"),
+        "STUB_CONFIGS": str(home / "configs"),
     }
     place = Place(home, home / "run" / "mcpd" / "mcpd.sock", environ)
     yield place
@@ -173,12 +187,15 @@ def test_failed_start_reports_the_end_of_the_log_immediately(place: Place) -> No
     assert within(took, 3.0)
 
 
-def test_invalid_configuration_suggests_config_validate(place: Place) -> None:
-    """The log shows only the first error; `config validate` lists all."""
+def test_invalid_configuration_is_named(place: Place) -> None:
+    """With the end of the log if the problem is not found from here."""
     code, words, _ = answer(place.ensure(STUB="refuses"))
-    assert code == 3
-    assert "exited with status 2: " in words
-    assert words.endswith("mcpctl config validate   (lists all errors; fix them with mcpctl edit)")
+    assert code == 3  # as the script does for any DaemonUnreachable
+    assert "mcpd was not started: stand-in " in words
+    assert "config.json cannot be used" in words
+    place.configure("{")
+    code, words, _ = answer(place.ensure(STUB="refuses"))
+    assert words == f"mcpd was not started: {place.config} is invalid mcpctl edit"
 
 
 def test_failed_start_ignores_older_log_lines(place: Place) -> None:

@@ -209,12 +209,26 @@ def a_broken_configuration_is_not_retried() -> None:
     """With exit status 2, the service fails once with a message and does not restart."""
     configure_text("{ this is not JSON")
     done = mcpctl("daemon", "install")
-    assert done.returncode == 3
+    assert done.returncode == 2
+    assert "not valid JSON" in done.stderr
     shown = show("ActiveState", "NRestarts", "ExecMainStatus")
     assert shown == {"ActiveState": "failed", "NRestarts": "0", "ExecMainStatus": "2"}
     assert mcpctl("daemon", "status").returncode == 3
     configure(POLITE)
     assert mcpctl("daemon", "start").returncode == 0
+
+
+@scene
+def a_restart_with_a_broken_configuration_is_refused() -> None:
+    """The running service keeps serving; the error lists the problems."""
+    install()
+    before = main_pid()
+    configure_text("{ this is not JSON")
+    until(lambda: mcpctl_json("status")["config"]["problems"])
+    done = mcpctl("daemon", "restart")
+    assert done.returncode == 2
+    assert "was not restarted" in done.stderr
+    assert main_pid() == before
 
 
 @scene
