@@ -72,6 +72,8 @@ Tools besides
                               cancelled, or input_required; a tool only if the server has tasks
   wants {message}             asks the user first (2026-07-28; before, done at once)
   bad_output                  violates its own outputSchema
+  typed {n, answer}           its schemas want an integer n, but it checks nothing; the structured result is
+                              the answer, else the arguments
   fail {message}              a result with isError
   error {code=-32000, message, data}  a JSON-RPC error
 """
@@ -346,6 +348,7 @@ class Fake:
         plain = {"type": "object"}
         tools: list[object] = [{"name": name, "inputSchema": plain} for name in (*ACTIONS, *TOOLS)]
         tools.append({"name": "bad_output", "inputSchema": plain, "outputSchema": SHAPED})
+        tools.append({"name": "typed", "inputSchema": SHAPED, "outputSchema": SHAPED})
         if "tasks" in self.told.capabilities:
             tools.append({"name": "job", "inputSchema": plain, "execution": {"taskSupport": "required"}})
         tools += [{"name": f"tool-{n:05}", "inputSchema": plain} for n in range(1, self.told.tools + 1)]
@@ -387,6 +390,9 @@ class Fake:
             self.job(arguments, request)
         elif name == "bad_output":
             self.text(request, '{"n": "three"}', structuredContent={"n": "three"})
+        elif name == "typed":
+            answer = arguments.get("answer", arguments)
+            self.text(request, json.dumps(answer), structuredContent=answer)
         elif name.startswith(("tool-", "extra-")):
             self.text(request, name)
         else:

@@ -1,0 +1,210 @@
+"""A tool call has the same limits and errors, however it reaches the daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from mcpd.client import CallTimedOut, connect
+from tests.e2e.conftest import Start
+from tests.e2e.harness import BOUND, Client, Daemon, Json, Refused, fake, running
+from tests.e2e.test_bridge import editor
+from tests.e2e.web import PORT, Session, ask, door, meta
+
+LATEST_LEGACY = "2025-11-25"
+MAX_TIMEOUT = 1.0
+LIMITS: Json = {"maxTimeout": MAX_TIMEOUT * 1000, "toolTimeouts": {"drop": 20_000}}
+SERVERS = {
+    "old": fake("--era", "legacy", **LIMITS),
+    "new": fake("--era", "modern", **LIMITS),
+}
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """Run one daemon for all tests that do not change it."""
+    with running(tmp_path_factory.mktemp("daemon"), SERVERS, *PORT) as daemon:
+        daemon.wait_connected(*SERVERS)
+        yield daemon
+
+
+# ── ways to call a tool; each returns the JSON-RPC response ─────────────────────────────────────
+
+Call = Callable[[Daemon, str, str, Json], Json]
+
+
+def greet(client: Client, version: str) -> None:
+    me = {"name": "test", "version": "1"}
+    client.request("initialize", protocolVersion=version, capabilities={}, clientInfo=me)
+    client.notify("notifications/initialized")
+
+
+def respond(client: Client, method: str, **params: Any) -> Json:
+    """Return the response to a request, whether it is a result or an error."""
+    try:
+        return {"result": client.request(method, **params)}
+    except Refused as refused:
+        return {"error": refused.body}
+
+
+def over_socket(
+    daemon: Daemon,
+    server: str,
+    tool: str,
+    arguments: Json,
+    *,
+    version: str = LATEST_LEGACY,
+    profile: str | None = None,
+) -> Json:
+    selected = {} if profile is None else {"profile": profile}
+    with Client(daemon.socket) as client:
+        client.request("mcpd/attach", client={"name": "test"}, **selected)
+        greet(client, version)
+        return respond(client, "tools/call", name=f"{server}__{tool}", arguments=arguments)
+
+
+def over_socket_attached(daemon: Daemon, server: str, tool: str, arguments: Json) -> Json:
+    with Client(daemon.socket) as client:
+        client.request("mcpd/attach", server=server, client={"name": "test"})
+        greet(client, LATEST_LEGACY)
+        return respond(client, "tools/call", name=tool, arguments=arguments)
+
+
+def over_socket_modern(daemon: Daemon, server: str, tool: str, arguments: Json) -> Json:
+    with Client(daemon.socket) as client:
+        client.request("mcpd/attach", server=server, client={"name": "test"})
+        return respond(client, "tools/call", name=tool, arguments=arguments, _meta=meta())
+
+
+def over_http_legacy(daemon: Daemon, server: str, tool: str, arguments: Json) -> Json:
+    with door(daemon).client() as http:
+        session = Session(http)
+        response: Json = session.call(f"{server}__{tool}", **arguments).json()
+        return response
+
+
+def over_http_modern(daemon: Daemon, server: str, tool: str, arguments: Json) -> Json:
+    with door(daemon).client() as http:
+        response: Json = ask(
+            http, f"/servers/{server}/mcp", "tools/call", name=tool, arguments=arguments
+        ).json()
+        return response
+
+
+def through_bridge(daemon: Daemon, server: str, tool: str, arguments: Json) -> Json:
+    with editor(daemon.environ, daemon.home, "--no-start", "--server", server) as bridge:
+        bridge.begin()
+        return bridge.ask("call", "tools/call", name=tool, arguments=arguments)
+
+
+def over_control_api(daemon: Daemon, server: str, tool: str, arguments: Json) -> Json:
+    with Client(daemon.socket) as client:
+        return respond(client, "mcpd/call", server=server, tool=tool, arguments=arguments)
+
+
+def mcpctl_call(daemon: Daemon, server: str, tool: str, arguments: Json) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ctl", "call", f"{tool}@{server}", "--args", json.dumps(arguments)],
+        env={"PYTHONPATH": os.environ.get("PYTHONPATH", ""), **daemon.environ, "MCPD_NO_START": "1"},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+        check=False,
+    )
+
+
+MCP_CLIENTS: list[Call] = [
+    over_socket,
+    over_socket_attached,
+    over_socket_modern,
+    over_http_legacy,
+    over_http_modern,
+    through_bridge,
+]
+MODERN_CLIENTS: list[Call] = [over_socket_modern, over_http_modern]
+EVERY_WAY: list[Call] = [*MCP_CLIENTS, over_control_api]
+
+
+def name_of(way: Call) -> str:
+    return way.__name__
+
+
+# ── timeouts ────────────────────────────────────────────────────────────────────────────────────
+
+
+def time_limit_message(server: str) -> str:
+    return (
+        f"{server}: tool 'drop' took {MAX_TIMEOUT:g} s in all, the most one call may take; "
+        "the server was told to cancel it (`maxTimeout` in its definition sets the limit)"
+    )
+
+
+@pytest.mark.parametrize("server", ["old", "new"])
+@pytest.mark.parametrize("call", EVERY_WAY, ids=name_of)
+def test_max_timeout_limits_tool_timeouts_on_every_way_in(daemon: Daemon, call: Call, server: str) -> None:
+    """The error is the same object everywhere. It names the tool and the setting that ended the call.
+
+    Only its numeric code is -32603 since 2026-07-28, which does not allow -32000 any more.
+    """
+    error = call(daemon, server, "drop", {})["error"]
+    assert error["message"] == time_limit_message(server)
+    assert error["code"] == (-32603 if call in MODERN_CLIENTS else -32000)
+    assert error["data"] == {
+        "code": "timeout",
+        "exit": 7,
+        "server": server,
+        "may_have_run": True,
+        "after": MAX_TIMEOUT,
+    }
+
+
+@pytest.mark.parametrize("server", ["old", "new"])
+def test_max_timeout_limits_mcpctl_call(daemon: Daemon, server: str) -> None:
+    done = mcpctl_call(daemon, server, "drop", {})
+    assert done.returncode == 7
+    assert time_limit_message(server) in done.stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize("server", ["old", "new"])
+def test_max_timeout_limits_the_client_library(daemon: Daemon, server: str) -> None:
+    async def call() -> None:
+        async with connect(daemon.socket) as mcp:
+            with pytest.raises(CallTimedOut) as timed_out:
+                await mcp.call(server, "drop")
+            assert str(timed_out.value) == time_limit_message(server)
+            assert timed_out.value.code == "timeout"
+
+    trio.run(call)
+
+
+@pytest.mark.parametrize("server", ["old", "new"])
+def test_max_timeout_limits_the_timeout_of_the_caller(daemon: Daemon, server: str) -> None:
+    """A shorter timeout of the caller applies."""
+    with Client(daemon.socket) as client:
+        with pytest.raises(Refused) as refused:
+            client.call(server, "drop", timeout=20)
+        assert str(refused.value) == time_limit_message(server)
+        with pytest.raises(Refused, match=r"tool 'drop' took 0\.2 s .* \(the caller set the limit\)"):
+            client.call(server, "drop", timeout=0.2)
+
+
+@pytest.mark.parametrize("call", EVERY_WAY, ids=name_of)
+def test_idle_timeout_names_the_tool_on_every_way_in(start: Start, call: Call) -> None:
+    """A tool's own timeout applies everywhere if it is shorter than `maxTimeout`."""
+    daemon = start({"one": fake(maxTimeout=20_000, toolTimeouts={"drop": 300})}, *PORT)
+    daemon.wait_connected("one")
+    error = call(daemon, "one", "drop", {})["error"]
+    assert error["message"] == (
+        "one: tool 'drop' took 0.3 s without an answer or progress; the server was told to cancel it "
+        "(`toolTimeouts` in its definition sets the limit)"
+    )
+    assert error["data"]["code"] == "timeout"
