@@ -82,6 +82,7 @@ FIELDS = (
     FieldSpec("toolTimeouts", _TOOL_TIMEOUTS, "Milliseconds for single tools, instead of `timeout`."),
     FieldSpec("includeTools", STRINGS, "Provide only these tools; `*` and `?` allowed.", _INCLUDE_ALIASES),
     FieldSpec("excludeTools", STRINGS, "Do not provide these tools; `*` and `?` allowed.", _EXCLUDE_ALIASES),
+    FieldSpec("validate", BOOLEAN, "Whether to check arguments and structured results of tools."),
     FieldSpec("trust", BOOLEAN, "Declare that the server's tools need no confirmation. Not used yet."),
     FieldSpec("debug", BOOLEAN, "Log the server's messages, HTTP headers and timing."),
     FieldSpec("era", {"enum": ["auto", "modern", "legacy"]}, "The MCP protocol era to use."),

@@ -43,6 +43,7 @@ def parse_common_fields(name: str, section: Section, settings: Settings, warning
         warnings.append(f"{section.path}: 'includeTools' is empty, so the server provides no tools")
     debug = section.boolean("debug")
     description = section.string("description") if section.values.get("description") != "" else ""
+    validate = section.boolean("validate")
     section.boolean("trust")  # checked, but not used yet
     return ServerSpec(
         name=name,
@@ -51,6 +52,7 @@ def parse_common_fields(name: str, section: Section, settings: Settings, warning
         include_tools=include,
         exclude_tools=section.strings("excludeTools") or (),
         debug=settings.debug if debug is None else debug,
+        validate=settings.validate if validate is None else validate,
         description=description or "",
         era=section.choice("era", _ERAS) or _DEFAULT.era,
         timeouts=parse_timeouts(section, settings.timeouts, warnings),

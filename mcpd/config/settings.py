@@ -32,6 +32,7 @@ PROFILE_SCHEMA: Mapping[str, Any] = {
         "includeTools": STRINGS,
         "excludeTools": STRINGS,
         "clientToolNames": _CLIENT_TOOL_NAMES,
+        "validate": BOOLEAN,
     },
 }
 """One of `settings.profiles`. Names may contain `*` and `?`; a tool may be written `tool@server`."""
@@ -52,6 +53,7 @@ SETTINGS = (
         _PROFILE_RULES,
         "Directory, with * and ? in its parts → the profile of clients that work in it or below it.",
     ),
+    FieldSpec("validate", BOOLEAN, "Whether to check arguments and structured results, on any server."),
     FieldSpec("watch", BOOLEAN, "Apply the file automatically when it changes."),
     FieldSpec("allowCommands", BOOLEAN, "Allow ${cmd:…}. Requires a file that only you can write."),
     FieldSpec("timeouts", NUMBERS, "All timeouts of every server, in seconds."),
@@ -112,6 +114,8 @@ class Settings:
     """By name."""
     profile_by_directory: Mapping[str, str] = attrs.field(factory=dict)
     """Absolute directory, may contain `*` and `?` → a name in `profiles`, or `*` for everything."""
+    validate: bool | None = None
+    """Whether tool calls are checked against the tools' schemas. None: as `ServerSpec.validate`."""
     watch: bool = True
     """Whether to apply the file when it changes."""
     allow_commands: bool = False
@@ -148,6 +152,7 @@ def parse_settings(
         tool_names=section.choice("toolNames", _NAME_STYLES) or NameStyle.SUFFIX,
         client_tool_names=section.choice("clientToolNames", _CLIENT_STYLES) or ClientStyle.UNDERSCORES,
         profiles=(profiles := _parse_profiles(section)),
+        validate=section.boolean("validate"),
         watch=section.boolean("watch") is not False,
         timeouts=parse_timeouts(section, Timeouts(), warnings),
         restart=parse_restart_policy(section, RestartPolicy()),
@@ -168,6 +173,7 @@ def _parse_profiles(section: Section) -> dict[str, Profile]:
         profiles[name] = Profile(
             name=name,
             style=child.choice("clientToolNames", _CLIENT_STYLES),
+            validate=child.boolean("validate"),
             servers=child.strings("servers"),
             include_tools=child.strings("includeTools"),
             exclude_tools=child.strings("excludeTools") or (),

@@ -23,6 +23,8 @@ class Profile:
     exclude_tools: tuple[str, ...] = ()
     style: ClientStyle | None = None
     """The style of tool names. None selects the style set in `settings.clientToolNames`."""
+    validate: bool | None = None
+    """Whether tool calls are checked against the tools' schemas. None: as `ServerSpec.validate`."""
 
 
 ALL_SERVERS = "*"

@@ -87,6 +87,9 @@ class ServerSpec:
     """The original names of the tools to include, with the wildcards `*` and `?`. None includes all tools."""
     exclude_tools: tuple[str, ...] = ()
     debug: bool = False
+    validate: bool | None = None
+    """Whether arguments and structured results are checked against the tools' schemas. A profile overrides
+    it. None: calls of the control API are checked, those of MCP clients are not."""
     description: str = ""
     era: Era = "auto"
     timeouts: Timeouts = Timeouts()

@@ -63,6 +63,7 @@ def test_every_field_of_a_stdio_definition_is_parsed() -> None:
             "excludeTools": ["b"],
             "trust": True,
             "debug": True,
+            "validate": True,
             "disabled": True,
             "lazy": True,
             "description": "d",
@@ -86,6 +87,7 @@ def test_every_field_of_a_stdio_definition_is_parsed() -> None:
         include_tools=("a*",),
         exclude_tools=("b",),
         debug=True,
+        validate=True,
         description="d",
         era="legacy",
         timeouts=Timeouts(
@@ -261,6 +263,22 @@ def test_server_fields_override_the_defaults_in_settings() -> None:
     found = spec({"command": "x", "timeout": 3000, "debug": False}, settings)
     assert (found.timeouts.call, found.timeouts.ping, found.restart.cap, found.debug) == (3, 8, 7, False)
     assert spec({"command": "x"}, settings).debug is True
+
+
+@pytest.mark.parametrize("default", [None, True, False])
+@pytest.mark.parametrize("own", [None, True, False])
+def test_validate_of_the_server_overrides_the_settings(own: bool | None, default: bool | None) -> None:
+    """None means that neither decides; no value requires a new connection."""
+    found = spec({"command": "x", "validate": own}, Settings(validate=default))
+    assert found.validate is (default if own is None else own)
+    assert found.identity == spec({"command": "x"}).identity
+
+
+@pytest.mark.parametrize("wrong", ["yes", 1, {}])
+def test_validate_is_a_boolean(wrong: object) -> None:
+    assert [problem.path for problem in problems({"command": "x", "validate": wrong})] == [
+        "$.mcpServers.a.validate"
+    ]
 
 
 def test_long_timeout_raises_the_default_max_timeout() -> None:

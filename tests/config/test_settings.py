@@ -68,7 +68,7 @@ def test_empty_settings_are_the_defaults() -> None:
     assert parsed({}) == (Settings(), [])
     found = Settings()
     assert (found.debug, found.watch, found.allow_commands, found.max_starts) == (False, True, False, 8)
-    assert (found.http, found.log_level, found.profiles) == (None, None, {})
+    assert (found.http, found.log_level, found.profiles, found.validate) == (None, None, {}, None)
 
 
 def test_every_setting_is_passed_on() -> None:
@@ -76,6 +76,7 @@ def test_every_setting_is_passed_on() -> None:
         {
             "timeout": 5000,
             "debug": True,
+            "validate": True,
             "logLevel": "error",
             "http": "localhost:80",
             "maxStarts": 1,
@@ -92,6 +93,7 @@ def test_every_setting_is_passed_on() -> None:
         timeouts=Timeouts(call=5, ping=1),
         restart=RestartPolicy(cap=1),
         debug=True,
+        validate=True,
         log_level="error",
         http=Address("127.0.0.1", 80),
         max_starts=1,
@@ -112,6 +114,8 @@ def test_every_setting_is_passed_on() -> None:
         ({"maxStarts": 0}, "$.settings.maxStarts"),
         ({"profiles": {"a": {"server": []}}}, "$.settings.profiles.a.server"),
         ({"profiles": {"a": []}}, "$.settings.profiles.a"),
+        ({"profiles": {"a": {"validate": "yes"}}}, "$.settings.profiles.a.validate"),
+        ({"validate": 1}, "$.settings.validate"),
         ({"profileByDirectory": {"rel": "*"}}, "$.settings.profileByDirectory.rel"),
         ({"profileByDirectory": {"/w": "none"}}, '$.settings.profileByDirectory["/w"]'),
     ],
@@ -121,7 +125,13 @@ def test_invalid_setting_is_a_problem(values: dict[str, object], path: str) -> N
 
 
 def test_profiles_are_parsed_with_their_defaults() -> None:
-    full = {"servers": ["a"], "includeTools": ["i"], "excludeTools": ["e"], "clientToolNames": "namespace"}
+    full = {
+        "servers": ["a"],
+        "includeTools": ["i"],
+        "excludeTools": ["e"],
+        "clientToolNames": "namespace",
+        "validate": False,
+    }
     found, problems = parsed({"profiles": {"empty": {}, "full": full}})
     assert problems == []
     assert found.profiles == {
@@ -132,6 +142,7 @@ def test_profiles_are_parsed_with_their_defaults() -> None:
             include_tools=("i",),
             exclude_tools=("e",),
             style=ClientStyle("namespace"),
+            validate=False,
         ),
     }
 
