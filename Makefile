@@ -9,7 +9,7 @@ BIN := .venv/bin
 CLIENTS := tests/interop/clients
 # A test that hangs kills its worker after faulthandler_timeout; without restarts, that ends the run.
 PARALLEL := -n auto --dist loadgroup --max-worker-restart 0
-FAST := $(addprefix tests/,model config wire protocol supervision support transports gateway)
+FAST := $(addprefix tests/,model config wire protocol supervision support transports calls gateway)
 IN_MEMORY := not e2e and not browser and not slow and not root
 ARGS ?=
 PYTHON ?=

@@ -34,7 +34,6 @@ from mcpd.model.status import ServerStatus, rfc3339
 from mcpd.model.text import shorten
 from mcpd.model.tool_names import qualified_name
 from mcpd.model.usage_stats import ClientsResult, Stats
-from mcpd.protocol import input_rounds
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.catalog_cache import Catalog, Item
 from mcpd.supervision.managed_server import ManagedServer
@@ -275,24 +274,6 @@ class Operations:
         self.supervisor.stop_all(_STOPPING)
         for waiting in self._ready_waits:
             waiting.cancel(reason=_STOPPING)
-
-    async def send_request(self, name: str, feature: str, method: str, params: Mapping[str, object]) -> Raw:
-        """Send an MCP request and return the bytes of its result.
-
-        Raises UnknownServer, NotReady, Unsupported (the server does not declare `feature`),
-        UpstreamRefused, InputNeeded (the server requests input from the client), CallTimeout, LinkLost.
-        """
-        server = self.supervisor.get(name)
-        upstream = await self.wait_ready(server)
-        if not upstream.has(feature):
-            raise Unsupported(f"{name} does not support {feature}", server=name)
-        timeout = server.spec.timeouts.call
-        if upstream.era == "legacy":
-            return await upstream.request(method, params, timeout=timeout)
-        handle_input = input_rounds.no_client(name, method)
-        return await input_rounds.request_with_input(
-            upstream, method, params, handle_input, timeout=timeout, meta=upstream.default_meta
-        )
 
     async def ping(self, name: str, timeout: float) -> PingResult:
         """Measure a round trip to a connected server, with its cheapest request. Starts nothing.

@@ -14,6 +14,7 @@ LADDER = (
     ("daemon",),
     ("api",),
     ("gateway",),
+    ("calls",),
     ("daemon_operations",),
     ("usage_report",),
     ("active_config",),

@@ -17,7 +17,6 @@ import msgspec
 from mcpd import __version__
 from mcpd.api import metrics
 from mcpd.daemon_operations import Operations
-from mcpd.gateway import control_call
 from mcpd.model import api, codec
 from mcpd.model.api import (
     AddParams,
@@ -56,8 +55,8 @@ class Method(Generic[P]):
     result: object
     """A class of `mcpd.model`, or a description of an MCP result that is forwarded unchanged."""
     handler: Callable[[Operations, P], object] | None = None
-    """Returns the result, or an awaitable of it. None for methods that stream or change the connection:
-    `ControlRequests` handles them."""
+    """Returns the result, or an awaitable of it. None for methods that call a server, stream, or change the
+    connection: `ControlRequests` handles them."""
 
 
 def _desired_state_method(
@@ -105,13 +104,6 @@ def _list_method(
         return list_items(operations, params.server)
 
     return Method(summary, api.OptionalServerParam, result, handle)
-
-
-async def _complete(operations: Operations, params: CompleteParams) -> object:
-    request: dict[str, object] = {"ref": params.ref, "argument": params.argument}
-    if params.context is not None:
-        request["context"] = params.context
-    return await operations.send_request(params.server, "completions", "completion/complete", request)
 
 
 async def _set_servers(operations: Operations, params: SetServersParams) -> ApplyResult:
@@ -191,7 +183,6 @@ METHODS: Mapping[str, Method[Any]] = {
         "Read a resource.",
         ReadParams,
         MCP_RESULT,
-        lambda operations, params: control_call.read_resource(operations, params.server, params.uri),
     ),
     "mcpd/prompts": _list_method(
         "List the prompts of one server or all servers.", PromptsResult, Operations.prompts
@@ -200,15 +191,11 @@ METHODS: Mapping[str, Method[Any]] = {
         "Get a prompt and fill in its arguments.",
         PromptParams,
         MCP_RESULT,
-        lambda operations, params: control_call.get_prompt(
-            operations, params.server, params.prompt, params.arguments
-        ),
     ),
     "mcpd/complete": Method(
         "Complete an argument of a prompt or resource template.",
         CompleteParams,
         MCP_RESULT,
-        _complete,
     ),
     "mcpd/connect": _desired_state_method(
         "Connect a server. If the server is already connected, the connection is kept.", ManagedServer.connect

@@ -10,13 +10,12 @@ from typing import Any, Protocol
 import msgspec
 import trio
 
+from mcpd.api.control_calls import ControlCaller, read_call
 from mcpd.api.control_methods import MAX_WAIT, METHODS, decode_params, openrpc_document
+from mcpd.calls.client_context import ClientIdentity
 from mcpd.client_registry import ClientConnection
 from mcpd.event_history import acting_for
-from mcpd.gateway.client_context import ClientIdentity
 from mcpd.gateway.client_view import View
-from mcpd.gateway.control_call import ControlCall, read_call
-from mcpd.gateway.forwarded_call import error_response
 from mcpd.gateway.gateway import Gateway
 from mcpd.model import api, codec
 from mcpd.model.errors import McpdError, SlowConsumer
@@ -36,8 +35,11 @@ class ControlResponder(Protocol):
     def send(self, frame: bytes) -> None:
         """Send a message of a request that is still in progress."""
 
-    def finish(self, frame: bytes) -> None:
+    def finish(self, frame: bytes, code: int = 0) -> None:
         """Send the last message of a request."""
+
+    def drop(self) -> None:
+        """End a request without a response."""
 
     async def wait_drained(self) -> None:
         """Wait until the client's connection has taken everything that was sent."""
@@ -62,8 +64,17 @@ class ControlRequests:
         self._pid = pid
         self._start_task = start
         self._open_session = open_session
-        self.running: dict[bytes, Callable[[str], None]] = {}
-        """Request id → how to cancel it."""
+        self.calls = ControlCaller(gateway.calls, gateway.core, responder, lambda work: start(work, "call"))
+        self._running: dict[bytes, Callable[[str], None]] = {}
+        """Request id → how to cancel it, for requests other than calls."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether responses are still due."""
+        return bool(self.calls.calls or self._running)
+
+    def is_running(self, key: bytes) -> bool:
+        return key in self.calls.calls or key in self._running
 
     def receive(self, message: Message) -> None:
         """Handle a request: respond, or start a task that will."""
@@ -105,7 +116,7 @@ class ControlRequests:
     def _send_error(self, message: Message, error: Exception) -> None:
         """Respond with an error. A bug in mcpd fails only the request, not the client's connection."""
         if isinstance(error, McpdError):
-            self._responder.finish(error_response(message.key, error))
+            self.calls.respond_error(message.key, error)
             return
         log.error("client %d: an error in mcpd itself, in %s", self._pid, message.method, exc_info=error)
         text = f"{message.method}: an error in mcpd itself; see its log"
@@ -113,47 +124,12 @@ class ControlRequests:
 
     def call(self, message: Message) -> None:
         """Handle `mcpd/call`, the most frequent request."""
-        key, responder = message.key, self._responder
         try:
             request = read_call(message.params)
             self._client.count_call(request.server)
-            token = request.progress_token
-
-            def done(body: bytes | msgspec.Raw) -> None:
-                self.running.pop(key, None)
-                responder.finish(wire.result(key, body))
-
-            def fail(error: McpdError) -> None:
-                self.running.pop(key, None)
-                responder.finish(error_response(key, error))
-
-            def progress(params: bytes) -> None:
-                if token:
-                    params_with_token = {**wire.members(params), "progressToken": msgspec.Raw(token)}
-                    responder.send(
-                        wire.notification("notifications/progress", msgspec.json.encode(params_with_token))
-                    )
-
-            call = ControlCall(
-                request=request,
-                on_result=done,
-                on_error=fail,
-                on_progress=progress,
-                spawn=lambda work: self._start(message, work),
-                spawn_detached=self._gateway.spawn,
-            )
-            if call.try_send(self._operations):
-                self.running[key] = call.cancel
-                return
+            self.calls.call(message.key, request)
         except Exception as error:
             self._send_error(message, error)
-            return
-
-        async def prepare() -> None:
-            await call.prepare_and_send(self._operations)
-            self.running[key] = call.cancel
-
-        self._start(message, prepare)
 
     async def _await_result(self, message: Message, awaitable: Awaitable[object]) -> None:
         result = await awaitable
@@ -249,10 +225,10 @@ class ControlRequests:
                     await work()
                 except Exception as error:
                     self._send_error(message, error)
-            if self.running.get(key) is cancel:
-                del self.running[key]
+            if self._running.get(key) is cancel:
+                del self._running[key]
 
-        self.running[key] = cancel
+        self._running[key] = cancel
         self._start_task(run, message.method)
 
     def _params(self, message: Message, into: type[object]) -> object:
@@ -269,14 +245,26 @@ class ControlRequests:
             key = bytes(wire.members(message.params).get("requestId", b""))
         except BadFrame:
             return
-        cancel = self.running.pop(key, None)
+        if self.calls.cancel(key, "the client cancelled it"):
+            return
+        cancel = self._running.pop(key, None)
         if cancel is not None:
             cancel("the client cancelled it")
 
     def cancel_all(self, reason: str) -> None:
-        running, self.running = list(self.running.values()), {}
+        self.calls.cancel_all(reason)
+        running, self._running = list(self._running.values()), {}
         for cancel in running:
             cancel(reason)
+
+    def _prompt(self, message: Message, params: api.PromptParams) -> None:
+        self.calls.get_prompt(message.key, params)
+
+    def _read(self, message: Message, params: api.ReadParams) -> None:
+        self.calls.read_resource(message.key, params)
+
+    def _complete(self, message: Message, params: api.CompleteParams) -> None:
+        self.calls.complete(message.key, params)
 
 
 _STREAMING: Mapping[str, Callable[[ControlRequests, Message, Any], Awaitable[None] | None]] = {
@@ -284,5 +272,8 @@ _STREAMING: Mapping[str, Callable[[ControlRequests, Message, Any], Awaitable[Non
     "mcpd/logs": ControlRequests._logs,
     "mcpd/tap": ControlRequests._tap,
     "mcpd/attach": ControlRequests._attach,
+    "mcpd/prompt": ControlRequests._prompt,
+    "mcpd/read": ControlRequests._read,
+    "mcpd/complete": ControlRequests._complete,
 }
 """The methods without a handler in METHODS, but for `mcpd/call`. An awaitable result runs in a task."""

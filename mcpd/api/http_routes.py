@@ -29,8 +29,8 @@ from mcpd.api.http_server.parser import Head
 from mcpd.api.listeners import LruConnectionLimit
 from mcpd.api.mcp_endpoint.endpoint import EndpointScope, McpEndpoint, McpHandler
 from mcpd.api.mcp_endpoint.legacy import LegacyHttpSessions, Principal
+from mcpd.calls.client_context import ClientIdentity
 from mcpd.config.settings import Address
-from mcpd.gateway.client_context import ClientIdentity
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.api import HttpListener
 from mcpd.support.atomic_files import write_atomically

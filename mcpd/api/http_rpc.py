@@ -60,12 +60,15 @@ class HttpRpc:
         """Send an event. A response that has events, or takes long, is an event stream."""
         self._write(sse_event(frame))
 
-    def finish(self, frame: bytes) -> None:
+    def finish(self, frame: bytes, code: int = 0) -> None:
         if self._exchange.is_streaming:
             self._exchange.write(sse_event(frame))
             self._exchange.end()
         else:
             self._exchange.respond(200, frame.rstrip(b"\n"))
+
+    def drop(self) -> None:
+        """No-op: HTTP clients cancel by disconnecting."""
 
     async def wait_drained(self) -> None:
         """No-op: the HTTP connection ends if its client is too slow."""

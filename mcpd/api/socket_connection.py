@@ -12,8 +12,8 @@ import trio
 from mcpd.api.control_requests import ControlRequests
 from mcpd.api.json_rpc_batch import BatchReply, count_requests, parse_batch
 from mcpd.api.listeners import LruConnectionLimit
+from mcpd.calls.client_context import ClientIdentity
 from mcpd.client_registry import ClientConnection
-from mcpd.gateway.client_context import ClientIdentity
 from mcpd.gateway.client_session import ClientSession, is_mcp
 from mcpd.gateway.client_view import View
 from mcpd.gateway.gateway import Gateway
@@ -92,7 +92,7 @@ class SocketConnection:
     @property
     def idle_since(self) -> float | None:
         """See `Evictable`. A client that speaks MCP is never idle."""
-        return None if self._requests.running or self._session is not None else self._received_at
+        return None if self._requests.is_busy or self._session is not None else self._received_at
 
     def evict(self, reason: str) -> None:
         log.debug("client %d: closed: %s", self._pid, reason)
@@ -119,7 +119,7 @@ class SocketConnection:
 
     @property
     def _is_busy(self) -> bool:
-        return bool(self._requests.running) or (self._session is not None and self._session.is_busy)
+        return self._requests.is_busy or (self._session is not None and self._session.is_busy)
 
     def _received(self, portion: bytes) -> Iterable[object] | None:
         with batch() as now:
@@ -142,7 +142,7 @@ class SocketConnection:
         method = message.method
         session = self._session
         if session is not None and method[:5] != "mcpd/":
-            if method == "notifications/cancelled" and self._requests.running:
+            if method == "notifications/cancelled" and self._requests.is_busy:
                 self._requests.handle_cancelled(message)  # the id may be that of a control request
             session.receive(message, self)
         elif not method:
@@ -151,7 +151,7 @@ class SocketConnection:
         elif message.id is ABSENT:
             if method == "notifications/cancelled":
                 self._requests.handle_cancelled(message)
-        elif message.key in self._requests.running:
+        elif self._requests.is_running(message.key):
             text = "a request with this id is still in progress"
             self._send(wire.error(message.key, wire.error_body(INVALID_REQUEST, text)))
         elif method == "mcpd/call":  # before `is_mcp`, because it is the most frequent

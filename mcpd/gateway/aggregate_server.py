@@ -15,8 +15,10 @@ import attrs
 import msgspec
 from msgspec import Raw
 
+from mcpd.calls.call import Scope
+from mcpd.calls.engine import Target
 from mcpd.daemon_operations import Operations
-from mcpd.gateway.client_view import CAPABILITIES, Route, catalog_items, combined_freshness
+from mcpd.gateway.client_view import CAPABILITIES, catalog_items, combined_freshness
 from mcpd.model.errors import InvalidArguments, Problem, UnknownResource, UnknownTool
 from mcpd.model.profile import Profile
 from mcpd.model.status import ServerState
@@ -54,6 +56,7 @@ class AggregateServer:
     def __init__(self, core: Operations, profile: Profile) -> None:
         self._core = core
         self.profile = profile
+        self.scope = Scope(profile=profile)
         self.title = f"mcpd: {profile.name}" if profile.name else "mcpd"
         self.label = f"*{profile.name}"
         self._indexed_catalogs: list[tuple[str, Catalog | None]] = []
@@ -77,25 +80,25 @@ class AggregateServer:
     def entries(self, member: str) -> Sequence[bytes]:
         return self._index().entries.get(member, ())
 
-    def route(self, method: str, params: bytes) -> Route:
+    def route(self, method: str, params: bytes) -> Target:
         try:
             members = wire.members(params or b"{}")
             if method == "resources/read":
                 public = wire.string(members, "uri")
                 server, uri = self.resource(public)
                 alias = None if public == uri else (uri, public)
-                return Route(server=server, params=_replace_member(members, "uri", uri), alias=alias)
+                return Target(server=server, params=_replace_member(members, "uri", uri), alias=alias)
             if method == "completion/complete":
                 return self._route_completion(members)
             return self._route_by_name(method, members)
         except BadFrame as error:
             raise InvalidArguments(f"{method}: {error}", [Problem("$", str(error))]) from None
 
-    def _route_by_name(self, method: str, members: dict[str, Raw]) -> Route:
+    def _route_by_name(self, method: str, members: dict[str, Raw]) -> Target:
         """Route a tool or prompt by its public name."""
         name = wire.string(members, "name")
         server, own = self._owner_of("prompts" if method == "prompts/get" else "tools", name)
-        return Route(server=server, params=_replace_member(members, "name", own), tool=own)
+        return Target(server=server, params=_replace_member(members, "name", own), tool=own)
 
     def _owner_of(self, member: str, name: str) -> tuple[ManagedServer, str]:
         index = self._index()
@@ -112,7 +115,7 @@ class AggregateServer:
             return f"{member} of servers that are still starting are not known: {names}; try again soon"
         return f"{member}/list shows all of them"
 
-    def _route_completion(self, members: dict[str, Raw]) -> Route:
+    def _route_completion(self, members: dict[str, Raw]) -> Target:
         ref = wire.members(members.get("ref", Raw(b"{}")))
         if wire.string(ref, "type") == "ref/prompt":
             server, own = self._owner_of("prompts", wire.string(ref, "name"))
@@ -121,7 +124,7 @@ class AggregateServer:
             uri = wire.string(ref, "uri")
             server, own = self._template_owner(uri) or self.resource(uri)
             ref["uri"] = Raw(msgspec.json.encode(own))
-        return Route(server=server, params=msgspec.json.encode({**members, "ref": ref}))
+        return Target(server=server, params=msgspec.json.encode({**members, "ref": ref}))
 
     def _template_owner(self, template: str) -> tuple[ManagedServer, str] | None:
         for _, server, prefix in self._index().templates:

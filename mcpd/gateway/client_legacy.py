@@ -11,9 +11,10 @@ import trio
 from msgspec import Raw
 
 from mcpd import __version__
-from mcpd.gateway import call_tasks
-from mcpd.gateway.client_context import ClientRequest, Responder, make_client_context
-from mcpd.model.errors import McpdError, Overloaded, Unsupported
+from mcpd.calls.call import ResponseCallback
+from mcpd.calls.client_context import ClientRequest, Responder, make_client_context
+from mcpd.gateway import session_tasks
+from mcpd.model.errors import Overloaded, Unsupported
 from mcpd.protocol.legacy import VERSIONS
 from mcpd.protocol.upstream_subscriptions import LEVELS
 from mcpd.wire import message as wire
@@ -54,7 +55,7 @@ def _initialize(session: ClientSession, request: ClientRequest) -> None:
         session.respond(request, msgspec.json.encode(body))
         session.is_initialized = True
 
-    call_tasks.when_catalog_known(session, request, respond)
+    session_tasks.when_catalog_known(session, request, respond)
 
 
 def _mapping(raw: Raw | None) -> Mapping[str, object]:
@@ -114,7 +115,7 @@ def _subscribe(session: ClientSession, request: ClientRequest) -> None:
             raise Unsupported(f"{name}: {outcome}", server=name)
         session.respond(request, b"{}")
 
-    call_tasks.spawn_request(session, request, when_agreed)
+    session_tasks.spawn_request(session, request, when_agreed)
 
 
 def _unsubscribe(session: ClientSession, request: ClientRequest) -> None:
@@ -168,15 +169,6 @@ NOTIFICATIONS: Mapping[str, Callable[[ClientSession], None]] = {
 }
 
 
-def resource_not_found(key: bytes, error: McpdError) -> bytes:
-    """Return the response for an unknown resource."""
-    return wire.error(key, wire.error_body(RESOURCE_NOT_FOUND, error.message, error.data()))
-
-
-ResponseCallback = Callable[[Message | None], None]
-"""Called with the client's response, or with None if there will be none."""
-
-
 class ClientRequests:
     """Unanswered requests to one client. `send` sends it a frame outside of any request."""
 
@@ -204,6 +196,27 @@ class ClientRequests:
         self._pending[key] = on_response
         (self._send if reply is None else reply.send)(wire.request(key, method, params))
         return key
+
+    async def request(self, method: str, params: bytes, reply: Responder, timeout: float) -> Message | None:
+        """Send a request and return the response; None if there is none within `timeout` seconds."""
+        responses: list[Message | None] = []
+        done = trio.Event()
+
+        def on_response(response: Message | None) -> None:
+            responses.append(response)
+            done.set()
+
+        key = self.send_request(method, params, reply, on_response)
+        reason = "its call has ended"
+        try:
+            with trio.move_on_after(timeout) as patience:
+                await done.wait()
+            if patience.cancelled_caught:
+                reason = f"no answer within {timeout:g} s"
+        finally:
+            if not done.is_set():
+                self.cancel(key, reason)
+        return responses[0] if responses else None
 
     def cancel(self, key: bytes, reason: str) -> None:
         """Cancel a request; its response will be ignored."""

@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Raw
 
 from mcpd import __version__
-from mcpd.gateway import call_tasks
-from mcpd.gateway.client_context import ClientContext, ClientRequest, make_client_context
+from mcpd.calls.client_context import ClientContext, ClientRequest, make_client_context
+from mcpd.gateway import session_tasks
 from mcpd.model.errors import McpdError, UnsupportedRevision
 from mcpd.protocol.modern import VERSIONS
 from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
@@ -96,7 +96,7 @@ def _cached_context(version: str, declared: bytes, level: str) -> ClientContext:
 
 
 def _discover(session: ClientSession, request: ClientRequest) -> None:
-    call_tasks.when_catalog_known(session, request, lambda: _send_discover_result(session, request))
+    session_tasks.when_catalog_known(session, request, lambda: _send_discover_result(session, request))
 
 
 def _send_discover_result(session: ClientSession, request: ClientRequest) -> None:

@@ -8,31 +8,34 @@ knows about sockets.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import attrs
 import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.gateway import (
-    call_tasks,
-    client_legacy,
-    client_modern,
-    dispatch,
-    input_required,
-    list_methods,
-    turn_queue,
+from mcpd.calls.call import INTERACTIVE_METHODS, Binding, Call, ResponseCallback, Work
+from mcpd.calls.client_context import (
+    ClientContext,
+    ClientIdentity,
+    ClientRequest,
+    Responder,
+    forwarded_capabilities,
 )
-from mcpd.gateway.call_tasks import Spawn
-from mcpd.gateway.client_context import ClientContext, ClientIdentity, ClientRequest, Responder
+from mcpd.calls.engine import Spawn
+from mcpd.calls.server_request import ANSWER_TIMEOUT
+from mcpd.gateway import client_legacy, client_modern, list_methods
 from mcpd.gateway.client_legacy import ClientRequests
 from mcpd.gateway.client_view import LIST_MEMBERS, View
-from mcpd.gateway.forwarded_call import INTERACTIVE_METHODS, ForwardedCall, error_response
-from mcpd.model.errors import McpdError
+from mcpd.model.errors import McpdError, ProtocolViolation, SchemaViolation
 from mcpd.model.profile import ALL_SERVERS
+from mcpd.model.text import shorten
 from mcpd.protocol.legacy import BATCH_VERSION
+from mcpd.protocol.revision_translation import R4, R5, translate_request
+from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
@@ -45,6 +48,8 @@ log = logging.getLogger("mcpd.gateway")
 
 _FORWARDED = frozenset({*INTERACTIVE_METHODS, "completion/complete"})
 _INVALID_REQUEST, _METHOD_NOT_FOUND, _INVALID_PARAMS, _INTERNAL = -32600, -32601, -32602, -32603
+DEFAULT_LOG_LEVEL = "info"
+"""The log level of a modern server's messages for a legacy client that did not set one."""
 _VALID_ID_START = frozenset(b'"-0123456789')
 """A string or a number (integers by the specification, floats by some clients); never null or a structure."""
 
@@ -72,6 +77,7 @@ class ClientSession:
     ) -> None:
         self.gateway = gateway
         self.view = view
+        self.scope = view.scope
         self.client = client
         self.send = tell
         """Sends a frame that belongs to no request."""
@@ -95,13 +101,11 @@ class ClientSession:
         self.last_version = ""
         """The revision of its last request."""
         self._opened_at = trio.current_time()
-        self.spawn = spawn
-        self.active_calls: dict[bytes, ForwardedCall] = {}
-        """Calls in flight at servers, by the id of the client's request."""
+        self._spawn = spawn
+        self.calls: dict[bytes, Call] = {}
+        self.binding: Binding | None = None
         self.request_tasks: dict[bytes, trio.CancelScope] = {}
-        """Requests that are being worked on in mcpd, or wait for their server to start."""
-        self.cached_meta: tuple[object, object, bytes] = (None, None, b"")
-        """(upstream, context, `_meta` members) of the last call."""
+        """Requests other than calls that wait for something."""
         self.is_closed = False
 
     # ── in ──────────────────────────────────────────────────────────────────────────────────────
@@ -118,7 +122,7 @@ class ClientSession:
             self.respond_error(request, _INVALID_REQUEST, "a request id must be a string or a number")
             return
         if (
-            key in self.active_calls
+            key in self.calls
             or (self.request_tasks and key in self.request_tasks)
             or key in self.listen_streams
         ):
@@ -130,13 +134,24 @@ class ClientSession:
             else:
                 request.has_no_meta = True
             if method in _FORWARDED:
-                dispatch.forward(self, request)
+                self._forward(request)
             elif method in LIST_MEMBERS:
                 list_methods.answer_list(self, request)
             else:
                 self._handle_own_method(request)
         except Exception as error:
             self.respond_exception(request, error)
+
+    def _forward(self, request: ClientRequest) -> None:
+        """Forward a request to its server. Raises McpdError, BadFrame; nothing was sent then."""
+        target = self.view.route(request.method, request.params)
+        if target.server.spec.share != "all":
+            server = self.gateway.dedicated_servers.server_for(self, target.server)
+            target = attrs.evolve(target, server=server)
+        self.gateway.calls.start(self, request, target)
+        if request.method == "tools/call":
+            self.count_call(target.server)
+        self.last_version = request.context.version
 
     def _receive_without_id(self, message: Message) -> None:
         try:
@@ -159,9 +174,9 @@ class ClientSession:
             request.method not in client_legacy.METHODS  # methods of the other revisions are refused here
             and request.method not in client_modern.METHODS
             and self.view.single is not None
-            and input_required.can_pass_through(self.view.single, request)
+            and _knows_method(self.view.single, request)
         ):
-            dispatch.forward(self, request)
+            self._forward(request)
         else:
             self.respond_error(request, _METHOD_NOT_FOUND, f"no method {request.method[:100]!r}")
 
@@ -179,47 +194,6 @@ class ClientSession:
 
     # ── answers ─────────────────────────────────────────────────────────────────────────────────
 
-    def finish_call(self, call: ForwardedCall, frame: bytes, code: int = 0) -> None:
-        """Send the client its response; `code`: see `Responder.finish`."""
-        request = call.request
-        assert request is not None
-        self.active_calls.pop(request.key, None)
-        request.responder.finish(frame, code)
-        if call.open_questions or call.holds_turn or call.is_suspended:
-            self.release_call(call)
-
-    def release_call(self, call: ForwardedCall) -> None:
-        """The call has ended: re-attach its open requests, and let the next call have its turn."""
-        if call.open_questions:
-            self.gateway.server_requests.on_call_ended(call)
-        if call.holds_turn:
-            turn_queue.release_turn(call)
-        if call.is_suspended:
-            self.gateway.suspended_calls.remove(call)
-
-    def poll_task(self, call: ForwardedCall, created: Raw) -> None:
-        """Poll the task that the server created, until it is done."""
-        call_tasks.spawn_for_call(call, lambda: input_required.poll_task(self, call, created))
-
-    def retry_call(self, call: ForwardedCall, wait: Callable[[], Awaitable[None]]) -> None:
-        """Send the call to its server once more once `wait` has returned."""
-        dispatch.retry_call(call, wait)
-
-    def handle_input_required(self, call: ForwardedCall, request: ClientRequest, result: Raw) -> bool:
-        """Handle a modern server's `input_required` result. Returns False for any other result."""
-        return input_required.handle_input_required(self, call, request, result)
-
-    def suspend_call(self, call: ForwardedCall, request: ClientRequest, frame: bytes) -> None:
-        """Answer the request for now; the call continues without one."""
-        self.active_calls.pop(request.key, None)
-        call.request = None
-        request.responder.finish(frame)
-
-    def resume_call(self, call: ForwardedCall, request: ClientRequest) -> None:
-        """Continue the call for the client's next request."""
-        call.session, call.request = self, request
-        self.active_calls[request.key] = call
-
     def respond(self, request: ClientRequest, result: bytes) -> None:
         request.responder.finish(wire.result(request.key, result))
 
@@ -235,25 +209,71 @@ class ClientSession:
         else:
             method = request.method[:100]
             log.error("an error in mcpd itself, in a client's %s", method, exc_info=error)
-            self.active_calls.pop(request.key, None)
             self.respond_error(request, _INTERNAL, f"{method}: an error in mcpd itself; see its log")
 
-    def refuse_request(
-        self, request: ClientRequest, error: McpdError, call: ForwardedCall | None = None
-    ) -> None:
+    def refuse_request(self, request: ClientRequest, error: McpdError) -> None:
         """Send an error of mcpd's own as the response."""
-        modern_client = request.context.modern
-        self.active_calls.pop(request.key, None)
-        frame = error_response(request.key, error, modern=modern_client)
+        context = request.context
+        if isinstance(error, SchemaViolation) and context.version >= R4:
+            self.respond(request, _tool_error(error.message, context))
+            return
         code = error.rpc
-        if code == _INVALID_PARAMS and request.method == "resources/read" and not modern_client:
-            frame, code = (
-                client_legacy.resource_not_found(request.key, error),
-                client_legacy.RESOURCE_NOT_FOUND,
+        if context.modern and -32019 <= code <= -32000:
+            code = _INTERNAL  # the modern revision reserves these codes
+        elif code == _INVALID_PARAMS and request.method == "resources/read" and not context.modern:
+            code = client_legacy.RESOURCE_NOT_FOUND
+        body = wire.error_body(code, error.message, error.data())
+        request.responder.finish(wire.error(request.key, body), code)
+
+    # ── calls (see `Caller`) ────────────────────────────────────────────────────────────────────
+
+    def spawn(self, work: Work) -> None:
+        self._spawn(work)
+
+    def request_meta(self, upstream: Upstream, context: ClientContext) -> bytes:
+        capabilities = forwarded_capabilities(context, is_single_server=self.view.single is not None)
+        return upstream.request_meta(
+            capabilities, context.log_level or (None if context.modern else DEFAULT_LOG_LEVEL)
+        )
+
+    def send_result(self, call: Call, request: ClientRequest, result: Raw | bytes) -> None:
+        del self.calls[request.key]
+        request.responder.finish(wire.result(request.key, result))
+
+    def send_error(self, call: Call, request: ClientRequest, error: McpdError) -> None:
+        del self.calls[request.key]
+        self.refuse_request(request, error)
+
+    def send_error_object(self, call: Call, request: ClientRequest, error: Raw | bytes, code: int) -> None:
+        del self.calls[request.key]
+        request.responder.finish(wire.error(request.key, error), code)
+
+    def send_request(
+        self, method: str, params: bytes, reply: Responder | None, on_response: ResponseCallback
+    ) -> bytes:
+        return self.client_requests.send_request(method, params, reply, on_response)
+
+    def cancel_request(self, key: bytes, reason: str) -> None:
+        self.client_requests.cancel(key, reason)
+
+    async def ask(self, call: Call, method: str, params: Raw) -> Raw:
+        """Ask the client. An elicitation that it does not answer is cancelled."""
+        name, request = call.server.spec.name, call.request
+        assert request is not None
+        try:
+            translated = translate_request(method, params, self.context.version, self.message_prefix(name))
+        except BadFrame as error:
+            raise ProtocolViolation(f"{name}: sent an invalid input request: {error}", server=name) from None
+        response = None
+        if translated is not None and self.context.supports(method.partition("/")[0]):
+            response = await self.client_requests.request(
+                method, translated, request.responder, ANSWER_TIMEOUT
             )
-        request.responder.finish(frame, code)
-        if call is not None:
-            self.release_call(call)
+        if response is not None and response.result is not ABSENT:
+            return response.result
+        if method == "elicitation/create":
+            return Raw(b'{"action":"cancel"}')
+        raise ProtocolViolation(f"{name}: needs {shorten(method, 40)}, which the client refused", server=name)
 
     # ── telling the client ──────────────────────────────────────────────────────────────────────
 
@@ -274,6 +294,11 @@ class ClientSession:
         for listen in self.listen_streams.values():
             if feature in listen.features:
                 listen.notify(method)
+
+    def notify_elicitation_complete(self, params: Raw) -> None:
+        """Report that the user has finished a URL elicitation, if the client's revision has that message."""
+        if self.version >= R4:
+            self.send(wire.notification("notifications/elicitation/complete", bytes(params)))
 
     def notify_resource_updated(self, listen: bytes, uri: str) -> None:
         """Report a changed resource; `listen` is the id of the subscription, empty for a legacy client."""
@@ -327,7 +352,7 @@ class ClientSession:
 
     @property
     def in_flight(self) -> int:
-        return len(self.active_calls) + len(self.request_tasks)
+        return len(self.calls) + len(self.request_tasks)
 
     @property
     def is_anonymous(self) -> bool:
@@ -337,41 +362,52 @@ class ClientSession:
     @property
     def is_busy(self) -> bool:
         """Whether responses are still due."""
-        return bool(self.active_calls or self.request_tasks)
+        return bool(self.calls or self.request_tasks)
 
     def cancel(self, key: bytes, reason: str) -> None:
         """Cancel a request, call or subscription: the client gets no response."""
         scope = self.request_tasks.pop(key, None)
         if scope is not None:
             scope.cancel(reason=reason)
-        call = self.active_calls.pop(key, None)
+        call = self.calls.pop(key, None)
         if call is not None:
-            assert call.request is not None
-            reply = call.request.responder
-            self._abandon_call(call, reason)
-            reply.drop()
+            request = call.request
+            self.gateway.calls.cancel(call, reason)
+            if request is not None:
+                request.responder.drop()
         listen = self.listen_streams.pop(key, None)
         if listen is not None:
             self.gateway.subscriptions.on_stream_closed(self, key)
             listen.request.responder.drop()
-
-    def _abandon_call(self, call: ForwardedCall, reason: str) -> None:
-        call.request = None
-        call.abandon(reason)
-        self.release_call(call)
 
     def close(self, reason: str) -> None:
         """The client has disconnected. Idempotent."""
         if self.is_closed:
             return
         self.is_closed = True
-        relays, self.active_calls = list(self.active_calls.values()), {}
-        for call in relays:
-            self._abandon_call(call, reason)
+        calls, self.calls = list(self.calls.values()), {}
+        for call in calls:
+            self.gateway.calls.cancel(call, reason)
         for scope in self.request_tasks.values():
             scope.cancel(reason=reason)
         self.client_requests.close()
         if not self.is_anonymous:
-            self.gateway.suspended_calls.on_session_closed(self)
+            self.gateway.calls.suspended_calls.on_caller_left(self)
         self.listen_streams.clear()
         self.gateway.on_session_closed(self)
+
+
+def _knows_method(server: ManagedServer, request: ClientRequest) -> bool:
+    """Return whether both sides share a revision, and so may know a method that mcpd does not."""
+    upstream = server.upstream
+    if upstream is None or request.method.startswith("notifications/"):
+        return False
+    return upstream.version == request.context.version
+
+
+def _tool_error(text: str, context: ClientContext) -> bytes:
+    """Return a tool execution error, which is how a client learns of invalid arguments since 2025-11-25."""
+    result: dict[str, object] = {"content": [{"type": "text", "text": text}], "isError": True}
+    if context.version >= R5:
+        result = {"resultType": "complete", **result}
+    return msgspec.json.encode(result)

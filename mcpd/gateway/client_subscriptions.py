@@ -10,7 +10,7 @@ import trio
 from mcpd.supervision.managed_server import ManagedServer
 
 if TYPE_CHECKING:
-    from mcpd.gateway.call_tasks import Spawn
+    from mcpd.calls.engine import Spawn
     from mcpd.gateway.client_session import ClientSession
 
 UPDATE_INTERVAL = 0.1

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import attrs
-import msgspec
 import trio
 
+from mcpd.calls.call import Scope, tool_name
+from mcpd.calls.engine import Target
+from mcpd.calls.routes import DIRECT
 from mcpd.daemon_operations import Operations
-from mcpd.gateway.forwarded_call import tool_name
 from mcpd.model.errors import UnknownTool
 from mcpd.supervision.catalog_cache import Catalog, Item, is_tool_allowed
 from mcpd.supervision.managed_server import ManagedServer
@@ -37,19 +38,11 @@ CAPABILITIES: Mapping[str, Mapping[str, object]] = {
 }
 
 
-class Route(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """Where a request goes, and with which params."""
-
-    server: ManagedServer
-    params: bytes
-    tool: str = ""
-    """The tool's own name, for a `tools/call`."""
-    alias: tuple[str, str] | None = None
-    """A resource's own URI, and the URI that the client uses."""
-
-
 class View(Protocol):
     """What a client sees. `route` and `resource` raise UnknownTool and UnknownResource."""
+
+    @property
+    def scope(self) -> Scope: ...
 
     @property
     def title(self) -> str: ...
@@ -70,7 +63,7 @@ class View(Protocol):
     def entries(self, member: str) -> Sequence[bytes]:
         """Return the list `member` as currently known, under the names that `route` accepts."""
 
-    def route(self, method: str, params: bytes) -> Route: ...
+    def route(self, method: str, params: bytes) -> Target: ...
 
     def resource(self, uri: str) -> tuple[ManagedServer, str]:
         """Return the owner of a resource, and its own URI for it."""
@@ -104,6 +97,7 @@ def combined_freshness(catalogs: Sequence[Catalog | None], member: str) -> tuple
 class SingleServer:
     """One server, unrenamed; only its definition filters tools."""
 
+    scope: ClassVar[Scope] = DIRECT
     core: Operations
     last: ManagedServer
     """The server as last seen; its name may belong to another server by now, or to none."""
@@ -132,17 +126,15 @@ class SingleServer:
         catalog = self.single.catalog
         return () if catalog is None else tuple(item.raw for item in catalog_items(catalog, member))
 
-    def route(self, method: str, params: bytes) -> Route:
+    def route(self, method: str, params: bytes) -> Target:
         server = self.single
         spec = server.spec
-        if method != "tools/call" or not (
-            spec.exclude_tools or spec.include_tools is not None or spec.timeouts.tools
-        ):
-            return Route(server=server, params=params)
+        if method != "tools/call" or not (spec.exclude_tools or spec.include_tools is not None):
+            return Target(server=server, params=params)
         tool = tool_name(params)
         if not is_tool_allowed(spec, tool):
             raise UnknownTool(f"{spec.name}: the definition excludes this tool", server=spec.name)
-        return Route(server=server, params=params, tool=tool)
+        return Target(server=server, params=params, tool=tool)
 
     def resource(self, uri: str) -> tuple[ManagedServer, str]:
         return self.single, uri

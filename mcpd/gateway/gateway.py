@@ -11,20 +11,18 @@ import msgspec
 import trio
 from msgspec import Raw
 
+from mcpd.calls.call import INTERACTIVE_METHODS, Call
+from mcpd.calls.client_context import ClientIdentity
+from mcpd.calls.engine import CallEngine, Spawn
+from mcpd.calls.known_items import KnownItemStageFactory
+from mcpd.calls.validation_stage import ValidationStageFactory
 from mcpd.client_registry import ClientConnection, program_name
 from mcpd.daemon_operations import Operations
 from mcpd.gateway.aggregate_server import AggregateServer
-from mcpd.gateway.call_tasks import Spawn
-from mcpd.gateway.calls_awaiting_client import SuspendedCalls
-from mcpd.gateway.client_context import ClientIdentity
 from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.client_subscriptions import ClientSubscriptions
 from mcpd.gateway.client_view import SingleServer, View
-from mcpd.gateway.elicitation_routing import ServerRequestRouter
-from mcpd.gateway.forwarded_call import INTERACTIVE_METHODS, ForwardedCall
-from mcpd.gateway.input_required import StateSigner
 from mcpd.gateway.per_client_servers import DedicatedServers
-from mcpd.gateway.url_elicitation import UrlElicitations
 from mcpd.model.errors import UnknownProfile
 from mcpd.model.events import Event, EventKind
 from mcpd.model.profile import ALL_SERVERS, Profile, match_profile
@@ -53,10 +51,8 @@ class Gateway:
     def __init__(self, core: Operations, clients: ClientHooks) -> None:
         self.core = core
         self.sessions: dict[ClientSession, None] = {}
-        self.state_signer = StateSigner()
-        self.suspended_calls = SuspendedCalls(self)
-        self.url_elicitations = UrlElicitations()
-        self.server_requests = ServerRequestRouter(self)
+        stages = (KnownItemStageFactory(), ValidationStageFactory())
+        self.calls = CallEngine(core, self.spawn, self.roots, stages)
         self.subscriptions = ClientSubscriptions(self.spawn)
         self.dedicated_servers = DedicatedServers(core, self.spawn)
         self._nursery: trio.Nursery | None = None
@@ -113,7 +109,7 @@ class Gateway:
         self.subscriptions.on_session_closed(session)
         used = self._servers_of(session)
         self.dedicated_servers.on_session_closed(session)
-        self.url_elicitations.on_session_closed(session)
+        self.calls.url_elicitations.on_caller_left(session)
         for server in used:
             server.interests.forget(session)
         if session.roots:
@@ -157,10 +153,10 @@ class Gateway:
     ) -> bool:
         """See `Hooks.on_request`. A bug in mcpd fails the request, not the server's connection."""
         try:
-            return self.server_requests.route(server, link, message, exchange)
+            return self.calls.server_requests.route(server, link, message, exchange)
         except Exception:
             log.exception("%s: an error in mcpd itself, handling a request of this server", server.spec.name)
-            self.server_requests.forget(link, message)
+            self.calls.server_requests.forget(link, message)
             return False
 
     def _on_notification(self, server: ManagedServer, notification: ServerNotification) -> None:
@@ -172,10 +168,12 @@ class Gateway:
         elif method == "notifications/message":
             self._forward_log_message(server, notification)
         elif method == "notifications/elicitation/complete":
-            self.url_elicitations.on_completed(server, notification)
+            client = self.calls.url_elicitations.on_completed(server, notification)
+            if isinstance(client, ClientSession):
+                client.notify_elicitation_complete(notification.params)
         elif method == "notifications/cancelled" and server.upstream is not None:
             try:
-                self.server_requests.cancel(server.upstream.link, notification.params)
+                self.calls.server_requests.cancel(server.upstream.link, notification.params)
             except BadFrame:
                 return
 
@@ -190,13 +188,13 @@ class Gateway:
         call = notification.exchange
         if call is None and server.upstream is not None:
             calls = {
-                each.session if isinstance(each, ForwardedCall) else None: each
+                each.caller if isinstance(each, Call) else None: each
                 for each in server.upstream.link.outstanding()
                 if each.method in INTERACTIVE_METHODS
             }
             call = next(iter(calls.values())) if len(calls) == 1 else None
         if (
-            isinstance(call, ForwardedCall)
+            isinstance(call, Call)
             and call.request is not None
             and _wants_log_message(call.context.log_level, call.context.modern, notification.params)
         ):

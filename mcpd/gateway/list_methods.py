@@ -11,10 +11,10 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.gateway import call_tasks
-from mcpd.gateway.client_context import ClientRequest
+from mcpd.calls.client_context import ClientRequest
+from mcpd.gateway import session_tasks
 from mcpd.gateway.client_view import LIST_MEMBERS
-from mcpd.gateway.revision_translation import entry_translation
+from mcpd.protocol.revision_translation import entry_translation
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
@@ -61,7 +61,7 @@ def answer_list(session: ClientSession, request: ClientRequest) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
         _respond_with_page(session, request, member)
 
-    call_tasks.spawn_request(session, request, when_known)
+    session_tasks.spawn_request(session, request, when_known)
 
 
 def _respond_with_page(session: ClientSession, request: ClientRequest, member: str) -> None:

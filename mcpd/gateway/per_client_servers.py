@@ -20,7 +20,7 @@ from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 
 if TYPE_CHECKING:
-    from mcpd.gateway.call_tasks import Spawn
+    from mcpd.calls.engine import Spawn
     from mcpd.gateway.client_session import ClientSession
 
 LINGER_SECONDS = 60.0

@@ -112,7 +112,6 @@ class UnknownResource(McpdError):
         return {**super().data(), "uri": self.uri}
 
 
-@final
 class InvalidArguments(McpdError):
     """The arguments do not match the tool's schema, or the method's parameter types. Nothing was sent."""
 
@@ -124,6 +123,11 @@ class InvalidArguments(McpdError):
 
     def data(self) -> dict[str, object]:
         return {**super().data(), "problems": [attrs.asdict(problem) for problem in self.problems]}
+
+
+@final
+class SchemaViolation(InvalidArguments):
+    """The arguments violate the tool's input schema. The server has not seen the call."""
 
 
 @final

@@ -25,7 +25,6 @@ from mcpd.model.errors import (
     UpstreamRefused,
 )
 from mcpd.model.text import shorten
-from mcpd.protocol.input_rounds import InputHandler, answer_all
 from mcpd.protocol.upstream_session import Upstream, to_upstream_error
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
@@ -40,6 +39,11 @@ _FINAL = ("completed", "failed", "cancelled")
 _RUNNING = ("working", "input_required")
 NextConnection = Callable[[], Awaitable[Upstream | None]]
 """Waits for the next connection to the same server after one has ended; returns None if there is none."""
+
+
+InputHandler = Callable[[str, Raw], Awaitable[Mapping[str, object]]]
+"""Called with a server's question (method, params); returns the bare result. An exception ends the task,
+because a server cannot be told that nobody answers."""
 
 
 @attrs.frozen
@@ -183,7 +187,7 @@ class _TaskPoller:
             raise ProtocolViolation(message, server=self.name) from None
         new = {key: question for key, question in questions.items() if key not in self.answered}
         if new:
-            answers = await answer_all(self.name, new, self.answer)
+            answers = await _answer_all(self.name, new, self.answer)
             await self._request("tasks/update", {"taskId": task.id, "inputResponses": answers})
             self.answered.update(new)
 
@@ -244,3 +248,19 @@ def _poll_interval(members: Mapping[str, Raw]) -> float:
         return min(max(msgspec.json.decode(raw, type=float) / 1000, MIN_POLL_INTERVAL), MAX_POLL_INTERVAL)
     except msgspec.MsgspecError:
         return DEFAULT_POLL_INTERVAL
+
+
+async def _answer_all(name: str, questions: Mapping[str, Raw], answer: InputHandler) -> dict[str, object]:
+    """Answer the questions one after the other, because one person may have to answer them all.
+
+    Raises ProtocolViolation, and what `answer` raises.
+    """
+    given_answers: dict[str, object] = {}
+    for key, question in questions.items():
+        try:
+            fields = wire.members(question)
+            method = wire.string(fields, "method")
+        except BadFrame as error:
+            raise ProtocolViolation(f"{name}: sent an invalid input request: {error}", server=name) from None
+        given_answers[key] = await answer(method, fields.get("params", Raw(b"{}")))
+    return given_answers

@@ -10,7 +10,7 @@ import fnmatch
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import attrs
 import msgspec
@@ -311,6 +311,8 @@ class CatalogSync:
         self.catalog: Catalog | None = None
         self.validators: dict[str, object] = {}
         """Compiled schemas by tool name; cleared when the lists change."""
+        self.routes: dict[tuple[object, str, str], Any] = {}
+        """See `calls.routes`; cleared when the lists change."""
         self._store = store
         self._fingerprint = fingerprint
         self._on_change = changed
@@ -375,6 +377,7 @@ class CatalogSync:
         changes = describe_changes(self.catalog, catalog)
         self.catalog = catalog
         self.validators.clear()
+        self.routes.clear()
         for feature, summary in changes:
             self._on_change(feature, summary)
 

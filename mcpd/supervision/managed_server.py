@@ -11,6 +11,7 @@ import logging
 import math
 import time
 from functools import partial
+from typing import Any
 
 import attrs
 import trio
@@ -85,7 +86,7 @@ class ManagedServer:
         if context.clients.on_notification is not None:
             self.notifications.add(partial(context.clients.on_notification, self))
         self.turn_queue: object = None
-        """Reserved for `gateway.call_concurrency`, which keeps the server's turn queue here."""
+        """Reserved for `calls.concurrency`, which keeps the server's turn queue here."""
         self.elicitation_history = ElicitationHistory(
             never_asks=context.store.is_quiet(key), learn=partial(context.store.set_quiet, key)
         )
@@ -204,6 +205,11 @@ class ManagedServer:
     def validators(self) -> dict[str, object]:
         """Compiled tool schemas by tool name; cleared when the lists change."""
         return self._catalog_sync.validators
+
+    @property
+    def routes(self) -> dict[tuple[object, str, str], Any]:
+        """How calls of each tool run (`calls.routes`); cleared when the lists change."""
+        return self._catalog_sync.routes
 
     def status(self) -> ServerStatus:
         """Return the server's status with the evidence behind it."""

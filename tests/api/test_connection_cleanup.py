@@ -82,6 +82,7 @@ async def test_closed_socket_connection_is_freed_immediately(method: str, reads:
     """For each method, whether the client disconnects between requests or during a response."""
     gateway: Any = SimpleNamespace(
         core=SimpleNamespace(clients=ClientRegistry()),
+        calls=None,
         view=lambda: SimpleNamespace(single=None),
         open_session=lambda view, client, tell, spawn: Talk(tell, spawn),
     )

@@ -35,7 +35,7 @@ async def test_bug_fails_only_its_request(
     monkeypatch.setattr(control_requests, "METHODS", {**METHODS, "mcpd/broken": method})
     monkeypatch.setattr(control_requests, "read_call", broken)
     sent: list[bytes] = []
-    stand_in: Any = SimpleNamespace(core=None, finish=sent.append, describe=lambda: "a test")
+    stand_in: Any = SimpleNamespace(core=None, calls=None, finish=sent.append, describe=lambda: "a test")
     async with trio.open_nursery() as nursery:
         asked = control_requests.ControlRequests(
             stand_in,
@@ -54,5 +54,5 @@ async def test_bug_fails_only_its_request(
     assert (answer["id"], answer["error"]["code"]) == ("x", -32603)
     assert "see its log" in answer["error"]["message"]
     assert "a bug" in caplog.text
-    assert asked.running == {}
+    assert not asked.is_busy
     caplog.clear()

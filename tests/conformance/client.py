@@ -21,7 +21,6 @@ from msgspec import Raw
 
 from mcpd.model.errors import McpdError
 from mcpd.model.server_spec import RemoteSpec
-from mcpd.protocol.input_rounds import request_with_input
 from mcpd.protocol.negotiate import negotiate
 from mcpd.protocol.upstream_session import Hooks, Upstream
 from mcpd.supervision import catalog_cache as lists
@@ -32,6 +31,7 @@ from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
+from tests.calls.awaiting_caller import request_with_input
 
 Json = dict[str, Any]
 CAPABILITIES: Json = {"elicitation": {"form": {}}, "sampling": {}, "roots": {}}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ctl.daemon_process import daemon_pid
-from mcpd.gateway.schema_validation import compile_schemas
+from mcpd.calls.schema_validation import compile_schemas
 from tests.e2e.harness import BOUND, Daemon, Json, fake, private_environment, running, wait_until
 from tests.e2e.test_bridge import editor
 from tests.faults.installed import ISOLATED, Installation, install

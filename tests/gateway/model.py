@@ -17,12 +17,14 @@ from typing import Any, NoReturn
 import attrs
 import msgspec
 import trio
+from msgspec import Raw
 
-from mcpd.gateway.client_context import ClientIdentity
+from mcpd.api.control_calls import ControlCaller, read_call
+from mcpd.calls.client_context import ClientIdentity
+from mcpd.calls.concurrency import TurnQueue
 from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.gateway import Gateway
-from mcpd.gateway.turn_queue import TurnQueue
-from mcpd.model.errors import NotReady
+from mcpd.model.errors import McpdError, NotReady
 from mcpd.model.server_spec import ServerSpec, StdioSpec
 from mcpd.model.status import ServerInfo, ServerState
 from mcpd.model.tool_names import ClientStyle
@@ -137,6 +139,7 @@ def make_server(name: str = NAME, catalog: Catalog | None = None, **spec: Any) -
         lists_expired=False,
         is_first_start=False,
         validators={},
+        routes={},
         interests=NotificationInterests(),
         turn_queue=None,
         elicitation_history=ElicitationHistory(never_asks=False, learn=lambda quiet: None),
@@ -152,11 +155,17 @@ def make_core(*servers: Any, **settings: Any) -> Any:
 
     return SimpleNamespace(
         supervisor=SimpleNamespace(
-            servers=lambda: list(servers), get=find, find=find, is_ending=lambda server: False
+            servers=lambda: list(servers),
+            instances=list,
+            get=find,
+            find=find,
+            is_ending=lambda server: False,
         ),
         config=SimpleNamespace(
             loaded=SimpleNamespace(
-                settings=SimpleNamespace(**{"client_tool_names": ClientStyle.UNDERSCORES, **settings})
+                settings=SimpleNamespace(
+                    **{"client_tool_names": ClientStyle.UNDERSCORES, "validate": None, **settings}
+                )
             )
         ),
         events=Broadcast(100),
@@ -318,8 +327,9 @@ class World:
         """Describe what is left although no call is in flight; empty if nothing is."""
         left = {
             "queued": len(self.server.turn_queue),
-            "questions": len(self.gateway.server_requests._open),
-            "suspended": len(self.gateway.suspended_calls._calls) + len(self.gateway.suspended_calls._states),
+            "questions": len(self.gateway.calls.server_requests._open),
+            "suspended": len(self.gateway.calls.suspended_calls._calls)
+            + len(self.gateway.calls.suspended_calls._states),
             "at the server": len(self.wire.outstanding()),
         }
         return [f"{count} {what}" for what, count in left.items() if count]
@@ -495,6 +505,46 @@ class User:
             if self.kind == "stateless":
                 asked.session.close("hung up")
         self.session.close("left")
+
+
+class Script:
+    """A connection to the control API."""
+
+    def __init__(self, world: World) -> None:
+        self.answers: dict[int, Json] = {}
+        self.progress: list[Json] = []
+        self.caller = ControlCaller(world.gateway.calls, world.gateway.core, self, world.spawn)
+        self._keys = itertools.count(1)
+
+    def call(self, tool: str = "t", arguments: object = None, **params: Any) -> int:
+        """Send `mcpd/call`; returns the id of the request."""
+        body = {"server": NAME, "tool": tool, "arguments": arguments or {}, **params}
+        request = read_call(Raw(json.dumps(body).encode()))
+        return self.put(lambda key: self.caller.call(key, request))
+
+    def put(self, start: Callable[[bytes], None]) -> int:
+        """Start a call under a new id, and return that."""
+        key = next(self._keys)
+        try:
+            with batch():
+                start(b"%d" % key)
+        except McpdError as error:
+            self.caller.respond_error(b"%d" % key, error)
+        return key
+
+    def error(self, key: int) -> Json:
+        found: Json = self.answers[key]["error"]
+        return found
+
+    def send(self, frame: bytes) -> None:
+        self.progress.append(json.loads(frame)["params"])
+
+    def finish(self, frame: bytes, code: int = 0) -> None:
+        message = json.loads(frame)
+        assert message["id"] not in self.answers, "answered twice"
+        self.answers[message["id"]] = message
+
+    def drop(self) -> None: ...
 
 
 class Told:

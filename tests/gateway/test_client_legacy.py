@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from msgspec import Raw
 
-from mcpd.gateway.client_context import ClientIdentity
+from mcpd.calls.client_context import ClientIdentity
 from mcpd.gateway.client_legacy import MAX_SUBSCRIPTIONS, NEWEST_VERSION, ClientRequests
 from mcpd.wire import message as wire
 from tests.gateway.model import LEGACY, Json, Told, User, World, make_upstream, world

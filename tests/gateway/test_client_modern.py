@@ -9,8 +9,8 @@ from typing import Any
 import attrs
 import pytest
 
+from mcpd.calls.client_context import ClientContext, ClientRequest
 from mcpd.gateway import client_modern
-from mcpd.gateway.client_context import ClientContext, ClientRequest
 from mcpd.gateway.client_modern import apply_request_meta
 from mcpd.model.errors import UnknownResource, UnsupportedRevision
 from mcpd.wire.message import BadFrame

@@ -15,16 +15,18 @@ import trio.testing
 from msgspec import Raw
 
 from mcpd.api.json_rpc_batch import BatchReply
-from mcpd.gateway import call_tasks, client_modern, client_session, dispatch, input_required, list_methods
-from mcpd.gateway.client_context import ClientIdentity, ClientRequest
+from mcpd.calls.call import CallState
+from mcpd.calls.client_context import ClientIdentity, ClientRequest
+from mcpd.calls.server_request import ANSWER_TIMEOUT
+from mcpd.calls.server_request_router import MAX_OPEN_REQUESTS
+from mcpd.gateway import client_modern, client_session, list_methods, session_tasks
 from mcpd.gateway.client_legacy import MAX_SUBSCRIPTIONS
 from mcpd.gateway.client_subscriptions import UPDATE_INTERVAL
-from mcpd.gateway.elicitation_routing import ANSWER_TIMEOUT, MAX_OPEN_REQUESTS
 from mcpd.gateway.gateway import connected_clients
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, UnknownResource
 from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.wire import message as wire
-from tests.gateway.mcp_client import CAPABLE, meta
+from tests.gateway.mcp_client import CAPABLE, MODERN, meta
 from tests.gateway.model import NAME, Json, Told, User, World, make_catalog, world
 
 Clock = trio.testing.MockClock
@@ -214,19 +216,24 @@ async def test_bug_while_routing_refuses_the_server_request_once(
 
 
 @pytest.mark.parametrize("error", [LinkLost("gone", may_have_run=False), Overloaded("full", server="srv")])
-async def test_call_lost_in_a_later_round_may_have_run(w: World, error: McpdError) -> None:
+async def test_call_lost_in_a_later_round_may_have_run(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, error: McpdError
+) -> None:
     """The later round could not be sent, but an earlier one was."""
 
-    def fail() -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
-    user = w.user("legacy")
-    forwarded: Any = SimpleNamespace(
-        server=w.server, params=b"{}", rounds=0, start_round=lambda: None, submit=fail, method="tools/call"
-    )
-    with pytest.raises(LinkLost, match="may have partly run") as lost:
-        await input_required._run_round(user.session, forwarded, {}, None)
-    assert lost.value.may_have_run
+    async with world(version=MODERN) as w:
+        asked = w.user("legacy").call()
+        w.hear()
+        (working,) = w.work.values()
+        w.end(working, result={"resultType": "input_required", "requestState": "again"})
+        monkeypatch.setattr(w.wire, "submit", fail)
+        await trio.sleep(1)
+        assert asked.done is not None
+        assert "may have partly run" in asked.done["error"]["message"]
+        assert asked.done["error"]["data"]["may_have_run"]
 
 
 async def test_resumed_call_leaves_no_task(autojump_clock: Clock, w: World) -> None:
@@ -250,12 +257,11 @@ async def test_resumed_call_leaves_no_task(autojump_clock: Clock, w: World) -> N
 
 async def test_unanswered_question_of_a_modern_server_times_out(autojump_clock: Clock, w: World) -> None:
     user = w.user("legacy")
-    told = Told(user)
-    request = ClientRequest(b"1", "tools/call", b"{}", told, user.session.context)
-    forwarded: Any = SimpleNamespace(server=w.server, request=request)
-    question = {"method": "elicitation/create", "params": {"message": "u0: who?", "requestedSchema": {}}}
+    request = ClientRequest(b"1", "tools/call", b"{}", Told(user), user.session.context)
+    waiting: Any = SimpleNamespace(server=w.server, request=request)
+    params = Raw(json.dumps({"message": "u0: who?", "requestedSchema": {}}).encode())
     began = trio.current_time()
-    answer = await input_required._ask_client(user.session, forwarded, Raw(json.dumps(question).encode()))
+    answer = await user.session.ask(waiting, "elicitation/create", params)
     assert json.loads(bytes(answer)) == {"action": "cancel"}
     assert trio.current_time() - began == pytest.approx(ANSWER_TIMEOUT)
     assert user.questions == []  # taken back
@@ -273,7 +279,7 @@ async def test_bug_fails_only_the_request_that_hits_it(
             raise KeyError("a bug")
 
         if when == "later":
-            call_tasks.spawn_request(session, request, work)
+            session_tasks.spawn_request(session, request, work)
         else:
             raise KeyError("a bug")
 
@@ -339,7 +345,7 @@ async def test_thousands_of_clients_leave_nothing_behind(autojump_clock: Clock, 
     assert w.empty() == []
     assert not gateway.sessions
     assert not gateway.subscriptions._by_session
-    assert not gateway.url_elicitations._sent
+    assert not gateway.calls.url_elicitations._sent
     assert not gateway.dedicated_servers._instances
     assert not interests._followed_by
     assert not interests._levels
@@ -461,8 +467,8 @@ async def test_unknown_resource_has_the_code_of_the_revision(
     def refuse(*_: object) -> None:
         raise UnknownResource("no such resource", "a:1")
 
-    monkeypatch.setattr(dispatch, "forward", refuse)
     user = w.user(kind, {})
+    monkeypatch.setattr(user.session, "_forward", refuse)
     params: Json = {"uri": "a:1", "name": "t"}
     told = say(user, 7, method, {**params, "_meta": meta({})} if kind == "modern" else params)
     assert told.answers[0]["error"]["code"] == code
@@ -509,13 +515,14 @@ async def test_new_session(w: World) -> None:
 async def test_closing_is_idempotent_and_cancels_what_is_in_flight(autojump_clock: Clock, w: World) -> None:
     user = w.user("legacy", {})
     user.call()
-    (call,) = user.session.active_calls.values()
-    reasons: list[str] = []
-    call.cancel_task = reasons.append
+    (call,) = user.session.calls.values()
+    w.hear()
     told = say(user, 7, "resources/subscribe", {"uri": "a:1"})
     for _ in range(2):
         user.session.close("left")
-    assert reasons == ["left"]
+    assert call.state is CallState.DONE
+    w.hear()
+    assert w.work == {}, "cancelled at the server"
     await trio.sleep(1)
     assert told.answers == []
     assert told.dropped == 0, "nobody is there to be told"

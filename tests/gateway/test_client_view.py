@@ -32,12 +32,12 @@ def call(tool: str) -> bytes:
         ({"include_tools": ("b",)}, "tools/call", "b", "b"),
         ({"include_tools": ("b",)}, "tools/call", "a", None),
         ({"include_tools": ()}, "tools/call", "a", None),
-        ({"timeouts": Timeouts(tools={"x": 1})}, "tools/call", "a", "a"),
+        ({"timeouts": Timeouts(tools={"x": 1})}, "tools/call", "a", ""),
         ({"timeouts": Timeouts(tools={"x": 1})}, "resources/read", "a", ""),
     ],
 )
 def test_definition_filters_tools(spec: Json, method: str, tool: str, routed: str | None) -> None:
-    """The tool's name is read only if the definition says something about tools."""
+    """The tool's name is read only if the definition filters tools."""
     server = make_server(**spec)
     view = SingleServer(make_core(server), server)
     if routed is None:

@@ -13,8 +13,8 @@ import trio
 import trio.testing
 from msgspec import Raw
 
+from mcpd.calls.client_context import ClientIdentity
 from mcpd.client_registry import ClientConnection
-from mcpd.gateway.client_context import ClientIdentity
 from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.client_view import View
 from mcpd.gateway.gateway import CAPABILITIES, connected_clients
@@ -276,7 +276,7 @@ async def test_log_message_reaches_the_client_from_its_level_on(
     heard: list[bytes] = []
     user.take = heard.append  # type: ignore[method-assign, assignment]
     user.call()
-    (call,) = user.session.active_calls.values()
+    (call,) = user.session.calls.values()
     call.context = type(call.context)(LEGACY, modern, log_level=level)
     params = Raw(json.dumps(message).encode())
     w.gateway._on_notification(w.server, ServerNotification("notifications/message", params))
@@ -297,7 +297,7 @@ async def test_log_message_is_sent_only_if_its_call_is_certain(w: World) -> None
 
     assert log() == [0, 0]
     one.call()
-    (call,) = one.session.active_calls.values()
+    (call,) = one.session.calls.values()
     assert log() == [1, 0]
     one.call()
     assert log() == [1, 0], "both are the same client's"

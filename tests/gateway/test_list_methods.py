@@ -12,8 +12,8 @@ import trio
 import trio.testing
 from msgspec import Raw
 
+from mcpd.calls.client_context import ClientRequest, make_client_context
 from mcpd.gateway import list_methods
-from mcpd.gateway.client_context import ClientRequest, make_client_context
 from mcpd.gateway.list_methods import FIRST_START_TIMEOUT
 from mcpd.wire.message import BadFrame
 from tests.gateway.model import LEGACY, Json

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from msgspec import Raw
 
-from mcpd.gateway.client_context import ClientContext, ClientIdentity
+from mcpd.calls.client_context import ClientContext, ClientIdentity
 from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.per_client_servers import LINGER_SECONDS, DedicatedServers, working_directory
 from mcpd.model.server_spec import RemoteSpec

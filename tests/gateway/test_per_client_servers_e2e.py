@@ -66,7 +66,7 @@ def test_disabling_a_definition_stops_its_dedicated_servers(start: Start) -> Non
     under_way = here.send("tools/call", name="drop", arguments={})
     wait_until(lambda: daemon.status("own~1")["in_flight"] == 1, lambda: "the call is not there")
     control.request("mcpd/disable", server="own", wait=30)
-    with pytest.raises(Refused, match="it was disabled before tools/call was answered; it may have run"):
+    with pytest.raises(Refused, match="it was disabled before tool 'drop' was answered; it may have run"):
         here.wait(under_way)
     wait_until(lambda: not Path(f"/proc/{mine}").exists(), lambda: "its process is still there")
     for client in here, McpClient(daemon, NEW, server="own"):

@@ -15,7 +15,6 @@ from msgspec import Raw
 
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.protocol import legacy, modern
-from mcpd.protocol.input_rounds import request_with_input
 from mcpd.protocol.negotiate import negotiate
 from mcpd.protocol.upstream_session import Hooks, Upstream
 from mcpd.protocol.upstream_subscriptions import NotificationInterests
@@ -23,6 +22,7 @@ from mcpd.supervision import catalog_cache as lists
 from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import AwaitedExchange, Exchange
 from mcpd.wire.message import Message
+from tests.calls.awaiting_caller import request_with_input
 from tests.transports.peer import Json, Peer, connected
 
 SCHEMAS = Path(__file__).parent.parent / "schema"

@@ -23,7 +23,6 @@ from mcpd.model.errors import (
     UpstreamRefused,
 )
 from mcpd.protocol import mcp_tasks
-from mcpd.protocol.input_rounds import no_client
 from mcpd.protocol.negotiate import negotiate
 from mcpd.protocol.upstream_session import Hooks, Upstream
 from tests.protocol.test_frames import SCHEMAS, complaints
@@ -75,8 +74,12 @@ def course(peer: Peer, *states: Json) -> list[float]:
     return asked_at
 
 
+async def _nobody(method: str, params: Raw) -> Any:
+    raise InputNeeded(f"peer: tool 'x' requires input ({method})", server="peer", asked=method)
+
+
 async def seen_through(upstream: Upstream, first: Raw, answer: Any = None, **limits: Any) -> Json:
-    asking = answer or no_client("peer", "tool 'x'")
+    asking = answer or _nobody
     result: Json = json.loads(
         bytes(await mcp_tasks.await_task(upstream, first, asking, what="tool 'x'", **limits))
     )
@@ -223,7 +226,7 @@ async def test_task_ends_if_nobody_can_answer_its_question(autojump_clock: MockC
     async with connected() as peer:
         upstream = await ready(peer, "modern")
         course(peer, task("input_required", inputRequests={"a": question}))
-        with pytest.raises(InputNeeded, match=r"elicitation/create: Which branch\?"):
+        with pytest.raises(InputNeeded, match="elicitation/create"):
             await seen_through(upstream, created("modern"))
         await peer.hear("tasks/cancel")
 

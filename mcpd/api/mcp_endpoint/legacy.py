@@ -14,8 +14,8 @@ from mcpd.api.http_server.parser import Head
 from mcpd.api.json_rpc_batch import MAX_MESSAGES, count_requests
 from mcpd.api.mcp_endpoint.frames import EVENT_HEADERS, EVENT_STREAM, respond_error
 from mcpd.api.mcp_endpoint.resumable_streams import ResumableStream, SessionStreams
+from mcpd.calls.client_context import ClientIdentity
 from mcpd.client_registry import ClientConnection
-from mcpd.gateway.client_context import ClientIdentity
 from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.client_view import View
 from mcpd.gateway.gateway import Gateway

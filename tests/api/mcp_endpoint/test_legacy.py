@@ -14,8 +14,8 @@ from msgspec import Raw
 from mcpd.api.http_server.parser import Head
 from mcpd.api.mcp_endpoint import legacy
 from mcpd.api.mcp_endpoint.legacy import LegacyHttpSession, LegacyHttpSessions, Principal
+from mcpd.calls.client_context import ClientIdentity, Responder
 from mcpd.client_registry import ClientRegistry
-from mcpd.gateway.client_context import ClientIdentity, Responder
 from mcpd.gateway.client_view import View
 from mcpd.gateway.gateway import Gateway
 from mcpd.wire import message as wire

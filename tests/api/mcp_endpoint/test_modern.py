@@ -9,7 +9,8 @@ from msgspec import Raw
 
 from mcpd.api.http_server.parser import Head
 from mcpd.api.mcp_endpoint import modern
-from mcpd.gateway.client_view import Route, View
+from mcpd.calls.engine import Target
+from mcpd.gateway.client_view import View
 from mcpd.model.errors import UnknownTool
 from mcpd.supervision.catalog_cache import Catalog, Item
 from mcpd.supervision.managed_server import ManagedServer
@@ -42,12 +43,12 @@ class Several:
     def servers(self) -> list[Server]:
         return [self.server]
 
-    def route(self, method: str, params: Raw) -> Route:
+    def route(self, method: str, params: Raw) -> Target:
         name = str(wire.value(wire.members(params)["name"]))
         if not name.startswith("one__"):
             raise UnknownTool("no such tool")
         server = cast("ManagedServer", self.server)
-        return Route(server=server, params=params, tool=name.removeprefix("one__"))
+        return Target(server=server, params=params, tool=name.removeprefix("one__"))
 
 
 class One(Several):

@@ -1,0 +1,235 @@
+"""Calls through the control API: tools (`mcpd/call`), prompts, resources and completions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated
+
+import msgspec
+import trio
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from mcpd.calls.call import Binding, Call, ResponseCallback, Work
+from mcpd.calls.client_context import ClientContext, ClientRequest, Responder
+from mcpd.calls.engine import CallEngine, Target
+from mcpd.calls.routes import CONTROL
+from mcpd.daemon_operations import Operations
+from mcpd.model import codec
+from mcpd.model.api import CompleteParams, PromptParams, ReadParams
+from mcpd.model.errors import (
+    InputNeeded,
+    InvalidArguments,
+    McpdError,
+    Problem,
+    UnknownResource,
+    UpstreamRefused,
+)
+from mcpd.model.text import shorten
+from mcpd.model.tool_result import normalize_result
+from mcpd.protocol.upstream_session import Upstream, to_upstream_error
+from mcpd.supervision.catalog_cache import did_you_mean
+from mcpd.wire import message as wire
+from mcpd.wire.message import BadFrame, Message
+from mcpd.wire.request_meta import RESERVED_PREFIX, may_have_meta
+
+_CONTEXT = ClientContext(version="")
+"""The caller declares nothing, cannot be asked, and gets what the server sends."""
+_RESOURCE_NOT_FOUND = (-32002, -32602)
+"""Error codes for an unknown resource, until 2025-11-25 and since."""
+
+
+class CallRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """`model.features.CallParams`, but with the arguments as bytes, which are forwarded unchanged."""
+
+    server: str
+    tool: str
+    arguments: Raw = Raw(b"{}")
+    timeout: Annotated[float, Meta(gt=0)] | None = None
+    raw: bool = False
+    meta: dict[str, Raw] | UnsetType = msgspec.field(name="_meta", default=UNSET)
+
+    @property
+    def progress_token(self) -> bytes:
+        """The token for progress notifications, as JSON; empty if none."""
+        return b"" if self.meta is UNSET else bytes(self.meta.get("progressToken", b""))
+
+    def forwarded_params(self) -> bytes:
+        """Return the params of the `tools/call`.
+
+        Of `_meta`, they contain what is meant for the server, such as a trace context (SEP-414).
+        """
+        params = b'{"name":%b,"arguments":%b}' % (msgspec.json.encode(self.tool), self.arguments)
+        meta = {
+            name: value
+            for name, value in ({} if self.meta is UNSET else self.meta).items()
+            if name != "progressToken" and not name.startswith(RESERVED_PREFIX)
+        }
+        return b'%b,"_meta":%b}' % (params[:-1], msgspec.json.encode(meta)) if meta else params
+
+
+class ControlCallRequest(ClientRequest):
+    """A request to be forwarded, and what its response shall look like."""
+
+    raw: bool = True
+    """Whether the caller gets the MCP result itself, and not a `ToolResult`."""
+
+
+_decode = msgspec.json.Decoder(CallRequest).decode
+
+
+def read_call(params: Raw) -> CallRequest:
+    """Parse the params of `mcpd/call`. Raises InvalidArguments."""
+    try:
+        request = _decode(bytes(params) or b"{}")
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidArguments(f"mcpd/call: {error}", [Problem("$", str(error))]) from None
+    if not bytes(request.arguments).lstrip().startswith(b"{"):
+        problem = Problem("$.arguments", "must be an object", "an empty one is {}")
+        raise InvalidArguments(f"mcpd/call: {problem}", [problem], server=request.server)
+    return request
+
+
+class ControlCaller:
+    """The calls of one connection to the control API; see `Caller`."""
+
+    scope = CONTROL
+
+    def __init__(
+        self,
+        engine: CallEngine,
+        operations: Operations,
+        responder: Responder,
+        spawn: Callable[[Work], None],
+    ) -> None:
+        self._engine = engine
+        self._operations = operations
+        self._responder = responder
+        self._spawn = spawn
+        self.calls: dict[bytes, Call] = {}
+        self.binding: Binding | None = None
+
+    # ── the methods ─────────────────────────────────────────────────────────────────────────────
+
+    def call(self, key: bytes, call: CallRequest) -> None:
+        """Send a `tools/call`. Raises McpdError; nothing was sent then."""
+        params = call.forwarded_params()
+        request = ControlCallRequest(
+            key,
+            "tools/call",
+            params,
+            self._responder,
+            _CONTEXT,
+            progress_token=call.progress_token,
+            timeout=call.timeout or 0.0,
+            has_no_meta=not may_have_meta(params),
+            raw=call.raw,
+        )
+        server = self._operations.supervisor.get(call.server)
+        self._engine.start(self, request, Target(server, params, call.tool))
+
+    def get_prompt(self, key: bytes, params: PromptParams) -> None:
+        """Send a `prompts/get`. Raises McpdError; nothing was sent then."""
+        body = {"name": params.prompt, "arguments": params.arguments}
+        self._start(key, params.server, "prompts/get", body)
+
+    def read_resource(self, key: bytes, params: ReadParams) -> None:
+        """Send a `resources/read`, even for a resource that is not listed. Raises McpdError."""
+        self._start(key, params.server, "resources/read", {"uri": params.uri})
+
+    def complete(self, key: bytes, params: CompleteParams) -> None:
+        """Send a `completion/complete`. Raises McpdError; nothing was sent then."""
+        body: dict[str, object] = {"ref": params.ref, "argument": params.argument}
+        if params.context is not None:
+            body["context"] = params.context
+        self._start(key, params.server, "completion/complete", body)
+
+    def _start(self, key: bytes, name: str, method: str, body: Mapping[str, object]) -> None:
+        server, params = self._operations.supervisor.get(name), msgspec.json.encode(body)
+        request = ControlCallRequest(key, method, params, self._responder, _CONTEXT)
+        self._engine.start(self, request, Target(server, params))
+
+    def cancel(self, key: bytes, reason: str) -> bool:
+        """Cancel a call; it gets no response. Returns whether it was in progress."""
+        call = self.calls.pop(key, None)
+        if call is not None:
+            self._engine.cancel(call, reason)
+        return call is not None
+
+    def cancel_all(self, reason: str) -> None:
+        for key in list(self.calls):
+            self.cancel(key, reason)
+
+    # ── responses ───────────────────────────────────────────────────────────────────────────────
+
+    def spawn(self, work: Work) -> None:
+        self._spawn(work)
+
+    def request_meta(self, upstream: Upstream, context: ClientContext) -> bytes:
+        return upstream.default_meta
+
+    def send_result(self, call: Call, request: ClientRequest, result: Raw | bytes) -> None:
+        del self.calls[request.key]
+        if not (isinstance(request, ControlCallRequest) and request.raw):
+            result = codec.encode(normalize_result(result, call.notes))
+        self._responder.finish(wire.result(request.key, result))
+
+    def send_error(self, call: Call, request: ClientRequest, error: McpdError) -> None:
+        del self.calls[request.key]
+        self.respond_error(request.key, error)
+
+    def respond_error(self, key: bytes, error: McpdError) -> None:
+        """Respond to any control request with an error of mcpd's own."""
+        self._responder.finish(wire.error(key, wire.error_body(error.rpc, error.message, error.data())))
+
+    def send_error_object(self, call: Call, request: ClientRequest, error: Raw | bytes, code: int) -> None:
+        refused = to_upstream_error(call.server.spec.name, Message(error=Raw(error)))
+        if request.method == "resources/read":
+            self.send_error(call, request, _explain_unknown_resource(call, refused))
+        else:
+            self.send_error(call, request, refused)
+
+    # ── questions: there is nobody to ask ───────────────────────────────────────────────────────
+
+    def message_prefix(self, server: str) -> str:
+        return ""
+
+    def send_request(
+        self, method: str, params: bytes, reply: Responder | None, on_response: ResponseCallback
+    ) -> bytes:
+        on_response(None)
+        return b""
+
+    def cancel_request(self, key: bytes, reason: str) -> None: ...
+
+    async def ask(self, call: Call, method: str, params: Raw) -> Raw:
+        """Raises InputNeeded."""
+        await trio.lowlevel.checkpoint()
+        question, server = _describe_question(method, params), call.server.spec.name
+        raise InputNeeded(
+            f"{server}: {call.description} requires input to continue ({question}), and nobody can be asked "
+            "here; use an MCP client that can answer, or provide everything in the arguments",
+            server=server,
+            asked=question,
+        )
+
+
+def _explain_unknown_resource(call: Call, error: UpstreamRefused) -> McpdError:
+    """Return UnknownResource with a suggestion if that is what the server's error means."""
+    catalog, server = call.server.catalog, call.server.spec.name
+    uri = wire.string_or(wire.members_or_empty(call.params), "uri")
+    listed = () if catalog is None else catalog.resources
+    if error.upstream_code not in _RESOURCE_NOT_FOUND or any(item.name == uri for item in listed):
+        return error
+    advice = did_you_mean(uri, listed) or f"`mcpctl resources {server}` lists its resources"
+    return UnknownResource(f"{error.message}; {advice}", uri, server=server)
+
+
+def _describe_question(method: str, params: Raw) -> str:
+    """Return the question as the server phrased it, for error messages."""
+    try:
+        fields = wire.mapping(params)
+    except BadFrame:
+        fields = {}
+    texts = [value for name in ("message", "url") if isinstance(value := fields.get(name), str)]
+    text = " ".join(shorten(value, 200) for value in texts)
+    return f"{shorten(method, 60)}: {text}" if text else shorten(method, 60)

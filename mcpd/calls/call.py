@@ -1,0 +1,269 @@
+"""One call: a client's request at one server, from its arrival to its response."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import attrs
+import msgspec
+import trio
+from msgspec import Raw
+
+from mcpd.calls.client_context import ClientContext, ClientRequest, Responder
+from mcpd.model.errors import McpdError
+from mcpd.model.profile import Profile
+from mcpd.model.server_spec import ServerSpec
+from mcpd.protocol.revision_translation import Translation
+from mcpd.protocol.upstream_session import Upstream
+from mcpd.supervision.managed_server import ManagedServer
+from mcpd.transports.outgoing_request import Exchange
+from mcpd.wire import message as wire
+from mcpd.wire.message import Message
+
+INTERACTIVE_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
+"""Methods during which a server may request input from the client."""
+
+Work = Callable[[], Awaitable[None]]
+ResponseCallback = Callable[[Message | None], None]
+"""Called with the client's response, or with None if there will be none."""
+
+
+class CallState(enum.IntEnum):
+    PREPARING = 0
+    """Its server is connecting, or one of its stages has not finished."""
+    QUEUED = 1
+    """It waits for its turn among the calls of its server."""
+    SENT = 2
+    """The server works on it, and the client waits for the response."""
+    SUSPENDED = 3
+    """A modern client answers a question of the server, and will return with another request."""
+    BETWEEN_ROUNDS = 4
+    """The server has answered, but not finally: it asked for input, created a task, or wants a retry."""
+    DONE = 5
+    """It was answered, failed or cancelled."""
+
+
+_P, _Q, _S, _A, _B, _D = CallState
+_MOVES = {
+    _P: frozenset({_Q, _S, _D}),
+    _Q: frozenset({_P, _S, _D}),  # PREPARING: the server is restarted while the call has its turn
+    _S: frozenset({_A, _B, _D}),
+    _A: frozenset({_S, _D}),
+    _B: frozenset({_Q, _S, _D}),
+    _D: frozenset[CallState](),
+}
+
+
+@attrs.frozen(eq=False)
+class Scope:
+    """Callers whose calls run through the same stages. Compared by identity."""
+
+    is_control: bool = False
+    """Whether the calls come through the control API, and not from an MCP client."""
+    profile: Profile | None = None
+
+
+class Stage(Protocol):
+    """A named step around the calls of one route."""
+
+    def before(self, call: Call) -> Awaitable[None] | None:
+        """Run before the call is sent. Raises the McpdError that refuses it; may return what to wait for."""
+
+    def after(self, call: Call, result: Raw | bytes) -> Raw | bytes:
+        """Return the result to pass on. Runs on the server's final result. Must not raise or wait."""
+
+
+class Route(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """How the calls of one tool (or of one method) run."""
+
+    spec: ServerSpec
+    """The definition it was resolved for."""
+    method: str
+    tool: str = ""
+    by_tool: bool = False
+    """Whether this depends on the tool, so that the route of its name must be used."""
+    stages: tuple[Stage, ...] = ()
+    idle_timeout: float
+    total_timeout: float
+    timeout_source: str
+    is_read_only: bool = False
+    is_exclusive: bool = False
+    """Whether the definition forbids other calls at the same time (`concurrency`)."""
+    requires_task: bool = False
+    """Whether the tool can only be called as a task (`execution.taskSupport`, 2025-11-25)."""
+
+
+class Binding(msgspec.Struct, frozen=True, eq=False):
+    """What the calls of one client to one connection of a server have in common."""
+
+    upstream: Upstream
+    context: ClientContext
+    translation: Translation
+    meta: bytes
+    """See `Exchange.meta`."""
+    may_be_misrouted: bool
+    """Whether the server may ask this client something without saying which call it belongs to."""
+
+
+class Caller(Protocol):
+    """Who makes calls and receives the responses: an MCP session, or a connection to the control API.
+
+    No method but `ask` waits, and none raises.
+    """
+
+    scope: Scope
+    calls: dict[bytes, Call]
+    """The calls that have a pending request, by its id. The engine adds them; `send_result`, `send_error`
+    and `send_error_object` remove them."""
+    binding: Binding | None
+    """Of the last call; owned by the engine."""
+
+    def spawn(self, work: Work) -> None:
+        """Run a task that ends with the client."""
+
+    def request_meta(self, upstream: Upstream, context: ClientContext) -> bytes:
+        """Return the `Exchange.meta` of calls in this context."""
+
+    def send_result(self, call: Call, request: ClientRequest, result: Raw | bytes) -> None: ...
+    def send_error(self, call: Call, request: ClientRequest, error: McpdError) -> None:
+        """Send an error of mcpd's own."""
+
+    def send_error_object(self, call: Call, request: ClientRequest, error: Raw | bytes, code: int) -> None:
+        """Send a JSON-RPC error object. `code` is its code if it is mcpd's own; 0 if it is the server's."""
+
+    def send_request(
+        self, method: str, params: bytes, reply: Responder | None, on_response: ResponseCallback
+    ) -> bytes:
+        """Send the client a request that belongs to `reply`, and return its id.
+
+        `on_response` is called exactly once, unless `cancel_request` comes first.
+        """
+
+    def cancel_request(self, key: bytes, reason: str) -> None:
+        """Cancel a request to the client; its response will be ignored."""
+
+    async def ask(self, call: Call, method: str, params: Raw) -> Raw:
+        """Return the client's answer to a question that a server asked in a result.
+
+        Raises McpdError if there is no answer, which ends the call.
+        """
+
+    def message_prefix(self, server: str) -> str:
+        """Return what precedes a server's questions, so that a person knows who asks."""
+
+
+class CallHandler(Protocol):
+    """The part of the engine that calls and suspended calls use."""
+
+    def on_answered(self, call: Call, message: Message) -> None: ...
+    def on_failed(self, call: Call, error: McpdError) -> None: ...
+    def on_progress(self, call: Call, params: Raw) -> None: ...
+    def fail(self, call: Call, error: McpdError) -> None: ...
+    def cancel(self, call: Call, reason: str) -> None: ...
+    def suspend(self, call: Call, result: bytes) -> None: ...
+    def resume(self, call: Call, caller: Caller, request: ClientRequest) -> None: ...
+
+
+class Call(Exchange, kw_only=True):
+    """A call. Its client gets exactly one response, unless it cancels; only the engine changes it.
+
+    A call may outlive its first request: a modern client answers a server's question with another one, and
+    `request` is the one to be answered next.
+    """
+
+    handler: CallHandler
+    caller: Caller
+    request: ClientRequest | None
+    """The client's pending request; None while the call is suspended, and once it is done."""
+    context: ClientContext
+    server: ManagedServer
+    params: bytes
+    """As the client sent them, under the server's own names; rounds add answers."""
+    route: Route
+    binding: Binding | None = None
+    """Set when the call is first sent, or queued for that."""
+    alias: tuple[str, str] | None = None
+    """A resource's own URI, and the URI that the client uses."""
+    state: CallState = CallState.PREPARING
+    work: trio.CancelScope | None = None
+    """The task that works on the call while it is not at its server."""
+    is_task: bool = False
+    """Whether it runs as a task that the client does not know of."""
+    holds_turn: bool = False
+    """Whether it has a turn at its server, or waits for one."""
+    open_questions: int = 0
+    """Requests of the server that the client has not answered."""
+    has_been_suspended: bool = False
+    rounds: int = 0
+    missing_capabilities: dict[str, object] | None = None
+    """Client capabilities whose absence made us decline requests of the server."""
+    resumed_after_url: bool = False
+    """Whether the client has returned from visiting a URL (`url_elicitation`)."""
+    progress_high: float = -math.inf
+    """The progress last reported to the client."""
+    progress_base: float = 0.0
+    """Progress of earlier rounds, added to that of this round."""
+    notes: tuple[str, ...] = ()
+    """What the stages noticed about the result."""
+
+    def move(self, state: CallState) -> None:
+        """Change the state. Only the moves in `_MOVES` are legal."""
+        assert state in _MOVES[self.state], f"a call cannot move from {self.state.name} to {state.name}"
+        self.state = state
+
+    @property
+    def upstream(self) -> Upstream:
+        """The connection that it was last sent to."""
+        assert self.binding is not None
+        return self.binding.upstream
+
+    @property
+    def tool(self) -> str:
+        """The tool's own name; empty for another method."""
+        if self.route.method != "tools/call":
+            return ""
+        return self.route.tool or tool_name(self.params)
+
+    @property
+    def description(self) -> str:
+        tool = self.tool
+        return f"tool {tool!r}" if tool else self.route.method
+
+    def start_round(self) -> None:
+        """Begin another round: the server's progress starts at zero again."""
+        self.rounds += 1
+        self.progress_base = max(self.progress_high, 0.0)
+
+    def advance_progress(self, members: dict[str, Raw]) -> bool:
+        """Keep progress increasing over all rounds of the call; returns False if it does not increase."""
+        try:
+            done = msgspec.json.decode(members.get("progress", Raw(b"null")), type=float)
+            if self.progress_base:
+                done += self.progress_base
+                members["progress"] = Raw(msgspec.json.encode(done))
+                if "total" in members:
+                    total = msgspec.json.decode(members["total"], type=float)
+                    members["total"] = Raw(msgspec.json.encode(total + self.progress_base))
+        except msgspec.MsgspecError:
+            return False
+        if done <= self.progress_high:
+            return False
+        self.progress_high = done
+        return True
+
+    def answered(self, message: Message) -> None:
+        self.handler.on_answered(self, message)
+
+    def progressed(self, params: Raw) -> None:
+        self.handler.on_progress(self, params)
+
+    def failed(self, error: McpdError) -> None:
+        self.handler.on_failed(self, error)
+
+
+def tool_name(params: bytes) -> str:
+    """Return the tool named by the params of a `tools/call`; empty if none."""
+    return wire.string_or(wire.members_or_empty(params), "name")

@@ -1,0 +1,112 @@
+"""What is known about a client and its request: identity, revision, capabilities, and where responses go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import attrs
+import msgspec
+from msgspec import Raw
+
+
+class Responder(Protocol):
+    """Where the messages for one request go; each transport provides one. Frames are JSON text without a
+    trailing newline. Methods must neither block nor raise.
+
+    Exactly one of `finish` and `drop` is called, once, unless the session ends first.
+    """
+
+    def send(self, frame: bytes) -> None:
+        """Send a notification or server request that belongs to this request, before its response."""
+
+    def finish(self, frame: bytes, code: int = 0) -> None:
+        """Send the response. `code` is the JSON-RPC code if the error is mcpd's own, otherwise 0."""
+
+    def drop(self) -> None:
+        """End without a response: the client has cancelled the request."""
+
+
+@attrs.frozen(kw_only=True)
+class ClientIdentity:
+    """Who the client is. Self-reported, except for `via`."""
+
+    via: str
+    """How it connected: `socket`, `bridge` or `http`."""
+    name: str = ""
+    pid: int = 0
+    cwd: str = ""
+
+
+_NOTHING: Mapping[str, object] = {}
+
+
+class ClientContext(msgspec.Struct, frozen=True, eq=False):
+    """What a client speaks and supports. Declared once (legacy) or per request (modern)."""
+
+    version: str
+    modern: bool = False
+    capabilities: Mapping[str, object] = _NOTHING
+    """Untrusted, as declared by the client."""
+    log_level: str = ""
+    """The least severe log level that it wants with its responses; empty if it did not say."""
+    accepts_server_requests: bool = False
+    """Whether a server may send it elicitation or sampling requests during a call."""
+
+    def supports(self, feature: str, part: str | None = None) -> bool:
+        """Return whether it declared the capability `feature`, or that part of it."""
+        declared = self.capabilities.get(feature)
+        if not isinstance(declared, Mapping):
+            return False
+        return part is None or isinstance(declared.get(part), Mapping)
+
+
+def make_client_context(
+    version: str, capabilities: Mapping[str, object], *, modern: bool = False, log_level: str = ""
+) -> ClientContext:
+    """Return a context, with `accepts_server_requests` derived from the capabilities."""
+    context = ClientContext(version, modern, capabilities, log_level)
+    accepts_requests = context.supports("elicitation") or context.supports("sampling")
+    return msgspec.structs.replace(context, accepts_server_requests=True) if accepts_requests else context
+
+
+def forwarded_capabilities(context: ClientContext, *, is_single_server: bool) -> Mapping[str, object]:
+    """Return the client capabilities to declare to a modern server.
+
+    If the client sees that server alone (`is_single_server`), extensions that both sides know are included.
+    """
+    forwarded: dict[str, object] = {}
+    for feature in ("elicitation", "sampling", "roots"):
+        declared = context.capabilities.get(feature)
+        if isinstance(declared, Mapping):
+            forwarded[feature] = declared
+    if forwarded.get("elicitation") == {}:
+        forwarded["elicitation"] = {"form": {}}  # the meaning of `{}` before 2025-11-25
+    if "roots" in forwarded:
+        forwarded["roots"] = {}
+    if context.modern and is_single_server and isinstance(context.capabilities.get("extensions"), Mapping):
+        forwarded["extensions"] = context.capabilities["extensions"]
+    return forwarded
+
+
+class ClientRequest(msgspec.Struct, eq=False):
+    """A client's request as received by its session."""
+
+    key: bytes
+    """The id, as the client wrote it."""
+    method: str
+    params: bytes
+    """JSON, or empty; without the parts of `_meta` meant for mcpd (`apply_request_meta`)."""
+    responder: Responder
+    context: ClientContext
+    progress_token: bytes = b""
+    """The client's progress token as JSON; empty if none."""
+    timeout: float = 0.0
+    """Seconds without a response or progress after which the call fails, if the client set that."""
+    has_no_meta: bool = False
+    """Whether the params are known to contain no `_meta`."""
+
+    @property
+    def raw_key(self) -> Raw:
+        """The id, to be embedded in a message byte for byte."""
+        return Raw(self.key)

@@ -1,0 +1,165 @@
+"""Turns: which calls must wait for other calls to the same server, and when they may start.
+
+A legacy server that cannot tell which call its requests belong to gets the calls of one client at a time (if
+that client can be asked at all), until it has shown that it never asks. A server whose definition sets
+`concurrency` gets exclusive calls one at a time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from mcpd.calls.call import INTERACTIVE_METHODS, Call, Work
+from mcpd.model.errors import Overloaded
+from mcpd.supervision.managed_server import ManagedServer
+
+_TIMEOUT_CHECK_INTERVAL = 1.0
+"""Seconds between two checks for calls that have waited too long."""
+
+
+class TurnQueue:
+    """The calls of one server that take turns: one owner at a time, with all of its calls together.
+
+    Turns are granted in order of arrival. While others wait, new calls of the current owner queue up too,
+    so that nobody starves. An entry is any object; it holds or awaits a turn at most once.
+    """
+
+    def __init__(self) -> None:
+        self._owner: object = None
+        self._holders: set[object] = set()
+        self._waiting: deque[tuple[object, object, Callable[[], None]]] = deque()
+        self._starting_calls = False
+        self.has_timeout_watcher = False
+        """Whether `_refuse_overdue` is running for this queue."""
+
+    def acquire(self, entry: object, owner: object, go: Callable[[], None]) -> bool:
+        """Return True if `entry` may start now; otherwise `go` is called in its turn. `go` must not raise."""
+        if not self._waiting and (not self._holders or self._owner is owner):
+            self._owner = owner
+            self._holders.add(entry)
+            return True
+        self._waiting.append((entry, owner, go))
+        return False
+
+    def release(self, entry: object) -> None:
+        """End the turn of `entry`, or stop waiting for one. Does nothing for an unknown entry."""
+        if entry in self._holders:
+            self._holders.remove(entry)
+            self._start_next()
+        elif self._waiting:
+            self._waiting = deque(each for each in self._waiting if each[0] is not entry)
+
+    def waiting(self) -> list[object]:
+        """Return the entries that wait for a turn, in order."""
+        return [entry for entry, _, _ in self._waiting]
+
+    def _start_next(self) -> None:
+        """Start the next owner's calls. A loop, not recursion: if nothing can be sent, each `go` releases its
+        turn immediately, however many wait."""
+        if self._starting_calls:
+            return
+        self._starting_calls = True
+        try:
+            while self._waiting and not self._holders:
+                for entry, go in self._admit_next_owner():
+                    if entry in self._holders:  # an earlier `go` may have released it
+                        go()
+        finally:
+            self._starting_calls = False
+
+    def _admit_next_owner(self) -> list[tuple[object, Callable[[], None]]]:
+        """Give a turn to the first waiting entry and to those of the same owner directly behind it."""
+        self._owner = self._waiting[0][1]
+        admitted = []
+        while self._waiting and self._waiting[0][1] is self._owner:
+            entry, _, go = self._waiting.popleft()
+            self._holders.add(entry)
+            admitted.append((entry, go))
+        return admitted
+
+    def __len__(self) -> int:
+        return len(self._holders) + len(self._waiting)
+
+
+def turn_queue(server: ManagedServer) -> TurnQueue:
+    """Return the queue of `server`, created on first use. `ManagedServer` only keeps the reference."""
+    if server.turn_queue is None:
+        server.turn_queue = TurnQueue()
+    assert isinstance(server.turn_queue, TurnQueue)
+    return server.turn_queue
+
+
+def turn_owner(call: Call) -> object:
+    """Return whose calls may run together with this one; None if it need not take turns."""
+    if call.route.is_exclusive:
+        return call
+    assert call.binding is not None
+    if (
+        call.binding.may_be_misrouted
+        and call.route.method in INTERACTIVE_METHODS
+        and not call.server.elicitation_history.never_asks
+        and not call.route.is_read_only
+    ):
+        return call.caller
+    return None
+
+
+def acquire_turn(
+    call: Call,
+    owner: object,
+    start: Callable[[], None],
+    spawn: Callable[[Work], None],
+) -> bool:
+    """Return True if the call may start now. Otherwise `start` is called when its turn comes, or the call
+    fails once it has waited as long as a silent server may take.
+
+    `spawn` must run tasks that outlive the call.
+
+    Raises Overloaded if too many calls wait; the call is not queued then.
+    """
+    server = call.server
+    queue = turn_queue(server)
+    if queue.acquire(call, owner, start):
+        call.holds_turn = True
+        return True
+    if len(queue.waiting()) > server.spec.max_queued:
+        queue.release(call)
+        message = f"{server.spec.name}: {server.spec.max_queued} calls are already waiting for their turn"
+        raise Overloaded(f"{message}; nothing was sent, try again later", server=server.spec.name)
+    call.holds_turn = True
+    call.deadline = trio.current_time() + call.idle_timeout
+    if not queue.has_timeout_watcher:
+        queue.has_timeout_watcher = True
+        spawn(lambda: _refuse_overdue(server))
+    return False
+
+
+def release_turn(call: Call) -> None:
+    """End the call's turn, or its wait for one."""
+    call.holds_turn = False
+    if call.context.accepts_server_requests and call.key:  # the call was sent
+        call.server.elicitation_history.record_call()
+    turn_queue(call.server).release(call)
+
+
+async def _refuse_overdue(server: ManagedServer) -> None:
+    """Refuse calls that have waited too long. Runs while any call waits."""
+    queue, name = turn_queue(server), server.spec.name
+    try:
+        while queue.waiting():
+            await trio.sleep(_TIMEOUT_CHECK_INTERVAL)
+            now = trio.current_time()
+            for entry in queue.waiting():
+                if isinstance(entry, Call) and entry.deadline <= now:
+                    message = (
+                        f"{name}: {entry.description} waited {entry.idle_timeout:g} s for other calls, which "
+                        "must not overlap with this one; nothing was sent, try again later"
+                    )
+                    if server.spec.concurrency == "free":
+                        message += f" (`share: client` in the definition of {name} gives each its own)"
+                    entry.failed(Overloaded(message, server=name))
+    finally:
+        queue.has_timeout_watcher = False

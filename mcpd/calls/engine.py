@@ -1,0 +1,524 @@
+"""The call engine: every request that a client makes of a server runs through here, whatever its way in.
+
+A call is routed, passes the stages of its route, waits for its server and for its turn, and is sent. A result
+may need more rounds, or become a task, before the client gets it. Each client gets exactly one response.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+
+import attrs
+import msgspec
+import trio
+from msgspec import Raw
+
+from mcpd.calls import concurrency, input_rounds, url_elicitation
+from mcpd.calls.call import (
+    INTERACTIVE_METHODS,
+    Binding,
+    Call,
+    Caller,
+    CallState,
+    Route,
+    Scope,
+    Work,
+    tool_name,
+)
+from mcpd.calls.client_context import ClientRequest
+from mcpd.calls.input_rounds import StateSigner
+from mcpd.calls.routes import StageFactory, find_route
+from mcpd.calls.server_request_router import ServerRequestRouter
+from mcpd.calls.suspended_calls import SuspendedCalls
+from mcpd.calls.url_elicitation import UrlElicitations
+from mcpd.config.settings import Settings
+from mcpd.daemon_operations import Operations
+from mcpd.model.errors import InvalidArguments, LinkLost, McpdError, Overloaded, Problem, ProtocolViolation
+from mcpd.protocol import mcp_tasks
+from mcpd.protocol.revision_translation import R5, no_translation, translation
+from mcpd.protocol.upstream_session import Upstream
+from mcpd.supervision.managed_server import ManagedServer
+from mcpd.support.pipe_reader import traffic
+from mcpd.wire import message as wire
+from mcpd.wire.message import ABSENT, BadFrame, Message
+from mcpd.wire.request_meta import strip_reserved
+
+log = logging.getLogger("mcpd.calls")
+
+Spawn = Callable[[Work], None]
+"""Starts a task. The provider decides how long it may live."""
+
+
+@attrs.frozen(eq=False)
+class Target:
+    """Where a request goes, and with which params."""
+
+    server: ManagedServer
+    params: bytes
+    tool: str = ""
+    """The tool's own name, if it is known; see `Route.by_tool`."""
+    alias: tuple[str, str] | None = None
+    """See `Call.alias`."""
+
+
+class CallEngine:
+    """All calls of the daemon. `spawn` must run tasks that outlive clients; `roots` returns the roots of all
+    clients that use a server."""
+
+    def __init__(
+        self,
+        operations: Operations,
+        spawn: Spawn,
+        roots: Callable[[ManagedServer], Iterable[Raw]],
+        stages: Sequence[StageFactory] = (),
+    ) -> None:
+        self._operations = operations
+        self._spawn = spawn
+        self._stages = stages
+        self._settings: Settings | None = None
+        """The settings that the routes were resolved with."""
+        self._state_signer = StateSigner()
+        self.suspended_calls = SuspendedCalls(self, spawn)
+        self.url_elicitations = UrlElicitations()
+        self.server_requests = ServerRequestRouter(self.suspended_calls, self.url_elicitations, spawn, roots)
+
+    # ── a call's way to its server ──────────────────────────────────────────────────────────────
+
+    def start(self, caller: Caller, request: ClientRequest, target: Target) -> None:
+        """Send a client's request to its server, immediately if possible.
+
+        Raises McpdError or BadFrame; nothing was sent then, and the caller must respond.
+        """
+        server, params, context = target.server, target.params, request.context
+        if context.modern and b'"requestState"' in params and request.method in INTERACTIVE_METHODS:
+            if self.suspended_calls.resume(caller, request):
+                return
+            params = self._with_verified_state(server, params)
+        route = self._route(caller.scope, server, request.method, target.tool, params)
+        call = Call(
+            handler=self,
+            caller=caller,
+            request=request,
+            context=context,
+            server=server,
+            params=params,
+            route=route,
+            alias=target.alias,
+            idle_timeout=route.idle_timeout,
+            total_timeout=route.total_timeout,
+            timeout_source=route.timeout_source,
+        )
+        if request.timeout:
+            call.idle_timeout, call.timeout_source = request.timeout, "the caller set"
+        caller.calls[request.key] = call
+        try:
+            if server.upstream is None:
+                self._start_work(call, lambda: self._prepare(call))
+            elif route.stages:
+                self._run_stages(call)
+            else:
+                self._send(call, server.upstream)
+        except Exception:
+            caller.calls.pop(request.key, None)
+            call.move(CallState.DONE)
+            self._release(call)
+            raise
+
+    def _route(self, scope: Scope, server: ManagedServer, method: str, tool: str, params: bytes) -> Route:
+        settings = self._operations.config.loaded.settings
+        if settings is not self._settings:
+            self._settings = settings
+            for each in (*self._operations.supervisor.servers(), *self._operations.supervisor.instances()):
+                each.routes.clear()
+        route: Route | None = server.routes.get((scope, method, tool))
+        if route is None or route.spec is not server.spec:
+            route = find_route(scope, server, method, tool, settings, self._stages)
+        if route.by_tool and not tool and (name := tool_name(params)):
+            return self._route(scope, server, method, name, params)
+        return route
+
+    def _with_verified_state(self, server: ManagedServer, params: bytes) -> bytes:
+        """Return the params with the server's own `requestState`. Raises InvalidArguments if forged."""
+        members = wire.members(params)
+        if "requestState" in members:
+            state = self._state_signer.verify(server.spec.name, members["requestState"])
+            if state is None:
+                message = "`requestState` is not from this server, or mcpd has been restarted since"
+                raise InvalidArguments(
+                    f"{message}; send the call again", [Problem("$.requestState", message)]
+                )
+            members["requestState"] = state
+        return msgspec.json.encode(members)
+
+    def _run_stages(self, call: Call) -> None:
+        """Run the stages, and send the call; in a task if something must be waited for."""
+        for number, stage in enumerate(call.route.stages, 1):
+            pending = stage.before(call)
+            if pending is not None:
+                self._start_work(call, partial(self._prepare, call, number, pending))
+                return
+        self._send(call, self._connection(call.server))
+
+    async def _prepare(self, call: Call, passed: int = 0, pending: Awaitable[None] | None = None) -> None:
+        """Wait for the server and the stages but the first `passed` ones, then send the call."""
+        if pending is not None:
+            await pending
+        else:
+            await self._operations.wait_ready(call.server)
+            call.route = self._route(  # the lists may have come with the connection
+                call.caller.scope, call.server, call.route.method, call.route.tool, call.params
+            )
+        for stage in call.route.stages[passed:]:
+            waiting = stage.before(call)
+            if waiting is not None:
+                await waiting
+        if call.server.upstream is None:
+            await self._operations.wait_ready(call.server)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._send(call, self._connection(call.server))
+
+    def _connection(self, server: ManagedServer) -> Upstream:
+        upstream = server.upstream
+        if upstream is None:
+            raise self._operations.not_ready_error(server)
+        return upstream
+
+    def _send(self, call: Call, upstream: Upstream) -> None:
+        """Submit the call now, or when its turn comes."""
+        self._bind(call, upstream)
+        if call.context.modern and call.state is CallState.PREPARING and b'"inputResponses"' in call.params:
+            self._accept_visit(call)
+        if call.route.is_exclusive or (call.binding is not None and call.binding.may_be_misrouted):
+            owner = concurrency.turn_owner(call)
+            if owner is not None and not concurrency.acquire_turn(
+                call, owner, lambda: self._start_turn(call), self._spawn
+            ):
+                call.work = None
+                call.move(CallState.QUEUED)
+                return
+        self._submit(call)
+
+    def _bind(self, call: Call, upstream: Upstream) -> None:
+        """Assign the call to a connection. The result is shared with the client's other calls there."""
+        caller, context = call.caller, call.context
+        known = caller.binding
+        if known is None or known.upstream is not upstream or known.context is not context:
+            revision = context.version
+            translated = (
+                translation(revision, upstream.version) if revision else no_translation(upstream.version)
+            )
+            caller.binding = known = Binding(
+                upstream=upstream,
+                context=context,
+                translation=translated,
+                meta=caller.request_meta(upstream, context),
+                may_be_misrouted=context.accepts_server_requests
+                and not translated.from_modern
+                and not upstream.link.correlates_server_requests,
+            )
+        call.binding = known
+        call.meta = known.meta
+
+    def _accept_visit(self, call: Call) -> None:
+        """Handle the answer to a URL elicitation, which the legacy server itself knows nothing of."""
+        if call.upstream.era == "legacy" and call.route.method in INTERACTIVE_METHODS:
+            params = url_elicitation.accept_visit(call.server.spec.name, call.params)
+            if params is not None:
+                call.params, call.resumed_after_url = params, True
+
+    def _start_turn(self, call: Call) -> None:
+        """Submit the call now that its turn has come. Its server may have been restarted since."""
+        upstream = call.server.upstream
+        try:
+            if upstream is None:
+                call.move(CallState.PREPARING)
+                self._start_work(call, lambda: self._start_turn_when_ready(call))
+            else:
+                self._bind(call, upstream)
+                self._submit(call)
+        except Exception as error:  # calls behind it must still get their turn
+            self.fail(call, self._to_mcpd_error(call, error))
+
+    async def _start_turn_when_ready(self, call: Call) -> None:
+        upstream = await self._operations.wait_ready(call.server)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._bind(call, upstream)
+        self._submit(call)
+
+    def _submit(self, call: Call) -> None:
+        """Send the call now. Raises LinkLost, Overloaded, InvalidArguments; nothing was sent then."""
+        request, binding = call.request, call.binding
+        assert request is not None
+        assert binding is not None
+        call.work = None
+        upstream, method = binding.upstream, request.method
+        try:
+            if call.route.requires_task and upstream.accepts_task_param:
+                input_rounds.add_task_param(call)
+            params = call.params
+            if not binding.translation.same:
+                params = binding.translation.params(method, params)
+            upstream.link.submit(call, method, params, plain=request.has_no_meta)
+        except BadFrame as error:
+            raise InvalidArguments(f"params: {error}", [Problem("$", str(error))]) from None
+        call.move(CallState.SENT)
+
+    # ── what the server answers ─────────────────────────────────────────────────────────────────
+
+    def on_answered(self, call: Call, message: Message) -> None:
+        traffic.more_expected = True
+        if call.state is CallState.SUSPENDED:
+            self.suspended_calls.on_answered(call, message)
+        elif message.error is not ABSENT:
+            self._handle_error(call, message)
+        elif call.is_task:
+            self._continue(call, lambda: self._await_task(call, message.result))
+        elif call.upstream.era == "legacy" or not self._continue_unfinished(call, message.result):
+            self._complete(call, message.result)
+
+    def _continue_unfinished(self, call: Call, result: Raw) -> bool:
+        """Continue a call whose modern server needs input or created a task. Returns False for a result."""
+        kind = input_rounds.result_type(result)
+        if kind == "complete":
+            return False
+        if kind == "input_required" and call.route.method in INTERACTIVE_METHODS:
+            try:
+                needed = input_rounds.parse_input_required(call, result)
+            except McpdError as error:
+                self.fail(call, error)
+                return True
+            if call.context.modern:
+                self.finish(call, input_rounds.pass_on(call, needed, self._state_signer))
+            else:
+                self._continue(call, lambda: self._run_round(call, needed))
+            return True
+        if call.context.version:
+            return False  # the client asked for it, or decides what to make of it
+        if kind == "task":
+            self._continue(call, lambda: self._await_task(call, result))
+            return True
+        name = call.server.spec.name
+        text = f"{name}: answered {call.description} with a result of type {kind}, not allowed here"
+        self.fail(call, ProtocolViolation(text, server=name))
+        return True
+
+    async def _run_round(self, call: Call, needed: input_rounds.InputRequired) -> None:
+        """Ask the client what the server wants to know, and send the call again with the answers."""
+        await input_rounds.answer_round(call, needed)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        try:
+            self._submit(call)
+        except (LinkLost, Overloaded) as error:  # an earlier round has reached the server
+            name = call.server.spec.name
+            message = (
+                f"{name}: {call.description} was interrupted after it had started and may have partly run"
+            )
+            raise LinkLost(f"{message}; not retried ({error.message})", server=name) from error
+
+    async def _await_task(self, call: Call, created: Raw) -> None:
+        """Poll the task until it is done; its result is that of the call."""
+        reports = 0
+
+        def report(text: str) -> None:
+            nonlocal reports
+            reports += 1
+            self._report_progress(call, {"progress": Raw(b"%d" % reports), "message": _json(text)})
+
+        result = await mcp_tasks.await_task(
+            call.upstream,
+            created,
+            lambda method, params: input_rounds.ask(call, method, params),
+            what=call.description,
+            timeout=call.idle_timeout,
+            limit=call.hard_deadline - trio.current_time(),
+            on_status=report,
+            next_connection=lambda: self._operations.wait_reconnected(call.server),
+        )
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._complete(call, result)
+
+    def _complete(self, call: Call, result: Raw | bytes) -> None:
+        """Send the client the server's final result, in its own revision."""
+        binding = call.binding
+        assert binding is not None
+        for stage in call.route.stages:
+            result = stage.after(call, result)
+        if not binding.translation.same:
+            result = binding.translation.result(call.route.method, Raw(result))
+        if call.alias is not None:
+            result = _restore_alias(result, *call.alias)
+        self.finish(call, result)
+
+    def _handle_error(self, call: Call, message: Message) -> None:
+        request, binding = call.request, call.binding
+        assert request is not None
+        assert binding is not None
+        if binding.translation.server < R5 and url_elicitation.is_url_required(message.error):
+            if not binding.translation.to_modern:
+                self.url_elicitations.record_all(call, message.error)
+            elif call.resumed_after_url and call.rounds < url_elicitation.MAX_RETRIES:
+                call.start_round()
+                self._retry(call, self.url_elicitations.next_completion())
+                return
+            elif (result := url_elicitation.as_input_required(call, message.error)) is not None:
+                self.finish(call, result)
+                return
+        error = binding.translation.error(call.route.method, message.error)
+        code = 0
+        if binding.translation.to_modern and call.missing_capabilities:
+            error = url_elicitation.missing_capability_error(call.missing_capabilities, message.error)
+            code = url_elicitation.MISSING_CLIENT_CAPABILITY
+        self._end(call, lambda request: call.caller.send_error_object(call, request, error, code))
+
+    def _retry(self, call: Call, wait: Callable[[], Awaitable[None]]) -> None:
+        """Send the call once more once `wait` has returned. Other calls may have their turn meanwhile."""
+        if call.holds_turn:
+            concurrency.release_turn(call)
+
+        async def send_again() -> None:
+            await wait()
+            await trio.lowlevel.checkpoint_if_cancelled()
+            self._send(call, self._connection(call.server))
+
+        self._continue(call, send_again)
+
+    def on_progress(self, call: Call, params: Raw) -> None:
+        request = call.request
+        if request is not None and request.progress_token:
+            self._report_progress(call, wire.members(params))
+
+    def _report_progress(self, call: Call, members: dict[str, Raw]) -> None:
+        request = call.request
+        if request is None or not request.progress_token:
+            return
+        members["progressToken"] = Raw(request.progress_token)
+        strip_reserved(members)
+        if call.advance_progress(members):
+            frame = wire.notification("notifications/progress", msgspec.json.encode(members))
+            request.responder.send(frame)
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────
+
+    def finish(self, call: Call, result: Raw | bytes) -> None:
+        """End the call with a result in the client's revision."""
+        request = call.request
+        assert request is not None
+        call.move(CallState.DONE)
+        call.request = None
+        call.caller.send_result(call, request, result)
+        if call.open_questions or call.holds_turn or call.has_been_suspended:
+            self._release(call)
+
+    def fail(self, call: Call, error: McpdError) -> None:
+        """End the call with an error of mcpd's own."""
+        self._end(call, lambda request: call.caller.send_error(call, request, error))
+
+    def _end(self, call: Call, respond: Callable[[ClientRequest], None]) -> None:
+        request = call.request
+        assert request is not None
+        call.move(CallState.DONE)
+        call.request = None
+        respond(request)
+        self._release(call)
+
+    def on_failed(self, call: Call, error: McpdError) -> None:
+        if call.state is CallState.SUSPENDED:
+            self.suspended_calls.on_failed(call, error)
+        else:
+            self.fail(call, error)
+
+    def cancel(self, call: Call, reason: str) -> None:
+        """Withdraw the call, at its server too. Its client gets no response, and the caller forgets it."""
+        work, state = call.work, call.state
+        if state is CallState.DONE:
+            return
+        call.move(CallState.DONE)
+        call.request = None
+        if work is not None:
+            work.cancel(reason=reason)
+        elif state in (CallState.SENT, CallState.SUSPENDED):
+            call.upstream.link.cancel(call, reason)
+        self._release(call)
+
+    def _release(self, call: Call) -> None:
+        """The call has ended: assign its open questions to others, and let the next call have its turn."""
+        if call.open_questions:
+            self.server_requests.on_call_ended(call)
+        if call.holds_turn:
+            concurrency.release_turn(call)
+        if call.has_been_suspended:
+            self.suspended_calls.remove(call)
+
+    # ── suspension (see `suspended_calls`) ──────────────────────────────────────────────────────
+
+    def suspend(self, call: Call, result: bytes) -> None:
+        """Answer the client's request for now; the call continues without one."""
+        request = call.request
+        assert request is not None
+        call.move(CallState.SUSPENDED)
+        call.request = None
+        call.caller.send_result(call, request, result)
+
+    def resume(self, call: Call, caller: Caller, request: ClientRequest) -> None:
+        """Continue the call for the client's next request."""
+        call.move(CallState.SENT)
+        call.caller, call.request = caller, request
+        caller.calls[request.key] = call
+
+    # ── work that cannot be finished immediately ────────────────────────────────────────────────
+
+    def _continue(self, call: Call, work: Work) -> None:
+        call.move(CallState.BETWEEN_ROUNDS)
+        self._start_work(call, work)
+
+    def _start_work(self, call: Call, work: Work) -> None:
+        """Run `work` in a task that ends with the call; an error it raises becomes the response.
+
+        A result that `work` waited for may arrive together with the cancellation, so `work` must check for
+        cancellation before it acts.
+        """
+        scope = call.work = trio.CancelScope()
+
+        async def run() -> None:
+            with scope:
+                try:
+                    await trio.lowlevel.checkpoint_if_cancelled()
+                    await work()
+                except Exception as error:
+                    if call.state is not CallState.DONE:
+                        call.work = None
+                        self.fail(call, self._to_mcpd_error(call, error))
+
+        call.caller.spawn(run)
+
+    def _to_mcpd_error(self, call: Call, error: Exception) -> McpdError:
+        """Convert an exception raised on behalf of a call into the error that its client gets."""
+        if isinstance(error, McpdError):
+            return error
+        name = call.server.spec.name
+        if isinstance(error, BadFrame):
+            return ProtocolViolation(f"{name}: {error}", server=name)
+        log.error("%s: an error in mcpd itself, while handling a call", name, exc_info=error)
+        return ProtocolViolation(f"{name}: an error in mcpd itself; see its log", server=name)
+
+
+def _json(value: object) -> Raw:
+    return Raw(msgspec.json.encode(value))
+
+
+def _restore_alias(result: Raw | bytes, own: str, public: str) -> Raw | bytes:
+    """Return a read resource under the URI that the client asked for."""
+    try:
+        members = wire.members(result)
+        contents = wire.value(members["contents"])
+    except (BadFrame, KeyError):
+        return result
+    if not isinstance(contents, list):
+        return result
+    renamed = [
+        {**each, "uri": public} if isinstance(each, dict) and each.get("uri") == own else each
+        for each in contents
+    ]
+    return msgspec.json.encode({**members, "contents": renamed})

@@ -1,0 +1,97 @@
+"""Routes: what applies to all calls of one tool, resolved once and not for each call.
+
+A route is valid until its server's lists or the settings change. `ManagedServer.routes` keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from mcpd.calls.call import Route, Scope, Stage
+from mcpd.config.settings import Settings
+from mcpd.supervision.catalog_cache import Item
+from mcpd.supervision.managed_server import ManagedServer
+from mcpd.transports.outgoing_request import Exchange
+from mcpd.wire import message as wire
+from mcpd.wire.message import BadFrame
+
+_MAX_ROUTES = 2000
+"""Routes kept for one server: clients may call any name."""
+_FROM_TOOL_TIMEOUTS = "`toolTimeouts` in its definition sets"
+
+
+DIRECT = Scope()
+"""MCP clients that see a single server."""
+CONTROL = Scope(is_control=True)
+
+
+class StageFactory(Protocol):
+    """Decides which routes have a stage."""
+
+    def is_enabled(self, scope: Scope, server: ManagedServer, settings: Settings) -> bool:
+        """Return whether any tool of the server may have the stage."""
+
+    def make(self, scope: Scope, server: ManagedServer, method: str, name: str) -> Stage | None:
+        """Return the stage for calls of one tool or prompt (`name`), or of a method; None if it has none."""
+
+
+def find_route(
+    scope: Scope,
+    server: ManagedServer,
+    method: str,
+    tool: str,
+    settings: Settings,
+    factories: Sequence[StageFactory],
+) -> Route:
+    """Resolve a route and keep it. Without `tool`, a `tools/call` gets the route of an unspecified tool."""
+    spec, times = server.spec, server.spec.timeouts
+    enabled = [factory for factory in factories if factory.is_enabled(scope, server, settings)]
+    is_call = method == "tools/call"
+    is_unspecified = is_call and not tool
+    stages = [] if is_unspecified else [each.make(scope, server, method, tool) for each in enabled]
+    item = server.catalog.tool(tool) if tool and server.catalog is not None else None
+    read_only = item is not None and is_read_only(item)
+    own_timeout = times.tools.get(tool) if is_call else None
+    route = Route(
+        spec=spec,
+        method=method,
+        tool=tool,
+        by_tool=is_unspecified
+        and (bool(enabled or times.tools) or spec.concurrency == "writes" or _any_requires_task(server)),
+        stages=tuple(stage for stage in stages if stage is not None),
+        idle_timeout=times.call if own_timeout is None else own_timeout,
+        total_timeout=times.call_max,
+        timeout_source=Exchange.timeout_source if own_timeout is None else _FROM_TOOL_TIMEOUTS,
+        is_read_only=read_only,
+        is_exclusive=is_call
+        and (spec.concurrency == "serial" or (spec.concurrency == "writes" and not read_only)),
+        requires_task=item is not None and requires_task(item),
+    )
+    if len(server.routes) >= _MAX_ROUTES:
+        server.routes.clear()
+    server.routes[scope, method, tool] = route
+    return route
+
+
+def is_read_only(tool: Item) -> bool:
+    """Return the server's `annotations.readOnlyHint` for the tool."""
+    return _declares(tool, "annotations", "readOnlyHint", b"true")
+
+
+def requires_task(tool: Item) -> bool:
+    return _declares(tool, "execution", "taskSupport", b'"required"')
+
+
+def _declares(tool: Item, section: str, member: str, value: bytes) -> bool:
+    if member.encode() not in tool.raw:
+        return False
+    try:
+        declared = wire.members(wire.members(tool.raw).get(section, b"{}"))
+    except BadFrame:
+        return False
+    return bytes(declared.get(member, b"")) == value
+
+
+def _any_requires_task(server: ManagedServer) -> bool:
+    return server.catalog is not None and any(map(requires_task, server.catalog.tools))

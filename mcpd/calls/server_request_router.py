@@ -1,0 +1,227 @@
+"""Routes a legacy server's elicitation, sampling and roots requests to the right client, or declines them.
+
+Over Streamable HTTP a request arrives on the stream of the call it belongs to. Other transports do not tell,
+so it belongs to the only client with a call in flight. If several clients have one, it waits a few seconds
+until only one is left. The wrong person is never asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+import trio
+from msgspec import Raw
+
+from mcpd.calls.call import INTERACTIVE_METHODS, Call, Work
+from mcpd.calls.server_request import REJECTED, ServerRequest, ambiguous_with
+from mcpd.calls.suspended_calls import SuspendedCalls
+from mcpd.calls.url_elicitation import UrlElicitations
+from mcpd.model.text import shorten
+from mcpd.protocol.revision_translation import translate_request
+from mcpd.protocol.upstream_session import parse_error
+from mcpd.supervision.managed_server import ManagedServer
+from mcpd.transports.base import Channel
+from mcpd.transports.outgoing_request import Exchange
+from mcpd.wire import message as wire
+from mcpd.wire.message import ABSENT, BadFrame, Message
+
+AMBIGUITY_TIMEOUT = 10.0
+"""Seconds to wait until only one client is left that a request may belong to."""
+MAX_OPEN_REQUESTS = 100
+"""Unanswered requests per server connection, so that a client is not flooded."""
+_INVALID_PARAMS = -32602
+
+
+class ServerRequestRouter:
+    """The open requests of all servers. `route` is called by each server's connection."""
+
+    def __init__(
+        self,
+        suspended_calls: SuspendedCalls,
+        url_elicitations: UrlElicitations,
+        spawn: Callable[[Work], None],
+        roots: Callable[[ManagedServer], Iterable[Raw]],
+    ) -> None:
+        self._suspended_calls = suspended_calls
+        self._url_elicitations = url_elicitations
+        self._spawn = spawn
+        self._roots = roots
+        self._open: dict[tuple[Channel, bytes], ServerRequest] = {}
+
+    def route(
+        self, server: ManagedServer, link: Channel, message: Message, exchange: Exchange | None
+    ) -> bool:
+        """Handle a request; returns False if mcpd does not support it (see `Hooks.on_request`)."""
+        question = ServerRequest(server, link, message, self._remove)
+        if message.method == "roots/list":
+            self._answer_roots(question, exchange)
+            return True
+        if message.method not in ("elicitation/create", "sampling/createMessage"):
+            return False
+        server.elicitation_history.record_request()
+        if sum(known is link for known, _ in self._open) >= MAX_OPEN_REQUESTS:
+            question.refuse(REJECTED, f"{MAX_OPEN_REQUESTS} requests are still unanswered")
+            return True
+        self._open[link, message.key] = question
+        possible = candidates(link, exchange)
+        if len(possible) <= 1:
+            self._send_to_client(question, possible[0] if possible else None)
+        elif not any(isinstance(each, Call) and each.context.supports(question.feature) for each in possible):
+            self._send_to_client(question, None)  # none of the candidates can be asked
+        else:
+            self._spawn(lambda: self._wait_until_unambiguous(question))
+        return True
+
+    def cancel(self, link: Channel, params: Raw) -> None:
+        """Handle `notifications/cancelled` from the server."""
+        key = bytes(wire.members(params).get("requestId", b""))
+        question = self._open.pop((link, key), None)
+        if question is not None:
+            question.is_settled = True
+            call = question.call
+            if call is not None:
+                if question.client_key:
+                    call.caller.cancel_request(question.client_key, "cancelled by the server")
+                self._suspended_calls.on_request_cancelled(question)
+                question.detach()
+
+    def on_call_ended(self, call: Call) -> None:
+        """The call ended. Re-attach its open requests to another in-flight call of this client on the same
+        connection; if there is none, decline them."""
+        reason = "its call has ended"
+        for question in [each for each in self._open.values() if each.call is call]:
+            question.detach()
+            others = [each for each in ambiguous_with(call)[1:] if each.context.modern is call.context.modern]
+            if not others:
+                call.caller.cancel_request(question.client_key, reason)
+                question.decline(reason)
+                continue
+            other = next((each for each in others if not each.open_questions), others[0])
+            question.attach(other)
+            if other.context.modern:
+                self._suspended_calls.ask(other, question, question.client_params)
+
+    def forget(self, link: Channel, message: Message) -> None:
+        """Drop a request that failed in mcpd; the caller answers it."""
+        question = self._open.pop((link, message.key), None)
+        if question is not None:
+            question.is_settled = True
+            question.detach()
+
+    def _remove(self, question: ServerRequest) -> None:
+        key = (question.link, question.message.key)
+        if self._open.get(key) is question:
+            del self._open[key]
+
+    async def _wait_until_unambiguous(self, question: ServerRequest) -> None:
+        """Wait until the request can belong to one client only, then send it there; otherwise decline it."""
+        with trio.move_on_after(AMBIGUITY_TIMEOUT):
+            # Rare and brief polling; otherwise every response of every server would have to check here.
+            while len(candidates(question.link, None)) > 1 and not question.is_settled:  # noqa: ASYNC110
+                await trio.sleep(0.02)
+        possible = candidates(question.link, None)
+        if question.is_settled:
+            return
+        if len(possible) > 1:
+            name = question.server.spec.name
+            question.server.log.add_line(
+                f"[mcpd] a request ({question.message.method}) arrived while several clients had calls in "
+                f"flight, and was declined: `share: client` in the definition of {name} gives each its own"
+            )
+            question.decline("it is unclear which client this is for")
+        else:
+            self._send_to_client(question, possible[0] if possible else None)
+
+    def _send_to_client(self, question: ServerRequest, exchange: Exchange | None) -> None:
+        """Ask the client that made the call, if it can be asked."""
+        name = question.server.spec.name
+        call = exchange if isinstance(exchange, Call) else None
+        request = call.request if call is not None else None
+        reason = f"no client can be asked for {question.feature}"
+        if call is None or (request is None and not self._suspended_calls.holds(call)):
+            question.decline(reason)
+            return
+        context = call.context
+        params = question.message.params if question.message.params is not ABSENT else Raw(b"{}")
+        mode = wire.string_or(wire.members_or_empty(params), "mode")
+        url = question.feature == "elicitation" and mode == "url"
+        if not context.supports(question.feature) or (url and not context.supports("elicitation", "url")):
+            call.missing_capabilities = {
+                **(call.missing_capabilities or {}),
+                question.feature: {"url": {}} if url else {},
+            }
+            if url and context.supports("elicitation"):
+                question.refuse(_INVALID_PARAMS, "the client does not support URL elicitation")
+            else:
+                question.decline(reason)
+            return
+        caller = call.caller
+        try:
+            client_params = translate_request(
+                question.message.method, params, context.version, caller.message_prefix(name)
+            )
+        except BadFrame as error:
+            question.refuse(_INVALID_PARAMS, f"invalid params: {error}")
+            return
+        if client_params is None:
+            question.decline("the client's protocol version does not support it")
+            return
+        question.client_params = client_params
+        question.attach(call)
+        if context.modern:
+            self._suspended_calls.ask(call, question, client_params)
+            return
+        assert request is not None
+        if url:
+            self._url_elicitations.record(caller, question.server, params)
+        question.client_key = caller.send_request(
+            question.message.method,
+            client_params,
+            request.responder,
+            lambda response: self._on_response(question, response),
+        )
+
+    def _on_response(self, question: ServerRequest, response: Message | None) -> None:
+        if response is None:
+            question.decline("the client has disconnected")
+        elif response.result is not ABSENT:
+            question.respond(response.result)
+        else:
+            code, text, _ = parse_error(response.error)
+            text = "the client refused" if text is None else shorten(text, 500)
+            question.refuse(REJECTED if code is None else code, text)
+
+    def _answer_roots(self, question: ServerRequest, exchange: Exchange | None) -> None:
+        """Answer with the roots of all clients of the server: some servers ask before they are ready."""
+        possible = candidates(question.link, exchange)
+        call = possible[0] if len(possible) == 1 and isinstance(possible[0], Call) else None
+        if (
+            call is not None
+            and call.request is not None
+            and call.context.modern
+            and call.context.supports("roots")
+        ):
+            self._open[question.link, question.message.key] = question
+            self._send_to_client(question, call)
+            return
+        question.respond(msgspec.json.encode({"roots": self._roots(question.server)}))
+
+
+def candidates(link: Channel, exchange: Exchange | None) -> Sequence[Exchange]:
+    """Return one call per client that a request may belong to. A call without a client counts as one, too."""
+    if exchange is not None:
+        return (exchange,)
+    found: dict[object, Exchange] = {}
+    for each in link.outstanding():
+        if each.method in INTERACTIVE_METHODS:
+            owner = each.caller if isinstance(each, Call) else each
+            known = found.setdefault(owner, each)
+            if (
+                isinstance(known, Call)
+                and known.open_questions
+                and isinstance(each, Call)
+                and not each.open_questions
+            ):
+                found[owner] = each  # most servers ask in the order in which they were called
+    return tuple(found.values())

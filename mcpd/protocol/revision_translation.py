@@ -1,0 +1,341 @@
+"""Translation between protocol revisions: parameters up, results, errors, list entries and questions down.
+
+If both sides speak the same revision, or the client knows everything that the server may send, nothing is
+parsed and the bytes pass unchanged. Otherwise members that a revision lacks are dropped or rewritten in its
+own terms. All functions are pure; the rules follow from comparing the schemas of the revisions.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import msgspec
+from msgspec import Raw
+
+from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
+from mcpd.wire import message as wire
+from mcpd.wire.message import BadFrame
+from mcpd.wire.request_meta import has_reserved, strip_reserved
+
+R1, R2, R3, R4, R5 = sorted(PROTOCOL_VERSIONS)[:5]
+"""The revisions from oldest to newest. They are dates, so they compare as strings."""
+
+_WITH_CONTENT = frozenset({"tools/call", "prompts/get", "resources/read"})
+_NOT_FOUND, _INVALID_PARAMS, _INTERNAL = -32002, -32602, -32603
+_NEEDS_PARSING = re.compile(rb'"(?:_meta|resultType|ttlMs|cacheScope)"|\\u')
+"""Results without any of these need no parsing; an escape may spell any of them differently."""
+COMPLETE_FIRST = re.compile(rb'\s*\{\s*"resultType"\s*:\s*"complete"\s*(?:,|(?=\}))')
+_ENVELOPE = frozenset({"ttlMs", "cacheScope"})
+_HEADER_ERRORS = frozenset({-32020, -32022})
+"""Errors about the headers of our own request."""
+
+
+@attrs.frozen
+class Translation:
+    """Translates from a client's revision to a server's, and back."""
+
+    client: str
+    server: str
+    to_modern: bool
+    from_modern: bool
+    same: bool
+    """Whether both speak the same legacy revision, so that nothing changes."""
+    narrows: bool
+    """Whether the server may send what the client's revision does not know."""
+
+    def params(self, method: str, params: bytes) -> bytes:
+        """Translate params. Raises BadFrame if they are not an object."""
+        if method == "completion/complete" and self.server < R3:
+            return _drop_param(params, "context")
+        if method == "tools/call" and self.server != R4 and b'"task"' in params:
+            return _drop_param(params, "task")
+        return params
+
+    def result(self, method: str, result: Raw) -> Raw | bytes:
+        """Translate a result. What cannot be parsed passes unchanged."""
+        if self.to_modern and self.from_modern:
+            return result
+        narrow = self.narrows and method in _WITH_CONTENT
+        if not narrow and not self.to_modern and not self.from_modern:
+            return result
+        try:
+            if self.to_modern and not _NEEDS_PARSING.search(result):
+                return _add_envelope(method, bytes(result))
+            members = wire.members(result)
+        except BadFrame:
+            return result
+        narrow = narrow and needs_narrowing(method, members, self.client)
+        if not narrow and self.from_modern and (plain := _strip_envelope(bytes(result), members)) is not None:
+            return plain
+        if narrow:
+            members = narrow_content(method, members, self.client)
+        if self.from_modern or self.to_modern:
+            for name in ("resultType", "ttlMs", "cacheScope"):
+                members.pop(name, None)
+        strip_reserved(members)
+        body = msgspec.json.encode(members)
+        return _add_envelope(method, body) if self.to_modern else body
+
+    def error(self, method: str, error: Raw) -> Raw | bytes:
+        """Translate an error object. Errors stay errors, and failed tool results stay results."""
+        if self.to_modern == self.from_modern and not self.from_modern:
+            return error
+        try:
+            members = wire.members(error)
+            code = msgspec.json.decode(members.get("code", Raw(b"0")), type=int)
+        except (BadFrame, msgspec.MsgspecError):
+            return error
+        changed = _translate_code(method, code, to_modern=self.to_modern, from_modern=self.from_modern)
+        if changed == code:
+            return error
+        if changed == _INTERNAL:
+            members["data"] = Raw(
+                msgspec.json.encode({"code": code, "data": members.get("data", Raw(b"null"))})
+            )
+        return msgspec.json.encode({**members, "code": changed})
+
+
+@functools.lru_cache(maxsize=64)
+def translation(client: str, server: str) -> Translation:
+    return Translation(
+        client=client,
+        server=server,
+        to_modern=client >= R5,
+        from_modern=server >= R5,
+        same=client == server and client < R5,
+        narrows=client < server,
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def no_translation(server: str) -> Translation:
+    """Return the translation for callers that take what the server sends."""
+    return Translation(
+        client=server, server=server, to_modern=False, from_modern=False, same=True, narrows=False
+    )
+
+
+def _strip_envelope(result: bytes, members: Mapping[str, Raw]) -> bytes | None:
+    """Return the result without the envelope's members, other bytes kept; None if that needs re-encoding."""
+    found = COMPLETE_FIRST.match(result)
+    if found is None or members.keys() & _ENVELOPE or ("_meta" in members and has_reserved(members["_meta"])):
+        return None
+    return b"{" + result[found.end() :]
+
+
+def _translate_code(method: str, code: int, *, to_modern: bool, from_modern: bool) -> int:
+    if from_modern and code in _HEADER_ERRORS:
+        return _INTERNAL
+    if to_modern and not from_modern:
+        if code == _NOT_FOUND:
+            return _INVALID_PARAMS
+        return _INTERNAL if -32019 <= code <= -32000 else code
+    if from_modern and not to_modern and code == _INVALID_PARAMS and method == "resources/read":
+        return _NOT_FOUND
+    return code
+
+
+def _add_envelope(method: str, body: bytes) -> bytes:
+    """Add what the modern revision requires to a legacy result: complete, and not to be cached."""
+    body = body.lstrip()
+    if body[:1] != b"{":
+        return body  # not a valid result in any revision: the client sees what the server sent
+    rest = body[1:].lstrip()
+    head = b'{"resultType":"complete"'
+    if method == "resources/read":
+        head += b',"ttlMs":0,"cacheScope":"private"'
+    return head + (b"," if rest[:1] != b"}" else b"") + rest
+
+
+def _drop_param(params: bytes, name: str) -> bytes:
+    members = wire.members(params or b"{}")
+    members.pop(name, None)
+    return msgspec.json.encode(members)
+
+
+def needs_narrowing(method: str, members: Mapping[str, Raw], client: str) -> bool:
+    """Return whether the result may hold something unknown to the revision `client`."""
+    if client < R4:
+        return True
+    structured = members.get("structuredContent")
+    return method == "tools/call" and structured is not None and not _is_object(structured)
+
+
+def _is_object(raw: Raw) -> bool:
+    return bytes(raw).lstrip().startswith(b"{")
+
+
+def narrow_content(method: str, members: dict[str, Raw], client: str) -> dict[str, Raw]:
+    """Reduce the content of a result to what `client` knows. Raises BadFrame."""
+    narrowed = dict(members)
+    if method == "tools/call":
+        content = _list(members.get("content"))
+        structured = members.get("structuredContent")
+        if structured is not None and (client < R3 or not _is_object(structured)):
+            del narrowed["structuredContent"]
+            if not any(isinstance(item, dict) and item.get("type") == "text" for item in content):
+                content.append({"type": "text", "text": bytes(structured).decode("utf-8", "replace")})
+        narrowed["content"] = Raw(msgspec.json.encode([_narrow_item(item, client) for item in content]))
+    elif method == "prompts/get":
+        messages = [
+            {**message, "content": _narrow_item(message.get("content"), client)}
+            if isinstance(message, dict)
+            else message
+            for message in _list(members.get("messages"))
+        ]
+        narrowed["messages"] = Raw(msgspec.json.encode(messages))
+    elif client < R3:
+        contents = [_without_members(item, "_meta") for item in _list(members.get("contents"))]
+        narrowed["contents"] = Raw(msgspec.json.encode(contents))
+    return narrowed
+
+
+def _list(raw: Raw | None) -> list[Any]:
+    value = [] if raw is None else wire.value(raw)
+    return value if isinstance(value, list) else []
+
+
+def _without_members(item: object, *names: str) -> object:
+    return {k: v for k, v in item.items() if k not in names} if isinstance(item, dict) else item
+
+
+def _narrow_item(item: object, client: str) -> object:
+    if not isinstance(item, dict):
+        return item
+    kind = item.get("type")
+    unknown = ("icons", "_meta") if client < R3 else ("icons",) if client < R4 else ()
+    item = {k: v for k, v in item.items() if k not in unknown}
+    if client < R3:
+        if isinstance(item.get("annotations"), dict):
+            item = {**item, "annotations": _without_members(item["annotations"], "lastModified")}
+        if kind == "resource_link":
+            about = f" ({item['mimeType']})" if isinstance(item.get("mimeType"), str) else ""
+            return {"type": "text", "text": f"{item.get('name', '')}: {item.get('uri', '')}{about}"}
+        if kind == "resource":
+            item = {**item, "resource": _without_members(item.get("resource"), "_meta")}
+    if client < R2 and kind == "audio":
+        resource = {
+            "uri": "about:audio",
+            "mimeType": item.get("mimeType", "audio/*"),
+            "blob": item.get("data", ""),
+        }
+        return {"type": "resource", "resource": resource}
+    return item
+
+
+Entry = Callable[[bytes], bytes]
+_MAY_NEED_CHANGE = (b'"execution"', b'"x-mcp-header"', b'"outputSchema"', b"\\u")
+
+
+def entry_translation(member: str, client: str) -> Entry | None:
+    """Return the translation for entries of the list `member`; None if they stay unchanged."""
+    if client >= R4 and member != "tools":
+        return None
+    return functools.partial(_translate_entry, member, client)
+
+
+@functools.lru_cache(maxsize=4096)
+def _translate_entry(member: str, client: str, raw: bytes) -> bytes:
+    if client >= R4 and not any(word in raw for word in _MAY_NEED_CHANGE):
+        return raw
+    try:
+        entry = wire.members(raw)
+        return msgspec.json.encode(
+            _translate_tool(entry, client) if member == "tools" else _translate_other(entry, client)
+        )
+    except (BadFrame, RecursionError):  # the server decides how deeply a schema nests
+        return raw
+
+
+def _translate_tool(tool: dict[str, Raw], client: str) -> dict[str, Raw]:
+    if client >= R5:
+        tool.pop("execution", None)  # the modern revision has no such member; its servers decide about tasks
+        return tool
+    output = tool.get("outputSchema")
+    if output is not None and (client < R3 or wire.mapping(output).get("type") != "object"):
+        del tool["outputSchema"]
+    if "inputSchema" in tool and b"x-mcp-header" in bytes(tool["inputSchema"]):
+        tool["inputSchema"] = Raw(msgspec.json.encode(_without_headers(wire.value(tool["inputSchema"]))))
+    if client < R4:
+        tool.pop("execution", None)
+    if client == R2 and "title" in tool:
+        annotations = wire.mapping(tool.get("annotations"))
+        tool["annotations"] = Raw(msgspec.json.encode({"title": tool["title"], **annotations}))
+    if client < R2:
+        tool.pop("annotations", None)
+    return _translate_other(tool, client)
+
+
+def _translate_other(entry: dict[str, Raw], client: str) -> dict[str, Raw]:
+    if client < R4:
+        entry.pop("icons", None)
+    if client < R3:
+        entry.pop("title", None)
+        entry.pop("_meta", None)
+        annotations = wire.mapping(entry.get("annotations"))
+        if "lastModified" in annotations:
+            del annotations["lastModified"]
+            entry["annotations"] = Raw(msgspec.json.encode(annotations))
+    return entry
+
+
+def _without_headers(schema: object) -> object:
+    """Return the schema without `x-mcp-header`, which is for modern clients."""
+    if isinstance(schema, Mapping):
+        return {name: _without_headers(value) for name, value in schema.items() if name != "x-mcp-header"}
+    return [_without_headers(value) for value in schema] if isinstance(schema, list) else schema
+
+
+_Object = dict[str, Any]
+
+
+def translate_request(method: str, params: Raw, client: str, label: str) -> bytes | None:
+    """Return the params of a server's request in the client's revision, with `label` before its message;
+    None if that revision cannot express it. Raises BadFrame if they are not an object."""
+    if client < R3 and method == "elicitation/create":
+        return None
+    members = wire.members(params or b"{}")
+    strip_reserved(members)
+    if client < R4:
+        members.pop("task", None)
+    if method == "elicitation/create":
+        schema = members.get("requestedSchema")
+        if client < R4:
+            if wire.value(members.pop("mode", Raw(b'"form"'))) != "form":
+                return None
+            simple = _simplify_form(wire.mapping(schema))
+            if simple is None:
+                return None
+            members["requestedSchema"] = Raw(msgspec.json.encode(simple))
+        elif client < R5 and wire.value(members.get("mode", Raw(b'"form"'))) == "url":
+            if "elicitationId" not in members:  # required by this revision
+                members["elicitationId"] = Raw(msgspec.json.encode(secrets.token_urlsafe(12)))
+        elif client >= R5:
+            members.pop("elicitationId", None)
+        if label and "message" in members:
+            text = wire.value(members["message"])
+            members["message"] = Raw(msgspec.json.encode(f"{label}{text}"))
+    return msgspec.json.encode(members)
+
+
+def _simplify_form(schema: _Object) -> _Object | None:
+    """Return a form as 2025-06-18 knows it (single choices, boolean defaults only), or None."""
+    properties: _Object = {}
+    fields = schema.get("properties")
+    for name, field in fields.items() if isinstance(fields, dict) else ():
+        if not isinstance(field, dict) or field.get("type") == "array":
+            return None
+        field = dict(field)
+        choices = field.pop("oneOf", None)
+        if isinstance(choices, list):
+            field["enum"] = [str(each.get("const")) for each in choices if isinstance(each, dict)]
+            field["enumNames"] = [str(each.get("title")) for each in choices if isinstance(each, dict)]
+        if field.get("type") != "boolean":
+            field.pop("default", None)
+        properties[name] = field
+    return {**schema, "properties": properties}

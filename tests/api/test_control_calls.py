@@ -1,0 +1,454 @@
+"""Calls through the control API: what is checked, sent and returned, and which errors say what."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.testing
+from msgspec import Raw
+
+from mcpd.api.control_calls import read_call
+from mcpd.calls import validation_stage
+from mcpd.calls.known_items import required_arguments
+from mcpd.calls.schema_validation import MAX_CHECKED, ToolSchemas
+from mcpd.calls.validation_stage import compiled_schemas
+from mcpd.model.api import CompleteParams, PromptParams, ReadParams
+from mcpd.model.errors import InvalidArguments
+from mcpd.model.server_spec import Timeouts
+from mcpd.protocol import mcp_tasks
+from mcpd.supervision.catalog_cache import Item
+from tests.gateway.mcp_client import MODERN
+from tests.gateway.model import NAME, Json, Script, World, make_catalog, world
+
+Clock = trio.testing.MockClock
+DEEP = b"[" * 2000 + b"]" * 2000
+STRICT: Json = {
+    "name": "strict",
+    "inputSchema": {"properties": {"a": {"type": "integer"}}},
+    "outputSchema": {"properties": {"n": {"type": "integer"}}},
+}
+TASK: Json = {"name": "task", "execution": {"taskSupport": "required"}}
+
+
+async def prepare(w: World) -> None:
+    w.server.catalog = make_catalog(tools=["t", STRICT, TASK])
+    for tool in w.server.catalog.tools:
+        await compiled_schemas(w.server, tool)
+    w.server.upstream.capabilities.update(prompts={}, resources={}, completions={})
+
+
+@pytest.fixture
+async def w() -> AsyncIterator[World]:
+    async with world() as made:
+        await prepare(made)
+        yield made
+
+
+async def sent(w: World) -> list[Json]:
+    """Return the requests that have reached the server since the last call of this."""
+    await trio.testing.wait_all_tasks_blocked()
+    frames, w.wire.frames = w.wire.frames, []
+    return [message for frame in frames if "id" in (message := json.loads(frame))]
+
+
+async def answer(w: World, **members: object) -> None:
+    """Answer the newest request at the server."""
+    (request,) = await sent(w)
+    w._say({"id": request["id"], **members})
+    await trio.testing.wait_all_tasks_blocked()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (b'[{"name":"a","required":true},{"name":"b"},{"name":"c","required":false}]', ["a"]),
+        (b'[{"required":true},{"name":"a","required":true}]', ["a"]),
+        (b'[{"name":["a"],"required":true}]', []),
+        (b'[{"name":null,"required":true},7,null]', []),
+        (b'[{"name":"a","required":"yes"}]', []),
+        (b'{"a":true}', []),
+        (b"null", []),
+        (DEEP, []),
+    ],
+)
+def test_malformed_prompt_arguments_are_ignored(arguments: bytes, names: list[str]) -> None:
+    """An exception here used to end the client's connection."""
+    assert required_arguments(Item("greet", b'{"name":"greet","arguments":%b}' % arguments)) == names
+
+
+@pytest.mark.parametrize(
+    ("meta", "token", "forwarded"),
+    [
+        (None, b"", {}),
+        ({}, b"", {}),
+        ({"progressToken": 5, "a": 1}, b"5", {"_meta": {"a": 1}}),
+        ({"io.modelcontextprotocol/x": 1}, b"", {}),
+    ],
+)
+def test_meta_of_a_call(meta: Json | None, token: bytes, forwarded: Mapping[str, object]) -> None:
+    """The progress token and reserved members are for mcpd."""
+    params: Json = {"server": "s", "tool": "t", **({} if meta is None else {"_meta": meta})}
+    request = read_call(Raw(json.dumps(params).encode()))
+    assert request.progress_token == token
+    assert json.loads(request.forwarded_params()) == {"name": "t", "arguments": {}, **forwarded}
+    assert not request.raw
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        b"",
+        b"{}",
+        b'{"server":"s","tool":"t","timeout":0}',
+        b'{"server":"s","tool":"t","arguments":[]}',
+        b'{"server":"s","tool":"t","arguments":null}',
+        b'{"server":"s","tool":"t","other":1}',
+    ],
+)
+def test_malformed_call_is_refused(params: bytes) -> None:
+    with pytest.raises(InvalidArguments, match="mcpd/call"):
+        read_call(Raw(params))
+
+
+async def test_call_is_sent_with_the_arguments_as_written(w: World) -> None:
+    script = Script(w)
+    key = script.call(arguments={"a": 1}, _meta={"v": 1, "progressToken": "p"})
+    (request,) = await sent(w)
+    assert {**request["params"], "_meta": None} == {"name": "t", "arguments": {"a": 1}, "_meta": None}
+    assert request["params"]["_meta"]["v"] == 1
+    w._say({"method": "notifications/progress", "params": {"progressToken": request["id"], "progress": 1}})
+    assert script.progress == [{"progressToken": "p", "progress": 1}]
+    w._say({"id": request["id"], "result": {"content": [{"type": "text", "text": "x"}]}})
+    assert script.answers[key]["result"]["output"] == "x"
+    assert script.caller.calls == {}
+
+
+@pytest.mark.parametrize("catalog", [None, make_catalog(warnings=("it failed",))])
+async def test_server_without_lists_decides_which_tools_exist(w: World, catalog: object) -> None:
+    w.server.catalog = catalog
+    Script(w).call("unknown")
+    assert [request["params"]["name"] for request in await sent(w)] == ["unknown"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "catalog", "message"),
+    [
+        ({"exclude_tools": ("x*",)}, make_catalog(tools=["xy"]), "the definition excludes 'xy'"),
+        ({}, make_catalog(tools=["xyz"]), "no tool 'xy'; did you mean xyz"),
+        ({}, make_catalog(), "no tool 'xy'; `mcpctl list-tools srv` lists them"),
+        ({}, make_catalog(tools=["a"], warnings=("w",)), "no tool 'xy'; `mcpctl list-tools srv`"),
+    ],
+)
+async def test_unknown_tool_is_refused(w: World, spec: Json, catalog: Any, message: str) -> None:
+    w.server.spec = attrs.evolve(w.server.spec, **spec)
+    w.server.catalog = catalog
+    script = Script(w)
+    error = script.error(script.call("xy"))
+    assert error["data"]["code"] == "unknown_tool"
+    assert message in error["message"]
+    assert await sent(w) == []
+
+
+async def test_tool_may_exist_by_now_if_the_lists_have_expired(w: World) -> None:
+    async def refresh() -> None:
+        await trio.lowlevel.checkpoint()
+        w.server.catalog = make_catalog(tools=["new"])
+
+    w.server.lists_expired, w.server.refresh_expired_lists = True, refresh
+    script = Script(w)
+    script.call("new")
+    never = script.call("never")
+    assert [request["params"]["name"] for request in await sent(w)] == ["new"]
+    assert script.error(never)["data"]["code"] == "unknown_tool"
+
+
+async def test_call_waits_for_its_server(autojump_clock: Clock, w: World) -> None:
+    script = Script(w)
+    w.lose()
+    script.call()
+    cancelled = script.call("strict")
+    await trio.testing.wait_all_tasks_blocked()
+    script.caller.cancel(b"%d" % cancelled, "why")
+    w.connect()
+    assert [request["params"]["name"] for request in await sent(w)] == ["t"]
+    w.lose()
+    late = script.call()
+    await trio.sleep(60)
+    assert script.error(late)["data"]["code"] == "not_ready"
+    assert script.answers.keys() == {1, late}
+
+
+async def test_concurrent_callers_share_one_compilation(w: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the list is fetched again meanwhile, the result is used once and not kept."""
+    compiled: list[bytes] = []
+    gate = trio.Event()
+
+    async def slow(tool: bytes) -> ToolSchemas:
+        compiled.append(tool)
+        await gate.wait()
+        return ToolSchemas(notes=("n",))
+
+    monkeypatch.setattr(validation_stage, "compile_schemas", slow)
+    w.server.validators.clear()
+    script = Script(w)
+    for _ in range(3):
+        script.call()
+    assert await sent(w) == []
+    gate.set()
+    assert len(await sent(w)) == 3
+    assert len(compiled) == 1
+    assert w.server.validators["t"].notes == ("n",)
+    w.server.validators.clear()
+    gate = trio.Event()
+    script.call()
+    await trio.testing.wait_all_tasks_blocked()
+    w.server.validators.clear()
+    gate.set()
+    assert len(await sent(w)) == 1
+    assert w.server.validators == {}
+
+
+async def test_arguments_are_checked_up_to_a_size(w: World) -> None:
+    """Larger ones, and those that Python cannot hold, are left to the server."""
+    script = Script(w)
+    error = script.error(script.call("strict", {"a": "x"}))
+    assert error["data"]["code"] == "invalid_arguments"
+    assert "strict@srv was not called: its arguments violate the tool's schema" in error["message"]
+    assert error["data"]["problems"][0]["path"] == "$.arguments.a"
+
+    def call(arguments: bytes) -> int:
+        request = read_call(Raw(b'{"server":"srv","tool":"strict","arguments":%b}' % arguments))
+        return script.put(lambda key: script.caller.call(key, request))
+
+    def sized(size: int) -> bytes:
+        return b'{"a":"%b"}' % (b"x" * (size - len(b'{"a":""}')))
+
+    script.error(call(sized(MAX_CHECKED)))
+    assert await sent(w) == []
+    call(sized(MAX_CHECKED + 1))
+    call(b'{"a":1E+400}')
+    assert len(w.wire.frames) == 2
+
+
+@pytest.mark.parametrize("accepts", [True, False])
+async def test_required_task_is_made_if_the_server_knows_the_param(w: World, *, accepts: bool) -> None:
+    w.server.spec = attrs.evolve(w.server.spec, timeouts=Timeouts(call=20, call_max=50))
+    w.server.upstream.accepts_task_param = accepts
+    script = Script(w)
+    script.call("task")
+    script.call("t")
+    task, other = (request["params"] for request in await sent(w))
+    assert task.get("task") == ({"ttl": 50_000} if accepts else None)
+    assert "task" not in other
+
+
+@pytest.mark.parametrize("progress_token", ["p", None])
+async def test_modern_result_may_be_a_task(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, progress_token: str | None
+) -> None:
+    """Its status messages are progress for those who ask for that."""
+
+    async def poll(upstream: object, first: object, handler: object, **how: Any) -> Raw:
+        await trio.lowlevel.checkpoint()
+        assert how["timeout"] == 20
+        assert how["limit"] == pytest.approx(50)
+        how["on_status"]("working")
+        how["on_status"]("still working")
+        return Raw(b'{"done":1}')
+
+    monkeypatch.setattr(mcp_tasks, "await_task", poll)
+    async with world(version=MODERN) as w:
+        await prepare(w)
+        w.server.spec = attrs.evolve(w.server.spec, timeouts=Timeouts(call=20, call_max=50))
+        script = Script(w)
+        key = script.call(raw=True, _meta={"progressToken": progress_token} if progress_token else {})
+        await answer(w, result={"resultType": "task", "taskId": "1"})
+        assert script.answers[key]["result"] == {"done": 1}
+        reports = [(each["progress"], each["message"]) for each in script.progress]
+        assert reports == ([(1, "working"), (2, "still working")] if progress_token else [])
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [
+        ({"resultType": "input_required", "inputRequests": {"a": {"method": "m"}}}, "input_required"),
+        ({"resultType": "other"}, "protocol"),
+        ({"resultType": "complete"}, ""),
+        ({}, ""),
+    ],
+)
+async def test_question_of_a_modern_server_fails_the_call(
+    autojump_clock: Clock, result: Json, code: str
+) -> None:
+    async with world(version=MODERN) as w:
+        await prepare(w)
+        script = Script(w)
+        key = script.call(raw=True)
+        await answer(w, result=result)
+        if code:
+            assert script.error(key)["data"]["code"] == code
+        else:
+            assert script.answers[key]["result"] == result
+
+
+async def test_request_is_repeated_for_a_server_that_only_wants_that(autojump_clock: Clock) -> None:
+    async with world(version=MODERN) as w:
+        await prepare(w)
+        script = Script(w)
+        key = script.call(raw=True, arguments={"x": 1})
+        await answer(w, result={"resultType": "input_required", "requestState": "s"})
+        await trio.sleep(1)
+        (request,) = await sent(w)
+        assert request["params"]["requestState"] == "s"
+        assert request["params"]["arguments"] == {"x": 1}
+        w._say({"id": request["id"], "result": {"resultType": "complete", "done": 1}})
+        assert script.answers[key]["result"] == {"resultType": "complete", "done": 1}
+
+
+@pytest.mark.parametrize(
+    ("result", "warning"),
+    [
+        ({"content": [], "structuredContent": {"n": 1}}, ""),
+        ({"content": [], "structuredContent": {"n": "x"}}, "violates the tool's outputSchema"),
+        ({"content": [], "structuredContent": {"n": "x"}, "isError": False}, "violates the tool's"),
+        ({"content": [], "structuredContent": {"n": "x"}, "isError": True}, ""),
+        ({"content": [], "structuredContent": {"n": "x" * MAX_CHECKED}}, "was not checked"),
+        ([1], ""),
+    ],
+)
+async def test_result_is_checked_unless_it_reports_an_error(w: World, result: Any, warning: str) -> None:
+    script = Script(w)
+    key = script.call("strict")
+    await answer(w, result=result)
+    warnings = [each for each in script.answers[key]["result"]["warnings"] if "outputSchema" in each]
+    assert len(warnings) == bool(warning)
+    assert warning in "".join(warnings)
+
+
+async def test_raw_result_is_returned_unchanged(w: World) -> None:
+    script = Script(w)
+    result = {"structuredContent": {"n": "x"}}
+    for raw in (True, False):
+        key = script.call("strict", raw=raw)
+        await answer(w, result=result)
+        if raw:
+            assert script.answers[key]["result"] == result
+        else:
+            assert script.answers[key]["result"].keys() > {"success", "warnings"}
+
+
+async def test_error_of_the_server_keeps_its_code(w: World) -> None:
+    script = Script(w)
+    key = script.call()
+    await answer(w, error={"code": 7, "message": "no"})
+    error = script.error(key)
+    assert error["message"] == "srv: no"
+    assert error["data"]["upstream_code"] == 7
+
+
+async def test_cancelled_call_is_withdrawn_and_gets_no_answer(w: World) -> None:
+    script = Script(w)
+    key = script.call()
+    (request,) = await sent(w)
+    assert script.caller.cancel(b"%d" % key, "why")
+    assert not script.caller.cancel(b"%d" % key, "why")
+    (frame,) = w.wire.frames
+    assert json.loads(frame)["params"] == {"requestId": request["id"], "reason": "why"}
+    script.call()
+    script.caller.cancel_all("all")
+    assert script.caller.calls == {}
+    assert script.answers == {}
+
+
+HELLO: Json = {"name": "hello", "arguments": [{"name": "who", "required": True}, {"name": "how"}]}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "arguments", "catalog", "has_prompts", "error"),
+    [
+        ("hello", {"who": "x"}, make_catalog(prompts=[HELLO]), True, ""),
+        ("hello", {"how": "x"}, make_catalog(prompts=[HELLO]), True, "invalid_arguments"),
+        ("helo", {}, make_catalog(prompts=[HELLO]), True, "unknown_prompt"),
+        ("helo", {}, make_catalog(prompts=[HELLO], warnings=("w",)), True, "unknown_prompt"),
+        ("helo", {}, make_catalog(), True, "unknown_prompt"),
+        ("helo", {}, make_catalog(warnings=("w",)), True, ""),
+        ("helo", {}, make_catalog(prompts=[HELLO]), False, "unsupported"),
+        ("helo", {}, None, True, ""),
+    ],
+)
+@pytest.mark.parametrize("expired", [False, True])
+async def test_prompt_is_checked_against_the_list(
+    w: World, prompt: str, arguments: Json, catalog: Any, error: str, *, has_prompts: bool, expired: bool
+) -> None:
+    """An expired list is fetched again first; a server without lists decides itself."""
+
+    async def refresh() -> None:
+        await trio.lowlevel.checkpoint()
+        w.server.catalog = catalog
+
+    w.server.catalog = make_catalog() if expired else catalog
+    w.server.lists_expired, w.server.refresh_expired_lists = expired, refresh
+    if not has_prompts:
+        del w.server.upstream.capabilities["prompts"]
+    script = Script(w)
+    params = PromptParams(server=NAME, prompt=prompt, arguments=arguments)
+    key = script.put(lambda key: script.caller.get_prompt(key, params))
+    requests = await sent(w)
+    if not error:
+        assert [request["params"] for request in requests] == [{"name": prompt, "arguments": arguments}]
+        return
+    assert requests == []
+    found = script.error(key)
+    assert found["data"]["code"] == error
+    if error == "unknown_prompt":
+        hint = "did you mean hello?" if catalog.prompts else "`mcpctl prompts srv` lists them"
+        assert found["message"] == f"srv has no prompt 'helo'; {hint}"
+
+
+async def test_known_prompt_does_not_refresh_expired_lists(w: World) -> None:
+    w.server.catalog, w.server.lists_expired = make_catalog(prompts=["a"]), True
+    script = Script(w)
+    params = PromptParams(server=NAME, prompt="a", arguments={})
+    key = script.put(lambda key: script.caller.get_prompt(key, params))
+    await answer(w, result={"messages": []})
+    assert script.answers[key]["result"] == {"messages": []}
+
+
+@pytest.mark.parametrize(
+    ("code", "resources", "error", "hint"),
+    [
+        (-32002, (), "unknown_resource", "`mcpctl resources srv` lists"),
+        (-32602, ("file:///b",), "unknown_resource", "did you mean file:///b?"),
+        (-32002, ("file:///b", "file:///a"), "upstream_error", ""),
+        (-32603, (), "upstream_error", ""),
+        (-32002, None, "unknown_resource", "`mcpctl resources srv` lists"),
+    ],
+)
+async def test_unlisted_resource_that_the_server_refuses_is_unknown(
+    w: World, code: int, resources: Sequence[str] | None, error: str, hint: str
+) -> None:
+    w.server.catalog = None if resources is None else make_catalog(resources=resources)
+    script = Script(w)
+    params = ReadParams(server=NAME, uri="file:///a")
+    key = script.put(lambda key: script.caller.read_resource(key, params))
+    await answer(w, error={"code": code, "message": "no"})
+    found = script.error(key)
+    assert found["data"]["code"] == error
+    assert found["message"].startswith("srv: no")
+    assert hint in found["message"]
+
+
+async def test_completion_is_passed_through(w: World) -> None:
+    script = Script(w)
+    ref, argument = {"type": "ref/prompt", "name": "a"}, {"name": "b", "value": "c"}
+    params = CompleteParams(server=NAME, ref=ref, argument=argument, context={"arguments": {}})
+    key = script.put(lambda key: script.caller.complete(key, params))
+    (request,) = await sent(w)
+    assert request["params"] == {"ref": ref, "argument": argument, "context": {"arguments": {}}}
+    w._say({"id": request["id"], "result": {"completion": {"values": []}}})
+    assert script.answers[key]["result"] == {"completion": {"values": []}}

@@ -1,0 +1,84 @@
+"""What a client declared, and what of it a modern server gets."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcpd.calls.client_context import (
+    ClientContext,
+    ClientRequest,
+    forwarded_capabilities,
+    make_client_context,
+)
+from tests.gateway.mcp_client import MODERN
+from tests.gateway.model import LEGACY, Json
+
+
+@pytest.mark.parametrize(
+    ("feature", "part", "supported"),
+    [
+        ("elicitation", None, True),
+        ("elicitation", "url", True),
+        ("elicitation", "form", False),
+        ("sampling", None, True),
+        ("sampling", "tools", False),
+        ("roots", None, False),
+        ("roots", "x", False),
+        ("tasks", None, False),
+    ],
+)
+def test_supported_capabilities(feature: str, part: str | None, supported: bool) -> None:
+    """Only objects count: a client may declare anything."""
+    declared = {"elicitation": {"url": {}, "form": True}, "sampling": {}, "roots": True}
+    assert ClientContext(LEGACY, capabilities=declared).supports(feature, part) is supported
+
+
+@pytest.mark.parametrize(
+    ("declared", "accepts"),
+    [({}, False), ({"roots": {}}, False), ({"elicitation": {}}, True), ({"sampling": {}}, True)],
+)
+def test_client_that_declares_elicitation_or_sampling_accepts_server_requests(
+    declared: Json, accepts: bool
+) -> None:
+    assert make_client_context(LEGACY, declared).accepts_server_requests is accepts
+
+
+def test_defaults_of_a_context() -> None:
+    context = make_client_context(LEGACY, {})
+    assert (context.version, context.modern, context.log_level) == (LEGACY, False, "")
+    assert not ClientContext(LEGACY).modern
+    assert not ClientContext(LEGACY).accepts_server_requests
+    modern = make_client_context(MODERN, {"sampling": {}}, modern=True, log_level="info")
+    assert (modern.modern, modern.log_level, modern.accepts_server_requests) == (True, "info", True)
+
+
+@pytest.mark.parametrize(
+    ("declared", "modern", "is_single", "forwarded"),
+    [
+        ({}, True, True, {}),
+        ({"elicitation": {}}, False, True, {"elicitation": {"form": {}}}),
+        ({"elicitation": {"url": {}}}, False, True, {"elicitation": {"url": {}}}),
+        ({"sampling": {"a": 1}, "tasks": {}}, True, True, {"sampling": {"a": 1}}),
+        ({"sampling": True, "roots": {"listChanged": True}}, True, True, {"roots": {}}),
+        ({"extensions": {"x": {}}}, True, True, {"extensions": {"x": {}}}),
+        ({"extensions": {"x": {}}}, True, False, {}),
+        ({"extensions": {"x": {}}}, False, True, {}),
+        ({"extensions": 5}, True, True, {}),
+    ],
+)
+def test_forwarded_capabilities(declared: Json, modern: bool, is_single: bool, forwarded: Json) -> None:
+    context = make_client_context(MODERN, declared, modern=modern)
+    assert forwarded_capabilities(context, is_single_server=is_single) == forwarded
+
+
+def test_request_may_have_meta_unless_known_otherwise() -> None:
+    request = ClientRequest(b"1", "ping", b"", None, ClientContext(LEGACY))  # type: ignore[arg-type]
+    assert not request.has_no_meta
+    assert bytes(request.raw_key) == b"1"
+
+
+def test_contexts_and_requests_are_compared_by_identity() -> None:
+    one, two = ClientContext(LEGACY), ClientContext(LEGACY)
+    assert one != two
+    first, second = (ClientRequest(b"1", "ping", b"", None, one) for _ in range(2))  # type: ignore[arg-type]
+    assert first != second

@@ -1,0 +1,251 @@
+"""Where a client's request is sent, when, and with which context."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from mcpd.calls.call import CallState
+from mcpd.calls.url_elicitation import RETRY_INTERVAL
+from mcpd.model.server_spec import Timeouts
+from tests.gateway.mcp_client import CAPABLE, MODERN, meta
+from tests.gateway.model import LEGACY, NAME, Json, Told, User, World, make_catalog, world
+
+Clock = trio.testing.MockClock
+STATE = "io.modelcontextprotocol/logLevel"
+
+
+@pytest.fixture
+async def w() -> AsyncIterator[World]:
+    async with world() as made:
+        made.server.elicitation_history.never_asks = True  # calls overlap
+        yield made
+
+
+def put(user: User, method: str = "tools/call", **params: object) -> Told:
+    told = Told(user)
+    if user.kind == "modern":
+        params["_meta"] = {**meta(user.capabilities), **params.pop("_meta", {})}  # type: ignore[dict-item]
+    told.say({"id": 50 + len(user.session.calls), "method": method, "params": params})
+    return told
+
+
+def sent(w: World) -> list[Json]:
+    """The requests that reached the server."""
+    frames, w.wire.frames = w.wire.frames, []
+    return [message for frame in frames if "id" in (message := json.loads(frame))]
+
+
+def refusal(told: Told) -> int:
+    (answer,) = told.answers
+    code: int = answer["error"]["code"]
+    return code
+
+
+async def test_only_requests_of_a_modern_client_carry_a_state(w: World) -> None:
+    """A forged state is refused; in a method without rounds, and from a legacy client, it is any member."""
+    modern, legacy = w.user("modern"), w.user("legacy")
+    assert refusal(put(modern, name="t", requestState="forged")) == -32602
+    assert refusal(put(modern, name="t", requestState="p.unknown")) == -32602
+    assert sent(w) == []
+    put(modern, "completion/complete", requestState="forged")
+    put(legacy, name="t", requestState="forged")
+    put(modern, name="t", arguments={"requestState": 1})
+    assert [request["params"].get("requestState") for request in sent(w)] == ["forged", "forged", None]
+
+
+async def test_signed_state_reaches_its_server_only(w: World) -> None:
+    user = w.user("modern")
+    sign = w.gateway.calls._state_signer.sign
+    put(user, name="t", requestState=sign(NAME, b'{"a":1}'))  # type: ignore[arg-type]
+    assert refusal(put(user, name="t", requestState=sign("other", b"1"))) == -32602  # type: ignore[arg-type]
+    assert [request["params"]["requestState"] for request in sent(w)] == [{"a": 1}]
+
+
+async def test_dedicated_server_is_used_only_if_the_definition_shares_differently(
+    w: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def server_for(session: object, server: object) -> object:
+        asked.append(server)
+        return server
+
+    monkeypatch.setattr(w.gateway.dedicated_servers, "server_for", server_for)
+    user = w.user("legacy")
+    put(user, name="t")
+    assert asked == []
+    w.server.spec = attrs.evolve(w.server.spec, share="client")
+    put(user, name="t")
+    assert asked == [w.server]
+
+
+async def test_tool_calls_are_counted_and_time_out_as_defined(w: World) -> None:
+    w.server.spec = attrs.evolve(w.server.spec, timeouts=Timeouts(call=20, tools={"slow": 40}))
+    user = w.user("legacy", {})
+    put(user, name="slow")
+    assert user.session.call_count == 1
+    put(user, "prompts/get", name="slow")
+    slow, prompt = user.session.calls.values()
+    assert (slow.idle_timeout, prompt.idle_timeout) == (40, 20)
+    assert user.session.call_count == 1
+    assert user.session.last_version == LEGACY
+    assert not slow.is_task
+    assert not slow.resumed_after_url
+    assert slow.alias is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "method", "params", "accepted"),
+    [
+        ("modern", LEGACY, "tools/call", {"inputResponses": {"page1": {"action": "accept"}}}, True),
+        ("modern", LEGACY, "tools/call", {"arguments": {"inputResponses": {}}}, False),
+        ("modern", LEGACY, "tools/call", {}, False),
+        ("modern", LEGACY, "completion/complete", {"inputResponses": {}}, False),
+        ("modern", MODERN, "tools/call", {"inputResponses": {}}, False),
+        ("legacy", LEGACY, "tools/call", {"inputResponses": {}}, False),
+    ],
+)
+async def test_consent_to_a_url_visit_is_read_for_legacy_servers(
+    kind: str, version: str, method: str, params: Json, accepted: bool
+) -> None:
+    async with world(version=version) as w:
+        user = w.user(kind, {})
+        put(user, method, name="t", **params)
+        (call,) = user.session.calls.values()
+        assert call.resumed_after_url is accepted
+        (request,) = sent(w)
+        assert ("inputResponses" in request["params"]) is ("inputResponses" in params and not accepted)
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "capabilities", "never_asks", "waits"),
+    [
+        ("free", {}, False, False),
+        ("free", CAPABLE, False, True),
+        ("free", CAPABLE, True, False),
+        ("serial", {}, True, True),
+    ],
+)
+async def test_call_waits_for_its_turn_if_it_needs_one(
+    concurrency: str, capabilities: Json, never_asks: bool, waits: bool
+) -> None:
+    async with world(concurrency=concurrency) as w:
+        w.server.elicitation_history.never_asks = never_asks
+        for user in (w.user("legacy", capabilities), w.user("legacy", capabilities)):
+            put(user, name="t")
+        assert len(sent(w)) == (1 if waits else 2)
+
+
+async def test_request_waits_for_its_server_once(autojump_clock: Clock, w: World) -> None:
+    user = w.user("legacy", {})
+    w.lose()
+    told = put(user, name="t")
+    await trio.testing.wait_all_tasks_blocked()
+    assert (len(user.session.calls), user.session.in_flight) == (1, 1)
+    w.connect()
+    await trio.testing.wait_all_tasks_blocked()
+    assert user.session.request_tasks == {}
+    assert len(sent(w)) == 1
+    w.lose()
+    assert len(told.answers) == 1
+    late = put(user, name="t")
+    await trio.sleep(60)
+    assert late.answers[0]["error"]["data"]["code"] == "not_ready"
+
+
+async def test_request_that_cannot_be_sent_leaves_no_trace() -> None:
+    async with world(concurrency="serial") as w:
+        w.wire.choke()
+        user = w.user("legacy", {})
+        told = put(user, name="t")
+        assert told.answers[0]["error"]["data"]["code"] == "overloaded"
+        assert user.session.calls == {}
+        assert len(w.server.turn_queue) == 0
+
+
+def modern_meta(w: World) -> list[tuple[Json, object]]:
+    """Record for which capabilities and level the server's `_meta` is made."""
+    made: list[tuple[Json, object]] = []
+
+    def record(capabilities: Any, level: object) -> bytes:
+        made.append((dict(capabilities), level))
+        return b'"n":%d' % len(made)
+
+    w.server.upstream.request_meta = record
+    return made
+
+
+async def test_context_of_the_client_is_declared_to_a_modern_server() -> None:
+    """Made once for each client and connection; extensions only if the client sees this server alone."""
+    async with world(version=MODERN) as w:
+        made = modern_meta(w)
+        capabilities: Json = {"sampling": {}, "extensions": {"x": {}}}
+        legacy, modern = w.user("legacy", {}), w.user("modern", capabilities)
+        put(legacy, name="t")
+        put(legacy, name="t")
+        assert made == [({}, "info")]
+        put(modern, name="t")
+        assert made[1:] == [(capabilities, None)]
+        put(modern, name="t", _meta={STATE: "debug"})
+        assert made[2:] == [(capabilities, "debug")]
+        assert [request["params"]["_meta"]["n"] for request in sent(w)] == [1, 1, 2, 3]
+        w.connect()
+        modern_meta(w)
+        put(modern, name="t")
+        assert [request["params"]["_meta"]["n"] for request in sent(w)] == [1]
+
+
+TASK: Json = {"name": "task", "execution": {"taskSupport": "required"}}
+
+
+@pytest.mark.parametrize(
+    ("method", "tool", "accepts", "as_task"),
+    [
+        ("tools/call", "task", True, True),
+        ("tools/call", "task", False, False),
+        ("tools/call", "other", True, False),
+        ("prompts/get", "task", True, False),
+    ],
+)
+async def test_required_task_is_made_for_clients_that_do_not_know_tasks(
+    w: World, method: str, tool: str, accepts: bool, as_task: bool
+) -> None:
+    w.server.catalog = make_catalog(tools=[TASK, "other"])
+    w.server.upstream.accepts_task_param = accepts
+    user = w.user("legacy", {})
+    put(user, method, name=tool)
+    (call,) = user.session.calls.values()
+    assert call.is_task is as_task
+    (request,) = sent(w)
+    assert ("task" in request["params"]) is as_task
+
+
+@pytest.mark.parametrize("holds_turn", [True, False])
+async def test_repeated_call_gives_up_its_turn_meanwhile(autojump_clock: Clock, *, holds_turn: bool) -> None:
+    """Repeated because its legacy server requires that the user visits a URL first."""
+    url = {"code": -32042, "message": "m", "data": {"elicitations": [{"message": "m", "url": "https://a"}]}}
+    async with world(concurrency="serial" if holds_turn else "free") as w:
+        w.server.elicitation_history.never_asks = True
+        user, other = w.user("modern", {"elicitation": {"url": {}}}), w.user("legacy", {})
+        put(user, name="t", inputResponses={"page1": {"action": "accept"}})
+        (call,) = user.session.calls.values()
+        assert call.holds_turn is holds_turn
+        sent(w)
+        w._say({"id": int(call.key), "error": url})
+        assert not call.holds_turn
+        assert call.state is CallState.BETWEEN_ROUNDS
+        put(other, name="t")
+        (theirs,) = other.session.calls.values()
+        assert len(sent(w)) == 1
+        await trio.sleep(RETRY_INTERVAL + 1)
+        assert call.state is (CallState.QUEUED if holds_turn else CallState.SENT)
+        assert len(sent(w)) == (0 if holds_turn else 1)
+        w._say({"id": int(theirs.key), "result": {}})
+        assert len(sent(w)) == (1 if holds_turn else 0)

@@ -1,0 +1,439 @@
+"""Which client a legacy server's request goes to, and who answers it otherwise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from msgspec import Raw
+
+from mcpd.calls.call import Call
+from mcpd.calls.server_request import ANSWER_TIMEOUT, ServerRequest, ambiguous_with
+from mcpd.calls.server_request_router import AMBIGUITY_TIMEOUT, MAX_OPEN_REQUESTS, candidates
+from mcpd.transports.outgoing_request import AwaitedExchange
+from mcpd.wire import message as wire
+from tests.gateway.model import Json, User, Working, World, world
+
+Clock = trio.testing.MockClock
+FORM: Json = {"elicitation": {"form": {}}}
+
+
+@pytest.fixture
+async def w() -> AsyncIterator[World]:
+    async with world() as made:
+        made.server.elicitation_history.never_asks = True  # calls overlap
+        yield made
+
+
+def working(w: World, user: User) -> Working:
+    w.hear()
+    return next(call for call in w.work.values() if call.tag == user.tag)
+
+
+def calls_of(user: User) -> list[Call]:
+    return list(user.session.calls.values())
+
+
+def ask(w: World, method: str = "elicitation/create", exchange: Any = None, **params: object) -> str:
+    """Have the server ask outside of any known call, or on the stream of `exchange`."""
+    key = f"q{next(w._ids)}"
+    message = {"jsonrpc": "2.0", "id": key, "method": method, "params": params}
+    parsed = wire.parse(json.dumps(message).encode())
+    if not w.gateway.calls.server_requests.route(w.server, w.wire, parsed, exchange):
+        w.wire.refuse(parsed, -32601, "no")
+    return key
+
+
+def answers(w: World) -> dict[str, Json]:
+    """What the server was answered, by the ids of its requests; other frames are dropped."""
+    frames, w.wire.frames = w.wire.frames, []
+    messages = [json.loads(frame) for frame in frames]
+    return {str(each["id"]): each for each in messages if "method" not in each}
+
+
+def outcome(w: World, key: str) -> object:
+    message = answers(w)[key]
+    return message["error"]["code"] if "error" in message else message["result"]
+
+
+DECLINED: Json = {"action": "decline"}
+
+
+def a_request(w: World, method: str = "elicitation/create") -> ServerRequest:
+    message = wire.parse(json.dumps({"jsonrpc": "2.0", "id": "q", "method": method}).encode())
+    return ServerRequest(w.server, w.wire, message, lambda request: None)
+
+
+async def test_request_is_answered_once(w: World) -> None:
+    request = a_request(w)
+    assert hash(request) != hash(a_request(w))
+    assert not request.is_settled
+    request.respond(b"{}")
+    request.refuse(-1, "no")
+    request.decline("no")
+    assert request.is_settled
+    assert len(w.wire.frames) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"), [("elicitation/create", DECLINED), ("sampling/createMessage", -1)]
+)
+async def test_declined_request(w: World, method: str, expected: object) -> None:
+    a_request(w, method).decline("nobody")
+    assert outcome(w, "q") == expected
+
+
+async def test_request_of_an_ended_connection_is_not_answered(w: World) -> None:
+    request = a_request(w)
+    w.wire.close("gone")
+    w.wire.frames.clear()
+    request.respond(b"{}")
+    assert request.is_settled
+    assert w.wire.frames == []
+
+
+async def test_unknown_method_is_not_handled(w: World) -> None:
+    assert outcome(w, ask(w, "other/method")) == -32601
+    asked = w.server.elicitation_history
+    assert asked.never_asks
+    assert outcome(w, ask(w)) == DECLINED, "no call is in flight"
+    assert not asked.never_asks
+    assert w.empty() == []
+
+
+async def test_request_belongs_to_the_only_client_with_a_call(w: World) -> None:
+    user = w.user("legacy")
+    user.call()
+    user.call()
+    ask(w, message=f"{user.tag}: x", requestedSchema={})
+    assert len(user.questions) == 1
+
+
+@pytest.mark.parametrize("second", [{}, {"sampling": {}}])
+async def test_ambiguous_request_is_declined_immediately_if_nobody_can_be_asked(
+    w: World, second: Json
+) -> None:
+    users = [w.user("legacy", {}), w.user("legacy", second)]
+    for user in users:
+        user.call()
+    assert outcome(w, ask(w)) == DECLINED
+    assert w.empty() == ["2 at the server"]
+
+
+async def test_ambiguous_request_waits_until_one_client_is_left(autojump_clock: Clock, w: World) -> None:
+    one, two = w.user("legacy"), w.user("legacy")
+    one.call()
+    first = working(w, one)
+    two.call()
+    key = ask(w, message=f"{two.tag}: x", requestedSchema={})
+    w.hear()
+    await trio.sleep(AMBIGUITY_TIMEOUT / 2)
+    assert one.questions == two.questions == []
+    w.end(first)
+    await trio.sleep(0.05)
+    assert (len(one.questions), len(two.questions)) == (0, 1)
+    two.answer()
+    assert outcome(w, key) == {"action": "accept", "content": {"name": two.tag}}
+
+
+async def test_ambiguous_request_is_declined_in_the_end(autojump_clock: Clock, w: World) -> None:
+    lines: list[str] = []
+    w.server.log.add_line = lines.append
+    for user in (w.user("legacy"), w.user("legacy", {})):
+        user.call()
+    key = ask(w)
+    await trio.sleep(AMBIGUITY_TIMEOUT - 0.1)
+    assert answers(w).keys() == set()
+    await trio.sleep(0.2)
+    assert outcome(w, key) == DECLINED
+    assert len(lines) == 1
+    assert w.empty() == ["2 at the server"]
+
+
+async def test_ambiguous_request_without_calls_left_is_declined(autojump_clock: Clock, w: World) -> None:
+    users = [w.user("legacy"), w.user("legacy")]
+    for user in users:
+        user.call()
+    key = ask(w)
+    for user in users:
+        w.end(working(w, user))
+    w.wire.frames.clear()
+    await trio.sleep(0.05)
+    assert outcome(w, key) == DECLINED
+
+
+async def test_cancelled_ambiguous_request_is_forgotten(autojump_clock: Clock, w: World) -> None:
+    lines: list[str] = []
+    w.server.log.add_line = lines.append
+    for user in (w.user("legacy"), w.user("legacy")):
+        user.call()
+    key = ask(w)
+    w.gateway.calls.server_requests.cancel(w.wire, Raw(json.dumps({"requestId": key}).encode()))
+    before = len(w.nursery.child_tasks)
+    await trio.sleep(0.05)
+    assert len(w.nursery.child_tasks) == before - 1, "its task has ended"
+    await trio.sleep(AMBIGUITY_TIMEOUT + 1)
+    assert answers(w) == {}
+    assert lines == []
+
+
+async def test_unanswered_requests_are_limited_per_connection(w: World) -> None:
+    user = w.user("legacy")
+    user.call()
+    for n in range(MAX_OPEN_REQUESTS):
+        w.gateway.calls.server_requests._open[w.wire, b"%d" % n] = a_request(w)
+    assert outcome(w, ask(w)) == -1
+    w.gateway.calls.server_requests._open.popitem()
+    ask(w, message=f"{user.tag}: x", requestedSchema={})
+    assert len(user.questions) == 1
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "method", "params", "expected", "missing"),
+    [
+        ({}, "elicitation/create", {}, DECLINED, {"elicitation": {}}),
+        ({}, "sampling/createMessage", {}, -1, {"sampling": {}}),
+        ({"sampling": {}}, "elicitation/create", {}, DECLINED, {"elicitation": {}}),
+        ({}, "elicitation/create", {"mode": "url"}, DECLINED, {"elicitation": {"url": {}}}),
+        (FORM, "elicitation/create", {"mode": "url"}, -32602, {"elicitation": {"url": {}}}),
+        (FORM, "sampling/createMessage", {"mode": "url"}, -1, {"sampling": {}}),
+        (FORM, "elicitation/create", {"requestedSchema": {}}, None, None),
+        (FORM, "elicitation/create", {"mode": "form", "requestedSchema": {}}, None, None),
+        ({"elicitation": {"url": {}}}, "elicitation/create", {"mode": "url"}, None, None),
+        ({"sampling": {}}, "sampling/createMessage", {"mode": "url"}, None, None),
+    ],
+)
+async def test_only_a_client_that_declared_it_is_asked(
+    w: World, capabilities: Json, method: str, params: Json, expected: object, missing: object
+) -> None:
+    user = w.user("legacy", capabilities)
+    user.call()
+    (call,) = calls_of(user)
+    key = ask(w, method, **params)
+    assert call.missing_capabilities == missing
+    if missing is None:
+        assert len(user.questions) == 1
+        assert answers(w) == {}
+    else:
+        assert outcome(w, key) == expected
+        assert user.questions == []
+
+
+async def test_missing_capabilities_accumulate(w: World) -> None:
+    user = w.user("legacy", {})
+    user.call()
+    (call,) = calls_of(user)
+    for method in ("elicitation/create", "sampling/createMessage"):
+        ask(w, method)
+    assert call.missing_capabilities == {"elicitation": {}, "sampling": {}}
+
+
+async def test_url_elicitation_is_recorded_for_its_completion(w: World) -> None:
+    user = w.user("legacy")
+    user.call()
+    ask(w, mode="form", elicitationId="1", requestedSchema={})
+    ask(w, mode="url", url="https://a/b", elicitationId="2")
+    assert list(w.gateway.calls.url_elicitations._sent) == [(w.server, "2")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ({"result": {"a": 1}}, {"a": 1}),
+        ({"error": {"code": 5, "message": "no"}}, 5),
+        ({"error": {"message": "no"}}, -1),
+        ({"error": {"code": 5}}, 5),
+    ],
+)
+async def test_answer_of_the_client_reaches_the_server(w: World, answer: Json, expected: object) -> None:
+    user = w.user("legacy")
+    user.call()
+    key = ask(w, message=f"{user.tag}: x", requestedSchema={})
+    (question,) = user.questions
+    user.say({"id": question["id"], **answer})
+    assert outcome(w, key) == expected
+    assert not len(w.gateway.calls.server_requests._open)
+    assert calls_of(user)[0].open_questions == 0
+
+
+async def test_client_that_disconnects_declines(w: World) -> None:
+    user = w.user("legacy")
+    user.call()
+    key = ask(w, message=f"{user.tag}: x", requestedSchema={})
+    user.session.client_requests.close()
+    assert outcome(w, key) == DECLINED
+
+
+async def test_request_on_the_stream_of_a_call_without_a_client_is_declined(w: World) -> None:
+    """Such as a call of the control API, or a client's that was cancelled."""
+    assert outcome(w, ask(w, exchange=AwaitedExchange())) == DECLINED
+    user = w.user("legacy")
+    user.call()
+    (call,) = calls_of(user)
+    call.request = None
+    assert outcome(w, ask(w, exchange=call)) == DECLINED
+
+
+async def test_malformed_request_is_refused(w: World) -> None:
+    user = w.user("legacy")
+    user.call()
+    message = wire.parse(b'{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":[]}')
+    assert w.gateway.calls.server_requests.route(w.server, w.wire, message, None)
+    assert outcome(w, "q") == -32602
+
+
+async def test_suspended_call_can_be_asked_again(autojump_clock: Clock, w: World) -> None:
+    """While the client is away, further questions wait for its return."""
+    user = w.user("modern")
+    asked = user.call()
+    (call,) = calls_of(user)
+    for _ in range(2):
+        ask(w, exchange=call, message=f"{user.tag}: x", requestedSchema={})
+        await trio.sleep(1)
+    assert asked.needs is not None
+    assert answers(w) == {}
+    assert call.open_questions == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "capabilities", "calls", "asked"),
+    [
+        ("modern", {"roots": {}}, 1, True),
+        ("modern", {}, 1, False),
+        ("legacy", {"roots": {}}, 1, False),
+        ("modern", {"roots": {}}, 0, False),
+        ("modern", {"roots": {}}, 2, False),
+    ],
+)
+async def test_only_a_modern_client_is_asked_for_roots_during_its_call(
+    autojump_clock: Clock, w: World, kind: str, capabilities: Json, calls: int, asked: bool
+) -> None:
+    """Otherwise the answer holds the roots of all clients."""
+    users = [w.user(kind, capabilities) for _ in range(calls)]
+    made = [user.call() for user in users]
+    key = ask(w, "roots/list")
+    await trio.sleep(1)
+    if asked:
+        (needing,) = made
+        assert needing.needs is not None
+        assert answers(w) == {}
+    else:
+        assert outcome(w, key) == {"roots": []}
+        assert all(each.needs is None for each in made)
+
+
+async def test_roots_for_a_call_without_a_client_are_those_of_all(w: World) -> None:
+    user = w.user("modern", {"roots": {}})
+    user.call()
+    (call,) = calls_of(user)
+    assert outcome(w, ask(w, "roots/list", exchange=AwaitedExchange())) == {"roots": []}
+    call.request = None
+    assert outcome(w, ask(w, "roots/list", exchange=call)) == {"roots": []}
+
+
+def in_flight(*exchanges: Any) -> Any:
+    return SimpleNamespace(outstanding=lambda: exchanges, correlates_server_requests=False)
+
+
+def fake_call(caller: object, method: str = "tools/call", questions: int = 0) -> Call:
+    call = Call(
+        **dict.fromkeys(("handler", "context", "request", "server", "route")),  # type: ignore[arg-type]
+        caller=caller,  # type: ignore[arg-type]
+        params=b"",
+    )
+    call.method, call.open_questions = method, questions
+    return call
+
+
+def test_candidates_are_one_call_per_client() -> None:
+    """The first without an open question; a call without a client counts as well."""
+    one, two = object(), object()
+    busy, free, later = fake_call(one, questions=1), fake_call(one), fake_call(one)
+    other, pending = fake_call(two, questions=1), fake_call(two, questions=1)
+    listing, script = fake_call(two, "completion/complete"), AwaitedExchange()
+    script.method = "tools/call"
+    assert candidates(in_flight(listing), None) == ()
+    assert candidates(in_flight(busy, other), free) == (free,)
+    assert candidates(in_flight(busy, free, later, listing), None) == (free,)
+    assert candidates(in_flight(later, free, busy), None) == (later,)
+    assert candidates(in_flight(busy, other, pending, script), None) == (busy, other, script)
+
+
+def test_ambiguous_calls_are_those_of_the_same_client_on_the_same_connection() -> None:
+    one, two = object(), object()
+    calls = [fake_call(one), fake_call(one), fake_call(two), fake_call(one, "completion/complete")]
+    link = in_flight(*calls, AwaitedExchange())
+    for call in calls:
+        call.binding = SimpleNamespace(upstream=SimpleNamespace(link=link))  # type: ignore[assignment]
+    assert ambiguous_with(calls[0]) == [calls[0], calls[1]]
+    assert ambiguous_with(calls[2]) == [calls[2]]
+    link.correlates_server_requests = True
+    assert ambiguous_with(calls[0]) == [calls[0]]
+
+
+async def test_question_of_an_ended_call_moves_to_one_without_questions(w: World) -> None:
+    user = w.user("legacy")
+    for _ in range(3):
+        user.call()
+    first, second, third = calls_of(user)
+    for call in (first, second):
+        ask(w, exchange=call, message=f"{user.tag}: x", requestedSchema={})
+    second.open_questions, third.open_questions = 1, 0
+    w.gateway.calls.server_requests.on_call_ended(first)
+    assert [call.open_questions for call in (first, second, third)] == [0, 1, 1]
+    w.gateway.calls.server_requests.on_call_ended(third)
+    assert [call.open_questions for call in (first, second, third)] == [1, 1, 0]
+
+
+async def test_failed_request_is_dropped(w: World) -> None:
+    user = w.user("legacy")
+    user.call()
+    key = ask(w, message=f"{user.tag}: x", requestedSchema={})
+    message = wire.parse(json.dumps({"jsonrpc": "2.0", "id": key, "method": "x"}).encode())
+    (request,) = w.gateway.calls.server_requests._open.values()
+    for _ in range(2):
+        w.gateway.calls.server_requests.forget(w.wire, message)
+    assert request.is_settled
+    assert calls_of(user)[0].open_questions == 0
+    user.answer()
+    assert answers(w) == {}
+
+
+async def test_cancelled_request_is_settled_and_withdrawn(w: World) -> None:
+    user = w.user("legacy")
+    user.call()
+    key = ask(w, message=f"{user.tag}: x", requestedSchema={})
+    (request,) = w.gateway.calls.server_requests._open.values()
+    raw = Raw(json.dumps({"requestId": key}).encode())
+    for _ in range(2):
+        w.gateway.calls.server_requests.cancel(w.wire, raw)
+    assert request.is_settled
+    assert user.questions == []
+    assert calls_of(user)[0].open_questions == 0
+
+
+async def test_deadlines_of_a_call_rest_until_all_its_questions_are_answered(
+    mock_clock: Clock, w: World
+) -> None:
+    user = w.user("legacy")
+    user.call()
+    user.call()
+    calls = calls_of(user)
+    began = trio.current_time()
+
+    def remaining() -> list[float]:
+        return [call.deadline - began for call in calls]
+
+    assert remaining() == [120, 120]
+    for _ in range(2):
+        ask(w, message=f"{user.tag}: x", requestedSchema={})
+    assert remaining() == [ANSWER_TIMEOUT] * 2
+    user.answer()
+    assert remaining() == [ANSWER_TIMEOUT] * 2
+    user.answer()
+    assert remaining() == [120, 120]
