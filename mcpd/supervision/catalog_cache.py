@@ -24,7 +24,6 @@ from mcpd.model.text import shorten
 from mcpd.persistent_state import StateFile
 from mcpd.protocol.upstream_session import FEATURES, Upstream
 from mcpd.wire import message as wire
-from mcpd.wire.message import BadFrame
 
 MAX_PAGES = 1000
 _MAX_NAMES = 5
@@ -151,7 +150,7 @@ def _read_cache_hint(page: Mapping[str, Raw]) -> CacheHint:
     try:
         ttl = msgspec.json.decode(page.get("ttlMs", b"0"), type=float) / 1000
         scope = msgspec.json.decode(page.get("cacheScope", b'""'), type=str)
-    except msgspec.MsgspecError:
+    except ValueError:
         ttl, scope = 0.0, ""
     return CacheHint(ttl=max(0.0, ttl), received_at=trio.current_time(), private=scope != "public")
 
@@ -205,7 +204,7 @@ async def _fetch_list(
             if error.upstream_code != -32601 or items:  # "method not found" means that there is no such list
                 warnings.append(f"{kind.method} failed: {error.message}")
             break
-        except (ProtocolViolation, BadFrame, msgspec.MsgspecError, RecursionError) as error:
+        except (ProtocolViolation, *wire.DECODE_ERRORS) as error:
             warnings.append(f"{kind.method} returned an unusable result: {error}"[:300])
             break
         pages.append(_read_cache_hint(members))
@@ -234,7 +233,7 @@ def _name_of(entry: Raw, key: str) -> str | None:
         name = msgspec.json.decode(members[key], type=str)
         if key == "name" and "inputSchema" in members:
             msgspec.json.decode(members["inputSchema"], type=dict[str, Raw])
-    except (BadFrame, KeyError, msgspec.MsgspecError, RecursionError):
+    except (KeyError, *wire.DECODE_ERRORS):
         return None
     return name or None
 
@@ -284,7 +283,7 @@ def load_catalog(data: bytes, spec: ServerSpec) -> Catalog | None:
             prompts=_load_list(members["prompts"], "name"),
             fetched_at=msgspec.json.decode(members["fetched_at"], type=str),
         )
-    except (BadFrame, KeyError, msgspec.MsgspecError, RecursionError):
+    except (KeyError, *wire.DECODE_ERRORS):
         return None
 
 

@@ -22,8 +22,9 @@ from mcpd.support.json_repair import repair_json
 ABSENT = Raw(b"")
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
 INTERNAL_ERROR, SERVER_ERROR = -32603, -32000
-DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for a document that it cannot read."""
+DECODE_ERRORS = (ValueError, RecursionError)
+"""What msgspec raises for a document that it cannot read: its own errors are ValueErrors, and invalid UTF-8
+inside a Raw member is found only when this member is decoded, as UnicodeDecodeError."""
 
 
 class BadFrame(ValueError):
@@ -151,7 +152,7 @@ def string(members: Mapping[str, Raw], name: str) -> str:
         raise BadFrame(f"`{name}` is missing")
     try:
         return msgspec.json.decode(members[name], type=str)
-    except msgspec.MsgspecError as error:
+    except DECODE_ERRORS as error:
         raise BadFrame(f"`{name}`: {error}") from None
 
 
@@ -170,7 +171,7 @@ def value(raw: Raw | bytes, max_values: int = MAX_VALUES, max_bytes: int = MAX_B
         json_limits.check_size(data, max_values, max_bytes)
         try:
             decoded: object = msgspec.json.decode(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except ValueError:
             sound = repair_json(data)
             if sound == data:
                 raise

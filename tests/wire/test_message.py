@@ -145,6 +145,16 @@ def test_random_bytes_raise_bad_frame_only(noise: bytes) -> None:
     wire.guess_response_id(noise)
 
 
+def test_invalid_utf8_inside_a_member_raises_bad_frame() -> None:
+    """The envelope is valid JSON, so that the damage is found only when the member itself is decoded."""
+    members = wire.members(b'{"a":"\xc3\xe9","b":["\xed\xa0\x80"],"c":{"\xff":1}}')
+    with pytest.raises(BadFrame, match="not an object"):
+        wire.members(members["c"])
+    with pytest.raises(BadFrame, match="`a`"):
+        wire.string(members, "a")
+    assert wire.value(members["b"]) == ["\ufffd" * 3]  # text that is only invalid is repaired
+
+
 def test_ids_are_compared_by_spelling() -> None:
     """1, 1.0, "1" and true are four different ids; a missing id is none."""
     keys = [
