@@ -176,7 +176,8 @@ class Supervisor:
                     lambda wish, seen=seen: wish[0] != seen  # type: ignore[misc]  # bound on purpose
                 )
                 await self._reconcile(nursery, running, desired)
-                running, seen = desired, generation
+                running = {name: spec for name, spec in desired.items() if name in self._running}
+                seen = generation
                 self._applied.set(generation)
 
     def _on_resume(self, slept: float) -> None:
@@ -193,9 +194,7 @@ class Supervisor:
             self._start(nursery, desired[name])
         replaced = []
         for name in plan.changed:
-            if running[name].identity == desired[name].identity:
-                self._running[name].server.update_spec(desired[name])
-            else:
+            if running[name].identity != desired[name].identity or not self._update(desired[name]):
                 replaced.append(name)
         for name in (*plan.removed, *replaced):
             self._running[name].scope.cancel(reason="it was removed, or its definition changed")
@@ -210,8 +209,28 @@ class Supervisor:
             else:
                 self._context.announce(Event(kind=EventKind.REMOVED, at=rfc3339(time.time()), server=name))
 
+    def _update(self, spec: ServerSpec) -> bool:
+        """Apply a definition of the same identity. Return False after a bug: the server must be replaced."""
+        try:
+            self._running[spec.name].server.update_spec(spec)
+        except Exception:
+            log.exception("%s: an error in mcpd itself; the server is started again", spec.name)
+            return False
+        return True
+
     def _start(self, nursery: trio.Nursery, spec: ServerSpec) -> None:
-        life = self._running[spec.name] = _RunningServer(ManagedServer(spec, self._context))
+        """Start a server. If a bug prevents this, the server is left out until the next set is applied."""
+        try:
+            server = ManagedServer(spec, self._context)
+        except Exception:
+            problem = (
+                "an error in mcpd itself; the server is left out until the configuration is loaded again"
+            )
+            log.exception("%s: %s", spec.name, problem)
+            event = Event(kind=EventKind.CONFIG, at=rfc3339(time.time()), server=spec.name, message=problem)
+            self._context.announce(event)
+            return
+        life = self._running[spec.name] = _RunningServer(server)
         nursery.start_soon(self._run_server, life, name=f"server {spec.name}")
 
     async def _run_server(self, life: _RunningServer) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -107,6 +108,53 @@ async def test_unknown_server_error_suggests_similar_names(autojump_clock: MockC
             world.supervisor.get("githab")
         with pytest.raises(UnknownServer, match="configured servers: github"):
             world.supervisor.get("zzz")
+
+
+async def test_bug_in_one_servers_construction_does_not_affect_others(
+    autojump_clock: MockClock,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The server is left out, which its history says, and is started when a set is applied again."""
+    sound, broken = ManagedServer.__init__, ["buggy"]
+
+    def init(self: ManagedServer, spec: StdioSpec, *more: Any) -> None:
+        if spec.name in broken:
+            raise UnicodeDecodeError("utf-8", b"", 0, 1, "injected")
+        sound(self, spec, *more)
+
+    monkeypatch.setattr(ManagedServer, "__init__", init)
+    async with supervising(tmp_path) as world:
+        await world.apply(world.spec("first"), world.spec("buggy"), world.spec("last"))
+        assert [server.spec.name for server in world.supervisor.servers()] == ["first", "last"]
+        assert world.starts() == {"first": 1, "buggy": 0, "last": 1}
+        (announced,) = (event for event in world.events if event.kind is EventKind.CONFIG)
+        assert announced.server == "buggy"
+        assert [
+            record.exc_info is not None for record in caplog.records if "buggy" in record.getMessage()
+        ] == [True]
+        await world.apply(world.spec("first"), world.spec("last"))  # it was never there
+        broken.clear()
+        await world.apply(world.spec("first"), world.spec("buggy"))
+        assert world.starts() == {"first": 1, "buggy": 1, "last": 1}
+        assert world.supervisor.get("buggy").state is ServerState.CONNECTED
+
+
+async def test_bug_while_a_definition_is_updated_restarts_only_that_server(
+    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new definition is in effect afterwards."""
+
+    def broken(self: ManagedServer, spec: StdioSpec) -> None:
+        raise ZeroDivisionError("injected")
+
+    async with supervising(tmp_path) as world:
+        await world.apply(world.spec("calm"), world.spec("buggy"))
+        monkeypatch.setattr(ManagedServer, "update_spec", broken)
+        await world.apply(world.spec("calm"), attrs.evolve(world.spec("buggy"), exclude_tools=("echo",)))
+        assert world.starts() == {"calm": 1, "buggy": 2}
+        assert world.supervisor.get("buggy").spec.exclude_tools == ("echo",)
 
 
 async def test_bug_in_one_server_task_does_not_affect_others(
