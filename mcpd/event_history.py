@@ -23,6 +23,7 @@ from mcpd.model import codec
 from mcpd.model.events import Event, EventKind, History, HistoryEntry, HistoryEventKind
 from mcpd.model.status import ServerState, rfc3339
 from mcpd.model.text import shorten
+from mcpd.support.regular_files import open_regular_file
 
 log = logging.getLogger("mcpd.event_history")
 
@@ -177,7 +178,7 @@ def append_lines(path: Path, data: bytes, max_size: int = MAX_FILE_SIZE) -> None
     If the file ends in a truncated line, that line is terminated first.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     with suppress(FileNotFoundError):
         size = os.stat(path, follow_symlinks=False).st_size
         if size and size + len(data) > max_size:
@@ -195,19 +196,28 @@ def append_lines(path: Path, data: bytes, max_size: int = MAX_FILE_SIZE) -> None
 
 
 def _read_entries(path: Path) -> list[HistoryEntry]:
-    """Return the valid entries at the end of a file; none if it does not exist."""
+    """Return the valid entries at the end of a file. Never raises: what cannot be read is logged."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _READ_AT_START))
-            data = file.read()
-    except OSError:
+        with open_regular_file(path) as (file, found):
+            start = max(0, found.st_size - _READ_AT_START)
+            file.seek(start)
+            data = file.read(_READ_AT_START)
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    entries = []
-    for line in data.splitlines():
+    except OSError as error:
+        log.warning("cannot read the history %s: %s", path, error.strerror or error)
+        return []
+    *lines, _ = data.split(b"\n")  # a crash may have cut off the last line
+    if start:
+        del lines[:1]  # it starts before the part that was read
+    entries, damaged = [], 0
+    for line in lines:
         try:
             entries.append(_decode(line))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            continue  # truncated by a crash, or starts before the part that was read
+        except (ValueError, RecursionError):
+            damaged += 1
+    if damaged:
+        log.warning("the history %s is damaged: skipped %d of %d lines", path, damaged, len(lines))
     return entries
 
 

@@ -18,6 +18,7 @@ import trio
 
 from mcpd.model import codec
 from mcpd.support.atomic_files import remove_stale_temporaries, write_atomically
+from mcpd.support.regular_files import read_regular_file
 
 log = logging.getLogger("mcpd.persistent_state")
 
@@ -25,6 +26,10 @@ _RETRY_INTERVAL = 2.0
 """Seconds until a failed write is retried."""
 _MAX_CACHED_LISTS = 500
 """Catalog files to keep; every definition ever used has its own."""
+_MAX_CACHED_SIZE, _MAX_STATE_SIZE = 64 << 20, 32 << 20
+"""Bytes. Larger files were not written by mcpd and are ignored."""
+_LATEST = 253402300800.0
+"""Unix seconds. The year 10000, which cannot be formatted."""
 
 
 @attrs.frozen(kw_only=True)
@@ -36,13 +41,19 @@ class AppliedSet:
     """Digest of the configuration it replaced. If the file differs from it, the file wins."""
 
 
+def _check_times(_: object, field: object, toggles: Mapping[str, bool | float]) -> None:
+    for server, until in toggles.items():
+        if not 0 <= until < _LATEST:
+            raise ValueError(f"{server} is disabled until {until:g} s, which is not a date")
+
+
 @attrs.frozen(kw_only=True)
 class PersistentState:
     """The contents of the state file."""
 
-    toggles: Mapping[str, bool | float] = attrs.field(factory=dict)
+    toggles: Mapping[str, bool | float] = attrs.field(factory=dict, validator=_check_times)
     """Server → enabled, disabled, or disabled until a time (Unix seconds). Overrides `enabled` in the
-    definition."""
+    definition. Raises ValueError for a time that cannot be formatted."""
     after_timed: Mapping[str, bool] = attrs.field(factory=dict)
     """Server → the toggle to return to when its timed disable ends. Others return to the definition."""
     eras: Mapping[str, str] = attrs.field(factory=dict)
@@ -130,10 +141,18 @@ class StateFile:
         self.state = attrs.evolve(self.state, **changes)  # type: ignore[arg-type]  # checked by attrs
         self._changed.set()
 
+    def cached_lists_path(self, fingerprint: str) -> Path:
+        return self._cache_directory / f"{fingerprint}.json"
+
     def cached_lists(self, fingerprint: str) -> bytes | None:
+        """Return what `cache_lists` kept. A file that cannot be read is logged and ignored."""
+        path = self.cached_lists_path(fingerprint)
         try:
-            return (self._cache_directory / f"{fingerprint}.json").read_bytes()
-        except OSError:
+            return read_regular_file(path, _MAX_CACHED_SIZE)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            log.warning("ignoring the cached tool list %s: %s", path, error.strerror or error)
             return None
 
     def cache_lists(self, fingerprint: str, data: bytes) -> None:
@@ -143,7 +162,7 @@ class StateFile:
 
     async def _save_lists(self) -> None:
         for fingerprint, data in list(self._unsaved_lists.items()):
-            path = self._cache_directory / f"{fingerprint}.json"
+            path = self.cached_lists_path(fingerprint)
             try:
                 await trio.to_thread.run_sync(self._save_list, path, data)
             except (OSError, RuntimeError) as error:
@@ -194,7 +213,7 @@ class StateFile:
 
     def _read(self) -> PersistentState:
         try:
-            data = self._path.read_bytes()
+            data = read_regular_file(self._path, _MAX_STATE_SIZE)
         except FileNotFoundError:
             return PersistentState()
         except OSError as error:

@@ -13,12 +13,13 @@ from pathlib import Path
 
 from mcpd.config.in_place_edits.document import file_error
 from mcpd.config.json_path import join_path
-from mcpd.config.loader import decode_utf8, parse_text
+from mcpd.config.loader import MAX_FILE_SIZE, decode_utf8, parse_text
 from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.server_spec import SecretReference, UnavailableSecret
 from mcpd.model.text import shorten
 from mcpd.support.atomic_files import write_atomically
 from mcpd.support.paths import UnusablePath, config_dir, private_directory
+from mcpd.support.regular_files import UnusableFile, open_regular_file, read_regular_file, read_up_to
 
 SECRET_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """Valid names of secrets."""
@@ -41,14 +42,13 @@ def read_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     """
     path = secrets_path(environ)
     try:
-        with path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            data = file.read()
+        with open_regular_file(path) as (file, found):
+            data = read_up_to(file, MAX_FILE_SIZE, path)
     except FileNotFoundError:
         return {}
     except OSError as error:
-        message = f"cannot read {path}: {error.strerror or error}"
-        raise BadSpec.single(message, "check its permissions", path) from None
+        fix = "move it away" if isinstance(error, UnusableFile) else "check its permissions"
+        raise BadSpec.single(f"cannot read {path}: {error.strerror or error}", fix, path) from None
     if found.st_uid not in (os.getuid(), 0):
         message = f"{path} belongs to another user ({found.st_uid})"
         raise BadSpec.single(message, "move it away and store the secrets again", path)
@@ -108,13 +108,11 @@ def _fetch_stored(name: str, environ: Mapping[str, str]) -> str | UnavailableSec
 
 def _fetch_file(path: str, what: str, fix: str) -> str | UnavailableSecret:
     try:
-        # Opening a FIFO that nobody writes to would block forever.
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return UnavailableSecret(f"{what} is not a regular file", fix)
-        with open(path, "rb") as file:
-            return decode_secret(file.read(MAX_SECRET_SIZE + 1), what)
+        return decode_secret(read_regular_file(path, MAX_SECRET_SIZE), what)
     except (FileNotFoundError, NotADirectoryError):
         return UnavailableSecret(f"{what} does not exist", fix, missing=True)
+    except UnusableFile as error:
+        return UnavailableSecret(f"{what} cannot be used: {error.strerror}", "is it the right one?")
     except OSError as error:
         return UnavailableSecret(f"{what} cannot be read: {error.strerror or error}", "check its permissions")
 

@@ -9,6 +9,7 @@ import difflib
 import fnmatch
 import logging
 import time
+import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -263,17 +264,28 @@ def _name_list(sign: str, names: list[str]) -> list[str]:
 
 
 def dump_catalog(catalog: Catalog) -> bytes:
-    """Serialize the lists for the cache, which serves clients before the server has started."""
+    """Serialize the lists for the cache, which serves clients before the server has started.
+
+    The first member is a checksum of everything after it.
+    """
     fields = [kind.field for kind in _LIST_METHODS]
     lists = {field: [Raw(item.raw) for item in getattr(catalog, field)] for field in fields}
-    return msgspec.json.encode({**lists, "fetched_at": catalog.fetched_at})
+    body = msgspec.json.encode({**lists, "fetched_at": catalog.fetched_at})[1:]
+    return b'%b%08x",%b' % (_CHECKSUM, zlib.crc32(body), body)
+
+
+_CHECKSUM = b'{"crc32":"'
+_HEAD_SIZE = len(_CHECKSUM) + len('01234567",')
 
 
 def load_catalog(data: bytes, spec: ServerSpec) -> Catalog | None:
     """Read what `dump_catalog` wrote and apply the definition's current tool filters.
 
-    Returns None for anything else: a broken cache entry is dropped, not repaired.
+    Returns None for anything else, because clients would get damaged bytes otherwise.
     """
+    body = data[_HEAD_SIZE:]
+    if data[:_HEAD_SIZE] != b'%b%08x",' % (_CHECKSUM, zlib.crc32(body)):
+        return None
     try:
         members = wire.members(data)
         return Catalog(
@@ -323,6 +335,12 @@ class CatalogSync:
         """The features whose changes the current connection announces."""
         if (cached := store.cached_lists(fingerprint)) is not None:
             self.catalog = load_catalog(cached, spec)
+            if self.catalog is None:
+                log.warning(
+                    "%s: ignoring the cached tool list %s: it is damaged, or another version wrote it",
+                    spec.name,
+                    store.cached_lists_path(fingerprint),
+                )
 
     def mark_stale(self, feature: str) -> None:
         """Have `keep_fresh` fetch this feature's lists again, if it is running."""

@@ -14,6 +14,7 @@ import trio
 
 from mcpd.model.status import rfc3339
 from mcpd.support.redact import MIN_START, Redactor
+from mcpd.support.regular_files import open_regular_file
 
 MAX_LINE = 64 * 1024
 MAX_RING = 1024 * 1024
@@ -135,7 +136,8 @@ class ServerLog:
         try:
             if self._fd is None:
                 self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+                self._fd = os.open(self.path, flags | os.O_NONBLOCK, 0o600)  # a FIFO must not block
                 self._file_size = os.fstat(self._fd).st_size
             if self._file_size + len(data) > FILE_QUOTA and self._file_size:
                 self.close()
@@ -156,8 +158,8 @@ class ServerLog:
             self.dropped += len(lines)
 
     def _load(self) -> None:
-        with suppress(OSError), open(self.path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - 64 * 1024))
-            for line in file.read().decode("utf-8", "replace").splitlines()[-500:]:
+        with suppress(OSError), open_regular_file(self.path) as (file, found):
+            file.seek(max(0, found.st_size - 64 * 1024))
+            for line in file.read(64 * 1024).decode("utf-8", "replace").splitlines()[-500:]:
                 self._lines.append(line)
                 self._size += len(line)
