@@ -37,7 +37,7 @@ from mcpd.persistent_state import StateFile
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.supervision.supervisor_context import ClientHooks, SupervisorContext
-from mcpd.support import instance_lock, paths, processes, systemd
+from mcpd.support import instance_lock, paths, process_labels, processes, systemd
 from mcpd.support.broadcast import Broadcast
 from mcpd.support.kept_modules import KeptModules, import_in_thread
 from mcpd.support.orphan_guardian import Guardian
@@ -96,13 +96,18 @@ async def run(options: DaemonOptions, redactor: Redactor) -> None:
             options = attrs.evolve(
                 options, loaded=attrs.evolve(loaded, warnings=(*loaded.warnings, *warnings))
             )
+        if process_labels.INSTANCE_VARIABLE not in options.environ:
+            # mcpctl started it from within a server of another daemon: it is not a part of that server.
+            process_labels.drop_own_label()
         instances = os.path.join(runtime, "instances")
         paths.private_directory(instances)
         for instance, found in processes.sweep_dead_instances(instances).items():
             log.warning("killed %d processes left behind by daemon %s", found, instance)
         instance = secrets.token_hex(8)
         stack.enter_context(processes.record_instance(instances, instance))
-        stack.callback(processes.kill_marked, instance)  # normally none: stopping a server ends its processes
+        stack.callback(
+            process_labels.kill_marked, instance
+        )  # normally none: stopping a server ends its processes
         processes.become_subreaper()
         processes.disable_core_dumps()
         await _Daemon(options, redactor, instance, unix, ports, runtime).run()

@@ -40,7 +40,7 @@ from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.message_tap import Tap
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.support.broadcast import Broadcast
-from mcpd.support.processes import INSTANCE_VARIABLE
+from mcpd.support.process_labels import INSTANCE_VARIABLE
 from mcpd.support.redact import Redactor
 from mcpd.transports.child_process import child_environment
 from mcpd.wire.url import redact_url

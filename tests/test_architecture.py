@@ -142,6 +142,20 @@ def test_a_planted_violation_is_found() -> None:
     assert forbidden_words('METHOD = "server/discover"', "protocol/modern.py") == []
 
 
+def test_processes_are_started_in_one_module() -> None:
+    """Elsewhere, they might inherit the label of a server that is started at the same time."""
+    starters = {"open_process", "run_process", "Popen", "fork", "posix_spawn"}
+    offenders = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {name}"
+        for path in modules("mcpd")
+        if path.name not in ("process_labels.py", "mcpd_client.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and (name := getattr(node.func, "attr", getattr(node.func, "id", ""))) in starters
+    ]
+    assert offenders == []
+
+
 def test_pure_packages_do_not_import_trio() -> None:
     """Pure packages contain functions of values, which are tested without an event loop."""
     offenders = [

@@ -231,9 +231,16 @@ class ManagedServer:
         )
 
     async def wait_settled(self) -> None:
-        """Wait until no connection attempt is running or queued."""
-        while not self.is_closed and (not self._tracker.state.is_settled or self._wake_event.is_set()):
+        """Wait until no connection attempt is running or queued, and until a disabled server has stopped."""
+        while not self.is_closed and (
+            not self._tracker.state.is_settled or self._wake_event.is_set() or self._is_stopping
+        ):
             await self._tracker.wait_changed()
+
+    @property
+    def _is_stopping(self) -> bool:
+        """Whether the server is off and its process has not ended yet."""
+        return self._desired.is_off and self.child is not None
 
     async def wait_ready(self) -> Upstream:
         """Return the connected upstream, starting a lazy server and retrying a failed one early.
@@ -360,6 +367,7 @@ class ManagedServer:
             finally:
                 self.taps.on_disconnected()
                 self.child = None  # its pid may be reused from now on
+                self._tracker.notify()
 
     async def _serve_until_end(self, connection: OpenTransport, slot: StartSlot) -> None:
         link = connection.channel

@@ -17,7 +17,7 @@ from mcpd.model.server_spec import RemoteSpec, SecretReference, ServerSpec, Stdi
 from mcpd.model.text import shorten
 from mcpd.supervision.restart import SecretUnavailable
 from mcpd.supervision.supervisor_context import SupervisorContext
-from mcpd.support.processes import INSTANCE_VARIABLE
+from mcpd.support.process_labels import INSTANCE_VARIABLE, labels_of, start_process
 
 SECRET_TIMEOUT = 30.0
 """Seconds per secret: a password manager may ask the user for confirmation."""
@@ -82,14 +82,15 @@ async def _resolve_reference(
 async def _run_command(argv: tuple[str, ...], context: SupervisorContext) -> str | UnavailableSecret:
     """Return the command's output. It runs without a shell, and its session is killed in any case."""
     what = f"the command {shorten(argv[0], 80)}"
-    environ = {**context.environ, INSTANCE_VARIABLE: f"{context.instance}.command"}
+    mark = f"{context.instance}.0.command"
     try:
-        process = await trio.lowlevel.open_process(
+        process = await start_process(
             list(argv),
+            labels_of(mark),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=environ,
+            env={**context.environ, INSTANCE_VARIABLE: mark},
             start_new_session=True,
         )
     except OSError as error:

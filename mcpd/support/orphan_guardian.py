@@ -14,6 +14,8 @@ from contextlib import suppress
 
 import trio
 
+from mcpd.support.process_labels import are_supported, guardian_label, labels_of, start_process
+
 _FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "orphan_guardian_process.py")
 with open(_FILE, encoding="utf-8") as _file:
     _KILL_PROGRAM = _file.read()
@@ -32,7 +34,7 @@ while read -r line; do
     esac
 done
 for group in $groups; do kill -TERM "-$group"; done
-[ -x "$1" ] && exec "$1" -I -S -c "$2" "$3" $groups
+[ -x "$1" ] && exec "$1" -I -S -c "$2" "$3" "$4" "$5" $groups
 sleep 0.2
 for group in $groups; do kill -KILL "-$group"; done
 """
@@ -97,8 +99,13 @@ class Guardian:
             process = await self._restart()
 
     async def _start(self) -> trio.Process:
-        return await trio.lowlevel.open_process(
-            ["/bin/sh", "-c", _WAIT_PROGRAM, "mcpd-guardian", sys.executable, _KILL_PROGRAM, self._instance],
+        labels = labels_of(self._instance) if are_supported() else range(0)
+        return await start_process(
+            [
+                *("/bin/sh", "-c", _WAIT_PROGRAM, "mcpd-guardian", sys.executable, _KILL_PROGRAM),
+                *(self._instance, str(labels.start), str(labels.stop)),
+            ],
+            guardian_label(self._instance),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

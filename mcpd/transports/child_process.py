@@ -16,8 +16,7 @@ import attrs
 import trio
 
 from mcpd.model.server_spec import StdioSpec
-from mcpd.support import processes
-from mcpd.support.processes import INSTANCE_VARIABLE
+from mcpd.support.process_labels import INSTANCE_VARIABLE, labels_of, send_kill, start_process
 
 INHERITED = frozenset(
     {"HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
@@ -197,11 +196,8 @@ class Child:
 
     async def _end_strays(self) -> None:
         """Kill processes that left the group, repeatedly because they may fork."""
-        with suppress(OSError), trio.move_on_after(_STRAYS_TIMEOUT):  # out of file descriptors
-            while strays := processes.find_marked(self.mark):
-                for pid in strays:
-                    with suppress(ProcessLookupError, PermissionError):
-                        os.kill(pid, signal.SIGKILL)
+        with trio.move_on_after(_STRAYS_TIMEOUT):
+            while send_kill(self.mark):  # noqa: ASYNC110 - the end of another process is no event
                 await trio.sleep(_POLL_INTERVAL)
 
     async def _wait_group_empty(self) -> None:
@@ -236,9 +232,11 @@ async def spawn(
 
     Raises CannotStart for permanent errors, OSError for others.
     """
+    mark = launch.env[INSTANCE_VARIABLE]
     try:
-        process = await trio.lowlevel.open_process(
+        process = await start_process(
             list(launch.argv),
+            labels_of(mark),
             executable=launch.executable,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -258,7 +256,7 @@ async def spawn(
         ) from None
     except ValueError as error:  # a NUL in an argument or a variable
         raise CannotStart(f"its definition cannot be passed to a process: {error}") from None
-    child = Child(process, launch.env[processes.INSTANCE_VARIABLE])
+    child = Child(process, mark)
     guard.guard(child.pid)
     with suppress(OSError):  # saves wake-ups with large results; limited by a per-user quota
         fcntl.fcntl(child.stdout, fcntl.F_SETPIPE_SZ, PIPE_SIZE)

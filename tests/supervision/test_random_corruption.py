@@ -38,6 +38,7 @@ from mcpd.supervision.catalog_cache import (
 )
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.server_log import ServerLog
+from mcpd.support.redact import Redactor
 from tests.corruption import corrupt
 from tests.sampling import scaled
 from tests.supervision.peer import surroundings
@@ -192,7 +193,7 @@ async def test_log_of_a_server(tmp_path: Path) -> None:
     file = tmp_path / "it.log"
     for data in damages(f"{AT} a line with \N{GRINNING FACE}\n{AT} another one\n".encode())[: COUNT // 4]:
         file.write_bytes(data)
-        log = ServerLog(file, str)
+        log = ServerLog(file, Redactor())
         log.add_line("one more")
         log.close()
         codec.encode(log.last_lines())

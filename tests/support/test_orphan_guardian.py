@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from mcpd.support import processes
+from mcpd.support import process_labels
 from mcpd.support.orphan_guardian import Guardian
 from tests.processes import gone, state, wait_until
 from tests.stopwatch import stopwatch
@@ -29,20 +29,23 @@ FAMILIES = {
     "sh -c 'sleep 999; :' & wait": 3,  # a wrapper
     RUNAWAY: 3,
     "setsid sh -c 'trap \"\" TERM; sleep 999; :' >/dev/null & exit 0": 2,  # whose parent is gone
+    "env -i setsid sh -c 'trap \"\" TERM; sleep 999; :' >/dev/null & exit 0": 2,  # and its environment
 }
 """Shell scripts, and the number of processes that each one starts."""
 
 DAEMON = """
 import json, os, subprocess, sys, trio
 from mcpd.support.orphan_guardian import Guardian
+from mcpd.support.process_labels import labels_of, start_process
 instance, families = sys.argv[1], json.loads(sys.argv[2])
 async def main():
     guardian = Guardian(instance)
     async with trio.open_nursery() as nursery:
         await nursery.start(guardian.run)
         for number, script in enumerate(families):
-            child = await trio.lowlevel.open_process(
-                ["sh", "-c", script], stdout=subprocess.DEVNULL, start_new_session=True,
+            child = await start_process(
+                ["sh", "-c", script], labels_of(f"{instance}.{number}"),
+                stdout=subprocess.DEVNULL, start_new_session=True,
                 env={"PATH": os.environ["PATH"], "MCPD_INSTANCE": f"{instance}.{number}"})
             guardian.guard(child.pid)
         print(guardian.pid, flush=True)
@@ -56,9 +59,9 @@ def instance() -> Iterator[str]:
     """A unique mark for each test. The fixture fails if a process with the mark outlives the test."""
     mark = f"test-{uuid.uuid4().hex}"
     yield mark
-    left = [*processes.find_marked(mark), *processes.find_marked("another-" + mark)]
+    left = [*process_labels.find_marked(mark), *process_labels.find_marked("another-" + mark)]
     for each in (mark, "another-" + mark):
-        processes.kill_marked(each)
+        process_labels.kill_marked(each)
     assert left == []
 
 
@@ -72,7 +75,9 @@ def start_daemon(instance: str, families: list[str]) -> tuple[subprocess.Popen[b
     )
     assert daemon.stdout is not None
     guardian = int(daemon.stdout.readline())
-    wait_until(lambda: len(processes.find_marked(instance)) == sum(FAMILIES[script] for script in families))
+    wait_until(
+        lambda: len(process_labels.find_marked(instance)) == sum(FAMILIES[script] for script in families)
+    )
     return daemon, guardian
 
 
@@ -84,7 +89,7 @@ def test_all_processes_end_within_two_seconds_of_the_daemon(instance: str, numbe
         daemon.send_signal(number)
         daemon.wait(BOUND)
         with stopwatch() as watch:
-            wait_until(lambda: not processes.find_marked(instance) and gone(guardian))
+            wait_until(lambda: not process_labels.find_marked(instance) and gone(guardian))
             assert watch.seconds < 2.0
 
 
@@ -99,7 +104,7 @@ def test_signals_to_the_daemons_group_do_not_reach_the_guardian(instance: str) -
             os.kill(guardian, number)  # not even if sent to it directly
         os.killpg(daemon.pid, signal.SIGTERM)
         daemon.wait(BOUND)
-        wait_until(lambda: not processes.find_marked(instance) and gone(guardian))
+        wait_until(lambda: not process_labels.find_marked(instance) and gone(guardian))
 
 
 def ignores(pid: int, number: signal.Signals) -> bool:
@@ -129,7 +134,7 @@ async def test_registered_groups_are_killed_after_an_orderly_stop(instance: str)
         child = await family(instance, RUNAWAY)
         guardian.guard(child.pid)
         nursery.cancel_scope.cancel()
-    assert processes.find_marked(instance) == []
+    assert process_labels.find_marked(instance) == []
     await child.wait()
 
 
@@ -163,7 +168,7 @@ async def test_groups_are_killed_even_if_python_has_been_uninstalled(
         nursery.cancel_scope.cancel()
     with trio.fail_after(BOUND):
         assert await child.wait() == -signal.SIGKILL
-    await trio.to_thread.run_sync(wait_until, lambda: processes.find_marked(instance) == [])
+    await trio.to_thread.run_sync(wait_until, lambda: process_labels.find_marked(instance) == [])
 
 
 async def test_killed_guardian_is_replaced_and_gets_all_groups(instance: str) -> None:
@@ -258,10 +263,13 @@ async def until_replaced(guardian: Guardian, pid: int) -> None:
 
 async def family(mark: str, script: str) -> trio.Process:
     """Start one of `FAMILIES` and wait for all of its processes."""
-    child = await trio.lowlevel.open_process(
+    child = await process_labels.start_process(
         ["sh", "-c", script],
-        env={"PATH": os.environ["PATH"], processes.INSTANCE_VARIABLE: mark},
+        process_labels.labels_of(mark),
+        env={"PATH": os.environ["PATH"], process_labels.INSTANCE_VARIABLE: mark},
         start_new_session=True,
     )
-    await trio.to_thread.run_sync(wait_until, lambda: len(processes.find_marked(mark)) == FAMILIES[script])
+    await trio.to_thread.run_sync(
+        wait_until, lambda: len(process_labels.find_marked(mark)) == FAMILIES[script]
+    )
     return child

@@ -1,0 +1,158 @@
+"""Processes that do everything to outlive their server: they leave the group, the session, their parent, and
+the environment that marks them. None is left two seconds after their server was stopped.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import shlex
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Start
+from tests.e2e.harness import BOUND, Daemon, Json, fake, running, wait_until
+from tests.processes import alive
+from tests.stopwatch import within
+
+_numbers = itertools.count(random.Random().randrange(10**9))
+
+OVERWRITER = """
+import ctypes, os, signal, time
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT): signal.signal(number, signal.SIG_IGN)
+os.setsid()
+first = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
+place = ctypes.cast(first, ctypes.POINTER(ctypes.c_void_p))
+for text in [first[n] for n in range(len(os.environ))]:
+    pass
+size = sum(len(first[n]) + 1 for n in range(len(os.environ)))
+ctypes.memset(place[0], 0, size)
+time.sleep({seconds})
+"""
+"""What postgres, nginx and Chromium do to show a title in `ps`."""
+
+
+class Hostile:
+    """A definition whose server starts such processes; `count` of them have `token` in their command line."""
+
+    def __init__(self) -> None:
+        self.token = f"{100000 + next(_numbers) % 10**9}.0{next(_numbers)}"
+        sleep = f'trap "" TERM HUP INT; exec sleep {self.token}'
+        lonely = f"setsid sh -c {shlex.quote(sleep)} </dev/null >/dev/null 2>&1"
+        script = Path(os.environ.get("TMPDIR", "/tmp")) / f"overwriter-{self.token}.py"
+        script.write_text(OVERWRITER.format(seconds=self.token))
+        self._script = script
+        parts = [
+            f"({lonely} &)",  # a double fork: its parent is gone
+            f"(env -i {lonely} &)",
+            f"env -i {lonely} &",
+            f"(env -i MCPD_INSTANCE=somebody.1 {lonely} &)",
+            f"(env -i setsid sh -c {shlex.quote(f'({lonely} &)')} &)",
+            f"(env -i {sys.executable} -I -S {script} </dev/null >/dev/null 2>&1 &)",
+        ]
+        self.count = len(parts)
+        command = shlex.join([fake()["command"], *fake()["args"]])
+        self.definition: Json = {"command": "sh", "args": ["-c", "\n".join([*parts, f"exec {command}"])]}
+
+    def processes(self) -> list[int]:
+        found = []
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                with suppress(OSError):
+                    line = Path(f"/proc/{entry}/cmdline").read_bytes()
+                    ours = b"sleep\0" + self.token.encode() in line or str(self._script).encode() in line
+                    if ours and b"-c" not in line and alive(int(entry)):
+                        found.append(int(entry))
+        return found
+
+    def wait_started(self) -> None:
+        wait_until(lambda: len(self.processes()) == self.count, lambda: f"running: {self.processes()}")
+
+    def assert_gone(self, limit: float = 2.0) -> None:
+        assert within(wait_until(lambda: not self.processes(), lambda: f"left: {self.processes()}"), limit)
+
+    def clean_up(self) -> None:
+        self._script.unlink(missing_ok=True)
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def hostile() -> object:
+    made = Hostile()
+    yield made
+    made.clean_up()
+
+
+@pytest.fixture
+def another() -> object:
+    made = Hostile()
+    yield made
+    made.clean_up()
+
+
+def killed(daemon: Daemon) -> None:
+    daemon.process.kill()
+    daemon.process.wait(BOUND)
+
+
+WAYS: dict[str, Callable[[Daemon], object]] = {
+    "disconnect": lambda daemon: daemon.client().request("mcpd/disconnect", server="it", wait=30.0),
+    "disable": lambda daemon: daemon.client().request("mcpd/disable", server="it", wait=30.0),
+    "remove": lambda daemon: daemon.client().request("mcpd/remove", server="it", save=False),
+    "its process is killed": lambda daemon: os.kill(daemon.status("it")["pid"], signal.SIGKILL),
+    "the daemon stops": lambda daemon: daemon.stop(),
+    "the daemon is killed": killed,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_descendant_outlives_its_server(start: Start, hostile: Hostile, way: str) -> None:
+    daemon = start({"it": {**hostile.definition, "restart": {"base": 3600, "cap": 3600}}})
+    daemon.wait_connected("it")
+    hostile.wait_started()
+    WAYS[way](daemon)
+    hostile.assert_gone()
+
+
+def test_descendants_of_other_servers_are_left_alone(
+    start: Start, hostile: Hostile, another: Hostile
+) -> None:
+    """Only the label tells whose they are: all of them are children of the daemon and have no environment."""
+    daemon = start({"it": hostile.definition, "that": another.definition})
+    daemon.wait_connected("it", "that")
+    hostile.wait_started()
+    another.wait_started()
+    before = sorted(another.processes())
+    daemon.client().request("mcpd/disconnect", server="it", wait=30.0)
+    hostile.assert_gone()
+    assert sorted(another.processes()) == before
+
+
+@pytest.mark.slow
+def test_no_descendant_survives_forty_killed_daemons(tmp_path: Path) -> None:
+    """Each daemon is killed at a random moment of the start of two hostile servers."""
+    dice = random.Random()
+    for number in range(40):
+        home = tmp_path / str(number)
+        home.mkdir()
+        families = [Hostile(), Hostile()]
+        try:
+            servers = {f"s-{n}": family.definition for n, family in enumerate(families)}
+            with running(home, servers) as daemon:
+                if (pause := dice.uniform(0, 0.3)) > 0.02:
+                    with suppress(AssertionError):
+                        daemon.wait_status("s-0", lambda status: False, bound=pause)
+                killed(daemon)
+                for family in families:
+                    family.assert_gone()
+        finally:
+            for family in families:
+                family.clean_up()
