@@ -22,6 +22,10 @@ from mcpd.wire.message import BadFrame, Message
 EVENT_STREAM, JSON = "text/event-stream", "application/json"
 
 _MAX_SESSION_ID = 1024
+_EVENT_PORTION = 1 << 13
+"""Bytes of an event stream that are decoded at once. They may be thousands of lines or events."""
+_MAX_IMMEDIATE_EVENTS = 1 << 16
+"""Bytes of an event stream that are decoded at once if it has arrived completely."""
 
 
 def complete_messages(response: httpx.Response, key: bytes, limit: int) -> list[bytes]:
@@ -36,6 +40,8 @@ def complete_messages(response: httpx.Response, key: bytes, limit: int) -> list[
     kind = bodies.content_type(response)
     if kind != EVENT_STREAM:
         return [whole] if kind == JSON else []
+    if len(whole) > _MAX_IMMEDIATE_EVENTS:
+        return []
     messages = [event.data for event in SseDecoder(limit).feed(whole) if event.event == "message"]
     try:
         answer = wire.parse(messages[-1]) if messages else Message()
@@ -65,6 +71,9 @@ def session_id(response: httpx.Response, header: str) -> str:
     return named if usable else ""
 
 
+_MAX_OVERHEAD, _OVERHEAD_PER_SECOND = 1 << 20, 1 << 12
+"""Bytes without an event, such as keep-alive comments, that a stream may contain; and for each second since
+the last event."""
 SILENCE = 90.0
 """A stream that has sent keep-alive comments and is silent for this many seconds is considered dead."""
 RESUME_AFTER = 1.0
@@ -95,23 +104,33 @@ async def read_events(
 ) -> str:
     """Pass every event of a response to `take` until it ends; return why. `limit` bounds an event's data.
 
-    Raises EventTooLong, ProtocolViolation, and what `take` raises.
+    Raises EventTooLong, ProtocolViolation (also for too many bytes without an event), and what `take` raises.
     """
     decoder = SseDecoder(limit)
+    last_event = trio.current_time()
     with trio.CancelScope() as silence:
 
         def feed(part: bytes) -> None:
+            nonlocal last_event
             with batch():
                 for event in decoder.feed(part):
                     heard.record(event)
                     take(event)
+                    last_event = trio.current_time()
+            if decoder.overhead > _MAX_OVERHEAD:
+                seconds = trio.current_time() - last_event
+                if decoder.overhead > _MAX_OVERHEAD + _OVERHEAD_PER_SECOND * seconds:
+                    raise ProtocolViolation(
+                        f"its event stream contains {decoder.overhead} bytes without an event (the limit is "
+                        f"{_MAX_OVERHEAD} bytes, and {_OVERHEAD_PER_SECOND} for each second)"
+                    )
             if part.startswith(b":") or b"\n:" in part or b"\r:" in part:
                 heard.keeps_alive = True  # a comment line, which servers send as keep-alive
             if heard.keeps_alive:
                 silence.deadline = trio.current_time() + SILENCE
 
         try:
-            await bodies.feed_body(response, feed, math.inf)
+            await bodies.feed_body(response, feed, math.inf, _EVENT_PORTION)
         except httpx.TransportError as error:
             return describe_error(error)
     if silence.cancelled_caught:

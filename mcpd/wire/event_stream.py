@@ -48,6 +48,8 @@ class SseDecoder:
     """
 
     def __init__(self, limit: int) -> None:
+        self.overhead = 0
+        """Bytes since the last event that are not data: comments, blank lines, and fields without data."""
         self._limit = limit
         """Bytes of data in one event."""
         self._start = b""
@@ -102,7 +104,10 @@ class SseDecoder:
 
     def _take_line(self, line: bytes) -> SseEvent | None:
         if not line:
-            return self._finish_event() if self._has_fields else None
+            if self._has_fields:
+                return self._finish_event()
+            self.overhead += 1
+            return None
         if line.startswith(b"data:"):  # the most frequent and longest lines, copied only once
             name, text = b"data", line[6 if line[5:6] == b" " else 5 :]
         else:
@@ -111,7 +116,9 @@ class SseDecoder:
         if name == b"data":
             self._has_fields = True
             self._append_data(text)
-        elif name == b"event":
+            return None
+        self.overhead += len(line) + 1
+        if name == b"event":
             self._has_fields = True
             self._event = text.decode("utf-8", "replace")
         elif name == b"id":
@@ -139,4 +146,5 @@ class SseDecoder:
     def _finish_event(self) -> SseEvent:
         event = SseEvent(self._event or "message", bytes(self._data or b""), self._id, self._retry)
         self._clear()
+        self.overhead = 0
         return event

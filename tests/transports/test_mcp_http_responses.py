@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import gc
+import gzip
 import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
+import httpx
 import pytest
 import trio
+from trio.testing import MockClock
 
-from mcpd.model.errors import (
-    LinkLost,
-)
+from mcpd.model.errors import LinkLost, ProtocolViolation
+from mcpd.transports.mcp_http_responses import StreamState, read_events
 from mcpd.transports.outgoing_request import AwaitedExchange
 from tests.fakes.http import LegacyScript, ModernScript, Request, fake_http
 from tests.stopwatch import stopwatch
 from tests.transports.remote import BOUND, answer, answer_of_a_list, asked, outcome, talking
+
+pytestmark = pytest.mark.usefixtures("engine")
 
 
 async def test_response_may_follow_notifications_on_an_event_stream() -> None:
@@ -227,3 +235,87 @@ async def test_stream_without_keep_alive_comments_is_considered_dead(
         with trio.fail_after(BOUND):
             await server.of("GET")[0].hung_up.wait()
         await answer_of_a_list(talk)
+
+
+# ── floods ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class Turns:
+    """The longest turn of the event loop while it was watched."""
+
+    longest = 0.0
+    """CPU seconds."""
+
+
+@asynccontextmanager
+async def watching_turns() -> AsyncIterator[Turns]:
+    """Watch the event loop. The garbage collector is off, because this process has far more objects than
+    a daemon."""
+    turns = Turns()
+
+    async def watch() -> None:
+        while True:
+            began = time.thread_time()
+            await trio.lowlevel.checkpoint()
+            turns.longest = max(turns.longest, time.thread_time() - began)
+
+    gc.disable()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            yield turns
+            nursery.cancel_scope.cancel()
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+@pytest.mark.parametrize("noise", [b"\n", b":\n", b"x\n", b"retry\n"])
+async def test_flood_without_events_is_refused_and_delays_nothing(noise: bytes, compressed: bool) -> None:
+    """230 KiB of gzip become 230 MiB of blank lines. The error names the limit."""
+    flood = noise * ((230 if compressed else 4) * (1 << 20) // len(noise))
+    if compressed:
+        flood = gzip.compress(flood, 6)
+
+    async def drown(request: Request) -> None:
+        coding = {"Content_Encoding": "gzip"} if compressed else {}
+        await request.reply(200, flood, "text/event-stream", **coding)
+
+    async with fake_http(ModernScript(on={"tools/call": drown})) as server, talking(server.url) as talk:
+        await answer_of_a_list(talk)
+        async with watching_turns() as turns:
+            error = await outcome(talk.call())
+        assert isinstance(error, ProtocolViolation)
+        assert "bytes without an event (the limit is 1048576 bytes" in error.message
+        await answer_of_a_list(talk)
+    assert turns.longest < 0.02
+
+
+async def test_flood_of_events_delays_nothing() -> None:
+    """Each event is small, and there are very many of them."""
+    flood = gzip.compress(b"data: {}\n\n" * 200_000)
+
+    async def drown(request: Request) -> None:
+        await request.reply(200, flood, "text/event-stream", Content_Encoding="gzip")
+
+    async with (
+        fake_http(ModernScript(on={"tools/call": drown})) as server,
+        talking(server.url) as talk,
+        watching_turns() as turns,
+    ):
+        assert isinstance(await outcome(talk.call()), LinkLost)
+    assert turns.longest < 0.05
+
+
+async def test_keep_alive_comments_are_allowed_for_any_time(autojump_clock: MockClock) -> None:
+    """Some servers send large ones."""
+
+    class Comments(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for _ in range(3600):
+                await trio.sleep(1)
+                yield b":" + b"x" * 4000 + b"\n"
+
+    response = httpx.Response(200, stream=Comments())
+    why = await read_events(response, StreamState(), 1 << 20, lambda event: None)
+    assert why == "its event stream ended"

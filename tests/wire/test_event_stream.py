@@ -134,6 +134,15 @@ def test_endless_input_is_bounded(endless: bytes) -> None:
         decoder.feed(endless)
 
 
+def test_bytes_without_an_event_are_counted() -> None:
+    """Comments, blank lines and fields other than `data` count until the next event."""
+    decoder = SseDecoder(1000)
+    decoder.feed(b": hi\n\n\nx: y\nevent: a\ndata: {}\n")
+    assert decoder.overhead == len(b": hi\n\n\nx: y\nevent: a\n")
+    assert decoder.feed(b"\n")
+    assert decoder.overhead == 0
+
+
 def test_comments_are_not_limited() -> None:
     """They do not count towards an event."""
     decoder = SseDecoder(50)
