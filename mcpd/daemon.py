@@ -56,10 +56,13 @@ _NOT_IMPORTED_AT_START = (
     "mcpd.support",
     "mcpd.transports",
     "mcpd.wire",
+    "anyio",
     "h11",
+    "httpcore2",
     "httptools",
     "httpx",
     "trio_websocket",
+    "truststore",
     "wsproto",
 )
 """Packages of which some modules are needed only for HTTP servers, HTTP clients and the dashboard."""

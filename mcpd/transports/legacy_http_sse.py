@@ -69,7 +69,7 @@ class SseChannel(RequestMultiplexer):
             return error
         try:
             if not response.is_success:
-                return self._stream.refusal_error(response, await bodies.read_error(response))
+                return self._stream.refusal_error(response, await bodies.read_short(response))
             if bodies.content_type(response) != EVENT_STREAM:
                 kind = shorten(bodies.content_type(response) or "nothing", 60)
                 return ProtocolViolation(
@@ -170,10 +170,7 @@ class SseChannel(RequestMultiplexer):
         """Return why the server refuses the message; None also if it does not answer in time."""
         with trio.move_on_after(_POST_TIMEOUT):
             response = await inbox.send("POST", self._headers(method, frame), frame.rstrip())
-            try:
-                body = await bodies.read_error(response)
-            finally:
-                await bodies.close(response)
+            body = await bodies.read_short(response)
             if not response.is_success:
                 return inbox.refusal_error(response, body)
         return None
@@ -186,7 +183,7 @@ async def open_http_sse(
     """Open a channel to the server whose event stream is at `spec.url`. The caller runs it.
 
     Leaving the block fails pending requests and closes the connections. Raises CannotStart for an unusable
-    CA file.
+    URL, proxy or CA file.
     """
     async with open_client(spec.url, spec.headers, environ, spec.ca_file, watch) as client:
         channel = SseChannel(spec, client)

@@ -261,7 +261,7 @@ class HttpChannel(RequestMultiplexer):
 
     async def _handle_refusal(self, exchange: Exchange, response: httpx.Response) -> None:
         status = response.status_code
-        body = await bodies.read_error(response)
+        body = await bodies.read_short(response)
         if status == HTTPStatus.NOT_FOUND and self.session and not self.dialect.opens_session:
             self._end_lost_session(exchange)
             return
@@ -324,10 +324,7 @@ class HttpChannel(RequestMultiplexer):
             try:
                 headers = self._headers(wire.method_of(frame), frame)
                 response = await self._endpoint.send("POST", headers, frame.rstrip())
-                try:
-                    await bodies.read_error(response)
-                finally:
-                    await bodies.close(response)
+                await bodies.read_short(response)
                 if response.status_code == HTTPStatus.NOT_FOUND and self.session:
                     self._end_lost_session(None)
             except (httpx.TransportError, McpdError):
@@ -415,7 +412,7 @@ async def open_http(
     """Open a channel to the server at `spec.url` without sending anything. The caller runs it.
 
     Leaving the block fails pending requests, ends the session and closes the connections. Raises
-    CannotStart for an unusable CA file.
+    CannotStart for an unusable URL, proxy or CA file.
     """
     async with open_client(spec.url, spec.headers, environ, spec.ca_file, watch) as client:
         channel = HttpChannel(spec, HttpEndpoint(spec.name, client, spec.url))

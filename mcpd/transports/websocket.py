@@ -11,7 +11,6 @@ import re
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from urllib.parse import urlsplit
 
 import trio
 from trio_websocket import (
@@ -27,9 +26,9 @@ from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.text import shorten
 from mcpd.support.outbox import batch
 from mcpd.support.websocket import CONNECTION_ENDED, MAX_UNCOUNTED, READ_SIZE, GuardedStream, keep_alive
-from mcpd.transports.http_client.client_factory import ssl_context
+from mcpd.transports.http_client.client_factory import parse_url, ssl_context
 from mcpd.transports.http_client.connection_errors import describe_error
-from mcpd.transports.http_client.dial import CONNECT_TIMEOUT, start_tls
+from mcpd.transports.http_client.dial import CONNECT_TIMEOUT, open_tcp, start_tls
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_request import Exchange
 
@@ -76,14 +75,14 @@ class UpgradedStream(GuardedStream):
 async def connect(spec: RemoteSpec) -> trio.abc.Stream:
     """Open a stream to the server's host, with TLS for `wss`; the caller closes it.
 
-    Raises LinkLost, and CannotStart for an unusable CA file.
+    Raises LinkLost, and CannotStart for an unusable URL or CA file.
     """
-    parts = urlsplit(spec.url)
-    host, secure = parts.hostname or "", parts.scheme in ("wss", "https")
+    url = parse_url(spec.url)
+    host, secure = url.raw_host.decode("ascii"), url.scheme in ("wss", "https")
     context = ssl_context(spec.ca_file) if secure else None
     try:
         with trio.fail_after(CONNECT_TIMEOUT):
-            stream = await trio.open_tcp_stream(host, parts.port or (443 if secure else 80))
+            stream = await open_tcp(host, url.port or (443 if secure else 80))
             return stream if context is None else await start_tls(stream, host, context)
     except trio.TooSlowError:
         reason = f"it cannot be reached: no connection within {CONNECT_TIMEOUT:g} s"
@@ -108,15 +107,15 @@ async def upgrade(spec: RemoteSpec, nursery: trio.Nursery, wire: UpgradedStream)
 
     The connection is read in `nursery`, which may raise too; see `unwrap_failure`.
     """
-    parts = urlsplit(spec.url)
+    url = parse_url(spec.url)
     connection: WebSocketConnection | None = None
     assert wire.handshake is not None
     with trio.move_on_after(CONNECT_TIMEOUT) as waiting, wire.handshake:
         connection = await wrap_client_stream(
             nursery,
             wire,  # type: ignore[arg-type]  # any stream works
-            parts.netloc.rpartition("@")[2],
-            (parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
+            url.netloc.decode("ascii"),
+            url.raw_path.decode("ascii"),
             subprotocols=[SUBPROTOCOL],
             extra_headers=[(name.encode(), value.encode()) for name, value in spec.headers.items()],
             max_message_size=spec.max_frame,
@@ -255,7 +254,7 @@ async def open_websocket(spec: RemoteSpec) -> AsyncIterator[WebSocketChannel]:
     """Connect; leaving the block fails pending requests and closes the connection. The caller runs it.
 
     Raises LinkLost if the server cannot be reached, NeedsAuth and HttpRefused if it refuses, CannotStart
-    for an unusable CA file.
+    for an unusable URL or CA file.
     """
     stream = await connect(spec)
     wire = UpgradedStream(stream, spec.timeouts.write, spec.max_frame)

@@ -1,4 +1,4 @@
-"""The connection pool: few connections, one request at a time on each, and no unusable ones kept."""
+"""The connection pools: few connections, one request at a time on each, and no unusable ones kept."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import trio
 
 from mcpd.transports.http_client.bodies import complete_body
 from mcpd.transports.http_client.client_factory import HttpClient, open_client
-from mcpd.transports.http_client.connection_pool import ConnectionPool
 from tests.fakes.http import FakeHttp, Request, fake_http
 
 BOUND = 30
@@ -29,6 +28,7 @@ async def get(client: HttpClient, server: FakeHttp, body: bytes = b"x", **header
     return got
 
 
+@pytest.mark.usefixtures("engine")
 async def test_one_connection_is_enough_for_one_request_at_a_time() -> None:
     """The pool opens as many connections as there were concurrent requests."""
     async with fake_http(ok) as server, open_client(server.url, {}, {}) as client:
@@ -39,9 +39,9 @@ async def test_one_connection_is_enough_for_one_request_at_a_time() -> None:
             for _ in range(8):
                 nursery.start_soon(get, client, server)
         assert server.connections <= 8
-        assert client.engine.opened == server.connections
 
 
+@pytest.mark.usefixtures("engine")
 async def test_a_large_body_passes_both_ways() -> None:
     """The body exceeds the kernel's socket buffers."""
     body = bytes(range(256)) * (1 << 15)
@@ -49,6 +49,7 @@ async def test_a_large_body_passes_both_ways() -> None:
         assert await get(client, server, body) == body
 
 
+@pytest.mark.usefixtures("engine")
 async def test_a_connection_that_the_server_has_closed_is_not_used_again() -> None:
     """Servers close idle connections, often after five seconds; the next request must not fail."""
 
@@ -69,10 +70,13 @@ async def test_a_connection_that_the_server_has_closed_is_not_used_again() -> No
             assert server.connections == number + 1
 
 
-async def test_keep_alive_timeout_of_the_server_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_keep_alive_timeout_of_the_server_is_respected(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With `Keep-Alive: timeout=5`, the connection is not used in the last second."""
     clock = [100.0]
-    monkeypatch.setattr("mcpd.transports.http_client.connection.boottime", lambda: clock[0])
+    module = "connection" if engine == "loopback" else "network_transport"
+    monkeypatch.setattr(f"mcpd.transports.http_client.{module}.boottime", lambda: clock[0])
 
     async def brief(request: Request) -> None:
         await request.reply(200, b"", Keep_Alive="timeout=5")
@@ -87,6 +91,7 @@ async def test_keep_alive_timeout_of_the_server_is_respected(monkeypatch: pytest
         assert server.connections == 2
 
 
+@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(
     "answer",
     [
@@ -107,6 +112,7 @@ async def test_connection_with_unexpected_data_is_not_reused(answer: bytes) -> N
         assert server.connections == 2
 
 
+@pytest.mark.usefixtures("engine")
 async def test_cancelled_request_closes_its_connection() -> None:
     """The cancellation may come before or within the response."""
     hung_up = 0
@@ -130,6 +136,7 @@ async def test_cancelled_request_closes_its_connection() -> None:
         assert server.connections == 2
 
 
+@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("value", ["a\r\nHost: evil", "a\nb", "a\x00b"])
 async def test_header_injection_is_refused(value: str) -> None:
     """Nothing is sent."""
@@ -141,6 +148,7 @@ async def test_header_injection_is_refused(value: str) -> None:
         assert server.requests == []
 
 
+@pytest.mark.usefixtures("engine")
 async def test_requests_stay_within_their_origin() -> None:
     """A request to another origin is a bug, and no header is sent."""
     async with fake_http(ok) as other, fake_http(ok) as server, open_client(server.url, {}, {}) as client:
@@ -149,6 +157,7 @@ async def test_requests_stay_within_their_origin() -> None:
         assert other.connections == 0
 
 
+@pytest.mark.usefixtures("engine")
 async def test_cookies_are_kept() -> None:
     """A load balancer's cookie is sent with every request; a cookie of the definition is kept."""
 
@@ -162,6 +171,7 @@ async def test_cookies_are_kept() -> None:
             assert [await get(client, server) for _ in range(2)] == [b"mine=1", b"mine=1"]
 
 
+@pytest.mark.usefixtures("engine")
 async def test_credentials_in_the_url_become_a_header() -> None:
     """An `Authorization` header in the definition takes precedence."""
     async with fake_http(ok) as server:
@@ -172,18 +182,6 @@ async def test_credentials_in_the_url_become_a_header() -> None:
             await get(client, server)
         sent = [request.headers["authorization"] for request in server.requests]
         assert sent == ["Basic bWU6c0BjcmV0", "Bearer t"]
-
-
-async def test_pool_is_an_httpx_transport() -> None:
-    """An httpx client can use it."""
-    async with fake_http(ok) as server:
-        engine = ConnectionPool(httpx.URL(server.url), None, None)
-        async with httpx.AsyncClient(transport=engine) as client:
-            response = await client.post(server.url, json={"a": 1})
-            assert response.json() == {"a": 1}
-            async with client.stream("POST", server.url, content=b"abc") as stream:
-                assert [part async for part in stream.aiter_raw()] == [b"abc"]
-        assert server.connections == 1
 
 
 # ── requests without a task ─────────────────────────────────────────────────────────────────────

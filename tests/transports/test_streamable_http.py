@@ -23,6 +23,8 @@ from mcpd.transports.outgoing_request import AwaitedExchange
 from tests.fakes.http import LegacyScript, ModernScript, Request, Script, fake_http
 from tests.transports.remote import BOUND, answer, answer_of_a_list, asked, outcome, talking, until
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 # ── sent messages ───────────────────────────────────────────────────────────────────────────────
 
 

@@ -1,1 +1,1 @@
-"""An HTTP/1.1 client without MCP knowledge: keep-alive connections, proxies, TLS, redirects, bodies."""
+"""HTTP requests without MCP knowledge: httpx for networks, own connections for loopback, and limits."""

@@ -1,7 +1,11 @@
-"""Reading an HTTP response body: bounded and decompressed in pieces."""
+"""Reading an HTTP response body: bounded and decompressed in portions.
+
+httpx decompresses whatever arrives at once, so that a few KiB become many MiB before anybody can refuse them.
+"""
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Callable, Iterator
 
@@ -13,44 +17,53 @@ from mcpd.model.errors import ProtocolViolation
 from mcpd.model.text import shorten
 from mcpd.transports.http_client.connection import HttpBody
 
-_INFLATE_SIZE = 1 << 20
-"""Maximum bytes decompressed at once: a few KiB may expand to many MiB."""
-_MAX_ERROR_BODY = 1 << 20
+_PORTION = 1 << 16
+_MAX_TURN = 0.002
+"""Seconds of processing before other tasks run."""
+_MAX_SHORT_BODY = 1 << 20
 
 
 class BodyTooLarge(ValueError):
     """A decoded body exceeds its limit."""
 
 
-async def feed_body(response: httpx.Response, take: Callable[[bytes], None], limit: float) -> None:
-    """Pass the decoded body to `take` in pieces until it ends. Raises BodyTooLarge, httpx.TransportError.
+async def feed_body(
+    response: httpx.Response, take: Callable[[bytes], None], limit: float, portion: int = _PORTION
+) -> None:
+    """Pass the decoded body to `take` in portions of at most `portion` bytes until it ends.
 
-    What `take` raises passes through. (httpx's own iterators are generators, which must not be abandoned.)
+    Other tasks run between portions. Raises BodyTooLarge, ProtocolViolation, httpx.TransportError, and what
+    `take` raises.
     """
-    inflate = _decoder(response)
+    decode = _decoder(response, portion)
     size = 0
     assert isinstance(response.stream, httpx.AsyncByteStream)
+    turn_ends = time.monotonic() + _MAX_TURN
     async for raw in response.stream:
-        for part in inflate(raw):
+        for part in decode(raw):
             size += len(part)
             if size > limit:
                 raise BodyTooLarge
             take(part)
-            if len(part) == _INFLATE_SIZE:
+            if time.monotonic() > turn_ends:
                 await trio.lowlevel.checkpoint()
+                turn_ends = time.monotonic() + _MAX_TURN
 
 
 async def read(response: httpx.Response, limit: int) -> bytes:
-    """Return the whole decoded body. Raises BodyTooLarge, httpx.TransportError."""
+    """Return the whole decoded body, and close the response. Raises as `feed_body`."""
     parts: list[bytes] = []
-    await feed_body(response, parts.append, limit)
+    try:
+        await feed_body(response, parts.append, limit)
+    finally:
+        await close(response)
     return b"".join(parts)
 
 
-async def read_error(response: httpx.Response) -> bytes:
-    """Return the body of an error response; empty if it is too long or cannot be read."""
+async def read_short(response: httpx.Response) -> bytes:
+    """Return a short body, and close the response. The body is empty if it is too long or cannot be read."""
     try:
-        return await read(response, _MAX_ERROR_BODY)
+        return await read(response, _MAX_SHORT_BODY)
     except (httpx.TransportError, BodyTooLarge, ProtocolViolation):
         return b""
 
@@ -83,10 +96,10 @@ def content_type(response: httpx.Response) -> str:
     return kind.partition(";")[0].strip().lower()
 
 
-def _decoder(response: httpx.Response) -> Callable[[bytes], Iterator[bytes]]:
+def _decoder(response: httpx.Response, portion: int) -> Callable[[bytes], Iterator[bytes]]:
     coding = response.headers.get("content-encoding", "identity").strip().lower()
     if coding in ("identity", ""):
-        return lambda raw: iter((raw,))
+        return lambda raw: (raw[start : start + portion] for start in range(0, len(raw), portion))
     if coding not in ("gzip", "x-gzip", "deflate"):
         raise ProtocolViolation(f"it used the encoding {shorten(coding, 40)}, which was not requested")
     inflater = zlib.decompressobj(47)  # gzip or zlib
@@ -95,10 +108,10 @@ def _decoder(response: httpx.Response) -> Callable[[bytes], Iterator[bytes]]:
         full = True
         while (raw or full) and not inflater.eof:
             try:
-                part = inflater.decompress(raw, _INFLATE_SIZE)
+                part = inflater.decompress(raw, portion)
             except zlib.error as error:
                 raise ProtocolViolation(f"its compressed response cannot be read: {error}") from None
-            raw, full = inflater.unconsumed_tail, len(part) == _INFLATE_SIZE
+            raw, full = inflater.unconsumed_tail, len(part) == portion
             yield part
 
     return inflate

@@ -1,11 +1,14 @@
 """The only place that creates HTTP clients: one per server.
 
-httpx provides URLs, headers, cookies and the response type. Requests are sent by `ConnectionPool`.
+httpx sends everything that crosses a network, and knows URLs, headers, cookies, and proxies. Plain HTTP to
+this machine is sent by `ConnectionPool`, because httpx would take most of the time of such a call.
 """
 
 from __future__ import annotations
 
+import base64
 import functools
+import ipaddress
 import logging
 import os
 import ssl
@@ -13,14 +16,15 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import httpx
 
+from mcpd.model.text import shorten
+from mcpd.support.kept_modules import import_in_thread
 from mcpd.transports.child_process import CannotStart
 from mcpd.transports.http_client.connection import Abort, OnOutcome
-from mcpd.transports.http_client.connection_pool import ConnectionPool
-from mcpd.transports.http_client.dial import Proxy, basic_authorization
+from mcpd.transports.http_client.connection_pool import ConnectionPool, serialize_head
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request, with the whole URL
 
@@ -29,7 +33,6 @@ OnResponse = Callable[[httpx.Request, httpx.Response, float], None]
 
 _MAX_PREPARED = 256
 """Sets of headers; they differ by tool and by mirrored arguments."""
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _CA_BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
@@ -41,18 +44,21 @@ _CA_BUNDLES = (
 
 
 class HttpClient:
-    """Prepares requests once for each set of headers and sends them on the pool, without the overhead of
-    `AsyncClient.send`: its redirects, hooks and authentication are not used. Cookies work as in httpx.
-    """
+    """Sends requests to one origin: on `loopback` if it is given, otherwise with httpx."""
 
     def __init__(
-        self, client: httpx.AsyncClient, pool: ConnectionPool, watch: OnResponse | None = None
+        self,
+        client: httpx.AsyncClient,
+        url: httpx.URL,
+        loopback: ConnectionPool | None,
+        watch: OnResponse | None = None,
     ) -> None:
-        self.engine = pool
         self._client = client
+        self._origin = _origin(url)
+        self._loopback = loopback
         self._watch = watch
-        self._prepared: dict[tuple[object, ...], tuple[httpx.URL, httpx.Headers]] = {}
-        self._has_cookies = False
+        self._prepared: dict[tuple[str, ...], tuple[httpx.Request, bytes]] = {}
+        """Requests on `loopback` without body and length, and their serialized heads."""
 
     @property
     def has_credentials(self) -> bool:
@@ -63,44 +69,62 @@ class HttpClient:
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None = None
     ) -> httpx.Response:
         """Return the response with its body unread; the caller closes it. Raises httpx.TransportError."""
-        request, began = self._build_request(method, url, headers, content), time.perf_counter()
-        return self._observe(request, await self.engine.handle_async_request(request), began)
+        began = time.perf_counter()
+        if self._loopback is None:
+            request = self._build_request(method, url, headers, content)
+            response = await self._client.send(request, stream=True)
+            response.stream = response.extensions["body"]
+        else:
+            request, head = self._prepare(method, url, headers)
+            response = await self._loopback.send(method, head, content or b"")
+        return self._observe(request, response, began)
 
     def send_with_callback(
         self, method: str, url: str, headers: Mapping[str, str], content: bytes, then: OnOutcome
     ) -> Abort | None:
-        """As `ConnectionPool.send_with_callback`. Raises httpx.LocalProtocolError with nothing sent."""
-        request, began = self._build_request(method, url, headers, content), time.perf_counter()
+        """As `ConnectionPool.send_with_callback`; None if requests cross a network.
+
+        Raises httpx.TransportError with nothing sent.
+        """
+        if self._loopback is None:
+            return None
+        began = time.perf_counter()
+        request, head = self._prepare(method, url, headers)
 
         def heard(outcome: httpx.Response | httpx.TransportError) -> None:
             then(self._observe(request, outcome, began) if isinstance(outcome, httpx.Response) else outcome)
 
-        return self.engine.send_with_callback(request, heard)
+        return self._loopback.send_with_callback(method, head, content, heard)
 
     def _build_request(
-        self, method: str, url: str, headers: Mapping[str, str], content: bytes | None
+        self, method: str, url: str, headers: Mapping[str, str], content: bytes | None = None
     ) -> httpx.Request:
-        known = (method, url, *headers.items())
-        made = self._prepared.get(known)
-        if made is None:
-            whole = self._client.build_request(method, url, headers=headers)
-            whole.headers.pop("content-length", None)  # the pool sets it for the actual body
-            if len(self._prepared) >= _MAX_PREPARED:
-                self._prepared.clear()
-            made = self._prepared[known] = whole.url, whole.headers
-        request = httpx.Request(method, made[0], headers=made[1], stream=httpx.ByteStream(content or b""))
-        if self._has_cookies:
-            request.headers.pop("cookie", None)
-            self._client.cookies.set_cookie_header(request)
+        try:
+            request = self._client.build_request(method, url, headers=headers, content=content)
+        except httpx.InvalidURL as error:
+            raise httpx.UnsupportedProtocol(f"its URL is invalid: {shorten(str(error))}") from None
+        if _origin(request.url) != self._origin:
+            raise httpx.UnsupportedProtocol("the request is for another origin", request=request)
         return request
 
+    def _prepare(self, method: str, url: str, headers: Mapping[str, str]) -> tuple[httpx.Request, bytes]:
+        key = (method, url, *headers, *headers.values())
+        found = self._prepared.get(key)
+        if found is None:
+            request = self._build_request(method, url, headers)
+            request.headers.pop("content-length", None)  # the pool adds it for the actual body
+            if len(self._prepared) >= _MAX_PREPARED:
+                self._prepared.clear()
+            found = self._prepared[key] = request, serialize_head(request)
+        return found
+
     def _observe(self, request: httpx.Request, response: httpx.Response, began: float) -> httpx.Response:
-        response.request = request
         if self._watch is not None:
             self._watch(request, response, time.perf_counter() - began)
-        if "set-cookie" in response.headers and "cookie" not in self._client.headers:
-            self._has_cookies = True
+        if self._loopback is not None and "set-cookie" in response.headers:
+            response.request = request
             self._client.cookies.extract_cookies(response)
+            self._prepared.clear()
         return response
 
 
@@ -116,22 +140,58 @@ async def open_client(
 
     `headers` go with every request, as do user and password in `url`. Proxies are taken from `environ`.
     `watch` is called for every request. Responses have no time limit: the caller sets it. Raises
-    CannotStart if `ca_file` or the proxy is unusable.
+    CannotStart if `url`, `ca_file` or the proxy is unusable.
     """
-    target = httpx.URL(url)
-    context = ssl_context(ca_file) if target.scheme == "https" else None
+    target = parse_url(url)
     fixed = httpx.Headers({"User-Agent": "mcpd", "Accept-Encoding": "gzip, deflate", **headers})
     if target.userinfo and "authorization" not in fixed:
-        fixed["Authorization"] = basic_authorization(target).decode()
-    engine = ConnectionPool(target, context, _proxy(url, environ))
+        credentials = base64.b64encode(unquote(target.userinfo.decode()).encode())
+        fixed["Authorization"] = f"Basic {credentials.decode()}"
+    loopback, transport = None, httpx.AsyncBaseTransport()
+    if target.scheme == "http" and is_loopback(target.host):
+        loopback = ConnectionPool(target)
+    else:
+        await import_in_thread("mcpd.transports.http_client.network_transport")  # with httpcore2: 2 MB
+        from mcpd.transports.http_client.network_transport import NetworkTransport
+
+        context = ssl_context(ca_file) if target.scheme == "https" else None
+        transport = NetworkTransport(context, _proxy(url, environ))
     client = httpx.AsyncClient(
-        transport=engine,
+        transport=transport,
         headers=fixed,
-        follow_redirects=False,
+        auth=httpx.Auth(),  # user and password of the URL are in `fixed`
+        timeout=None,  # noqa: S113 - `NetworkTransport` and the caller set limits
+        follow_redirects=False,  # `HttpEndpoint` does
         trust_env=False,  # proxies come from `environ`; .netrc must not be used
     )
     async with client:
-        yield HttpClient(client, engine, watch)
+        try:
+            yield HttpClient(client, target, loopback, watch)
+        finally:
+            if loopback is not None:
+                loopback.close()
+
+
+def parse_url(url: str) -> httpx.URL:
+    """Raises CannotStart if the URL is invalid, without quoting it."""
+    try:
+        return httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise CannotStart(
+            f"its URL is invalid: {shorten(str(error))} (see `url` in its definition)"
+        ) from None
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine by its name; nothing is looked up."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _origin(url: httpx.URL) -> tuple[bytes, bytes, int | None]:
+    return url.raw_scheme, url.raw_host, url.port
 
 
 def ssl_context(ca_file: str | None = None) -> ssl.SSLContext:
@@ -152,7 +212,6 @@ def ssl_context(ca_file: str | None = None) -> ssl.SSLContext:
 def _make_context(found: str | None, ca_file: str | None, files: object) -> ssl.SSLContext:
     """`found`: a CA bundle that Python does not know. `files`: all files with versions, as the cache key."""
     context = ssl.create_default_context()
-    context.set_alpn_protocols(["http/1.1"])
     if found is not None:
         context.load_verify_locations(found)
     if ca_file is not None:
@@ -176,7 +235,7 @@ def proxy_for(url: str, environ: Mapping[str, str]) -> str | None:
     """Return the proxy that the environment names for `url`; always None for loopback addresses."""
     parts = urlsplit(url)
     host = parts.hostname or ""
-    if host in _LOOPBACK or host.startswith("127."):
+    if is_loopback(host):
         return None
     named = {name.lower(): value for name, value in environ.items() if value}
     bypass = urllib.request.proxy_bypass_environment  # type: ignore[attr-defined]  # typeshed has it not
@@ -188,11 +247,15 @@ def proxy_for(url: str, environ: Mapping[str, str]) -> str | None:
     return found if "://" in found else f"http://{found}"
 
 
-def _proxy(url: str, environ: Mapping[str, str]) -> Proxy | None:
+def _proxy(url: str, environ: Mapping[str, str]) -> httpx.Proxy | None:
     named = proxy_for(url, environ)
     if named is None:
         return None
     try:
-        return Proxy.from_url(named)
+        proxy = httpx.Proxy(named)
+        if proxy.url.scheme not in ("http", "https") or not proxy.url.host:
+            raise ValueError(f"unsupported proxy type {proxy.url.scheme!r}; use http or https")
     except (ValueError, httpx.InvalidURL) as error:
         raise CannotStart(f"the proxy from the environment is unusable: {error}") from None
+    proxy.ssl_context = ssl_context() if proxy.url.scheme == "https" else None
+    return proxy

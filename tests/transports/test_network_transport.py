@@ -1,0 +1,293 @@
+"""Requests that cross a network: sent by httpx, with limits, and with errors that name the proxy."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal
+
+import httpx
+import pytest
+import trio
+
+from mcpd.model.server_spec import RemoteSpec
+from mcpd.supervision.connect import open_remote
+from mcpd.transports.child_process import CannotStart
+from mcpd.transports.http_client import bodies, client_factory, dial
+from mcpd.transports.http_client.client_factory import is_loopback, open_client
+from tests.fakes.http import Request, fake_http
+from tests.fakes.proxy import fake_proxy
+from tests.transports.test_tls import Authority
+
+BOUND = 60
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Treat servers on loopback as if they were on a network."""
+    monkeypatch.setattr(client_factory, "is_loopback", lambda host: False)
+
+
+async def ok(request: Request) -> None:
+    await request.reply(200, request.body)
+
+
+async def fetch(url: str, environ: dict[str, str] | None = None, **headers: str) -> bytes:
+    """Send one request, and return the body of the response."""
+    with trio.fail_after(BOUND):
+        async with open_client(url, headers, environ or {}) as client:
+            return await bodies.read(await client.send("POST", url, {}, b"x"), 1 << 20)
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@asynccontextmanager
+async def listening(handler: Callable[[trio.SocketStream], Awaitable[object]]) -> AsyncIterator[int]:
+    """Serve connections on a free port of loopback."""
+    async with trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, handler, [listener])
+        yield listener.socket.getsockname()[1]
+        nursery.cancel_scope.cancel()
+
+
+# ── which engine ────────────────────────────────────────────────────────────────────────────────
+
+
+class SentByHttpx(Exception):
+    """`httpx.AsyncClient.send` was called."""
+
+
+@pytest.fixture
+def no_httpx(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def send(self: object, *_: object, **__: object) -> None:
+        raise SentByHttpx
+
+    monkeypatch.setattr(httpx.AsyncClient, "send", send)
+
+
+@pytest.mark.usefixtures("no_httpx")
+@pytest.mark.parametrize(
+    ("url", "environ"),
+    [
+        ("http://192.0.2.1/mcp", {}),
+        ("http://far.example/mcp", {"HTTP_PROXY": "http://127.0.0.1:9"}),
+        ("https://far.example/mcp", {"HTTPS_PROXY": "http://127.0.0.1:9"}),
+        ("https://127.0.0.1:9/mcp", {}),
+        ("http://127.evil.example/mcp", {}),
+    ],
+)
+async def test_httpx_sends_everything_that_crosses_a_network(url: str, environ: dict[str, str]) -> None:
+    """Another host, a proxy, or TLS."""
+    with pytest.raises(SentByHttpx):
+        await fetch(url, environ)
+
+
+@pytest.mark.usefixtures("no_httpx")
+async def test_plain_http_to_loopback_does_not_use_httpx() -> None:
+    """Even if the environment names a proxy."""
+    async with fake_http(ok) as server:
+        assert await fetch(server.url, {"HTTP_PROXY": "http://127.0.0.1:9"}) == b"x"
+        assert await fetch(server.url.replace("127.0.0.1", "localhost")) == b"x"
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("localhost", True),
+        ("LocalHost", True),
+        ("127.0.0.1.example", False),
+        ("127.example", False),
+        ("localhost.example", False),
+        ("10.0.0.1", False),
+        ("0.0.0.0", False),
+        ("", False),
+    ],
+)
+def test_only_this_machine_counts_as_loopback(host: str, expected: bool) -> None:
+    """A name that merely begins like an address may be anywhere."""
+    assert is_loopback(host) is expected
+
+
+# ── connecting ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_silent_proxy_or_server_times_out(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One limit covers the proxy and TLS with the server. No socket stays open."""
+    monkeypatch.setattr(dial, "CONNECT_TIMEOUT", 0.05)
+
+    async def mute(stream: trio.SocketStream) -> None:
+        async with stream:
+            await trio.sleep_forever()
+
+    before = open_descriptors()
+    async with listening(mute) as port:
+        with pytest.raises(httpx.ConnectTimeout):
+            await fetch("https://far.example/mcp", {"HTTPS_PROXY": f"{scheme}://127.0.0.1:{port}"})
+        with pytest.raises(httpx.ConnectTimeout):
+            await fetch(f"https://127.0.0.1:{port}/mcp")
+    assert open_descriptors() <= before
+
+
+async def test_cancelled_connect_closes_its_socket() -> None:
+    """During the TLS handshake, and while the proxy connects."""
+    arrived = trio.Event()
+
+    async def mute(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some(1)
+            arrived.set()
+            await trio.sleep_forever()
+
+    before = open_descriptors()
+    async with listening(mute) as port:
+        proxy = {"HTTPS_PROXY": f"http://127.0.0.1:{port}"}
+        for url, environ in ((f"https://127.0.0.1:{port}/mcp", {}), ("https://far.example/mcp", proxy)):
+            arrived = trio.Event()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(fetch, url, environ)
+                with trio.fail_after(BOUND):
+                    await arrived.wait()
+                nursery.cancel_scope.cancel()
+    assert open_descriptors() <= before
+
+
+@pytest.mark.parametrize("reply", [b"", b"HTTP/1.1 200"])
+async def test_proxy_that_closes_the_connection_is_named(reply: bytes) -> None:
+    """The server was never reached, so the request did not run."""
+
+    async def close(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some(1 << 16)
+            if reply:
+                await stream.send_all(reply)
+
+    async with listening(close) as port:
+        with pytest.raises(httpx.ProxyError, match=f"^the proxy 127.0.0.1:{port} closed the connection$"):
+            await fetch("https://far.example/mcp", {"HTTPS_PROXY": f"http://127.0.0.1:{port}"})
+
+
+async def test_ipv6_address_is_in_brackets_in_connect() -> None:
+    """Otherwise the port could not be told from the address."""
+    async with fake_proxy({}) as proxy:
+        with pytest.raises(httpx.ProxyError):
+            await fetch("https://[2001:db8::1]:8443/mcp", {"HTTPS_PROXY": f"http://127.0.0.1:{proxy.port}"})
+        assert proxy.asked == ["CONNECT [2001:db8::1]:8443 HTTP/1.1"]
+
+
+async def test_certificate_for_an_ipv6_address_is_accepted_through_a_proxy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The brackets are not part of the name that the certificate must have."""
+    authority = Authority(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+    async with (
+        fake_http(ok, tls=authority.server("IP:2001:db8::1")) as server,
+        fake_proxy({"2001:db8::1": server.port}) as proxy,
+    ):
+        assert (
+            await fetch("https://[2001:db8::1]/", {"HTTPS_PROXY": f"http://127.0.0.1:{proxy.port}"}) == b"x"
+        )
+
+
+# ── one connection ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.usefixtures("network")
+async def test_rejected_header_is_not_quoted() -> None:
+    """Its value may be a secret."""
+    async with fake_http(ok) as server:
+        with pytest.raises(httpx.LocalProtocolError) as refused:
+            await fetch(server.url, Authorization="Bearer canary ")
+        assert "canary" not in str(refused.value)
+        assert server.requests == []
+
+
+@pytest.mark.usefixtures("network")
+async def test_unrequested_protocol_switch_is_an_error() -> None:
+    async def switch(request: Request) -> None:
+        await request.raw(b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n")
+
+    async with fake_http(switch) as server:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await fetch(server.url)
+
+
+@pytest.mark.usefixtures("network")
+async def test_sockets_have_the_keepalive_options() -> None:
+    """Also those to a proxy, for which httpcore2 has no option."""
+    async with fake_http(ok) as server, open_client(server.url, {}, {}) as client:
+        response = await client.send("GET", server.url, {})
+        sock = response.extensions["network_stream"]._socket
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
+        await bodies.close(response)
+
+
+# ── names and URLs ──────────────────────────────────────────────────────────────────────────────
+
+
+async def test_hanging_lookups_leave_threads_for_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A DNS server that does not respond blocks threads, even after nobody waits for them."""
+    import threading
+
+    released, started = threading.Event(), threading.Semaphore(0)
+
+    def hang(*_: object) -> list[object]:
+        started.release()
+        released.wait(BOUND)
+        return []
+
+    try:
+        async with trio.open_nursery() as nursery:
+            monkeypatch.setattr(dial.socket, "getaddrinfo", hang)  # type: ignore[attr-defined]
+            resolver = dial.Resolver()
+            for _ in range(50):
+                nursery.start_soon(resolver.getaddrinfo, b"far.example", 443)
+            with trio.fail_after(BOUND):
+                for _ in range(dial.MAX_LOOKUPS):
+                    await trio.to_thread.run_sync(started.acquire)
+                assert not started.acquire(blocking=False)
+                limiter = trio.to_thread.current_default_thread_limiter()
+                assert limiter.borrowed_tokens == 0
+            nursery.cancel_scope.cancel()
+        with trio.fail_after(BOUND):
+            assert await trio.to_thread.run_sync(lambda: 1) == 1
+    finally:
+        released.set()
+
+
+async def test_all_lookups_use_the_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of other code in the same event loop."""
+    asked: list[object] = []
+
+    async def lookup(self: object, host: object, *_: object) -> list[object]:
+        asked.append(host)
+        raise OSError("no such host")
+
+    monkeypatch.setattr(dial.Resolver, "getaddrinfo", lookup)
+    for url in ("https://one.example/", "http://two.example/"):
+        with pytest.raises(httpx.ConnectError):
+            await fetch(url)
+    with pytest.raises(OSError, match="no such host"):
+        await trio.open_tcp_stream("three.example", 80)
+    assert asked == [b"one.example", b"two.example", b"three.example"]
+
+
+@pytest.mark.parametrize("kind", ["http", "sse", "ws"])
+async def test_invalid_url_is_a_permanent_error(kind: Literal["http", "sse", "ws"]) -> None:
+    """httpx refuses some URLs that Python's parser accepts."""
+    scheme = "ws" if kind == "ws" else "http"
+    spec = RemoteSpec(name="it", kind=kind, url=f"{scheme}://a\u202eb.example/mcp")
+    with pytest.raises(CannotStart, match=r"its URL is invalid: Invalid IDNA hostname.*`url`"):
+        async with open_remote(spec, kind, {}):
+            pass
