@@ -127,8 +127,11 @@ def wait_for_each(
     is_settled: Callable[[ServerStatus], bool],
     *,
     timeout: float,
+    show: bool = True,
 ) -> list[ServerStatus]:
-    """Wait until every server is settled, and print each as soon as it is. Returns the last statuses.
+    """Wait until every server is settled. Returns the last statuses.
+
+    With `show`, prints each server as soon as it is settled.
 
     After `timeout` seconds, prints the others as they are and raises TimedOut. Raises ServerNotReady if one
     is removed.
@@ -143,7 +146,8 @@ def wait_for_each(
         if status["name"] in awaited and is_settled(status):
             del awaited[status["name"]]
             line.settled(status["name"])
-            print_status(cli, status)
+            if show:
+                print_status(cli, status)
             line.show()
         else:
             line.note(status)
@@ -164,7 +168,7 @@ def wait_for_each(
                 if not awaited:
                     break
     except TimedOut:
-        for name in awaited:
+        for name in awaited if show else ():
             print_status(cli, current[name])
         behind = ", ".join(f"{name} is {current[name]['status']}" for name in awaited)
         raise TimedOut(

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import click
 
-from ctl import definition_view, systemd_units
+from ctl import systemd_units
 from ctl.commands.import_ import unknown_editor
 from ctl.completion_candidates import editor_names, server_names
 from ctl.daemon_client import Json
 from ctl.editors.backup import EditorBackups
-from ctl.editors.discovery import discover_in_file
 from ctl.editors.editor_catalog import BY_NAME, EditorSpec
-from ctl.editors.editor_paths import EditorFile, UserContext, find_editor_files
+from ctl.editors.editor_paths import UserContext, find_editor_files
 from ctl.editors.import_target import find_import_target
 from ctl.editors.installing import FileChange
 from ctl.editors.installing import install as install_entry
@@ -32,7 +31,7 @@ from ctl.editors.mcpd_entry import (
     url_entry,
 )
 from ctl.editors.mcpd_entry import uses_list as is_listed
-from ctl.editors.merging import matching_server, server_identities
+from ctl.editors.take_over import TakeOver
 from ctl.errors import CtlError, DaemonError, NotFound, UsageError
 from ctl.invocation import CliContext
 from ctl.output import paint
@@ -46,9 +45,19 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done
 _editors = click.argument("editors", metavar="EDITOR...", nargs=-1, shell_complete=editor_names)
 
 
+class _InstallCommand(click.Command):
+    """Accepts `--take-over` and `--take-over=all`; click would take the next argument for the value."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(
+            ctx, ["--take-over-all" if each == "--take-over=all" else each for each in args]
+        )
+
+
 @click.command(
+    cls=_InstallCommand,
     epilog="Examples:\n\n\b\n  mcpctl install cursor claude-code\n  mcpctl install vscode --take-over\n"
-    f"  mcpctl install zed --print\n\nEditors: {', '.join(installable_editors())}."
+    f"  mcpctl install zed --print\n\nEditors: {', '.join(installable_editors())}.",
 )
 @_editors
 @click.option("--all", "every", is_flag=True, help="All editors that have a configuration file.")
@@ -56,8 +65,12 @@ _editors = click.argument("editors", metavar="EDITOR...", nargs=-1, shell_comple
 @click.option("--profile", metavar="NAME", help="Only what this profile selects.")
 @click.option("--name", metavar="NAME", help="Name of the entry. [default: mcpd]")
 @click.option(
-    "--take-over", is_flag=True, help="Disable the editor's entries for servers that mcpd provides."
+    "--take-over",
+    "take_over",
+    flag_value="ready",
+    help="Disable the editor's entries for servers that mcpd can serve now; =all for all that it has.",
 )
+@click.option("--take-over-all", "take_over", flag_value="all", hidden=True)
 @click.option(
     "--via",
     type=click.Choice(["bridge", "socket"]),
@@ -74,7 +87,7 @@ def install(
     server: str | None,
     profile: str | None,
     name: str | None,
-    take_over: bool,
+    take_over: str | None,
     via: str | None,
     project: bool,
     only_print: bool,
@@ -108,24 +121,38 @@ def install(
 
     if only_print:
         return _print(cli, targets, entry_name, entry_for)
+    may_start = cli.may_start and not dry_run
     _warn_if_unknown(cli, server, profile)
-    find_duplicates = _duplicate_finder(cli, user, server, profile)
+    redundant = _take_over(cli, user, server, profile, may_start=may_start)
     backups = EditorBackups(os.environ)
 
     def install_one(target: InstallTarget) -> Json:
-        found: list[str] = []
+        found: dict[str, str] = {}  # entries that stay on, and why
 
         def entries_to_disable(key_path: KeyPath, document: Document) -> list[str]:
-            found[:] = find_duplicates(target, document)
-            return found if take_over else []
+            entries = redundant.find(target, document)
+            found.clear()
+            if not take_over:
+                found.update((each.entry, "") for each in entries)
+            elif take_over != "all":
+                reasons = ((each.entry, redundant.reason_to_leave(each.server)) for each in entries)
+                found.update((entry, reason) for entry, reason in reasons if reason)
+            return [each.entry for each in entries if each.entry not in found]
 
         change = install_entry(
             target, entry_name, entry_for(target.editor), entries_to_disable, backups, dry_run=dry_run
         )
-        duplicates = [] if take_over else sorted(set(found))
+        left_on = dict(sorted(found.items()))
+        sees = redundant.summary(target.editor.title, target.editor.name, profile)
         if not cli.out.json:
-            _report_installed(cli, target, change, duplicates, backups, user, dry_run)
-        return _as_json(target, change, backups) | {"also_in_mcpd": duplicates, "dry_run": dry_run}
+            _report_installed(cli, target, change, left_on, backups, user, dry_run)
+            if sees:
+                cli.out.line(f"  {sees}")
+        return _as_json(target, change, backups) | {
+            "also_in_mcpd": list(left_on),
+            "left_on": [{"name": entry, "reason": reason} for entry, reason in left_on.items() if reason],
+            "dry_run": dry_run,
+        }
 
     return _for_each(cli, targets, install_one)
 
@@ -248,37 +275,15 @@ def _warn_if_unknown(cli: CliContext, server: str | None, profile: str | None) -
         cli.out.warning(f"mcpd has no {what} '{name}' ({available})")
 
 
-def _duplicate_finder(
-    cli: CliContext, user: UserContext, server: str | None, profile: str | None
-) -> Callable[[InstallTarget, Document], list[str]]:
-    """Return a function that finds the entries in an editor's file that the new entry makes redundant.
-
-    These are enabled entries for servers that are enabled in mcpd and provided by the new entry.
-    """
+def _take_over(
+    cli: CliContext, user: UserContext, server: str | None, profile: str | None, *, may_start: bool
+) -> TakeOver:
     try:
         active = find_import_target(cli)
     except DaemonError as error:
         cli.out.warning(f"{error.message}; the editor's own entries stay enabled")
-        return lambda target, document: []
-    visible = active.visible_servers(server, profile)
-    provided = server_identities(
-        {name: fields for name, fields in visible.items() if definition_view.is_enabled(fields)}, os.environ
-    )
-
-    def find(target: InstallTarget, document: Document) -> list[str]:
-        project = user.project if target.location.scope == "project" else None
-        discovered = discover_in_file(
-            EditorFile(target.editor, target.location, target.path, project), document, user
-        )
-        return [
-            candidate.source.name
-            for candidate in discovered.candidates
-            if candidate.source.scope == target.location.scope
-            and definition_view.is_enabled(candidate.definition)
-            and matching_server(candidate, provided, os.environ) is not None
-        ]
-
-    return find
+        return TakeOver(cli, user, None, {}, may_start)
+    return TakeOver(cli, user, active, active.visible_servers(server, profile), may_start)
 
 
 def _print(
@@ -315,7 +320,7 @@ def _report_installed(
     cli: CliContext,
     target: InstallTarget,
     change: FileChange,
-    duplicates: list[str],
+    left_on: dict[str, str],
     backups: EditorBackups,
     user: UserContext,
     dry_run: bool,
@@ -328,9 +333,14 @@ def _report_installed(
     for taken in change.disabled:
         how = "removed until mcpctl uninstall" if taken.removed else "disabled"
         cli.out.line(f"  {taken.name}: {would}{how} (provided by mcpd)")
-    if duplicates:
+    for name, reason in left_on.items():
+        if reason:
+            cli.out.line(f"  {name}: {would}left on, because {reason}")
+    if any(left_on.values()):
+        cli.out.message(f"  to take these over too: mcpctl install {target.editor.name} --take-over=all")
+    elif left_on:
         cli.out.message(
-            f"  also provided by mcpd: {', '.join(duplicates)}; disable them in the editor with: "
+            f"  also provided by mcpd: {', '.join(left_on)}; disable them in the editor with: "
             f"mcpctl install {target.editor.name} --take-over"
         )
     if change.added is not None and not dry_run:

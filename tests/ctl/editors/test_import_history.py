@@ -192,7 +192,7 @@ def test_entry_disabled_by_take_over_is_unchanged(home: Path, alone: Mcpctl) -> 
     """Otherwise an import after `--take-over` would disable the servers in mcpd too."""
     windsurf(home, time=TIME)
     alone("import", "--yes")
-    assert "time: disabled" in alone("install", "windsurf", "--take-over").out
+    assert "time: disabled" in alone("install", "windsurf", "--take-over=all").out
     answer = alone("import", "--yes", "--json").json()
     assert (answer["changed"], [one["name"] for one in answer["known"]]) == ([], ["time"])
     assert alone("uninstall", "windsurf").code == 0

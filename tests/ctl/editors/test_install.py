@@ -323,7 +323,7 @@ def test_take_over_disables_entries_for_servers_of_mcpd(name: str, home: Path, a
         f"also provided by mcpd: t; disable them in the editor with: mcpctl install {name} --take-over"
         in ran.err
     )
-    assert alone("install", name, "--take-over").code == 0
+    assert alone("install", name, "--take-over=all").code == 0
 
     one = install_targets(BY_NAME[name], UserContext(os.environ, home / "src"), project=False)[0]
     document = read_document(path, foreign=True)
@@ -343,7 +343,7 @@ def test_disabled_entries_are_restored_in_a_changed_file(name: str, home: Path, 
     path.parent.mkdir(parents=True)
     path.write_text(text)
     write_ours(home)
-    alone("install", name, "--take-over")
+    alone("install", name, "--take-over=all")
     path.write_text(path.read_text().replace("other", "renamed"))
     assert "t: restored" in alone("uninstall", name).out
     document = read_document(path, foreign=True)
@@ -367,7 +367,7 @@ def test_comments_and_order_are_restored_in_a_changed_file(home: Path, alone: Mc
     )
     path.write_text(text)
     write_ours(home)
-    alone("install", "cursor", "--take-over")
+    alone("install", "cursor", "--take-over=all")
     assert '"t"' not in path.read_text()
     path.write_text(path.read_text().replace("{\n", '{\n  "seen": 1,\n', 1))
     alone("install", "cursor", "--server", "tickets")  # which finds another state to come back to
@@ -383,7 +383,7 @@ def test_entry_that_the_user_added_again_is_kept(home: Path, alone: Mcpctl) -> N
     path.parent.mkdir(parents=True)
     path.write_text(text)
     write_ours(home)
-    alone("install", "cursor", "--take-over")
+    alone("install", "cursor", "--take-over=all")
     path.write_text(path.read_text().replace('"other": {"command": "o"}', '"t": {"command": "new"}'))
     assert alone("uninstall", "cursor").code == 0
     assert path.read_text() == '{\n  "mcpServers": {\n    "t": {"command": "new"}\n  }\n}\n'
@@ -412,11 +412,11 @@ def test_take_over_keeps_servers_that_the_entry_does_not_provide(
             "settings": {"profiles": {"small": {"servers": ["x*"]}, "large": {"servers": ["tick*"]}}},
         },
     )
-    ran = alone("install", "cursor", "--take-over", *words, "--json")
+    ran = alone("install", "cursor", "--take-over=all", *words, "--json")
     assert ran.json()["editors"][0]["taken_over"] == []
     assert '"t"' in path.read_text()
     if "--profile" in words:
-        ran = alone("install", "cursor", "--take-over", "--profile", "large", "--json")
+        ran = alone("install", "cursor", "--take-over=all", "--profile", "large", "--json")
         assert [one["name"] for one in ran.json()["editors"][0]["taken_over"]] == ["t"]
 
 
@@ -428,7 +428,7 @@ def test_gemini_entry_is_disabled_by_the_excluded_list(home: Path, alone: Mcpctl
         '{"mcpServers": {"t": {"command": "uvx", "args": ["tickets-mcp"]}}, "mcp": {"excluded": ["x"]}}'
     )
     write_ours(home)
-    assert alone("install", "gemini", "--take-over").code == 0
+    assert alone("install", "gemini", "--take-over=all").code == 0
     assert json.loads(path.read_text())["mcp"] == {"excluded": ["x", "t"]}
     path.write_text(path.read_text() + "\n")
     assert alone("uninstall", "gemini").code == 0

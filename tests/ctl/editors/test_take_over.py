@@ -1,0 +1,107 @@
+"""`mcpctl install --take-over`: only servers that mcpd can serve now, and what the editor sees afterwards."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ctl.conftest import Mcpctl
+from tests.ctl.fake_daemon import FakeDaemon, failure, server, status
+
+NAMES = ("good", "lazy", "hub", "ghost", "slow", "fresh")
+DEFINITIONS = {name: {"command": "uvx", "args": [f"{name}-mcp"]} for name in NAMES}
+STATES = [
+    server("good"),
+    server("lazy", "idle"),
+    server("hub", "needs-auth", last_error=failure("HTTP 401", kind="auth")),
+    server("ghost", "failed", last_error=failure(summary="exited (1): no database")),
+    server("slow", "pending"),
+]
+
+
+@pytest.fixture
+def cursor(home: Path, daemon: FakeDaemon) -> Path:
+    """Cursor's file with the servers that mcpd has, in different states."""
+    path = home / ".cursor/mcp.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"mcpServers": DEFINITIONS}, indent=2))
+    ours = home / ".config/mcpd/config.json"
+    ours.parent.mkdir(parents=True)
+    ours.write_text(json.dumps({"mcpServers": DEFINITIONS}))
+    daemon.answers["mcpd/config"] = {"path": str(ours), "servers": DEFINITIONS}
+    daemon.answers["mcpd/status"] = status(*STATES)
+    daemon.answers["mcpd/tools"] = {"tools": [], "dropped": 0}
+    return path
+
+
+def entries(path: Path) -> list[str]:
+    return [*json.loads(path.read_text())["mcpServers"]]
+
+
+def test_only_servers_that_mcpd_can_serve_are_taken_over(cursor: Path, mcpctl: Mcpctl) -> None:
+    """An editor that logs in by itself must not lose its server."""
+    ran = mcpctl("install", "cursor", "--take-over", "--dry-run")
+    assert "hub: would be left on" in ran.out
+    ran = mcpctl("install", "cursor", "--take-over")
+    assert ran.code == 0
+    assert entries(cursor) == ["hub", "ghost", "slow", "fresh", "mcpd"]
+    for line in (
+        "  good: removed until mcpctl uninstall (provided by mcpd)",
+        "  hub: left on, because it needs a login in mcpd",
+        "  ghost: left on, because it has failed in mcpd: exited (1): no database",
+        "  slow: left on, because it is still starting in mcpd",
+        "  fresh: left on, because mcpd has not loaded it",
+    ):
+        assert line in ran.out.splitlines()
+    assert "  to take these over too: mcpctl install cursor --take-over=all\n" in ran.err
+
+
+def test_take_over_all_takes_the_rest(cursor: Path, mcpctl: Mcpctl) -> None:
+    told = mcpctl("install", "cursor", "--take-over", "--json").json()["editors"][0]
+    assert [each["name"] for each in told["left_on"]] == ["fresh", "ghost", "hub", "slow"]
+    assert told["left_on"][2] == {"name": "hub", "reason": "it needs a login in mcpd"}
+    assert mcpctl("install", "cursor", "--take-over=all").code == 0
+    assert entries(cursor) == ["mcpd"]
+    assert mcpctl("uninstall", "cursor").code == 0
+    assert entries(cursor) == [*NAMES]
+
+
+def test_nothing_is_taken_over_without_a_daemon(cursor: Path, mcpctl: Mcpctl, tmp_path: Path) -> None:
+    """Nobody knows what would work."""
+    ran = mcpctl("install", "cursor", "--take-over", "--socket", str(tmp_path / "none.sock"))
+    assert ran.code == 0
+    assert "  good: left on, because mcpd is not running" in ran.out.splitlines()
+    assert entries(cursor) == [*NAMES, "mcpd"]
+
+
+def test_install_tells_what_the_editor_will_see(cursor: Path, mcpctl: Mcpctl, daemon: FakeDaemon) -> None:
+    """Tools of the entry's servers only; with many tools, profiles are suggested."""
+
+    def tool(number: int, of: str) -> dict[str, Any]:
+        return {"name": f"t{number}", "server": of, "description": "x" * 300, "inputSchema": {}}
+
+    few = [tool(number, "good") for number in range(3)]
+    daemon.answers["mcpd/tools"] = {"tools": [*few, tool(0, "elsewhere")], "dropped": 0}
+    out = mcpctl("install", "cursor").out
+    assert "  Cursor will see 3 tools of 1 server, about 300 tokens in each conversation\n" in out
+    many = [tool(number, name) for number in range(30) for name in ("good", "lazy")]
+    daemon.answers["mcpd/tools"] = {"tools": many, "dropped": 0}
+    out = mcpctl("install", "cursor").out
+    assert "will see 60 tools of 2 servers, about 5,300 tokens" in out
+    assert "for fewer, define a profile and run: mcpctl install cursor --profile NAME\n" in out
+    assert "will see 30 tools of 1 server" in mcpctl("install", "cursor", "--server", "good").out
+
+
+def test_install_counts_the_tools_of_a_profile(cursor: Path, mcpctl: Mcpctl, daemon: FakeDaemon) -> None:
+    ours = cursor.parent.parent / ".config/mcpd/config.json"
+    small = {"servers": ["good"], "includeTools": ["read_*"], "excludeTools": ["read_all@good"]}
+    ours.write_text(json.dumps({"mcpServers": DEFINITIONS, "settings": {"profiles": {"small": small}}}))
+    tools = [
+        {"name": name, "server": of} for name in ("read_one", "read_all", "write") for of in ("good", "lazy")
+    ]
+    daemon.answers["mcpd/tools"] = {"tools": tools, "dropped": 0}
+    out = mcpctl("install", "cursor", "--profile", "small").out
+    assert "Cursor will see 1 tool of 1 server, about 100 tokens" in out
