@@ -1,43 +1,50 @@
-"""Call many tools of many servers concurrently with trio.
+"""Call a tool many times concurrently with trio, and print each answer as it arrives.
 
-    python examples/agent_trio.py [SERVER]
+    python examples/agent_trio.py Europe/Berlin Asia/Tokyo America/New_York
 
-This requires a running daemon (`mcpctl daemon start`) with a server that has read-only tools without
-required arguments, such as `@modelcontextprotocol/server-memory`.
+This prints the time in each zone. It requires `mcp-server-time` (`mcpctl add time uvx mcp-server-time`). The
+daemon is started if it is not running.
 """
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Sequence
 
 import trio
 
-from mcpd.client import ClientError, Tool, connect
+from mcpd.client import CallTimedOut, ClientError, Tool, connect
+
+ZONES = ("America/New_York", "Europe/Berlin", "Asia/Kolkata", "Asia/Tokyo")
+DEADLINE = 20.0
+"""Seconds for all calls together. trio cancels those that are late, and mcpd cancels them at the server."""
 
 
-async def main(server: str = "") -> None:
-    """Call all tools that are read-only and need no arguments, and print their output."""
+async def main(zones: Sequence[str]) -> None:
     async with connect() as mcp:
-        tools = [tool for tool in await mcp.list_tools(prefix=server) if is_harmless(tool)]
-        print(f"{len(tools)} tools to call")
-        async with trio.open_nursery() as nursery:
-            for tool in tools:
-                nursery.start_soon(call, tool)
+        clocks = await mcp.list_tools(match="get_current_time")
+        if not clocks:
+            sys.exit("No server tells the time. To add one, run: mcpctl add time uvx mcp-server-time")
+        with trio.move_on_after(DEADLINE) as deadline:
+            async with trio.open_nursery() as nursery:
+                for zone in zones:
+                    nursery.start_soon(print_time, clocks[0], zone)
+        if deadline.cancelled_caught:
+            print(f"gave up after {DEADLINE:g} s")
 
 
-def is_harmless(tool: Tool) -> bool:
-    """Return whether the tool is declared read-only. A real agent should ask its user as well."""
-    return not tool.schema.get("required") and tool.annotations.get("readOnlyHint") is True
-
-
-async def call(tool: Tool) -> None:
+async def print_time(clock: Tool, zone: str) -> None:
+    """Print the time in `zone`. An agent would give a failure to its model, which can correct the zone."""
     try:
-        result = await tool.execute(timeout=20)
+        result = await clock.execute(timezone=zone, timeout=10)
+    except CallTimedOut:
+        print(f"{zone}: no answer")
     except ClientError as error:
-        print(f"{tool.name}: {error}")
+        print(f"{zone}: {error}")
     else:
-        print(f"{tool.name}: {result.output[:200]}")
+        print(f"{zone}: {json.loads(result.output)['datetime']}")
 
 
 if __name__ == "__main__":
-    trio.run(main, "".join(sys.argv[1:2]))
+    trio.run(main, sys.argv[1:] or ZONES)

@@ -82,6 +82,8 @@ class DaemonOptions:
     """`--http`; if None, the setting `http` applies."""
     require_http_token: bool = True
     """False with `--http-auth none`."""
+    stop_at_eof: bool = False
+    """`--stop-at-eof`."""
 
 
 async def run(options: DaemonOptions, redactor: Redactor) -> None:
@@ -165,6 +167,7 @@ class _Daemon:
         self._ports = ports
         self._runtime = runtime
         self._require_token = options.require_http_token
+        self._stop_at_eof = options.stop_at_eof
         self._guardian = Guardian(instance)
         self._state_file = StateFile(state, Path(paths.cache_dir(environ)))
         self._stop_requested = trio.Event()
@@ -256,6 +259,8 @@ class _Daemon:
                     async with trio.open_nursery() as accepting:
                         accepting.start_soon(self._notify_systemd)
                         accepting.start_soon(watch_config, self._configuration)
+                        if self._stop_at_eof:
+                            accepting.start_soon(self._wait_eof)
                         await accepting.start(
                             listeners.serve, self._listener, self._serve, clients, self._socket_limit
                         )
@@ -322,6 +327,18 @@ class _Daemon:
         except Exception:
             log.exception("reloading the configuration failed; nothing was changed")
         systemd.notify(STATUS=self._summary())
+
+    async def _wait_eof(self) -> None:
+        """Stop when stdin ends: the program that started this daemon for itself is gone."""
+        try:
+            while True:
+                await trio.lowlevel.wait_readable(0)
+                if not os.read(0, 4096):
+                    break
+        except OSError as error:  # /dev/null or a file, which cannot be waited for
+            log.warning("--stop-at-eof has no effect: stdin is not a pipe (%s)", error.strerror)
+            return
+        self._stop("stdin has ended")
 
     async def _kill_when_forced(self) -> None:
         """After a second stop signal: do not wait for calls, and send SIGKILL to all servers."""

@@ -81,6 +81,7 @@ def _run(
                 loaded=loaded,
                 http=http,
                 require_http_token=arguments.http_auth == "token",
+                stop_at_eof=arguments.stop_at_eof,
             )
             trio.run(daemon.run, options, redactor)
         except AlreadyRunning as error:
@@ -146,6 +147,9 @@ def argument_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--log-level", choices=logs.LEVELS, help="default: info")
     parser.add_argument("--debug", action="store_true", help="log every message and its timing")
+    parser.add_argument(
+        "--stop-at-eof", action="store_true", help="stop when stdin ends, that is, with the starting program"
+    )
     parser.add_argument("--validate-config", action="store_true", help="check the configuration and exit")
     parser.add_argument("--version", action="version", version=f"mcpd {__version__}")
     return parser

@@ -148,7 +148,7 @@ def test_processes_are_started_in_one_module() -> None:
     offenders = [
         f"{path.relative_to(ROOT)}:{node.lineno} {name}"
         for path in modules("mcpd")
-        if path.name not in ("process_labels.py", "mcpd_client.py")
+        if path.name != "process_labels.py" and path.parent.name != "client"  # runs in other programs
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call)
         and (name := getattr(node.func, "attr", getattr(node.func, "id", ""))) in starters

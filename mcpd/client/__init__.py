@@ -1,7 +1,7 @@
-"""Use the tools of all mcpd servers from Python, with trio or asyncio.
+"""Use the tools of all mcpd servers from Python, with trio or asyncio; without both, see `mcpd.client.sync`.
 
     async with connect() as mcp:
-        for tool in await mcp.list_tools(prefix="git"):
+        for tool in await mcp.list_tools(server="git"):
             print(tool.name, tool.description)
         now = await mcp.call("time", "get_current_time", {"timezone": "UTC"})
         print(now.output)
@@ -9,18 +9,21 @@
 The daemon starts servers and restarts failed ones. A call either returns a result or raises a ClientError.
 """
 
+from mcpd.client.connecting import connect
+from mcpd.client.connection import Connection
 from mcpd.client.errors import (
     CallTimedOut,
     ClientError,
     ConnectionClosed,
     InvalidCall,
+    LoginRequired,
     NotReady,
     NotRunning,
     ServerRefused,
     ToolFailed,
     Unknown,
 )
-from mcpd.client.mcpd_client import Connection, Mcp, Tool, connect
+from mcpd.client.mcpd_client import Mcp, Prompt, Resource, Tool
 from mcpd.model.tool_result import ToolResult
 
 __all__ = [
@@ -29,9 +32,12 @@ __all__ = [
     "Connection",
     "ConnectionClosed",
     "InvalidCall",
+    "LoginRequired",
     "Mcp",
     "NotReady",
     "NotRunning",
+    "Prompt",
+    "Resource",
     "ServerRefused",
     "Tool",
     "ToolFailed",

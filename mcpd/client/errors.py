@@ -6,6 +6,7 @@ ClientError
  ├─ Unknown             no such server, tool, prompt or resource
  ├─ InvalidCall         the arguments do not match the tool's schema; nothing was sent
  ├─ NotReady            the server is not connected or overloaded; nothing was sent
+ │   └─ LoginRequired   the server requires a login first
  ├─ CallTimedOut        no response in time; the call was cancelled
  ├─ ServerRefused       the server returned an error, or its connection was lost
  └─ ToolFailed          the tool ran and reported an error; see `result`
@@ -40,7 +41,7 @@ class NotRunning(ClientError): ...
 class ConnectionClosed(ClientError):
     @property
     def may_have_run(self) -> bool:
-        return True
+        return self.data.get("may_have_run") is not False
 
 
 class Unknown(ClientError): ...
@@ -50,6 +51,9 @@ class InvalidCall(ClientError): ...
 
 
 class NotReady(ClientError): ...
+
+
+class LoginRequired(NotReady): ...
 
 
 class CallTimedOut(ClientError): ...
@@ -87,7 +91,7 @@ _KINDS: Mapping[str, type[ClientError]] = {
     "invalid_arguments": InvalidCall,
     "not_ready": NotReady,
     "overloaded": NotReady,
-    "auth_required": NotReady,
+    "auth_required": LoginRequired,
     "timeout": CallTimedOut,
 }
 
@@ -97,4 +101,7 @@ def error_from_response(error: Mapping[str, object]) -> ClientError:
     data = error.get("data")
     facts = data if isinstance(data, Mapping) else {}
     code = str(facts.get("code", ""))
-    return _KINDS.get(code, ServerRefused)(str(error.get("message", "refused")), code, facts)
+    kind = _KINDS.get(code, ServerRefused)
+    if kind is NotReady and facts.get("state") == "needs-auth":
+        kind = LoginRequired
+    return kind(str(error.get("message", "refused")), code, facts)

@@ -58,8 +58,10 @@ OwnedName = tuple[str, str]
 """(server name, tool name)."""
 
 
-def public_names(style: ClientStyle, owned: Iterable[OwnedName]) -> dict[str, OwnedName]:
+def public_names(style: ClientStyle, owned: Iterable[OwnedName], prefix: str = "") -> dict[str, OwnedName]:
     """Return public name → (server, name), in the given order, with one public name for each pair.
+
+    With `prefix`, each name begins with it and an underscore: `read_file` → `fs_read_file`.
 
     The name of a pair does not depend on the others, with two exceptions: `plain` adds the server name if
     several servers have that tool, and of two pairs with the same public name the later one gets a hash.
@@ -70,7 +72,8 @@ def public_names(style: ClientStyle, owned: Iterable[OwnedName]) -> dict[str, Ow
     for pair in pairs:
         server, name = pair
         plain = style is ClientStyle.PLAIN and shared[name] == 1
-        public = _fit(style, name if plain else _join(style, server, name), pair)
+        public = name if plain else _join(style, server, name)
+        public = _fit(style, f"{prefix}_{public}" if prefix else public, pair)
         if public in names:
             public = _shorten_with_hash(public, pair)
         names[public] = pair

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 import signal
 import socket
 import subprocess
@@ -12,6 +14,7 @@ import threading
 import warnings
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from mcpd.client import (
     ClientError,
     ConnectionClosed,
     InvalidCall,
+    LoginRequired,
     Mcp,
     NotReady,
     NotRunning,
@@ -33,14 +37,16 @@ from mcpd.client import (
     Unknown,
     connect,
 )
+from mcpd.client.errors import error_from_response
 from mcpd.client.mcpd_client import PERMISSIVE
+from mcpd.client.sync import connect as connect_sync
 from tests.e2e.conftest import start
-from tests.e2e.harness import BOUND, Daemon, fake, in_flight
+from tests.e2e.harness import BOUND, FAKE, Daemon, fake, in_flight, private_environment, wait_until
 
 __all__ = ["start"]
 
 Start = Any
-EXAMPLES = Path(__file__).parents[2] / "examples"
+BUNDLED = {"command": sys.executable, "args": ["-m", "mcpd.testserver"]}
 
 
 @pytest.fixture(params=["trio", "asyncio"])
@@ -70,14 +76,266 @@ def test_tools_are_listed_with_descriptions_and_schemas(start: Start, run: Any) 
             every = await mcp.list_tools()
             assert {tool.server for tool in every} == {"fs", "other"}
             assert len({tool.name for tool in every}) == len(every)
-            echo = next(tool for tool in await mcp.list_tools(prefix="fs") if tool.tool == "echo")
+            (echo,) = await mcp.list_tools(server="fs", match="ech?")
             assert (echo.name, echo.server, echo.schema) == ("fs__echo", "fs", {"type": "object"})
+            assert echo.description.startswith("[fs]")
+            assert echo.definition.get("description", "") == echo.description.removeprefix("[fs]").strip()
+            assert len(repr(echo)) < 300
             result = await echo.execute({"a": 1}, b="two")
             assert json.loads(result.output) == {"a": 1, "b": "two"}
             with pytest.raises(Unknown, match="did you mean"):
                 await mcp.list_tools(server="fss")
 
     run(work)
+
+
+def test_prefix_renames_the_tools(start: Start, run: Any) -> None:
+    """The server's name is added only where several servers have the tool; the call uses its own name."""
+    daemon = start({"filesystem": fake(), "github": fake("--tools", "1")})
+    daemon.wait_connected("filesystem", "github")
+
+    async def work() -> None:
+        async with connect(daemon.socket) as mcp:
+            one = {tool.name: tool for tool in await mcp.list_tools(server="filesystem", prefix="fs")}
+            assert {"fs_echo", "fs_fail"} <= set(one)
+            assert (await one["fs_echo"].execute(a=1)).output == '{"a": 1}'
+            every = [tool.name for tool in await mcp.list_tools(prefix="all")]
+            assert {"all_filesystem__echo", "all_github__echo"} <= set(every)
+            assert len(set(every)) == len(every) == len(await mcp.list_tools())
+            assert await mcp.list_tools(server="github", prefix="gh", match="no-such-*") == []
+
+    run(work)
+
+
+def test_names_are_unique_and_valid_for_model_apis(start: Start, run: Any) -> None:
+    """Servers may have dots in their names, and 64 letters."""
+    names = ["a.b", "a_b", "x" * 64]
+    daemon = start({name: fake() for name in names})
+    daemon.wait_connected(*names)
+
+    async def work() -> None:
+        async with connect(daemon.socket) as mcp:
+            for prefix in ("", "p" * 60, "é"):
+                tools = await mcp.list_tools(prefix=prefix)
+                public = [tool.name for tool in tools]
+                assert len(set(public)) == len(public) > 2 * len(names)
+                assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) for name in public)
+                for tool in tools:
+                    if tool.tool == "echo":
+                        assert (await tool.execute()).success
+
+    run(work)
+
+
+def test_resources_and_prompts_are_listed_and_used(start: Start, run: Any) -> None:
+    daemon = start({"test": BUNDLED})
+    daemon.wait_connected("test")
+
+    async def work() -> None:
+        async with connect(daemon.socket) as mcp:
+            resource = next(r for r in await mcp.list_resources() if r.uri == "test://greeting")
+            assert resource.server == "test"
+            assert (await resource.read())[0]["uri"] == "test://greeting"
+            (template, *_) = await mcp.list_resource_templates(server="test")
+            assert "{" in template.uri
+            (prompt, *_) = await mcp.list_prompts()
+            values = {argument["name"]: "x" for argument in prompt.arguments}
+            assert (await prompt.get(values))[0]["role"] == "user"
+
+    run(work)
+
+
+def test_option_with_the_name_of_an_argument_is_refused() -> None:
+    """`execute(timeout=5)` of a tool with an argument `timeout` must not be lost silently."""
+    tool = make_tool({"type": "object", "properties": {"timeout": {"type": "number"}}})
+    with pytest.raises(TypeError, match=r"execute\(\{'timeout': 5\}\)"):
+        trio.run(partial(tool.execute, timeout=5))
+
+
+def test_closed_connection_says_who_closed_it(start: Start, run: Any) -> None:
+    """A call that was never sent cannot have run."""
+    daemon = start({"fs": fake()})
+    daemon.wait_connected("fs")
+
+    async def work() -> None:
+        async with connect(daemon.socket) as mcp:
+            await mcp.close()
+            await mcp.close()
+            with pytest.raises(ConnectionClosed, match="this connection has been closed") as closed:
+                await mcp.call("fs", "echo")
+            assert not closed.value.may_have_run
+        async with connect(daemon.socket) as mcp:
+            (echo,) = await mcp.list_tools(match="echo")
+        with pytest.raises(ConnectionClosed, match="this connection has been closed; connect again"):
+            await echo.execute()
+
+    run(work)
+
+
+def test_exception_in_the_block_is_raised_as_it_is(start: Start, run: Any) -> None:
+    """It is not wrapped in an exception group."""
+    daemon = start({"fs": fake()})
+    daemon.wait_connected("fs")
+
+    async def work() -> None:
+        with pytest.raises(ToolFailed):
+            async with connect(daemon.socket) as mcp:
+                await mcp.call("fs", "fail")
+
+    run(work)
+
+
+def test_needed_login_has_its_own_exception() -> None:
+    """Both from a call that was refused, and from a server that already waits for a login."""
+    for data in ({"code": "auth_required"}, {"code": "not_ready", "state": "needs-auth"}):
+        assert type(error_from_response({"message": "m", "data": data})) is LoginRequired
+    assert type(error_from_response({"message": "m", "data": {"code": "not_ready"}})) is NotReady
+
+
+def test_daemon_is_started_if_necessary(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by every `mcpctl` command."""
+    for name, value in private_environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    for name in ("MCPD_SOCKET", "MCPD_CONFIG", "MCPD_SERVERS"):
+        monkeypatch.delenv(name, raising=False)
+
+    async def work() -> None:
+        async with connect() as mcp:
+            pids.append((await mcp.status())["daemon"]["pid"])
+
+    pids: list[int] = []
+    try:
+        run(work)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: not exists(pids[0]), lambda: "the daemon still runs")
+
+
+# ── servers that are not configured ─────────────────────────────────────────────────────────────────
+
+
+def test_server_can_be_given_by_command(tmp_path: Path, run: Any) -> None:
+    """It runs in its own daemon, with the caller's directory, and everything has ended with the block."""
+    pids: list[int] = []
+
+    async def work() -> None:
+        command = [sys.executable, "-I", "-S", str(FAKE)]
+        async with connect(command=command, env={"MY": "1"}, cwd=tmp_path) as mcp:
+            (echo,) = await mcp.list_tools(match="echo")
+            assert (echo.name, (await echo.execute(a=1)).output) == ("server__echo", '{"a": 1}')
+            status = await mcp.status()
+            pids.extend((status["daemon"]["pid"], status["servers"][0]["pid"]))
+            assert os.readlink(f"/proc/{pids[1]}/cwd") == str(tmp_path)
+            environ = environ_of(pids[1])
+            assert environ["MY"] == "1"
+            assert "mcpd-" not in environ["XDG_STATE_HOME"]
+        assert not any(map(exists, pids))
+
+    run(work)
+
+
+def test_several_servers_can_be_given(run: Any) -> None:
+    """One that fails does not prevent the use of the others."""
+
+    async def work() -> None:
+        servers = {"one": fake(), "two": BUNDLED, "gone": {"command": "no-such-program"}}
+        async with connect(servers=servers) as mcp:
+            assert {tool.server for tool in await mcp.list_tools()} == {"one", "two"}
+            with pytest.raises(NotReady, match="no-such-program"):
+                await mcp.call("gone", "echo")
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("definition", "says"),
+    [
+        ({"command": ["no-such-program-anywhere"]}, "server is failed: .*no-such-program-anywhere"),
+        ({"command": [sys.executable, "-c", "raise SystemExit('no token')"]}, "it wrote: no token"),
+        ({"url": "http://127.0.0.1:1/mcp"}, "server is failed: .*refused"),
+        ({"servers": {"a": {"comand": "x"}}}, "a is failed: unknown field 'comand'"),
+    ],
+)
+def test_server_that_cannot_start_raises_the_reason(run: Any, definition: dict[str, Any], says: str) -> None:
+    async def work() -> None:
+        with pytest.raises(NotReady, match=says):
+            async with connect(**definition):
+                pass
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"command": "npx -y x"},
+        {"command": []},
+        {"command": ["x"], "url": "http://h/"},
+        {"url": "http://h/", "env": {}},
+        {"command": ["x"], "headers": {}},
+        {"socket": "/x", "command": ["x"]},
+    ],
+)
+def test_contradictory_arguments_of_connect_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        connect(**arguments)
+
+
+def test_private_daemon_ends_with_its_program(tmp_path: Path) -> None:
+    """Also if the program is killed, so that it cannot end anything itself."""
+    program = (
+        "import json, sys, time\nfrom mcpd.client.sync import connect\n"
+        f"with connect(command=[{sys.executable!r}, '-I', '-S', {str(FAKE)!r}]) as mcp:\n"
+        "    status = mcp.status()\n"
+        "    print(status['daemon']['pid'], status['servers'][0]['pid'], flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        pids = running.stdout.readline().split()
+        running.kill()
+    assert len(pids) == 2
+    wait_until(lambda: not any(map(exists, pids)), lambda: f"{pids} still run")
+
+
+def exists(pid: int | str) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def environ_of(pid: int) -> dict[str, str]:
+    entries = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    return dict(entry.split("=", 1) for entry in entries if "=" in entry)
+
+
+# ── without async functions ─────────────────────────────────────────────────────────────────────────
+
+
+def test_synchronous_client_does_the_same(start: Start) -> None:
+    daemon = start({"test": BUNDLED})
+    daemon.wait_connected("test")
+    with connect_sync(daemon.socket) as mcp:
+        (echo,) = mcp.list_tools(server="test", prefix="t", match="echo")
+        assert (echo.name, echo.server, echo.execute(text="hello").output) == ("t_echo", "test", "hello")
+        assert echo.converted(dict) == echo.schema
+        with pytest.raises(ToolFailed):
+            mcp.call("test", "fail")
+        (resource, *_) = mcp.list_resources()
+        assert resource.read()[0]["uri"] == resource.uri
+        assert mcp.list_resource_templates()
+        (prompt, *_) = mcp.list_prompts()
+        assert prompt.get({argument["name"]: "x" for argument in prompt.arguments})
+        assert mcp.read("test", resource.uri)
+        assert mcp.prompt("test", prompt.name, {argument["name"]: "x" for argument in prompt.arguments})
+        assert mcp.request("mcpd/status").keys() == mcp.status().keys()
+        mcp.close()
+        with pytest.raises(ConnectionClosed):
+            mcp.status()
+
+
+def test_plain_with_block_names_the_synchronous_client() -> None:
+    with pytest.raises(TypeError, match=r"from mcpd\.client\.sync import connect"), connect():
+        pass
 
 
 def test_concurrent_calls_return_to_their_own_callers(start: Start, run: Any) -> None:
@@ -130,7 +388,7 @@ def test_failures_raise_specific_exceptions(start: Start, run: Any) -> None:
 
 
 async def connect_to(path: str) -> None:
-    async with connect(path):
+    async with connect(path, start=False):
         pass
 
 
@@ -210,7 +468,7 @@ def test_call_to_a_stopped_daemon_times_out(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stopped process still accepts connections, and the kernel buffers part of a request."""
-    monkeypatch.setattr("mcpd.client.mcpd_client._SEND_TIMEOUT", 0.3)
+    monkeypatch.setattr("mcpd.client.connection._SEND_TIMEOUT", 0.3)
     path = str(tmp_path / "d.sock")
 
     async def work() -> None:
@@ -230,7 +488,7 @@ def test_endless_response_ends_the_connection(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The memory of the client stays bounded, too."""
-    monkeypatch.setattr("mcpd.client.mcpd_client._MAX_LINE", 1 << 20)
+    monkeypatch.setattr("mcpd.client.connection._MAX_LINE", 1 << 20)
     path = str(tmp_path / "d.sock")
 
     async def work() -> None:
@@ -253,20 +511,24 @@ def test_endless_response_ends_the_connection(
         talking.join()
 
 
-def test_unconvertible_schema_becomes_permissive() -> None:
-    """A tool whose schema cannot be converted accepts any object."""
-    tool = Tool(
+def make_tool(schema: dict[str, Any]) -> Tool:
+    return Tool(
         name="s__t",
         server="s",
         tool="t",
         title="",
         description="",
-        schema={"type": "array"},
+        schema=schema,
         output_schema=None,
         annotations={},
         definition={},
         mcp=None,  # type: ignore[arg-type] # not used here
     )
+
+
+def test_unconvertible_schema_becomes_permissive() -> None:
+    """A tool whose schema cannot be converted accepts any object."""
+    tool = make_tool({"type": "array"})
 
     def convert(schema: Any) -> Any:
         if schema["type"] != "object":
@@ -293,24 +555,3 @@ def test_invalid_arguments_are_not_sent(start: Start, run: Any) -> None:
                 await mcp.call("time", "get_current_time", {"timezone": 5})
 
     run(work)
-
-
-@pytest.mark.parametrize(
-    ("example", "says"), [("agent_trio.py", "tools to call"), ("agent_asyncio.py", "Asia/Tokyo")]
-)
-def test_the_example_agents_run(start: Start, example: str, says: str) -> None:
-    bin_dir = Path(sys.executable).parent
-    daemon = start(
-        {"time": {"command": str(bin_dir / "mcp-server-time"), "args": ["--local-timezone", "UTC"]}}
-    )
-    daemon.wait_connected("time")
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / example)],
-        env=dict(daemon.environ),
-        capture_output=True,
-        text=True,
-        timeout=2 * BOUND,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert says in done.stdout
