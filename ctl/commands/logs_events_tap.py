@@ -111,7 +111,7 @@ def _event_line(event: Event, *, utc: bool) -> Line:
     type=click.IntRange(min=0),
     default=65_536,
     show_default=True,
-    help="Truncate messages longer than this many bytes.",
+    help="Truncate messages longer than this many bytes, up to 262144.",
 )
 @utc_option
 @click.pass_obj

@@ -33,8 +33,9 @@ _REFERENCE = re.compile(
 )
 """Groups: the reference up to its name, and the default."""
 _FETCHED = re.compile(r"\$\{(?:secret|credential|file|cmd):[^{}]*\}")
-_USERINFO = re.compile(r"(?<=://)([^/@\s:]*):([^/@\s]+)@")
-_QUERY = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s]+)")
+# No repetition below can start again within what it has matched, so the cost is linear.
+_USERINFO = re.compile(r"(?<=://)([^/@\s:]*+):([^/@\s]++)@")
+_QUERY = re.compile(r"(?<=[?&])([^=?&#\s]++)=([^&#\s]++)")
 
 
 def is_secret_name(name: str) -> bool:
@@ -73,22 +74,30 @@ def mask_definition(definition: Mapping[str, object]) -> dict[str, object]:
     return {key: _mask_value(key, value) for key, value in definition.items()}
 
 
+_MAX_QUOTED = 1000
+"""Characters of a line that are looked at, of which 120 are shown: a secret before the cut is still found."""
+_SEPARATOR = re.compile(r"[\"',:=\s]+(?=\S)")
+
+
 def quote_line(line: str) -> str:
     """Shorten a line of a file for an error message. Everything after a secret-looking name is masked."""
+    line = line.lstrip()[:_MAX_QUOTED]
     for word in re.finditer(r"[A-Za-z][A-Za-z0-9_-]*", line):
-        rest = re.match(r"[\"',:=\s]+(?=\S)", line[word.end() :])
+        rest = _SEPARATOR.match(line, word.end())
         if rest and is_secret_name(word[0]):
-            return shorten(line[: word.end() + rest.end()].strip() + MASK)
+            return shorten(line[: rest.end()].strip() + MASK)
     return shorten(KNOWN_TOKENS.sub(MASK, _USERINFO.sub(rf"\1:{MASK}@", line)).strip())
 
 
-_MEMBER = re.compile(r'"((?:[^"\\]|\\.){1,64})"(\s*:\s*)"((?:[^"\\]|\\.)+)"')
-_MEMBER_IN_TEXT = re.compile(r'\\"([^"\\]{1,64})\\"(\s*:\s*)\\"([^"\\]+)\\"')
+_IN_STRING = r'[^"\\]*+(?:\\.[^"\\]*+)*+'
+_MEMBER = re.compile(rf'(?<!\\)"({_IN_STRING})"(\s*+:\s*+)"({_IN_STRING})"', re.DOTALL)
+_MEMBER_IN_TEXT = re.compile(r'\\"([^"\\]{1,64}+)\\"(\s*+:\s*+)\\"([^"\\]++)\\"')
 """The same in JSON that is a string inside other JSON, as many tools return it."""
-_USERINFO_IN_TEXT = re.compile(r'(?<=://)([^/@\s:"\\]*):([^/@\s"\\]+)@')
-_QUERY_IN_TEXT = re.compile(r'(?<=[?&])([^=&#\s"\\]+)=([^&#\s"\\]+)')
+_USERINFO_IN_TEXT = re.compile(r'(?<=://)([^/@\s:"\\]*+):([^/@\s"\\]++)@')
+_QUERY_IN_TEXT = re.compile(r'(?<=[?&])([^=?&#\s"\\]++)=([^&#\s"\\]++)')
 """In free text, a URL ends at a quotation mark at the latest."""
-_AUTHORIZATION = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{6,}")
+_AUTHORIZATION = re.compile(r"\b(Bearer|Basic)\s++[A-Za-z0-9._~+/=-]{6,}+")
+_MAX_NAME = 64
 _PROTOCOL_OWN = frozenset({"progressToken", "nextCursor", "cursor"})
 
 
@@ -107,7 +116,8 @@ def scrub_json(text: str) -> str:
 
     def member(found: re.Match[str]) -> str:
         name, _, value = found.groups()
-        if name in _PROTOCOL_OWN or not is_secret_name(name) or len(value) < MIN_SECRET_LENGTH:
+        short = len(value) < MIN_SECRET_LENGTH or len(name) > _MAX_NAME
+        if short or name in _PROTOCOL_OWN or not is_secret_name(name):
             return found[0]
         start = found.start(3) - found.start()
         return found[0][:start] + MASK + found[0][start + len(value) :]

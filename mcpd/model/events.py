@@ -104,7 +104,7 @@ class TapParams:
     """The methods whose messages and responses are reported. You can use the wildcards `*` and `?`. If the
     list is empty, mcpd reports all messages."""
     limit: int = 65_536
-    """The maximum number of bytes per message. mcpd truncates longer messages."""
+    """The maximum number of bytes per message, up to 262144. mcpd truncates longer messages."""
 
 
 class MessageDirection(enum.Enum):

@@ -20,6 +20,7 @@ from msgspec import Raw
 
 from mcpd.config.masking import MASK, SCHEME, is_secret_name, scrub, scrub_json
 from mcpd.model.api import ConnectStep
+from mcpd.model.errors import InvalidArguments, Problem
 from mcpd.model.events import MessageDirection, TapFrame
 from mcpd.model.status import rfc3339
 from mcpd.support.logs import TRAFFIC_LOGGER
@@ -35,6 +36,8 @@ MAX_BYTES = 8 * 1024 * 1024
 """Limits for the frames waiting in one tap. A single larger frame is accepted when the tap is empty."""
 _MAX_PENDING = 2000
 """Requests remembered for matching responses; the oldest is dropped."""
+MAX_LIMIT = 256 * 1024
+"""The greatest `TapParams.limit`, since masking takes about 0.3 ms per KiB."""
 _LOOKAHEAD = 4096
 """Extra bytes that are masked, so that a secret that crosses the cut is recognized."""
 
@@ -90,7 +93,13 @@ class ServerTaps:
 
     @contextmanager
     def open_tap(self, methods: Sequence[str], limit: int) -> Iterator[Tap]:
-        """Collect all frames until the block is left; the arguments are those of `TapParams`."""
+        """Collect all frames until the block is left; the arguments are those of `TapParams`.
+
+        Raises InvalidArguments if `limit` is greater than MAX_LIMIT.
+        """
+        if limit > MAX_LIMIT:
+            problem = f"must be at most {MAX_LIMIT}, not {limit}"
+            raise InvalidArguments(f"mcpd/tap: limit {problem}", [Problem("$.limit", problem)])
         tap = Tap(self._server, self._mask, methods, limit)
         self._taps.add(tap)
         self._install()
@@ -162,7 +171,9 @@ class Tap:
             wanted = not self._methods or any(fnmatch.fnmatchcase(method, each) for each in self._methods)
             if not (is_note or wanted):
                 continue
-            text, cut = render_frame(frame, self._limit, self._mask)
+            text = _mask_start(frame, self._limit, self._mask)
+            await trio.lowlevel.checkpoint()  # both parts may take many milliseconds
+            text, cut = _scrub_and_cut(text, frame, self._limit)
             whole = _as_json(text) if message is not None and not cut else None
             dropped, self._dropped = self._dropped, 0
             return TapFrame(
@@ -184,7 +195,15 @@ def render_frame(frame: bytes, limit: int, mask: Callable[[str], str]) -> tuple[
 
     It is masked before it is cut, because half a secret would not be recognized.
     """
-    text = scrub_json(mask(frame[: limit + _LOOKAHEAD].decode("utf-8", "replace")))
+    return _scrub_and_cut(_mask_start(frame, limit, mask), frame, limit)
+
+
+def _mask_start(frame: bytes, limit: int, mask: Callable[[str], str]) -> str:
+    return mask(frame[: limit + _LOOKAHEAD].decode("utf-8", "replace"))
+
+
+def _scrub_and_cut(text: str, frame: bytes, limit: int) -> tuple[str, bool]:
+    text = scrub_json(text)
     if len(frame) <= limit:
         return text, False
     part_of_one = _LOOKAHEAD if len(frame) > limit + _LOOKAHEAD else 0

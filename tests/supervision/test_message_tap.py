@@ -13,8 +13,9 @@ import trio
 import trio.testing
 
 from mcpd.config.masking import scrub, scrub_json
+from mcpd.model.errors import InvalidArguments
 from mcpd.model.events import MessageDirection, TapFrame
-from mcpd.supervision.message_tap import MAX_FRAMES, ConnectionTrace, ServerTaps, Tap
+from mcpd.supervision.message_tap import MAX_FRAMES, MAX_LIMIT, ConnectionTrace, ServerTaps, Tap
 from mcpd.support.logs import TRAFFIC_LOGGER
 from mcpd.support.redact import Redactor
 from tests.supervision.peer import Life, living
@@ -188,3 +189,13 @@ def test_secret_at_the_cut_of_a_debug_message_is_not_logged(
             trace.log_frame("→", b'{"' + b"x" * before + b"hunter2-hunter2" + b"y" * 9000)
     assert len(caplog.messages) == 30
     assert not [line for line in caplog.messages if "hunt" in line]
+
+
+async def test_limit_of_a_tap_is_bounded() -> None:
+    """Masking 3 MiB stopped the daemon for a second."""
+    taps, _ = tapping()
+    refused = pytest.raises(InvalidArguments, match="limit must be at most 262144, not 262145")
+    with refused, taps.open_tap((), MAX_LIMIT + 1):
+        raise AssertionError("not reached")
+    with taps.open_tap((), MAX_LIMIT):
+        pass
