@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from mcpd.model.text import shorten
+from mcpd.model.text import shorten, similar_names
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
@@ -41,9 +41,7 @@ def closest_match(word: str, known: list[str]) -> str | None:
     same = folded.get(re.sub(r"[^a-z0-9]", "", word.lower()))
     if same is not None:
         return same
-    import difflib  # imported only when there is an error, to keep the idle daemon small
-
-    close = difflib.get_close_matches(word.lower(), [name.lower() for name in known], n=1, cutoff=0.7)
+    close = similar_names(word.lower(), [name.lower() for name in known], count=1, cutoff=0.7)
     return next((name for name in known if close and name.lower() == close[0]), None)
 
 

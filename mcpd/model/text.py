@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 _PORTION = 1 << 18
 
 
@@ -24,3 +26,28 @@ def count_up_to(data: bytes, part: bytes, limit: int) -> int:
         if count > limit:
             break
     return count
+
+
+_MAX_COMPARED = 64
+"""Characters of a name that are compared."""
+_MAX_COMPARISONS = 130_000
+"""Pairs of characters that are compared, which takes 15 ms at most."""
+
+
+def similar_names(name: str, known: Iterable[str], count: int = 2, cutoff: float = 0.6) -> list[str]:
+    """Return the names that `name` is probably a misspelling of, the most similar first.
+
+    Only names of up to 64 characters are compared, and not all of them if there are very many.
+    """
+    name = name[:_MAX_COMPARED]
+    left = _MAX_COMPARISONS
+    compared = []
+    for each in known:
+        if 0 < len(each) <= _MAX_COMPARED:
+            left -= len(each) * len(name)
+            if left < 0:
+                break
+            compared.append(each)
+    import difflib  # imported only when there is an error, to keep the idle daemon small
+
+    return difflib.get_close_matches(name, compared, n=count, cutoff=cutoff)

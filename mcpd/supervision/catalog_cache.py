@@ -5,7 +5,6 @@ Every entry is kept as the bytes the server sent.
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import logging
 import time
@@ -21,7 +20,7 @@ from msgspec import Raw
 from mcpd.model.errors import McpdError, ProtocolViolation, UpstreamRefused
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.status import rfc3339
-from mcpd.model.text import shorten
+from mcpd.model.text import shorten, similar_names
 from mcpd.persistent_state import StateFile
 from mcpd.protocol.upstream_session import FEATURES, Upstream
 from mcpd.wire import message as wire
@@ -29,9 +28,6 @@ from mcpd.wire import message as wire
 MAX_PAGES = 1000
 _MAX_NAMES = 5
 """Names per kind of change in a change description."""
-_MAX_CANDIDATES, _MAX_COMPARED_LENGTH = 500, 100
-"""Limits for suggestions, which compare each candidate: names, and characters per name. With these values a
-comparison takes 0.3 s at most."""
 
 
 @attrs.frozen
@@ -172,8 +168,7 @@ def _drop_inadmissible(upstream: Upstream, tools: Listing, warnings: list[str]) 
 
 def did_you_mean(name: str, entries: Listing) -> str:
     """Return `did you mean …?` with similar names; empty if there are none."""
-    names = [item.name for item in entries[:_MAX_CANDIDATES] if len(item.name) < _MAX_COMPARED_LENGTH]
-    near = difflib.get_close_matches(name[:_MAX_COMPARED_LENGTH], names, n=2)
+    near = similar_names(name, (item.name for item in entries))
     return f"did you mean {' or '.join(near)}?" if near else ""
 
 

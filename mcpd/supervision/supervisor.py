@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import time
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from mcpd.model.errors import UnknownServer
 from mcpd.model.events import Event, EventKind
 from mcpd.model.server_spec import ServersDiff, ServerSpec, diff_specs
 from mcpd.model.status import rfc3339
+from mcpd.model.text import shorten, similar_names
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.supervisor_context import SupervisorContext
 from mcpd.support.broadcast import AsyncValue
@@ -80,11 +80,12 @@ class Supervisor:
         if life is not None:
             return life.server
         known = sorted(self._running)
-        if near := difflib.get_close_matches(name, known, n=2):
+        if near := similar_names(name, known):
             hint = f"did you mean {' or '.join(near)}?"
         else:
             hint = f"configured servers: {', '.join(known) or 'none'}"
-        raise UnknownServer(f"no server named {name!r}; {hint}", server=name)
+        shown = shorten(name)
+        raise UnknownServer(f"no server named {shown!r}; {hint}", server=shown)
 
     def find(self, name: str) -> ManagedServer | None:
         """Return the configured server `name`, or None."""
