@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -182,30 +182,54 @@ def test_mcpctl_imports_only_the_packages_that_both_sides_share() -> None:
     assert offenders == []
 
 
-def test_no_import_cycle_inside_a_package() -> None:
-    """Modules that import each other belong in one module, or need a third one."""
-    graph: dict[str, set[str]] = {}
-    names = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in modules("mcpd")}
-    for name, path in names.items():
-        tree = ast.parse(path.read_text())
-        top = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
-        found = {
-            target if target in names else target.rpartition(".")[0]
-            for node in top
-            for target, _ in imported(node)
+def imports_at_load(tree: ast.Module) -> Iterator[str]:
+    """Yield what a module imports when it is loaded, and what it imports for its annotations only."""
+    for node in tree.body:
+        body = node.body if isinstance(node, ast.If) else [node]
+        for each in body:
+            if isinstance(each, (ast.Import, ast.ImportFrom)):
+                yield from (target for target, _ in imported(each))
+
+
+def import_cycle(sources: Mapping[str, str]) -> str:
+    """Return a cycle of modules that import each other; empty if there is none."""
+    graph = {
+        name: {
+            target if target in sources else target.rpartition(".")[0]
+            for target in imports_at_load(ast.parse(source))
         }
-        graph[name] = found & names.keys() - {name}
+        & sources.keys() - {name}
+        for name, source in sources.items()
+    }
     done: set[str] = set()
 
-    def visit(name: str, trail: tuple[str, ...]) -> None:
-        assert name not in trail, " → ".join((*trail, name))
+    def visit(name: str, trail: tuple[str, ...]) -> str:
+        if name in trail:
+            return " → ".join((*trail, name))
+        found = ""
         if name not in done:
-            for target in sorted(graph[name]):
-                visit(target, (*trail, name))
+            found = next(filter(None, (visit(each, (*trail, name)) for each in sorted(graph[name]))), "")
             done.add(name)
+        return found
 
-    for name in sorted(graph):
-        visit(name, ())
+    return next(filter(None, (visit(name, ()) for name in sorted(sources))), "")
+
+
+def test_no_import_cycle_inside_a_package() -> None:
+    """Modules that import each other belong in one module, or need a third one.
+
+    Imports for annotations count: objects that know each other cannot be understood one by one either.
+    """
+    sources = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): path.read_text() for path in modules("mcpd")
+    }
+    assert import_cycle(sources) == ""
+
+
+def test_a_planted_cycle_is_found() -> None:
+    up = "if TYPE_CHECKING:\n    from mcpd.b import B"
+    assert import_cycle({"mcpd.a": up, "mcpd.b": "from mcpd.a import A"}) == "mcpd.a → mcpd.b → mcpd.a"
+    assert import_cycle({"mcpd.a": up, "mcpd.b": "def f():\n    from mcpd.a import A"}) == ""
 
 
 def files_named(page: str) -> Iterator[str]:

@@ -14,9 +14,9 @@ from mcpd.api.json_rpc_batch import BatchReply, count_requests, parse_batch
 from mcpd.api.listeners import LruConnectionLimit
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.client_registry import ClientConnection
-from mcpd.gateway.client_session import ClientSession, is_mcp
+from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.client_view import View
-from mcpd.gateway.gateway import Gateway
+from mcpd.gateway.gateway import METHODS, Gateway
 from mcpd.support.memory_tuning import trim_heap
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import READ_SMALL, Reader, has_hung_up
@@ -156,7 +156,7 @@ class SocketConnection:
             self._send(wire.error(message.key, wire.error_body(INVALID_REQUEST, text)))
         elif method == "mcpd/call":  # before `is_mcp`, because it is the most frequent
             self._requests.receive(message)
-        elif is_mcp(method):
+        elif METHODS.is_known(method):
             self._open_session(self._gateway.view(), ClientIdentity(via="socket", pid=self._pid)).receive(
                 message, self
             )

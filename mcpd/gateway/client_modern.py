@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import attrs
 import msgspec
@@ -12,18 +11,15 @@ from msgspec import Raw
 
 from mcpd import __version__
 from mcpd.calls.client_context import ClientContext, ClientRequest, make_client_context
-from mcpd.gateway import session_tasks
+from mcpd.gateway.client_session import ClientSession
 from mcpd.model.errors import McpdError, UnsupportedRevision
 from mcpd.protocol.modern import VERSIONS
 from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
 from mcpd.protocol.upstream_subscriptions import LEVELS
+from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 from mcpd.wire.request_meta import RESERVED_PREFIX, may_have_meta
-
-if TYPE_CHECKING:
-    from mcpd.gateway.client_session import ClientSession
-    from mcpd.supervision.managed_server import ManagedServer
 
 _VERSION = f"{RESERVED_PREFIX}protocolVersion"
 _CAPABILITIES = f"{RESERVED_PREFIX}clientCapabilities"
@@ -96,7 +92,7 @@ def _cached_context(version: str, declared: bytes, level: str) -> ClientContext:
 
 
 def _discover(session: ClientSession, request: ClientRequest) -> None:
-    session_tasks.when_catalog_known(session, request, lambda: _send_discover_result(session, request))
+    session.when_catalog_known(request, lambda: _send_discover_result(session, request))
 
 
 def _send_discover_result(session: ClientSession, request: ClientRequest) -> None:

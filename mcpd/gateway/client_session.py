@@ -8,9 +8,10 @@ knows about sockets.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import attrs
 import msgspec
@@ -25,15 +26,17 @@ from mcpd.calls.client_context import (
     Responder,
     forwarded_capabilities,
 )
-from mcpd.calls.engine import Spawn
+from mcpd.calls.engine import CallEngine, Spawn
 from mcpd.calls.server_request import ANSWER_TIMEOUT
-from mcpd.gateway import client_legacy, client_modern, list_methods
-from mcpd.gateway.client_legacy import ClientRequests
+from mcpd.daemon_operations import Operations
+from mcpd.gateway.client_requests import ClientRequests
+from mcpd.gateway.client_subscriptions import ClientSubscriptions
 from mcpd.gateway.client_view import LIST_MEMBERS, View
+from mcpd.gateway.per_client_servers import DedicatedServers
 from mcpd.model.errors import McpdError, ProtocolViolation, SchemaViolation
 from mcpd.model.profile import ALL_SERVERS
 from mcpd.model.text import shorten
-from mcpd.protocol.legacy import BATCH_VERSION
+from mcpd.protocol.legacy import BATCH_VERSION, VERSIONS
 from mcpd.protocol.revision_translation import R4, R5, translate_request
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.managed_server import ManagedServer
@@ -41,27 +44,63 @@ from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.request_meta import may_have_meta
 
-if TYPE_CHECKING:
-    from mcpd.gateway.gateway import Gateway
-
 log = logging.getLogger("mcpd.gateway")
 
 _FORWARDED = frozenset({*INTERACTIVE_METHODS, "completion/complete"})
 _INVALID_REQUEST, _METHOD_NOT_FOUND, _INVALID_PARAMS, _INTERNAL = -32600, -32601, -32602, -32603
 DEFAULT_LOG_LEVEL = "info"
 """The log level of a modern server's messages for a legacy client that did not set one."""
+_RESOURCE_NOT_FOUND = -32002
+"""The legacy revisions' error code for an unknown resource."""
+_FIRST_CONNECT_TIMEOUT = 10.0
+"""Seconds that a new client's first request waits for its server to connect."""
 _VALID_ID_START = frozenset(b'"-0123456789')
 """A string or a number (integers by the specification, floats by some clients); never null or a structure."""
 
 
-def is_mcp(method: str) -> bool:
-    """Return whether `method` is one of the protocol's own methods."""
-    return (
-        method in _FORWARDED
-        or method in LIST_MEMBERS
-        or method in client_legacy.METHODS
-        or method in client_modern.METHODS
-    )
+class SessionHost(Protocol):
+    """The gateway, as a session uses it."""
+
+    core: Operations
+    calls: CallEngine
+    subscriptions: ClientSubscriptions
+    dedicated_servers: DedicatedServers
+
+    def on_session_closed(self, session: ClientSession) -> None: ...
+    def on_log_level_changed(self, session: ClientSession) -> None: ...
+    def on_roots_changed(self, session: ClientSession) -> None: ...
+
+
+class ListenStream(Protocol):
+    """One open `subscriptions/listen` request of a modern client."""
+
+    @property
+    def request(self) -> ClientRequest: ...
+    @property
+    def features(self) -> Collection[str]:
+        """The lists whose changes are reported."""
+
+    def notify(self, method: str, params: Mapping[str, object] | None = None) -> None: ...
+    def end(self) -> None:
+        """End the subscription with a result (the daemon stops)."""
+
+
+@attrs.frozen
+class SessionMethods:
+    """How a session answers the methods that mcpd answers itself."""
+
+    legacy: Mapping[str, Callable[[ClientSession, ClientRequest], None]]
+    modern: Mapping[str, Callable[[ClientSession, ClientRequest], None]]
+    notifications: Mapping[str, Callable[[ClientSession], None]]
+    answer_list: Callable[[ClientSession, ClientRequest], None]
+    apply_request_meta: Callable[[ClientRequest], None]
+    """See `client_modern.apply_request_meta`."""
+
+    def is_known(self, method: str) -> bool:
+        """Return whether `method` is one of the protocol's own methods."""
+        return (
+            method in _FORWARDED or method in LIST_MEMBERS or method in self.legacy or method in self.modern
+        )
 
 
 class ClientSession:
@@ -69,19 +108,21 @@ class ClientSession:
 
     def __init__(
         self,
-        gateway: Gateway,
+        gateway: SessionHost,
+        methods: SessionMethods,
         view: View,
         client: ClientIdentity,
         tell: Callable[[bytes], None],
         spawn: Spawn,
     ) -> None:
         self.gateway = gateway
+        self._methods = methods
         self.view = view
         self.scope = view.scope
         self.client = client
         self.send = tell
         """Sends a frame that belongs to no request."""
-        self.context = ClientContext(version=client_legacy.NEWEST_VERSION)
+        self.context = ClientContext(version=VERSIONS[0])
         """What is known of a client that does not declare it with each request."""
         self.version = ""
         """The revision negotiated in a handshake; empty before it, and for a client that needs none."""
@@ -91,7 +132,7 @@ class ClientSession:
         """How often the roots were requested since `roots/list` was sent; 0 if no response is pending."""
         self.peer: str = ""
         """What the client calls itself, as `name version`."""
-        self.listen_streams: dict[bytes, client_modern.ClientListenStream] = {}
+        self.listen_streams: dict[bytes, ListenStream] = {}
         self.roots: tuple[Raw, ...] = ()
         self.calls_by_live_server: dict[ManagedServer, int] = {}
         """Tool calls by server, for servers that existed when it last used a new one."""
@@ -130,13 +171,13 @@ class ClientSession:
             return
         try:
             if may_have_meta(params):
-                client_modern.apply_request_meta(request)
+                self._methods.apply_request_meta(request)
             else:
                 request.has_no_meta = True
             if method in _FORWARDED:
                 self._forward(request)
             elif method in LIST_MEMBERS:
-                list_methods.answer_list(self, request)
+                self._methods.answer_list(self, request)
             else:
                 self._handle_own_method(request)
         except Exception as error:
@@ -164,15 +205,15 @@ class ClientSession:
 
     def _handle_own_method(self, request: ClientRequest) -> None:
         """Answer a method of this hop, or forward an unknown method to a single server."""
-        methods = client_modern.METHODS if request.context.modern else client_legacy.METHODS
+        methods = self._methods.modern if request.context.modern else self._methods.legacy
         handler = methods.get(request.method)
         if handler is not None:
             handler(self, request)
-        elif request.method in client_modern.METHODS and self.version == "":
+        elif request.method in self._methods.modern and self.version == "":
             self.respond_error(request, _INVALID_PARAMS, f"{request.method} requires a version in `_meta`")
         elif (
-            request.method not in client_legacy.METHODS  # methods of the other revisions are refused here
-            and request.method not in client_modern.METHODS
+            request.method not in self._methods.legacy  # methods of the other revisions are refused here
+            and request.method not in self._methods.modern
             and self.view.single is not None
             and _knows_method(self.view.single, request)
         ):
@@ -188,7 +229,7 @@ class ClientSession:
                 return
             self.cancel(bytes(members.get("requestId", b"")), "the client cancelled it")
         else:
-            handler = client_legacy.NOTIFICATIONS.get(message.method)
+            handler = self._methods.notifications.get(message.method)
             if handler is not None:
                 handler(self)
 
@@ -221,9 +262,50 @@ class ClientSession:
         if context.modern and -32019 <= code <= -32000:
             code = _INTERNAL  # the modern revision reserves these codes
         elif code == _INVALID_PARAMS and request.method == "resources/read" and not context.modern:
-            code = client_legacy.RESOURCE_NOT_FOUND
+            code = _RESOURCE_NOT_FOUND
         body = wire.error_body(code, error.message, error.data())
         request.responder.finish(wire.error(request.key, body), code)
+
+    # ── requests that cannot be answered immediately ────────────────────────────────────────────
+
+    def spawn_request(self, request: ClientRequest, work: Work) -> None:
+        """Answer a request in a task of its own; an McpdError raised by `work` becomes the response.
+
+        A result that `work` waited for may arrive together with the cancellation, so `work` must check for
+        cancellation before it acts. It must undo whatever it did before being cancelled.
+        """
+        scope = self.request_tasks[request.key] = trio.CancelScope()
+
+        async def run() -> None:
+            with scope:
+                try:
+                    await trio.lowlevel.checkpoint_if_cancelled()
+                    await work()
+                except Exception as error:
+                    if not scope.cancel_called:
+                        self.respond_exception(request, error)
+            if self.request_tasks.get(request.key) is scope:
+                del self.request_tasks[request.key]
+            if scope.cancel_called and not self.is_closed:
+                request.responder.drop()
+
+        self._spawn(run)
+
+    def when_catalog_known(self, request: ClientRequest, work: Callable[[], None]) -> None:
+        """Run `work` once the client's server is connected; after a timeout, with what is known."""
+        single = self.view.single
+        is_asleep = single is not None and single.spec.lazy and single.catalog is not None
+        if single is None or single.upstream is not None or is_asleep:
+            work()
+            return
+
+        async def wait() -> None:
+            with suppress(McpdError):  # then every capability is offered, and requests report the failure
+                await self.gateway.core.wait_ready(single, _FIRST_CONNECT_TIMEOUT)
+            await trio.lowlevel.checkpoint_if_cancelled()
+            work()
+
+        self.spawn_request(request, wait)
 
     # ── calls (see `Caller`) ────────────────────────────────────────────────────────────────────
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import trio
 
+from mcpd.calls.engine import Spawn
 from mcpd.supervision.managed_server import ManagedServer
-
-if TYPE_CHECKING:
-    from mcpd.calls.engine import Spawn
-    from mcpd.gateway.client_session import ClientSession
 
 UPDATE_INTERVAL = 0.1
 """Minimum seconds between two notifications about the same resource."""
@@ -19,19 +16,25 @@ _SubscribedResources = dict[tuple[bytes, str], tuple[ManagedServer, str]]
 """(id of the listen request, empty for a legacy client; the URI the client uses) → (server, its own URI)."""
 
 
+class Subscriber(Protocol):
+    """A client's session. Compared by identity."""
+
+    def notify_resource_updated(self, listen: bytes, uri: str) -> None: ...
+
+
 class ClientSubscriptions:
     """The subscriptions of all clients. A server is unsubscribed when the last client is."""
 
     def __init__(self, spawn: Spawn) -> None:
         self._spawn = spawn
-        self._by_session: dict[ClientSession, _SubscribedResources] = {}
+        self._by_session: dict[Subscriber, _SubscribedResources] = {}
         self._recent_updates: dict[tuple[ManagedServer, str], bool] = {}
         """Updates reported within the last interval, and whether each has been repeated since."""
 
-    def count(self, session: ClientSession) -> int:
+    def count(self, session: Subscriber) -> int:
         return len(self._by_session.get(session, ()))
 
-    def add(self, session: ClientSession, stream: bytes, uri: str, server: ManagedServer, own: str) -> bool:
+    def add(self, session: Subscriber, stream: bytes, uri: str, server: ManagedServer, own: str) -> bool:
         """Add a subscription. Returns whether it already existed."""
         resources = self._by_session.setdefault(session, {})
         known = (stream, uri) in resources
@@ -39,16 +42,16 @@ class ClientSubscriptions:
         self._update_interest(session, server)
         return known
 
-    def drop(self, session: ClientSession, stream: bytes, uri: str) -> None:
+    def drop(self, session: Subscriber, stream: bytes, uri: str) -> None:
         found = self._by_session.get(session, {}).pop((stream, uri), None)
         if found is not None:
             self._update_interest(session, found[0])
 
-    def on_stream_closed(self, session: ClientSession, stream: bytes) -> None:
+    def on_stream_closed(self, session: Subscriber, stream: bytes) -> None:
         for key, uri in [key for key in self._by_session.get(session, {}) if key[0] == stream]:
             self.drop(session, key, uri)
 
-    def on_session_closed(self, session: ClientSession) -> None:
+    def on_session_closed(self, session: Subscriber) -> None:
         for server in {server for server, _ in self._by_session.pop(session, {}).values()}:
             server.interests.forget(session)
 
@@ -88,13 +91,13 @@ class ClientSubscriptions:
             session.notify_resource_updated(stream, public)
         return bool(concerned)
 
-    def _subscribers(self, server: ManagedServer, uri: str) -> Iterator[tuple[ClientSession, bytes, str]]:
+    def _subscribers(self, server: ManagedServer, uri: str) -> Iterator[tuple[Subscriber, bytes, str]]:
         """Yield (client, subscription, URI to report) for `uri` and for subscribed parents of it."""
         for session, resources in list(self._by_session.items()):
             for (stream, public), (owner, own) in resources.items():
                 if owner is server and (uri == own or uri.startswith(own.rstrip("/") + "/")):
                     yield session, stream, public + uri[len(own) :]
 
-    def _update_interest(self, session: ClientSession, server: ManagedServer) -> None:
+    def _update_interest(self, session: Subscriber, server: ManagedServer) -> None:
         followed = {own for owner, own in self._by_session.get(session, {}).values() if owner is server}
         server.interests.follow_resources(session, followed)

@@ -18,8 +18,9 @@ from mcpd.calls.known_items import KnownItemStageFactory
 from mcpd.calls.validation_stage import ValidationStageFactory
 from mcpd.client_registry import ClientConnection, program_name
 from mcpd.daemon_operations import Operations
+from mcpd.gateway import client_legacy, client_modern, list_methods
 from mcpd.gateway.aggregate_server import AggregateServer
-from mcpd.gateway.client_session import ClientSession
+from mcpd.gateway.client_session import ClientSession, SessionMethods
 from mcpd.gateway.client_subscriptions import ClientSubscriptions
 from mcpd.gateway.client_view import SingleServer, View
 from mcpd.gateway.per_client_servers import DedicatedServers
@@ -42,6 +43,13 @@ log = logging.getLogger("mcpd.gateway")
 
 CAPABILITIES = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {"listChanged": True}}
 """Declared to every legacy server: what some client may support."""
+METHODS = SessionMethods(
+    client_legacy.METHODS,
+    client_modern.METHODS,
+    client_legacy.NOTIFICATIONS,
+    list_methods.answer_list,
+    client_modern.apply_request_meta,
+)
 _LISTS = ("tools", "resources", "prompts")
 
 
@@ -100,7 +108,7 @@ class Gateway:
         self, view: View, client: ClientIdentity, tell: Callable[[bytes], None], spawn: Spawn
     ) -> ClientSession:
         """Open a client's session. The caller closes it; `spawn` must run tasks that end with it."""
-        session = ClientSession(self, view, client, tell, spawn)
+        session = ClientSession(self, METHODS, view, client, tell, spawn)
         self.sessions[session] = None
         return session
 

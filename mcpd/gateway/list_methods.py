@@ -5,21 +5,17 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 import trio
 from msgspec import Raw
 
 from mcpd.calls.client_context import ClientRequest
-from mcpd.gateway import session_tasks
+from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.client_view import LIST_MEMBERS
 from mcpd.protocol.revision_translation import entry_translation
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
-
-if TYPE_CHECKING:
-    from mcpd.gateway.client_session import ClientSession
 
 PAGE_SIZE = 1000
 """Entries per page; most lists fit on one."""
@@ -61,7 +57,7 @@ def answer_list(session: ClientSession, request: ClientRequest) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
         _respond_with_page(session, request, member)
 
-    session_tasks.spawn_request(session, request, when_known)
+    session.spawn_request(request, when_known)
 
 
 def _respond_with_page(session: ClientSession, request: ClientRequest, member: str) -> None:

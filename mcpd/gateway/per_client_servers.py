@@ -7,21 +7,21 @@ call and ends with its last client; a root's lingers for a while, since windows 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 import attrs
 import trio
+from msgspec import Raw
 
+from mcpd.calls.client_context import ClientContext, ClientIdentity
+from mcpd.calls.engine import Spawn
 from mcpd.daemon_operations import Operations
 from mcpd.model.server_spec import StdioSpec
 from mcpd.model.status import ServerState
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
-
-if TYPE_CHECKING:
-    from mcpd.calls.engine import Spawn
-    from mcpd.gateway.client_session import ClientSession
 
 LINGER_SECONDS = 60.0
 """Seconds that a root's server keeps running without a client."""
@@ -30,10 +30,22 @@ _Key = tuple[str, object]
 """(definition name, the client or root it is for)."""
 
 
+class ServerUser(Protocol):
+    """A client's session. Compared by identity."""
+
+    client: ClientIdentity
+    context: ClientContext
+    roots: tuple[Raw, ...]
+
+    @property
+    def is_anonymous(self) -> bool: ...
+    def effective_roots(self) -> Sequence[Raw]: ...
+
+
 @attrs.define(eq=False)
 class _Instance:
     server: ManagedServer
-    users: dict[ClientSession, None] = attrs.field(factory=dict)
+    users: dict[ServerUser, None] = attrs.field(factory=dict)
 
 
 class DedicatedServers:
@@ -44,7 +56,7 @@ class DedicatedServers:
         self._spawn = spawn
         self._instances: dict[_Key, _Instance] = {}
 
-    def server_for(self, session: ClientSession, server: ManagedServer) -> ManagedServer:
+    def server_for(self, session: ServerUser, server: ManagedServer) -> ManagedServer:
         """Return the server that this client uses: its dedicated one, or `server` if it is shared."""
         owner: object = session
         if server.spec.share == "all" or server.original is not None or session.is_anonymous:
@@ -71,15 +83,15 @@ class DedicatedServers:
             if instance.server.original is server:
                 self._end(key, instance, "it was disabled")
 
-    def used_by(self, session: ClientSession) -> list[ManagedServer]:
+    def used_by(self, session: ServerUser) -> list[ManagedServer]:
         """Return the dedicated servers that this client uses."""
         return [each.server for each in self._instances.values() if session in each.users]
 
-    def users(self, server: ManagedServer) -> list[ClientSession]:
+    def users(self, server: ManagedServer) -> list[ServerUser]:
         """Return the clients of a dedicated server."""
         return [user for each in self._instances.values() if each.server is server for user in each.users]
 
-    def on_session_closed(self, session: ClientSession) -> None:
+    def on_session_closed(self, session: ServerUser) -> None:
         for key, instance in list(self._instances.items()):
             if instance.users.pop(session, self) is None and not instance.users:
                 if key[1] is session:
@@ -109,7 +121,7 @@ class DedicatedServers:
         self._core.supervisor.stop_instance(instance.server, reason)
 
 
-def working_directory(session: ClientSession) -> str:
+def working_directory(session: ServerUser) -> str:
     """Return the directory a client works in: its first file root, else where its bridge was started."""
     for root in session.roots:
         parts = urlsplit(wire.string_or(wire.members_or_empty(root), "uri"))

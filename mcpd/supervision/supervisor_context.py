@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import attrs
 import trio
 
 from mcpd.model.events import Event
 from mcpd.persistent_state import StateFile
+from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.support.redact import Redactor
 from mcpd.transports.base import Channel
 from mcpd.transports.child_process import ProcessGroupGuard
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire.message import Message
-
-if TYPE_CHECKING:
-    from mcpd.protocol.upstream_session import ServerNotification
-    from mcpd.supervision.managed_server import ManagedServer
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -29,10 +26,10 @@ class ClientHooks:
     capabilities: Mapping[str, object] = attrs.field(factory=dict)
     """`elicitation`, `sampling` and `roots` as declared to every server in its handshake, and in each request
     without an `Exchange.meta` of its own."""
-    on_server_request: Callable[[ManagedServer, Channel, Message, Exchange | None], bool] | None = None
-    """As `Hooks.on_request`, with the server as first argument."""
-    on_notification: Callable[[ManagedServer, ServerNotification], None] | None = None
-    """As `Hooks.on_notification`, with the server as first argument."""
+    on_server_request: Callable[[Any, Channel, Message, Exchange | None], bool] | None = None
+    """As `Hooks.on_request`, with the `ManagedServer` as first argument."""
+    on_notification: Callable[[Any, ServerNotification], None] | None = None
+    """As `Hooks.on_notification`, with the `ManagedServer` as first argument."""
 
 
 @attrs.frozen(kw_only=True, eq=False)

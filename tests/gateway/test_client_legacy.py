@@ -12,7 +12,8 @@ import trio.testing
 from msgspec import Raw
 
 from mcpd.calls.client_context import ClientIdentity
-from mcpd.gateway.client_legacy import MAX_SUBSCRIPTIONS, NEWEST_VERSION, ClientRequests
+from mcpd.gateway.client_legacy import MAX_SUBSCRIPTIONS
+from mcpd.gateway.client_requests import ClientRequests
 from mcpd.wire import message as wire
 from tests.gateway.model import LEGACY, Json, Told, User, World, make_upstream, world
 
@@ -44,7 +45,7 @@ def ask(told: Told, method: str, **params: object) -> Json:
 
 @pytest.mark.parametrize(
     ("offered", "version"),
-    [("2024-11-05", "2024-11-05"), (LEGACY, LEGACY), ("2026-07-28", NEWEST_VERSION), (5, NEWEST_VERSION)],
+    [("2024-11-05", "2024-11-05"), (LEGACY, LEGACY), ("2026-07-28", LEGACY), (5, LEGACY)],
 )
 @pytest.mark.parametrize("instructions", ["", "Use it."])
 async def test_handshake(w: World, offered: object, version: str, instructions: str) -> None:

@@ -19,10 +19,10 @@ from mcpd.calls.call import CallState
 from mcpd.calls.client_context import ClientIdentity, ClientRequest
 from mcpd.calls.server_request import ANSWER_TIMEOUT
 from mcpd.calls.server_request_router import MAX_OPEN_REQUESTS
-from mcpd.gateway import client_modern, client_session, list_methods, session_tasks
+from mcpd.gateway import client_modern
 from mcpd.gateway.client_legacy import MAX_SUBSCRIPTIONS
 from mcpd.gateway.client_subscriptions import UPDATE_INTERVAL
-from mcpd.gateway.gateway import connected_clients
+from mcpd.gateway.gateway import METHODS, connected_clients
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, UnknownResource
 from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.wire import message as wire
@@ -279,12 +279,13 @@ async def test_bug_fails_only_the_request_that_hits_it(
             raise KeyError("a bug")
 
         if when == "later":
-            session_tasks.spawn_request(session, request, work)
+            session.spawn_request(request, work)
         else:
             raise KeyError("a bug")
 
-    monkeypatch.setattr(list_methods, "answer_list", broken)
-    told = Told(w.user("legacy"))
+    user = w.user("legacy")
+    user.session._methods = attrs.evolve(METHODS, answer_list=broken)
+    told = Told(user)
     told.say(call(1))
     told.say({"id": 2, "method": "tools/list"})
     await trio.testing.wait_all_tasks_blocked()
@@ -486,7 +487,7 @@ async def test_unknown_resource_has_the_code_of_the_revision(
     ],
 )
 def test_methods_of_the_protocol(method: str, known: bool) -> None:
-    assert client_session.is_mcp(method) is known
+    assert METHODS.is_known(method) is known
 
 
 async def test_new_session(w: World) -> None:

@@ -387,6 +387,6 @@ async def test_session_report_counts_calls_and_names_revisions(w: World) -> None
 async def test_shutdown_ends_listen_streams(w: World) -> None:
     session, _ = listener(w, w.gateway.view())
     ended: list[int] = []
-    session.listen_streams[b"1"] = SimpleNamespace(end=lambda: ended.append(1))  # type: ignore[assignment]
+    session.listen_streams[b"1"] = SimpleNamespace(end=lambda: ended.append(1))
     w.gateway.end_subscriptions()
     assert (ended, session.listen_streams) == ([1], {})

@@ -50,7 +50,7 @@ async def test_merged_list_waits_for_servers_that_start_for_the_first_time(
             ),
             gateway=SimpleNamespace(core=SimpleNamespace(refresh_catalogs=nothing)),
             request_tasks={},
-            spawn=nursery.start_soon,
+            spawn_request=lambda request, work: nursery.start_soon(work),
             respond=lambda request, body: answered.append((trio.current_time() - began, body)),
         )
         nowhere: Any = None
@@ -80,7 +80,7 @@ def a_session(
         ),
         gateway=SimpleNamespace(core=None),
         request_tasks={},
-        spawn=tasks.append,
+        spawn_request=lambda request, work: tasks.append(work),
         respond=lambda request, body: answers.append(json.loads(body)),
         respond_error=lambda request, code, text: answers.append({"code": code, "text": text}),
     )
