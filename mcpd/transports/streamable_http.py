@@ -23,7 +23,7 @@ from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.bodies import BodyTooLarge
 from mcpd.transports.http_client.client_factory import OnResponse, open_client
 from mcpd.transports.http_client.connection import Abort
-from mcpd.transports.http_client.connection_errors import describe_error, was_not_sent
+from mcpd.transports.http_client.connection_errors import describe_error, is_unreachable
 from mcpd.transports.http_client.redirects_and_refusals import HttpEndpoint
 from mcpd.transports.lost_requests import connection_lost, protocol_violation
 from mcpd.transports.mcp_http_responses import (
@@ -376,7 +376,7 @@ class HttpChannel(RequestMultiplexer):
     def _handle_transport_error(self, exchange: Exchange, error: httpx.TransportError) -> None:
         lost = self._endpoint.connection_lost(error, exchange.description)
         self._fail_if_pending(exchange, lost)
-        if was_not_sent(error):  # nothing listens there
+        if is_unreachable(error):
             self._end_channel(LinkLost(f"{self.name}: {describe_error(error)}", server=self.name))
 
     def _end_lost_session(self, exchange: Exchange | None) -> None:

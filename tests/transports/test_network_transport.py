@@ -7,19 +7,22 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import httpx
 import pytest
 import trio
 
+from mcpd.model.errors import LinkLost
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.supervision.connect import open_remote
 from mcpd.transports.child_process import CannotStart
 from mcpd.transports.http_client import bodies, client_factory, dial
 from mcpd.transports.http_client.client_factory import is_loopback, open_client
-from tests.fakes.http import Request, fake_http
+from mcpd.transports.streamable_http import HttpChannel
+from tests.fakes.http import ModernScript, Request, fake_http
 from tests.fakes.proxy import fake_proxy
+from tests.transports.remote import answer_of_a_list, outcome, talking
 from tests.transports.test_tls import Authority
 
 BOUND = 60
@@ -207,9 +210,33 @@ async def test_rejected_header_is_not_quoted() -> None:
     """Its value may be a secret."""
     async with fake_http(ok) as server:
         with pytest.raises(httpx.LocalProtocolError) as refused:
-            await fetch(server.url, Authorization="Bearer canary ")
+            await fetch(server.url, Authorization="Bearer canary\x00")
         assert "canary" not in str(refused.value)
         assert server.requests == []
+
+
+async def test_whitespace_around_a_header_is_removed(engine: str) -> None:
+    """A token that was copied with a space works; HTTP libraries refuse such a header."""
+    async with fake_http(ok) as server:
+        await fetch(server.url, Authorization=" Bearer t ")
+        assert server.requests[0].headers["authorization"] == "Bearer t"
+
+
+async def test_request_that_cannot_be_sent_fails_alone(engine: str) -> None:
+    """The error says so, nothing has run, and the server stays connected."""
+    async with fake_http(ModernScript()) as server, talking(server.url) as talk:
+        assert isinstance(talk.link, HttpChannel)
+        headers = talk.link._headers
+
+        def invalid(method: str, *others: Any) -> dict[str, str]:
+            return {**headers(method, *others), **({"X": "a\x00b"} if method == "tools/call" else {})}
+
+        talk.link._headers = invalid  # type: ignore[method-assign, assignment]
+        error = await outcome(talk.call())
+        assert isinstance(error, LinkLost)
+        assert error.message.startswith("it: the request cannot be sent: a header")
+        assert not error.may_have_run
+        await answer_of_a_list(talk)
 
 
 @pytest.mark.usefixtures("network")

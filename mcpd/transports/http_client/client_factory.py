@@ -143,7 +143,8 @@ async def open_client(
     CannotStart if `url`, `ca_file` or the proxy is unusable.
     """
     target = parse_url(url)
-    fixed = httpx.Headers({"User-Agent": "mcpd", "Accept-Encoding": "gzip, deflate", **headers})
+    own = {name: value.strip(" \t") for name, value in headers.items()}  # not part of it (RFC 9110, 5.5)
+    fixed = httpx.Headers({"User-Agent": "mcpd", "Accept-Encoding": "gzip, deflate", **own})
     if target.userinfo and "authorization" not in fixed:
         credentials = base64.b64encode(unquote(target.userinfo.decode()).encode())
         fixed["Authorization"] = f"Basic {credentials.decode()}"

@@ -15,13 +15,20 @@ _NO_TLS = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILU
 """OpenSSL's reasons for a response that is not TLS; the last one since OpenSSL 3.2."""
 
 
-def was_not_sent(error: Exception) -> bool:
-    """Return whether the request certainly was not sent."""
+def is_unreachable(error: Exception) -> bool:
+    """Return whether there was no connection, so that no other request would be sent either."""
     return isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError | httpx.PoolTimeout)
+
+
+def is_invalid(error: Exception) -> bool:
+    """Return whether this request cannot be sent to any server."""
+    return isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol)
 
 
 def describe_error(error: Exception) -> str:
     """Return a readable message for a transport error."""
+    if is_invalid(error):
+        return f"the request cannot be sent: {shorten(str(error))}"
     if isinstance(error, httpx.ConnectTimeout):
         return f"it cannot be reached: no connection within {CONNECT_TIMEOUT:g} s"
     reason = _os_reason([cause for cause in _causes(error) if isinstance(cause, OSError)])

@@ -13,7 +13,7 @@ from mcpd.model.text import shorten
 from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.client_factory import HttpClient
 from mcpd.transports.http_client.connection import Abort, OnOutcome
-from mcpd.transports.http_client.connection_errors import describe_error, was_not_sent
+from mcpd.transports.http_client.connection_errors import describe_error, is_invalid, is_unreachable
 from mcpd.wire.url import redact_url, resolve_same_origin
 
 _MAX_REDIRECTS = 3
@@ -103,7 +103,7 @@ class HttpEndpoint:
         return LinkLost(
             f"{self.name}: {describe_error(error)}; {what} was not answered",
             server=self.name,
-            may_have_run=not was_not_sent(error),
+            may_have_run=not (is_unreachable(error) or is_invalid(error)),
         )
 
 
