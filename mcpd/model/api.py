@@ -15,6 +15,7 @@ import msgspec
 
 from mcpd.model.errors import Problem
 from mcpd.model.events import HistoryEntry
+from mcpd.model.record import Record
 from mcpd.model.server_spec import ServersDiff
 from mcpd.model.status import ServerStatus
 
@@ -22,29 +23,29 @@ API_VERSION = 1
 """Increased when a method or member changes its meaning. Additions do not increase it."""
 
 
-@attrs.frozen(kw_only=True)
-class NoParams:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class NoParams(Record):
     """The method has no parameters."""
 
 
-@attrs.frozen(kw_only=True)
-class EmptyResult:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class EmptyResult(Record):
     """The method returns no data."""
 
 
-@attrs.frozen(kw_only=True)
-class ServerParam:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ServerParam(Record):
     server: str
 
 
-@attrs.frozen(kw_only=True)
-class OptionalServerParam:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class OptionalServerParam(Record):
     server: str | None = None
     """If this is null, the request applies to all servers."""
 
 
-@attrs.frozen(kw_only=True)
-class LifecycleParams:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class LifecycleParams(Record):
     """The parameters of connect, disconnect, reconnect and enable."""
 
     server: str
@@ -52,8 +53,8 @@ class LifecycleParams:
     """The maximum number of seconds to wait for the server to connect, fail, or otherwise settle."""
 
 
-@attrs.frozen(kw_only=True)
-class DisableParams:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class DisableParams(Record):
     server: str
     wait: float = 0.0
     """The maximum number of seconds to wait for the server to settle."""
@@ -62,8 +63,8 @@ class DisableParams:
     disabled until a client enables it."""
 
 
-@attrs.frozen(kw_only=True)
-class HttpListener:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class HttpListener(Record):
     """The address at which mcpd serves HTTP."""
 
     url: str
@@ -74,8 +75,8 @@ class HttpListener:
     """The path of the file that contains the token for `Authorization: Bearer …`."""
 
 
-@attrs.frozen(kw_only=True)
-class DaemonInfo:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class DaemonInfo(Record):
     version: str
     pid: int
     started_at: str
@@ -87,16 +88,16 @@ class DaemonInfo:
     """This is null if mcpd does not serve HTTP."""
 
 
-@attrs.frozen(kw_only=True)
-class ServerResult:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ServerResult(Record):
     """The server's status after the request. If `wait` is set, this is the status after the server
     settles."""
 
     server: ServerStatus
 
 
-@attrs.frozen(kw_only=True)
-class ConfigStatus:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ConfigStatus(Record):
     """The active configuration, and the problems that were found in the configuration file."""
 
     source: str
@@ -113,8 +114,8 @@ class ConfigStatus:
     """Descriptions of the parts of the configuration that have no effect."""
 
 
-@attrs.frozen(kw_only=True)
-class DaemonStatus:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class DaemonStatus(Record):
     """The result of `mcpd/status`."""
 
     servers: tuple[ServerStatus, ...]
@@ -122,8 +123,8 @@ class DaemonStatus:
     daemon: DaemonInfo
 
 
-@attrs.frozen(kw_only=True)
-class ConnectStep:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ConnectStep(Record):
     """One step of connecting to a server, and its outcome."""
 
     at: str
@@ -132,8 +133,8 @@ class ConnectStep:
     ms: float
 
 
-@attrs.frozen(kw_only=True)
-class ServerDetail:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ServerDetail(Record):
     """The result of `mcpd/server`: a server's status and the details that explain it."""
 
     server: ServerStatus
@@ -163,28 +164,28 @@ class ServerDetail:
     """The server's most recent events, oldest first. To get more events, use `mcpd/history`."""
 
 
-@attrs.frozen(kw_only=True)
-class LogsParams:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class LogsParams(Record):
     server: str
     lines: int = 100
     follow: bool = False
     """If this is true, mcpd sends `mcpd/log` notifications until the request is canceled."""
 
 
-@attrs.frozen(kw_only=True)
-class LogLines:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class LogLines(Record):
     lines: tuple[str, ...]
     """Each line has the form `2026-11-21T06:30:00.123Z text`."""
 
 
-@attrs.frozen(kw_only=True)
-class EventsParams:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class EventsParams(Record):
     servers: tuple[str, ...] = ()
     """The servers whose events mcpd sends. If the list is empty, mcpd sends all servers' events."""
 
 
-@attrs.frozen(kw_only=True)
-class AttachedClient:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class AttachedClient(Record):
     """A description of the client program. mcpd displays it and reports it to servers that request it."""
 
     name: str = ""
@@ -196,8 +197,8 @@ class AttachedClient:
     roots."""
 
 
-@attrs.frozen(kw_only=True)
-class AttachParams:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class AttachParams(Record):
     server: str | None = None
     """If this is null, the connection gives access to all servers."""
     profile: str | None = None
@@ -209,8 +210,8 @@ class AttachParams:
     """The maximum number of seconds to wait for the server to connect. Requests wait for it in any case."""
 
 
-@attrs.frozen(kw_only=True)
-class AttachResult:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class AttachResult(Record):
     """After this result, the connection carries MCP messages for one server or for the servers in a
     profile."""
 
@@ -220,16 +221,16 @@ class AttachResult:
     """The server's protocol revision, if it is connected."""
 
 
-@attrs.frozen(kw_only=True)
-class Metrics:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Metrics(Record):
     """The result of `mcpd/metrics`."""
 
     content_type: str
     text: str
 
 
-@attrs.frozen(kw_only=True)
-class DashboardLink:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class DashboardLink(Record):
     """The result of `mcpd/page`, which is a link that opens the dashboard."""
 
     url: str
@@ -238,22 +239,22 @@ class DashboardLink:
     """The number of seconds for which the link is valid."""
 
 
-@attrs.frozen(kw_only=True)
-class PingParams:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class PingParams(Record):
     server: str
     timeout: float = 10.0
 
 
-@attrs.frozen(kw_only=True)
-class PingResult:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class PingResult(Record):
     """The result of `mcpd/ping`. An error response from the server also counts as a response."""
 
     server: str
     ms: float
 
 
-@attrs.frozen(kw_only=True)
-class VersionInfo:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class VersionInfo(Record):
     version: str
     api: int
     pid: int
@@ -265,8 +266,8 @@ class VersionInfo:
     protocol_versions: tuple[str, ...]
 
 
-@attrs.frozen(kw_only=True)
-class ToolsResult:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ToolsResult(Record):
     """The result of `mcpd/tools`. mcpd adds `server` and `qualified_name` to each tool object."""
 
     tools: tuple[msgspec.Raw, ...]
@@ -274,23 +275,23 @@ class ToolsResult:
     """The number of entries that mcpd omitted because they are not valid tools."""
 
 
-@attrs.frozen(kw_only=True)
-class ResourcesResult:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ResourcesResult(Record):
     """The result of `mcpd/resources`. mcpd adds `server` to each object."""
 
     resources: tuple[msgspec.Raw, ...]
     resource_templates: tuple[msgspec.Raw, ...]
 
 
-@attrs.frozen(kw_only=True)
-class PromptsResult:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class PromptsResult(Record):
     """The result of `mcpd/prompts`. mcpd adds `server` to each object."""
 
     prompts: tuple[msgspec.Raw, ...]
 
 
-@attrs.frozen(kw_only=True)
-class CallParams:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class CallParams(Record):
     server: str
     tool: str
     arguments: Mapping[str, object] = attrs.field(factory=dict)
@@ -301,21 +302,21 @@ class CallParams:
     """If this is true, mcpd returns the MCP result unchanged instead of a ToolResult."""
 
 
-@attrs.frozen(kw_only=True)
-class ReadParams:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ReadParams(Record):
     server: str
     uri: str
 
 
-@attrs.frozen(kw_only=True)
-class PromptParams:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class PromptParams(Record):
     server: str
     prompt: str
     arguments: Mapping[str, str] = attrs.field(factory=dict)
 
 
-@attrs.frozen(kw_only=True)
-class CompleteParams:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class CompleteParams(Record):
     server: str
     ref: Mapping[str, object]
     """An MCP reference: `{"type": "ref/prompt", "name": …}` or `{"type": "ref/resource", "uri": …}`."""
@@ -324,8 +325,8 @@ class CompleteParams:
     context: Mapping[str, object] | None = None
 
 
-@attrs.frozen(kw_only=True)
-class ConfigView:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ConfigView(Record):
     """The result of `mcpd/config`, which contains the active definitions. Secrets are masked."""
 
     source: str
@@ -334,8 +335,8 @@ class ConfigView:
     servers: Mapping[str, Mapping[str, object]]
 
 
-@attrs.frozen(kw_only=True)
-class SetServersParams:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class SetServersParams(Record):
     servers: Mapping[str, Mapping[str, object]]
     """The server definitions by name, in the same format as in the configuration file."""
     dry_run: bool = False
@@ -343,8 +344,8 @@ class SetServersParams:
     """If the set is no longer at this generation, mcpd returns the error `conflict`."""
 
 
-@attrs.frozen(kw_only=True)
-class AddParams:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class AddParams(Record):
     server: str
     definition: Mapping[str, object]
     save: bool = True
@@ -353,14 +354,14 @@ class AddParams:
     """If this is true, mcpd replaces an existing server of the same name. Otherwise, it returns an error."""
 
 
-@attrs.frozen(kw_only=True)
-class RemoveParams:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class RemoveParams(Record):
     server: str
     save: bool = True
 
 
-@attrs.frozen(kw_only=True)
-class ApplyResult:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ApplyResult(Record):
     """The effect of a change to the set of servers, or of a `dry_run`. Unchanged servers keep running."""
 
     added: tuple[str, ...] = ()

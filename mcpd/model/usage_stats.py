@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 import attrs
 
+from mcpd.model.record import Record
 from mcpd.model.status import ServerState
 
 
-@attrs.frozen(kw_only=True)
-class StatsParams:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class StatsParams(Record):
     server: str | None = None
     """If this is null, the request applies to all servers."""
     processes: bool = False
@@ -18,8 +19,8 @@ class StatsParams:
     the machine."""
 
 
-@attrs.frozen(kw_only=True)
-class CallCounts:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class CallCounts(Record):
     """The number of completed tool calls, and the response times of calls that received a response."""
 
     calls: int
@@ -34,22 +35,22 @@ class CallCounts:
     p99_ms: float | None = None
 
 
-@attrs.frozen(kw_only=True)
-class ToolStats:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ToolStats(Record):
     tool: str
     counts: CallCounts
 
 
-@attrs.frozen(kw_only=True)
-class LatencyBucket:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class LatencyBucket(Record):
     seconds: float
     """The upper bound of the bucket."""
     calls: int
     """The number of calls that took at most this long."""
 
 
-@attrs.frozen(kw_only=True)
-class ProcessCost:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ProcessCost(Record):
     """The resources that a process and its descendants use."""
 
     processes: int
@@ -59,8 +60,8 @@ class ProcessCost:
     """The user and system time since the processes started, including processes that have exited."""
 
 
-@attrs.frozen(kw_only=True)
-class ClientUsage:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ClientUsage(Record):
     """A connected client."""
 
     pid: int | None
@@ -75,8 +76,8 @@ class ClientUsage:
     """The number of tool calls that the client has started."""
 
 
-@attrs.frozen(kw_only=True)
-class ServerStats:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ServerStats(Record):
     server: str
     status: ServerState
     counts: CallCounts
@@ -97,8 +98,8 @@ class ServerStats:
     requested. It does not include the time that a process used between the last request and its exit."""
 
 
-@attrs.frozen(kw_only=True)
-class Stats:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Stats(Record):
     """The result of `mcpd/stats`. It contains totals since mcpd started for all connections of each
     server."""
 
@@ -111,8 +112,8 @@ class Stats:
     """The resources of mcpd itself, not including its servers."""
 
 
-@attrs.frozen(kw_only=True)
-class ServerUsage:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ServerUsage(Record):
     """A client's use of a server."""
 
     calls: int
@@ -123,8 +124,8 @@ class ServerUsage:
     """The name of the client's own server instance, if clients do not share one."""
 
 
-@attrs.frozen(kw_only=True)
-class ConnectedClient:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ConnectedClient(Record):
     """A connected client or an HTTP client session."""
 
     door: str
@@ -146,6 +147,6 @@ class ConnectedClient:
     servers: Mapping[str, ServerUsage] = attrs.field(factory=dict)
 
 
-@attrs.frozen(kw_only=True)
-class ClientsResult:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ClientsResult(Record):
     clients: tuple[ConnectedClient, ...]
