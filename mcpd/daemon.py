@@ -51,6 +51,7 @@ log = logging.getLogger("mcpd")
 DRAIN_TIMEOUT = 3.0
 """Seconds that calls in progress have to finish when the daemon stops."""
 _KILL_INTERVAL = 0.05
+_KEEP_DELAY = 0.5
 _NOT_IMPORTED_AT_START = (
     "mcpd.api",
     "mcpd.support",
@@ -252,6 +253,7 @@ class _Daemon:
             services.start_soon(self._reap_strays)
             services.start_soon(self._handle_signals)
             services.start_soon(self._kill_when_forced)
+            services.start_soon(self._keep_modules)
             async with trio.open_nursery() as servers:
                 servers.start_soon(self._supervisor.run)
                 servers.start_soon(self._gateway.run)
@@ -275,7 +277,6 @@ class _Daemon:
                             self._operations.socket,
                             os.getpid(),
                         )
-                        await trio.to_thread.run_sync(self._kept_modules.keep, _NOT_IMPORTED_AT_START)
                         await self._stop_requested.wait()
                         log.info("stopping: %s", self._stop_reason)
                         systemd.notify(STOPPING="1", STATUS="stopping")
@@ -348,6 +349,11 @@ class _Daemon:
         while True:  # repeat: a server may just be starting
             self._supervisor.kill_all()
             await trio.sleep(_KILL_INTERVAL)
+
+    async def _keep_modules(self) -> None:
+        """Keep the code of modules that are not imported yet; after the start, which it would slow down."""
+        await trio.sleep(_KEEP_DELAY)
+        await trio.to_thread.run_sync(self._kept_modules.keep, _NOT_IMPORTED_AT_START)
 
     async def _reap_strays(self) -> None:
         """Reap orphaned descendants. mcpd is their subreaper, so they would otherwise remain zombies."""
