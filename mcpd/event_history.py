@@ -23,6 +23,7 @@ from mcpd.model import codec
 from mcpd.model.events import Event, EventKind, History, HistoryEntry, HistoryEventKind
 from mcpd.model.status import ServerState, rfc3339
 from mcpd.model.text import shorten
+from mcpd.support.own_thread import OwnThread
 from mcpd.support.regular_files import open_regular_file
 
 log = logging.getLogger("mcpd.event_history")
@@ -32,6 +33,8 @@ MAX_FILE_SIZE = 1024 * 1024
 MAX_ENTRIES = 200
 """Entries kept in memory for each server, and for the daemon itself."""
 _MAX_SERVERS = 1000
+_MAX_UNWRITTEN = 10_000
+"""Entries kept while the disk does not answer."""
 _READ_AT_START = 512 * 1024
 _MAX_MESSAGE_LENGTH = 500
 _decode = msgspec.json.Decoder(HistoryEntry).decode
@@ -55,8 +58,9 @@ class EventHistory:
         self._entries: dict[str | None, deque[HistoryEntry]] = {}
         self._states: dict[str, tuple[ServerState, str]] = {}
         self._repeated: dict[str, dict[tuple[ServerState, str], int]] = {}
-        self._unwritten: list[HistoryEntry] = []
+        self._unwritten: deque[HistoryEntry] = deque(maxlen=_MAX_UNWRITTEN)
         self._has_unwritten = trio.Event()
+        self._thread = OwnThread()
         for older in (path.with_name(path.name + ".1"), path):
             for entry in _read_entries(older):
                 self._remember(entry)
@@ -155,21 +159,27 @@ class EventHistory:
         finally:
             with trio.move_on_after(2, shield=True):
                 await self._write_pending()
+                await self._thread.wait_idle()
 
     async def _write_pending(self) -> None:
         while self._unwritten:
-            entries, self._unwritten = self._unwritten, []
-            data = b"".join(codec.encode(entry) + b"\n" for entry in entries)
             try:
-                await trio.to_thread.run_sync(append_lines, self.path, data)
-            except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
-                if not self.dropped:
-                    log.error(
-                        "cannot write %s: %s; keeping the history in memory only",
-                        self.path,
-                        getattr(error, "strerror", None) or error,
-                    )
-                self.dropped += len(entries)
+                await self._thread.run(self._append_unwritten)
+            except RuntimeError:  # no thread can be started: they are written together with the next entry
+                return
+
+    def _append_unwritten(self) -> None:
+        """Write all entries. Runs in the thread, also to its end if the caller is cancelled meanwhile."""
+        lines = []
+        while self._unwritten:
+            lines.append(codec.encode(self._unwritten.popleft()) + b"\n")
+        try:
+            append_lines(self.path, b"".join(lines))
+        except OSError as error:
+            if not self.dropped:
+                problem = error.strerror or error
+                log.error("cannot write %s: %s; keeping the history in memory only", self.path, problem)
+            self.dropped += len(lines)
 
 
 def append_lines(path: Path, data: bytes, max_size: int = MAX_FILE_SIZE) -> None:

@@ -18,6 +18,7 @@ import trio
 
 from mcpd.model import codec
 from mcpd.support.atomic_files import remove_stale_temporaries, write_atomically
+from mcpd.support.own_thread import OwnThread
 from mcpd.support.regular_files import read_regular_file
 
 log = logging.getLogger("mcpd.persistent_state")
@@ -74,6 +75,7 @@ class StateFile:
         self._cache_failed = False
         """The failure was logged already."""
         self._changed = trio.Event()
+        self._thread = OwnThread()
         self.problem = ""
         """Why the state could not be read or written; empty if it could."""
         remove_stale_temporaries(self._path)
@@ -164,7 +166,7 @@ class StateFile:
         for fingerprint, data in list(self._unsaved_lists.items()):
             path = self.cached_lists_path(fingerprint)
             try:
-                await trio.to_thread.run_sync(self._save_list, path, data)
+                await self._thread.run(self._save_list, path, data)
             except (OSError, RuntimeError) as error:
                 if not self._cache_failed:
                     log.warning("cannot write the catalog cache: %s", error)
@@ -193,6 +195,7 @@ class StateFile:
         finally:
             with trio.move_on_after(2, shield=True):
                 await self._save_changes()
+                await self._thread.wait_idle()
 
     async def _save_changes(self) -> None:
         if self._saved is not self.state:
@@ -202,7 +205,7 @@ class StateFile:
     async def _save(self, state: PersistentState) -> None:
         data = codec.encode(state)
         try:
-            await trio.to_thread.run_sync(write_atomically, self._path, data, 0o600)
+            await self._thread.run(write_atomically, self._path, data, 0o600)
         except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
             problem = f"cannot write {self._path}: {getattr(error, 'strerror', None) or error}"
             if problem != self.problem:

@@ -6,21 +6,19 @@ import os
 import signal
 import subprocess
 from contextlib import suppress
-from functools import partial
 
 import attrs
 import trio
 
-from mcpd.config.secret_store import MAX_SECRET_SIZE, decode_secret, fetch_secret
+from mcpd.config.secret_store import MAX_SECRET_SIZE, decode_secret
 from mcpd.model.errors import BadSpec
 from mcpd.model.server_spec import RemoteSpec, SecretReference, ServerSpec, StdioSpec, UnavailableSecret
 from mcpd.model.text import shorten
 from mcpd.supervision.restart import SecretUnavailable
+from mcpd.supervision.secret_reads import SECRET_TIMEOUT
 from mcpd.supervision.supervisor_context import SupervisorContext
 from mcpd.support.process_labels import INSTANCE_VARIABLE, labels_of, start_process
 
-SECRET_TIMEOUT = 30.0
-"""Seconds per secret: a password manager may ask the user for confirmation."""
 _DRAIN_TIMEOUT = 1.0
 """Seconds to read the rest of the output after the command has exited."""
 _MAX_STDERR = 2000
@@ -66,16 +64,12 @@ def _apply_resolved(made: ServerSpec, spec: ServerSpec) -> ServerSpec:
 async def _resolve_reference(
     reference: SecretReference, context: SupervisorContext
 ) -> str | UnavailableSecret:
+    if reference.kind != "cmd":
+        return await context.secret_reads.fetch(reference, context.environ)
     with trio.move_on_after(SECRET_TIMEOUT):
-        if reference.kind == "cmd":
-            return await _run_command(reference.arguments, context)
-        fetch = partial(fetch_secret, reference, context.environ)
-        # A dead network file system never answers, so the thread may be abandoned.
-        return await trio.to_thread.run_sync(fetch, abandon_on_cancel=True)
-    what = "the command" if reference.kind == "cmd" else "the file"
-    message = (
-        f"{what} {shorten(reference.arguments[0], 80)} did not return a secret within {SECRET_TIMEOUT:g} s"
-    )
+        return await _run_command(reference.arguments, context)
+    what = f"the command {shorten(reference.arguments[0], 80)}"
+    message = f"{what} did not return a secret within {SECRET_TIMEOUT:g} s"
     return UnavailableSecret(message, "run it in a shell")
 
 

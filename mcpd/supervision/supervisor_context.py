@@ -12,6 +12,7 @@ import trio
 from mcpd.model.events import Event
 from mcpd.persistent_state import StateFile
 from mcpd.protocol.upstream_session import ServerNotification
+from mcpd.supervision.secret_reads import SecretReads
 from mcpd.support.redact import Redactor
 from mcpd.transports.base import Channel
 from mcpd.transports.child_process import ProcessGroupGuard
@@ -47,6 +48,7 @@ class SupervisorContext:
     random: Callable[[], float]
     announce: Callable[[Event], None]
     clients: ClientHooks = attrs.field(factory=ClientHooks)
+    secret_reads: SecretReads = attrs.field(factory=SecretReads)
     secret_command_pids: set[int] = attrs.field(factory=set)
     """Running `${cmd:…}` processes: excluded from the cleanup of orphans."""
     debug: bool = False

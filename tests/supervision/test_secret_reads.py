@@ -1,0 +1,177 @@
+"""A disk that never answers affects only the servers that need a secret from it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from mcpd.event_history import EventHistory
+from mcpd.model.server_spec import SecretReference, UnavailableSecret
+from mcpd.persistent_state import StateFile
+from mcpd.supervision import secret_reads
+from mcpd.supervision.secret_reads import SecretReads
+
+BOUND = 60.0
+
+
+class Disk:
+    """Files whose name begins with `hung` do not answer before `answer` is called."""
+
+    def __init__(self) -> None:
+        self._answered = threading.Event()
+        self._lock = threading.Lock()
+        self.reads: list[str] = []
+        self.most_at_once = 0
+        self._now = 0
+
+    def fetch(self, reference: SecretReference, environ: Mapping[str, str]) -> str | UnavailableSecret:
+        name = reference.arguments[0]
+        with self._lock:
+            self.reads.append(name)
+            self._now += 1
+            self.most_at_once = max(self.most_at_once, self._now)
+        if name.startswith("hung"):
+            self._answered.wait(BOUND)
+        with self._lock:
+            self._now -= 1
+        return f"value of {name}"
+
+    def answer(self) -> None:
+        self._answered.set()
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    disk = Disk()
+    monkeypatch.setattr(secret_reads, "fetch_secret", disk.fetch)
+    monkeypatch.setattr(secret_reads, "SECRET_TIMEOUT", 0.2)
+    yield disk
+    disk.answer()
+
+
+def file(name: str) -> SecretReference:
+    return SecretReference("file", (name,))
+
+
+async def test_hung_files_do_not_delay_others(disk: Disk) -> None:
+    """However many there are: each one has a thread, and none of trio's usual ones."""
+    reads, found = SecretReads(), {}
+
+    async def fetch(name: str) -> None:
+        found[name] = await reads.fetch(file(name), {})
+
+    async with trio.open_nursery() as nursery:
+        for number in range(60):
+            nursery.start_soon(fetch, f"hung-{number}")
+    assert all(isinstance(each, UnavailableSecret) for each in found.values())
+    for _ in range(20):  # those that could not be read before
+        async with trio.open_nursery() as nursery:
+            for number in range(60):
+                nursery.start_soon(fetch, f"hung-{number}")
+    assert sorted(disk.reads) == sorted(f"hung-{number}" for number in range(60))
+    with trio.fail_after(BOUND):
+        assert await reads.fetch(file("fine"), {}) == "value of fine"
+    limiter = trio.to_thread.current_default_thread_limiter()
+    assert limiter.borrowed_tokens == 0
+
+
+async def test_hung_file_is_read_once_and_works_again_when_the_disk_answers(disk: Disk) -> None:
+    """The error says since when it hangs."""
+    reads = SecretReads()
+    first = await reads.fetch(file("hung"), {})
+    assert isinstance(first, UnavailableSecret)
+    assert "reading the file hung did not finish within 0.2 s" in first.message
+    for _ in range(5):
+        again = await reads.fetch(file("hung"), {})
+        assert isinstance(again, UnavailableSecret)
+        assert "reading the file hung has not finished for " in again.message
+    assert disk.reads == ["hung"]
+    disk.answer()
+    with trio.fail_after(BOUND):
+        while isinstance(await reads.fetch(file("hung"), {}), UnavailableSecret):  # noqa: ASYNC110
+            await trio.sleep(0.01)  # the thread ends at its own pace
+
+
+async def test_all_secrets_of_the_store_are_one_file(disk: Disk) -> None:
+    """They are read one after another, and if one read hangs there is no other."""
+    reads = SecretReads()
+
+    async def fetch(name: str) -> None:
+        await reads.fetch(SecretReference("secret", (name,)), {"XDG_CONFIG_HOME": "/somewhere"})
+
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(fetch, f"S_{number}")
+    assert len(disk.reads) == 20
+    assert disk.most_at_once == 1
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(fetch, f"hung_{number}")
+    assert len(disk.reads) == 21
+
+
+async def test_cancelled_caller_does_not_block_the_file(disk: Disk) -> None:
+    """The server was disabled while its secret was read, and enabled again."""
+    reads = SecretReads()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reads.fetch, file("hung"), {})
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    disk.answer()
+    with trio.fail_after(BOUND):
+        while isinstance(await reads.fetch(file("hung"), {}), UnavailableSecret):  # noqa: ASYNC110
+            await trio.sleep(0.01)
+
+
+async def test_state_and_history_are_written_although_all_threads_hang(tmp_path: Path) -> None:
+    """Also at the stop of the daemon."""
+    hang = threading.Event()
+    store, history = StateFile(tmp_path, tmp_path), EventHistory(tmp_path / "history.jsonl", str)
+    try:
+        async with trio.open_nursery() as hanging:
+            for _ in range(60):
+                hanging.start_soon(lambda: trio.to_thread.run_sync(hang.wait, BOUND, abandon_on_cancel=True))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(store.run)
+                nursery.start_soon(history.run)
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                store.set_toggle("it", False)
+                history.record_daemon("one")
+                with trio.fail_after(BOUND):
+                    while not (tmp_path / "history.jsonl").exists():  # noqa: ASYNC110
+                        await trio.sleep(0.01)
+                store.set_toggle("that", False)
+                history.record_daemon("two")
+                nursery.cancel_scope.cancel()
+            hanging.cancel_scope.cancel()
+    finally:
+        hang.set()
+    assert StateFile(tmp_path, tmp_path).state.toggles == {"it": False, "that": False}
+    again = EventHistory(tmp_path / "history.jsonl", str)
+    assert [entry.message for entry in again.history(None, 10).entries] == ["one", "two"]
+
+
+async def test_disk_that_hangs_while_the_state_is_saved_does_not_stop_the_shutdown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It delays the shutdown by two seconds; nothing can be saved then."""
+    hang = threading.Event()
+    monkeypatch.setattr("mcpd.persistent_state.write_atomically", lambda *_: hang.wait(BOUND))
+    monkeypatch.setattr("mcpd.event_history.append_lines", lambda *_: hang.wait(BOUND))
+    store, history = StateFile(tmp_path, tmp_path), EventHistory(tmp_path / "history.jsonl", str)
+    try:
+        with trio.fail_after(BOUND / 2):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(store.run)
+                nursery.start_soon(history.run)
+                store.set_toggle("it", False)
+                history.record_daemon("one")
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                nursery.cancel_scope.cancel()
+    finally:
+        hang.set()
