@@ -16,6 +16,7 @@ from ctl.app import app
 from ctl.commands import COMMANDS
 from ctl.editors.editor_catalog import BY_NAME
 from ctl.errors import EXIT_CODES
+from mcpd.config.loader import parse_config
 from mcpd.config.server_definition import json_schema
 from mcpd.model import errors
 from mcpd.model.status import FailureKind, ServerState
@@ -186,3 +187,19 @@ def maker(name: str = "make_control_api") -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_every_configuration_on_a_page_is_valid(tmp_path: Path) -> None:
+    """People copy them. `…` marks an excerpt, which cannot be checked."""
+    checked = 0
+    for page in PAGES:
+        for block in re.findall(r"^```json\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+            if '"mcpServers"' in block and "…" not in block:
+                environ = {
+                    "HOME": str(tmp_path),
+                    **dict.fromkeys(re.findall(r"\$\{([A-Z_]+)\}", block), "/x"),
+                }
+                loaded = parse_config(tmp_path / "config.json", block.encode(), environ)
+                assert loaded.warnings == (), relative(page)
+                checked += 1
+    assert checked >= 8
