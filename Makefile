@@ -69,8 +69,8 @@ docs: .venv/made ## Generate the control API reference and ctl/api_types.pyi fro
 man: .venv/made ## Generate man/mcpctl.1 and man/mcpd.1 from the command lines
 	@$(BIN)/python docs/make_man.py
 
-test-mcp-server: .venv/made ## Run the bundled test server at http://127.0.0.1:8888/mcp
-	@$(BIN)/python -m mcpd.testserver --http 127.0.0.1:8888
+test-mcp-server: ## Run the bundled test server at http://127.0.0.1:8888/mcp; needs nothing but Python
+	@$(FIND_PYTHON); "$$python" -m mcpd.testserver --http 127.0.0.1:8888
 
 wheel: .venv/made ## Build dist/*.whl
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
@@ -86,27 +86,32 @@ clean: ## Remove everything that make has made
 
 # ── Environments ─────────────────────────────────────────────────────────────────────────────────────────
 
+# A shell command that sets $python. Each candidate is run: version managers put names on PATH that start nothing.
+FIND_PYTHON := python=; for candidate in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	"$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && python=$$candidate && break; \
+	done; [ -n "$$python" ] || { \
+	echo "mcpd needs Python 3.11 or newer, and none is on PATH. Install one, or name one: make PYTHON=/path/to/python" >&2; \
+	exit 1; }
+
 PIP := python -m pip install -qq --disable-pip-version-check
 COMPILE := $(BIN)/uv pip compile --quiet --universal --upgrade --python-version 3.11 \
 	--custom-compile-command 'make lock' --output-file
 CONSTRAINTS ?= constraints-dev.txt
 # `make install-dev CONSTRAINTS=/dev/null` takes the newest versions instead of the pinned ones.
 
-# PYTHON=/path/to/python chooses the interpreter. Each candidate is run first: version managers put names on PATH
-# that start nothing. pip supports [dependency-groups] since 25.1. `rm` removes an environment that is a symbolic link;
-# `venv --clear` would empty the directory that it points to.
+# PYTHON=/path/to/python chooses the interpreter. pip supports [dependency-groups] since 25.1. `rm` removes an
+# environment that is a symbolic link; `venv --clear` would empty the directory that it points to.
 .venv/made: pyproject.toml constraints-dev.txt
-	@for candidate in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python; do \
-		"$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || continue; \
-		echo "Making .venv with $$("$$candidate" --version). This takes half a minute, once."; \
-		rm -rf .venv && "$$candidate" -m venv .venv && exit 0; \
-		echo "$$candidate cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; \
-		exit 1; \
-	done; \
-	echo "mcpd needs Python 3.11 or newer, and none is on PATH. Install one, or name one: make PYTHON=/path/to/python" >&2; \
-	exit 1
+	@$(FIND_PYTHON); \
+	echo "Making .venv with $$("$$python" --version). This takes half a minute, once."; \
+	echo "1 of 3: an empty environment"; \
+	rm -rf .venv; "$$python" -m venv .venv || { \
+		echo "$$python cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; \
+		exit 1; }
+	@echo "2 of 3: pip and the build tools"
 	@$(BIN)/$(PIP) --constraint $(CONSTRAINTS) --upgrade 'pip>=25.1'
 	@$(BIN)/$(PIP) --constraint $(CONSTRAINTS) --group build
+	@echo "3 of 3: mcpd, and the tools for its tests (about 70 packages)"
 	@$(BIN)/$(PIP) --constraint $(CONSTRAINTS) --no-build-isolation --editable . --group dev
 	@touch $@
 

@@ -24,6 +24,17 @@ from shell import Terminal, lines
 
 ROOT = Path(__file__).resolve().parent.parent
 NPM = ROOT / ".npm/node_modules/.bin"
+EDITOR_FILE = """{
+  // my servers
+  "mcpServers": {
+    "tickets": {
+      "command": "python",
+      "args": ["-m", "mcpd.testserver"],
+      "env": { "TOKEN": "demo-token-7f3a9c" },
+    },
+  }
+}
+"""
 Json = dict[str, Any]
 
 
@@ -92,7 +103,9 @@ def show(tour: Tour) -> str:
     look(tour)
     call(tour)
     edit(tour)
+    take_over(tour)
     kill(tour)
+    explain(tour)
     toggle(tour)
     apply(tour)
     answer = json.loads(tour.terminal.ask("mcpctl", "status", "--json").text)
@@ -107,6 +120,8 @@ def look(tour: Tour) -> None:
     terminal.heading(1, "Start the daemon, which starts the servers")
     terminal.command("mcpd --config servers.json &")
     began = time.monotonic()
+    if terminal.tty:  # in a pipe, each step of the progress would be a line
+        tour.mcpctl("wait", "--timeout", "120")
     statuses = tour.all_connected()
     terminal.good(
         f"{len(servers)} servers started together and were ready after {time.monotonic() - began:.1f} s"
@@ -160,9 +175,30 @@ def edit(tour: Tour) -> None:
     )
 
 
+def take_over(tour: Tour) -> None:
+    """Import an editor's servers, connect the editor to mcpd, and restore its file."""
+    terminal, before = tour.terminal, tour.status()
+    terminal.heading(5, "Take over the servers of an editor, and give them back")
+    file = tour.home / ".cursor/mcp.json"
+    file.parent.mkdir()
+    file.write_text(EDITOR_FILE)
+    terminal.say("Cursor has a server, with a token in the file:")
+    tour.mcpctl("import", "cursor", "--yes", has="tickets")
+    expect("demo-token" not in (tour.home / "servers.json").read_text(), "the token is moved to the store")
+    tour.mcpctl("wait", "tickets", "--timeout", "60")
+    tour.mcpctl("install", "cursor", "--take-over", has="mcpd")
+    expect("bridge" in file.read_text(), "Cursor uses the bridge")
+    terminal.say("\nTo undo this:")
+    tour.mcpctl("uninstall", "cursor")
+    expect(file.read_text() == EDITOR_FILE, "the file is restored byte for byte")
+    terminal.good("The file of the editor is the same as before, byte for byte")
+    tour.mcpctl("remove", "tickets", "--yes")
+    expect(set(tour.status()) == set(before), "the server is removed")
+
+
 def kill(tour: Tour) -> None:
     terminal = tour.terminal
-    terminal.heading(5, "Kill a server and watch mcpd restart it")
+    terminal.heading(6, "Kill a server and watch mcpd restart it")
     before = tour.status()
     pid = before["time"]["pid"]
     terminal.command(f"kill -KILL {pid}    # the process of time")
@@ -182,8 +218,19 @@ def kill(tour: Tour) -> None:
     terminal.good(f"The other servers kept their processes: {lines(same)}")
 
 
+def explain(tour: Tour) -> None:
+    """Add a server that cannot start, and ask why."""
+    terminal = tour.terminal
+    terminal.heading(7, "Ask why a server does not start")
+    (tour.home / "weather.py").write_text('raise SystemExit("WEATHER_KEY is not set")\n')
+    tour.mcpctl("add", "weather", "--", "python", "weather.py", has="WEATHER_KEY is not set")
+    shown = terminal.run("mcpctl", "why", "weather")  # its exit code depends on whether a retry is under way
+    expect("WEATHER_KEY is not set" in shown.text, "mcpctl why shows what the server wrote")
+    tour.mcpctl("remove", "weather", "--yes")
+
+
 def toggle(tour: Tour) -> None:
-    tour.terminal.heading(6, "Disable and enable a server (this persists across restarts)")
+    tour.terminal.heading(8, "Disable and enable a server (this persists across restarts)")
     tour.mcpctl("disable", "test", has="disabled")
     tour.mcpctl("call", "echo@test", "text=hello", code=6, has="switched off")
     tour.mcpctl("enable", "test", has="connected")
@@ -198,7 +245,7 @@ def apply(tour: Tour) -> None:
     gone = [name for name in ("everything",) if servers.pop(name, None)]
     write(tour.home / "changed.json", servers)
     removed = f", {lines(gone)} is removed" if gone else ""
-    terminal.heading(7, f"Apply another set: time changes{removed}, and spare, a lazy server, is added")
+    terminal.heading(9, f"Apply another set: time changes{removed}, and spare, a lazy server, is added")
     tour.mcpctl("apply", "changed.json", "--plan", has="would be")
     terminal.say("\nThat was the plan. The next command applies it:")
     tour.mcpctl("apply", "changed.json", has="~ time")
@@ -218,7 +265,7 @@ def apply(tour: Tour) -> None:
 
 def stop(tour: Tour, instance: str) -> None:
     terminal = tour.terminal
-    terminal.heading(8, "Stop the daemon and all its processes")
+    terminal.heading(10, "Stop the daemon and all its processes")
     servers = [status for status in tour.status().values() if status["pid"]]
     before = processes_of(instance)
     terminal.command(f"grep -l MCPD_INSTANCE={instance} /proc/[0-9]*/environ | wc -l")
@@ -247,6 +294,7 @@ def private_environment(home: Path) -> dict[str, str]:
         kept
         | directories
         | {
+            "HOME": str(home),
             "XDG_RUNTIME_DIR": str(home),
             "MCPD_SOCKET": str(home / "mcpd.sock"),
             "MCPD_NO_START": "1",

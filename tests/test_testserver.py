@@ -478,3 +478,26 @@ def test_a_wrong_command_line_is_explained() -> None:
         )
         assert done.returncode == status
         assert "--http [[HOST:]PORT]" in (done.stderr if status else done.stdout)
+
+
+def test_make_test_mcp_server_needs_nothing_but_python(tmp_path: Path) -> None:
+    """The server imports no installed package, and the target installs none."""
+    root = Path(__file__).parents[1]
+    ping = b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n'
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "mcpd.testserver"],
+        input=ping,
+        cwd=root,
+        capture_output=True,
+        timeout=LIMIT,
+        check=True,
+    )
+    assert json.loads(done.stdout)["id"] == 1
+    for name in ("Makefile", "pyproject.toml"):
+        (tmp_path / name).write_bytes((root / name).read_bytes())
+    made = subprocess.run(
+        ["make", "--dry-run", "test-mcp-server"], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT
+    )
+    assert made.returncode == 0, made.stderr
+    assert "mcpd.testserver --http 127.0.0.1:8888" in made.stdout
+    assert "pip" not in made.stdout
