@@ -24,7 +24,7 @@ import trio
 from mcpd import __version__
 from mcpd.active_config import ActiveConfig, watch_config
 from mcpd.api import listeners
-from mcpd.api.listeners import LruConnectionLimit
+from mcpd.api.connection_limit import ConnectionLimit, Slot
 from mcpd.api.socket_connection import SocketConnection
 from mcpd.config.check_document import LoadedConfig
 from mcpd.config.settings import Address
@@ -208,7 +208,7 @@ class _Daemon:
             environ=environ,
         )
         self._gateway = Gateway(self._operations, clients)
-        self._socket_limit = LruConnectionLimit()
+        self._socket_limit = ConnectionLimit("unix")
         self._kept_modules = KeptModules()
         self._http: HttpApi | None = None
         """Created with the first port or HTTP connection, because most daemons have neither."""
@@ -242,7 +242,7 @@ class _Daemon:
         from mcpd.api.http_routes import HttpApi
 
         if self._http is None:
-            self._http = HttpApi(self._gateway, self._socket_limit)
+            self._http = HttpApi(self._gateway)
         return self._http
 
     async def _run(self, ports: list[HttpPort]) -> None:
@@ -286,12 +286,12 @@ class _Daemon:
                 servers.cancel_scope.cancel(reason="stopping")
             services.cancel_scope.cancel(reason="stopping")
 
-    async def _serve(self, connection: sockets.socket, pid: int) -> None:
-        http = await listeners.speaks_http(connection, self._socket_limit)
+    async def _serve(self, connection: sockets.socket, slot: Slot) -> None:
+        http = await listeners.speaks_http(connection, slot)
         if http:
-            await (await self._http_api()).serve_unix(connection, pid)
+            await (await self._http_api()).serve_unix(connection, slot)
         elif http is not None:
-            await SocketConnection(self._gateway, connection, pid, self._socket_limit).run()
+            await SocketConnection(self._gateway, connection, slot.pid, slot).run()
 
     async def _drain(self) -> None:
         """Let calls in progress finish for DRAIN_TIMEOUT, then answer the rest with an error."""

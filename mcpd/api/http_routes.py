@@ -19,6 +19,7 @@ from urllib.parse import unquote
 import attrs
 
 from mcpd.api import metrics
+from mcpd.api.connection_limit import ConnectionLimit, Slot
 from mcpd.api.dashboard.page import PATHS, Dashboard
 from mcpd.api.http_guard import RequestGuard, TcpGuard, UnixGuard, load_token
 from mcpd.api.http_rpc import HttpRpc
@@ -26,7 +27,6 @@ from mcpd.api.http_server.body_budget import BodyBudget
 from mcpd.api.http_server.connection import HttpServerConnection, SpawnTask
 from mcpd.api.http_server.http_exchange import TEXT, HttpExchange
 from mcpd.api.http_server.parser import Head
-from mcpd.api.listeners import LruConnectionLimit
 from mcpd.api.mcp_endpoint.endpoint import EndpointScope, McpEndpoint, McpHandler
 from mcpd.api.mcp_endpoint.legacy import LegacyHttpSessions, Principal
 from mcpd.calls.client_context import ClientIdentity
@@ -69,29 +69,28 @@ class HttpPort:
     listener: sockets.socket
     routes: HttpRoutes
     bodies: BodyBudget
-    limit: LruConnectionLimit = attrs.field(factory=LruConnectionLimit)
+    limit: ConnectionLimit = attrs.field(factory=lambda: ConnectionLimit("tcp"))
 
-    async def serve(self, connection: sockets.socket, _: int) -> None:
+    async def serve(self, connection: sockets.socket, slot: Slot) -> None:
         handler = partial(RouteHandler, self.routes)
-        await HttpServerConnection(connection, handler, "HTTP client", self.limit, self.bodies).run()
+        await HttpServerConnection(connection, handler, "HTTP client", slot, self.bodies).run()
 
 
 class HttpApi:
-    """The daemon's HTTP API. `socket_limit` limits the connections of the Unix socket."""
+    """The daemon's HTTP API."""
 
-    def __init__(self, gateway: Gateway, socket_limit: LruConnectionLimit) -> None:
+    def __init__(self, gateway: Gateway) -> None:
         self._operations = gateway.core
         self._endpoint = McpEndpoint(gateway, LegacyHttpSessions(gateway))
         self._dashboards: list[Dashboard] = []
-        self._socket_limit = socket_limit
         self._bodies = BodyBudget()
         self._socket_routes = HttpRoutes(self._endpoint, UnixGuard(), "user", serves_rpc=True)
 
-    async def serve_unix(self, connection: sockets.socket, pid: int) -> None:
+    async def serve_unix(self, connection: sockets.socket, slot: Slot) -> None:
         """Serve HTTP on a connection of the Unix socket until it ends."""
-        handler = partial(RouteHandler, self._socket_routes, pid=pid)
-        name = f"client {pid}"
-        await HttpServerConnection(connection, handler, name, self._socket_limit, self._bodies).run()
+        handler = partial(RouteHandler, self._socket_routes, pid=slot.pid)
+        name = f"client {slot.pid}"
+        await HttpServerConnection(connection, handler, name, slot, self._bodies).run()
 
     def close(self, reason: str) -> None:
         """End every session and every open stream."""

@@ -7,18 +7,27 @@ import ipaddress
 import logging
 import os
 import socket as sockets
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import trio
 
+from mcpd.api.connection_limit import MAX_ESTABLISHED, MAX_PROVISIONAL, ConnectionLimit, Slot
 from mcpd.config.settings import Address
+from mcpd.model.errors import Overloaded
 from mcpd.support.instance_lock import peer_credentials
+from mcpd.wire import message as wire
 
 log = logging.getLogger("mcpd.listeners")
 
-_BACKLOG = 128
+_BACKLOG = 1024
+"""Clients that may wait to be accepted; a further one on the Unix socket gets EAGAIN."""
+_MAX_ACCEPTED = 16
+"""Clients that are accepted before other tasks run."""
+_MAX_CLOSING = 64
+"""Connections that may be open in addition to those in the limit, because they are just being closed."""
+_MAX_REFUSALS = 32
+_REFUSAL_TIMEOUT = 1.0
 
 
 def bind_unix(path: str) -> sockets.socket:
@@ -70,49 +79,79 @@ def adopt_fd(fd: int) -> sockets.socket:
 
 async def serve(
     listener: sockets.socket,
-    handle: Callable[[sockets.socket, int], Awaitable[None]],
+    handle: Callable[[sockets.socket, Slot], Awaitable[None]],
     clients: trio.Nursery,
-    limit: LruConnectionLimit,
+    limit: ConnectionLimit,
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Accept until cancelled; run `handle(connection, peer's pid)` in `clients` and close the connection.
+    """Accept until cancelled; run `handle(connection, slot)` in `clients` and close the connection.
 
-    A peer of another user is refused before anything is read. TCP peers have pid 0. When MAX_CLIENTS are
-    connected, the one idle longest is evicted; while all are busy, new clients wait.
+    A peer of another user is refused before anything is read. `slot.pid` is 0 for TCP peers. `limit` decides
+    which connections are closed or refused if there are too many.
     """
-    slots = trio.CapacityLimiter(MAX_CLIENTS)
+    descriptors = trio.CapacityLimiter(MAX_ESTABLISHED + max(MAX_PROVISIONAL.values()) + _MAX_CLOSING)
+    refusals = trio.CapacityLimiter(_MAX_REFUSALS)
     listener.setblocking(False)
 
-    async def served(connection: sockets.socket, pid: int) -> None:
+    async def served(connection: sockets.socket, slot: Slot) -> None:
         try:
-            await handle(connection, pid)
+            await handle(connection, slot)
         finally:
             connection.close()
-            slots.release_on_behalf_of(connection)
+            limit.close(slot)
+            descriptors.release_on_behalf_of(connection)
 
     with listener:
         task_status.started()
         while True:
             await trio.lowlevel.wait_readable(listener)
             try:
-                while True:  # accept all pending clients before yielding to other tasks
+                # A few at a time: what they have sent already is read before more of them come.
+                for _ in range(_MAX_ACCEPTED):
                     connection, _ = listener.accept()
                     pid = _accept_peer(connection)
                     if pid is None:
                         continue
-                    if not slots.available_tokens:
-                        limit.evict_idlest()
-                        await slots.acquire_on_behalf_of(connection)
+                    slot = limit.open(pid)
+                    if isinstance(slot, Slot):
+                        await descriptors.acquire_on_behalf_of(connection)
+                        clients.start_soon(served, connection, slot, name=f"client {pid}")
+                    elif refusals.available_tokens:
+                        refusals.acquire_on_behalf_of_nowait(connection)
+                        clients.start_soon(_refuse, connection, slot, limit, refusals)
                     else:
-                        slots.acquire_on_behalf_of_nowait(connection)
-                    clients.start_soon(served, connection, pid, name=f"client {pid}")
+                        connection.close()
             except BlockingIOError:
                 continue
             except OSError as error:
                 # Most likely out of descriptors. Accepting again immediately would spin.
                 log.error("cannot accept a client: %s", error.strerror or error)
                 await trio.sleep(0.1)
+
+
+async def _refuse(
+    connection: sockets.socket, reason: str, limit: ConnectionLimit, refusals: trio.CapacityLimiter
+) -> None:
+    """Send the error that the client's protocol has for it, and close the connection."""
+    slot = Slot(limit, 0)
+    with connection, suppress(OSError), trio.move_on_after(_REFUSAL_TIMEOUT):
+        http = await speaks_http(connection, slot)
+        if http is not None:
+            text = f"{reason}\n".encode()
+            head = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Type: text/plain\r\n"
+            body = wire.error_body(Overloaded.rpc, reason, Overloaded(reason).data())
+            connection.send(
+                head + b"Content-Length: %d\r\n\r\n%b" % (len(text), text)
+                if http
+                else wire.error(b"null", body)
+            )
+            connection.shutdown(sockets.SHUT_WR)
+            while True:  # a reset would overtake the error
+                await trio.lowlevel.wait_readable(connection)
+                if not connection.recv(1 << 16):
+                    break
+    refusals.release_on_behalf_of(connection)
 
 
 def _accept_peer(connection: sockets.socket) -> int | None:
@@ -139,13 +178,13 @@ class _UndecidedConnection:
         self.scope.cancel(reason=reason)
 
 
-async def speaks_http(connection: sockets.socket, limit: LruConnectionLimit) -> bool | None:
+async def speaks_http(connection: sockets.socket, slot: Slot) -> bool | None:
     """Wait for the first byte without consuming it: a capital letter starts HTTP, anything else JSON lines.
 
     Returns None if the client left or was evicted.
     """
     undecided = _UndecidedConnection()
-    with undecided.scope, limit.held_by(undecided):
+    with undecided.scope, slot.held_by(undecided):
         while True:
             try:
                 first = connection.recv(1, sockets.MSG_PEEK)
@@ -156,41 +195,3 @@ async def speaks_http(connection: sockets.socket, limit: LruConnectionLimit) -> 
             else:
                 return b"A" <= first <= b"Z" if first else None
     return None
-
-
-MAX_CLIENTS = 256
-
-
-class Evictable(Protocol):
-    """A connection that may be closed to make room for another."""
-
-    @property
-    def idle_since(self) -> float | None:
-        """`trio.current_time()` of its last message; None while it has a request in progress."""
-
-    def evict(self, reason: str) -> None:
-        """Close it soon. Does not wait."""
-
-
-class LruConnectionLimit:
-    """The connections of one listener. Each listener has its own, so none can evict another's clients."""
-
-    def __init__(self) -> None:
-        self._connections: set[Evictable] = set()
-
-    @contextmanager
-    def held_by(self, connection: Evictable) -> Iterator[None]:
-        """Make `connection` evictable while the block runs."""
-        self._connections.add(connection)
-        try:
-            yield
-        finally:
-            self._connections.discard(connection)
-
-    def evict_idlest(self) -> None:
-        """Evict the connection that has been idle longest, if any is idle."""
-        idle = [(since, each) for each in self._connections if (since := each.idle_since) is not None]
-        if idle:
-            _, connection = min(idle, key=lambda entry: entry[0])
-            self._connections.discard(connection)
-            connection.evict("evicted: too many connections are open")

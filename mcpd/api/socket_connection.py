@@ -9,14 +9,15 @@ from contextlib import nullcontext
 
 import trio
 
+from mcpd.api.connection_limit import Slot
 from mcpd.api.control_requests import ControlRequests
 from mcpd.api.json_rpc_batch import BatchReply, count_requests, parse_batch
-from mcpd.api.listeners import LruConnectionLimit
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.client_registry import ClientConnection
 from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.client_view import View
 from mcpd.gateway.gateway import METHODS, Gateway
+from mcpd.model.errors import Overloaded
 from mcpd.support.memory_tuning import trim_heap
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import READ_SMALL, Reader, has_hung_up
@@ -42,11 +43,11 @@ class SocketConnection:
         gateway: Gateway,
         connection: sockets.socket,
         pid: int,
-        limit: LruConnectionLimit | None,
+        slot: Slot | None,
         client: ClientConnection | None = None,
     ) -> None:
-        """`client`: its entry in the registry if the caller registers it. `limit` None: cannot be evicted."""
-        self._limit = limit
+        """`client`: its entry in the registry if the caller registers it. `slot` None: it is not evicted."""
+        self._slot = slot
         self._gateway = gateway
         self._operations = gateway.core
         self._fd = connection.fileno()
@@ -72,7 +73,7 @@ class SocketConnection:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._outbox.run)
                 self._nursery.start_soon(self._watch_backlog)
-                with nullcontext() if self._limit is None else self._limit.held_by(self):
+                with nullcontext() if self._slot is None else self._slot.held_by(self):
                     await self._read()
                     await self._finish_requests()
                     with trio.move_on_after(_DRAIN_TIMEOUT):
@@ -96,6 +97,9 @@ class SocketConnection:
 
     def evict(self, reason: str) -> None:
         log.debug("client %d: closed: %s", self._pid, reason)
+        if self._requests.is_busy:
+            body = wire.error_body(Overloaded.rpc, f"the connection was closed: {reason}")
+            self._send(wire.error(b"null", body))
         self._nursery.cancel_scope.cancel(reason=reason)
 
     async def _read(self) -> None:

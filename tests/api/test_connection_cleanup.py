@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import trio
 
+from mcpd.api.connection_limit import ConnectionLimit, Slot
 from mcpd.api.http_server.body_budget import BodyBudget
 from mcpd.api.http_server.connection import HttpServerConnection, SpawnTask
 from mcpd.api.http_server.http_exchange import HttpExchange
 from mcpd.api.http_server.parser import MAX_BODY, Admission, Head
-from mcpd.api.listeners import LruConnectionLimit
 from mcpd.api.socket_connection import SocketConnection
 from mcpd.client_registry import ClientRegistry
 
@@ -88,7 +88,11 @@ async def test_closed_socket_connection_is_freed_immediately(method: str, reads:
     )
     said = b'{"jsonrpc":"2.0","id":1,"method":"%b"}\n' % method.encode()
     assert (
-        await ended(lambda near: SocketConnection(gateway, near, 7, LruConnectionLimit()), said, reads=reads)
+        await ended(
+            lambda near: SocketConnection(gateway, near, 7, Slot(ConnectionLimit("unix"), 0)),
+            said,
+            reads=reads,
+        )
         is None
     )
 
@@ -132,6 +136,6 @@ async def test_closed_http_connection_is_freed_immediately(said: bytes, reads: b
     """For a persistent, a closing and an invalid connection, whether the client reads the response or not."""
 
     def make(near: socket.socket) -> HttpServerConnection:
-        return HttpServerConnection(near, Handler, "a test", LruConnectionLimit(), BodyBudget())
+        return HttpServerConnection(near, Handler, "a test", Slot(ConnectionLimit("unix"), 0), BodyBudget())
 
     assert await ended(make, said, reads=reads) is None

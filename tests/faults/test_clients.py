@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import resource
 import socket
 import subprocess
 import sys
@@ -13,17 +12,18 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
+from mcpd.api.connection_limit import MAX_ESTABLISHED, MAX_PER_PROCESS
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Client, Json, fake, wait_until
 from tests.faults.bystander import nothing_left, resident, undisturbed
-from tests.faults.measure import peak_memory
+from tests.faults.measure import more_descriptors, peak_memory
 from tests.servers.fake import malformed
 from tests.stopwatch import slowness, stopwatch, within
 
@@ -175,6 +175,60 @@ def test_daemon_stops_immediately_although_a_client_does_not_read(start: Start) 
         assert within(watch.seconds, 1.0)
 
 
+HOLD = """
+import json, resource, socket, sys
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+held, refusals = [], []
+for _ in range(int(sys.argv[2])):
+    one = socket.socket(socket.AF_UNIX)
+    one.connect(sys.argv[1])
+    one.settimeout(60)
+    one.sendall(b'{"jsonrpc":"2.0","id":1,"method":"mcpd/events"}\\n')
+    held.append(one)
+    answer = one.recv(65536).decode()  # an event: the connection is in use
+    if len(held) > int(sys.argv[3]):
+        refusals.append(answer)
+        held.pop().close()
+print(json.dumps(sorted(set(refusals))), flush=True)
+sys.stdin.read()
+"""
+"""A program that holds connections which are in use, and expects the rest of them to be refused."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("programs", [1, 3])
+def test_programs_that_hold_all_connections_do_not_keep_others_out(programs: int, start: Start) -> None:
+    """Ten times as many as there are: the program gets an error, and the user can still stop the daemon."""
+    daemon = start({"busy": fake()})
+    daemon.wait_connected("busy")
+    count = 10 * MAX_ESTABLISHED if programs == 1 else MAX_PER_PROCESS
+    argv = [sys.executable, "-c", HOLD, daemon.socket, str(count), str(MAX_PER_PROCESS)]
+    with ExitStack() as stack:
+        for _ in range(programs):
+            holder = stack.enter_context(
+                subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            )
+            stack.callback(holder.kill)
+            assert holder.stdout is not None
+            refusals = json.loads(holder.stdout.readline())
+            assert len(refusals) <= 1
+            assert all(f"a process may have {MAX_PER_PROCESS} connections" in each for each in refusals)
+            assert bool(refusals) == (programs == 1)
+        environ = {**daemon.environ, "MCPD_SOCKET": daemon.socket, "MCPD_NO_START": "1"}
+        for command in (("status",), ("call", "busy", "echo"), ("daemon", "stop")):
+            done = subprocess.run(
+                [sys.executable, "-m", "ctl", *command],
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=BOUND,
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+        daemon.process.wait(BOUND)
+
+
 @pytest.mark.slow
 def test_thousand_idle_connections_do_not_block_new_clients(start: Start) -> None:
     """Each sends half a request; a new client still gets its status within 200 ms."""
@@ -206,16 +260,6 @@ def test_thousand_idle_connections_do_not_block_new_clients(start: Start) -> Non
     assert within(slowest, 0.2)
     assert clients <= 256
     assert working.answer(call)["output"] == "late"  # a connection with a request in flight keeps its seat
-
-
-@contextmanager
-def more_descriptors() -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 REQUESTS: list[tuple[str, Json]] = [

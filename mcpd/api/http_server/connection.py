@@ -12,10 +12,10 @@ from typing import Protocol
 
 import trio
 
+from mcpd.api.connection_limit import MAX_ESTABLISHED, Slot
 from mcpd.api.http_server.body_budget import BodyBudget
 from mcpd.api.http_server.http_exchange import TEXT, HttpExchange, ServeUpgraded, continue_line
 from mcpd.api.http_server.parser import MAX_BODY, Admission, BadRequest, Head, RequestParser
-from mcpd.api.listeners import LruConnectionLimit
 from mcpd.support.memory_tuning import trim_heap_soon
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import Reader, has_hung_up
@@ -72,7 +72,7 @@ class HttpServerConnection:
         connection: sockets.socket,
         handler: Callable[[SpawnTask], ConnectionHandler],
         name: str,
-        limit: LruConnectionLimit,
+        slot: Slot,
         bodies: BodyBudget,
         *,
         max_body: int = MAX_BODY,
@@ -80,7 +80,7 @@ class HttpServerConnection:
         self._socket = connection
         self._fd = connection.fileno()
         self._name = name
-        self._limit = limit
+        self._slot = slot
         self._bodies = bodies
         self._max_body = max_body
         self._outbox = Outbox(self._fd, MAX_BACKLOG)
@@ -116,7 +116,7 @@ class HttpServerConnection:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._outbox.run)
                 self._nursery.start_soon(self._watch_deadlines)
-                with self._limit.held_by(self):
+                with self._slot.held_by(self):
                     await self._read()
                     if not self._outbox.broken:
                         await self._close_gracefully()
@@ -141,6 +141,8 @@ class HttpServerConnection:
 
     def evict(self, reason: str) -> None:
         log.debug("%s: closed: %s", self._name, reason)
+        if self._exchange is None and self._error is None and not self._parser.is_between:
+            self._reject(BadRequest(503, reason))
         self._hang_up(reason)
         self._nursery.cancel_scope.cancel(reason=reason)
 
@@ -204,6 +206,8 @@ class HttpServerConnection:
         admission = self._handler.admit(head)
         if admission.is_authenticated:
             self._anonymous_left = math.inf
+            if not self._slot.authenticate():
+                raise BadRequest(503, f"{MAX_ESTABLISHED} connections are in use; close one")
         self._head_at = self._received_at
         limit = min(admission.max_body, self._max_body)
         length = int(head.headers.get(b"content-length", b"1"))
@@ -270,6 +274,9 @@ class HttpServerConnection:
             self.evict("the client does not read")
 
     def upgrade(self, serve: ServeUpgraded) -> None:
+        if not self._slot.authenticate():  # the handler has authenticated the client
+            self.evict("too many connections are in use")
+            return
         self._upgraded = serve
         self.is_last = True
         self._reading.cancel(reason="upgraded")

@@ -12,12 +12,12 @@ import pytest
 import trio
 import trio.testing
 
+from mcpd.api.connection_limit import ConnectionLimit, Slot
 from mcpd.api.http_server import connection as door
 from mcpd.api.http_server.body_budget import BodyBudget
 from mcpd.api.http_server.connection import HttpServerConnection, SpawnTask
 from mcpd.api.http_server.http_exchange import HttpExchange
 from mcpd.api.http_server.parser import Admission, BadRequest, Head
-from mcpd.api.listeners import LruConnectionLimit
 
 MIB = 1 << 20
 BOUND = 20.0
@@ -109,7 +109,12 @@ async def connected(
 
     async def run() -> None:
         peer.connection = HttpServerConnection(
-            near, handler, "a test", LruConnectionLimit(), bodies or BodyBudget(), max_body=max_body
+            near,
+            handler,
+            "a test",
+            Slot(ConnectionLimit("unix"), 0),
+            bodies or BodyBudget(),
+            max_body=max_body,
         )
         await peer.connection.run()
         near.close()
