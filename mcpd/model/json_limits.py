@@ -13,6 +13,7 @@ from itertools import accumulate
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import astuple
 
 from mcpd.model.text import count_up_to
 
@@ -131,10 +132,20 @@ def items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> list[Raw]:
     return _decode_items(raw)
 
 
+def first_items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> tuple[list[Raw], bool]:
+    """Decode the first `limit` items of an array; return them, and whether there are more.
+
+    Raises what msgspec raises if it is not an array.
+    """
+    if len(raw) <= 2 * limit:
+        return _decode_items(raw), False
+    found = [item for item in astuple(_array_of_at_most(limit + 1, strict=False).decode(raw)) if len(item)]
+    return found[:limit], len(found) > limit
+
+
 @lru_cache(maxsize=8)
-def _array_of_at_most(limit: int) -> msgspec.json.Decoder[msgspec.Struct]:
-    """Return a decoder that stops at the item after the limit, because it reads items into fields."""
+def _array_of_at_most(limit: int, *, strict: bool = True) -> msgspec.json.Decoder[msgspec.Struct]:
+    """Return a decoder of the first items as fields. It skips others, or fails if `strict`."""
     fields = [(f"f{number}", Raw, Raw(b"")) for number in range(limit)]
-    return msgspec.json.Decoder(
-        msgspec.defstruct("Items", fields, array_like=True, forbid_unknown_fields=True, gc=False)
-    )
+    items_class = msgspec.defstruct("Items", fields, array_like=True, forbid_unknown_fields=strict, gc=False)
+    return msgspec.json.Decoder(items_class)

@@ -23,9 +23,15 @@ from mcpd.model.status import rfc3339
 from mcpd.model.text import shorten, similar_names
 from mcpd.persistent_state import StateFile
 from mcpd.protocol.upstream_session import FEATURES, Upstream
+from mcpd.support.turns import Turns
 from mcpd.wire import message as wire
 
 MAX_PAGES = 1000
+MAX_ENTRIES = 10_000
+MAX_LIST_BYTES = 16 * 1024 * 1024
+"""Limits for one list over all its pages. It is kept, and every client may fetch it."""
+_MAX_WARNINGS = 10
+"""Tools that are left out with a warning for each."""
 _MAX_NAMES = 5
 """Names per kind of change in a change description."""
 
@@ -117,8 +123,7 @@ async def fetch_catalog(
             raise trio.TooSlowError(f"{kind.method} took longer than {spec.timeouts.list:g} s")
         if kind.member == "tools":
             dropped_tools = dropped
-            items = _drop_inadmissible(upstream, items, warnings)
-            items = tuple(item for item in items if is_tool_allowed(spec, item.name))
+            items = await _select_tools(upstream, spec, items, warnings)
         found[kind.field] = items
         if upstream.era == "modern" and pages:
             pages += [hints[kind.feature]] if kind.feature in hints else []
@@ -152,18 +157,22 @@ def _read_cache_hint(page: Mapping[str, Raw]) -> CacheHint:
     return CacheHint(ttl=max(0.0, ttl), received_at=trio.current_time(), private=scope != "public")
 
 
-def _drop_inadmissible(upstream: Upstream, tools: Listing, warnings: list[str]) -> Listing:
-    """Return the tools that may be offered to clients; add a warning for each of the others."""
-    if upstream.admit_tool is None:
-        return tools
-    admitted = []
+async def _select_tools(upstream: Upstream, spec: ServerSpec, tools: Listing, warnings: list[str]) -> Listing:
+    """Return the tools that may be offered to clients; add warnings for those that must not be."""
+    turns = Turns()
+    selected = []
+    refused = []
     for tool in tools:
-        wrong = upstream.admit_tool(tool.name, tool.raw)
-        if wrong is None:
-            admitted.append(tool)
-        else:
-            warnings.append(f"tool {shorten(tool.name, 60)} was left out: {wrong}")
-    return tuple(admitted)
+        await turns.pause()
+        wrong = None if upstream.admit_tool is None else upstream.admit_tool(tool.name, tool.raw)
+        if wrong is not None:
+            refused.append(f"tool {shorten(tool.name, 60)} was left out: {shorten(wrong, 300)}")
+        elif is_tool_allowed(spec, tool.name):
+            selected.append(tool)
+    warnings += refused[:_MAX_WARNINGS]
+    if len(refused) > _MAX_WARNINGS:
+        warnings.append(f"{len(refused) - _MAX_WARNINGS} more tools were left out")
+    return tuple(selected)
 
 
 def did_you_mean(name: str, entries: Listing) -> str:
@@ -190,26 +199,41 @@ async def _fetch_list(
     dropped = 0
     cursor: str | None = None
     seen: set[str] = set()
+    size = 0
+    turns = Turns()
     for _ in range(MAX_PAGES):
         try:
             page = await upstream.request(kind.method, {} if cursor is None else {"cursor": cursor})
+            size += len(page)
+            if size > MAX_LIST_BYTES:
+                text = f"is longer than {MAX_LIST_BYTES} bytes; stopped after {len(items)} entries"
+                warnings.append(f"{kind.method} {text}")
+                break
             members = wire.members(page)
-            entries = msgspec.json.decode(members.get(kind.member, Raw(b"[]")), type=list[Raw])
+            await turns.pause()
+            entries, too_many = wire.first_items(members.get(kind.member, Raw(b"[]")), MAX_ENTRIES)
             cursor = msgspec.json.decode(members.get("nextCursor", Raw(b"null")), type=str | None)
         except UpstreamRefused as error:
             if error.upstream_code != -32601 or items:  # "method not found" means that there is no such list
-                warnings.append(f"{kind.method} failed: {error.message}")
+                warnings.append(f"{kind.method} failed: {shorten(error.message, 300)}")
             break
         except (ProtocolViolation, *wire.DECODE_ERRORS) as error:
             warnings.append(f"{kind.method} returned an unusable result: {error}"[:300])
             break
         pages.append(_read_cache_hint(members))
         for entry in entries:
+            await turns.pause()
             name = _name_of(entry, kind.key)
             if name is None or name in items:
                 dropped += 1
-            else:
+            elif len(items) < MAX_ENTRIES:
                 items[name] = Item(name, bytes(entry))
+            else:
+                too_many = True
+                break
+        if too_many:
+            warnings.append(f"{kind.method} has more than {MAX_ENTRIES} entries; the others were left out")
+            break
         if cursor is None:
             break
         if cursor in seen:  # the empty string is a valid cursor
@@ -228,7 +252,7 @@ def _name_of(entry: Raw, key: str) -> str | None:
         members = wire.members(entry)
         name = msgspec.json.decode(members[key], type=str)
         if key == "name" and "inputSchema" in members:
-            msgspec.json.decode(members["inputSchema"], type=dict[str, Raw])
+            wire.members(members["inputSchema"])
     except (KeyError, *wire.DECODE_ERRORS):
         return None
     return name or None
@@ -295,7 +319,7 @@ def load_catalog(data: bytes, spec: ServerSpec) -> Catalog | None:
 
 
 def _load_list(data: Raw, key: str) -> Listing:
-    named = [(_name_of(raw, key), raw) for raw in msgspec.json.decode(data, type=list[Raw])]
+    named = [(_name_of(raw, key), raw) for raw in wire.first_items(data, MAX_ENTRIES)[0]]
     return tuple(Item(name, bytes(raw)) for name, raw in named if name is not None)
 
 

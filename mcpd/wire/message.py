@@ -128,6 +128,14 @@ def items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> list[Raw]:
         raise BadFrame(f"{error}: {shorten(bytes(raw))}") from None
 
 
+def first_items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> tuple[list[Raw], bool]:
+    """Return the first items of an array as `items` does, and whether there are more. Raises BadFrame."""
+    try:
+        return json_limits.first_items(raw, limit)
+    except DECODE_ERRORS as error:
+        raise BadFrame(f"{error}: {shorten(bytes(raw))}") from None
+
+
 def members(raw: Raw | bytes) -> dict[str, Raw]:
     """Decode one level of an object: its members, each as its own bytes. Raises BadFrame, and TooLarge."""
     try:
@@ -142,7 +150,7 @@ def members_or_empty(raw: Raw | bytes) -> dict[str, Raw]:
     """Return the members of an object as `members` does; empty for anything else."""
     try:
         return json_limits.members(raw)
-    except (json_limits.TooLarge, *DECODE_ERRORS):
+    except DECODE_ERRORS:
         return {}
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from mcpd.model import json_limits
-from mcpd.model.json_limits import TooLarge, check_size, items, members
+from mcpd.model.json_limits import TooLarge, check_size, first_items, items, members
 from tests.sampling import scaled
 from tests.stopwatch import within
 
@@ -75,6 +75,14 @@ def test_members_and_items_of_one_level_are_counted_exactly(number: int) -> None
             items(array)
 
 
+@pytest.mark.parametrize("number", [0, 1, 9_999, 10_000, 10_001, 100_000])
+def test_first_items_are_decoded(number: int) -> None:
+    array = b"[" + b",".join(b"%d" % item for item in range(number)) + b"]"
+    found, has_more = first_items(array)
+    assert [int(bytes(item)) for item in found] == list(range(min(number, 10_000)))
+    assert has_more == (number > 10_000)
+
+
 def test_content_of_one_member_is_not_counted() -> None:
     large = b"[" + b"{}," * 1_000_000 + b'"a:b:"]'
     found = members(b'{"a":1,"b":%b}' % large)
@@ -121,3 +129,4 @@ def test_largest_document_takes_no_time(kind: str) -> None:
     assert within(seconds(lambda data: check_size(data, max_bytes=LARGEST + 1)), 0.3)
     assert within(seconds(members), 0.2)
     assert within(seconds(items), 0.2)
+    assert within(seconds(first_items), 0.2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -15,7 +16,8 @@ from mcpd.model.errors import LinkLost, UpstreamRefused
 from mcpd.model.server_spec import StdioSpec
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision import catalog_cache as lists
-from mcpd.supervision.catalog_cache import MAX_PAGES, Catalog, Item
+from mcpd.supervision.catalog_cache import MAX_ENTRIES, MAX_LIST_BYTES, MAX_PAGES, Catalog, Item
+from tests.stopwatch import within
 
 SPEC = StdioSpec(name="it", command="x")
 TOOL = {"name": "echo", "inputSchema": {"type": "object"}}
@@ -87,6 +89,71 @@ async def test_a_list_has_a_thousand_pages_at_most() -> None:
     catalog = await fetched(upstream)
     assert len(upstream.asked) == MAX_PAGES
     assert "more than 1000 pages" in catalog.warnings[0]
+
+
+def tools(first: int, count: int) -> bytes:
+    entries = (b'{"name":"t%d","inputSchema":{}}' % number for number in range(first, first + count))
+    return b",".join(entries)
+
+
+@pytest.mark.parametrize("per_page", [300_000, 3_000])
+async def test_a_list_has_ten_thousand_entries_at_most(per_page: int) -> None:
+    """The first ones are offered, and a warning names the limit. Other tasks run meanwhile."""
+    fresh = iter(range(1, 1000))
+
+    def page(cursor: str | None) -> bytes:
+        number = int(cursor or 0)
+        return b'{"nextCursor":"%d","tools":[%b]}' % (next(fresh), tools(number * per_page, per_page))
+
+    upstream = FakeUpstream(tools_list=page)
+    catalog = await fetched(upstream)
+    assert names(catalog) == [f"t{number}" for number in range(MAX_ENTRIES)]
+    assert catalog.warnings == ("tools/list has more than 10000 entries; the others were left out",)
+    assert len(upstream.asked) <= 4
+
+
+async def test_a_list_has_sixteen_mebibytes_at_most() -> None:
+    """The page that exceeds the limit is not decoded."""
+    blank = b" " * (MAX_LIST_BYTES // 2)
+    pages: dict[str | None, bytes] = {None: b'{"nextCursor":"2","tools":[%b]%b}' % (tools(0, 5), blank)}
+    pages["2"] = b'{"nextCursor":"3","tools":[%b]%b}' % (tools(5, 5), blank)
+    catalog = await fetched(FakeUpstream(tools_list=lambda cursor: pages[cursor]))
+    assert names(catalog) == [f"t{number}" for number in range(5)]
+    assert catalog.warnings == ("tools/list is longer than 16777216 bytes; stopped after 5 entries",)
+
+
+@pytest.mark.parametrize(
+    "entry", [b"{}", b"[]", b"1", b'{"name":"x"}', b'{"name":"x","inputSchema":{"a":[]}}']
+)
+async def test_largest_list_never_blocks_the_event_loop(entry: bytes) -> None:
+    """31 MiB of tools took 6 s and 580 MiB."""
+    count = 15 * 1024 * 1024 // (len(entry) + 1)
+    upstream = FakeUpstream(tools_list=lambda cursor: b'{"tools":[%b]}' % b",".join([entry] * count))
+    turns: list[float] = []
+
+    async def watch() -> None:
+        while True:
+            began = time.thread_time()
+            await trio.lowlevel.checkpoint()
+            turns.append(time.thread_time() - began)
+
+    async with trio.open_nursery() as nursery:
+        page = upstream.answers["tools/list"](None)
+        upstream.answers["tools/list"] = lambda cursor: page
+        nursery.start_soon(watch)
+        catalog = await fetched(upstream)
+        nursery.cancel_scope.cancel()
+    assert catalog.dropped_tools >= MAX_ENTRIES - 1
+    assert within(max(turns), 0.1)
+
+
+async def test_many_refused_tools_add_few_warnings() -> None:
+    upstream = FakeUpstream(tools_list=lambda cursor: b'{"tools":[%b]}' % tools(0, 50))
+    upstream.admit_tool = lambda name, raw: "x" * 10_000  # type: ignore[assignment]
+    catalog = await fetched(upstream)
+    assert len(catalog.warnings) == 11
+    assert catalog.warnings[-1] == "40 more tools were left out"
+    assert all(len(warning) < 400 for warning in catalog.warnings)
 
 
 async def test_unusable_entries_are_left_out_and_counted() -> None:
