@@ -126,7 +126,7 @@ def items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> list[Raw]:
         try:
             _array_of_at_most(limit).decode(raw)
         except msgspec.ValidationError:
-            if bytes(raw[:100]).lstrip().startswith(b"["):
+            if bytes(raw)[:100].lstrip().startswith(b"["):
                 raise TooLarge(f"an array with more than {limit} items") from None
             raise
     return _decode_items(raw)

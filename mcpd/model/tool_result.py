@@ -8,6 +8,12 @@ import attrs
 import msgspec
 from msgspec import Raw
 
+from mcpd.model.json_limits import first_items
+from mcpd.model.text import shorten
+
+MAX_BLOCKS = 5000
+"""Content blocks that are converted, which takes about 10 ms."""
+
 
 @attrs.frozen(kw_only=True)
 class ToolResult:
@@ -25,75 +31,108 @@ class ToolResult:
     warnings: tuple[str, ...] = ()
 
 
-_members = msgspec.json.Decoder(dict[str, Raw]).decode
-_items = msgspec.json.Decoder(list[Raw]).decode
-_text = msgspec.json.Decoder(str).decode
-_DECODE_ERRORS = (msgspec.MsgspecError, RecursionError)
 _NOTHING = Raw(b"")
+
+
+class _Result(msgspec.Struct, gc=False):
+    """The members of a result that are looked at. All others are skipped, however many there are."""
+
+    content: Raw = _NOTHING
+    structuredContent: Raw = _NOTHING
+    isError: Raw = _NOTHING
+
+
+class _Block(msgspec.Struct, gc=False):
+    """The members of a content block, or of the resource in it, that are looked at."""
+
+    type: Raw = _NOTHING
+    text: Raw = _NOTHING
+    data: Raw = _NOTHING
+    mimeType: Raw = _NOTHING
+    name: Raw = _NOTHING
+    uri: Raw = _NOTHING
+    resource: Raw = _NOTHING
+
+
+_decode_result = msgspec.json.Decoder(_Result).decode
+_decode_block = msgspec.json.Decoder(_Block).decode
+_decode_text = msgspec.json.Decoder(str).decode
+_DECODE_ERRORS = (ValueError, RecursionError)
 
 
 def normalize_result(result: Raw | bytes, warnings: Sequence[str] = ()) -> ToolResult:
     """Convert the `result` member (JSON text) of a `tools/call` response. Never raises.
 
-    Violations of the specification (`content` is not a list, blocks are not objects) become warnings.
+    Violations of the specification (`content` is not a list, blocks are not objects) become warnings. Content
+    blocks beyond MAX_BLOCKS are left out, with a warning.
     """
     notes = list(warnings)
     try:
-        members = _members(result)
+        members = _decode_result(result)
     except _DECODE_ERRORS:
         notes.append("the server's result is not an object")
         return ToolResult(success=False, error="malformed result", data=Raw(result), warnings=tuple(notes))
     try:
-        blocks = _items(members.get("content", b"[]"))
+        blocks, has_more = first_items(members.content if len(members.content) else b"[]", MAX_BLOCKS)
     except _DECODE_ERRORS:
         notes.append("the result's content is not a list")
-        blocks = []
+        blocks, has_more = [], False
     texts: list[str] = []
     others: list[Raw] = []
+    malformed = 0
     for raw in blocks:
         try:
-            block = _members(raw)
+            block = _decode_block(raw)
         except _DECODE_ERRORS:
-            notes.append("a content block is not an object")
+            malformed += 1
             continue
         texts.append(_block_text(block))
-        if _string(block, "type") != "text":
+        if _string(block.type) != "text":
             others.append(raw)
+    if malformed:
+        one = malformed == 1
+        notes.append(
+            "a content block is not an object" if one else f"{malformed} content blocks are not objects"
+        )
+    if has_more:
+        notes.append(
+            f"the result has more than {MAX_BLOCKS} content blocks; the others are in the raw result only"
+        )
     output = "\n".join(texts)
-    failed = bytes(members.get("isError", _NOTHING)) == b"true"
+    failed = bytes(members.isError) == b"true"
     return ToolResult(
         success=not failed,
         output=output,
-        data=members.get("structuredContent"),
+        data=members.structuredContent if len(members.structuredContent) else None,
         error=(output or "the tool reported an error without a message") if failed else None,
         content=tuple(others),
         warnings=tuple(notes),
     )
 
 
-def _block_text(block: dict[str, Raw]) -> str:
-    kind = _string(block, "type")
+def _block_text(block: _Block) -> str:
+    kind = _string(block.type)
     if kind == "text":
-        return _string(block, "text")
+        return _string(block.text)
     if kind in ("image", "audio"):
-        size = len(_string(block, "data")) * 3 // 4
-        return f"[{kind} {_string(block, 'mimeType') or 'of unknown type'}, {size} bytes]"
+        size = max(0, len(block.data) - 2) * 3 // 4 if bytes(block.data)[:1] == b'"' else 0
+        return f"[{kind} {_string(block.mimeType) or 'of unknown type'}, {size} bytes]"
     if kind == "resource_link":
-        return f"[resource {_string(block, 'name')} {_string(block, 'uri')}]"
+        return f"[resource {_string(block.name)} {_string(block.uri)}]"
     if kind == "resource":
         try:
-            inner = _members(block.get("resource", b"{}"))
+            inner = _decode_block(block.resource if len(block.resource) else b"{}")
         except _DECODE_ERRORS:
-            inner = {}
-        if "text" in inner:
-            return _string(inner, "text")
-        return f"[resource {_string(inner, 'uri')} {_string(inner, 'mimeType')}]".replace(" ]", "]")
-    return f"[content of type {kind}]"
+            inner = _Block()
+        if len(inner.text):
+            return _string(inner.text)
+        return f"[resource {_string(inner.uri)} {_string(inner.mimeType)}]".replace(" ]", "]")
+    return f"[content of type {shorten(kind, 60)}]"
 
 
-def _string(members: dict[str, Raw], name: str) -> str:
-    """Return the member, or an empty string if it is missing or not a string."""
+def _string(raw: Raw) -> str:
+    """Return the string, or an empty one if the member is missing or of another type."""
     try:
-        return _text(members.get(name, b'""'))
+        return _decode_text(raw) if len(raw) else ""
     except _DECODE_ERRORS:
         return ""

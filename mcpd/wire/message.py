@@ -123,7 +123,7 @@ def items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> list[Raw]:
     try:
         return json_limits.items(raw, limit)
     except json_limits.TooLarge as error:
-        raise TooLarge(f"{error}: {shorten(bytes(raw[:200]))}") from None
+        raise TooLarge(f"{error}: {shorten(bytes(raw))}") from None
     except DECODE_ERRORS as error:
         raise BadFrame(f"{error}: {shorten(bytes(raw))}") from None
 

@@ -72,7 +72,7 @@ def test_members_and_items_of_one_level_are_counted_exactly(number: int) -> None
         with pytest.raises(TooLarge, match="more than 10000 members"):
             members(Raw(whole))
         with pytest.raises(TooLarge, match="more than 10000 items"):
-            items(array)
+            items(Raw(array))
 
 
 @pytest.mark.parametrize("number", [0, 1, 9_999, 10_000, 10_001, 100_000])

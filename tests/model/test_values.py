@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from mcpd.model.status import ServerState, rfc3339
 from mcpd.model.text import shorten
 from mcpd.model.tool_result import normalize_result
 from tests.sampling import scaled
+from tests.stopwatch import within
 
 S = ServerState
 
@@ -128,6 +130,26 @@ def test_no_shape_of_a_result_raises(value: object) -> None:
     encoded = json.dumps({"content": value, "isError": value}).encode()
     json.loads(codec.encode(normalize_result(encoded)))
     json.loads(codec.encode(normalize_result(json.dumps(value).encode())))
+
+
+@pytest.mark.parametrize("block", [b"{}", b"[]", b"1", b'{"type":"image"}'])
+def test_blocks_of_a_result_are_bounded(block: bytes) -> None:
+    """31 MiB of empty blocks took 6 s and 2.1 GiB, and the result grew to 237 MiB."""
+    many = b'{"content":[%b]}' % b",".join([block] * (31 * 1024 * 1024 // (len(block) + 1)))
+    began = time.thread_time()
+    result = normalize_result(many)
+    encoded = codec.encode(result)
+    assert within(time.thread_time() - began, 0.3)
+    assert len(encoded) < 500_000
+    assert len(result.warnings) <= 2
+    assert "the result has more than 5000 content blocks" in result.warnings[-1]
+    assert normalize_result(b'{"content":[%b]}' % b",".join([b'{"type":"text","text":"x"}'] * 5000)).output
+
+
+def test_number_of_members_in_a_block_is_not_limited() -> None:
+    members = b",".join(b'"k%d":1' % number for number in range(100_000))
+    result = normalize_result(b'{%b,"content":[{%b,"type":"text","text":"a"}]}' % (members, members))
+    assert result.output == "a"
 
 
 def subclasses() -> list[type[McpdError]]:
