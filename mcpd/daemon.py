@@ -42,6 +42,7 @@ from mcpd.support.broadcast import Broadcast
 from mcpd.support.kept_modules import KeptModules, import_in_thread
 from mcpd.support.orphan_guardian import Guardian
 from mcpd.support.redact import Redactor
+from mcpd.support.schema_checker import schema_checker
 
 if TYPE_CHECKING:
     from mcpd.api.http_routes import HttpApi, HttpPort
@@ -370,7 +371,7 @@ class _Daemon:
     def _own_children(self) -> set[int]:
         pids = {server.child.pid for server in self._all_servers() if server.child is not None}
         pids |= self._context.secret_command_pids
-        return pids | ({self._guardian.pid} if self._guardian.pid is not None else set())
+        return pids | {pid for pid in (self._guardian.pid, schema_checker().pid) if pid is not None}
 
     async def _notify_systemd(self) -> None:
         """Send systemd the status line and the watchdog signal. A blocked event loop stops the latter."""

@@ -41,7 +41,8 @@ class CallState(enum.IntEnum):
     SUSPENDED = 3
     """A modern client answers a question of the server, and will return with another request."""
     BETWEEN_ROUNDS = 4
-    """The server has answered, but not finally: it asked for input, created a task, or wants a retry."""
+    """The server has answered, but not finally: it asked for input, created a task, or wants a retry. Or a
+    stage has not finished with the result."""
     DONE = 5
     """It was answered, failed or cancelled."""
 
@@ -69,11 +70,11 @@ class Scope:
 class Stage(Protocol):
     """A named step around the calls of one route."""
 
-    def before(self, call: Call) -> Awaitable[None] | None:
+    def before(self, call: Call) -> Work | None:
         """Run before the call is sent. Raises the McpdError that refuses it; may return what to wait for."""
 
-    def after(self, call: Call, result: Raw | bytes) -> Raw | bytes:
-        """Return the result to pass on. Runs on the server's final result. Must not raise or wait."""
+    def after(self, call: Call, result: Raw | bytes) -> Raw | bytes | Callable[[], Awaitable[Raw | bytes]]:
+        """Return the server's final result as it is passed on, or what returns it later. Must not raise."""
 
 
 class Route(msgspec.Struct, frozen=True, eq=False, kw_only=True):

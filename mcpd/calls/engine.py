@@ -161,10 +161,10 @@ class CallEngine:
                 return
         self._send(call, self._connection(call.server))
 
-    async def _prepare(self, call: Call, passed: int = 0, pending: Awaitable[None] | None = None) -> None:
+    async def _prepare(self, call: Call, passed: int = 0, pending: Work | None = None) -> None:
         """Wait for the server and the stages but the first `passed` ones, then send the call."""
         if pending is not None:
-            await pending
+            await pending()
         else:
             await self._operations.wait_ready(call.server)
             call.route = self._route(  # the lists may have come with the connection
@@ -173,7 +173,7 @@ class CallEngine:
         for stage in call.route.stages[passed:]:
             waiting = stage.before(call)
             if waiting is not None:
-                await waiting
+                await waiting()
         if call.server.upstream is None:
             await self._operations.wait_ready(call.server)
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -339,17 +339,36 @@ class CallEngine:
         await trio.lowlevel.checkpoint_if_cancelled()
         self._complete(call, result)
 
-    def _complete(self, call: Call, result: Raw | bytes) -> None:
-        """Send the client the server's final result, in its own revision."""
+    def _complete(self, call: Call, result: Raw | bytes, passed: int = 0) -> None:
+        """Send the client the server's final result, in its own revision, after the stages but the first
+        `passed` ones."""
         binding = call.binding
         assert binding is not None
-        for stage in call.route.stages:
-            result = stage.after(call, result)
+        for number, stage in enumerate(call.route.stages[passed:], passed + 1):
+            passed_on = stage.after(call, result)
+            if not isinstance(passed_on, bytes | Raw):
+                self._complete_later(call, passed_on, number)
+                return
+            result = passed_on
         if not binding.translation.same:
             result = binding.translation.result(call.route.method, Raw(result))
         if call.alias is not None:
             result = _restore_alias(result, *call.alias)
         self.finish(call, result)
+
+    def _complete_later(self, call: Call, pending: Callable[[], Awaitable[Raw | bytes]], passed: int) -> None:
+        """Complete the call once a stage has finished. Other calls may have their turn meanwhile."""
+        if call.holds_turn:
+            concurrency.release_turn(call)
+        if call.state is not CallState.BETWEEN_ROUNDS:
+            call.move(CallState.BETWEEN_ROUNDS)
+
+        async def complete() -> None:
+            result = await pending()
+            await trio.lowlevel.checkpoint_if_cancelled()
+            self._complete(call, result, passed)
+
+        self._start_work(call, complete)
 
     def _handle_error(self, call: Call, message: Message) -> None:
         request, binding = call.request, call.binding

@@ -5,12 +5,12 @@ Only for calls through the control API, which people type. An MCP client knows t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from functools import partial
 
 import attrs
 from msgspec import Raw
 
-from mcpd.calls.call import Call, Scope
+from mcpd.calls.call import Call, Scope, Work
 from mcpd.config.settings import Settings
 from mcpd.model.errors import InvalidArguments, McpdError, Problem, UnknownPrompt, UnknownTool, Unsupported
 from mcpd.model.text import shorten
@@ -42,13 +42,13 @@ class KnownItemStage:
     server: ManagedServer
     method: str
 
-    def before(self, call: Call) -> Awaitable[None] | None:
+    def before(self, call: Call) -> Work | None:
         try:
             self._check(call)
         except (UnknownTool, UnknownPrompt):
             if not self.server.lists_expired:
                 raise
-            return self._refresh_and_check(call)
+            return partial(self._refresh_and_check, call)
         return None
 
     async def _refresh_and_check(self, call: Call) -> None:

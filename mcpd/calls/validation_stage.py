@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import attrs
 import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls.call import Call, Scope
-from mcpd.calls.schema_validation import MAX_CHECKED, ToolSchemas, compile_schemas
+from mcpd.calls.call import Call, Scope, Work
+from mcpd.calls.schema_validation import Findings, ToolSchemas, compile_schemas
 from mcpd.config.settings import Settings
 from mcpd.model.errors import SchemaViolation
 from mcpd.supervision.catalog_cache import Item
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
-from mcpd.wire.message import BadFrame
 
 
 class ValidationStageFactory:
@@ -38,7 +38,10 @@ class ValidationStageFactory:
 
 @attrs.define(eq=False)
 class ValidationStage:
-    """Refuses invalid arguments. An invalid result reaches the client as well, with what is wrong with it."""
+    """Refuses invalid arguments. An invalid result reaches the client as well, with what is wrong with it.
+
+    Nearly all checks are done at once; see `schema_validation`.
+    """
 
     server: ManagedServer
     tool: Item
@@ -49,25 +52,39 @@ class ValidationStage:
         known = self.server.validators.get(self.tool.name)
         return known if isinstance(known, ToolSchemas) else None
 
-    def before(self, call: Call) -> Awaitable[None] | None:
+    def before(self, call: Call) -> Work | None:
         """Raises SchemaViolation; the server has seen nothing then."""
         schemas = self._schemas
-        if schemas is None:
-            return self._compile_and_check(call)
-        _check_arguments(call, schemas)
+        findings = None if schemas is None else schemas.check_arguments_now(_arguments(call))
+        if findings is None:
+            return partial(self._check_arguments, call)
+        _refuse_invalid(call, findings)
         return None
 
-    async def _compile_and_check(self, call: Call) -> None:
-        _check_arguments(call, await compiled_schemas(self.server, self.tool))
+    async def _check_arguments(self, call: Call) -> None:
+        schemas = await compiled_schemas(self.server, self.tool)
+        _refuse_invalid(call, await schemas.check_arguments(_arguments(call)))
 
-    def after(self, call: Call, result: Raw | bytes) -> Raw | bytes:
+    def after(self, call: Call, result: Raw | bytes) -> Raw | bytes | Callable[[], Awaitable[Raw | bytes]]:
         """For the control API, problems become notes of the call; for an MCP client, a failed result."""
         schemas = self._schemas
         if schemas is None:
             return result
-        skipped, violations = _check_result(schemas, result)
+        findings = schemas.check_result_now(result)
+        if findings is None:
+            return partial(self._check_result, call, schemas, result)
+        return self._passed_on(call, schemas, result, findings)
+
+    async def _check_result(self, call: Call, schemas: ToolSchemas, result: Raw | bytes) -> Raw | bytes:
+        return self._passed_on(call, schemas, result, await schemas.check_result(result))
+
+    def _passed_on(
+        self, call: Call, schemas: ToolSchemas, result: Raw | bytes, findings: Findings
+    ) -> Raw | bytes:
+        violations = [f"the result violates the tool's outputSchema: {each}" for each in findings.problems]
         if self.is_control:
-            call.notes = (*call.notes, *schemas.notes, *skipped, *violations)
+            notes = (findings.note,) if findings.note else ()
+            call.notes = (*schemas.notes, *call.notes, *notes, *violations)
         elif violations:
             return _as_failed(result, violations)
         return result
@@ -94,44 +111,21 @@ async def compiled_schemas(server: ManagedServer, tool: Item) -> ToolSchemas:
     return known
 
 
-def _check_arguments(call: Call, schemas: ToolSchemas) -> None:
-    if schemas.input is None:
-        return
-    arguments = wire.members(call.params).get("arguments", Raw(b"{}"))
-    if len(arguments) > MAX_CHECKED:
-        return  # parsing it would block the event loop
-    try:
-        value = wire.value(arguments)
-    except BadFrame:
-        return  # valid JSON that Python cannot hold (a number like 1E+400): let the server decide
-    problems = schemas.check_arguments(value)
-    if problems:
+def _arguments(call: Call) -> Raw:
+    return wire.members(call.params).get("arguments", Raw(b"{}"))
+
+
+def _refuse_invalid(call: Call, findings: Findings) -> None:
+    if findings.problems:
         name = call.server.spec.name
         raise SchemaViolation(
             f"{call.tool}@{name} was not called: its arguments violate the tool's schema: "
-            + "; ".join(map(str, problems)),
-            problems,
+            + "; ".join(map(str, findings.problems)),
+            [*findings.problems],
             server=name,
         )
-
-
-def _check_result(schemas: ToolSchemas, raw: Raw | bytes) -> tuple[list[str], list[str]]:
-    """Return why the result was not checked, and how it violates the tool's output schema.
-
-    Failed results need not match.
-    """
-    if schemas.output is None:
-        return [], []
-    if len(raw) > MAX_CHECKED:
-        return [f"the result was not checked against the tool's outputSchema: over {MAX_CHECKED} bytes"], []
-    try:
-        result = wire.value(raw)
-    except BadFrame as error:
-        return [f"the result was not checked against the tool's outputSchema: {error}"], []
-    if not isinstance(result, dict) or result.get("isError") is True:
-        return [], []
-    problems = schemas.check_structured_content(result.get("structuredContent"))
-    return [], [f"the result violates the tool's outputSchema: {problem}" for problem in problems]
+    if findings.note:
+        call.notes = (*call.notes, findings.note)
 
 
 def _as_failed(result: Raw | bytes, violations: Sequence[str]) -> bytes:

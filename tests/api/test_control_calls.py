@@ -22,6 +22,7 @@ from mcpd.model.errors import InvalidArguments
 from mcpd.model.server_spec import Timeouts
 from mcpd.protocol import mcp_tasks
 from mcpd.supervision.catalog_cache import Item
+from mcpd.support.schema_checker import Answer, SchemaChecker
 from tests.gateway.mcp_client import MODERN
 from tests.gateway.model import NAME, Json, Script, World, make_catalog, world
 
@@ -213,8 +214,24 @@ async def test_concurrent_callers_share_one_compilation(w: World, monkeypatch: p
     assert w.server.validators == {}
 
 
-async def test_arguments_are_checked_up_to_a_size(w: World) -> None:
-    """Larger ones, and those that Python cannot hold, are left to the server."""
+class Checker:
+    """Stands in for the process that checks what may take long; answers as soon as `gate` is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.gate = trio.Event()
+        self.values: list[bytes] = []
+
+        async def check(_: SchemaChecker, digest: bytes, schema: bytes, value: bytes) -> Answer:
+            self.values.append(value)
+            await self.gate.wait()
+            return Answer(((".n", "too long"),))
+
+        monkeypatch.setattr(SchemaChecker, "check", check)
+
+
+async def test_arguments_are_checked_up_to_a_size(w: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Larger ones, and those that Python cannot hold, are left to the server; the result says so."""
+    checker = Checker(monkeypatch)
     script = Script(w)
     error = script.error(script.call("strict", {"a": "x"}))
     assert error["data"]["code"] == "invalid_arguments"
@@ -228,11 +245,41 @@ async def test_arguments_are_checked_up_to_a_size(w: World) -> None:
     def sized(size: int) -> bytes:
         return b'{"a":"%b"}' % (b"x" * (size - len(b'{"a":""}')))
 
-    script.error(call(sized(MAX_CHECKED)))
+    key = call(sized(MAX_CHECKED))
     assert await sent(w) == []
-    call(sized(MAX_CHECKED + 1))
-    call(b'{"a":1E+400}')
-    assert len(w.wire.frames) == 2
+    assert key not in script.answers
+    checker.gate.set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert script.error(key)["data"]["problems"][0]["path"] == "$.arguments.n"
+    for arguments, note in (
+        (sized(MAX_CHECKED + 1), f"the tool's inputSchema: over {MAX_CHECKED} bytes"),
+        (b'{"a":1E+400}', "the arguments were not checked"),
+    ):
+        key = call(arguments)
+        await answer(w, result={"content": [], "structuredContent": {}})
+        (warning,) = script.answers[key]["result"]["warnings"]
+        assert note in warning
+
+
+async def test_result_that_takes_long_to_check_is_sent_later(
+    w: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next call has its turn meanwhile, and the client may cancel."""
+    checker = Checker(monkeypatch)
+    w.server.spec = attrs.evolve(w.server.spec, concurrency="serial")
+    script = Script(w)
+    first, second, third = (script.call("strict") for _ in range(3))
+    for _ in range(3):
+        await answer(w, result={"content": [], "structuredContent": {"n": "x" * 100_000}})
+    assert script.answers == {}
+    assert len(checker.values) == 3
+    script.caller.cancel(b"%d" % second, "changed my mind")
+    checker.gate.set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert script.answers.keys() == {first, third}
+    (warning,) = script.answers[first]["result"]["warnings"]
+    assert warning == "the result violates the tool's outputSchema: too long @ $.structuredContent.n"
+    assert script.caller.calls == {}
 
 
 @pytest.mark.parametrize("accepts", [True, False])
@@ -318,7 +365,7 @@ async def test_request_is_repeated_for_a_server_that_only_wants_that(autojump_cl
         ({"content": [], "structuredContent": {"n": "x"}, "isError": False}, "violates the tool's"),
         ({"content": [], "structuredContent": {"n": "x"}, "isError": True}, ""),
         ({"content": [], "structuredContent": {"n": "x" * MAX_CHECKED}}, "was not checked"),
-        ([1], ""),
+        ([1], "was not checked"),
     ],
 )
 async def test_result_is_checked_unless_it_reports_an_error(w: World, result: Any, warning: str) -> None:
