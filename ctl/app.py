@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import click
 
-from ctl.commands import COMMANDS, SECTIONS
+from ctl.commands import COMMANDS, EVERYDAY, SECTIONS, SYNONYMS
 from ctl.errors import CtlError, UsageError
 from ctl.invocation import CliContext
 from ctl.output import FORMATS
@@ -47,15 +47,19 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             error = UsageError(f"no such command: {args[0]}")
+            if args[0] in SYNONYMS:
+                error.hint = SYNONYMS[args[0]]
+                raise error
             raise error.suggest(args[0], COMMANDS, "mcpctl --help lists the commands")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Everyday commands"):
+            formatter.write_dl([(name, COMMANDS[name].help) for name in EVERYDAY])
         for section in SECTIONS:
+            listed = [(n, e.help) for n, e in COMMANDS.items() if e.section == section and not e.hidden]
             with formatter.section(section):
-                formatter.write_dl(
-                    [(n, e.help) for n, e in COMMANDS.items() if e.section == section and not e.hidden]
-                )
+                formatter.write_dl([each for each in listed if each[0] not in EVERYDAY])
 
 
 def _cli_context(ctx: click.Context) -> CliContext:

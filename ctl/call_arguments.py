@@ -1,13 +1,17 @@
-"""Parsing of `TOOL@SERVER` and of `key=value` arguments on the command line."""
+"""Parsing of `TOOL@SERVER` and of a tool's arguments on the command line."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ctl.errors import UsageError
+from ctl.json_values import mapping, objects, strings
+
+_CALL_OPTIONS = ("args", "timeout", "raw", "json", "format", "socket", "no-start", "color", "help")
+"""Options of `mcpctl call`, for suggestions."""
 
 
 def split_target(words: Sequence[str], what: str) -> tuple[str, str, list[str]]:
@@ -19,13 +23,17 @@ def split_target(words: Sequence[str], what: str) -> tuple[str, str, list[str]]:
     if not words:
         raise UsageError(f"which {what}?", hint=f"write {what.upper()}@SERVER")
     first, *rest = words
+    if first.startswith("--"):
+        error = UsageError(f"no such option: {first}")
+        options = [f"--{each}" for each in _CALL_OPTIONS]
+        raise error.suggest(first, options, f"write the {what} before its arguments")
     if "@" in first:
         name, _, server = first.rpartition("@")
     elif "::" in first:
         server, _, name = first.partition("::")
     elif "/" in first:
         server, _, name = first.partition("/")
-    elif rest and "=" not in rest[0]:
+    elif rest and not is_argument(rest[0]):
         server, name, rest = first, rest[0], rest[1:]
     else:
         raise UsageError(f"'{first}' does not name a server", hint=f"write {first}@SERVER, or SERVER {first}")
@@ -34,13 +42,108 @@ def split_target(words: Sequence[str], what: str) -> tuple[str, str, list[str]]:
     return server, name, list(rest)
 
 
+def is_argument(word: str) -> bool:
+    """Return whether a word is an argument of a tool, and not the tool's name."""
+    return "=" in word or word.startswith(("{", "--"))
+
+
+def needs_schema(words: Sequence[str]) -> bool:
+    """Return whether the tool's schema decides what these arguments mean."""
+    return any(word.startswith("--") or ("=" in word and ":=" not in word) for word in words)
+
+
+def parse_arguments(
+    words: Sequence[str], schema: Mapping[str, object], base: dict[str, object]
+) -> dict[str, object]:
+    """Return `base` updated with a tool's arguments, which can be written in four ways.
+
+    `key=text` and `--key text` have the type that the JSON Schema `schema` asks for, if the text can be read
+    as that type and the schema does not allow text; otherwise they are text. `key:=json` and `{"key": json}`
+    are JSON. Raises UsageError for anything else, and for a `--key` that the schema does not have.
+    """
+    values = dict(base)
+    properties = mapping(schema.get("properties"))
+    rest = iter(words)
+    for word in rest:
+        if word.startswith("{"):
+            values |= parse_json_object(word)
+        elif word.startswith("--"):
+            key, equals, text = word[2:].partition("=")
+            name = _property_name(key, properties, known=bool(schema))
+            if not equals and _types(properties.get(name)) == {"boolean"}:
+                values[name] = True
+                continue
+            following = next(rest, None) if not equals else text
+            if following is None or (following.startswith("--") and not equals):
+                raise UsageError(f"{word} needs a value", hint=f"write {word} VALUE, or {key}=VALUE")
+            values[name] = _typed(following, properties.get(name))
+        elif ":=" in word or "=" not in word:
+            values = parse_pairs([word], values)
+        else:
+            key, _, text = word.partition("=")
+            if not key:
+                parse_pairs([word], values)  # raises
+            values[key] = text if key.endswith(":") else _typed(text, properties.get(key))
+    return values
+
+
+def _property_name(key: str, properties: Mapping[str, object], *, known: bool) -> str:
+    """Return the argument that an option names; `-` stands for `_` if the schema has it so.
+
+    `known`: the schema is known. Without it, anything is an argument but a misspelled option of `call`.
+    """
+    import difflib
+
+    for name in (key, key.replace("-", "_")):
+        if name in properties:
+            return name
+    options = [f"--{each}" for each in (*_CALL_OPTIONS, *properties)]
+    if not known and not difflib.get_close_matches(f"--{key}", options, n=1, cutoff=0.8):
+        return key
+    error = UsageError(f"no such option, and the tool has no such argument: --{key}")
+    raise error.suggest(f"--{key}", options, "mcpctl call --help, and mcpctl list-tools --schema")
+
+
+def _types(schema: object) -> set[str]:
+    """Return the JSON types that a schema allows; empty if it does not say."""
+    shape = mapping(schema)
+    if "type" in shape:
+        found = shape["type"]
+        return set(strings(found)) if isinstance(found, list) else {str(found)}
+    alternatives = objects(shape.get("anyOf")) or objects(shape.get("oneOf"))
+    types = [_types(each) for each in alternatives]
+    return set().union(*types) if all(types) else set()
+
+
+def _typed(text: str, schema: object) -> object:
+    """Return text as the type that a schema asks for; the text itself if that is possible or nothing fits."""
+    types = _types(schema)
+    if not types or "string" in types:
+        return text
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    kinds = {
+        type(None): "null",
+        bool: "boolean",
+        int: "integer",
+        float: "number",
+        list: "array",
+        dict: "object",
+    }
+    kind = kinds.get(type(value), "string")
+    return value if kind in types or (kind == "integer" and "number" in types) else text
+
+
 def parse_pairs(words: Sequence[str], base: dict[str, object]) -> dict[str, object]:
     """Return `base` updated with `key=text` and `key:=json` arguments. Raises UsageError for any other."""
     values = dict(base)
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or key in ("", ":"):
-            raise UsageError(f"invalid argument {word}", hint="write KEY=TEXT, or KEY:=JSON for other types")
+            hint = "write KEY=VALUE, KEY:=JSON, --KEY VALUE, or all of them as one JSON object"
+            raise UsageError(f"invalid argument {word}", hint=hint)
         if not key.endswith(":"):
             values[key] = text
             continue
@@ -54,13 +157,13 @@ def parse_pairs(words: Sequence[str], base: dict[str, object]) -> dict[str, obje
 
 
 def parse_json_object(source: str) -> dict[str, object]:
-    """Return the object in `--args`: JSON, `@FILE`, or `-` for stdin. Raises UsageError."""
+    """Return the object in `--args` or an argument: JSON, `@FILE`, or `-` for stdin. Raises UsageError."""
     if source == "-":
         text, where = sys.stdin.read(), "stdin"
     elif source.startswith("@"):
         text, where = read_file(source[1:]), source[1:]
     else:
-        text, where = source, "--args"
+        text, where = source, "the JSON text"
     try:
         value = json.loads(text)
     except ValueError as error:

@@ -68,6 +68,16 @@ def show_status(cli: CliContext, server: str | None, *, utc: bool = False) -> in
     return not_ready_exit(detail.value["server"])
 
 
+def show_several(cli: CliContext, servers: Sequence[str], *, utc: bool) -> int:
+    """Print several servers in detail. Returns the highest of their exit codes."""
+    replies = [cli.call("mcpd/server", {"server": name}, timeout=STATUS_TIMEOUT) for name in servers]
+    if cli.out.json:
+        cli.out.json_document(f'{{"servers":[{",".join(reply.text for reply in replies)}]}}')
+    for number, reply in enumerate(replies if not cli.out.json else ()):
+        cli.out.lines([*([[]] if number else []), *server_block(reply.value, utc=utc)])
+    return max(not_ready_exit(reply.value["server"]) for reply in replies)
+
+
 def _note_version_mismatch(cli: CliContext, running: str) -> None:
     from mcpd import __version__
 

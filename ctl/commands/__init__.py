@@ -31,7 +31,7 @@ _TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "Tools, resources and prompts": (
         ("list-tools", "tools_resources_prompts", "List the tools of all servers, or of one."),
-        ("tools", "tools_resources_prompts", "Alias of list-tools."),
+        ("search", "tools_resources_prompts", "Alias of list-tools --grep."),
         ("call", "call", "Call a tool."),
         ("resources", "tools_resources_prompts", "List the resources of all servers, or of one."),
         ("read", "tools_resources_prompts", "Read a resource."),
@@ -40,7 +40,7 @@ _TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "Configuration and editors": (
         ("add", "add_remove_apply", "Add a server and save it in the configuration file."),
-        ("remove", "add_remove_apply", "Remove a server and delete it from the configuration file."),
+        ("remove", "add_remove_apply", "Remove servers and delete them from the configuration file."),
         ("apply", "add_remove_apply", "Replace the running set of servers with those in a file."),
         ("reload", "add_remove_apply", "Reload the configuration file."),
         ("import", "import_", "Import servers from your editors."),
@@ -74,15 +74,58 @@ _TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("shutdown", "help_version", "Stop the daemon and all servers."),
     ),
 }
-_HIDDEN = ("tools", "exit-codes", "shutdown")
-_ATTRIBUTES = {"tools": "list_tools", "import": "import_", "help": "help_"}
+_ATTRIBUTES = {"import": "import_", "help": "help_"}
 """Functions that are not named like their command."""
 
+ALIASES = {
+    "restart": "reconnect",
+    "ls": "status",
+    "ps": "status",
+    "list": "status",
+    "tools": "list-tools",
+    "dashboard": "ui",
+}
+"""Names that other programs use for a command. They work, but are not listed."""
+
+SYNONYMS = {
+    "start": "mcpctl enable SERVER starts a server, mcpctl daemon start the daemon",
+    "stop": "mcpctl disable SERVER stops a server, mcpctl daemon stop the daemon",
+    "kill": "mcpctl disable SERVER stops a server, mcpctl daemon stop the daemon",
+    "describe": "mcpctl status SERVER describes a server, mcpctl list-tools SERVER its tools",
+    "inspect": "mcpctl debug SERVER shows everything about a server",
+    "show": "mcpctl status SERVER shows a server, mcpctl config show the configuration",
+    "info": "mcpctl status SERVER shows a server",
+    "test": "mcpctl doctor checks everything, mcpctl why SERVER explains the state of a server",
+    "check": "mcpctl doctor checks everything, mcpctl config validate a configuration file",
+    "validate": "mcpctl config validate",
+    "init": "mcpctl import takes over the servers of your editors, mcpctl add adds one",
+    "setup": "mcpctl import takes over the servers of your editors, mcpctl install connects them",
+    "login": "mcpctl why SERVER shows how to give a server the credentials that it wants",
+    "auth": "mcpctl why SERVER shows how to give a server the credentials that it wants",
+    "run": "mcpctl try -- COMMAND runs a server without adding it, mcpctl call TOOL@SERVER calls a tool",
+    "exec": "mcpctl call TOOL@SERVER calls a tool",
+    "rm": "mcpctl remove SERVER",
+    "delete": "mcpctl remove SERVER",
+    "update": "mcpctl add NAME --replace changes a server, mcpctl edit the configuration file",
+    "log": "mcpctl logs SERVER",
+    "connectors": "mcpctl status lists the servers",
+    "servers": "mcpctl status lists the servers",
+    "editors": "mcpctl install --help lists the editors",
+}
+"""What to type instead of a command that other programs have."""
+
+EVERYDAY = ("status", "add", "call", "list-tools", "reconnect", "why", "logs", "import", "install", "ui")
+"""The commands that `mcpctl --help` lists first."""
+
 SECTIONS = tuple(_TABLE)
+_HIDDEN = ("search", "exit-codes", "shutdown")
 COMMANDS: dict[str, CommandEntry] = {
     name: CommandEntry(
         section, module, _ATTRIBUTES.get(name, name.replace("-", "_")), summary, name in _HIDDEN
     )
     for section, commands in _TABLE.items()
     for name, module, summary in commands
+}
+COMMANDS |= {
+    alias: COMMANDS[name]._replace(help=f"Alias of {name}.", hidden=True) for alias, name in ALIASES.items()
 }

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
+from ctl.commands.lifecycle import chosen_servers
 from ctl.completion_candidates import server_names
 from ctl.daemon_client import Json
-from ctl.errors import DaemonError, TimedOut, UsageError
+from ctl.errors import CtlError, DaemonError, TimedOut, UsageError
 from ctl.invocation import CliContext
 from ctl.output import Output, paint
 from ctl.server_progress import change_each, hint_for, wait_for_each
@@ -31,10 +32,33 @@ _no_save = click.option(
 )
 
 
+class _AddCommand(click.Command):
+    """Everything after `--` is the server's command; nothing but NAME and options may come before it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        try:
+            rest = super().parse_args(ctx, args[:end])
+        except click.NoSuchOption as error:
+            if end == len(args) and any(not word.startswith("-") for word in args[1:]):
+                message = f"no such option: {error.option_name}"
+                raise UsageError(message, hint="put -- before the server's command") from None
+            raise
+        early = ctx.params.get("command") or ()
+        if end < len(args) and early:
+            raise UsageError(
+                f"unexpected before --: {' '.join(early)}",
+                hint=f"mcpctl add NAME -- {' '.join((*early, *args[end + 1 :]))}   (NAME is one word)",
+            )
+        ctx.params["command"] = tuple(args[end + 1 :]) or early
+        return rest
+
+
 @click.command(
+    cls=_AddCommand,
     epilog="Examples:\n\n\b\n  mcpctl add time -- uvx mcp-server-time\n"
     "  mcpctl add jira --env 'TOKEN=${JIRA_TOKEN}' -- npx -y jira-mcp --read-only\n"
-    "  mcpctl add docs --url https://example.com/mcp"
+    "  mcpctl add docs --url https://example.com/mcp",
 )
 @click.argument("name")
 @click.argument("command", metavar="-- COMMAND [ARG]...", nargs=-1, type=click.UNPROCESSED)
@@ -124,19 +148,38 @@ def _pairs(words: tuple[str, ...], option: str) -> dict[str, str]:
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl remove github\n  mcpctl remove github --yes --no-save")
-@click.argument("name", metavar="SERVER", shell_complete=server_names)
+@click.argument("names", metavar="SERVER...", nargs=-1, shell_complete=server_names)
+@click.option("--all", "every", is_flag=True, help="All servers.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @_no_save
 @click.pass_obj
-def remove(cli: CliContext, name: str, yes: bool, no_save: bool) -> int:
-    """Remove a server and delete it from the configuration file."""
-    if not yes:
+def remove(cli: CliContext, names: tuple[str, ...], every: bool, yes: bool, no_save: bool) -> int:
+    """Remove servers and delete them from the configuration file."""
+    names = chosen_servers(cli, names, every=every)
+    if not yes and names:
+        shown = " ".join(names)
         if not sys.stdin.isatty():
-            message = f"removing {name} needs confirmation, but stdin is not a terminal"
-            raise UsageError(message, hint=f"mcpctl remove {name} --yes")
-        if not click.confirm(f"Remove {name}?", err=True):
+            message = f"removing {shown} needs confirmation, but stdin is not a terminal"
+            raise UsageError(message, hint=f"mcpctl remove {'--all' if every else shown} --yes")
+        if not click.confirm(f"Remove {shown}?", err=True):
             return 1
-    return show_applied(cli, cli.call("mcpd/remove", {"server": name, "save": not no_save}))
+    replies: list[Reply[ApplyResult]] = []
+    errors: list[CtlError] = []
+    for name in names:
+        try:
+            replies.append(cli.call("mcpd/remove", {"server": name, "save": not no_save}))
+        except DaemonError as error:
+            errors.append(error)
+    codes = [0]
+    if cli.out.json and (len(replies) > 1 or not names):
+        last = dict(replies[-1].value) if replies else {"added": [], "changed": [], "errors": []}
+        removed = [name for reply in replies for name in reply.value["removed"]]
+        cli.out.json_value({**last, "removed": removed})
+    else:
+        codes += [show_applied(cli, reply) for reply in replies]
+    for failed in errors:
+        cli.out.error(failed)
+    return errors[0].exit if errors else max(codes)
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl apply servers.json --plan\n  mcpctl apply - < servers.json")

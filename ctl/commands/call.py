@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from ctl.call_arguments import parse_json_object, parse_pairs, split_target
+from ctl.call_arguments import (
+    is_argument,
+    needs_schema,
+    parse_arguments,
+    parse_json_object,
+    split_target,
+)
 from ctl.completion_candidates import tool_targets
 from ctl.daemon_client import Json
 from ctl.errors import CtlError, DaemonError, ToolError, UsageError
 from ctl.invocation import CliContext
+from ctl.json_values import mapping
 from ctl.terminal_text import format_duration
 
 if TYPE_CHECKING:
@@ -19,16 +27,21 @@ if TYPE_CHECKING:
 
 
 @click.command(
+    context_settings={"ignore_unknown_options": True},  # they are arguments of the tool
     epilog="Examples:\n\n\b\n"
+    "  mcpctl call time\n"
     "  mcpctl call get_current_time@time timezone=Europe/Paris\n"
-    "  mcpctl call everything get-sum a:=1 b:=2\n"
-    '  echo \'{"path": "/tmp"}\' | mcpctl call files/list_directory --args -'
+    "  mcpctl call everything.get-sum a=1 b=2\n"
+    "  mcpctl call everything get-sum --a 1 --b 2\n"
+    """  mcpctl call get-sum@everything '{"a": 1, "b": 2}'\n"""
+    '  echo \'{"path": "/tmp"}\' | mcpctl call files/list_directory --args -',
 )
 @click.argument(
     "words",
-    metavar="TOOL@SERVER [KEY=TEXT | KEY:=JSON]...",
+    metavar="TOOL@SERVER [KEY=VALUE | KEY:=JSON | --KEY VALUE | JSON]...",
     nargs=-1,
     required=True,
+    type=click.UNPROCESSED,
     shell_complete=tool_targets,
 )
 @click.option("--args", "args", metavar="JSON|@FILE|-", help="Arguments as a JSON object; - reads stdin.")
@@ -43,11 +56,14 @@ if TYPE_CHECKING:
 def call(cli: CliContext, words: tuple[str, ...], args: str | None, timeout: float | None, raw: bool) -> int:
     """Call a tool.
 
-    You can also write SERVER/TOOL, SERVER::TOOL, SERVER__TOOL, mcp_SERVER_TOOL or SERVER TOOL. Prints the
-    tool's output; exits with 1 if the tool reports an error. Ctrl-C cancels the call on the server.
+    You can also write SERVER.TOOL, SERVER/TOOL, SERVER::TOOL, SERVER__TOOL, mcp_SERVER_TOOL or SERVER TOOL.
+    The tool's schema decides whether a VALUE is a number, true, a list or text. With only a SERVER, lists
+    its tools. Prints the tool's output; exits with 1 if the tool reports an error. Ctrl-C cancels the call on
+    the server.
     """
     server, tool, rest = _resolve_target(cli, words)
-    arguments = parse_pairs(rest, parse_json_object(args) if args is not None else {})
+    base = parse_json_object(args) if args is not None else {}
+    arguments = parse_arguments(rest, _schema(cli, server, tool) if needs_schema(rest) else {}, base)
     params: CallParams = {"server": server, "tool": tool, "arguments": arguments, "raw": raw}
     if timeout is not None:
         params["timeout"] = timeout
@@ -68,7 +84,7 @@ def call(cli: CliContext, words: tuple[str, ...], args: str | None, timeout: flo
 def _resolve_target(cli: CliContext, words: tuple[str, ...]) -> tuple[str, str, list[str]]:
     """Like `split_target`, but also resolve qualified names, for which the list of tools is needed."""
     name, *rest = words or ("",)
-    if not name or any(mark in name for mark in "@/:") or (rest and "=" not in rest[0]):
+    if not name or any(mark in name for mark in "@/:") or (rest and not is_argument(rest[0])):
         return split_target(words, "tool")
     try:
         listed = cli.call("mcpd/tools").value["tools"]
@@ -76,12 +92,37 @@ def _resolve_target(cli: CliContext, words: tuple[str, ...]) -> tuple[str, str, 
         return split_target(words, "tool")
     tools = [(str(tool["server"]), str(tool["name"])) for tool in listed]
     for server, tool in tools:
-        if name in (f"{server}__{tool}", f"mcp_{server}_{tool}"):
+        if name in (f"{server}__{tool}", f"{server}.{tool}", f"mcp_{server}_{tool}"):
             return server, tool, rest
+    if any(server == name for server, _ in tools):
+        raise _which_tool(cli, name, listed)
     targets = [f"{tool}@{server}" for server, tool in tools if tool == name]
     if targets:
         raise UsageError(f"'{name}' does not name a server", hint=f"use {' or '.join(targets[:5])}")
     return split_target(words, "tool")
+
+
+def _which_tool(cli: CliContext, server: str, listed: Sequence[Json]) -> UsageError:
+    """Print the tools of a server with their arguments. Returns the error that asks for one of them."""
+    from ctl.commands.tools_resources_prompts import argument_list
+
+    tools = [tool for tool in listed if tool.get("server") == server]
+    if not cli.out.json:
+        for tool in tools:
+            cli.out.message(f"  {tool.get('name')}@{server}  {argument_list(tool)}")
+    names = [str(tool.get("name")) for tool in tools]
+    return UsageError(
+        f"which tool of {server}?", hint=f"mcpctl call {names[0]}@{server} KEY=VALUE", suggestions=names
+    )
+
+
+def _schema(cli: CliContext, server: str, tool: str) -> Json:
+    """Return the input schema of a tool; empty if it is not known. Then the call itself reports why."""
+    try:
+        listed = cli.call("mcpd/tools", {"server": server}).value["tools"]
+    except CtlError:
+        return {}
+    return next((mapping(each.get("inputSchema")) for each in listed if each.get("name") == tool), {})
 
 
 def _show_progress(cli: CliContext, method: str, note: Json) -> None:
@@ -128,7 +169,7 @@ def _add_hint(error: DaemonError, words: list[str]) -> None:
     if error.code == "invalid_arguments":
         as_text = any("=" in word and not word.partition("=")[0].endswith(":") for word in words)
         if as_text and any(" is not of type " in str(each.get("message")) for each in error.problems):
-            error.hint = "KEY=VALUE is always text; use KEY:=JSON for numbers, true, false, lists and objects"
+            error.hint = f"mcpctl list-tools {server} --schema shows the types; KEY:=JSON passes any value"
         else:
             error.hint = f"mcpctl list-tools {server} --schema shows the expected arguments"
     elif error.code == "not_ready":

@@ -184,7 +184,9 @@ def parse_sources(sources: tuple[str, ...]) -> tuple[tuple[EditorSpec, ...], lis
 
 def unknown_editor(source: str, known: list[str]) -> CtlError:
     error = UsageError(f"unknown editor: {source}")
-    return error.suggest(source.lower(), known, f"use one of {', '.join(known)}")
+    error.suggest(source.lower(), known, f"use one of {', '.join(known)}")
+    error.hint += "; to add a server, use: mcpctl add NAME -- COMMAND"
+    return error
 
 
 def _filter_servers(discovered: DiscoveredEntries, names: tuple[str, ...], history: ImportHistory) -> None:

@@ -25,6 +25,8 @@ servers_argument = click.argument(
 )
 
 
+optional_servers = click.argument("servers", metavar="SERVER...", nargs=-1, shell_complete=server_names)
+all_option = click.option("--all", "every", is_flag=True, help="All servers.")
 wait_option = seconds_option(
     "--wait", 30.0, "How long to wait for the change to complete; 0 returns immediately."
 )
@@ -71,22 +73,30 @@ def reconnect(cli: CliContext, servers: tuple[str, ...], failed: bool, every: bo
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl enable github\n  mcpctl enable github --wait 0")
-@servers_argument
+@optional_servers
+@all_option
 @wait_option
 @click.pass_obj
-def enable(cli: CliContext, servers: tuple[str, ...], wait: float) -> int:
+def enable(cli: CliContext, servers: tuple[str, ...], every: bool, wait: float) -> int:
     """Enable servers (persists across restarts)."""
+    servers = chosen_servers(cli, servers, every=every)
     return change_servers(cli, "mcpd/enable", servers, wait, ready=True)
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl disable github time\n  mcpctl disable github --for 2h")
-@servers_argument
+@optional_servers
+@all_option
 @click.option("--for", "length", metavar="TIME", type=parse_duration, help="Disable for 30m, 2h or 1d12h.")
 @click.option("--until", "end", metavar="TIME", type=parse_time, help="Disable until 18:00, or an ISO time.")
 @wait_option
 @click.pass_obj
 def disable(
-    cli: CliContext, servers: tuple[str, ...], length: timedelta | None, end: datetime | None, wait: float
+    cli: CliContext,
+    servers: tuple[str, ...],
+    every: bool,
+    length: timedelta | None,
+    end: datetime | None,
+    wait: float,
 ) -> int:
     """Disable servers (persists across restarts).
 
@@ -97,7 +107,17 @@ def disable(
         raise UsageError("--for and --until cannot be combined", hint="use one of them")
     until = datetime.now(UTC) + length if length else end
     params: Json = {"until": rfc3339(until)} if until else {}
+    servers = chosen_servers(cli, servers, every=every)
     return change_servers(cli, "mcpd/disable", servers, wait, ready=False, params=params)
+
+
+def chosen_servers(cli: CliContext, names: Sequence[str], *, every: bool) -> tuple[str, ...]:
+    """Return the named servers, or with `every` all of them. Raises UsageError unless one is given."""
+    if bool(names) == every:
+        raise UsageError("which servers?", hint="name servers, or use --all")
+    if not every:
+        return tuple(dict.fromkeys(names))
+    return tuple(server["name"] for server in cli.call("mcpd/status").value["servers"])
 
 
 def change_servers(

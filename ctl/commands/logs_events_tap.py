@@ -41,6 +41,8 @@ def logs(cli: CliContext, server: str, follow: bool, lines: int) -> int:
         if not cli.show_json(reply):
             for line in reply.value["lines"]:
                 cli.out.line(line)
+            if not reply.value["lines"] and lines:
+                cli.out.message(f"{server} has not written anything to stderr yet")
         return 0
     for item in cli.stream("mcpd/logs", params):
         assert item is not None

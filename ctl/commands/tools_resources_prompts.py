@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -22,23 +23,51 @@ from ctl.output import Line, paint
 from ctl.table import table
 from ctl.terminal_text import count
 
+_ENUM_WIDTH = 24
+"""Characters up to which all values of an enumeration are shown."""
+
 
 @click.command(
     "list-tools", epilog="Examples:\n\n\b\n  mcpctl list-tools\n  mcpctl list-tools github --schema"
 )
 @click.argument("server", required=False, shell_complete=server_names)
 @click.option("--schema", is_flag=True, help="Show full descriptions and JSON Schemas.")
+@click.option(
+    "-g",
+    "--grep",
+    "wanted",
+    metavar="TEXT",
+    multiple=True,
+    help="Only tools with this text in their name or description. May be repeated.",
+)
 @click.pass_obj
-def list_tools(cli: CliContext, server: str | None, schema: bool) -> int:
+def list_tools(cli: CliContext, server: str | None, schema: bool, wanted: tuple[str, ...]) -> int:
     """List the tools of all servers, or of one.
 
     ARGUMENTS in brackets are optional. Call a tool with: mcpctl call TOOL@SERVER key=value
     """
+    return _list_tools(cli, server, wanted, schema=schema)
+
+
+@click.command("search", epilog="Examples:\n\n\b\n  mcpctl search file\n  mcpctl search current time")
+@click.argument("wanted", metavar="TEXT...", nargs=-1, required=True)
+@click.pass_obj
+def search(cli: CliContext, wanted: tuple[str, ...]) -> int:
+    """Alias of list-tools --grep."""
+    return _list_tools(cli, None, wanted, schema=False)
+
+
+def _list_tools(cli: CliContext, server: str | None, wanted: Sequence[str], *, schema: bool) -> int:
     reply = cli.call("mcpd/tools", {"server": server} if server else {})
+    tools = [tool for tool in reply.value["tools"] if _matches(tool, wanted)]
+    if wanted and cli.out.json:
+        cli.out.json_value({**reply.value, "tools": tools})
+        return 0
     if cli.show_json(reply):
         return 0
-    tools = reply.value["tools"]
-    if not tools:
+    if not tools and reply.value["tools"]:
+        cli.out.message(f"no tool{_on(server)} contains {' and '.join(map(repr, wanted))}")
+    elif not tools:
         cli.out.message(f"no tools{_on(server)}; mcpctl status shows the state of the servers")
     elif schema:
         for tool in tools:
@@ -58,6 +87,11 @@ def list_tools(cli: CliContext, server: str | None, schema: bool) -> int:
     return 0
 
 
+def _matches(tool: Json, wanted: Sequence[str]) -> bool:
+    text = " ".join(str(tool.get(key) or "") for key in ("name", "server", "title", "description")).lower()
+    return all(each.lower() in text for each in wanted)
+
+
 def _on(server: str | None) -> str:
     return f" on {server}" if server else ""
 
@@ -71,10 +105,24 @@ def _description(entry: Json) -> str:
 
 
 def argument_list(tool: Json) -> str:
-    """Return the names of a tool's arguments: required ones first, the others in brackets."""
+    """Return a tool's arguments with their types: required ones first, the others in brackets."""
     schema = mapping(tool.get("inputSchema"))
-    required, names = strings(schema.get("required")), list(mapping(schema.get("properties")))
-    return _bracketed([n for n in names if n in required], [n for n in names if n not in required])
+    required, shapes = strings(schema.get("required")), mapping(schema.get("properties"))
+    shown = {name: f"{name}{_type(shape)}" for name, shape in shapes.items()}
+    return _bracketed(
+        [text for name, text in shown.items() if name in required],
+        [text for name, text in shown.items() if name not in required],
+    )
+
+
+def _type(schema: object) -> str:
+    """Return `:number`, `:a|b` for the values of a short enumeration, or nothing for text."""
+    shape = mapping(schema)
+    values = shape.get("enum")
+    if isinstance(values, list) and len(text := "|".join(map(str, values))) <= _ENUM_WIDTH:
+        return f":{text}"
+    kind = shape.get("type")
+    return f":{kind}" if isinstance(kind, str) and kind != "string" else ""
 
 
 def _bracketed(required: list[str], optional: list[str]) -> str:

@@ -176,8 +176,76 @@ def test_exit_code_of_the_daemons_error_is_used(daemon: FakeDaemon, mcpctl: Mcpc
     assert (error["code"], error["state"], error["may_have_run"]) == ("not_ready", "failed", False)
 
 
-def test_text_for_a_number_suggests_json_arguments(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """The most common mistake with key=value."""
+SUM = {
+    "server": "math",
+    "name": "get-sum",
+    "inputSchema": {
+        "type": "object",
+        "properties": {
+            "a": {"type": "number"},
+            "b": {"type": ["integer", "null"]},
+            "exact": {"type": "boolean"},
+            "list": {"anyOf": [{"type": "array"}, {"type": "null"}]},
+            "round_to": {"type": "integer"},
+            "note": {"type": "string"},
+            "any": {},
+            "mixed": {"type": ["string", "number"]},
+        },
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "arguments"),
+    [
+        (["a=1", "b=2"], {"a": 1, "b": 2}),
+        (["a=1.5", "b=null", "exact=true", "list=[1]"], {"a": 1.5, "b": None, "exact": True, "list": [1]}),
+        (["note=1", "any=1", "mixed=1"], {"note": "1", "any": "1", "mixed": "1"}),  # text where it is allowed
+        (["a=one", "b=1.5", "exact=1"], {"a": "one", "b": "1.5", "exact": "1"}),  # reported by the daemon
+        (["--a", "1", "--note=x=y", "--round-to", "2"], {"a": 1, "note": "x=y", "round_to": 2}),
+        (["--exact", "--a", "-5"], {"exact": True, "a": -5}),
+        (['{"a": 1, "b": 2}', "b=3"], {"a": 1, "b": 3}),
+        (["a:=2", "--note", "a=b"], {"a": 2, "note": "a=b"}),
+    ],
+)
+@pytest.mark.parametrize(
+    "target", [["math.get-sum"], ["math", "get-sum"], ["get-sum@math"], ["math__get-sum"]]
+)
+def test_schema_decides_the_types_of_arguments(
+    daemon: FakeDaemon, mcpctl: Mcpctl, target: list[str], words: list[str], arguments: dict[str, Any]
+) -> None:
+    daemon.answers["mcpd/tools"] = {"tools": [SUM], "dropped": 0}
+    daemon.answers["mcpd/call"] = result("3")
+    ran = mcpctl("call", *target, *words)
+    assert (ran.code, ran.err) == (0, "")
+    sent = daemon.params_of("mcpd/call")
+    assert (sent["server"], sent["tool"], sent["arguments"]) == ("math", "get-sum", arguments)
+    assert repr(sent["arguments"]) == repr(arguments)  # 1 is not True
+
+
+@pytest.mark.parametrize("word", ["--tmeout", "--c", "--a"])
+def test_unknown_options_are_refused(daemon: FakeDaemon, mcpctl: Mcpctl, word: str) -> None:
+    """Neither options of mcpctl nor arguments of the tool; and an argument without a value."""
+    daemon.answers["mcpd/tools"] = {"tools": [SUM], "dropped": 0}
+    ran = mcpctl("call", "get-sum@math", word)
+    assert (ran.code, word in ran.err) == (2, True)
+    assert "mcpd/call" not in [method for method, _ in daemon.requests]
+
+
+def test_call_with_only_a_server_lists_its_tools(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """With the arguments of each."""
+    daemon.answers["mcpd/tools"] = {"tools": [SUM], "dropped": 0}
+    ran = mcpctl("call", "math")
+    tool, error, step = ran.err.splitlines()
+    assert ran.code == 2
+    assert tool.startswith("  get-sum@math  [a:number] [b] [exact:boolean]")
+    assert error == "error: which tool of math?"
+    assert step == "next: mcpctl call get-sum@math KEY=VALUE"
+    assert mcpctl("call", "math", "--json").error()["suggestions"] == ["get-sum"]
+
+
+def test_text_that_fits_no_type_suggests_the_schema(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """The daemon reports the argument."""
     problems = [{"path": "$.a", "message": '"1" is not of type "number"', "fix": ""}]
     daemon.answers["mcpd/call"] = Fault(
         'bad arguments: "1" is not of type "number" @ $.a',

@@ -1,0 +1,103 @@
+"""Names of commands that people try, commands for several servers, and what `add` and `logs` say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ctl.commands import EVERYDAY
+from tests.ctl.conftest import Mcpctl
+from tests.ctl.fake_daemon import Caller, FakeDaemon, Fault, detail, server, status
+from tests.ctl.test_commands import APPLIED, TOOL
+
+
+@pytest.mark.parametrize("name", [["restart", "git"], ["ls"], ["ps"], ["list"], ["tools"], ["search", "now"]])
+def test_names_of_other_programs_work(daemon: FakeDaemon, mcpctl: Mcpctl, name: list[str]) -> None:
+    daemon.answers["mcpd/reconnect"] = {"server": server("git")}
+    daemon.answers["mcpd/tools"] = {"tools": [TOOL], "dropped": 0}
+    ran = mcpctl(*name)
+    assert (ran.code, ran.err) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["start", "stop", "login", "describe", "test", "init", "run"])
+def test_other_names_lead_to_the_right_command(mcpctl: Mcpctl, name: str) -> None:
+    """And not to the command that is spelled most like it."""
+    ran = mcpctl(name, "git")
+    assert ran.code == 2
+    assert "did you mean" not in ran.err
+    assert ran.err.splitlines()[1].startswith("next: mcpctl ")
+
+
+def test_help_begins_with_the_everyday_commands(mcpctl: Mcpctl) -> None:
+    out = mcpctl("--help").out
+    everyday = out.partition("Everyday commands:\n")[2].partition("\n\n")[0]
+    assert [line.split()[0] for line in everyday.splitlines() if line[2] != " "] == [*EVERYDAY]
+    assert len(EVERYDAY) == 10
+    assert out.count("\n  status ") == 1
+
+
+def test_list_tools_can_be_filtered(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """By every word, in any case, in names and descriptions. Also with --json."""
+    other = {**TOOL, "name": "convert", "description": "Between zones."}
+    daemon.answers["mcpd/tools"] = {"tools": [TOOL, other], "dropped": 0}
+    assert [line.split()[0] for line in mcpctl("search", "BETWEEN", "time").out.splitlines()[1:]] == [
+        "convert@time"
+    ]
+    assert [each["name"] for each in mcpctl("list-tools", "-g", "now", "--json").json()["tools"]] == ["now"]
+    ran = mcpctl("list-tools", "--grep", "nothing")
+    assert (ran.code, ran.out, ran.err) == (0, "", "no tool contains 'nothing'\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["bad", "name", "--", "x"], "unexpected before --: name"),
+        (["files", "npx", "-y", "x"], "put -- before the server's command"),
+        (["--", "x"], "Missing argument 'NAME'"),
+    ],
+)
+def test_add_refuses_what_was_meant_otherwise(
+    daemon: FakeDaemon, mcpctl: Mcpctl, words: list[str], complaint: str
+) -> None:
+    """A definition like {"command": "name", "args": ["x"]} would be saved."""
+    ran = mcpctl("add", *words)
+    assert (ran.code, complaint in ran.err) == (2, True)
+    assert daemon.requests == []
+
+
+def test_several_servers_are_removed_and_shown(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """One that does not exist does not keep the others."""
+
+    def remove(_: Caller, params: dict[str, Any]) -> object:
+        if params["server"] == "nope":
+            raise Fault("no such server: nope", code="unknown_server", exit=5, server="nope")
+        return {**APPLIED, "added": [], "removed": [params["server"]]}
+
+    daemon.answers["mcpd/remove"] = remove
+    daemon.answers["mcpd/server"] = lambda _, params: detail(server(params["server"], "failed"))
+    ran = mcpctl("remove", "git", "nope", "old", "--yes")
+    assert (ran.code, "- git\n" in ran.out, "- old\n" in ran.out) == (5, True, True)
+    daemon.answers["mcpd/status"] = status(server("git"), server("old"))
+    assert mcpctl("remove", "--all", "--yes", "--json").json()["removed"] == ["git", "old"]
+    assert mcpctl("remove", "git", "--all", "--yes").code == 2
+    ran = mcpctl("status", "git", "old")
+    assert (ran.code, ran.out.count("state: failed")) == (6, 2)
+    told = mcpctl("status", "git", "old", "--json").json()
+    assert [each["server"]["name"] for each in told["servers"]] == ["git", "old"]
+
+
+@pytest.mark.parametrize("command", ["enable", "disable"])
+def test_all_servers_are_enabled_or_disabled(daemon: FakeDaemon, mcpctl: Mcpctl, command: str) -> None:
+    daemon.answers["mcpd/status"] = status(server("git", "disabled"), server("old"))
+    daemon.answers[f"mcpd/{command}"] = lambda _, params: {"server": server(params["server"])}
+    assert mcpctl(command, "--all").code == 0
+    asked = [params["server"] for method, params in daemon.requests if method == f"mcpd/{command}"]
+    assert asked == ["git", "old"]
+    assert mcpctl(command).code == 2
+
+
+def test_empty_log_is_no_silence(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    daemon.answers["mcpd/logs"] = {"lines": []}
+    ran = mcpctl("logs", "git")
+    assert (ran.code, ran.out, ran.err) == (0, "", "git has not written anything to stderr yet\n")
