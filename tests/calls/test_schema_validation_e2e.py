@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from mcpd.supervision.catalog_cache import MAX_ENTRIES
 from tests.calls.test_schema_validation import DOUBLING, HOSTILE, SLOW, TREE, nested
 from tests.e2e.conftest import start
 from tests.e2e.harness import Refused, children, fake
@@ -93,8 +94,9 @@ def test_expensive_schemas_disturb_nobody(start: Start, tmp_path: Path) -> None:
     """
     schemas = {name: schema for name, (schema, _) in HOSTILE.items()}
     tools = [{"name": name, "inputSchema": {**schema, "type": "object"}} for name, schema in schemas.items()]
+    count = MAX_ENTRIES - len(tools)
     tools += [
-        {"name": f"tool-{n}", "inputSchema": {"type": "object", "required": [f"a{n}"]}} for n in range(10_000)
+        {"name": f"tool-{n}", "inputSchema": {"type": "object", "required": [f"a{n}"]}} for n in range(count)
     ]
     (tmp_path / "tools.json").write_text(json.dumps(tools))
     (tmp_path / "server.py").write_text(SERVER)
@@ -111,7 +113,7 @@ def test_expensive_schemas_disturb_nobody(start: Start, tmp_path: Path) -> None:
                 with suppress(Refused):
                     assert client.call("hostile", name, small)["success"]
         refused = client.call("hostile", "ten times the attack")
-        for number in range(0, 10_000, 10):
+        for number in range(0, count, 10):
             with pytest.raises(Refused, match=f"a{number}"):
                 client.call("hostile", f"tool-{number}")
     assert any("is not checked here" in warning for warning in refused["warnings"])
