@@ -97,8 +97,6 @@ async def run(options: DaemonOptions, redactor: Redactor) -> None:
         inherited_fds = systemd.listen_fds()
         runtime = paths.socket_directory(options.socket)
         stack.enter_context(instance_lock.hold_instance_lock(options.socket))
-        state = paths.state_dir(options.environ)
-        stack.enter_context(instance_lock.hold_state_lock(state, options.socket))
         unix, ports, warnings = _open_listeners(options, inherited_fds, stack)
         if warnings:
             loaded = options.loaded
@@ -114,8 +112,9 @@ async def run(options: DaemonOptions, redactor: Redactor) -> None:
             log.warning("killed %d processes left behind by daemon %s", found, instance)
         instance = secrets.token_hex(8)
         stack.enter_context(processes.record_instance(instances, instance))
-        # Normally none: stopping a server ends its processes.
-        stack.callback(process_labels.kill_marked, instance)
+        stack.callback(
+            process_labels.kill_marked, instance
+        )  # normally none: stopping a server ends its processes
         processes.become_subreaper()
         processes.disable_core_dumps()
         await _Daemon(options, redactor, instance, unix, ports, runtime).run()

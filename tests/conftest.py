@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from mcpd.support import limited_log
 from tests.e2e import harness
 
 TESTS = Path(__file__).parent
@@ -25,12 +24,6 @@ settings.load_profile("patient")  # `--hypothesis-profile=fast` replaces it late
 # A shell starts background jobs with SIGINT ignored, and every child of the tests would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@pytest.fixture(autouse=True)
-def no_limited_log_lines() -> None:
-    """Let no log line of an earlier test suppress one of this test."""
-    limited_log.forget()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

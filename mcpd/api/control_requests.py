@@ -20,7 +20,6 @@ from mcpd.gateway.gateway import Gateway
 from mcpd.model import api, codec
 from mcpd.model.errors import McpdError, SlowConsumer
 from mcpd.model.events import Event, TapParams
-from mcpd.model.json_text import encode_json
 from mcpd.wire import message as wire
 from mcpd.wire.message import INTERNAL_ERROR, METHOD_NOT_FOUND, BadFrame, Message
 
@@ -151,7 +150,7 @@ class ControlRequests:
         )
 
     def _notify(self, message: Message, method: str, member: str, item: object) -> None:
-        body = encode_json({"request": msgspec.Raw(message.key), member: codec.unstructure(item)})
+        body = msgspec.json.encode({"request": msgspec.Raw(message.key), member: codec.unstructure(item)})
         self._responder.send(wire.notification(method, body))
 
     async def _logs(self, message: Message, params: api.LogsParams) -> None:

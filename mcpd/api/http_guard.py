@@ -13,13 +13,13 @@ import os
 import re
 import secrets
 import stat
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from mcpd.api.http_server.parser import MAX_BODY, Admission, BadRequest, Head
 from mcpd.model.text import shorten
 from mcpd.support.atomic_files import write_atomically
-from mcpd.support.limited_log import log_limited
 from mcpd.support.paths import UnusablePath
 
 log = logging.getLogger("mcpd.http")
@@ -37,6 +37,9 @@ _LOCAL_HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\]|[a-z0-9_-]*)(:[0-9]{1
 class RequestGuard:
     """Decides which requests are admitted, and logs the refused ones."""
 
+    def __init__(self) -> None:
+        self._warned_at: dict[str, float] = {}
+
     def admit(self, head: Head) -> Admission:
         """Return what a request may do. Its body has not been read yet.
 
@@ -53,9 +56,12 @@ class RequestGuard:
         """Return a 403, and log a warning at most once a minute for each reason."""
         value = shorten(head.headers.get(header, b""), 100) or "missing"
         sentence = f"{reason} ({header.decode()}: {value})"
-        path = shorten(head.path, 60)
-        message, seconds = "refused %s %s: %s", _WARN_INTERVAL
-        log_limited(log, logging.WARNING, reason, message, head.method, path, sentence, interval=seconds)
+        now = time.monotonic()
+        is_due = now - self._warned_at.get(reason, -_WARN_INTERVAL) >= _WARN_INTERVAL
+        if is_due:
+            self._warned_at[reason] = now
+        level = logging.WARNING if is_due else logging.DEBUG
+        log.log(level, "refused %s %s: %s", head.method, shorten(head.path, 60), sentence)
         return BadRequest(403, sentence)
 
 
@@ -64,6 +70,7 @@ class TcpGuard(RequestGuard):
 
     def __init__(self, port: int, token: str | None, open_paths: Mapping[str, int] | None = None) -> None:
         """`open_paths` are served without a token: path → bytes that the body of a request may have."""
+        super().__init__()
         names = [f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")]
         if port == 80:  # browsers omit the scheme's default port
             names += [name.removesuffix(":80") for name in names]

@@ -16,7 +16,6 @@ from mcpd.api.connection_limit import MAX_ESTABLISHED, MAX_PROVISIONAL, Connecti
 from mcpd.config.settings import Address
 from mcpd.model.errors import Overloaded
 from mcpd.support.instance_lock import peer_credentials
-from mcpd.support.limited_log import log_limited
 from mcpd.wire import message as wire
 
 log = logging.getLogger("mcpd.listeners")
@@ -127,8 +126,7 @@ async def serve(
                 continue
             except OSError as error:
                 # Most likely out of descriptors. Accepting again immediately would spin.
-                message = "cannot accept a client: %s"
-                log_limited(log, logging.ERROR, "accept", message, error.strerror or error)
+                log.error("cannot accept a client: %s", error.strerror or error)
                 await trio.sleep(0.1)
 
 
@@ -164,8 +162,7 @@ def _accept_peer(connection: sockets.socket) -> int | None:
     pid, uid = peer_credentials(connection)
     if uid == os.getuid():
         return pid
-    message = "refused a client of uid %d (pid %d): this socket belongs to uid %d"
-    log_limited(log, logging.WARNING, "another user", message, uid, pid, os.getuid())
+    log.warning("refused a client of uid %d (pid %d): this socket belongs to uid %d", uid, pid, os.getuid())
     connection.close()
     return None
 

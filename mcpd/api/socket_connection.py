@@ -18,7 +18,6 @@ from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.client_view import View
 from mcpd.gateway.gateway import METHODS, Gateway
 from mcpd.model.errors import Overloaded
-from mcpd.support.limited_log import log_limited
 from mcpd.support.memory_tuning import trim_heap
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import READ_SMALL, Reader, has_hung_up
@@ -80,9 +79,8 @@ class SocketConnection:
                     with trio.move_on_after(_DRAIN_TIMEOUT):
                         await self._outbox.wait_drained()
                 self._nursery.cancel_scope.cancel(reason="the client left")
-        except* Exception as error:
-            message = "client %d: an error in mcpd itself; closing its connection"
-            log_limited(log, logging.ERROR, "internal error", message, self._pid, error=error)
+        except* Exception:
+            log.exception("client %d: an error in mcpd itself; closing its connection", self._pid)
         finally:
             if self._external_client is None:
                 self._operations.clients.remove(self._client)
@@ -236,6 +234,5 @@ class SocketConnection:
                 await self._outbox.overflowed.wait()
                 nursery.cancel_scope.cancel(reason="too much waits")
         if self._outbox.broken is None:  # otherwise it has disconnected
-            message = "client %d does not read its responses; closing its connection"
-            log_limited(log, logging.WARNING, "does not read", message, self._pid)
+            log.warning("client %d does not read its responses; closing its connection", self._pid)
         self._nursery.cancel_scope.cancel(reason="the client does not read")

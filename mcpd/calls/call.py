@@ -47,14 +47,14 @@ class CallState(enum.IntEnum):
     """It was answered, failed or cancelled."""
 
 
-_P, _Q, _S, _A, _B, _D = CallState
+PREPARING, QUEUED, SENT, SUSPENDED, BETWEEN_ROUNDS, DONE = CallState
 _MOVES = {
-    _P: frozenset({_Q, _S, _D}),
-    _Q: frozenset({_P, _S, _D}),  # PREPARING: the server is restarted while the call has its turn
-    _S: frozenset({_A, _B, _D}),
-    _A: frozenset({_S, _D}),
-    _B: frozenset({_Q, _S, _D}),
-    _D: frozenset[CallState](),
+    PREPARING: frozenset({QUEUED, SENT, DONE}),
+    QUEUED: frozenset({PREPARING, SENT, DONE}),  # PREPARING: its server restarts when its turn has come
+    SENT: frozenset({SUSPENDED, BETWEEN_ROUNDS, DONE}),
+    SUSPENDED: frozenset({SENT, DONE}),
+    BETWEEN_ROUNDS: frozenset({QUEUED, SENT, DONE}),
+    DONE: frozenset[CallState](),
 }
 
 
@@ -103,6 +103,9 @@ class Binding(msgspec.Struct, frozen=True, eq=False):
     upstream: Upstream
     context: ClientContext
     translation: Translation
+    is_verbatim: bool
+    """Whether the client gets a legacy server's results as they are."""
+    is_modern_to_legacy: bool
     meta: bytes
     """See `Exchange.meta`."""
     may_be_misrouted: bool
@@ -168,7 +171,7 @@ class CallHandler(Protocol):
     def resume(self, call: Call, caller: Caller, request: ClientRequest) -> None: ...
 
 
-class Call(Exchange, kw_only=True):
+class Call(Exchange):
     """A call. Its client gets exactly one response, unless it cancels; only the engine changes it.
 
     A call may outlive its first request: a modern client answers a server's question with another one, and
@@ -188,7 +191,7 @@ class Call(Exchange, kw_only=True):
     """Set when the call is first sent, or queued for that."""
     alias: tuple[str, str] | None = None
     """A resource's own URI, and the URI that the client uses."""
-    state: CallState = CallState.PREPARING
+    state: CallState = PREPARING
     work: trio.CancelScope | None = None
     """The task that works on the call while it is not at its server."""
     is_task: bool = False
@@ -212,7 +215,8 @@ class Call(Exchange, kw_only=True):
 
     def move(self, state: CallState) -> None:
         """Change the state. Only the moves in `_MOVES` are legal."""
-        assert state in _MOVES[self.state], f"a call cannot move from {self.state.name} to {state.name}"
+        if state not in _MOVES[self.state]:
+            raise AssertionError(f"a call cannot move from {self.state.name} to {state.name}")
         self.state = state
 
     @property

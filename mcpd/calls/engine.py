@@ -10,18 +10,22 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 
-import attrs
 import msgspec
 import trio
 from msgspec import Raw
 
 from mcpd.calls import concurrency, input_rounds, url_elicitation
 from mcpd.calls.call import (
+    BETWEEN_ROUNDS,
+    DONE,
     INTERACTIVE_METHODS,
+    PREPARING,
+    QUEUED,
+    SENT,
+    SUSPENDED,
     Binding,
     Call,
     Caller,
-    CallState,
     Route,
     Scope,
     Work,
@@ -51,8 +55,7 @@ Spawn = Callable[[Work], None]
 """Starts a task. The provider decides how long it may live."""
 
 
-@attrs.frozen(eq=False)
-class Target:
+class Target(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Where a request goes, and with which params."""
 
     server: ManagedServer
@@ -97,32 +100,23 @@ class CallEngine:
                 return
             params = self._with_verified_state(server, params)
         route = self._route(caller.scope, server, request.method, target.tool, params)
-        call = Call(
-            handler=self,
-            caller=caller,
-            request=request,
-            context=context,
-            server=server,
-            params=params,
-            route=route,
-            alias=target.alias,
-            idle_timeout=route.idle_timeout,
-            total_timeout=route.total_timeout,
-            timeout_source=route.timeout_source,
-        )
+        call = caller.calls[request.key] = Call(self, caller, request, context, server, params, route)
+        call.alias = target.alias
+        call.total_timeout = route.total_timeout
         if request.timeout:
             call.idle_timeout, call.timeout_source = request.timeout, "the caller set"
-        caller.calls[request.key] = call
+        else:
+            call.idle_timeout, call.timeout_source = route.idle_timeout, route.timeout_source
         try:
-            if server.upstream is None:
+            if (upstream := server.upstream) is None:
                 self._start_work(call, lambda: self._prepare(call))
             elif route.stages:
                 self._run_stages(call)
             else:
-                self._send(call, server.upstream)
+                self._send(call, upstream)
         except Exception:
             caller.calls.pop(request.key, None)
-            call.move(CallState.DONE)
+            call.move(DONE)
             self._release(call)
             raise
 
@@ -187,24 +181,24 @@ class CallEngine:
 
     def _send(self, call: Call, upstream: Upstream) -> None:
         """Submit the call now, or when its turn comes."""
-        self._bind(call, upstream)
-        if call.context.modern and call.state is CallState.PREPARING and b'"inputResponses"' in call.params:
+        binding = self._bind(call, upstream)
+        if binding.is_modern_to_legacy and call.state is PREPARING:
             self._accept_visit(call)
-        if call.route.is_exclusive or (call.binding is not None and call.binding.may_be_misrouted):
+        if binding.may_be_misrouted or call.route.is_exclusive:
             owner = concurrency.turn_owner(call)
             if owner is not None and not concurrency.acquire_turn(
                 call, owner, lambda: self._start_turn(call), self._spawn
             ):
                 call.work = None
-                call.move(CallState.QUEUED)
+                call.move(QUEUED)
                 return
         self._submit(call)
 
-    def _bind(self, call: Call, upstream: Upstream) -> None:
-        """Assign the call to a connection. The result is shared with the client's other calls there."""
-        caller, context = call.caller, call.context
-        known = caller.binding
-        if known is None or known.upstream is not upstream or known.context is not context:
+    def _bind(self, call: Call, upstream: Upstream) -> Binding:
+        """Assign the call to a connection. The binding is shared with the client's other calls there."""
+        known = call.caller.binding
+        if known is None or known.upstream is not upstream or known.context is not call.context:
+            caller, context = call.caller, call.context
             revision = context.version
             translated = (
                 translation(revision, upstream.version) if revision else no_translation(upstream.version)
@@ -213,6 +207,8 @@ class CallEngine:
                 upstream=upstream,
                 context=context,
                 translation=translated,
+                is_verbatim=translated.same and (upstream.era == "legacy"),
+                is_modern_to_legacy=context.modern and upstream.era == "legacy",
                 meta=caller.request_meta(upstream, context),
                 may_be_misrouted=context.accepts_server_requests
                 and not translated.from_modern
@@ -220,10 +216,11 @@ class CallEngine:
             )
         call.binding = known
         call.meta = known.meta
+        return known
 
     def _accept_visit(self, call: Call) -> None:
         """Handle the answer to a URL elicitation, which the legacy server itself knows nothing of."""
-        if call.upstream.era == "legacy" and call.route.method in INTERACTIVE_METHODS:
+        if b'"inputResponses"' in call.params and call.route.method in INTERACTIVE_METHODS:
             params = url_elicitation.accept_visit(call.server.spec.name, call.params)
             if params is not None:
                 call.params, call.resumed_after_url = params, True
@@ -233,7 +230,7 @@ class CallEngine:
         upstream = call.server.upstream
         try:
             if upstream is None:
-                call.move(CallState.PREPARING)
+                call.move(PREPARING)
                 self._start_work(call, lambda: self._start_turn_when_ready(call))
             else:
                 self._bind(call, upstream)
@@ -263,19 +260,23 @@ class CallEngine:
             upstream.link.submit(call, method, params, plain=request.has_no_meta)
         except BadFrame as error:
             raise InvalidArguments(f"params: {error}", [Problem("$", str(error))]) from None
-        call.move(CallState.SENT)
+        call.move(SENT)
 
     # ── what the server answers ─────────────────────────────────────────────────────────────────
 
     def on_answered(self, call: Call, message: Message) -> None:
         traffic.more_expected = True
-        if call.state is CallState.SUSPENDED:
+        binding = call.binding
+        assert binding is not None
+        if call.state is SUSPENDED:
             self.suspended_calls.on_answered(call, message)
         elif message.error is not ABSENT:
             self._handle_error(call, message)
+        elif binding.is_verbatim and not (call.is_task or call.route.stages or call.alias):
+            self.finish(call, message.result)
         elif call.is_task:
             self._continue(call, lambda: self._await_task(call, message.result))
-        elif call.upstream.era == "legacy" or not self._continue_unfinished(call, message.result):
+        elif binding.upstream.era == "legacy" or not self._continue_unfinished(call, message.result):
             self._complete(call, message.result)
 
     def _continue_unfinished(self, call: Call, result: Raw) -> bool:
@@ -360,8 +361,8 @@ class CallEngine:
         """Complete the call once a stage has finished. Other calls may have their turn meanwhile."""
         if call.holds_turn:
             concurrency.release_turn(call)
-        if call.state is not CallState.BETWEEN_ROUNDS:
-            call.move(CallState.BETWEEN_ROUNDS)
+        if call.state is not BETWEEN_ROUNDS:
+            call.move(BETWEEN_ROUNDS)
 
         async def complete() -> None:
             result = await pending()
@@ -424,7 +425,7 @@ class CallEngine:
         """End the call with a result in the client's revision."""
         request = call.request
         assert request is not None
-        call.move(CallState.DONE)
+        call.move(DONE)
         call.request = None
         call.caller.send_result(call, request, result)
         if call.open_questions or call.holds_turn or call.has_been_suspended:
@@ -437,13 +438,13 @@ class CallEngine:
     def _end(self, call: Call, respond: Callable[[ClientRequest], None]) -> None:
         request = call.request
         assert request is not None
-        call.move(CallState.DONE)
+        call.move(DONE)
         call.request = None
         respond(request)
         self._release(call)
 
     def on_failed(self, call: Call, error: McpdError) -> None:
-        if call.state is CallState.SUSPENDED:
+        if call.state is SUSPENDED:
             self.suspended_calls.on_failed(call, error)
         else:
             self.fail(call, error)
@@ -451,13 +452,13 @@ class CallEngine:
     def cancel(self, call: Call, reason: str) -> None:
         """Withdraw the call, at its server too. Its client gets no response, and the caller forgets it."""
         work, state = call.work, call.state
-        if state is CallState.DONE:
+        if state is DONE:
             return
-        call.move(CallState.DONE)
+        call.move(DONE)
         call.request = None
         if work is not None:
             work.cancel(reason=reason)
-        elif state in (CallState.SENT, CallState.SUSPENDED):
+        elif state in (SENT, SUSPENDED):
             call.upstream.link.cancel(call, reason)
         self._release(call)
 
@@ -476,20 +477,20 @@ class CallEngine:
         """Answer the client's request for now; the call continues without one."""
         request = call.request
         assert request is not None
-        call.move(CallState.SUSPENDED)
+        call.move(SUSPENDED)
         call.request = None
         call.caller.send_result(call, request, result)
 
     def resume(self, call: Call, caller: Caller, request: ClientRequest) -> None:
         """Continue the call for the client's next request."""
-        call.move(CallState.SENT)
+        call.move(SENT)
         call.caller, call.request = caller, request
         caller.calls[request.key] = call
 
     # ── work that cannot be finished immediately ────────────────────────────────────────────────
 
     def _continue(self, call: Call, work: Work) -> None:
-        call.move(CallState.BETWEEN_ROUNDS)
+        call.move(BETWEEN_ROUNDS)
         self._start_work(call, work)
 
     def _start_work(self, call: Call, work: Work) -> None:
@@ -506,7 +507,7 @@ class CallEngine:
                     await trio.lowlevel.checkpoint_if_cancelled()
                     await work()
                 except Exception as error:
-                    if call.state is not CallState.DONE:
+                    if call.state is not DONE:
                         call.work = None
                         self.fail(call, self._to_mcpd_error(call, error))
 

@@ -42,7 +42,11 @@ class InputRequired:
 def result_type(result: Raw) -> str:
     """Return the `resultType` of a modern result; `complete` if it has none."""
     data = bytes(result)
-    if COMPLETE_FIRST.match(data) or (data.find(b'"resultType"') < 0 and data.find(b"\\u") < 0):
+    if (
+        data.startswith(b'{"resultType":"complete"')
+        or COMPLETE_FIRST.match(data)
+        or (data.find(b'"resultType"') < 0 and data.find(b"\\u") < 0)
+    ):
         return "complete"
     try:
         kind = wire.value(wire.members(data).get("resultType", b'"complete"'))

@@ -59,6 +59,8 @@ class AggregateServer:
         self.scope = Scope(profile=profile)
         self.title = f"mcpd: {profile.name}" if profile.name else "mcpd"
         self.label = f"*{profile.name}"
+        self._indexed_changes = -1
+        """`Supervisor.changes` when the index was last checked: a call must not look at every server."""
         self._indexed_catalogs: list[tuple[str, Catalog | None]] = []
         self._indexed_style = self.announced_style = self.style
         """The naming style that clients were last notified of; maintained by `Gateway`."""
@@ -175,8 +177,11 @@ class AggregateServer:
         return self.profile.style or self._core.config.loaded.settings.client_tool_names
 
     def _index(self) -> _AggregateIndex:
+        changes, style = self._core.supervisor.changes, self.style
+        if changes == self._indexed_changes and style is self._indexed_style:
+            return self._cached_index
+        self._indexed_changes = changes
         now = [(server.spec.name, server.catalog) for server in self.servers()]
-        style = self.style
         unchanged = (
             style is self._indexed_style
             and len(now) == len(self._indexed_catalogs)

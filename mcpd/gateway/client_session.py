@@ -188,7 +188,7 @@ class ClientSession:
         target = self.view.route(request.method, request.params)
         if target.server.spec.share != "all":
             server = self.gateway.dedicated_servers.server_for(self, target.server)
-            target = attrs.evolve(target, server=server)
+            target = msgspec.structs.replace(target, server=server)
         self.gateway.calls.start(self, request, target)
         if request.method == "tools/call":
             self.count_call(target.server)
@@ -406,13 +406,14 @@ class ClientSession:
 
     def count_call(self, server: ManagedServer) -> None:
         """Count a tool call. Ended servers are dropped, so that long sessions do not keep them."""
-        if server not in self.calls_by_live_server:
-            for gone in [each for each in self.calls_by_live_server if each.is_closed]:
+        counts, ended = self.calls_by_live_server, self.calls_by_ended_server
+        try:
+            counts[server] += 1
+        except KeyError:
+            for gone in [each for each in counts if each.is_closed]:
                 name = (gone.original or gone).spec.name
-                self.calls_by_ended_server[name] = self.calls_by_ended_server.get(
-                    name, 0
-                ) + self.calls_by_live_server.pop(gone)
-        self.calls_by_live_server[server] = self.calls_by_live_server.get(server, 0) + 1
+                ended[name] = ended.get(name, 0) + counts.pop(gone)
+            counts[server] = 1
 
     def calls_by_server(self) -> dict[str, int]:
         """Return tool calls by definition name, dedicated servers included."""

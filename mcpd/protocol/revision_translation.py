@@ -27,9 +27,8 @@ R1, R2, R3, R4, R5 = sorted(PROTOCOL_VERSIONS)[:5]
 
 _WITH_CONTENT = frozenset({"tools/call", "prompts/get", "resources/read"})
 _NOT_FOUND, _INVALID_PARAMS, _INTERNAL = -32002, -32602, -32603
-_NEEDS_PARSING = re.compile(rb'"(?:_meta|resultType|ttlMs|cacheScope)"|\\u')
-"""Results without any of these need no parsing; an escape may spell any of them differently."""
 COMPLETE_FIRST = re.compile(rb'\s*\{\s*"resultType"\s*:\s*"complete"\s*(?:,|(?=\}))')
+_COMPACT_ENVELOPE = b'{"resultType":"complete",'
 _ENVELOPE = frozenset({"ttlMs", "cacheScope"})
 _HEADER_ERRORS = frozenset({-32020, -32022})
 """Errors about the headers of our own request."""
@@ -47,6 +46,8 @@ class Translation:
     """Whether both speak the same legacy revision, so that nothing changes."""
     narrows: bool
     """Whether the server may send what the client's revision does not know."""
+    suspects: tuple[bytes, ...]
+    """A result without any of these needs no parsing. An escape may spell each of them differently."""
 
     def params(self, method: str, params: bytes) -> bytes:
         """Translate params. Raises BadFrame if they are not an object."""
@@ -63,14 +64,23 @@ class Translation:
         narrow = self.narrows and method in _WITH_CONTENT
         if not narrow and not self.to_modern and not self.from_modern:
             return result
+        data = bytes(result)
+        for word in self.suspects:  # a generator would take three times as long
+            if word in data:
+                break
+        else:
+            if self.to_modern:
+                return _add_envelope(method, data)
+            if not self.from_modern:
+                return data
+            if data.startswith(_COMPACT_ENVELOPE):
+                return b"{" + data[len(_COMPACT_ENVELOPE) :]
         try:
-            if self.to_modern and not _NEEDS_PARSING.search(result):
-                return _add_envelope(method, bytes(result))
             members = wire.members(result)
         except BadFrame:
             return result
         narrow = narrow and needs_narrowing(method, members, self.client)
-        if not narrow and self.from_modern and (plain := _strip_envelope(bytes(result), members)) is not None:
+        if not narrow and self.from_modern and (plain := _strip_envelope(data, members)) is not None:
             return plain
         if narrow:
             members = narrow_content(method, members, self.client)
@@ -109,14 +119,36 @@ def translation(client: str, server: str) -> Translation:
         from_modern=server >= R5,
         same=client == server and client < R5,
         narrows=client < server,
+        suspects=_suspects(client, server),
     )
+
+
+def _suspects(client: str, server: str) -> tuple[bytes, ...]:
+    """Return what a result from `server` may contain that has to be changed for `client`."""
+    words = [b"\\u00"]
+    if server >= R5 or client >= R5:
+        words += [b'"_meta"', b'"ttlMs"', b'"cacheScope"']
+    if client >= R5:
+        words += [b'"resultType"']
+    if client < server:
+        words += [b'"structuredContent"']
+        words += [b'"icons"'] if client < R4 else []
+        words += [b'"_meta"', b'"lastModified"', b'"resource_link"'] if client < R3 else []
+        words += [b'"audio"'] if client < R2 else []
+    return tuple(dict.fromkeys(words))
 
 
 @functools.lru_cache(maxsize=16)
 def no_translation(server: str) -> Translation:
     """Return the translation for callers that take what the server sends."""
     return Translation(
-        client=server, server=server, to_modern=False, from_modern=False, same=True, narrows=False
+        client=server,
+        server=server,
+        to_modern=False,
+        from_modern=False,
+        same=True,
+        narrows=False,
+        suspects=(),
     )
 
 

@@ -11,7 +11,6 @@ import logging
 import math
 import time
 from functools import partial
-from typing import Any
 
 import attrs
 import trio
@@ -99,6 +98,8 @@ class ManagedServer:
         self._probe_timer = ProbeTimer()
         self._attempt = Attempt()
         self._catalog_sync = CatalogSync(spec, context.store, key, self._list_changed)
+        self.routes = self._catalog_sync.routes
+        """How calls of each tool run (`calls.routes`); cleared when the lists change."""
         self._apply_debug()
 
     # ── changing the desired state: synchronous ─────────────────────────────────────────────────
@@ -205,11 +206,6 @@ class ManagedServer:
     def validators(self) -> dict[str, object]:
         """Compiled tool schemas by tool name; cleared when the lists change."""
         return self._catalog_sync.validators
-
-    @property
-    def routes(self) -> dict[tuple[object, str, str], Any]:
-        """How calls of each tool run (`calls.routes`); cleared when the lists change."""
-        return self._catalog_sync.routes
 
     def status(self) -> ServerStatus:
         """Return the server's status with the evidence behind it."""
@@ -457,5 +453,6 @@ class ManagedServer:
         self._tracker.notify()
 
     def _publish(self, kind: EventKind, message: str) -> None:
+        self._context.changes.value += 1
         at, status = rfc3339(time.time()), self.status()
         self._context.announce(Event(kind=kind, at=at, server=self.spec.name, message=message, status=status))

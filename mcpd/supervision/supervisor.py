@@ -54,6 +54,11 @@ class Supervisor:
         self._nursery: trio.Nursery | None = None
 
     @property
+    def changes(self) -> int:
+        """The number of changes of the set of servers, of their states and of their lists so far."""
+        return self._context.changes.value
+
+    @property
     def generation(self) -> int:
         return self._desired.value[0]
 
@@ -205,6 +210,7 @@ class Supervisor:
         for name in (*plan.removed, *replaced):
             await self._running[name].ended.wait()  # the old server must have ended before its name is reused
             del self._running[name]
+            self._context.changes.value += 1
             if name in replaced:
                 self._start(nursery, desired[name])
             else:
@@ -232,6 +238,7 @@ class Supervisor:
             self._context.announce(event)
             return
         life = self._running[spec.name] = _RunningServer(server)
+        self._context.changes.value += 1
         nursery.start_soon(self._run_server, life, name=f"server {spec.name}")
 
     async def _run_server(self, life: _RunningServer) -> None:

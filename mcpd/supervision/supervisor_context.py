@@ -33,6 +33,13 @@ class ClientHooks:
     """As `Hooks.on_notification`, with the `ManagedServer` as first argument."""
 
 
+@attrs.define(eq=False)
+class ChangeCounter:
+    """Counts changes, so that whoever derived something can tell whether it is still valid."""
+
+    value: int = 0
+
+
 @attrs.frozen(kw_only=True, eq=False)
 class SupervisorContext:
     """Created once by the daemon."""
@@ -49,6 +56,8 @@ class SupervisorContext:
     announce: Callable[[Event], None]
     clients: ClientHooks = attrs.field(factory=ClientHooks)
     secret_reads: SecretReads = attrs.field(factory=SecretReads)
+    changes: ChangeCounter = attrs.field(factory=ChangeCounter)
+    """Changes of the set of servers, of their states and of their lists."""
     secret_command_pids: set[int] = attrs.field(factory=set)
     """Running `${cmd:…}` processes: excluded from the cleanup of orphans."""
     debug: bool = False

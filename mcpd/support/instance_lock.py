@@ -1,4 +1,4 @@
-"""One daemon per socket and state directory, guaranteed by locks that the kernel releases when it dies."""
+"""One daemon per socket, guaranteed by a lock that the kernel releases when its holder dies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket as sockets
 import stat
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 
 _CREDENTIALS = struct.Struct("3i")
 
@@ -23,37 +23,6 @@ class AlreadyRunning(Exception):
         self.socket = socket
 
 
-class StateInUse(AlreadyRunning):
-    """A daemon with another socket uses the state directory: each would overwrite what the other saves."""
-
-    def __init__(self, pid: int | None, socket: str, directory: str) -> None:
-        super().__init__(pid, socket)
-        who = f"another mcpd (process {pid or '?'}, on {socket or 'another socket'})"
-        stop = f"mcpctl --socket {socket} daemon stop" if socket else "stop that process"
-        self.args = (
-            f"{who} uses {directory}; stop it with: {stop}, or set XDG_STATE_HOME to another directory",
-        )
-
-
-@contextmanager
-def hold_state_lock(directory: str, socket: str) -> Iterator[None]:
-    """Be the only daemon that writes to a state directory during the block, or raise StateInUse immediately.
-
-    A directory that cannot be locked (it is read-only, or its file system has no locks) is used without.
-    """
-    path, fd = os.path.join(directory, "daemon.lock"), None
-    try:
-        os.makedirs(directory, mode=0o700, exist_ok=True)
-        fd = _open_and_lock(path)
-    except BlockingIOError as error:
-        pid, _, other = str(error).partition(" ")
-        raise StateInUse(_parse_pid(pid.encode()), other, directory) from None
-    except OSError:
-        pass
-    with nullcontext() if fd is None else _recorded(fd, path, f"{os.getpid()} {socket}"):
-        yield
-
-
 @contextmanager
 def hold_instance_lock(socket: str) -> Iterator[None]:
     """Be the only daemon of `socket` during the block, or raise AlreadyRunning immediately.
@@ -63,21 +32,11 @@ def hold_instance_lock(socket: str) -> Iterator[None]:
     writable, otherwise OSError is raised.
     """
     path = socket + ".lock"
-    try:
-        fd = _open_and_lock(path)
-    except BlockingIOError as error:
-        raise AlreadyRunning(_parse_pid(str(error).encode()), socket) from None
-    with _recorded(fd, path, str(os.getpid())):
-        yield
-
-
-@contextmanager
-def _recorded(fd: int, path: str, holder: str) -> Iterator[None]:
-    """Write who holds the lock into its file, for messages, and remove the file at the end."""
+    fd = _open_and_lock(path, socket)
     try:
         with suppress(OSError):  # a full disk: the lock decides, not the number
             os.ftruncate(fd, 0)
-            os.pwrite(fd, holder.encode("utf-8", "surrogateescape") + b"\n", 0)
+            os.pwrite(fd, b"%d\n" % os.getpid(), 0)
         yield
     finally:
         # Unlinked while we still hold the lock. A process that has opened it meanwhile notices and retries.
@@ -110,17 +69,15 @@ def remove_stale_socket(socket: str) -> None:
         raise AlreadyRunning(peer_credentials(probe)[0] or None, socket)
 
 
-def _open_and_lock(path: str) -> int:
-    """Return the locked file. Raises BlockingIOError with its first line if another process has it."""
+def _open_and_lock(path: str, socket: str) -> int:
     while True:
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-        fd = os.open(path, flags, 0o600)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(fd, 200, 0).decode("utf-8", "replace")
+            pid = _parse_pid(os.pread(fd, 32, 0))
             os.close(fd)
-            raise BlockingIOError(holder.partition("\n")[0]) from None
+            raise AlreadyRunning(pid, socket) from None
         except BaseException:
             os.close(fd)
             raise

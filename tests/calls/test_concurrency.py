@@ -328,6 +328,8 @@ def a_call(server: Any, caller: Any, method: str = "tools/call", **more: Any) ->
         upstream=Stub(),  # type: ignore[arg-type]
         context=context,
         translation=Stub(),  # type: ignore[arg-type]
+        is_verbatim=True,
+        is_modern_to_legacy=False,
         meta=b"",
         may_be_misrouted=more.get("misrouted", True),
     )

@@ -217,22 +217,6 @@ def test_second_daemon_exits_immediately_and_names_the_first(start: Start) -> No
     assert daemon.client().call("calm", "echo")["success"]
 
 
-def test_second_daemon_with_the_same_state_directory_is_refused(start: Start, tmp_path: Path) -> None:
-    """Each would overwrite what the other saves. The error names the first one and what to do."""
-    daemon = start({"calm": fake()})
-    daemon.wait_connected("calm")
-    argv = [sys.executable, "-m", "mcpd", "--config", str(daemon.config), "--socket", str(tmp_path / "s")]
-    second = subprocess.run(
-        argv, env=dict(daemon.environ), capture_output=True, text=True, timeout=BOUND, cwd=tmp_path
-    )
-    assert second.returncode == 3
-    (line,) = second.stderr.splitlines()
-    assert f"process {daemon.pid}, on {daemon.socket}" in line
-    assert "XDG_STATE_HOME" in line
-    assert not (tmp_path / "s").exists()
-    assert daemon.client().call("calm", "echo")["success"]
-
-
 @contextmanager
 def service_manager(home: Path) -> Iterator[tuple[str, list[str]]]:
     """Provide a notification socket as systemd does. After the block, the list has all messages."""

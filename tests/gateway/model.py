@@ -147,6 +147,14 @@ def make_server(name: str = NAME, catalog: Catalog | None = None, **spec: Any) -
     )
 
 
+class FakeSupervisor(SimpleNamespace):
+    """Servers that tests change without notice."""
+
+    @property
+    def changes(self) -> object:
+        return object()
+
+
 def make_core(*servers: Any, **settings: Any) -> Any:
     """Return the operations of a daemon with these servers and settings."""
 
@@ -154,7 +162,7 @@ def make_core(*servers: Any, **settings: Any) -> Any:
         return next((server for server in servers if server.spec.name == name), None)
 
     return SimpleNamespace(
-        supervisor=SimpleNamespace(
+        supervisor=FakeSupervisor(
             servers=lambda: list(servers),
             instances=list,
             get=find,

@@ -407,7 +407,8 @@ def test_meta_of_resource_contents_is_kept_since_2025_06_18(client: str, kept: b
 
 
 def test_prompt_without_a_list_of_messages_is_tolerated() -> None:
-    assert result(R1, R4, "prompts/get", {"messages": {"a": 1}}) == {"messages": []}
+    assert result(R1, R4, "prompts/get", {"messages": {"a": 1}}) == {"messages": {"a": 1}}
+    assert result(R1, R4, "prompts/get", {"messages": {"icons": 1}}) == {"messages": []}
     assert result(R1, R4, "prompts/get", {"messages": [5, {"content": 5}]}) == {
         "messages": [5, {"content": 5}]
     }

@@ -148,6 +148,7 @@ def test_every_mcpd_error_is_classified() -> None:
         errors.UnsupportedRevision,
         errors.InputNeeded,
         errors.InvalidArguments,
+        errors.SchemaViolation,
         errors.BadSpec,
         errors.Conflict,
         errors.NotReady,

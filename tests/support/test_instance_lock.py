@@ -14,13 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mcpd.support.instance_lock import (
-    AlreadyRunning,
-    StateInUse,
-    hold_instance_lock,
-    hold_state_lock,
-    remove_stale_socket,
-)
+from mcpd.support.instance_lock import AlreadyRunning, hold_instance_lock, remove_stale_socket
 from tests.stopwatch import stopwatch
 
 HOLDER = """
@@ -72,29 +66,6 @@ def test_second_daemon_fails_immediately_with_the_pid_of_the_first(tmp_path: Pat
                 pass
             assert watch.seconds < 0.5
         assert caught.value.pid == first.pid
-
-
-def test_second_daemon_of_a_state_directory_is_refused(tmp_path: Path) -> None:
-    """The error names the holder and its socket, even if the lock file was left by a killed daemon."""
-    (tmp_path / "daemon.lock").write_bytes(b"\xff\0 half")
-    with hold_state_lock(str(tmp_path), "/run/one.sock"):
-        with (
-            pytest.raises(
-                StateInUse, match=r"on /run/one\.sock.*mcpctl --socket /run/one\.sock daemon stop"
-            ) as e,
-            hold_state_lock(str(tmp_path), "/run/two.sock"),
-        ):
-            pass
-        assert e.value.pid == os.getpid()
-    with hold_state_lock(str(tmp_path), "/run/two.sock"):
-        pass
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_state_directory_that_cannot_be_locked_is_used_without(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with hold_state_lock(str(tmp_path / "file" / "state"), "/run/one.sock"):
-        pass
 
 
 def test_daemon_starts_after_sigkill_of_the_previous_one(tmp_path: Path) -> None:

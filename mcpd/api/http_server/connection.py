@@ -16,7 +16,6 @@ from mcpd.api.connection_limit import MAX_ESTABLISHED, Slot
 from mcpd.api.http_server.body_budget import BodyBudget
 from mcpd.api.http_server.http_exchange import TEXT, HttpExchange, ServeUpgraded, continue_line
 from mcpd.api.http_server.parser import MAX_BODY, Admission, BadRequest, Head, RequestParser
-from mcpd.support.limited_log import log_limited
 from mcpd.support.memory_tuning import trim_heap_soon
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import Reader, has_hung_up
@@ -122,9 +121,8 @@ class HttpServerConnection:
                     if not self._outbox.broken:
                         await self._close_gracefully()
                 self._nursery.cancel_scope.cancel(reason=reason)
-        except* Exception as error:
-            message = "%s: an error in mcpd itself; closing its connection"
-            log_limited(log, logging.ERROR, "internal error", message, self._name, error=error)
+        except* Exception:
+            log.exception("%s: an error in mcpd itself; closing its connection", self._name)
         finally:
             self._hang_up(reason)
             self._outbox.close()  # the descriptor's number may soon be another client's
@@ -272,7 +270,8 @@ class HttpServerConnection:
     def put(self, data: bytes) -> None:
         self._outbox.put(data)
         if self._outbox.overflowed.is_set() and not self._closed:
-            self._give_up_reader()
+            log.warning("%s does not read its responses; closing its connection", self._name)
+            self.evict("the client does not read")
 
     def upgrade(self, serve: ServeUpgraded) -> None:
         if not self._slot.authenticate():  # the handler has authenticated the client
@@ -328,18 +327,14 @@ class HttpServerConnection:
                 await self._wake.wait()
             self._wake = trio.Event()
 
-    def _give_up_reader(self) -> None:
-        message = "%s does not read its responses; closing its connection"
-        log_limited(log, logging.WARNING, "does not read", message, self._name)
-        self.evict("the client does not read")
-
     def _check_deadlines(self, now: float) -> float:
         """Act on expired deadlines; return when to check again."""
         outbox = self._outbox
         if outbox.backlog and not self._closed:
             stalled_at = outbox.last_progress_at + STALL_TIMEOUT
             if stalled_at <= now:
-                self._give_up_reader()
+                log.warning("%s does not read its responses; closing its connection", self._name)
+                self.evict("the client does not read")
         else:
             stalled_at = now + QUIET_INTERVAL
         deadlines = [now + QUIET_INTERVAL, stalled_at]
