@@ -86,7 +86,7 @@ def soak(home: Path, seconds: float, *, more: int = 0, pace: float = 0.0, seed: 
     port = peers.free_port()
     far: Json = {"far": {"url": f"http://127.0.0.1:{port}/mcp"}}
     if seconds:
-        _remember(home, [*others, *far])
+        _remember(home, [*SERVERS, *others, *far])
     with running(
         home,
         {**SERVERS, **others, **far},
@@ -134,8 +134,10 @@ def _remember(home: Path, servers: list[str]) -> None:
     history.parent.mkdir(parents=True, exist_ok=True)
     words = "was killed by SIGKILL (out of memory?)"
     entry = {"at": "2026-01-01T00:00:00.000Z", "what": "state", "state": "failed", "message": words}
-    lines = [json.dumps({**entry, "server": name}) for name in servers] * MAX_ENTRIES
-    history.write_text("".join(f"{line}\n" for line in lines))
+    older, newer = servers[::2], servers[1::2]  # the daemon reads the last 512 KiB of each file
+    for file, names in (history.with_name(f"{history.name}.1"), older), (history, newer):
+        lines = [json.dumps({**entry, "server": name}) for name in names] * MAX_ENTRIES
+        file.write_text("".join(f"{line}\n" for line in lines))
 
 
 def _leave_sessions(daemon: Daemon) -> None:
