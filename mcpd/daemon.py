@@ -40,6 +40,7 @@ from mcpd.supervision.supervisor_context import ClientHooks, SupervisorContext
 from mcpd.support import instance_lock, paths, process_labels, processes, systemd
 from mcpd.support.broadcast import Broadcast
 from mcpd.support.kept_modules import KeptModules, import_in_thread
+from mcpd.support.memory_tuning import trim_heap
 from mcpd.support.orphan_guardian import Guardian
 from mcpd.support.redact import Redactor
 from mcpd.support.schema_checker import schema_checker
@@ -355,6 +356,7 @@ class _Daemon:
         """Keep the code of modules that are not imported yet; after the start, which it would slow down."""
         await trio.sleep(_KEEP_DELAY)
         await trio.to_thread.run_sync(self._kept_modules.keep, _NOT_IMPORTED_AT_START)
+        trim_heap()  # of what the imports left behind
 
     async def _reap_strays(self) -> None:
         """Reap orphaned descendants. mcpd is their subreaper, so they would otherwise remain zombies."""

@@ -6,10 +6,10 @@ import contextlib
 import errno
 import json
 import logging
-import logging.handlers
 import os
 import queue
 import sys
+import threading
 from collections.abc import Iterator
 
 from mcpd.model.status import rfc3339
@@ -105,19 +105,24 @@ def _lost_lines_record(number: int) -> logging.LogRecord:
     return logging.LogRecord("mcpd", logging.WARNING, "", 0, message, (number,), None)
 
 
-class _DroppingQueueHandler(logging.handlers.QueueHandler):
-    def __init__(self, records: queue.Queue[logging.LogRecord], lines: _StderrHandler) -> None:
-        super().__init__(records)
+class _DroppingQueueHandler(logging.Handler):
+    """Passes records to the thread that writes them. `logging.handlers` would import 0.5 MB for this."""
+
+    def __init__(self, records: queue.Queue[logging.LogRecord | None], lines: _StderrHandler) -> None:
+        super().__init__()
+        self._records = records
         self._lines = lines
 
-    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        return record  # it stays in this process, and the formatter needs the exception
-
-    def enqueue(self, record: logging.LogRecord) -> None:
+    def emit(self, record: logging.LogRecord) -> None:
         try:
-            self.queue.put_nowait(record)
+            self._records.put_nowait(record)
         except queue.Full:
             self._lines.lost += 1
+
+
+def _write_records(records: queue.Queue[logging.LogRecord | None], lines: _StderrHandler) -> None:
+    while (record := records.get()) is not None:
+        lines.handle(record)
 
 
 @contextlib.contextmanager
@@ -125,17 +130,19 @@ def log_to_stderr(level: str, redactor: Redactor) -> Iterator[None]:
     """Log to stderr from a separate thread, so that a slow reader never blocks the event loop."""
     stream = _StderrHandler(sys.stderr.fileno())
     stream.setFormatter(HumanFormatter(redactor) if sys.stderr.isatty() else JsonFormatter(redactor))
-    records: queue.Queue[logging.LogRecord] = queue.Queue(_MAX_QUEUED)
+    records: queue.Queue[logging.LogRecord | None] = queue.Queue(_MAX_QUEUED)
     handler = _DroppingQueueHandler(records, stream)
-    listener = logging.handlers.QueueListener(records, stream)
+    writer = threading.Thread(target=_write_records, args=(records, stream), name="log", daemon=True)
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(level.upper())
     logging.getLogger(TRAFFIC_LOGGER).setLevel(logging.DEBUG)
     logging.raiseExceptions = False  # a full disk behind stderr must not print tracebacks into it
-    listener.start()
+    writer.start()
     try:
         yield
     finally:
         root.removeHandler(handler)
-        listener.stop()
+        with contextlib.suppress(queue.Full):  # nobody reads stderr; the thread ends with the process
+            records.put_nowait(None)
+            writer.join()
