@@ -15,6 +15,7 @@ import socket as sockets
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,8 @@ from mcpd.config.settings import Address
 from mcpd.daemon_operations import Operations
 from mcpd.event_history import EventHistory, acting_for, current_actor
 from mcpd.gateway.gateway import Gateway
-from mcpd.model.errors import McpdError
+from mcpd.model.api import DashboardLink
+from mcpd.model.errors import McpdError, Unsupported
 from mcpd.model.events import Event
 from mcpd.persistent_state import StateFile
 from mcpd.supervision.managed_server import ManagedServer
@@ -46,6 +48,7 @@ from mcpd.support.redact import Redactor
 from mcpd.support.schema_checker import schema_checker
 
 if TYPE_CHECKING:
+    from mcpd.api.dashboard.page import Dashboard
     from mcpd.api.http_routes import HttpApi, HttpPort
 
 log = logging.getLogger("mcpd")
@@ -213,6 +216,8 @@ class _Daemon:
         self._socket_limit = ConnectionLimit("unix")
         self._kept_modules = KeptModules()
         self._http: HttpApi | None = None
+        self._dashboard: Dashboard | None = None
+        """The dashboard on a port of its own, opened on demand."""
         """Created with the first port or HTTP connection, because most daemons have neither."""
 
     def _publish(self, event: Event) -> None:
@@ -272,6 +277,10 @@ class _Daemon:
                             await accepting.start(
                                 listeners.serve, port.listener, port.serve, clients, port.limit
                             )
+                        if not ports:
+                            self._operations.create_dashboard_link = partial(
+                                self._open_dashboard, accepting, clients
+                            )
                         systemd.notify(READY="1", STATUS=self._summary())
                         log.info(
                             "mcpd %s is listening on %s (pid %d)",
@@ -280,6 +289,7 @@ class _Daemon:
                             os.getpid(),
                         )
                         await self._stop_requested.wait()
+                        self._operations.create_dashboard_link = None
                         log.info("stopping: %s", self._stop_reason)
                         systemd.notify(STOPPING="1", STATUS="stopping")
                         accepting.cancel_scope.cancel(reason="stopping")
@@ -287,6 +297,25 @@ class _Daemon:
                     clients.cancel_scope.cancel(reason="stopping")
                 servers.cancel_scope.cancel(reason="stopping")
             services.cancel_scope.cancel(reason="stopping")
+
+    async def _open_dashboard(self, accepting: trio.Nursery, clients: trio.Nursery) -> DashboardLink:
+        """Open a loopback port for the dashboard alone, and return an address of the page.
+
+        Raises Unsupported if no port can be opened.
+        """
+        api = await self._http_api()
+        operations = self._operations
+        if self._dashboard is None and not self._stop_requested.is_set():
+            try:
+                listener = listeners.bind_tcp(Address("127.0.0.1", 0))
+            except OSError as error:
+                raise Unsupported(f"the dashboard has no port: {error.strerror}") from None
+            port, self._dashboard = api.open_dashboard(listener)
+            accepting.start_soon(listeners.serve, port.listener, port.serve, clients, port.limit)
+            operations.create_dashboard_link = self._dashboard.create_link
+        if self._dashboard is None:
+            raise Unsupported("mcpd is stopping")
+        return self._dashboard.create_link()
 
     async def _serve(self, connection: sockets.socket, slot: Slot) -> None:
         http = await listeners.speaks_http(connection, slot)

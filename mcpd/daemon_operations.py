@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 
 import attrs
@@ -69,8 +69,8 @@ class Operations:
     environ: Mapping[str, str] = attrs.field(factory=dict)
     http: HttpListener | None = None
     """Set while an HTTP port is open."""
-    create_dashboard_link: Callable[[], DashboardLink] | None = None
-    """Set while an HTTP port is open."""
+    create_dashboard_link: Callable[[], DashboardLink | Awaitable[DashboardLink]] | None = None
+    """Return an address of the dashboard, and open a port for it first if there is none."""
     _started_at: float = attrs.field(factory=time.time)
     _ready_waits: set[trio.CancelScope] = attrs.field(factory=set)
     """The scopes of callers that wait for a server; cancelled when the daemon stops."""
@@ -122,13 +122,10 @@ class Operations:
             history=self.event_history.history(name, HISTORY_TAIL).entries,
         )
 
-    def dashboard_link(self) -> DashboardLink:
-        """Return a one-time address of the dashboard. Raises Unsupported if HTTP is off."""
+    def dashboard_link(self) -> DashboardLink | Awaitable[DashboardLink]:
+        """Return a one-time address of the dashboard. Raises Unsupported while the daemon stops."""
         if self.create_dashboard_link is None:
-            raise Unsupported(
-                "the dashboard needs HTTP; start mcpd with `--http 127.0.0.1:8931`, "
-                "or set `http` in the settings"
-            )
+            raise Unsupported(_STOPPING)
         return self.create_dashboard_link()
 
     def history(self, name: str | None, limit: int) -> History:

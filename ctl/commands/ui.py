@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 import click
 
-from ctl.errors import DaemonError
 from ctl.invocation import CliContext
 
 
@@ -19,14 +18,10 @@ def ui(cli: CliContext, only_print: bool) -> int:
     """Open the dashboard in your browser.
 
     The address works once, within a minute. The browser then stays logged in until you log out or mcpd stops.
-    Requires that mcpd listens for HTTP. Prints the address if there is no browser.
+    If mcpd does not listen for HTTP, it opens a port on this machine that serves only the dashboard. Prints
+    the address if there is no browser.
     """
-    try:
-        reply = cli.call("mcpd/page")
-    except DaemonError as error:
-        if error.code == "unsupported":
-            error.hint = 'mcpctl edit   ("settings": {"http": "127.0.0.1:8931"}), then: mcpctl daemon restart'
-        raise
+    reply = cli.call("mcpd/page")
     if cli.show_json(reply):
         return 0
     url = reply.value["url"]

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import re
+import secrets
 import socket as sockets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -138,6 +139,21 @@ class HttpApi:
             self._dashboards.remove(dashboard)
             with suppress(OSError):
                 address_file.unlink()
+
+    def open_dashboard(self, listener: sockets.socket) -> tuple[HttpPort, Dashboard]:
+        """Return a port that serves the dashboard alone, until `close`. Its address is not published.
+
+        All other paths need a token that nobody has.
+        """
+        host, port = listener.getsockname()[:2]
+        base = f"http://{Address(host, port)}"
+        dashboard = Dashboard(self._endpoint.gateway, base, port)
+        self._dashboards.append(dashboard)
+        guard = TcpGuard(port, secrets.token_urlsafe(32), {HEALTH: 0, **PATHS})
+        log.info("the dashboard is served at %s", base)
+        return HttpPort(
+            listener, HttpRoutes(self._endpoint, guard, "nobody", dashboard), self._bodies
+        ), dashboard
 
 
 class RouteHandler:

@@ -13,7 +13,7 @@ import pytest
 from ctl import doctor_checks, login_shell, systemd_units
 from ctl.commands.ui import has_browser
 from tests.ctl.conftest import Mcpctl
-from tests.ctl.fake_daemon import NOW, Caller, FakeDaemon, Fault, detail, failure, server
+from tests.ctl.fake_daemon import NOW, Caller, FakeDaemon, detail, failure, server
 
 ENTRY = {
     "at": NOW,
@@ -309,14 +309,6 @@ def test_ui_prints_the_address_without_a_browser(daemon: FakeDaemon, mcpctl: Mcp
     assert mcpctl("ui", "--json").json() == {"url": url, "seconds": 60.0}
     assert not has_browser({"TERM": "xterm"})
     assert has_browser({"WAYLAND_DISPLAY": "wayland-0"})
-
-
-def test_ui_explains_how_to_enable_http(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """The hint contains the exact setting."""
-    daemon.answers["mcpd/page"] = Fault("there is no page", code="unsupported", exit=1)
-    ran = mcpctl("ui")
-    assert ran.code == 1
-    assert 'mcpctl edit   ("settings": {"http": "127.0.0.1:8931"}), then: mcpctl daemon restart' in ran.err
 
 
 def test_ui_opens_the_users_browser(

@@ -7,6 +7,7 @@ import re
 import signal
 from pathlib import Path
 
+import httpx
 import pytest
 from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessage
 
@@ -15,7 +16,7 @@ from mcpd.api.dashboard.websocket import ALLOWED_METHODS, MAX_MESSAGE
 from tests.dashboard.visitor import KEY, Socket, Visitor, code_of, log_in, opened, redeem, socket_of
 from tests.e2e import web
 from tests.e2e.conftest import Start
-from tests.e2e.harness import BOUND, Daemon, Refused, fake, in_flight, wait_until
+from tests.e2e.harness import BOUND, Daemon, fake, in_flight, wait_until
 from tests.e2e.web import PORT, door, over_unix, request
 
 
@@ -313,12 +314,30 @@ def test_files_are_cached_and_restricted_by_a_policy(daemon: Daemon) -> None:
     assert web.post(f"{base}/", json={}).status_code == 405
 
 
-def test_page_is_served_only_on_the_port(start: Start) -> None:
-    """The error says how to configure one."""
+def test_page_opens_a_port_for_itself_alone(start: Start) -> None:
+    """On the first request, if HTTP is off. The port serves nothing else and is not published."""
+    daemon = start({"one": fake()})
+    with daemon.client() as client:
+        links = [client.answer(key) for key in [client.send("mcpd/page") for _ in range(3)]]
+        bases = {link["url"].partition("/#")[0] for link in links}
+        assert len(bases) == 1, "one port"
+        (base,) = bases
+        assert base.startswith("http://127.0.0.1:")
+        assert client.request("mcpd/status")["daemon"]["http"] is None
+    assert not (Path(daemon.socket).parent / "http.json").exists()
+    assert web.get(f"{base}/").status_code == 200
+    code = links[0]["url"].rpartition("#")[2]
+    headers = {"Origin": base, "X-Mcpd-Page": "a-key-of-the-page-0123456789abcdef"}
+    assert web.post(f"{base}/page/session", json={"code": code}, headers=headers).status_code < 300
+    assert web.get(f"{base}/metrics").status_code == 401
+    assert web.post(f"{base}/mcp", json={}).status_code == 401
+    assert daemon.stop() == 0
+    with pytest.raises(httpx.ConnectError):
+        web.get(f"{base}/")
+
+
+def test_page_is_not_served_on_the_socket(start: Start) -> None:
     daemon = start({})
-    with daemon.client() as client, pytest.raises(Refused, match=r"--http 127\.0\.0\.1:8931") as refused:
-        client.request("mcpd/page")
-    assert refused.value.code == "unsupported"
     with over_unix(daemon) as http:
         assert http.get("/").status_code == 404
         assert http.get("/page/session").status_code == 404
