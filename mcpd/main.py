@@ -23,6 +23,8 @@ from mcpd.model.errors import BadSpec
 from mcpd.support import library_warnings, logs, paths
 from mcpd.support.redact import Redactor
 
+_OFF = ("", "0", "false", "no", "off")
+"""Values of MCPD_DEBUG that do not turn it on."""
 EXIT_OK, EXIT_USAGE, EXIT_ALREADY_RUNNING, EXIT_UNUSABLE_PATH = 0, 2, 3, 78
 
 
@@ -66,7 +68,7 @@ def _run(
     from mcpd.support.instance_lock import AlreadyRunning
     from mcpd.support.memory_tuning import limit_memory_growth
 
-    debug = arguments.debug or environ.get("MCPD_DEBUG") == "1"
+    debug = arguments.debug or environ.get("MCPD_DEBUG", "").lower() not in _OFF
     level = "debug" if debug else arguments.log_level or loaded.settings.log_level or "info"
     redactor = Redactor()
     redactor.add(loaded.secrets)
@@ -104,8 +106,9 @@ def _print_validation(loaded: LoadedConfig) -> int:
 
 def _print_problems(error: BadSpec) -> None:
     print(f"mcpd: {error.source or 'the configuration'} has errors:", file=sys.stderr)
-    for problem in error.problems:
-        print(f"  {problem}", file=sys.stderr)
+    for problem in error.problems:  # as `mcpctl config validate` prints them
+        fix = f" ({problem.fix})" if problem.fix else ""
+        print(f"  {problem.path}: {problem.message}{fix}", file=sys.stderr)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import enum
 import importlib.util
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -203,3 +206,22 @@ def test_every_configuration_on_a_page_is_valid(tmp_path: Path) -> None:
                 assert loaded.warnings == (), relative(page)
                 checked += 1
     assert checked >= 8
+
+
+def test_error_messages_of_the_broken_example_are_as_documented() -> None:
+    """`mcpd --validate-config` and `mcpctl config validate` print the same lines."""
+    file = ROOT / "examples" / "config" / "broken.json"
+    environ = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "MCPD_CONFIG": str(file)}
+    for command in (["mcpd", "--validate-config"], ["ctl", "config", "validate"]):
+        done = subprocess.run(
+            [sys.executable, "-m", *command],
+            cwd=ROOT,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 2
+        printed = (done.stdout + done.stderr).splitlines()[1:]
+        assert len(printed) == 8
+        assert "\n".join(printed) in REFERENCE

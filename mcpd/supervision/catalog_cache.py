@@ -91,13 +91,21 @@ class _ListMethod:
     """The member that names an entry."""
     field: str
     """The field of `Catalog`."""
+    noun: str
 
 
 _LIST_METHODS = (
-    _ListMethod("tools", "tools/list", "tools", "name", "tools"),
-    _ListMethod("resources", "resources/list", "resources", "uri", "resources"),
-    _ListMethod("resources", "resources/templates/list", "resourceTemplates", "uriTemplate", "templates"),
-    _ListMethod("prompts", "prompts/list", "prompts", "name", "prompts"),
+    _ListMethod("tools", "tools/list", "tools", "name", "tools", "tool"),
+    _ListMethod("resources", "resources/list", "resources", "uri", "resources", "resource"),
+    _ListMethod(
+        "resources",
+        "resources/templates/list",
+        "resourceTemplates",
+        "uriTemplate",
+        "templates",
+        "resource template",
+    ),
+    _ListMethod("prompts", "prompts/list", "prompts", "name", "prompts", "prompt"),
 )
 
 
@@ -196,7 +204,7 @@ async def _fetch_list(
     upstream: Upstream, kind: _ListMethod, warnings: list[str], pages: list[CacheHint]
 ) -> tuple[Listing, int]:
     items: dict[str, Item] = {}
-    dropped = 0
+    dropped, labels = 0, list[str]()
     cursor: str | None = None
     seen: set[str] = set()
     size = 0
@@ -226,6 +234,8 @@ async def _fetch_list(
             name = _name_of(entry, kind.key)
             if name is None or name in items:
                 dropped += 1
+                if dropped <= _MAX_NAMES:
+                    labels.append(_entry_label(entry, kind.key, len(items) + dropped))
             elif len(items) < MAX_ENTRIES:
                 items[name] = Item(name, bytes(entry))
             else:
@@ -243,8 +253,17 @@ async def _fetch_list(
     else:
         warnings.append(f"{kind.method} has more than {MAX_PAGES} pages; stopped after {len(items)} entries")
     if dropped:
-        warnings.append(f"{kind.method}: {dropped} unusable or duplicate entries left out")
+        names = ", ".join(labels) + (f" and {dropped - _MAX_NAMES} more" if dropped > _MAX_NAMES else "")
+        warnings.append(f"{kind.method}: {dropped} unusable or duplicate entries left out: {names}")
     return tuple(items.values()), dropped
+
+
+def _entry_label(entry: Raw, key: str, position: int) -> str:
+    """Return the name of an unusable entry, or its position in the list if it has none."""
+    try:
+        return shorten(msgspec.json.decode(wire.members(entry)[key], type=str), 60) or f"entry {position}"
+    except (KeyError, *wire.DECODE_ERRORS):
+        return f"entry {position}"
 
 
 def _name_of(entry: Raw, key: str) -> str | None:
@@ -280,6 +299,15 @@ def _name_list(sign: str, names: list[str]) -> list[str]:
     """Return the first names, and how many more there are."""
     changes = [sign + shorten(name, 60) for name in names[:_MAX_NAMES]]
     return [*changes, f"{sign}…{len(names) - _MAX_NAMES} more"] if len(names) > _MAX_NAMES else changes
+
+
+def summarize(catalog: Catalog | None) -> str:
+    """Return what a server offers, for the log: `9 tools, 2 prompts; …`, with everything that is wrong."""
+    if catalog is None:
+        return ""
+    counts = ((len(getattr(catalog, kind.field)), kind.noun) for kind in _LIST_METHODS)
+    offers = ", ".join(f"{n} {noun}{'' if n == 1 else 's'}" for n, noun in counts if n)
+    return "; ".join((offers or "no tools, resources, or prompts", *catalog.warnings))
 
 
 def dump_catalog(catalog: Catalog) -> bytes:

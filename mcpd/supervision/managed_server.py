@@ -23,7 +23,7 @@ from mcpd.persistent_state import fingerprint
 from mcpd.protocol.upstream_session import Hooks, ServerNotification, Upstream
 from mcpd.protocol.upstream_subscriptions import NotificationInterests
 from mcpd.supervision import restart
-from mcpd.supervision.catalog_cache import Catalog, CatalogSync
+from mcpd.supervision.catalog_cache import Catalog, CatalogSync, summarize
 from mcpd.supervision.connect import Attempt, ConnectStrategy, OpenTransport, StartSlot, open_transport
 from mcpd.supervision.desired_state import DesiredState
 from mcpd.supervision.elicitation_history import ElicitationHistory
@@ -64,7 +64,7 @@ class ManagedServer:
         """The server has been removed and will not run again."""
         self.log = ServerLog(context.log_dir / f"{spec.name}.log", context.redactor)
         self.taps = ServerTaps(spec.name, context.redactor.mask)
-        self.call_stats: CallStats = CallStats() if original is None else original.call_stats
+        self.call_stats: CallStats = CallStats(spec.name) if original is None else original.call_stats
         """Covers all connections, and is shared with the dedicated instances."""
         self.cpu_usage = CpuTimeTotal()
         """Includes the dedicated instances. Updated whenever a usage report is made."""
@@ -448,7 +448,8 @@ class ManagedServer:
             flapping = self._backoff.attempts > restart.LOGGED_FAILURES
             quiet = flapping or state in (ServerState.PENDING, ServerState.FAILED)
             level = logging.DEBUG if quiet else logging.INFO
-            log.log(level, "%s: %s%s", self.spec.name, state.value, reason and f" ({reason})")
+            details = summarize(self.catalog) if state is ServerState.CONNECTED else reason
+            log.log(level, "%s: %s%s", self.spec.name, state.value, details and f" ({details})")
         self._publish(EventKind.STATUS, reason)
         self._tracker.notify()
 

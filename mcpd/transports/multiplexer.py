@@ -274,7 +274,7 @@ class RequestMultiplexer:
     def _fail_lost(self, exchange: Exchange, error: McpdError) -> None:
         """Fail a removed request that will get no response."""
         if exchange.stats is not None:
-            exchange.stats.lost += 1
+            exchange.stats.add_lost(error)
         self._notify_failed(exchange, error)
 
     def _notify_failed(self, exchange: Exchange, error: McpdError) -> None:

@@ -1,14 +1,20 @@
-"""Call statistics of one server, by tool, recorded when responses arrive."""
+"""Call statistics of one server, by tool, recorded when responses arrive. Failed calls are also logged."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from msgspec import Raw
 
+from mcpd.model.errors import McpdError
+from mcpd.model.text import shorten
 from mcpd.support.histogram import FOLD_AT, Histogram, merge
 from mcpd.wire.message import ABSENT, Message
+
+log = logging.getLogger("mcpd.calls")
 
 MAX_TOOLS = 500
 """Tool names come from clients; calls of further names are counted together as `OTHERS`."""
@@ -24,9 +30,11 @@ _END = 256
 class ToolCallStats:
     """The finished calls of one tool. `times` includes the responses that are errors."""
 
-    __slots__ = ("cancelled", "errors", "lost", "times")
+    __slots__ = ("cancelled", "errors", "lost", "name", "times")
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        """For the log: `read_file@files`. Nothing is logged without it."""
         self.times = Histogram()
         self.errors = 0
         """The tool reported a failure, or the server refused the call."""
@@ -45,19 +53,35 @@ class ToolCallStats:
         if len(fresh) >= FOLD_AT:
             self.times.fold()
         if message.error is not ABSENT:
-            self.errors += 1
+            self._add_error("refused", message.error)
             return
         at = line.find(_IS_ERROR, -_END)
         if at < 0 and len(line) > _END:
             at = line.find(_IS_ERROR, 0, _END)
         if at >= 0 and line[at + 10] != _F and is_error_result(message.result):
-            self.errors += 1
+            self._add_error("failed", message.result)
+
+    def add_lost(self, error: McpdError) -> None:
+        """Count a call without a response."""
+        self.lost += 1
+        self._log_failure(self.lost, error.message.removeprefix(f"{error.server}: "))
+
+    def _add_error(self, what: str, details: Raw) -> None:
+        self.errors += 1
+        if self.name and _is_logged(self.errors):
+            self._log_failure(self.errors, f"{what}: {_error_text(details)}")
+
+    def _log_failure(self, count: int, text: str) -> None:
+        """Log the 1st, 2nd, 4th, 8th failure and so on, so that a tool that keeps failing fills no log."""
+        if self.name and _is_logged(count):
+            log.info("%s: %s%s", self.name, shorten(text, 300), f" (failure {count})" if count > 1 else "")
 
 
 class CallStats:
     """The statistics of one server, kept across its connections."""
 
-    def __init__(self) -> None:
+    def __init__(self, server: str = "") -> None:
+        self._server = server
         self._tools: dict[str, ToolCallStats] = {}
         self._by_prefix: dict[bytes, ToolCallStats] = {}
         """By the bytes of params before the closing quote of the name, if the name is the first member."""
@@ -84,7 +108,8 @@ class CallStats:
         tool = tool_name_in(params)
         if len(self._tools) >= MAX_TOOLS and tool not in self._tools:
             return self._tools.setdefault(OTHERS, ToolCallStats())
-        count = self._tools.setdefault(tool, ToolCallStats())
+        name = f"{shorten(tool, 60)}@{self._server}" if self._server else ""
+        count = self._tools.setdefault(tool, ToolCallStats(name))
         if beginning == b'{"name":"%b' % tool.encode() and "\\" not in tool:
             self._by_prefix[beginning] = count
         return count
@@ -113,3 +138,19 @@ def is_error_result(result: Raw) -> bool:
         return bytes(_members(text).get("isError", b"")) == b"true"
     except (msgspec.MsgspecError, RecursionError):
         return False
+
+
+def _is_logged(count: int) -> bool:
+    return count & (count - 1) == 0
+
+
+def _error_text(details: Raw) -> str:
+    """Return the text of a JSON-RPC error, or of a result with `isError`."""
+    try:
+        found: dict[str, Any] = msgspec.json.decode(details)
+        if "message" in found:
+            return f"{found['message']} ({found.get('code')})"
+        texts = [block["text"] for block in found["content"] if block.get("type") == "text"]
+        return " ".join(texts) or "without a text"
+    except (msgspec.MsgspecError, RecursionError, AttributeError, KeyError, TypeError):
+        return "without a readable text"

@@ -29,6 +29,7 @@ def logged(daemon: Daemon) -> list[str]:
         pytest.param({}, (), {"settings": {"debug": True}}, id="settings"),
         pytest.param({}, ("--debug",), {}, id="flag"),
         pytest.param({}, (), {"environ": {"MCPD_DEBUG": "1"}}, id="environment"),
+        pytest.param({}, (), {"environ": {"MCPD_DEBUG": "true"}}, id="true in the environment"),
     ],
 )
 def test_each_way_to_enable_debugging_logs_the_messages(

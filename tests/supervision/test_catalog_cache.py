@@ -16,7 +16,7 @@ from mcpd.model.errors import LinkLost, UpstreamRefused
 from mcpd.model.server_spec import StdioSpec
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision import catalog_cache as lists
-from mcpd.supervision.catalog_cache import MAX_ENTRIES, MAX_LIST_BYTES, MAX_PAGES, Catalog, Item
+from mcpd.supervision.catalog_cache import MAX_ENTRIES, MAX_LIST_BYTES, MAX_PAGES, Catalog, Item, summarize
 from tests.stopwatch import within
 
 SPEC = StdioSpec(name="it", command="x")
@@ -159,19 +159,21 @@ async def test_many_refused_tools_add_few_warnings() -> None:
 async def test_unusable_entries_are_left_out_and_counted() -> None:
     """The remaining entries are offered."""
     bad: list[object] = [
+        {"name": "x", "inputSchema": "object"},
+        TOOL,
         None,
         3,
         [],
         {},
         {"name": 5},
         {"name": ""},
-        {"name": "x", "inputSchema": "object"},
-        TOOL,
     ]
     catalog = await fetched(FakeUpstream(tools_list=lambda cursor: {"tools": [TOOL, *bad]}))
     assert names(catalog) == ["echo"]
     assert catalog.dropped_tools == len(bad)
-    assert catalog.warnings == (f"tools/list: {len(bad)} unusable or duplicate entries left out",)
+    left_out = "x, echo, entry 4, entry 5, entry 6 and 3 more"
+    assert catalog.warnings == (f"tools/list: 8 unusable or duplicate entries left out: {left_out}",)
+    assert summarize(catalog) == f"1 tool; {catalog.warnings[0]}"
 
 
 NO_METHOD = UpstreamRefused("it: no such method", server="it", upstream_code=-32601)
