@@ -13,10 +13,12 @@ import trio
 from trio.testing import MockClock
 
 from mcpd.event_history import EventHistory
+from mcpd.model import codec
 from mcpd.model.errors import NotReady
 from mcpd.model.status import ServerState, rfc3339
 from mcpd.supervision.catalog_cache import Catalog
 from mcpd.supervision.managed_server import ManagedServer
+from mcpd.support.atomic_files import write_atomically
 from tests.supervision.peer import living
 
 HOUR = 3600.0
@@ -41,6 +43,12 @@ def wall(monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock) -> Iterator
     monkeypatch.setattr(time, "time", clock)
     yield clock
     monkeypatch.undo()
+
+
+def save_state(server: ManagedServer) -> None:
+    """Write the state as a shutdown does, without its thread: the mock clock would jump ahead meanwhile."""
+    store = server._context.store
+    write_atomically(store._path, codec.encode(store.state), 0o600)
 
 
 def stands(server: ManagedServer) -> tuple[str, str, str | None]:
@@ -147,10 +155,7 @@ async def test_timed_disable_survives_a_daemon_restart(
     """It still applies at the next start, or has ended if its time passed in between."""
     async with living(tmp_path, era="legacy") as world:
         world.server.set_enabled(False, SIX)
-    # Outside the block: the mock clock would jump ahead while a thread writes.
-    with trio.CancelScope() as over:
-        over.cancel()
-        await world.server._context.store.run()  # shutdown saves the state
+    save_state(world.server)
     wall.ahead += later
     async with living(tmp_path, era="legacy") as world:
         await trio.sleep(5)
@@ -197,9 +202,7 @@ async def test_end_of_a_timed_disable_returns_to_the_last_setting(
         if not restart:
             await trio.sleep(3 * HOUR)
             assert stands(world.server)[::2] == ("connected" if before else "disabled", None)
-    with trio.CancelScope() as over:
-        over.cancel()
-        await world.server._context.store.run()  # shutdown saves the state
+    save_state(world.server)
     wall.ahead += 3 * HOUR
     async with living(tmp_path, **definition) as world:
         await trio.sleep(20)
