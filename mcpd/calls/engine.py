@@ -341,14 +341,16 @@ class CallEngine:
         self._complete(call, result)
 
     def _complete(self, call: Call, result: Raw | bytes, passed: int = 0) -> None:
-        """Send the client the server's final result, in its own revision, after the stages but the first
-        `passed` ones."""
+        """Run the stages but the first `passed` ones, and send the client the server's final result, in its
+        own revision.
+        """
         binding = call.binding
         assert binding is not None
-        for number, stage in enumerate(call.route.stages[passed:], passed + 1):
+        for stage in call.route.stages[passed:] if passed else call.route.stages:
             passed_on = stage.after(call, result)
+            passed += 1
             if not isinstance(passed_on, bytes | Raw):
-                self._complete_later(call, passed_on, number)
+                self._complete_later(call, passed_on, passed)
                 return
             result = passed_on
         if not binding.translation.same:
