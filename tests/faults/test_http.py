@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from contextlib import ExitStack, suppress
@@ -23,7 +24,7 @@ from tests.e2e.harness import BOUND, Daemon, Json, fake, wait_until
 from tests.e2e.web import MODERN, PORT, Door, door, meta, post, request
 from tests.fakes.http import LegacyScript, ModernScript, Script, fake_http
 from tests.faults.bystander import nothing_left, resident, undisturbed
-from tests.faults.measure import more_descriptors
+from tests.faults.measure import more_descriptors, peak_memory
 from tests.stopwatch import stopwatch, within
 
 MIB = 1 << 20
@@ -166,6 +167,34 @@ def test_a_body_beyond_the_limit_is_refused_before_it_is_read(start: Start) -> N
                 for _ in range(40):
                     connection.sendall(b"100000\r\n" + b"x" * MIB + b"\r\n")
             assert connection.recv(MIB).startswith(b"HTTP/1.1 413 ")
+    wait_until(lambda: resident(daemon.pid) - base < 12 * MIB, lambda: "the memory is not given back")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", [b"", b"2\r\nxx\r\n"], ids=["large bodies", "tiny chunks"])
+def test_bodies_of_many_connections_share_one_limit(chunk: bytes, start: Start) -> None:
+    """30 clients with the token send 30 MiB each. What is kept is limited, and released afterwards."""
+    daemon, web = started(start)
+    base = resident(daemon.pid)
+    opening = head("POST", "/mcp", right(web), 31 * MIB)
+    if chunk:
+        opening = opening.replace(b"Content-Length: %d" % (31 * MIB), b"Transfer-Encoding: chunked")
+    portion = chunk * (MIB // len(chunk)) if chunk else bytes(MIB)
+
+    def send(connection: socket.socket) -> None:
+        with suppress(ConnectionError):  # refused
+            connection.sendall(opening)
+            for _ in range(30):
+                connection.sendall(portion)
+
+    with peak_memory(daemon.pid) as peak, ExitStack() as held:
+        connections = [held.enter_context(connected(web)) for _ in range(30)]
+        senders = [threading.Thread(target=send, args=(each,), daemon=True) for each in connections]
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join(BOUND)
+    assert peak.bytes - base < 200 * MIB
     wait_until(lambda: resident(daemon.pid) - base < 12 * MIB, lambda: "the memory is not given back")
 
 
