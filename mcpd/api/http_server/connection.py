@@ -48,6 +48,9 @@ _LINGER_TIMEOUT = 1.0
 """Seconds in which the rest of a rejected request is discarded; a reset would overtake the response."""
 _POLL_INTERVAL = 0.05
 
+MAX_ANONYMOUS_BACKLOG = 256 * 1024
+"""Bytes that may wait for a client that has not authenticated; its next request is refused."""
+
 SpawnTask = Callable[[Callable[[], Awaitable[None]]], None]
 
 
@@ -219,6 +222,10 @@ class HttpServerConnection:
         self._incomplete_since = None
         if self._closed or self._error is not None:
             return
+        if self._outbox.backlog > MAX_ANONYMOUS_BACKLOG and self._anonymous_left < math.inf:
+            raise BadRequest(
+                503, f"more than {MAX_ANONYMOUS_BACKLOG} bytes of earlier responses were not read"
+            )
         if self._exchange is not None:
             self._pipelined.append((head, body))
             self._pipelined_size += len(body)

@@ -217,6 +217,20 @@ async def test_connection_without_an_authenticated_request_gets_a_limited_number
         assert len(peer.asked) == door.MAX_ANONYMOUS_REQUESTS + 1
 
 
+async def test_little_waits_for_a_client_that_neither_authenticates_nor_reads() -> None:
+    """A hundred pipelined requests for 100 KiB each. What the kernel takes is not the daemon's."""
+    answer = b"x" * 100_000
+    async with connected(lambda path, body, exchange: exchange.respond(200, answer)) as peer:
+        peer.near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        peer.far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        await peer.send(b"GET /open HTTP/1.1\r\nHost: h\r\n\r\n" * 100)
+        assert peer.connection is not None
+        assert peer.connection._outbox.backlog < door.MAX_ANONYMOUS_BACKLOG + 16 * len(answer)
+        assert len(peer.asked) < 60
+        assert peer.connection._error is not None
+        assert peer.connection._error.status == 503
+
+
 async def test_buffered_bodies_share_one_limit() -> None:
     """The connection that exceeds it is refused; small requests and the other connections go on."""
     bodies = BodyBudget(MIB)
