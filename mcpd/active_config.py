@@ -11,15 +11,16 @@ import attrs
 
 from mcpd.config.check_document import LoadedConfig
 from mcpd.config.edit_config_file import add_server, import_editor, remove_server
-from mcpd.config.load_at_start import save_last_valid
+from mcpd.config.json_path import is_within, join_path
+from mcpd.config.load_at_start import load_at_start, save_last_valid
 from mcpd.config.loader import candidate_paths, load
 from mcpd.config.masking import mask_definition
-from mcpd.config.server_definition import ParsedServers, parse_servers
+from mcpd.config.server_definition import ParsedServers, parse_servers, parse_valid_servers
 from mcpd.event_history import acting_for
 from mcpd.model.api import ApplyResult, ConfigStatus, ConfigView
 from mcpd.model.errors import BadSpec, Conflict, Problem, UnknownServer
 from mcpd.model.events import Event, EventKind
-from mcpd.model.server_spec import changed_parts
+from mcpd.model.server_spec import InvalidSpec, changed_parts
 from mcpd.model.status import rfc3339
 from mcpd.persistent_state import AppliedSet, StateFile
 from mcpd.supervision.supervisor import Supervisor
@@ -162,7 +163,7 @@ class ActiveConfig:
         if name in self._definitions and not replace:
             fix = f"run `mcpctl remove {name}` first, or replace it"
             raise BadSpec([Problem(f"$.servers.{name}", f"a server named {name!r} already exists", fix)])
-        parsed = self._parse({**self._definitions, name: definition})
+        parsed = self._parse_edit({**self._definitions, name: definition})
         saved = None
         if save:
             self._require_file()
@@ -176,7 +177,7 @@ class ActiveConfig:
             self._supervisor.get(name)  # raises UnknownServer with similar names
             raise UnknownServer(f"no server named {name!r} in the configuration", server=name)
         rest = {known: definition for known, definition in self._definitions.items() if known != name}
-        parsed = self._parse(rest)
+        parsed = self._parse_edit(rest)
         saved = None
         if save:
             if self._source != "api":
@@ -228,7 +229,7 @@ class ActiveConfig:
         self, parsed: ParsedServers, definitions: Mapping[str, Mapping[str, object]], saved: str | None
     ) -> ApplyResult:
         if saved is not None:
-            fresh = load(self._config_path, self._environ)
+            fresh = self._load_edited()
             if self._source != "api":
                 return attrs.evolve(self._activate(fresh), saved=saved)
             self.loaded = fresh  # the set from the API stays active, now based on the changed file
@@ -251,6 +252,38 @@ class ActiveConfig:
             )
             self._announce(f"definition changed: {parts} (generation {generation})", name)
         return ApplyResult.plan(plan, generation)
+
+    def _load_edited(self) -> LoadedConfig:
+        """Load the file after an edit. Raises BadSpec for errors other than those tolerated at start."""
+        try:
+            return load(self._config_path, self._environ)
+        except BadSpec:
+            loaded = load_at_start(self._config_path, self._environ, self._state_dir)
+            if set(loaded.problems) <= set(self.loaded.problems):
+                return loaded
+            raise
+
+    def _parse_edit(self, servers: Mapping[str, Mapping[str, object]]) -> ParsedServers:
+        """Parse an edited set. Raises BadSpec, but not for unchanged servers that were invalid before."""
+        located: list[tuple[object, object, str]] = [
+            (name, definition, join_path("$.servers", name)) for name, definition in servers.items()
+        ]
+        parsed, problems = parse_valid_servers(
+            located,
+            environ=self._environ,
+            settings=self.loaded.settings,
+            base_dir=self.loaded.path.parent,
+        )
+        known = {
+            name: spec
+            for name, spec in self._supervisor.desired.items()
+            if isinstance(spec, InvalidSpec) and servers.get(name) == self._definitions.get(name)
+        }
+        paths = [join_path("$.servers", name) for name in known]
+        if new := [each for each in problems if not any(is_within(each.path, path) for path in paths)]:
+            raise BadSpec(new)
+        specs = {name: parsed.specs.get(name) or known[name] for name in servers}
+        return attrs.evolve(parsed, specs=specs)
 
     def _parse(self, servers: Mapping[str, Mapping[str, object]]) -> ParsedServers:
         return parse_servers(

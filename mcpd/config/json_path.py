@@ -19,6 +19,11 @@ def join_path(path: str, key: str | int) -> str:
     return f'{path}["{shorten(key, 64)}"]'
 
 
+def is_within(path: str, part: str) -> bool:
+    """Return whether `path` is `part` or a place inside it."""
+    return path == part or path.startswith((f"{part}.", f"{part}["))
+
+
 def is_too_large(value: object, max_depth: int = 64, max_values: int = 200_000) -> bool:
     """Return whether `value` is nested too deeply (or in itself, as YAML allows) or has too many values."""
     waiting = [(value, 0)]

@@ -23,7 +23,7 @@ from mcpd.config.check_document import (
     check,
     check_settings,
 )
-from mcpd.config.json_path import join_path
+from mcpd.config.json_path import is_within, join_path
 from mcpd.config.loader import find_path, read_document
 from mcpd.config.server_definition import check_name, parse_valid_servers
 from mcpd.model.errors import BadSpec, Problem
@@ -133,11 +133,7 @@ def _last_document(last: LastValidConfig | None) -> Document | None:
 def _has_general_problem(document: Document, problems: tuple[Problem, ...]) -> bool:
     """Return whether an error is neither in a server nor in the settings."""
     parts = [document.layout.settings_path, *(path for _, _, path in document.layout.servers)]
-    return any(not any(_is_within(problem.path, part) for part in parts) for problem in problems)
-
-
-def _is_within(path: str, part: str) -> bool:
-    return path == part or path.startswith((f"{part}.", f"{part}["))
+    return any(not any(is_within(problem.path, part) for part in parts) for problem in problems)
 
 
 def _without_invalid_parts(
@@ -151,7 +147,7 @@ def _without_invalid_parts(
     settings = check_settings(document, environ, [], warnings)
 
     named = [entry for entry in document.layout.servers if check_name(entry[0], entry[2], [])]
-    errors = {str(name): tuple(p for p in problems if _is_within(p.path, path)) for name, _, path in named}
+    errors = {str(name): tuple(p for p in problems if is_within(p.path, path)) for name, _, path in named}
     replaced: set[object] = set()
     chosen: list[tuple[object, object, str]] = []
     for name, definition, path in named:
@@ -165,7 +161,7 @@ def _without_invalid_parts(
     )
     specs: dict[str, ServerSpec] = {}
     for name, definition, path in chosen:
-        own = errors[str(name)] or tuple(p for p in remaining if _is_within(p.path, path))
+        own = errors[str(name)] or tuple(p for p in remaining if is_within(p.path, path))
         usable = parsed.specs.get(str(name)) if name in replaced or not own else None
         specs[str(name)] = usable or _invalid_spec(str(name), definition, own)
     definitions = {str(name): value if isinstance(value, Mapping) else {} for name, value, _ in chosen}

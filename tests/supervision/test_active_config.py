@@ -12,7 +12,7 @@ from mcpd.config.load_at_start import load_at_start
 from mcpd.config.loader import load
 from mcpd.model.errors import BadSpec
 from mcpd.model.events import Event
-from mcpd.model.server_spec import InvalidSpec
+from mcpd.model.server_spec import InvalidSpec, StdioSpec
 from mcpd.supervision.supervisor import Supervisor
 from tests.supervision.peer import surroundings
 
@@ -156,3 +156,32 @@ async def test_file_with_an_error_does_not_replace_an_applied_set(home: Home) ->
     loaded = load_at_start(None, home.environ, home._path / "state")
     ActiveConfig(loaded, None, home.environ, supervisor, around.store, around.redactor, home._path / "state")
     assert list(supervisor.desired) == ["applied"]
+
+
+async def test_broken_entries_do_not_prevent_changes_of_others(home: Home) -> None:
+    """After a start with errors, servers can be added and removed, also the broken ones."""
+    broken = {name: {"comand": "x"} for name in ("b", "c")}
+    home.file.write_text(json.dumps({"mcpServers": {"a": {"command": "x"}, **broken}}))
+    active = home.begin()
+    active.add("new", {"command": "x"}, save=True)
+    assert home.names == ["a", "b", "c", "new"]
+    assert [type(home.supervisor.desired[name]) for name in ("b", "new")] == [InvalidSpec, StdioSpec]
+    assert len(active.status().problems) == 2
+    active.remove("b", save=True)
+    assert [problem.path for problem in active.status().problems] == ["$.mcpServers.c.comand"]
+    active.add("c", {"command": "x"}, save=True, replace=True)
+    assert active.status().problems == ()
+    assert home.names == ["a", "c", "new"]
+
+
+async def test_edit_with_a_new_error_is_refused(home: Home) -> None:
+    """Neither the new definition nor the rest of the file may have errors that were not there before."""
+    home.file.write_text(json.dumps({"mcpServers": {"a": {"command": "x"}, "b": {"comand": "x"}}}))
+    active = home.begin()
+    with pytest.raises(BadSpec, match="unknown field 'commmand'"):
+        active.add("new", {"commmand": "x"}, save=True)
+    assert "new" not in home.file.read_text()
+    home.file.write_text(json.dumps({"mcpServers": {"a": {"commnd": "x"}, "b": {"comand": "x"}}}))
+    with pytest.raises(BadSpec, match="unknown field 'commnd'"):
+        active.add("new", {"command": "x"}, save=True)
+    assert home.names == ["a", "b"]
