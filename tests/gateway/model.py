@@ -195,13 +195,14 @@ class World:
     ) -> None:
         self.nursery = nursery
         self.users: list[User] = []
+        self.scripts: list[Script] = []
+        self.version = version
         self.work: dict[int, Working] = {}
         self.whose: dict[str, Working] = {}
         self.late: list[str] = []
         """Answers to questions that the server no longer needed."""
         self.up = trio.Event()
         self._ids = itertools.count(1)
-        self._version = version
         self.server: Any = make_server(concurrency=concurrency)
         self.server.turn_queue = TurnQueue()
         core = make_core(self.server, *others)
@@ -225,7 +226,7 @@ class World:
         self.whose.clear()
         self.wire = wire_ = Wire()
         wire_.inbound = self  # type: ignore[assignment]
-        self.server.upstream = make_upstream(wire_, self._version)
+        self.server.upstream = make_upstream(wire_, self.version)
         self.nursery.start_soon(wire_.run)
         self.up.set()
 
@@ -308,6 +309,13 @@ class World:
 
     def complete(self, page: str) -> None:
         self._say({"method": "notifications/elicitation/complete", "params": {"elicitationId": page}})
+
+    def need_input(self, call: Working, *, asks: bool) -> None:
+        """Answer the call, in the modern revision, with a request for input or for another round."""
+        params = {"message": f"{call.tag}: who?", "requestedSchema": {"type": "object", "properties": {}}}
+        question = {"who": {"method": "elicitation/create", "params": params}}
+        needed = {"inputRequests": question} if asks else {}
+        self.end(call, result={"resultType": "input_required", "requestState": call.tag, **needed})
 
     def end(self, call: Working, error: Json | None = None, result: Json | None = None) -> None:
         """Answer the call, even if its questions are still open; without `result`, with what it heard."""
@@ -519,6 +527,11 @@ class Script:
     """A connection to the control API."""
 
     def __init__(self, world: World) -> None:
+        self.tag = f"s{len(world.scripts)}"
+        world.scripts.append(self)
+        self.here = True
+        self.pending: set[int] = set()
+        """The calls that are due a response."""
         self.answers: dict[int, Json] = {}
         self.progress: list[Json] = []
         self.caller = ControlCaller(world.gateway.calls, world.gateway.core, self, world.spawn)
@@ -533,12 +546,22 @@ class Script:
     def put(self, start: Callable[[bytes], None]) -> int:
         """Start a call under a new id, and return that."""
         key = next(self._keys)
+        self.pending.add(key)
         try:
             with batch():
                 start(b"%d" % key)
         except McpdError as error:
             self.caller.respond_error(b"%d" % key, error)
         return key
+
+    def cancel(self, key: int) -> None:
+        self.pending.remove(key)
+        assert self.caller.cancel(b"%d" % key, "the client cancelled it")
+
+    def leave(self) -> None:
+        self.here = False
+        self.pending.clear()
+        self.caller.cancel_all("left")
 
     def error(self, key: int) -> Json:
         found: Json = self.answers[key]["error"]
@@ -549,8 +572,12 @@ class Script:
 
     def finish(self, frame: bytes, code: int = 0) -> None:
         message = json.loads(frame)
-        assert message["id"] not in self.answers, "answered twice"
+        assert message["id"] in self.pending, "answered twice, or though it was cancelled"
+        self.pending.remove(message["id"])
         self.answers[message["id"]] = message
+        if "content" in (result := message.get("result", {})):
+            text = result["content"][0]["text"]
+            assert text[2:3] not in ("s", "u") or json.loads(text)[0] == self.tag, "another client's result"
 
     def drop(self) -> None: ...
 

@@ -10,7 +10,8 @@ import trio.testing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.gateway.model import User, World, world
+from tests.gateway.mcp_client import MODERN
+from tests.gateway.model import LEGACY, Script, User, World, world
 from tests.sampling import scaled
 
 Step = tuple[str, int, int]
@@ -25,6 +26,8 @@ STEPS = (
     *(["end"] * 3),
     *("come back empty", "refuse", "withdraw", "progress", "log", "fail", "give up asking"),
     *("cancel", "leave", "lose", "down", "up", "choke", "wait a bit", "wait"),
+    *("open script", "script call", "script call", "script cancel", "script leave"),
+    *("need input", "need nothing", "need input"),
 )
 PLAYS = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5), st.integers(0, 5)), max_size=60)
 
@@ -33,7 +36,14 @@ def step(w: World, what: str, a: int, b: int) -> None:
     """Do that with the `a`th of those with which it can be done, if there is any."""
     w.hear()
     here = [user for user in w.users if user.here]
-    if what.startswith("open"):
+    scripts = [script for script in w.scripts if script.here]
+    if what == "open script":
+        if len(scripts) < 3:
+            Script(w)
+    elif what.startswith("script"):
+        if scripts:
+            play_script(scripts[a % len(scripts)], what, b)
+    elif what.startswith("open"):
         if len(here) < 5:
             w.user(what.partition(" ")[2])
     elif what == "call" and here:
@@ -78,11 +88,23 @@ def step(w: World, what: str, a: int, b: int) -> None:
             w.progress(call)
         elif what == "log":
             w.log(call)
+        elif what.startswith("need") and w.version == MODERN:
+            w.need_input(call, asks=what == "need input")
         elif what == "fail":
             w.end(call, {"code": -32603, "message": "broken"})
         elif what == "give up asking" or (what == "end" and not call.waits_for):
             w.end(call)
     w.hear()
+
+
+def play_script(script: Script, what: str, number: int) -> None:
+    """Have a client of the control API call, cancel one of its calls, or leave."""
+    if what == "script call":
+        script.call("converse", {"tag": script.tag}, raw=True, _meta={"progressToken": script.tag})
+    elif what == "script leave":
+        script.leave()
+    elif script.pending:
+        script.cancel(sorted(script.pending)[number % len(script.pending)])
 
 
 def open_requests(users: Sequence[User]) -> list[str]:
@@ -113,12 +135,12 @@ async def finish(w: World) -> None:
             if not call.waits_for and call.key in w.work:
                 w.end(call)
         await trio.sleep(0.05)
-        if not open_requests(w.users):
+        if not open_requests(w.users) and not any(script.pending for script in w.scripts):
             break
 
 
-async def play(steps: Sequence[Step], concurrency: str = "free") -> None:
-    async with world(concurrency=concurrency) as w:
+async def play(steps: Sequence[Step], concurrency: str, version: str) -> None:
+    async with world(concurrency=concurrency, version=version) as w:
         for what, a, b in steps:
             if what == "wait":
                 await trio.sleep(1)
@@ -131,12 +153,17 @@ async def play(steps: Sequence[Step], concurrency: str = "free") -> None:
             await trio.sleep(901)  # one who does not come back with what was asked is waited for
             await finish(w)
         assert open_requests(w.users) == []
+        for script in w.scripts:
+            assert script.pending == set()
+            assert script.caller.calls == {}
         assert {call.tag: call.waits_for for call in w.work.values()} == {}
         assert w.empty() == []
 
 
-@settings(max_examples=scaled(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(PLAYS, st.sampled_from(["free", "writes"]))
-def test_every_request_has_one_response_and_no_queue_stays(steps: list[Step], concurrency: str) -> None:
+@settings(max_examples=scaled(500), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(PLAYS, st.sampled_from(["free", "writes"]), st.sampled_from([LEGACY, LEGACY, MODERN]))
+def test_every_request_has_one_response_and_no_queue_stays(
+    steps: list[Step], concurrency: str, version: str
+) -> None:
     """And no client is asked, or told, what belongs to another."""
-    trio.run(play, steps, concurrency, clock=trio.testing.MockClock(autojump_threshold=0))
+    trio.run(play, steps, concurrency, version, clock=trio.testing.MockClock(autojump_threshold=0))
