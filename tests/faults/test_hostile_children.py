@@ -136,6 +136,23 @@ def test_descendants_of_other_servers_are_left_alone(
     assert sorted(another.processes()) == before
 
 
+def test_descendants_of_a_daemon_that_was_killed_with_its_guardian_end_at_the_next_start(
+    tmp_path: Path, hostile: Hostile
+) -> None:
+    with running(tmp_path, {"it": hostile.definition}) as daemon:
+        daemon.wait_connected("it")
+        hostile.wait_started()
+        guardian = daemon.guardian()
+        os.kill(guardian, signal.SIGSTOP)  # the daemon would replace one that is killed first
+        killed(daemon)
+        os.kill(guardian, signal.SIGKILL)
+        assert len(hostile.processes()) == hostile.count
+        with running(tmp_path, {"calm": fake()}) as second:
+            second.wait_connected("calm")
+            hostile.assert_gone()
+            assert "left behind by daemon" in second.log
+
+
 @pytest.mark.slow
 def test_no_descendant_survives_forty_killed_daemons(tmp_path: Path) -> None:
     """Each daemon is killed at a random moment of the start of two hostile servers."""
