@@ -29,10 +29,13 @@ from mcpd.config.server_definition import check_name, parse_valid_servers
 from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.server_spec import InvalidSpec, ServerSpec
 from mcpd.support.atomic_files import write_atomically
+from mcpd.support.regular_files import read_regular_file
 
 log = logging.getLogger("mcpd.config")
 
 _FILE_NAME = "last-valid-config.json"
+_MAX_SIZE = 64 << 20
+"""Bytes. A larger file was not written by mcpd."""
 
 
 class LastValidConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,10 +85,17 @@ def save_last_valid(loaded: LoadedConfig, state_dir: Path) -> None:
     file = state_dir / _FILE_NAME
     try:
         data = msgspec.json.encode(stored)
-        if not file.exists() or file.read_bytes() != data:
+        if not _contains(file, data):
             write_atomically(file, data, 0o600)
     except (OSError, TypeError, ValueError) as error:  # a full disk, or a value that JSON cannot express
         log.warning("cannot store the valid configuration for the next start: %s", error)
+
+
+def _contains(file: Path, data: bytes) -> bool:
+    try:
+        return read_regular_file(file, _MAX_SIZE) == data
+    except OSError:
+        return False
 
 
 def _find_existing(flag: Path | None, environ: Mapping[str, str], refused: BadSpec) -> Path:
@@ -100,12 +110,13 @@ def _find_existing(flag: Path | None, environ: Mapping[str, str], refused: BadSp
 
 def _read_last_valid(state_dir: Path, path: Path) -> LastValidConfig | None:
     """Return the last valid content of the file `path`, or None."""
+    file = state_dir / _FILE_NAME
     try:
-        stored = msgspec.json.decode((state_dir / _FILE_NAME).read_bytes(), type=LastValidConfig)
+        stored = msgspec.json.decode(read_regular_file(file, _MAX_SIZE), type=LastValidConfig)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.MsgspecError) as error:
-        log.warning("cannot read the last valid configuration: %s", error)
+    except (OSError, ValueError, RecursionError) as error:  # UnicodeDecodeError is no MsgspecError
+        log.warning("cannot read the last valid configuration %s: %s", file, error)
         return None
     return stored if stored.path == str(path) else None
 

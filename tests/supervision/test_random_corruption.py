@@ -18,6 +18,7 @@ import attrs
 import msgspec
 import pytest
 
+from mcpd.config.load_at_start import load_at_start, save_last_valid
 from mcpd.config.secret_store import read_secrets
 from mcpd.config.server_definition import parse_servers
 from mcpd.config.settings import Settings
@@ -186,6 +187,29 @@ def test_secrets(tmp_path: Path) -> None:
             refused = str(error)
         assert not refused or str(file) in refused
         assert "hunter2" not in refused
+    assert COUNT * 0.01 < usable < COUNT
+
+
+def test_last_valid_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is read only if the configuration has errors, which are reported if this file is unusable, too."""
+    quiet(monkeypatch, caplog)
+    config, usable = tmp_path / "config.json", 0
+    servers = {"it": {"command": "x", "args": ["größe"]}, "that": {"url": "http://localhost/"}}
+    config.write_text(json.dumps({"mcpServers": servers, "settings": {"maxStarts": 3}}))
+    save_last_valid(load_at_start(config, {}, tmp_path), tmp_path)
+    file = tmp_path / "last-valid-config.json"
+    whole = file.read_bytes()
+    broken = json.dumps({"mcpServers": {**servers, "it": {"command": 5}}})
+    for number, data in enumerate(damages(whole)):
+        file.write_bytes(data)
+        config.write_text("{" if number % 2 else broken)
+        with suppress(BadSpec):
+            loaded = load_at_start(config, {}, tmp_path)
+            usable += isinstance(loaded.specs.get("it"), StdioSpec)
+            codec.encode(loaded.problems)
+            save_last_valid(loaded, tmp_path)
     assert COUNT * 0.01 < usable < COUNT
 
 
