@@ -34,7 +34,7 @@ while read -r line; do
     esac
 done
 for group in $groups; do kill -TERM "-$group"; done
-[ -x "$1" ] && exec "$1" -I -S -c "$2" "$3" "$4" "$5" $groups
+[ -x "$1" ] && exec "$1" -I -S -c 'import os; exec(os.environ["MCPD_GUARDIAN_KILL"])' "$2" "$3" "$4" $groups
 sleep 0.2
 for group in $groups; do kill -KILL "-$group"; done
 """
@@ -44,6 +44,8 @@ It ignores the signals that usually end a process, and keeps the groups of the l
 the end of its input the daemon has died, and after `.` it stops in order. Then the shell becomes the program
 that kills the groups; if Python has been uninstalled, it kills them itself.
 """
+_PROGRAMS = {"MCPD_GUARDIAN_WAIT": _WAIT_PROGRAM, "MCPD_GUARDIAN_KILL": _KILL_PROGRAM}
+"""Passed in the environment, because `ps` shows arguments."""
 _STOP_TIMEOUT = 1.0
 """Seconds that the guardian may take to exit before it is killed."""
 _RESTART_DELAYS = (0.0, 0.1, 0.5)
@@ -102,14 +104,14 @@ class Guardian:
         labels = labels_of(self._instance) if are_supported() else range(0)
         return await start_process(
             [
-                *("/bin/sh", "-c", _WAIT_PROGRAM, "mcpd-guardian", sys.executable, _KILL_PROGRAM),
+                *("/bin/sh", "-c", 'eval "$MCPD_GUARDIAN_WAIT"', "mcpd-guardian", sys.executable),
                 *(self._instance, str(labels.start), str(labels.stop)),
             ],
             guardian_label(self._instance),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env={name: os.environ[name] for name in _FORWARDED_VARIABLES if name in os.environ},
+            env={name: os.environ[name] for name in _FORWARDED_VARIABLES if name in os.environ} | _PROGRAMS,
             cwd="/",
             start_new_session=True,  # so that signals to the daemon's group, such as Ctrl-C, do not reach it
         )

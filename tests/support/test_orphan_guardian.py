@@ -244,6 +244,7 @@ async def test_guardian_uses_little_memory_and_inherits_nothing(instance: str, t
 def check_resources(pid: int) -> None:
     process = Path(f"/proc/{pid}")
     wait_until(lambda: b"mcpd-guardian" in (process / "cmdline").read_bytes() and state(pid) == "S")
+    assert len((process / "cmdline").read_bytes()) < 300  # `ps` shows it
     rollup = (process / "smaps_rollup").read_text()
     own = {line.split(":")[0]: int(line.split()[1]) for line in rollup.splitlines()[1:]}
     assert own["Private_Dirty"] <= 1024, rollup
