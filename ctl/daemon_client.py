@@ -6,9 +6,9 @@ A request is one line, its answer is one line, and notifications may come in bet
 
 from __future__ import annotations
 
+import _socket  # `socket` adds selectors and enumerations: 2 ms in each run of `mcpctl status`
 import json
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -70,7 +70,7 @@ class DaemonClient:
         if len(os.fsencode(path)) > MAX_SOCKET_PATH:
             message = f"the socket path {path} is longer than {MAX_SOCKET_PATH} bytes"
             raise DaemonUnreachable(message, hint="choose a shorter one with --socket or MCPD_SOCKET")
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         try:
             self._socket.settimeout(CONNECT_TIMEOUT)
             self._socket.connect(path)
