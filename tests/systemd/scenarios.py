@@ -232,6 +232,20 @@ def a_restart_with_a_broken_configuration_is_refused() -> None:
 
 
 @scene
+def errors_in_the_configuration_do_not_stop_the_service() -> None:
+    """At the next login, a broken entry affects only itself, and an unreadable file is the last valid one."""
+    install()
+    broken_entry = json.dumps({"mcpServers": {**POLITE, "bad": {"comand": "x"}}})
+    for text in (broken_entry, "{ this is not JSON"):
+        configure_text(text)
+        systemctl("restart", "mcpd.service")
+        until(lambda: server("plain")["status"] == "connected")
+        assert mcpctl_json("status")["config"]["problems"]
+        assert mcpctl("config", "validate").returncode == 2
+        assert "has errors" in show("StatusText")["StatusText"]
+
+
+@scene
 def a_daemon_in_the_background_makes_way_for_the_service() -> None:
     """The installation first stops a running daemon, so that the unit owns the socket."""
     assert mcpctl("daemon", "start").returncode == 0
