@@ -87,6 +87,10 @@ def check_service(path: str) -> Iterator[Finding]:
         message = "no systemd user manager; mcpd runs in the background"
         yield Finding("service", SKIP, message)
         return
+    if other := systemd_units.foreign_unit():
+        message = f"{other} belongs to another program named mcpd; this mcpd runs in the background"
+        yield Finding("service", WARN, message, "rename that unit to install the service of this mcpd")
+        return
     if not systemd_units.is_installed():
         message = "mcpd is not installed as a service, so it does not start at login"
         yield Finding("service", WARN, message, "mcpctl daemon install")
@@ -245,6 +249,25 @@ def _check_version(name: str, found: str, path: str, *, needed: bool) -> Finding
         reason = output[-1] if output else f"exit status {done.returncode}"
         return Finding("program", bad, f"{found} does not run: {reason}", f"reinstall {name}", ms)
     return Finding("program", OK, f"{name} {output[0] if output else ''} ({found})", ms=ms)
+
+
+def check_name(search_path: str) -> Iterator[Finding]:
+    """Check that `mcpd` in the PATH of a terminal is this program: others have the same name."""
+    found = login_shell.find_program("mcpd", search_path)
+    if found is None:
+        return  # mcpctl finds the one it belongs to by itself
+    (ours, *_) = daemon_command()
+    if os.path.realpath(found) == os.path.realpath(ours):
+        return
+    try:
+        head = Path(found).read_bytes()[:4096]
+    except OSError:
+        head = b""
+    if b"from mcpd.main import" in head or b"mcpd.main" in head:
+        message = f"{found} is another installation of this mcpd; mcpctl uses {ours}"
+    else:
+        message = f"{found} in your PATH is another program named mcpd; mcpctl uses {ours}"
+    yield Finding("program", WARN, message, f"run this one as {ours}, or change the order of PATH")
 
 
 def check_installation(started_at: float) -> Iterator[Finding]:

@@ -15,6 +15,8 @@ _PROPERTIES = (
     "LoadState,ActiveState,SubState,MainPID,StatusText,NRestarts,Result,ExecMainStatus,UnitFileState,"
     "NeedDaemonReload"
 )
+_OUR_MARKS = ("mcpctl daemon", "ListenStream=%t/mcpd/mcpd.sock")
+"""Every version of our units has one of them."""
 _INSTALLATION_SPECIFIC = ("ExecStart=", "Environment=PATH=", 'Environment="PATH=')
 """Prefixes of lines that differ between installations."""
 
@@ -27,7 +29,21 @@ def unit_directory() -> Path:
 
 
 def is_installed() -> bool:
-    return (unit_directory() / SERVICE).exists()
+    """Return whether the service is installed. Another program's unit of this name does not count."""
+    return (unit_directory() / SERVICE).exists() and not foreign_unit()
+
+
+def foreign_unit() -> Path | None:
+    """Return an installed unit of the same name that belongs to another program; None if there is none."""
+    for name in (SERVICE, SOCKET):
+        path = unit_directory() / name
+        try:
+            text = path.read_text("utf-8", "replace")
+        except OSError:
+            continue  # there is none, or it is a broken link
+        if not any(mark in text for mark in _OUR_MARKS):
+            return path
+    return None
 
 
 def is_available() -> bool:
@@ -112,7 +128,11 @@ def socket_is_active() -> bool:
 
 
 def write_units(command: Sequence[str], search_path: str) -> list[Path]:
-    """Write both unit files atomically and return their paths."""
+    """Write both unit files atomically and return their paths. Raises CtlError if one is not ours."""
+    if other := foreign_unit():
+        message = f"{other} belongs to another program named mcpd, so it was not changed"
+        hint = "rename that unit, or run this mcpd without systemd: mcpctl daemon start"
+        raise CtlError(message, hint=hint)
     target = unit_directory()
     target.mkdir(parents=True, exist_ok=True)
     written = [target / SERVICE, target / SOCKET]

@@ -230,7 +230,7 @@ def uninstall(cli: CliContext) -> int:
     Keeps configuration, logs and state, and drop-ins made with `systemctl --user edit`.
     """
     units = [systemd_units.unit_directory() / name for name in (SERVICE, SOCKET)]
-    found = [path for path in units if path.exists()]
+    found = [path for path in units if path.exists() and not systemd_units.foreign_unit()]
     if found and systemd_units.is_available():
         systemd_units.systemctl("disable", "--now", SOCKET, SERVICE)
     for path in found:

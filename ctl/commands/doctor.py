@@ -102,6 +102,7 @@ def run_checks(cli: CliContext, environ: Mapping[str, str], *, shell: bool) -> D
     if shell:
         report.findings += doctor_checks.check_path(daemon_path, login)
     path = daemon_path or (login or environ).get("PATH", _DEFAULT_PATH)
+    report.findings += doctor_checks.check_name(environ.get("PATH", _DEFAULT_PATH))
     report.findings += doctor_checks.check_programs(_needed_programs(report), path, login)
     report.findings += _check_servers(report, path, login)
     return report

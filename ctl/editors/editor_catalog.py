@@ -350,4 +350,7 @@ EDITORS: tuple[EditorSpec, ...] = (
 GENERIC = EditorSpec("file", "a file", (), _SHELL | {"env", "words", "input"}, entry_form=None)
 """The interpretation of a file that belongs to no known program."""
 
+OTHER_MCPD = EditorSpec("ahodges-mcpd", "mcpd by ahodges22", (), _SHELL, timeout_unit="s", entry_form=None)
+"""Another program named mcpd. Its file is where ours is, so it has to be named to be imported."""
+
 BY_NAME = {editor.name: editor for editor in EDITORS}

@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from ctl.editors.read_entries import Fields, RawEntry
 from ctl.editors.variables import NeededSecret, UnusableEntry, VariableTranslator, read_dotenv
 from mcpd.config.field_names import TRANSPORT_TYPES
 
-_URLS = ("url", "serverUrl", "server_url", "baseUrl", "base_url", "uri")
+_URLS = ("url", "serverUrl", "server_url", "baseUrl", "base_url", "http_url", "uri")
 _TYPES = ("type", "transport", "transportType", "protocol")
 _INCLUDE = ("includeTools", "enabled_tools", "enabledTools", "tools", "allowedTools")
 _EXCLUDE = ("excludeTools", "disabled_tools", "disabledTools", "blockedTools")
@@ -175,13 +176,25 @@ def _map_environment(fields: Fields, translator: VariableTranslator, base: Path)
     for key in ("env", "environment", "envs"):
         for name, value in _members(fields.get(key)):
             env[name] = f"${{{name}}}" if value is None else translator.translate(_text(value))
-    for item in _list(fields.get("env_vars")):
+    for item in [*_list(fields.get("env_vars")), *_passed_through(fields)]:
         taken = item.get("name") if isinstance(item, dict) else item
         if isinstance(taken, str) and taken:
             env.setdefault(taken, f"${{{taken}}}")
     for key in _texts(fields.get("env_keys")):
         env.setdefault(key, translator.add_secret(key))
     return env
+
+
+def _passed_through(fields: Fields) -> list[str]:
+    """Return the variables that ahodges22/mcpd passes on; a pattern selects those of this process."""
+    names: list[str] = []
+    for pattern in _texts(fields.get("env_passthrough")):
+        names += (
+            [name for name in sorted(os.environ) if fnmatchcase(name, pattern)]
+            if "*" in pattern
+            else [pattern]
+        )
+    return names
 
 
 def _map_remote(

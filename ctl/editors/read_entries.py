@@ -9,13 +9,22 @@ from pathlib import Path
 
 import attrs
 
-from ctl.editors.editor_catalog import BY_NAME, GENERIC, SERVERS, ConfigLocation, EditorSpec, Scope
+from ctl.editors.editor_catalog import (
+    BY_NAME,
+    GENERIC,
+    OTHER_MCPD,
+    SERVERS,
+    ConfigLocation,
+    EditorSpec,
+    Scope,
+)
 from ctl.editors.editor_paths import EditorFile, UserContext
 from ctl.editors.variables import read_dotenv
 from mcpd.config.in_place_edits.document import Document, KeyPath, read_document
 from mcpd.model.errors import BadSpec
 
 Fields = Mapping[str, object]
+_BACKENDS = ("backends",)
 
 
 @attrs.frozen
@@ -81,6 +90,8 @@ def identify_file(path: Path, document: Document) -> EditorFile:
             editor = BY_NAME[name]
             place = next(place for place in editor.locations if place.scope == "user")
             return EditorFile(editor, attrs.evolve(place, path=str(path)), path)
+    if isinstance(document.value_at(_BACKENDS), dict):
+        return EditorFile(OTHER_MCPD, ConfigLocation(str(path), "user", _BACKENDS), path)
     listed = isinstance(document.value_at(SERVERS), list) and document.kind == "YAML"
     return EditorFile(BY_NAME["continue"] if listed else GENERIC, ConfigLocation(str(path), "user"), path)
 

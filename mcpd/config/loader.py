@@ -328,6 +328,11 @@ def _check_top_level_key(key: object, section: Section, warnings: list[str], set
 
 def _refuse_foreign_document(section: Section) -> None:
     """Refuse a document in which nothing is a configuration of mcpd: it was probably named by mistake."""
+    if isinstance(section.values.get("backends"), Mapping) and not section.has("mcpServers"):
+        message = "this is the configuration of another program named mcpd (github.com/ahodges22/mcpd)"
+        fix = "move it to another name, then import its servers with: mcpctl import FILE"
+        section.problems.append(Problem("$", message, fix))
+        return
     keys = [key for key in section.values if isinstance(key, str) and not is_comment(key)]
     if keys and not any(key in section.values for key in _KNOWN_KEYS) and not section.problems:
         message = "this is not a configuration of mcpd: it has no 'mcpServers'"

@@ -379,6 +379,48 @@ def test_outdated_units_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "mcpd.socket cannot be read" in systemd_units.outdated_reason(ours)
 
 
+def test_unit_of_another_program_is_left_alone(
+    tmp_path: Path, mcpctl: Mcpctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ahodges22/mcpd installs a unit of the same name."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    unit = systemd_units.unit_directory() / "mcpd.service"
+    unit.parent.mkdir(parents=True)
+    unit.write_text(
+        "[Unit]\nDescription=mcpd, the local MCP proxy daemon\n[Service]\nExecStart=%h/bin/mcpd\n"
+    )
+    before = unit.read_bytes()
+    assert not systemd_units.is_installed()
+    ran = mcpctl("daemon", "install")
+    assert ran.code == 1
+    assert f"{unit} belongs to another program named mcpd" in ran.err
+    assert "nothing" in mcpctl("daemon", "uninstall").out or unit.exists()
+    assert unit.read_bytes() == before
+    monkeypatch.setattr(systemd_units, "is_available", lambda: True)
+    (finding,) = doctor_checks.check_service("/run/mcpd.sock")
+    assert (finding.result, "another program" in finding.message) == ("warning", True)
+    unit.unlink()
+    systemd_units.write_units(["/opt/mcpd"], "/usr/bin")
+    assert systemd_units.is_installed()
+
+
+def test_doctor_reports_another_mcpd_in_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users who type `mcpd` would run that program."""
+    ours, other = tmp_path / "ours" / "mcpd", tmp_path / "other" / "mcpd"
+    for path, text in ((ours, "#!/usr/bin/python\nfrom mcpd.main import main\n"), (other, "\x7fELF")):
+        path.parent.mkdir()
+        path.write_text(text)
+        path.chmod(0o755)
+    monkeypatch.setattr(doctor_checks, "daemon_command", lambda: [str(ours)])
+    assert list(doctor_checks.check_name(str(ours.parent))) == []
+    assert list(doctor_checks.check_name("/nowhere")) == []
+    (finding,) = doctor_checks.check_name(f"{other.parent}:{ours.parent}")
+    assert (finding.result, "another program named mcpd" in finding.message) == ("warning", True)
+    other.write_bytes(ours.read_bytes())
+    (finding,) = doctor_checks.check_name(str(other.parent))
+    assert "another installation of this mcpd" in finding.message
+
+
 def test_doctor_reports_unsafe_configuration_permissions(tmp_path: Path) -> None:
     """Writers can run commands, and readers see tokens. The suggested fixes work."""
     file = tmp_path / "my config.json"

@@ -365,3 +365,38 @@ def test_server_with_an_unknown_secret_is_blocked_without_a_terminal(home: Path,
     reason = "it needs a secret that only you know: GH_TOKEN; run mcpctl import in a terminal without --yes"
     assert f"blocked: {reason}" in ran.out
     assert not (home / ".config/mcpd").exists()
+
+
+def test_file_of_the_other_mcpd_is_recognized_and_imported(
+    home: Path, alone: Mcpctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ahodges22/mcpd keeps its file where ours is. It is never written, and its servers can be imported."""
+    theirs = home / ".config/mcpd/config.json"
+    theirs.parent.mkdir(parents=True)
+    backends = {
+        "time": {
+            "command": "uvx",
+            "args": ["mcp-server-time"],
+            "env_passthrough": ["TZ_NAME", "AB_*"],
+            "timeout": 9,
+        },
+        "docs": {"http_url": "https://example.com/mcp", "headers": {"X-Key": "${DOCS_KEY}"}},
+    }
+    theirs.write_text(json.dumps({"backends": backends, "embeddings": {"url": "http://localhost"}}))
+    before = theirs.read_bytes()
+    for command in (["import", "--yes"], ["config", "validate"]):
+        ran = alone(*command)
+        assert ran.code == 2
+        assert "another program named mcpd (github.com/ahodges22/mcpd)" in ran.err
+        assert "mcpctl import FILE" in ran.err
+    assert theirs.read_bytes() == before
+
+    moved = theirs.rename(home / "other.json")
+    for name in ("AB_ONE", "TZ_NAME", "DOCS_KEY"):
+        monkeypatch.setenv(name, "1")
+    ran = alone("import", str(moved), "--yes")
+    assert "2 servers saved in" in ran.out, ran.out + ran.err
+    servers = json.loads(theirs.read_text())["mcpServers"]
+    assert servers["time"]["env"] == {"TZ_NAME": "${TZ_NAME}", "AB_ONE": "${AB_ONE}"}
+    assert servers["docs"]["url"] == "https://example.com/mcp"
+    assert servers["docs"]["headers"] == {"X-Key": "${DOCS_KEY}"}
