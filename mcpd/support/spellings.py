@@ -12,7 +12,9 @@ from mcpd.support.escapes import unescape
 _MIN_LENGTH = 6
 """Characters. Shorter spellings occur in ordinary text."""
 _MIN_LINE_LENGTH = 16
-_MAX_LINES = 200
+_MAX_LENGTH = 16_384
+"""Characters. Longer texts, such as whole keys, are not percent-encoded or written in HTML."""
+_MAX_LINES = 100
 """Lines that are spelled in every way. Further ones are found as they are."""
 
 
@@ -46,6 +48,8 @@ def _escaped(text: str) -> Iterator[str]:
     if any(character > "\uffff" for character in text):
         units = text.encode("utf-16-le", "surrogatepass")
         yield "".join(chr(a | b << 8) for a, b in zip(units[::2], units[1::2], strict=True))  # of JSON
+    if len(text) > _MAX_LENGTH:
+        return
     for encoded in (
         quote(text, errors="replace"),
         quote(text, safe="", errors="replace"),
