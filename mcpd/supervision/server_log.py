@@ -44,7 +44,7 @@ class ServerLog:
         self._file_size = 0
         self._ends_mid_line = False
         """Whether the file ends in the middle of a line because the disk was full."""
-        self._run_lines: list[str] = []
+        self._run_lines: deque[str] = deque(maxlen=20)
         self.position = 0
         """Number of lines so far; see `lines_after`."""
         self._more = trio.Event()
@@ -67,22 +67,22 @@ class ServerLog:
             rest = b""
         self._partial_line = rest
         if taken:
-            self._write(taken)
+            self._publish(taken)
 
     def add_line(self, text: str) -> None:
         """Add a line of mcpd's own, or one that the server sent as a log message."""
-        self._write([self._store_line(text.encode(), rfc3339(time.time()))])
+        self._publish([self._store_line(text.encode(), rfc3339(time.time()))])
 
     def start_run(self) -> None:
         """Assign the following lines to a new process."""
         if self._partial_line:
             self.feed(b"\n")
         self._skipping_line = False
-        self._run_lines = []
+        self._run_lines.clear()
 
     def last_lines(self, count: int = 20) -> tuple[str, ...]:
         """Return the last lines of the current run, without timestamps."""
-        tail = [line.partition(" ")[2] for line in self._run_lines[-count:]]
+        tail = [line.partition(" ")[2] for line in list(self._run_lines)[-count:]]
         if self._partial_line:
             tail.append(self._clean(self._partial_line, unfinished=True))
         return tuple(line[:500] for line in tail[-count:])
@@ -107,6 +107,8 @@ class ServerLog:
             self._fd = None
 
     def _clean(self, line: bytes, *, unfinished: bool = False) -> str:
+        if not line:
+            return ""
         text = line[:MAX_LINE].decode("utf-8", "replace").rstrip("\r")
         mask = self._redactor.mask
         if not text.isprintable():
@@ -125,11 +127,14 @@ class ServerLog:
         while self._size > MAX_RING and len(self._lines) > 1:
             self._size -= len(self._lines.popleft())
         self._run_lines.append(text)
-        del self._run_lines[:-20]
         self.position += 1
+        return text
+
+    def _publish(self, lines: list[str]) -> None:
+        """Write stored lines to the file, and wake who waits for them."""
+        self._write(lines)
         more, self._more = self._more, trio.Event()
         more.set()
-        return text
 
     def _write(self, lines: list[str]) -> None:
         data = ("\n".join(lines) + "\n").encode("utf-8", "replace")

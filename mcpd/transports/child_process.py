@@ -17,6 +17,7 @@ import trio
 
 from mcpd.model.server_spec import StdioSpec
 from mcpd.support.process_labels import INSTANCE_VARIABLE, labels_of, send_kill, start_process
+from mcpd.support.turns import Turns
 
 INHERITED = frozenset(
     {"HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
@@ -99,6 +100,8 @@ _POLL_INTERVAL = 0.01
 """Seconds between checks whether a stopping group is empty; no event is available."""
 _STRAYS_TIMEOUT = 1.0
 """Seconds to wait for killed processes; one that is stuck in the kernel is left alone."""
+_STDERR_PORTION = 4096
+"""Bytes that are handled at once: 2 to 5 ms if all of them are newlines."""
 _STDERR_DRAIN_TIMEOUT = 0.1
 _PERMANENT_ERRORS = (E2BIG, EACCES, EISDIR, ELOOP, ENAMETOOLONG, ENOENT, ENOEXEC, ENOTDIR, EPERM)
 """`exec` would fail in the same way next time."""
@@ -134,7 +137,11 @@ class Child:
         return await self._process.wait()
 
     async def pump_stderr(self, sink: Callable[[bytes], None]) -> None:
-        """Pass stderr to `sink` until it closes, so that a full pipe does not block the child."""
+        """Pass stderr to `sink` until it closes, so that a full pipe does not block the child.
+
+        `sink` gets small portions, and other tasks run between them. Nothing that was read is lost.
+        """
+        turns = Turns()
         while True:
             await trio.lowlevel.wait_readable(self._stderr)
             try:
@@ -144,7 +151,13 @@ class Child:
             if not portion:
                 self._stderr_drained.set()
                 return
-            sink(portion)
+            for start in range(0, len(portion), _STDERR_PORTION):
+                try:
+                    await turns.pause()
+                except trio.Cancelled:
+                    sink(portion[start:])
+                    raise
+                sink(portion[start : start + _STDERR_PORTION])
 
     async def wait_stderr_drained(self) -> None:
         """Wait for the last output, but only briefly: a descendant may keep the pipe open."""

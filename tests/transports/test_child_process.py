@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+import trio
 
 from mcpd.model.server_spec import StdioSpec
-from mcpd.transports.child_process import CannotStart, prepare_launch
+from mcpd.support import turns
+from mcpd.transports.child_process import CannotStart, Child, prepare_launch
 
 
 @pytest.fixture
@@ -52,3 +55,47 @@ def test_program_name_may_contain_a_space(tools: Path) -> None:
 def test_unusable_directory_is_explained(tools: Path, cwd: str, words: str) -> None:
     with pytest.raises(CannotStart, match=f"its directory {tools}/{cwd} {words}"):
         prepare_launch(StdioSpec(name="it", command="npx", cwd=str(tools / cwd)), {"PATH": str(tools)}, "")
+
+
+def reading_stderr(fd: int) -> Child:
+    """Return the part of a child that reads its stderr."""
+    child = object.__new__(Child)
+    child._stderr, child._stderr_drained = fd, trio.Event()
+    return child
+
+
+async def test_stderr_is_handled_in_small_portions() -> None:
+    """64 KiB of newlines are 64,000 lines, and other tasks run meanwhile."""
+    reads, writes = os.pipe()
+    os.set_blocking(reads, False)
+    sent = b"".join(b"%d\n" % number for number in range(10_000))
+    os.write(writes, sent)
+    os.close(writes)
+    portions: list[bytes] = []
+    with trio.fail_after(30):
+        await reading_stderr(reads).pump_stderr(portions.append)
+    os.close(reads)
+    assert b"".join(portions) == sent
+    assert max(map(len, portions)) <= 4096
+
+
+async def test_what_was_read_of_stderr_is_kept_when_the_process_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "MAX_TURN", 0.0)
+    reads, writes = os.pipe()
+    os.set_blocking(reads, False)
+    sent = b"x" * 20_000
+    os.write(writes, sent)
+    portions: list[bytes] = []
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+
+            def sink(portion: bytes) -> None:
+                portions.append(portion)
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(reading_stderr(reads).pump_stderr, sink)
+    os.close(reads)
+    os.close(writes)
+    assert [len(portion) for portion in portions] == [4096, 20_000 - 4096]
