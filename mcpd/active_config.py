@@ -26,6 +26,7 @@ from mcpd.persistent_state import AppliedSet, StateFile
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.support.broadcast import AsyncValue
 from mcpd.support.file_watcher import watch_files
+from mcpd.support.own_thread import OwnThread
 from mcpd.support.redact import Redactor
 
 log = logging.getLogger("mcpd.active_config")
@@ -52,6 +53,7 @@ class ActiveConfig:
         self.loaded = first
         import_editor(first.path)  # loads the editing modules now; an upgrade may replace them on disk
         self._config_path = flag
+        self._thread = OwnThread()
         self._environ = environ
         self._supervisor = supervisor
         self._state_file = store
@@ -110,13 +112,33 @@ class ActiveConfig:
         """Return every file that `load` might read, whether it exists or not."""
         return candidate_paths(self._config_path, self._environ)
 
-    def reload_if_changed(self) -> None:
+    async def reload_in_background(self) -> None:
+        """Do the same as `reload_if_changed`, but read and parse the file in a thread.
+
+        The parsers are written in Python, so the event loop waits only a moment for each of its steps.
+        """
+        while True:
+            before = self.loaded
+            found = await self._thread.run(self._load)
+            if self.loaded is before:  # otherwise what was read may be older than that
+                self.reload_if_changed(found)
+                return
+
+    def _load(self) -> LoadedConfig | BadSpec:
+        try:
+            return load(self._config_path, self._environ)
+        except BadSpec as error:
+            return error
+
+    def reload_if_changed(self, found: LoadedConfig | BadSpec | None = None) -> None:
         """Reload the configuration if the file changed. Errors are reported as events and in the log.
 
-        A missing file is an error too: most often, an editor is about to replace it.
+        A missing file is an error too: most often, an editor is about to replace it. `found`: what was read.
         """
         try:
-            loaded = load(self._config_path, self._environ)
+            loaded = found or self._load()
+            if isinstance(loaded, BadSpec):
+                raise loaded
             if self.loaded.digest and not loaded.digest:
                 fix = "restore it, or run `mcpctl reload` to continue without servers"
                 raise BadSpec([Problem("$", f"{self.loaded.path} was deleted", fix)])
@@ -312,17 +334,17 @@ async def watch_config(configuration: ActiveConfig) -> None:
             with watch_files(map(str, configuration.candidate_paths())) as changes:
                 while configuration.watch_enabled.value:
                     # Also before the first change: it may have changed since it was loaded.
-                    _reload_if_changed(configuration)
+                    await _reload_if_changed(configuration)
                     await changes.next_change()
         except OSError as error:
             log.warning("cannot watch the configuration file (%s); run `mcpctl reload` after changes", error)
             await configuration.watch_enabled.wait_until(lambda watched: not watched)
 
 
-def _reload_if_changed(configuration: ActiveConfig) -> None:
+async def _reload_if_changed(configuration: ActiveConfig) -> None:
     try:
         with acting_for(lambda: "a change of the file"):
-            configuration.reload_if_changed()
+            await configuration.reload_in_background()
     except Exception:
         log.exception("reloading the configuration failed; nothing was changed")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from functools import lru_cache
 from typing import NoReturn
 
@@ -107,8 +108,8 @@ def _loads(text: str) -> object:
 def _members(pairs: list[tuple[str, object]]) -> JsonObject:
     members = JsonObject(pairs)
     if len(members) != len(pairs):
-        keys = [key for key, _ in pairs]
-        members.duplicates = tuple(key for key in members if keys.count(key) > 1)
+        counts = Counter(key for key, _ in pairs)
+        members.duplicates = tuple(key for key, count in counts.items() if count > 1)
     return members
 
 

@@ -17,7 +17,7 @@ from mcpd.config.check_document import (
     check,
 )
 from mcpd.config.field_names import is_comment
-from mcpd.config.json_path import closest_match, is_too_large, join_path, type_name
+from mcpd.config.json_path import closest_match, deepest_nesting, is_too_large, join_path, type_name
 from mcpd.config.jsonc import DocumentSyntaxError, JsonObject, parse_jsonc
 from mcpd.config.masking import quote_line
 from mcpd.config.section_reader import Section
@@ -34,6 +34,13 @@ SUFFIXES = {".json": "JSON", ".jsonc": "JSON", ".toml": "TOML", ".yaml": "YAML",
 
 MAX_FILE_SIZE = 4 * 1024 * 1024
 """Bytes. A larger file is not a configuration."""
+
+MAX_YAML_SIZE = 256 * 1024
+"""Bytes of a YAML file, which takes about a second to parse: enough for 2,000 servers."""
+_MAX_UNCLOSED = 500
+"""Brackets that are open at the same time. The parsers take seconds to refuse many more."""
+_MANY_DOTS = re.compile(r"(?<![^\s.=,{}\[\]#])(?:[^\s.=,{}\[\]#]++[ \t]*+\.[ \t]*+){100}")
+"""A TOML key of a hundred parts. The parser's time grows with the square of their number."""
 
 _EXAMPLE = 'write {"mcpServers": {"NAME": {"command": "…"}}}'
 _KNOWN_KEYS = ["mcpServers", "settings", "mcp"]
@@ -176,6 +183,8 @@ def parse_text(
     `foreign`: the file of another program; it may be large, and duplicate keys are not an error.
     `problems`: where to add duplicate keys; if None, they raise BadSpec, too.
     """
+    if not foreign:
+        _check_size(text, kind, source)
     try:
         value = {"JSON": parse_jsonc, "TOML": _parse_toml, "YAML": _parse_yaml}[kind](text)
         if is_too_large(value, max_values=20_000_000 if foreign else 200_000):
@@ -196,6 +205,18 @@ def parse_text(
     elif duplicates:
         raise BadSpec(duplicates, source)
     return value
+
+
+def _check_size(text: str, kind: str, source: str) -> None:
+    """Raise BadSpec for a text that would take a parser many seconds."""
+    if kind == "YAML" and len(text) > MAX_YAML_SIZE:
+        message = f"the file has {len(text)} characters; a YAML file has at most {MAX_YAML_SIZE}"
+        raise BadSpec.single(message, "use JSON, which may have 4 MiB, or is this the wrong file?", source)
+    if deepest_nesting(text, _MAX_UNCLOSED) > _MAX_UNCLOSED or (kind == "TOML" and _MANY_DOTS.search(text)):
+        message = (
+            f"this {kind} is nested too deeply: over {_MAX_UNCLOSED} open brackets or 100 parts of a key"
+        )
+        raise BadSpec.single(message, "flatten it", source, f"{source}:1:1")
 
 
 def _parse_toml(text: str) -> object:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from mcpd.config.loader import decode_utf8, load, parse_config, parse_text, read_layout
 from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.server_spec import StdioSpec
+from tests.stopwatch import within
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "config"
 
@@ -403,3 +405,35 @@ def test_loaded_configuration_shows_no_secret(environ: dict[str, str]) -> None:
     found = parse_config(Path("/none/c.json"), text, environ)
     assert found.secrets == {"hunter22"}
     assert "hunter22" not in repr(attrs.evolve(found, specs={}, definitions={}))
+
+
+MIB = 1024 * 1024
+SLOW_DOCUMENTS = [
+    ("JSON", "[" * 3 * MIB, "nested too deeply"),
+    ("JSON", '{"a":' * MIB, "nested too deeply"),
+    ("YAML", "[" * 200_000, "nested too deeply"),
+    ("YAML", "{a: " * 60_000, "nested too deeply"),
+    ("YAML", "- a\n" * MIB, "a YAML file has at most 262144"),
+    ("TOML", "a." * 2 * MIB, "nested too deeply"),
+    ("TOML", "x" + " .\ty" * 100_000 + " = 1", "nested too deeply"),
+    ("TOML", "x = [" * MIB, "nested too deeply"),
+    ("JSON", "{" + ",".join(f'"k{number % 50_000}":1' for number in range(100_000)) + "}", "more than once"),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "problem"), SLOW_DOCUMENTS)
+def test_document_that_is_slow_to_parse_is_refused(kind: str, text: str, problem: str) -> None:
+    """The parsers took up to 150 s for these."""
+    began = time.thread_time()
+    with pytest.raises(BadSpec, match=problem) as error:
+        parse_text(text, kind, "source")
+    assert within(time.thread_time() - began, 3.0)
+    assert len(str(error.value.problems[0])) < 500
+
+
+def test_ordinary_documents_are_not_too_nested() -> None:
+    """Closed brackets, brackets in strings, and sentences."""
+    many = ",".join(['{"a":["[",{}]}'] * 1000)
+    parse_text(f"[{many}]", "JSON", "source")
+    parse_text(f'a.b.c = "{"x.y, z " * 500}"\nd = [{many.replace(":", "=")}]', "TOML", "source")
+    parse_text("a: [" + "[]," * 1000 + "]", "YAML", "source")

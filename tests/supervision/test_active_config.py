@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,30 @@ async def test_configuration_file_may_appear_later(home: Home) -> None:
     (home.directory / "config.yaml").write_text("mcpServers: {a: {command: x}}")
     configuration.reload_if_changed()
     assert home.names == ["a"]
+
+
+async def test_file_read_before_another_change_is_read_again(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a thread read must not undo what was added in the meantime."""
+    home.write("old")
+    configuration = home.begin()
+    run = configuration._thread.run
+    reads = []
+
+    async def slow(load: Callable[[], object]) -> object:
+        found = await run(load)
+        reads.append(found)
+        if len(reads) == 1:
+            home.write("old", "new")
+            configuration.reload()
+        return found
+
+    monkeypatch.setattr(configuration._thread, "run", slow)
+    home.write("old", "other")
+    await configuration.reload_in_background()
+    assert home.names == ["old", "new"]
+    assert len(reads) == 2
 
 
 async def test_deleted_default_file_is_reported_and_servers_keep_running(home: Home) -> None:
