@@ -56,7 +56,6 @@ log = logging.getLogger("mcpd")
 DRAIN_TIMEOUT = 3.0
 """Seconds that calls in progress have to finish when the daemon stops."""
 _KILL_INTERVAL = 0.05
-_KEEP_DELAY = 0.5
 _NOT_IMPORTED_AT_START = (
     "mcpd.api",
     "mcpd.support",
@@ -382,9 +381,10 @@ class _Daemon:
             await trio.sleep(_KILL_INTERVAL)
 
     async def _keep_modules(self) -> None:
-        """Keep the code of modules that are not imported yet; after the start, which it would slow down."""
-        await trio.sleep(_KEEP_DELAY)
-        await trio.to_thread.run_sync(self._kept_modules.keep, _NOT_IMPORTED_AT_START)
+        """Keep the code of modules that are not imported yet, before an upgrade can replace their files."""
+        await trio.to_thread.run_sync(
+            self._kept_modules.keep, _NOT_IMPORTED_AT_START, thread_name="keep modules"
+        )
         trim_heap()  # of what the imports left behind
 
     async def _reap_strays(self) -> None:

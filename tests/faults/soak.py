@@ -97,6 +97,7 @@ def soak(home: Path, seconds: float, *, more: int = 0, pace: float = 0.0, seed: 
         program=[installation.program("mcpd")],
     ) as daemon:
         daemon.wait_connected("old", "new", *others)
+        wait_until(lambda: "keep modules" not in thread_names(daemon.pid), lambda: "it still reads its files")
         installation.upgrade()
         if seconds:
             _leave_sessions(daemon)
@@ -121,6 +122,15 @@ def soak(home: Path, seconds: float, *, more: int = 0, pace: float = 0.0, seed: 
             wait_until(lambda: _is_back(daemon, report), lambda: "it is not")
         report.exit_code = daemon.stop()
     return report
+
+
+def thread_names(pid: int) -> set[str]:
+    """Return the names of the threads that run now."""
+    names = set()
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # it has just ended
+            names.add((thread / "comm").read_text().strip())
+    return names
 
 
 def _is_back(daemon: Daemon, report: Report) -> bool:
