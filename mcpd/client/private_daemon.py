@@ -39,13 +39,12 @@ async def open_private_daemon(servers: Mapping[str, Mapping[str, object]]) -> As
     with tempfile.TemporaryDirectory(prefix="mcpd-") as directory:
         home = Path(directory)
         socket, log = str(home / "mcpd.sock"), home / "mcpd.log"
-        config = home / "config.json"
-        config.write_text(
-            json.dumps({"mcpServers": _for_this_process(servers), "settings": {"watch": False}})
-        )
+        # In a variable and not in a file, so that no secret stays on the disk if this process is killed.
+        definitions = [{**each, "name": name} for name, each in _for_this_process(servers).items()]
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("MCPD_")}
-        environ = {**inherited, "MCPD_SOCKET": socket, "XDG_STATE_HOME": str(home / "state")}
-        command = [sys.executable, "-m", "mcpd", "--config", str(config), "--stop-at-eof"]
+        ours = {"MCPD_SERVERS": json.dumps(definitions), "MCPD_SOCKET": socket}
+        environ = {**inherited, **ours, "XDG_STATE_HOME": str(home / "state")}
+        command = [sys.executable, "-m", "mcpd", "--stop-at-eof"]
         with log.open("wb") as output:
             process = await anyio.open_process(
                 command, stdin=PIPE, stdout=output, stderr=output, env=environ, start_new_session=True

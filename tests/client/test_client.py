@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Awaitable, Callable
@@ -282,21 +283,29 @@ def test_contradictory_arguments_of_connect_are_refused(arguments: dict[str, Any
         connect(**arguments)
 
 
-def test_private_daemon_ends_with_its_program(tmp_path: Path) -> None:
-    """Also if the program is killed, so that it cannot end anything itself."""
+def test_private_daemon_ends_with_its_program() -> None:
+    """Also if the program is killed, so that it cannot end anything itself. No secret stays on the disk."""
     program = (
         "import json, sys, time\nfrom mcpd.client.sync import connect\n"
-        f"with connect(command=[{sys.executable!r}, '-I', '-S', {str(FAKE)!r}]) as mcp:\n"
+        f"command = [{sys.executable!r}, '-I', '-S', {str(FAKE)!r}]\n"
+        "with connect(command=command, env={'TOKEN': 'secret-value'}) as mcp:\n"
         "    status = mcp.status()\n"
         "    print(status['daemon']['pid'], status['servers'][0]['pid'], flush=True)\n"
         "    time.sleep(600)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as running:
-        assert running.stdout is not None
-        pids = running.stdout.readline().split()
-        running.kill()
-    assert len(pids) == 2
-    wait_until(lambda: not any(map(exists, pids)), lambda: f"{pids} still run")
+    # Not in tmp_path, which may be too deep for the path of a socket.
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as directory:
+        environ = {**os.environ, "TMPDIR": directory}
+        argv = [sys.executable, "-c", program]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environ) as running:
+            assert running.stdout is not None
+            pids = running.stdout.readline().split()
+            running.kill()
+        assert len(pids) == 2
+        wait_until(lambda: not any(map(exists, pids)), lambda: f"{pids} still run")
+        left = [path for path in Path(directory).rglob("*") if path.is_file()]
+        assert left
+        assert not [path for path in left if b"secret-value" in path.read_bytes()]
 
 
 def exists(pid: int | str) -> bool:
