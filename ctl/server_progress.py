@@ -85,9 +85,9 @@ class _ProgressLine:
 
 
 def change_each(
-    cli: CliContext, method: str, requests: Sequence[Json], *, timeout: float
+    cli: CliContext, method: str, requests: Sequence[Json], *, timeout: float, show: bool = True
 ) -> tuple[list[ServerStatus], list[DaemonError]]:
-    """Send one request per server concurrently; each answer is a server's status, printed as it comes.
+    """Send one request per server concurrently; each answer is a server's status, printed if `show`.
 
     Returns statuses and errors in the order of the requests. Raises TimedOut after `timeout` seconds.
     """
@@ -100,7 +100,7 @@ def change_each(
 
     def on_reply(number: int, outcome: object) -> None:
         line.settled(str(requests[number]["server"]))
-        if not isinstance(outcome, DaemonError):
+        if show and not isinstance(outcome, DaemonError):
             print_status(cli, outcome.value["server"])  # type: ignore[attr-defined] # a DaemonReply
         line.show()
 

@@ -33,6 +33,7 @@ _TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("list-tools", "tools_resources_prompts", "List the tools of all servers, or of one."),
         ("search", "tools_resources_prompts", "Alias of list-tools --grep."),
         ("call", "call", "Call a tool."),
+        ("try", "try_", "Run a server without adding it."),
         ("resources", "tools_resources_prompts", "List the resources of all servers, or of one."),
         ("read", "tools_resources_prompts", "Read a resource."),
         ("prompts", "tools_resources_prompts", "List the prompts of all servers, or of one."),
@@ -74,7 +75,7 @@ _TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("shutdown", "help_version", "Stop the daemon and all servers."),
     ),
 }
-_ATTRIBUTES = {"import": "import_", "help": "help_"}
+_ATTRIBUTES = {"import": "import_", "help": "help_", "try": "try_"}
 """Functions that are not named like their command."""
 
 ALIASES = {

@@ -78,7 +78,7 @@ def call(cli: CliContext, words: tuple[str, ...], args: str | None, timeout: flo
         raise
     finally:
         cli.out.end_progress()
-    return _show_raw(cli, reply) if raw else _show(cli, reply)
+    return _show_raw(cli, reply) if raw else show_result(cli, reply)
 
 
 def _resolve_target(cli: CliContext, words: tuple[str, ...]) -> tuple[str, str, list[str]]:
@@ -144,7 +144,8 @@ def _show_raw(cli: CliContext, reply: Reply[Json]) -> int:
     return 1 if reply.value.get("isError") is True else 0
 
 
-def _show(cli: CliContext, reply: Reply[ToolResult]) -> int:
+def show_result(cli: CliContext, reply: Reply[ToolResult]) -> int:
+    """Print the result of a tool. Returns the exit code."""
     result, out = reply.value, cli.out
     success = result["success"]
     if cli.show_json(reply):

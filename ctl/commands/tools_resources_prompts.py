@@ -79,12 +79,24 @@ def _list_tools(cli: CliContext, server: str | None, wanted: Sequence[str], *, s
                     cli.out.block("\n".join(f"  {line}" for line in text.splitlines()))
             cli.out.line()
     else:
-        rows: list[Line] = [[_target(tool), argument_list(tool), _description(tool)] for tool in tools]
-        header = ("TOOL", "ARGUMENTS", "DESCRIPTION")
-        cli.out.lines(table(header, rows, fit=cli.out.columns, squeeze=(1,)))
+        print_tools(cli, tools)
     if dropped := reply.value.get("dropped"):
         cli.out.message(f"{count(dropped, 'tool')} omitted because of an invalid definition")
     return 0
+
+
+def print_tools(cli: CliContext, tools: Sequence[Json], *, with_server: bool = True) -> None:
+    """Print a table of tools with their arguments."""
+    rows: list[Line] = [
+        [
+            _target(tool) if with_server else str(tool.get("name", "?")),
+            argument_list(tool),
+            _description(tool),
+        ]
+        for tool in tools
+    ]
+    header = ("TOOL", "ARGUMENTS", "DESCRIPTION")
+    cli.out.lines(table(header, rows, fit=cli.out.columns, squeeze=(1,)))
 
 
 def _matches(tool: Json, wanted: Sequence[str]) -> bool:

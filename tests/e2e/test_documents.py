@@ -27,6 +27,7 @@ WORDS = {
     "wait": "test",
     "list-tools": "",
     "call": "echo@test text=hi",
+    "try": f"-- {sys.executable} -m mcpd.testserver",
     "resources": "",
     "read": "test test://greeting",
     "prompts": "",

@@ -1,0 +1,99 @@
+"""`mcpctl try`: run a server without adding it, to list its tools or call one."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import click
+
+from ctl.call_arguments import parse_arguments
+from ctl.commands.call import show_result
+from ctl.commands.tools_resources_prompts import print_tools
+from ctl.errors import CtlError, NotFound, ServerNotReady, UsageError
+from ctl.invocation import CliContext
+from ctl.json_values import mapping
+from ctl.next_steps import next_step
+from ctl.server_progress import change_each, status_summary
+from ctl.time_options import seconds_option
+
+if TYPE_CHECKING:
+    from ctl.api_types import CallParams
+
+
+class _TryCommand(click.Command):
+    """Splits the command line at `--`: options, then the server's command, then a tool with its arguments."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        rest = super().parse_args(ctx, args[:end])
+        words = args[end + 1 :]
+        middle = words.index("--") if "--" in words else len(words)
+        ctx.params["command"] = (*ctx.params.get("command", ()), *words[:middle])
+        ctx.params["tool"] = tuple(words[middle + 1 :])
+        return rest
+
+
+@click.command(
+    "try",
+    cls=_TryCommand,
+    epilog="Examples:\n\n\b\n  mcpctl try -- uvx mcp-server-time\n"
+    "  mcpctl try -- uvx mcp-server-time -- get_current_time timezone=Europe/Paris\n"
+    "  mcpctl try --url https://example.com/mcp",
+)
+@click.argument("command", metavar="-- COMMAND [ARG]... [-- TOOL [ARGUMENT]...]", nargs=-1)
+@click.option("--url", metavar="URL", help="Address of a remote server, instead of a command.")
+@seconds_option("--wait", 120.0, "How long to wait for the connection.")
+@click.pass_obj
+def try_(
+    cli: CliContext, command: tuple[str, ...], url: str | None, wait: float, tool: tuple[str, ...]
+) -> int:
+    """Run a server without adding it.
+
+    Lists its tools, or calls TOOL with arguments as in mcpctl call. The server is stopped at the end and is
+    not saved in the configuration file.
+    """
+    if bool(command) == (url is not None):
+        raise UsageError("which server?", hint="mcpctl try -- COMMAND [ARG]..., or mcpctl try --url URL")
+    definition: dict[str, object] = {"url": url} if url else {"command": command[0], "args": [*command[1:]]}
+    if not url:
+        definition["cwd"] = os.getcwd()
+    name = f"try-{os.getpid()}"
+    reply = cli.call("mcpd/add", {"server": name, "definition": definition, "save": False, "replace": False})
+    if problems := reply.value.get("errors"):
+        raise UsageError(problems[0]["message"], hint=problems[0].get("fix", ""))
+    try:
+        return _use(cli, name, tool, wait)
+    finally:
+        with suppress(CtlError):  # the daemon may have stopped, and the server with it
+            cli.call("mcpd/remove", {"server": name, "save": False}, timeout=30.0)
+
+
+def _use(cli: CliContext, name: str, words: tuple[str, ...], wait: float) -> int:
+    asked = [{"server": name, "wait": wait}]
+    (status,), _ = change_each(cli, "mcpd/connect", asked, timeout=wait + 30.0, show=False)
+    if status["status"] != "connected":
+        detail = cli.call("mcpd/server", {"server": name}).value
+        if not cli.out.json:
+            failure = status.get("last_error")
+            for line in failure.get("stderr", []) if failure else []:
+                cli.out.message(line)
+        hint = next_step(detail) if status["status"] == "needs-auth" else ""
+        message = f"the server is {status['status']}{status_summary({**status, 'retry_at': None})}"
+        raise ServerNotReady(message, hint=hint)
+    listed = cli.call("mcpd/tools", {"server": name}).value
+    if not words:
+        if cli.out.json:
+            cli.out.json_value(listed)
+        else:
+            print_tools(cli, listed["tools"], with_server=False)
+        return 0
+    tool, *rest = words
+    found = [each for each in listed["tools"] if each.get("name") == tool]
+    if not found:
+        names = [str(each.get("name")) for each in listed["tools"]]
+        raise NotFound(f"the server has no tool '{tool}'").suggest(tool, names, ", ".join(names))
+    arguments = parse_arguments(rest, mapping(found[0].get("inputSchema")), {})
+    params: CallParams = {"server": name, "tool": tool, "arguments": arguments, "raw": False}
+    return show_result(cli, cli.call("mcpd/call", params, timeout=None))

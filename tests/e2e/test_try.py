@@ -1,0 +1,50 @@
+"""`mcpctl try`: a server that is not in the configuration, for the time of one command."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from tests.e2e.conftest import Start
+from tests.e2e.harness import BOUND, Daemon, fake
+
+COMMAND = [fake()["command"], *fake()["args"]]
+
+
+def mcpctl(daemon: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "ctl", *words],
+        env=daemon.environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BOUND,
+    )  # fmt: skip
+    with daemon.client() as client:
+        assert client.request("mcpd/status")["servers"] == [], "it is gone afterwards"
+    return done
+
+
+def test_server_is_tried_without_being_added(start: Start) -> None:
+    """Its tools are listed or called; neither the set nor the file keeps it."""
+    daemon = start({})
+    listed = mcpctl(daemon, "try", "--", *COMMAND)
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert "echo" in [line.split()[0] for line in listed.stdout.splitlines()]
+    assert "try-" not in listed.stdout
+    called = mcpctl(daemon, "try", "--json", "--", *COMMAND, "--", "echo", "text=hello")
+    assert (called.returncode, json.loads(called.stdout)["success"]) == (0, True), called.stderr
+    assert "hello" in called.stdout
+    wrong = mcpctl(daemon, "try", "--", *COMMAND, "--", "ecko")
+    assert (wrong.returncode, "did you mean echo?" in wrong.stderr) == (5, True)
+
+
+def test_failed_try_shows_stderr(start: Start) -> None:
+    daemon = start({})
+    failing = [sys.executable, "-c", "import sys; sys.exit('MY_API_KEY is required')"]
+    done = mcpctl(daemon, "try", "--wait", "5", "--", *failing)
+    assert done.returncode == 6
+    assert done.stderr.splitlines()[-2:] == [
+        "MY_API_KEY is required",
+        "error: the server is failed: exited (1): MY_API_KEY is required",
+    ]
+    missing = mcpctl(daemon, "try", "--", "no-such-program")
+    assert (missing.returncode, "command not found: no-such-program" in missing.stderr) == (6, True)
+    assert mcpctl(daemon, "try").returncode == 2
