@@ -62,7 +62,7 @@ class Browser:
 @asynccontextmanager
 async def conversing() -> AsyncIterator[Browser]:
     near, far = trio.testing.memory_stream_pair()
-    nothing: Any = SimpleNamespace(core=None)  # no method is called, so there is no handler
+    nothing: Any = SimpleNamespace(core=None, calls=None)  # no method is called, so there is no handler
     browser = Browser(DashboardSocket(nothing, nothing), far)
 
     async def run() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 import tarfile
@@ -194,7 +195,10 @@ def test_no_secret_is_shown_or_kept_anywhere(start: Start, tmp_path: Path) -> No
     assert "Traceback" in daemon.log
     shown["the log at DEBUG"] = daemon.log
     for kept in (path for place in ("state", "cache", "run") for path in (tmp_path / place).rglob("*")):
-        if kept.is_file():
+        if kept.name == "last-valid-config.json":  # a copy of the configuration file, as it was written
+            assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+            assert json.loads(kept.read_text())["servers"]["told"]["env"]["STORED"] == "${secret:STORED}"
+        elif kept.is_file():
             shown[str(kept.relative_to(tmp_path))] = kept.read_bytes()
     leaks = {where: sorted(found) for where, text in shown.items() if (found := found_in(text))}
     assert leaks == {}, json.dumps(leaks)
