@@ -23,6 +23,7 @@ from mcpd.model.status import rfc3339
 from mcpd.model.text import shorten, similar_names
 from mcpd.persistent_state import StateFile
 from mcpd.protocol.upstream_session import FEATURES, Upstream
+from mcpd.supervision.undeclared_lists import find_undeclared_lists
 from mcpd.support.turns import Turns
 from mcpd.wire import message as wire
 
@@ -380,6 +381,8 @@ class CatalogSync:
         """The features whose fetch each event waits for."""
         self._announced_features: Collection[str] = ()
         """The features whose changes the current connection announces."""
+        self._may_ask_undeclared = True
+        """Whether a server without declared lists survives being asked for them."""
         if (cached := store.cached_lists(fingerprint)) is not None:
             self.catalog = load_catalog(cached, spec)
             if self.catalog is None:
@@ -433,6 +436,11 @@ class CatalogSync:
     async def fetch(self, upstream: Upstream) -> Catalog:
         """Fetch all lists of a new connection without replacing the catalog. Raises as `fetch_catalog`."""
         self._stale_features.clear()
+        if self._may_ask_undeclared:
+            try:
+                await find_undeclared_lists(upstream)
+            finally:
+                self._may_ask_undeclared = upstream.link.end_error is None
         self._announced_features = upstream.announces_changes
         return await fetch_catalog(upstream, self.spec)
 

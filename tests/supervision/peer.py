@@ -55,6 +55,8 @@ class Life:
     """`ttlMs` and `cacheScope` of its list."""
     drops: tuple[str, ...] = ()
     """Methods it never answers."""
+    exits_at: str = ""
+    """The method at which it exits without an answer."""
     dual: bool = False
     """Whether it speaks both eras, regardless of `modern`."""
     wakes_after: float = 0
@@ -174,7 +176,7 @@ class Script:
                 ):
                     continue
                 unable = life.lasts == 0 or child.born < life.able_from
-                if unable or (life.legacy_dies and method == "server/discover"):
+                if unable or method == life.exits_at or (life.legacy_dies and method == "server/discover"):
                     end()
                     await trio.sleep_forever()
                 if method == "tools/list" and life.list_takes:
