@@ -11,6 +11,7 @@ from msgspec import Raw
 from mcpd import __version__
 from mcpd.calls.client_context import ClientRequest, make_client_context
 from mcpd.gateway.client_session import ClientSession
+from mcpd.gateway.client_subscriptions import SUBSCRIBE_TIMEOUT
 from mcpd.model.errors import Overloaded, Unsupported
 from mcpd.protocol.legacy import VERSIONS
 from mcpd.protocol.upstream_subscriptions import LEVELS
@@ -21,8 +22,6 @@ _INVALID_PARAMS = -32602
 _MAX_ROOTS = 100
 MAX_SUBSCRIPTIONS = 1000
 """Resources that one client may subscribe to: every update is compared with all of them."""
-_SUBSCRIBE_TIMEOUT = 10.0
-"""Seconds to wait for a server to confirm a subscription; afterwards it may still confirm."""
 
 
 def _initialize(session: ClientSession, request: ClientRequest) -> None:
@@ -86,7 +85,7 @@ def _subscribe(session: ClientSession, request: ClientRequest) -> None:
     async def when_agreed() -> None:
         upstream = await session.gateway.core.wait_ready(server)
         await trio.lowlevel.checkpoint_if_cancelled()
-        if not upstream.has("resources", "subscribe"):
+        if not upstream.may_take_subscriptions:
             raise Unsupported(f"{name} does not support resource subscriptions", server=name)
         if subscriptions.count(session) >= MAX_SUBSCRIPTIONS:
             text = f"a client can subscribe to at most {MAX_SUBSCRIPTIONS} resources; not subscribed"
@@ -94,7 +93,7 @@ def _subscribe(session: ClientSession, request: ClientRequest) -> None:
         followed_before = subscriptions.add(session, b"", uri, server, own)
         outcome = ""
         try:
-            with trio.move_on_after(_SUBSCRIBE_TIMEOUT):
+            with trio.move_on_after(SUBSCRIBE_TIMEOUT):
                 outcome = await server.interests.wait_subscribed(own)
             await trio.lowlevel.checkpoint_if_cancelled()
         except trio.Cancelled:

@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 import msgspec
+import trio
 from msgspec import Raw
 
 from mcpd import __version__
 from mcpd.calls.client_context import ClientContext, ClientRequest, make_client_context
 from mcpd.gateway.client_session import ClientSession
+from mcpd.gateway.client_subscriptions import SUBSCRIBE_TIMEOUT
 from mcpd.model.errors import McpdError, UnsupportedRevision
 from mcpd.protocol.modern import VERSIONS
 from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
@@ -29,6 +31,8 @@ _LISTS = ("tools", "prompts", "resources")
 _MAX_SUBSCRIPTIONS = 1000
 _MAX_CACHED_META = 4096
 """Larger `_meta` objects are not cached: the cache keeps hundreds, and clients may put anything into them."""
+_Resource = tuple[str, ManagedServer, str]
+"""A resource to subscribe to: the client's URI, its server, and the server's own URI."""
 _NOT_CACHEABLE: Mapping[str, object] = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
@@ -132,7 +136,10 @@ class ClientListenStream:
 
 
 def _listen(session: ClientSession, request: ClientRequest) -> None:
-    """Acknowledge first, listing what will be reported; what no server can report is left out."""
+    """Acknowledge first, listing what will be reported; what no server can report is left out.
+
+    A server that does not declare subscriptions is asked before they are acknowledged.
+    """
     wanted = wire.value(wire.members(request.params).get("notifications", Raw(b"null")))
     if not isinstance(wanted, dict):
         raise BadFrame("`notifications` must be an object")
@@ -141,18 +148,51 @@ def _listen(session: ClientSession, request: ClientRequest) -> None:
     stream = ClientListenStream(request, frozenset(lists))
     uris = wanted.get("resourceSubscriptions")
     resources = _resolve_resources(session, uris if isinstance(uris, list) else [])
-    accepted: dict[str, object] = {f"{name}ListChanged": True for name in lists}
-    if resources:
-        accepted["resourceSubscriptions"] = [uri for uri, _, _ in resources]
-    session.listen_streams[request.key] = stream
-    stream.notify("notifications/subscriptions/acknowledged", {"notifications": accepted})
+    subscriptions = session.gateway.subscriptions
+
+    def acknowledge(confirmed: Sequence[_Resource]) -> None:
+        accepted: dict[str, object] = {f"{name}ListChanged": True for name in lists}
+        if confirmed:
+            accepted["resourceSubscriptions"] = [uri for uri, _, _ in confirmed]
+        session.listen_streams[request.key] = stream
+        stream.notify("notifications/subscriptions/acknowledged", {"notifications": accepted})
+
+    if all(_declares_subscriptions(server) for _, server, _ in resources):
+        acknowledge(resources)
+    else:
+        session.spawn_request(request, lambda: _ask_servers(session, request, resources, acknowledge))
     for uri, server, own in resources:
-        session.gateway.subscriptions.add(session, request.key, uri, server, own)
+        subscriptions.add(session, request.key, uri, server, own)
 
 
-def _resolve_resources(
-    session: ClientSession, uris: Sequence[object]
-) -> list[tuple[str, ManagedServer, str]]:
+async def _ask_servers(
+    session: ClientSession,
+    request: ClientRequest,
+    resources: Sequence[_Resource],
+    acknowledge: Callable[[Sequence[_Resource]], None],
+) -> None:
+    """Acknowledge once the servers that do not declare subscriptions have answered, or after a while."""
+    subscriptions = session.gateway.subscriptions
+    asked = [(server, own) for _, server, own in resources if not _declares_subscriptions(server)]
+    try:
+        with trio.move_on_after(SUBSCRIBE_TIMEOUT):
+            for server, own in asked:
+                await server.interests.wait_subscribed(own)
+        await trio.lowlevel.checkpoint_if_cancelled()
+    except trio.Cancelled:
+        subscriptions.on_stream_closed(session, request.key)
+        raise
+    refused = [resource for resource in resources if resource[1].interests.subscribe_result(resource[2])]
+    for uri, _, _ in refused:
+        subscriptions.drop(session, request.key, uri)
+    acknowledge([resource for resource in resources if resource not in refused])
+
+
+def _declares_subscriptions(server: ManagedServer) -> bool:
+    return server.upstream is None or server.upstream.has("resources", "subscribe")
+
+
+def _resolve_resources(session: ClientSession, uris: Sequence[object]) -> list[_Resource]:
     found = []
     for uri in uris[:_MAX_SUBSCRIPTIONS]:
         if not isinstance(uri, str):
@@ -162,7 +202,7 @@ def _resolve_resources(
         except McpdError:
             continue
         server = session.gateway.dedicated_servers.server_for(session, server)
-        if server.upstream is None or server.upstream.has("resources", "subscribe"):
+        if server.upstream is None or server.upstream.may_take_subscriptions:
             found.append((uri, server, own))
     return found
 

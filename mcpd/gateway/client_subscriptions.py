@@ -10,6 +10,8 @@ import trio
 from mcpd.calls.engine import Spawn
 from mcpd.supervision.managed_server import ManagedServer
 
+SUBSCRIBE_TIMEOUT = 10.0
+"""Seconds to wait for a server to confirm a subscription; afterwards it may still confirm."""
 UPDATE_INTERVAL = 0.1
 """Minimum seconds between two notifications about the same resource."""
 _SubscribedResources = dict[tuple[bytes, str], tuple[ManagedServer, str]]

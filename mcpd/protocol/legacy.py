@@ -158,7 +158,7 @@ class _LegacySubscriptions:
 
     async def _sync_interests(self) -> None:
         """Send every change of the interests to the server. Refused subscriptions are not retried."""
-        interests, can_tell = self.hooks.interests, self.upstream.has("resources", "subscribe")
+        interests = self.hooks.interests
         with trio.move_on_after(_LISTEN_WAIT):  # notifications sent before we listen are lost
             await self.upstream.notifications_ready.wait()
         while self.link.end_error is None:
@@ -169,9 +169,7 @@ class _LegacySubscriptions:
                 for uri in self.subscribed - wanted:
                     nursery.start_soon(self._unsubscribe, uri)
                 for uri in wanted - self.subscribed:
-                    if not can_tell:
-                        interests.reject(uri, "it does not support resource subscriptions")
-                    elif not interests.subscribe_result(uri):
+                    if not interests.subscribe_result(uri):
                         nursery.start_soon(self._subscribe, uri)
             await changed.wait()
 

@@ -121,6 +121,12 @@ class Upstream:
             return isinstance(declared, Mapping)
         return isinstance(declared, Mapping) and declared.get(part) is True
 
+    @property
+    def may_take_subscriptions(self) -> bool:
+        """Whether to ask it for resource subscriptions. A legacy server may answer `resources/subscribe` and
+        declare that it does not, like every server on the Python SDK 1.x, so it is asked in any case."""
+        return self.era == "legacy" or self.has("resources", "subscribe")
+
     def submit(self, exchange: Exchange, method: str, params: Raw | bytes = b"") -> None:
         """See `Channel.submit`."""
         self.link.submit(exchange, method, params)

@@ -15,6 +15,7 @@ from mcpd.calls.client_context import ClientIdentity
 from mcpd.gateway.client_legacy import MAX_SUBSCRIPTIONS
 from mcpd.gateway.client_requests import ClientRequests
 from mcpd.wire import message as wire
+from tests.gateway.mcp_client import MODERN
 from tests.gateway.model import LEGACY, Json, Told, User, World, make_upstream, world
 
 Clock = trio.testing.MockClock
@@ -98,7 +99,8 @@ async def test_log_level_is_set_at_the_server(w: World) -> None:
 async def test_subscription(
     autojump_clock: Clock, w: World, outcome: str, count: int, subscribable: bool, error: str | None
 ) -> None:
-    w.server.upstream = make_upstream(w.wire, resources={"subscribe": subscribable})
+    version = LEGACY if subscribable else MODERN  # a legacy server is asked, whatever it declares
+    w.server.upstream = make_upstream(w.wire, version, resources={"subscribe": subscribable})
     told = connect(w)
     subscriptions = w.gateway.subscriptions
     subscriptions.count = lambda session: count  # type: ignore[method-assign]

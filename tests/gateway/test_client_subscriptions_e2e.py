@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import start
-from tests.e2e.harness import Daemon, Json, fake, wait_until
+from tests.e2e.harness import Daemon, Json, Refused, fake, wait_until
 from tests.gateway.mcp_client import MODERN, McpClient
 
 __all__ = ["start"]
@@ -58,6 +58,31 @@ def test_resource_is_subscribed_once_for_all_clients(start: Start, version: str)
     wait_until(lambda: seen(daemon).get("resources/unsubscribe") == 1, lambda: str(seen(daemon)))
     deaf.call("echo")
     assert deaf.heard == []
+
+
+@pytest.mark.parametrize("version", [MODERN, NEW])
+def test_undeclared_subscriptions_work(start: Start, version: str) -> None:
+    """As with every server on the Python SDK 1.x, which declares `subscribe: false` and answers it."""
+    capabilities = ("--capabilities", "resources", "--subscribable", "--deny-subscribable")
+    daemon = start({"fake": fake("--era", "legacy", *capabilities)})
+    daemon.wait_connected("fake")
+    client = McpClient(daemon, version, server="fake")
+    follow(client)
+    update(daemon)
+    assert client.wait_heard("notifications/resources/updated")["params"]["uri"] == "fake://one"
+
+
+def test_refused_undeclared_subscription_is_reported(start: Start) -> None:
+    """A legacy client gets the server's error; a modern one, an acknowledgement without the resource."""
+    daemon = start({"fake": fake("--era", "legacy", "--capabilities", "resources")})
+    daemon.wait_connected("fake")
+    with pytest.raises(Refused) as refused:
+        McpClient(daemon, NEW, server="fake").request("resources/subscribe", **ONE)
+    assert refused.value.body["code"] == -32601
+    client = McpClient(daemon, MODERN, server="fake")
+    client.send("subscriptions/listen", notifications={"resourceSubscriptions": [ONE["uri"]]})
+    told = client.wait_heard("notifications/subscriptions/acknowledged")
+    assert told["params"]["notifications"] == {}
 
 
 def test_listen_streams_are_notified_under_their_own_ids(start: Start) -> None:

@@ -202,10 +202,28 @@ async def test_subscriptions_leave_room_for_client_requests() -> None:
                 assert await talk.interests.wait_subscribed(uri) == ""
 
 
-@pytest.mark.parametrize("script", [legacy, modern])
-async def test_server_without_capabilities_gets_no_requests(script: Any) -> None:
+@pytest.mark.parametrize("capabilities", [{}, {"resources": {"subscribe": False}}])
+@pytest.mark.parametrize("answers", [True, False])
+async def test_legacy_server_decides_about_undeclared_subscriptions(
+    capabilities: Json, answers: bool
+) -> None:
+    """Servers on the Python SDK 1.x answer `resources/subscribe` although they declare `subscribe: false`."""
+    script = legacy(capabilities)
+    if not answers:
+        script["resources/subscribe"] = {"error": {"code": -32601, "message": "Method not found"}}
+    async with talking(script) as talk:
+        talk.interests.follow_resources("x", [A])
+        with trio.fail_after(30):
+            outcome = await talk.interests.wait_subscribed(A)
+        assert ("Method not found" in outcome) is not answers
+        if answers:
+            await update(talk.peer, A)
+            await talk.until(lambda: talk.updated)
+
+
+async def test_modern_server_without_capabilities_gets_no_requests() -> None:
     """Holders learn immediately that it has no subscriptions."""
-    async with talking(script({"resources": {}})) as talk:
+    async with talking(modern({"resources": {}})) as talk:
         talk.interests.follow_resources("x", [A])
         talk.interests.set_log_level("x", "debug")
         with trio.fail_after(30):

@@ -19,6 +19,7 @@ Flags
   --delay METHOD=S,…          answer these after S seconds; later messages are answered meanwhile
   --capabilities A,B          of tools, resources, prompts, logging, completions, tasks (default: tools)
   --subscribable              it tells when a resource changes (by `notify`), to whoever subscribes
+  --deny-subscribable         and declares that it does not, as every server on the Python SDK 1.x
   --instructions TEXT         sent with the handshake
   --tools N                   N more tools, tool-00001 …
   --pages N                   tools/list in N pages
@@ -326,7 +327,8 @@ class Fake:
                 else {"tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}}
             )
         if self.told.subscribable:
-            capabilities["resources"] = {"listChanged": True, "subscribe": True}
+            subscribe = not self.told.deny_subscribable
+            capabilities["resources"] = {"listChanged": True, "subscribe": subscribe}
         said = {"instructions": self.told.instructions} if self.told.instructions else {}
         return {"capabilities": capabilities, **said}
 
@@ -790,6 +792,7 @@ def _flags() -> argparse.ArgumentParser:
         "ignore-term",
         "wrapper",
         "subscribable",
+        "deny-subscribable",
     ]:
         flags.add_argument(f"--{switch}", action="store_true")
     flags.add_argument("--lives")
