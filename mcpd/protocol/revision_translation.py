@@ -60,7 +60,7 @@ class Translation:
     def result(self, method: str, result: Raw) -> Raw | bytes:
         """Translate a result. What cannot be parsed passes unchanged."""
         if self.to_modern and self.from_modern:
-            return result
+            return _ensure_result_type(result)
         narrow = self.narrows and method in _WITH_CONTENT
         if not narrow and not self.to_modern and not self.from_modern:
             return result
@@ -174,14 +174,34 @@ def _translate_code(method: str, code: int, *, to_modern: bool, from_modern: boo
 
 def _add_envelope(method: str, body: bytes) -> bytes:
     """Add what the modern revision requires to a legacy result: complete, and not to be cached."""
+    head = b'{"resultType":"complete"'
+    if method == "resources/read":
+        head += b',"ttlMs":0,"cacheScope":"private"'
+    return _prepend_members(head, body)
+
+
+def _prepend_members(head: bytes, body: bytes) -> bytes:
+    """Return the object `body` with the members of the unclosed object `head` before its own."""
     body = body.lstrip()
     if body[:1] != b"{":
         return body  # not a valid result in any revision: the client sees what the server sent
     rest = body[1:].lstrip()
-    head = b'{"resultType":"complete"'
-    if method == "resources/read":
-        head += b',"ttlMs":0,"cacheScope":"private"'
     return head + (b"," if rest[:1] != b"}" else b"") + rest
+
+
+def _ensure_result_type(result: Raw) -> Raw | bytes:
+    """Add `resultType` to a modern server's result if it is missing: it is required, a client may insist on
+    it, and a client of the server itself would take its absence as `complete`."""
+    if COMPLETE_FIRST.match(result):
+        return result
+    data = bytes(result)
+    if b'"resultType"' in data or b"\\u00" in data:
+        try:
+            if "resultType" in wire.members(result):
+                return result
+        except BadFrame:
+            return result
+    return _prepend_members(b'{"resultType":"complete"', data)
 
 
 def _drop_param(params: bytes, name: str) -> bytes:

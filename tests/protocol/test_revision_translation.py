@@ -43,8 +43,30 @@ def text(words: str) -> Json:
 def test_equal_legacy_revisions_pass_bytes_unchanged() -> None:
     """Including odd spacing."""
     odd = Raw(b'{ "content" : [ ] ,  "x":1.0e2 }')
-    for version in ALL:
+    for version in ALL[:4]:
         assert bytes(translation(version, version).result("tools/call", odd)) == bytes(odd)
+
+
+@pytest.mark.parametrize(
+    ("sent", "seen"),
+    [
+        (b'{"content":[]}', b'{"resultType":"complete","content":[]}'),
+        (b" { }", b'{"resultType":"complete"}'),
+        (b'{"x":{"resultType":"a"}}', b'{"resultType":"complete","x":{"resultType":"a"}}'),
+        (b'{"x":"\\u0041"}', b'{"resultType":"complete","x":"\\u0041"}'),
+        (b'{"resultType":"complete","content":[]}', None),
+        (b'{ "resultType" : "complete"}', None),
+        (b'{"content":[], "resultType":"complete"}', None),
+        (b'{"result\\u0054ype":"input_required"}', None),
+        (b'{"resultType":"task","taskId":"1"}', None),
+        (b"[]", None),
+        (b'["resultType"]', None),
+    ],
+)
+def test_missing_result_type_of_a_modern_server_is_added(sent: bytes, seen: bytes | None) -> None:
+    """The schema of 2026-07-28 requires it, and clients may insist. Other results keep their bytes."""
+    found = translation(R5, R5).result("tools/call", Raw(sent))
+    assert bytes(found) == (seen or sent)
 
 
 @pytest.mark.parametrize("client", ALL[:4])
@@ -347,7 +369,7 @@ def test_kind_of_translation_for_each_pair(client: str, server: str) -> None:
         (R4, R5, "tools/call", b'{"resultType":"complete","_meta":{"io.modelcontextprotocol/a":1}}', b"{}"),
         (R4, R5, "tools/call", b'{"x" : 1,"resultType":"complete"}', b'{"x":1}'),
         # Nothing to translate.
-        (R5, R5, "tools/call", b'{"ttlMs" : 5}', b'{"ttlMs" : 5}'),
+        (R5, R5, "tools/call", b'{"ttlMs" : 5,"resultType":"x"}', b'{"ttlMs" : 5,"resultType":"x"}'),
         (R4, R3, "tools/call", b'{"structuredContent" : [1]}', b'{"structuredContent" : [1]}'),
         (R1, R4, "completion/complete", b'{"_meta" : 1}', b'{"_meta" : 1}'),
         # Marked complete, other bytes kept unless a name may be reserved.
