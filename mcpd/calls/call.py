@@ -21,7 +21,7 @@ from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
-from mcpd.wire.message import Message
+from mcpd.wire.message import BadFrame, Message
 
 INTERACTIVE_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 """Methods during which a server may request input from the client."""
@@ -272,3 +272,19 @@ class Call(Exchange):
 def tool_name(params: bytes) -> str:
     """Return the tool named by the params of a `tools/call`; empty if none."""
     return wire.string_or(wire.members_or_empty(params), "name")
+
+
+def restore_alias(result: Raw | bytes, own: str, public: str) -> Raw | bytes:
+    """Return a read resource under the URI that the client asked for."""
+    try:
+        members = wire.members(result)
+        contents = wire.value(members["contents"])
+    except (BadFrame, KeyError):
+        return result
+    if not isinstance(contents, list):
+        return result
+    renamed = [
+        {**each, "uri": public} if isinstance(each, dict) and each.get("uri") == own else each
+        for each in contents
+    ]
+    return msgspec.json.encode({**members, "contents": renamed})

@@ -7,6 +7,7 @@ may need more rounds, or become a task, before the client gets it. Each client g
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 
@@ -29,11 +30,12 @@ from mcpd.calls.call import (
     Route,
     Scope,
     Work,
+    restore_alias,
     tool_name,
 )
 from mcpd.calls.client_context import ClientRequest
 from mcpd.calls.input_rounds import StateSigner
-from mcpd.calls.routes import StageFactory, find_route
+from mcpd.calls.routes import StageFactory, find_route, make_binding
 from mcpd.calls.server_request_router import ServerRequestRouter
 from mcpd.calls.suspended_calls import SuspendedCalls
 from mcpd.calls.url_elicitation import UrlElicitations
@@ -41,7 +43,7 @@ from mcpd.config.settings import Settings
 from mcpd.daemon_operations import Operations
 from mcpd.model.errors import InvalidArguments, LinkLost, McpdError, Overloaded, Problem, ProtocolViolation
 from mcpd.protocol import mcp_tasks
-from mcpd.protocol.revision_translation import R5, no_translation, translation
+from mcpd.protocol.revision_translation import R5
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support.pipe_reader import traffic
@@ -83,6 +85,8 @@ class CallEngine:
         self._settings: Settings | None = None
         """The settings that the routes were resolved with."""
         self._state_signer = StateSigner()
+        self._waiting: Counter[ManagedServer] = Counter()
+        """Calls that wait until their server is connected."""
         self.suspended_calls = SuspendedCalls(self, spawn)
         self.url_elicitations = UrlElicitations()
         self.server_requests = ServerRequestRouter(self.suspended_calls, self.url_elicitations, spawn, roots)
@@ -98,7 +102,7 @@ class CallEngine:
         if context.modern and b'"requestState"' in params and request.method in INTERACTIVE_METHODS:
             if self.suspended_calls.resume(caller, request):
                 return
-            params = self._with_verified_state(server, params)
+            params = self._state_signer.restore(server.spec.name, params)
         route = self._route(caller.scope, server, request.method, target.tool, params)
         call = caller.calls[request.key] = Call(self, caller, request, context, server, params, route)
         call.alias = target.alias
@@ -109,6 +113,7 @@ class CallEngine:
             call.idle_timeout, call.timeout_source = route.idle_timeout, route.timeout_source
         try:
             if (upstream := server.upstream) is None:
+                self._refuse_too_many(server)
                 self._start_work(call, lambda: self._prepare(call))
             elif route.stages:
                 self._run_stages(call)
@@ -133,19 +138,6 @@ class CallEngine:
             return self._route(scope, server, method, name, params)
         return route
 
-    def _with_verified_state(self, server: ManagedServer, params: bytes) -> bytes:
-        """Return the params with the server's own `requestState`. Raises InvalidArguments if forged."""
-        members = wire.members(params)
-        if "requestState" in members:
-            state = self._state_signer.verify(server.spec.name, members["requestState"])
-            if state is None:
-                message = "`requestState` is not from this server, or mcpd has been restarted since"
-                raise InvalidArguments(
-                    f"{message}; send the call again", [Problem("$.requestState", message)]
-                )
-            members["requestState"] = state
-        return msgspec.json.encode(members)
-
     def _run_stages(self, call: Call) -> None:
         """Run the stages, and send the call; in a task if something must be waited for."""
         for number, stage in enumerate(call.route.stages, 1):
@@ -160,7 +152,7 @@ class CallEngine:
         if pending is not None:
             await pending()
         else:
-            await self._operations.wait_ready(call.server)
+            await self._wait_ready(call.server)
             call.route = self._route(  # the lists may have come with the connection
                 call.caller.scope, call.server, call.route.method, call.route.tool, call.params
             )
@@ -172,6 +164,25 @@ class CallEngine:
             await self._operations.wait_ready(call.server)
         await trio.lowlevel.checkpoint_if_cancelled()
         self._send(call, self._connection(call.server))
+
+    def _refuse_too_many(self, server: ManagedServer) -> None:
+        """Raise Overloaded if too many calls wait for the server to connect: each holds memory."""
+        if self._waiting[server] >= server.spec.max_queued:
+            name, limit = server.spec.name, server.spec.max_queued
+            raise Overloaded(
+                f"{name}: {limit} calls are already waiting until it is connected (`maxQueued` in its "
+                "definition sets the limit); nothing was sent, try again later",
+                server=name,
+            )
+
+    async def _wait_ready(self, server: ManagedServer) -> None:
+        self._waiting[server] += 1
+        try:
+            await self._operations.wait_ready(server)
+        finally:
+            self._waiting[server] -= 1
+            if not self._waiting[server]:
+                del self._waiting[server]
 
     def _connection(self, server: ManagedServer) -> Upstream:
         upstream = server.upstream
@@ -198,22 +209,7 @@ class CallEngine:
         """Assign the call to a connection. The binding is shared with the client's other calls there."""
         known = call.caller.binding
         if known is None or known.upstream is not upstream or known.context is not call.context:
-            caller, context = call.caller, call.context
-            revision = context.version
-            translated = (
-                translation(revision, upstream.version) if revision else no_translation(upstream.version)
-            )
-            caller.binding = known = Binding(
-                upstream=upstream,
-                context=context,
-                translation=translated,
-                is_verbatim=translated.same and (upstream.era == "legacy"),
-                is_modern_to_legacy=context.modern and upstream.era == "legacy",
-                meta=caller.request_meta(upstream, context),
-                may_be_misrouted=context.accepts_server_requests
-                and not translated.from_modern
-                and not upstream.link.correlates_server_requests,
-            )
+            known = call.caller.binding = make_binding(call.caller, call.context, upstream)
         call.binding = known
         call.meta = known.meta
         return known
@@ -356,7 +352,7 @@ class CallEngine:
         if not binding.translation.same:
             result = binding.translation.result(call.route.method, Raw(result))
         if call.alias is not None:
-            result = _restore_alias(result, *call.alias)
+            result = restore_alias(result, *call.alias)
         self.finish(call, result)
 
     def _complete_later(self, call: Call, pending: Callable[[], Awaitable[Raw | bytes]], passed: int) -> None:
@@ -528,19 +524,3 @@ class CallEngine:
 
 def _json(value: object) -> Raw:
     return Raw(msgspec.json.encode(value))
-
-
-def _restore_alias(result: Raw | bytes, own: str, public: str) -> Raw | bytes:
-    """Return a read resource under the URI that the client asked for."""
-    try:
-        members = wire.members(result)
-        contents = wire.value(members["contents"])
-    except (BadFrame, KeyError):
-        return result
-    if not isinstance(contents, list):
-        return result
-    renamed = [
-        {**each, "uri": public} if isinstance(each, dict) and each.get("uri") == own else each
-        for each in contents
-    ]
-    return msgspec.json.encode({**members, "contents": renamed})

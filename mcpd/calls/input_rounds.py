@@ -18,7 +18,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.calls.call import Call
-from mcpd.model.errors import McpdError, ProtocolViolation
+from mcpd.model.errors import InvalidArguments, McpdError, Problem, ProtocolViolation
 from mcpd.model.text import shorten
 from mcpd.protocol.revision_translation import COMPLETE_FIRST
 from mcpd.wire import message as wire
@@ -168,6 +168,18 @@ class StateSigner:
         if not hmac.compare_digest(signature.encode(), self._signature(server, text).encode()):
             return None
         return Raw(text.encode("utf-8", "surrogatepass"))
+
+    def restore(self, server: str, params: bytes) -> bytes:
+        """Return the params with the server's own `requestState`. Raises InvalidArguments if it is forged."""
+        members = wire.members(params)
+        if "requestState" in members:
+            state = self.verify(server, members["requestState"])
+            if state is None:
+                message = "`requestState` is not from this server, or mcpd has been restarted since"
+                problems = [Problem("$.requestState", message)]
+                raise InvalidArguments(f"{message}; send the call again", problems)
+            members["requestState"] = state
+        return msgspec.json.encode(members)
 
     def _signature(self, server: str, text: str) -> str:
         message = msgspec.json.encode(server) + b"\0" + text.encode("utf-8", "surrogatepass")

@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from mcpd.calls.call import Route, Scope, Stage
+from mcpd.calls.call import Binding, Caller, Route, Scope, Stage
+from mcpd.calls.client_context import ClientContext
 from mcpd.config.settings import Settings
+from mcpd.protocol.revision_translation import no_translation, translation
+from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.catalog_cache import Item
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.outgoing_request import Exchange
@@ -72,6 +75,27 @@ def find_route(
         server.routes.clear()
     server.routes[scope, method, tool] = route
     return route
+
+
+def make_binding(caller: Caller, context: ClientContext, upstream: Upstream) -> Binding:
+    """Return what the client's calls in this context have in common on this connection."""
+    translated = (
+        translation(context.version, upstream.version)
+        if context.version
+        else no_translation(upstream.version)
+    )
+    is_legacy = upstream.era == "legacy"
+    return Binding(
+        upstream=upstream,
+        context=context,
+        translation=translated,
+        is_verbatim=translated.same and is_legacy,
+        is_modern_to_legacy=context.modern and is_legacy,
+        meta=caller.request_meta(upstream, context),
+        may_be_misrouted=context.accepts_server_requests
+        and is_legacy
+        and not upstream.link.correlates_server_requests,
+    )
 
 
 def is_read_only(tool: Item) -> bool:

@@ -12,8 +12,7 @@ import pytest
 import trio.testing
 from msgspec import Raw
 
-from mcpd.calls.call import _MOVES, Call, CallState, tool_name
-from mcpd.calls.engine import _restore_alias
+from mcpd.calls.call import _MOVES, Call, CallState, restore_alias, tool_name
 from mcpd.model.errors import LinkLost
 from mcpd.support.pipe_reader import traffic
 from tests.gateway.mcp_client import MODERN, meta
@@ -106,7 +105,7 @@ def test_round_without_progress_starts_at_zero() -> None:
 )
 def test_resource_is_returned_under_the_uri_that_was_asked_for(result: object, seen: object) -> None:
     raw = Raw(json.dumps(result).encode())
-    assert json.loads(bytes(_restore_alias(raw, "a:1", "mcpd://two/a:1"))) == seen
+    assert json.loads(bytes(restore_alias(raw, "a:1", "mcpd://two/a:1"))) == seen
 
 
 # ── in a session ────────────────────────────────────────────────────────────────────────────────

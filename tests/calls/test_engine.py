@@ -15,7 +15,7 @@ from mcpd.calls.call import CallState
 from mcpd.calls.url_elicitation import RETRY_INTERVAL
 from mcpd.model.server_spec import Timeouts
 from tests.gateway.mcp_client import CAPABLE, MODERN, meta
-from tests.gateway.model import LEGACY, NAME, Json, Told, User, World, make_catalog, world
+from tests.gateway.model import LEGACY, NAME, Json, Script, Told, User, World, make_catalog, world
 
 Clock = trio.testing.MockClock
 STATE = "io.modelcontextprotocol/logLevel"
@@ -249,3 +249,26 @@ async def test_repeated_call_gives_up_its_turn_meanwhile(autojump_clock: Clock, 
         assert len(sent(w)) == (0 if holds_turn else 1)
         w._say({"id": int(theirs.key), "result": {}})
         assert len(sent(w)) == (1 if holds_turn else 0)
+
+
+async def test_calls_waiting_for_a_server_are_limited(autojump_clock: Clock, w: World) -> None:
+    """By `maxQueued`, like the calls that wait for a connected server."""
+    w.server.spec = attrs.evolve(w.server.spec, max_queued=3)
+    user, script = w.user("legacy", {}), Script(w)
+    w.lose()
+    for _ in range(2):
+        put(user, name="t")
+    waiting = script.call()
+    await trio.testing.wait_all_tasks_blocked()
+    assert refusal(put(user, name="t")) == -32000
+    refused = script.error(script.call())
+    assert refused["data"]["code"] == "overloaded"
+    assert "3 calls are already waiting until it is connected (`maxQueued`" in refused["message"]
+    script.cancel(waiting)
+    await trio.testing.wait_all_tasks_blocked()
+    put(user, name="t")
+    await trio.testing.wait_all_tasks_blocked()
+    w.connect()
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(sent(w)) == 3
+    assert w.gateway.calls._waiting == {}

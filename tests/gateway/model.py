@@ -575,9 +575,8 @@ class Script:
         assert message["id"] in self.pending, "answered twice, or though it was cancelled"
         self.pending.remove(message["id"])
         self.answers[message["id"]] = message
-        if "content" in (result := message.get("result", {})):
-            text = result["content"][0]["text"]
-            assert text[2:3] not in ("s", "u") or json.loads(text)[0] == self.tag, "another client's result"
+        text = ((message.get("result") or {}).get("content") or [{}])[0].get("text", "")
+        assert text[2:3] not in ("s", "u") or json.loads(text)[0] == self.tag, "another client's result"
 
     def drop(self) -> None: ...
 
