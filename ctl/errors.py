@@ -51,7 +51,8 @@ class CtlError(Exception):
 
     def to_json(self) -> dict[str, object]:
         """Return the `error` object of `--json`."""
-        hint = {"hint": self.hint} if self.hint else {}
+        # `next` is the name that all commands use; `hint` is its former name, kept for one version.
+        hint = {"next": self.hint, "hint": self.hint} if self.hint else {}
         return {"code": self.code, "message": self.message, "exit": self.exit, **self.details, **hint}
 
 

@@ -55,7 +55,8 @@ def doctor(cli: CliContext, shell: bool, bundle: str | None) -> int:
 
         write_bundle(bundle, report, os.environ)
     if cli.out.json:
-        found = [finding._asdict() for finding in report.findings]
+        # `next` is the name that all commands use; `fix` is its former name, kept for one version.
+        found = [{**finding._asdict(), "next": finding.fix} for finding in report.findings]
         cli.out.json_value({"well": not failed, "findings": found, "bundle": bundle})
     else:
         cli.out.lines(_render(report.findings))

@@ -174,6 +174,7 @@ def test_exit_code_of_the_daemons_error_is_used(daemon: FakeDaemon, mcpctl: Mcpc
     assert "next: mcpctl why time\n" in ran.err
     error = mcpctl("call", "now@time", "--json").error()
     assert (error["code"], error["state"], error["may_have_run"]) == ("not_ready", "failed", False)
+    assert error["next"] == error["hint"] == "mcpctl why time"
 
 
 SUM = {

@@ -60,6 +60,7 @@ def test_doctor_works_without_a_daemon_and_starts_none(tmp_path: Path) -> None:
         "check": "server gone",
         "result": "failure",
         "message": "command not found: no-such-program",
+        "next": "mcpctl edit   (use its full path as `command`)",
         "fix": "mcpctl edit   (use its full path as `command`)",
         "ms": None,
     }
@@ -102,6 +103,7 @@ def test_every_server_is_checked_and_every_failure_has_a_fix(start: Start) -> No
     assert found["server off"]["result"] == "skipped"
     assert found["socket"]["result"] == "ok"
     assert all(f["fix"] for f in json.loads(done.stdout)["findings"] if f["result"] in ("failure", "warning"))
+    assert all(f["next"] == f["fix"] for f in json.loads(done.stdout)["findings"])
     os.chmod(daemon.socket, 0o666)
     assert findings(mcpctl(environ, "doctor", "--json"))["socket"]["result"] == "failure"
     os.chmod(daemon.socket, 0o600)
