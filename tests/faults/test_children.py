@@ -410,7 +410,9 @@ def test_secrets_of_a_definition_are_not_shown_anywhere(start: Start, tmp_path: 
     seen += "".join(Path(f"/proc/{pid}/cmdline").read_text() for pid in ours)
     for file in tmp_path.rglob("*"):
         with suppress(FileNotFoundError):  # temporary files are replaced all the time
-            if file.is_file() and file != daemon.config:
+            if file.name == "last-valid-config.json":  # a copy of the configuration, for its owner only
+                assert file.stat().st_mode & 0o777 == 0o600
+            elif file.is_file() and file != daemon.config:
                 seen += file.read_text("utf-8", "replace")
     assert "tools/list" in daemon.log  # the debug level was in force
     for where, canary in canaries.items():
