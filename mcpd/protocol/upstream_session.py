@@ -52,7 +52,8 @@ class Hooks:
     """Callbacks for what a server sends on its own. They run in the reader and must not block."""
 
     on_list_changed: Callable[[str], None]
-    """Called with `tools`, `resources` or `prompts` when that list has changed."""
+    """Called with `tools`, `resources` or `prompts` when that list has changed, or may have changed while
+    nobody listened."""
     on_log: Callable[[str], None]
     """Called with a line that the server wants logged."""
     capabilities: Mapping[str, object] = attrs.field(factory=dict)
@@ -65,6 +66,8 @@ class Hooks:
     """Called with notifications that clients may want, in order with the responses."""
     refresh_list: Callable[[str], Awaitable[None]] | None = None
     """Fetches a list again; returns when that has succeeded or failed."""
+    on_change_announced: Callable[[str], None] = lambda feature: None
+    """Called before `on_list_changed` if the server itself has announced the change."""
     on_modern_detected: Callable[[], None] = lambda: None
     """Called if a server taken for legacy, because it did not answer in time, turns out to be modern. The
     next connection can use that; the era of this one is fixed."""
@@ -248,6 +251,7 @@ def handle_notification(hooks: Hooks, message: Message, exchange: Exchange | Non
     method = message.method
     what = _LIST_CHANGED.get(method)
     if what is not None:
+        hooks.on_change_announced(what)
         hooks.on_list_changed(what)
     elif method == _UPDATED:
         try:

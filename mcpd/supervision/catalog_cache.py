@@ -360,7 +360,8 @@ _MIN_REFRESH_INTERVAL = 0.5
 class CatalogSync:
     """Keeps one server's catalog up to date, across its connections.
 
-    `on_change` is called with the feature and a summary for each changed list, after `catalog` was set.
+    `on_change` is called with the feature and a summary for each changed list, after `catalog` was set. It is
+    called with an empty summary if a list that the server announced as changed turned out not to be.
     """
 
     def __init__(
@@ -377,6 +378,8 @@ class CatalogSync:
         self._on_change = changed
         self._stale_features: set[str] = set()
         self._stale_event = trio.Event()
+        self._announced_changes: set[str] = set()
+        """The stale features that the server itself has announced as changed."""
         self._refresh_waiters: dict[trio.Event, str] = {}
         """The features whose fetch each event waits for."""
         self._announced_features: Collection[str] = ()
@@ -396,6 +399,10 @@ class CatalogSync:
         """Have `keep_fresh` fetch this feature's lists again, if it is running."""
         self._stale_features.add(feature)
         self._stale_event.set()
+
+    def note_announcement(self, feature: str) -> None:
+        """The server has announced that this feature's lists have changed. Call `mark_stale` next."""
+        self._announced_changes.add(feature)
 
     async def refresh(self, feature: str) -> None:
         """Wait until this feature's lists have been fetched again, or have failed to: then the old ones stay.
@@ -436,6 +443,7 @@ class CatalogSync:
     async def fetch(self, upstream: Upstream) -> Catalog:
         """Fetch all lists of a new connection without replacing the catalog. Raises as `fetch_catalog`."""
         self._stale_features.clear()
+        self._announced_changes.clear()
         if self._may_ask_undeclared:
             try:
                 await find_undeclared_lists(upstream)
@@ -444,13 +452,13 @@ class CatalogSync:
         self._announced_features = upstream.announces_changes
         return await fetch_catalog(upstream, self.spec)
 
-    def replace(self, catalog: Catalog) -> None:
-        """Replace the catalog and report the differences."""
-        changes = describe_changes(self.catalog, catalog)
+    def replace(self, catalog: Catalog, announced: Iterable[str] = ()) -> None:
+        """Replace the catalog, and report the differences and the changes that the server `announced`."""
+        changes = {**dict.fromkeys(announced, ""), **dict(describe_changes(self.catalog, catalog))}
         self.catalog = catalog
         self.validators.clear()
         self.routes.clear()
-        for feature, summary in changes:
+        for feature, summary in changes.items():
             self._on_change(feature, summary)
 
     def save(self) -> None:
@@ -470,6 +478,7 @@ class CatalogSync:
             await self._stale_event.wait()
             self._stale_event = trio.Event()
             stale, self._stale_features = sorted(self._stale_features), set()
+            announced, self._announced_changes = self._announced_changes, set()
             served = [done for done, feature in self._refresh_waiters.items() if feature in stale]
             try:
                 catalog = await fetch_catalog(upstream, self.spec, stale, self.catalog)
@@ -479,11 +488,12 @@ class CatalogSync:
                 # The server may be busy or rate-limited, which is no reason to fail its calls.
                 log.debug("%s: could not refresh the lists: %s", self.spec.name, error)
                 _set_all(served)
+                self._announced_changes |= announced
                 await trio.sleep(self.spec.timeouts.list)
                 for feature in stale:
                     self.mark_stale(feature)
                 continue
-            self.replace(catalog)
+            self.replace(catalog, sorted(announced))
             _set_all(served)
             self.save()
             await trio.sleep(_MIN_REFRESH_INTERVAL)  # combine bursts of changes

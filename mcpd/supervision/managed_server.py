@@ -417,6 +417,7 @@ class ManagedServer:
         clients, asked = self._context.clients, self._context.clients.on_server_request
         return Hooks(
             on_list_changed=self._catalog_sync.mark_stale,
+            on_change_announced=self._catalog_sync.note_announcement,
             on_log=self.log.add_line,
             capabilities=clients.capabilities,
             on_request=None if asked is None else partial(asked, self),
@@ -438,7 +439,11 @@ class ManagedServer:
         self._catalog_sync.save()
 
     def _list_changed(self, feature: str, summary: str) -> None:
-        self._publish(EventKind(feature), summary)
+        """Notify clients, also of an announced change that is none: a tool may have come and gone between two
+        fetches, and MCP says that a server's notifications SHOULD reach the client. `CatalogSync` fetches,
+        and so notifies, at most twice a second."""
+        if summary:
+            self._publish(EventKind(feature), summary)
         self.notifications(ServerNotification(f"notifications/{feature}/list_changed", ABSENT))
 
     def _announce(self, state: ServerState, reason: str) -> None:

@@ -31,7 +31,8 @@ def of(world: World, method: str) -> int:
 
 
 async def test_listener_of_a_list_change_sees_the_new_list(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """Listeners are called after the catalog is updated, and only if the list differs."""
+    """Listeners are called after the catalog is updated, also if it is unchanged: something may have come
+    and gone. Only real changes are events."""
     names = ["echo"]
     found: list[tuple[str, list[str]]] = []
     async with living(tmp_path, Life(lists=lambda: names, capabilities=TELLING), era="legacy") as world:
@@ -48,14 +49,43 @@ async def test_listener_of_a_list_change_sees_the_new_list(autojump_clock: MockC
         await trio.sleep(5)
         world.script.talk(CHANGED)  # the list is unchanged
         await trio.sleep(5)
-        assert found == [(CHANGED["method"], ["echo", "more"])]
+        assert found == [(CHANGED["method"], ["echo", "more"])] * 2
         assert of(world, "tools/list") == 3
+        assert [event.message for _, event in world.events if event.kind.value == "tools"][1:] == [
+            "+1 -0 ~0: +more"
+        ]
         end()
         end()
         names = ["echo"]
         world.script.talk(CHANGED)
         await trio.sleep(5)
-        assert len(found) == 1
+        assert len(found) == 2
+
+
+async def test_flood_of_announcements_is_bounded(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """Listeners are notified, and the list is fetched, at most twice a second."""
+    found: list[str] = []
+    async with living(tmp_path, Life(capabilities=TELLING), era="legacy") as world:
+        await world.wait_connected()
+        world.server.notifications.add(lambda notification: found.append(notification.method))
+        for _ in range(100):
+            world.script.talk(CHANGED)
+            await trio.sleep(0.1)
+        await trio.sleep(5)
+        assert 10 <= len(found) <= 25
+        assert of(world, "tools/list") == len(found) + 1
+
+
+async def test_list_that_may_have_changed_is_not_announced(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """A list that mcpd fetches again on its own is reported only if it differs."""
+    found: list[str] = []
+    async with living(tmp_path, Life(capabilities=TELLING), era="legacy") as world:
+        await world.wait_connected()
+        world.server.notifications.add(lambda notification: found.append(notification.method))
+        world.server._catalog_sync.mark_stale("tools")
+        await trio.sleep(5)
+        assert of(world, "tools/list") == 2
+        assert found == []
 
 
 async def test_failing_listener_does_not_affect_others(
