@@ -12,7 +12,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.calls.call import INTERACTIVE_METHODS, Call
-from mcpd.calls.client_context import ClientIdentity
+from mcpd.calls.client_context import ClientContext, ClientIdentity
 from mcpd.calls.engine import CallEngine, Spawn
 from mcpd.calls.known_items import KnownItemStageFactory
 from mcpd.calls.validation_stage import ValidationStageFactory
@@ -191,28 +191,40 @@ class Gateway:
                 session.notify_list_changed(feature)
 
     def _forward_log_message(self, server: ManagedServer, notification: ServerNotification) -> None:
-        """Send a log message to the client whose call it belongs to, if that is certain; mcpd logs it
-        anyway."""
-        call = notification.exchange
-        if call is None and server.upstream is not None:
-            calls = {
-                each.caller if isinstance(each, Call) else None: each
-                for each in server.upstream.link.outstanding()
-                if each.method in INTERACTIVE_METHODS
-            }
-            call = next(iter(calls.values())) if len(calls) == 1 else None
-        if (
-            isinstance(call, Call)
-            and call.request is not None
-            and _wants_log_message(call.context.log_level, call.context.modern, notification.params)
-        ):
-            try:
-                members = wire.members(notification.params)
-            except BadFrame:
-                return  # no client could read it
-            strip_reserved(members)
-            frame = wire.notification("notifications/message", msgspec.json.encode(members))
-            call.request.responder.send(frame)
+        """Send a log message to the clients that it may be for and whose log level admits it; mcpd logs it
+        anyway.
+
+        Streamable HTTP names the call (see `Inbound`). Otherwise it may belong to any call in flight, so each
+        client with one gets it, once. Outside of calls it is for the legacy clients that have set a log
+        level, which applies to a whole session (MCP 2025-11-25, logging).
+        """
+        receivers: Iterable[tuple[ClientContext, Callable[[bytes], None]]]
+        if notification.exchange is not None:
+            receivers = _log_receivers([notification.exchange])
+        elif server.upstream is None:
+            return
+        elif calls := [e for e in server.upstream.link.outstanding() if e.method in INTERACTIVE_METHODS]:
+            receivers = _log_receivers(calls)
+        else:
+            receivers = [
+                (session.context, session.send)
+                for session in self.sessions
+                if session.is_initialized
+                and session.context.log_level
+                and server in self._servers_of(session)
+            ]
+        frame = b""
+        for context, send in receivers:
+            if not _wants_log_message(context.log_level, context.modern, notification.params):
+                continue
+            if not frame:
+                try:
+                    members = wire.members(notification.params)
+                except BadFrame:
+                    return  # no client could read it
+                strip_reserved(members)
+                frame = wire.notification("notifications/message", msgspec.json.encode(members))
+            send(frame)
 
     def _on_event(self, event: Event) -> None:
         """Notify clients if a server was enabled, disabled or removed, or if the naming style changed."""
@@ -292,6 +304,22 @@ def _notify_roots_changed(servers: Iterable[ManagedServer]) -> None:
     for server in servers:
         if server.upstream is not None:
             server.upstream.notify_roots_changed()
+
+
+def _log_receivers(
+    exchanges: Iterable[Exchange],
+) -> Iterable[tuple[ClientContext, Callable[[bytes], None]]]:
+    """Return the context of each client that waits for one of these, and how to send to it. Of several calls
+    of one client, the one with the most verbose log level counts."""
+    found: dict[object, tuple[int, ClientContext, Callable[[bytes], None]]] = {}
+    for call in exchanges:
+        if not isinstance(call, Call) or call.request is None:
+            continue
+        context = call.context
+        verbosity = -LEVELS.index(context.log_level) if context.log_level else -len(LEVELS)
+        if call.caller not in found or found[call.caller][0] < verbosity:
+            found[call.caller] = verbosity, context, call.request.responder.send
+    return [(context, send) for _, context, send in found.values()]
 
 
 def _wants_log_message(level: str, modern: bool, params: Raw) -> bool:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import attrs
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -283,8 +284,8 @@ async def test_log_message_reaches_the_client_from_its_level_on(
     assert len(heard) == wanted
 
 
-async def test_log_message_is_sent_only_if_its_call_is_certain(w: World) -> None:
-    """It belongs to the only client with a call, or to the call that the transport names."""
+async def test_log_message_reaches_every_client_that_it_may_be_for(w: World) -> None:
+    """That is, the call that the transport names, or else every client with a call, once."""
     one, two = w.user("legacy", {}), w.user("legacy", {})
 
     def log(exchange: Any = None) -> list[int]:
@@ -302,13 +303,29 @@ async def test_log_message_is_sent_only_if_its_call_is_certain(w: World) -> None
     one.call()
     assert log() == [1, 0], "both are the same client's"
     two.call()
-    assert log() == [0, 0]
+    assert log() == [1, 1], "a direct client of a shared server would not know either"
     assert log(call) == [1, 0]
     assert log(SimpleNamespace()) == [0, 0]
     call.request = None
     assert log(call) == [0, 0]
     w.server.upstream = None
     assert log() == [0, 0]
+
+
+async def test_log_message_outside_of_calls_reaches_legacy_clients_that_set_a_level(w: World) -> None:
+    """The level applies to their whole session. Clients that do not see the server get nothing."""
+    seeing, heard = listener(w, w.gateway.view("srv"))
+    _, unset = listener(w, w.gateway.view("srv"))
+    blind, others = listener(w, w.gateway.view("other"))
+    modern, nothing = listener(w, w.gateway.view("srv"), version="")
+    modern.is_initialized = False
+    for session, level in ((seeing, "warning"), (blind, "debug"), (modern, "debug")):
+        session.context = msgspec.structs.replace(session.context, log_level=level)
+    for level in ("info", "error"):
+        params = Raw(json.dumps({"level": level, "data": "x"}).encode())
+        w.gateway._on_notification(w.server, ServerNotification("notifications/message", params))
+    assert heard == ["notifications/message"]
+    assert (unset, others, nothing) == ([], [], [])
 
 
 def roots(w: World, server: Any) -> list[Json]:
