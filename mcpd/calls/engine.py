@@ -43,7 +43,7 @@ from mcpd.config.settings import Settings
 from mcpd.daemon_operations import Operations
 from mcpd.model.errors import InvalidArguments, LinkLost, McpdError, Overloaded, Problem, ProtocolViolation
 from mcpd.protocol import mcp_tasks
-from mcpd.protocol.revision_translation import R5
+from mcpd.protocol.revision_translation import R1, R5
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support.pipe_reader import traffic
@@ -413,6 +413,8 @@ class CallEngine:
             return
         members["progressToken"] = Raw(request.progress_token)
         strip_reserved(members)
+        if call.context.version == R1:  # which has no such member
+            members.pop("message", None)
         if call.advance_progress(members):
             frame = wire.notification("notifications/progress", msgspec.json.encode(members))
             request.responder.send(frame)

@@ -8,6 +8,7 @@ import math
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 import trio.testing
 from msgspec import Raw
@@ -191,6 +192,21 @@ async def test_progress_carries_the_clients_token(w: World, *, with_token: bool)
     w._say({"method": "notifications/progress", "params": params})
     seen = [{"progressToken": "u0", "progress": 1, "_meta": {"v": 1}}] if with_token else []
     assert [frame["params"] for frame in frames] == seen
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", LEGACY])
+async def test_progress_has_a_message_since_2025_03_26(w: World, version: str) -> None:
+    user = w.user("legacy", {})
+    user.session.context = msgspec.structs.replace(user.session.context, version=version)
+    send(user, {"_meta": {"progressToken": "u0"}})
+    (call,) = w.wire.outstanding()
+    frames: list[Json] = []
+    user.take = lambda frame: frames.append(json.loads(frame))  # type: ignore[method-assign]
+    params: Json = {"progressToken": int(call.key), "progress": 1, "message": "half"}
+    w._say({"method": "notifications/progress", "params": params})
+    assert [frame["params"].get("message") for frame in frames] == [
+        None if version == "2024-11-05" else "half"
+    ]
 
 
 async def test_params_are_translated_between_revisions() -> None:
