@@ -110,6 +110,10 @@ class ControlCaller:
 
     # ── the methods ─────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def knows_roots(self) -> bool:
+        return True
+
     def call(self, key: bytes, call: CallRequest) -> None:
         """Send a `tools/call`. Raises McpdError; nothing was sent then."""
         params = call.forwarded_params()

@@ -125,6 +125,10 @@ class Caller(Protocol):
     binding: Binding | None
     """Of the last call; owned by the engine."""
 
+    @property
+    def knows_roots(self) -> bool:
+        """Whether no answer of the client to `roots/list` is missing."""
+
     def spawn(self, work: Work) -> None:
         """Run a task that ends with the client."""
 

@@ -193,14 +193,18 @@ class ServerRequestRouter:
             question.refuse(REJECTED if code is None else code, text)
 
     def _answer_roots(self, question: ServerRequest, exchange: Exchange | None) -> None:
-        """Answer with the roots of all clients of the server: some servers ask before they are ready."""
+        """Answer with the roots of all clients of the server: some servers ask before they are ready.
+
+        A client whose roots are missing is asked during its call. That is a modern client, or a legacy client
+        over HTTP without a GET stream: it gets the request on the stream of its call.
+        """
         possible = candidates(question.link, exchange)
         call = possible[0] if len(possible) == 1 and isinstance(possible[0], Call) else None
         if (
             call is not None
             and call.request is not None
-            and call.context.modern
             and call.context.supports("roots")
+            and (call.context.modern or not call.caller.knows_roots)
         ):
             self._open[question.link, question.message.key] = question
             self._send_to_client(question, call)

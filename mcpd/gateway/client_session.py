@@ -312,6 +312,10 @@ class ClientSession:
     def spawn(self, work: Work) -> None:
         self._spawn(work)
 
+    @property
+    def knows_roots(self) -> bool:
+        return self.roots_requests == 0
+
     def request_meta(self, upstream: Upstream, context: ClientContext) -> bytes:
         capabilities = forwarded_capabilities(context, is_single_server=self.view.single is not None)
         return upstream.request_meta(

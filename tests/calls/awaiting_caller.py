@@ -38,6 +38,10 @@ class AwaitingCaller:
         self.result: Raw | bytes = b""
         self.error: McpdError | None = None
 
+    @property
+    def knows_roots(self) -> bool:
+        return True
+
     def spawn(self, work: Work) -> None:
         self._nursery.start_soon(work)
 

@@ -327,6 +327,22 @@ async def test_only_a_modern_client_is_asked_for_roots_during_its_call(
         assert all(each.needs is None for each in made)
 
 
+async def test_legacy_client_whose_roots_are_missing_is_asked_during_its_call(
+    autojump_clock: Clock, w: World
+) -> None:
+    """Without a GET stream, an HTTP client gets no request outside of its calls."""
+    user = w.user("legacy", {"roots": {}})
+    user.session.roots_requests = 1
+    user.call()
+    key = ask(w, "roots/list")
+    await trio.sleep(1)
+    (question,) = user.questions
+    assert question["method"] == "roots/list"
+    assert answers(w) == {}
+    user.say({"id": question["id"], "result": {"roots": [{"uri": "file:///a"}]}})
+    assert outcome(w, key) == {"roots": [{"uri": "file:///a"}]}
+
+
 async def test_roots_for_a_call_without_a_client_are_those_of_all(w: World) -> None:
     user = w.user("modern", {"roots": {}})
     user.call()
