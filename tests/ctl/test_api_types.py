@@ -11,6 +11,8 @@ CTL = Path(__file__).parent.parent.parent / "ctl"
 TYPES = CTL / "api_types.pyi"
 
 OTHER_MEMBERS = {
+    # JSON Schema
+    *("anyOf", "enum", "oneOf"),
     # MCP: tools, resources, prompts and their results
     *("annotations", "arguments", "blob", "content", "contents", "description", "inputSchema", "isError"),
     *(
