@@ -15,7 +15,7 @@ from mcpd.protocol.revision_translation import no_translation, translation
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.catalog_cache import Item
 from mcpd.supervision.managed_server import ManagedServer
-from mcpd.transports.outgoing_request import Exchange
+from mcpd.transports.outgoing_request import FROM_TIMEOUT
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
@@ -65,7 +65,7 @@ def find_route(
         stages=tuple(stage for stage in stages if stage is not None),
         idle_timeout=times.call if own_timeout is None else own_timeout,
         total_timeout=times.call_max,
-        timeout_source=Exchange.timeout_source if own_timeout is None else _FROM_TOOL_TIMEOUTS,
+        timeout_source=FROM_TIMEOUT if own_timeout is None else _FROM_TOOL_TIMEOUTS,
         is_read_only=read_only,
         is_exclusive=is_call
         and (spec.concurrency == "serial" or (spec.concurrency == "writes" and not read_only)),

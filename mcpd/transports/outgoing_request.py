@@ -13,6 +13,8 @@ from mcpd.model.errors import McpdError
 from mcpd.transports.tool_call_stats import ToolCallStats
 from mcpd.wire.message import Message
 
+FROM_TIMEOUT = "`timeout` in its definition sets"
+
 
 class Exchange(msgspec.Struct, eq=False, kw_only=True):
     """A request in a channel's table. The channel calls either `answered` or `failed`, once, unless
@@ -24,7 +26,7 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
 
     idle_timeout: float = math.inf
     """Seconds without a response or progress after which it times out."""
-    timeout_source: str = "`timeout` in its definition sets"
+    timeout_source: str = FROM_TIMEOUT
     """Where `idle_timeout` was set, for the error message."""
     total_timeout: float = math.inf
     """Seconds after which it times out regardless of progress."""
