@@ -313,8 +313,8 @@ def _log_receivers(
     of one client, the one with the most verbose log level counts."""
     found: dict[object, tuple[int, ClientContext, Callable[[bytes], None]]] = {}
     for call in exchanges:
-        if not isinstance(call, Call) or call.request is None:
-            continue
+        if not isinstance(call, Call) or call.request is None or call.caller.scope.is_control:
+            continue  # the control API has no log messages
         context = call.context
         verbosity = -LEVELS.index(context.log_level) if context.log_level else -len(LEVELS)
         if call.caller not in found or found[call.caller][0] < verbosity:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 
@@ -14,8 +15,6 @@ from mcpd.model.text import shorten
 
 SECRET_TIMEOUT = 30.0
 """Seconds per secret: a password manager may ask the user for confirmation."""
-_MAX_THREADS = 8
-"""Reads at the same time, not counting those that hang."""
 
 
 @attrs.define(eq=False)
@@ -38,11 +37,12 @@ class SecretReads:
     """Reads each file at most once at a time, in threads that nothing else uses. Created once by the daemon.
 
     A read that hangs keeps its thread, because a thread cannot be stopped. Its file is not read again until
-    the read has finished, so that there is at most one such thread for each file.
+    the read has finished, so that there is at most one thread for each file. No other limit applies: a read
+    must not wait for one that hangs.
     """
 
     def __init__(self) -> None:
-        self._threads = trio.CapacityLimiter(_MAX_THREADS)
+        self._threads = trio.CapacityLimiter(math.inf)
         self._reads: dict[str, _Read] = {}
 
     async def fetch(self, reference: SecretReference, environ: Mapping[str, str]) -> str | UnavailableSecret:
@@ -62,7 +62,6 @@ class SecretReads:
 
     async def _read(self, place: str, fetch: partial[str | UnavailableSecret]) -> str | UnavailableSecret:
         read = self._reads[place] = _Read(trio.current_time())
-        self._threads.total_tokens = _MAX_THREADS + sum(each.hangs for each in self._reads.values())
 
         def run() -> str | UnavailableSecret:
             read.has_started = True

@@ -26,7 +26,7 @@ from mcpd.model.status import ServerState, ServerStatus
 from mcpd.model.tool_names import ClientStyle
 from mcpd.protocol.upstream_session import ServerNotification
 from tests.gateway.mcp_client import MODERN
-from tests.gateway.model import LEGACY, Json, World, make_server, make_upstream, world
+from tests.gateway.model import LEGACY, Json, Script, World, make_server, make_upstream, world
 
 Clock = trio.testing.MockClock
 LISTS = [f"notifications/{name}/list_changed" for name in ("tools", "resources", "prompts")]
@@ -407,3 +407,14 @@ async def test_shutdown_ends_listen_streams(w: World) -> None:
     session.listen_streams[b"1"] = SimpleNamespace(end=lambda: ended.append(1))
     w.gateway.end_subscriptions()
     assert (ended, session.listen_streams) == ([1], {})
+
+
+async def test_control_api_gets_no_log_messages(w: World) -> None:
+    script = Script(w)
+    script.call(arguments={"tag": script.tag}, _meta={"progressToken": script.tag})
+    w.hear()
+    (working,) = w.work.values()
+    w.log(working)
+    assert script.progress == []
+    w.progress(working)
+    assert [each["progressToken"] for each in script.progress] == [script.tag]
