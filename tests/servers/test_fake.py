@@ -109,7 +109,7 @@ def test_without_flags_it_is_a_decent_server_of_both_eras() -> None:
         assert peer.ask("server/discover", {"_meta": META})["supportedVersions"][0] == "2026-07-28"
         assert peer.hello("2025-03-26")["protocolVersion"] == "2025-03-26"
         names = {tool["name"] for tool in peer.ask("tools/list")["tools"]}
-        assert names == {*ACTIONS, *TOOLS, "bad_output"}
+        assert names == {*ACTIONS, *TOOLS, "bad_output", "typed"}
         assert json.loads(peer.text("echo", a=1)) == {"a": 1}
         assert json.loads(peer.text("counts"))["seen"]["tools/call"] == 2
         assert peer.process.stdin is not None
