@@ -8,14 +8,20 @@ the modules for HTTP: as kept code they take a tenth of their memory, and no tim
 from __future__ import annotations
 
 import importlib
+import logging
 import marshal
 import sys
+import threading
 import zlib
 from collections.abc import Iterable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
 
 import trio
+
+log = logging.getLogger("mcpd")
+_IMPORTING = threading.Lock()
+"""Held by a thread that imports: two that import modules of each other at the same time may both fail."""
 
 
 class KeptModules:
@@ -29,14 +35,19 @@ class KeptModules:
         """Keep these modules, and all modules of those that are packages, unless they are imported already.
 
         The package that contains them must be imported. Extension modules cannot be kept and are imported.
-        A module that is not installed is skipped. Blocks for about 0.1 s, so call it in a thread.
+        A module that is not installed or cannot be read is skipped. Blocks for about 0.1 s, so call it in a
+        thread.
         """
-        for name in names:
-            parent = name.rpartition(".")[0]
-            self._keep(name, sys.modules[parent].__path__ if parent else None)
-        for name in self._kept.keys() & sys.modules.keys():
-            del self._kept[name]  # an extension module has imported it
-        sys.meta_path.insert(0, self)
+        with _IMPORTING:
+            for name in names:
+                parent = name.rpartition(".")[0]
+                try:
+                    self._keep(name, sys.modules[parent].__path__ if parent else None)
+                except Exception as error:  # it cannot be read now, for want of descriptors for example
+                    log.warning("cannot keep the code of %s: %s; it is read when needed", name, error)
+            for name in self._kept.keys() & sys.modules.keys():
+                del self._kept[name]  # an extension module has imported it
+            sys.meta_path.insert(0, self)
 
     def remove(self) -> None:
         """Stop taking part in imports. The code is dropped."""
@@ -86,4 +97,9 @@ class KeptModules:
 async def import_in_thread(name: str) -> None:
     """Import a module, in a thread because that may take 0.1 s. An `import` statement then takes no time."""
     if name not in sys.modules:
-        await trio.to_thread.run_sync(importlib.import_module, name)
+        await trio.to_thread.run_sync(_import, name)
+
+
+def _import(name: str) -> None:
+    with _IMPORTING:
+        importlib.import_module(name)

@@ -384,7 +384,7 @@ class _Reply:
         assert not self.asked.cancelled, "answered though cancelled"
         result = message.get("result", {})
         if result.get("resultType") == "input_required":
-            for question in result["inputRequests"].values():
+            for question in result.get("inputRequests", {}).values():
                 self.user.check(question["params"])
             self.asked.needs = result
         else:
@@ -490,7 +490,9 @@ class User:
         """Send the answers in a new request; none if `empty`."""
         needs, asked.needs = asked.needs, None
         assert needs is not None
-        answers = {} if empty else {name: self._answer(q) for name, q in needs["inputRequests"].items()}
+        answers = (
+            {} if empty else {name: self._answer(q) for name, q in needs.get("inputRequests", {}).items()}
+        )
         asked.key = next(self._keys)
         asked.session = self._open() if self.kind == "stateless" else self.session
         more = {"inputResponses": answers, **{k: needs[k] for k in needs if k == "requestState"}}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import pytest
@@ -103,6 +105,26 @@ def test_failed_import_can_be_repeated(packages: Path, modules: KeptModules) -> 
     for _ in range(2):
         with pytest.raises(ValueError, match="not now"):
             import kept.broken  # type: ignore[import-not-found]  # noqa: F401
+
+
+def test_module_that_cannot_be_read_is_left_out(
+    packages: Path, modules: KeptModules, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For want of descriptors, for example. That must not end the daemon."""
+
+    def fail(self: SourceFileLoader, path: str) -> bytes:
+        raise OSError(24, "Too many open files", path)
+
+    monkeypatch.setattr(SourceFileLoader, "get_data", fail)
+    modules.keep(["kept", "single"])
+    monkeypatch.undo()
+    assert [record.message.split(":")[0] for record in caplog.records] == [
+        "cannot keep the code of kept",
+        "cannot keep the code of single",
+    ]
+    monkeypatch.syspath_prepend(packages)
+    assert importlib.import_module("single").VALUE == 42
+    caplog.clear()
 
 
 def test_package_that_is_not_installed_is_skipped(modules: KeptModules) -> None:
