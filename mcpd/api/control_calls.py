@@ -39,7 +39,7 @@ _RESOURCE_NOT_FOUND = (-32002, -32602)
 
 
 class CallRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """`model.features.CallParams`, but with the arguments as bytes, which are forwarded unchanged."""
+    """`model.api.CallParams`, but with the arguments as bytes, which are forwarded unchanged."""
 
     server: str
     tool: str
@@ -68,7 +68,7 @@ class CallRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ControlCallRequest(ClientRequest):
-    """A request to be forwarded, and what its response shall look like."""
+    """A request to be forwarded, and what its response looks like."""
 
     raw: bool = True
     """Whether the caller gets the MCP result itself, and not a `ToolResult`."""
@@ -109,10 +109,6 @@ class ControlCaller:
         self.binding: Binding | None = None
 
     # ── the methods ─────────────────────────────────────────────────────────────────────────────
-
-    @property
-    def knows_roots(self) -> bool:
-        return True
 
     def call(self, key: bytes, call: CallRequest) -> None:
         """Send a `tools/call`. Raises McpdError; nothing was sent then."""
@@ -160,7 +156,7 @@ class ControlCaller:
         return call is not None
 
     def cancel_all(self, reason: str) -> None:
-        for key in list(self.calls):
+        for key in reversed(list(self.calls)):  # or the end of one turn would start the next queued call
             self.cancel(key, reason)
 
     # ── responses ───────────────────────────────────────────────────────────────────────────────
@@ -172,13 +168,13 @@ class ControlCaller:
         return upstream.default_meta
 
     def send_result(self, call: Call, request: ClientRequest, result: Raw | bytes) -> None:
-        del self.calls[request.key]
+        self.calls.pop(request.key, None)
         if not (isinstance(request, ControlCallRequest) and request.raw):
             result = codec.encode(normalize_result(result, call.notes))
         self._responder.finish(wire.result(request.key, result))
 
     def send_error(self, call: Call, request: ClientRequest, error: McpdError) -> None:
-        del self.calls[request.key]
+        self.calls.pop(request.key, None)
         self.respond_error(request.key, error)
 
     def respond_error(self, key: bytes, error: McpdError) -> None:
@@ -193,6 +189,10 @@ class ControlCaller:
             self.send_error(call, request, refused)
 
     # ── questions: there is nobody to ask ───────────────────────────────────────────────────────
+
+    @property
+    def knows_roots(self) -> bool:
+        return True
 
     def message_prefix(self, server: str) -> str:
         return ""

@@ -7,7 +7,6 @@ may need more rounds, or become a task, before the client gets it. Each client g
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 
@@ -85,7 +84,7 @@ class CallEngine:
         self._settings: Settings | None = None
         """The settings that the routes were resolved with."""
         self._state_signer = StateSigner()
-        self._waiting: Counter[ManagedServer] = Counter()
+        self._waiting: dict[ManagedServer, set[Call]] = {}
         """Calls that wait until their server is connected."""
         self.suspended_calls = SuspendedCalls(self, spawn)
         self.url_elicitations = UrlElicitations()
@@ -113,7 +112,7 @@ class CallEngine:
             call.idle_timeout, call.timeout_source = route.idle_timeout, route.timeout_source
         try:
             if (upstream := server.upstream) is None:
-                self._refuse_too_many(server)
+                self._add_waiting(call)
                 self._start_work(call, lambda: self._prepare(call))
             elif route.stages:
                 self._run_stages(call)
@@ -152,7 +151,8 @@ class CallEngine:
         if pending is not None:
             await pending()
         else:
-            await self._wait_ready(call.server)
+            await self._operations.wait_ready(call.server)
+            self._remove_waiting(call)
             call.route = self._route(  # the lists may have come with the connection
                 call.caller.scope, call.server, call.route.method, call.route.tool, call.params
             )
@@ -165,24 +165,23 @@ class CallEngine:
         await trio.lowlevel.checkpoint_if_cancelled()
         self._send(call, self._connection(call.server))
 
-    def _refuse_too_many(self, server: ManagedServer) -> None:
+    def _add_waiting(self, call: Call) -> None:
         """Raise Overloaded if too many calls wait for the server to connect: each holds memory."""
-        if self._waiting[server] >= server.spec.max_queued:
+        server = call.server
+        if len(self._waiting.get(server, ())) >= server.spec.max_queued:
             name, limit = server.spec.name, server.spec.max_queued
             raise Overloaded(
                 f"{name}: {limit} calls are already waiting until it is connected (`maxQueued` in its "
                 "definition sets the limit); nothing was sent, try again later",
                 server=name,
             )
+        self._waiting.setdefault(server, set()).add(call)
 
-    async def _wait_ready(self, server: ManagedServer) -> None:
-        self._waiting[server] += 1
-        try:
-            await self._operations.wait_ready(server)
-        finally:
-            self._waiting[server] -= 1
-            if not self._waiting[server]:
-                del self._waiting[server]
+    def _remove_waiting(self, call: Call) -> None:
+        if (calls := self._waiting.get(call.server)) is not None:
+            calls.discard(call)
+            if not calls:
+                del self._waiting[call.server]
 
     def _connection(self, server: ManagedServer) -> Upstream:
         upstream = server.upstream
@@ -464,6 +463,7 @@ class CallEngine:
 
     def _release(self, call: Call) -> None:
         """The call has ended: assign its open questions to others, and let the next call have its turn."""
+        self._remove_waiting(call)
         if call.open_questions:
             self.server_requests.on_call_ended(call)
         if call.holds_turn:

@@ -323,15 +323,15 @@ class ClientSession:
         )
 
     def send_result(self, call: Call, request: ClientRequest, result: Raw | bytes) -> None:
-        del self.calls[request.key]
+        self.calls.pop(request.key, None)  # none if the client is leaving
         request.responder.finish(wire.result(request.key, result))
 
     def send_error(self, call: Call, request: ClientRequest, error: McpdError) -> None:
-        del self.calls[request.key]
+        self.calls.pop(request.key, None)  # none if the client is leaving
         self.refuse_request(request, error)
 
     def send_error_object(self, call: Call, request: ClientRequest, error: Raw | bytes, code: int) -> None:
-        del self.calls[request.key]
+        self.calls.pop(request.key, None)  # none if the client is leaving
         request.responder.finish(wire.error(request.key, error), code)
 
     def send_request(
@@ -473,7 +473,7 @@ class ClientSession:
             return
         self.is_closed = True
         calls, self.calls = list(self.calls.values()), {}
-        for call in calls:
+        for call in reversed(calls):  # or the next one would be sent when an earlier one ends its turn
             self.gateway.calls.cancel(call, reason)
         for scope in self.request_tasks.values():
             scope.cancel(reason=reason)

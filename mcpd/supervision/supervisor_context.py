@@ -35,7 +35,7 @@ class ClientHooks:
 
 @attrs.define(eq=False)
 class ChangeCounter:
-    """Counts changes, so that whoever derived something can tell whether it is still valid."""
+    """Counts changes. A cached value is still valid if the count is the same as when it was made."""
 
     value: int = 0
 

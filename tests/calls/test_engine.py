@@ -13,6 +13,7 @@ import trio.testing
 
 from mcpd.calls.call import CallState
 from mcpd.calls.url_elicitation import RETRY_INTERVAL
+from mcpd.model.errors import LinkLost
 from mcpd.model.server_spec import Timeouts
 from tests.gateway.mcp_client import CAPABLE, MODERN, meta
 from tests.gateway.model import LEGACY, NAME, Json, Script, Told, User, World, make_catalog, world
@@ -274,3 +275,45 @@ async def test_calls_waiting_for_a_server_are_limited(autojump_clock: Clock, w: 
     await trio.testing.wait_all_tasks_blocked()
     assert len(sent(w)) == 3
     assert w.gateway.calls._waiting == {}
+
+
+async def test_burst_of_calls_that_arrive_together_is_limited(w: World) -> None:
+    """The limit holds before the task of any of them has run."""
+    w.server.spec = attrs.evolve(w.server.spec, max_queued=3)
+    user = w.user("legacy", {})
+    w.lose()
+    told = [put(user, name="t") for _ in range(5)]
+    assert [len(each.answers) for each in told] == [0, 0, 0, 1, 1]
+    user.leave()
+    assert w.gateway.calls._waiting == {}
+
+
+@pytest.mark.parametrize("choked", [True, False])
+async def test_client_that_leaves_with_queued_calls_disturbs_nobody(*, choked: bool) -> None:
+    """None of them is sent while it leaves, whether or not that could succeed; those of others continue."""
+    async with world(concurrency="serial") as w:
+        leaves, stays = w.user("legacy", {}), w.user("legacy", {})
+        script = Script(w)
+        for _ in range(3):
+            put(leaves, name="t")
+            script.call()
+        assert len(sent(w)) == 1
+        w.wire.choke(choked)
+        script.leave()
+        assert sent(w) == []
+        put(stays, name="t")
+        w.wire.choke(on=False)
+        leaves.leave()
+        assert leaves.session.calls == {}
+        assert script.caller.calls == {}
+        assert len(sent(w)) == 1
+        assert len(w.server.turn_queue) == len(stays.session.calls) == 1
+
+
+async def test_refusal_while_a_client_leaves_is_harmless(w: World) -> None:
+    user = w.user("legacy", {})
+    put(user, name="t")
+    (call,) = user.session.calls.values()
+    user.session.calls = {}
+    call.failed(LinkLost("gone", may_have_run=True))
+    assert call.state is CallState.DONE
