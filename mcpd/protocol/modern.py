@@ -46,6 +46,8 @@ MODERN_ONLY_ERRORS = frozenset({HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED
 
 TASKS_EXTENSION = f"{RESERVED_PREFIX}tasks"
 """The extension by which a tool call may become a task."""
+_CHECK_INTERVAL = 0.1
+"""Seconds between two checks whether a server has read the probe: nothing announces it."""
 _NO_CAPABILITIES: Mapping[str, object] = {}
 
 
@@ -99,24 +101,36 @@ class _DiscoverRequest(AwaitedExchange, kw_only=True):
 
 
 async def discover(
-    link: Channel, version: str = VERSIONS[0], on_late_answer: Callable[[], None] | None = None
+    link: Channel,
+    version: str = VERSIONS[0],
+    on_late_answer: Callable[[], None] | None = None,
+    while_waiting: Callable[[], None] | None = None,
 ) -> Mapping[str, object]:
     """Send `server/discover` and return its result. Raises UpstreamRefused, LinkLost, ProtocolViolation.
 
     Cancelling it tells the server nothing, because a legacy server would not understand. If a modern server
-    responds later while the connection lasts, `on_late_answer` is called.
+    responds later while the connection lasts, `on_late_answer` is called. `while_waiting` is called every
+    _CHECK_INTERVAL seconds.
     """
     link.set_dialect(dialect(version))
     probe = _DiscoverRequest(long_lived=True, cancellable=False)
     link.submit(probe, "server/discover", b"{}")
     try:
-        message = await probe.wait_response()
+        message = await _wait_response(probe, while_waiting)
     except trio.Cancelled:
         probe.on_late_answer = on_late_answer
         raise
     if message.error is not ABSENT:
         raise to_upstream_error(link.name, message)
     return decode_result(link.name, "server/discover", message.result)
+
+
+async def _wait_response(probe: AwaitedExchange, while_waiting: Callable[[], None] | None) -> Message:
+    while while_waiting is not None:
+        with trio.move_on_after(_CHECK_INTERVAL):
+            return await probe.wait_response()
+        while_waiting()
+    return await probe.wait_response()
 
 
 def _is_modern(message: Message) -> bool:

@@ -87,6 +87,7 @@ class _Negotiation:
     hooks: Hooks
     trace: Trace
     probe_timeout: float
+    start_timeout: float
     modern_only: bool
     notes: list[str] = attrs.field(factory=list)
 
@@ -97,10 +98,13 @@ class _Negotiation:
         def note(outcome: str) -> None:
             self._note("server/discover", outcome, started)
 
-        # Over HTTP, silence proves nothing: networks are slow for other reasons.
-        with trio.move_on_after(math.inf if self.link.has_headers else self.probe_timeout) as waiting:
+        with trio.CancelScope() as waiting:
+            # Over HTTP, silence proves nothing: networks are slow for other reasons.
+            check = None if self.link.has_headers else self._silence_check(waiting)
             try:
-                found = await modern.discover(self.link, on_late_answer=lambda: self._on_late_answer(started))
+                found = await modern.discover(
+                    self.link, on_late_answer=lambda: self._on_late_answer(started), while_waiting=check
+                )
             except UpstreamRefused as error:
                 note(f"error {error.upstream_code}: {error.message}")
                 return await self._after_refusal(error, last)
@@ -117,6 +121,23 @@ class _Negotiation:
         if waiting.cancelled_caught:
             note("no answer")
         return None
+
+    def _silence_check(self, waiting: trio.CancelScope) -> Callable[[], None]:
+        """Return a function to be called repeatedly. With it, `waiting` ends when the server has been silent
+        for `probe_timeout` seconds since it read the probe: a slow start is no evidence.
+
+        A server that reads nothing for `start_timeout` seconds is not waited for: time must be left for the
+        legacy handshake.
+        """
+        started = trio.current_time()
+        waiting.deadline = started + min(self.probe_timeout, self.start_timeout)
+
+        def check() -> None:
+            if self.link.has_unread_input():
+                silent_until = trio.current_time() + self.probe_timeout
+                waiting.deadline = min(silent_until, started + self.start_timeout)
+
+        return check
 
     async def _after_refusal(self, error: UpstreamRefused, last: bool) -> Upstream | str | None:
         if error.upstream_code not in modern.MODERN_ONLY_ERRORS:
@@ -183,13 +204,23 @@ class _Negotiation:
         self.trace(step, outcome, trio.current_time() - started)
 
 
-async def negotiate(link: Channel, hooks: Hooks, hint: Hint, probe_timeout: float, trace: Trace) -> Upstream:
-    """Negotiate with a newly started server. The caller bounds the whole; `probe_timeout` bounds silence.
+async def negotiate(
+    link: Channel,
+    hooks: Hooks,
+    hint: Hint,
+    probe_timeout: float,
+    trace: Trace,
+    start_timeout: float = math.inf,
+) -> Upstream:
+    """Negotiate with a newly started server. The caller bounds the whole; `probe_timeout` bounds the silence
+    of a server that has read the probe, and `start_timeout` that of one that has not.
 
     Raises ServerDiedDuringProbe, NotStreamableHttp, NoCommonVersion, and what a request may raise:
     UpstreamRefused, ProtocolViolation, HttpRefused, NeedsAuth, LinkLost.
     """
-    negotiation = _Negotiation(link, hooks, trace, probe_timeout, modern_only=hint == "modern")
+    negotiation = _Negotiation(
+        link, hooks, trace, probe_timeout, max(probe_timeout, start_timeout), hint == "modern"
+    )
     version = legacy.VERSIONS[0]
     if hint != "legacy":
         found = await negotiation.probe()

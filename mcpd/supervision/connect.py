@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from mcpd.transports.websocket import WebSocketChannel
 
 TransportKind = Literal["stdio", "http", "sse", "ws"]
+_PROBE_SHARE = 0.75
+"""The share of `connectTimeout` after which the legacy handshake is tried."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -159,7 +161,8 @@ class ConnectStrategy:
         times = self.spec.timeouts
         self._answered_probe_late = False
         with trio.move_on_after(times.connect):
-            return await negotiate(link, hooks, self._era_hint, self._probe_timeout(times), trace)
+            limit = times.connect * _PROBE_SHARE
+            return await negotiate(link, hooks, self._era_hint, self._probe_timeout(times), trace, limit)
         raise trio.TooSlowError(
             f"it did not finish the handshake within {times.connect:g} s (see `connectTimeout`)"
         )
@@ -168,7 +171,11 @@ class ConnectStrategy:
         """Seconds for a stdio server to answer the probe. A server known to be modern gets longer, but not so
         long that no time is left for the legacy handshake.
         """
-        return max(times.probe, times.connect * 0.75) if self._remembered_era == "modern" else times.probe
+        return (
+            max(times.probe, times.connect * _PROBE_SHARE)
+            if self._remembered_era == "modern"
+            else times.probe
+        )
 
     def learn_modern(self) -> None:
         """Store that a server that was taken for legacy has answered the probe after all."""

@@ -115,6 +115,10 @@ class Channel(Protocol):
     def set_dialect(self, dialect: Dialect) -> None:
         """Use this dialect for all further messages."""
 
+    def has_unread_input(self) -> bool:
+        """Whether the server has not read everything that was sent, as before it has started. False if the
+        transport cannot tell."""
+
     async def wait_flushed(self) -> None:
         """Wait until all notifications so far were sent or failed, where order is not kept otherwise."""
 

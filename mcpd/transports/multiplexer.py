@@ -197,6 +197,9 @@ class RequestMultiplexer:
     def is_busy(self) -> bool:
         return bool(self._queue) or any(e.deadline != math.inf for e in self._pending.values())
 
+    def has_unread_input(self) -> bool:
+        return False
+
     async def wait_flushed(self) -> None:
         """Frames are sent in order, so there is nothing to wait for."""
 

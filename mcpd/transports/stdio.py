@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import termios
+from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import NoReturn
@@ -66,6 +69,16 @@ class PipeChannel(RequestMultiplexer):
 
     def _unsent_requests(self) -> set[Exchange]:
         return {tag for tag in self._outbox.unsent() if isinstance(tag, Exchange)}
+
+    def has_unread_input(self) -> bool:
+        if self._outbox.backlog:
+            return True
+        unread = array("i", [0])
+        try:
+            fcntl.ioctl(self._outbox.fd, termios.FIONREAD, unread)
+        except OSError:
+            return False  # it is closed, or not a pipe
+        return unread[0] > 0
 
     def _send_frame(self, frame: bytes) -> None:
         self._outbox.put(frame)

@@ -51,6 +51,8 @@ class Life:
     """Whether it refuses `initialize`. Otherwise it refuses `server/discover`."""
     lists: Callable[[], list[str]] = lambda: ["echo"]
     list_takes: float = 0
+    discover_takes: float = 0
+    """Seconds that it works on `server/discover`, during which it reads nothing."""
     hints: Json = attrs.field(factory=dict)
     """`ttlMs` and `cacheScope` of its list."""
     drops: tuple[str, ...] = ()
@@ -179,6 +181,8 @@ class Script:
                 if unable or method == life.exits_at or (life.legacy_dies and method == "server/discover"):
                     end()
                     await trio.sleep_forever()
+                if method == "server/discover" and life.discover_takes:
+                    await trio.sleep(life.discover_takes)
                 if method == "tools/list" and life.list_takes:
                     await trio.sleep(life.list_takes)
                 if method == "subscriptions/listen":

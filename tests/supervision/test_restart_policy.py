@@ -9,6 +9,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -472,11 +473,34 @@ async def test_no_child_mark_is_a_prefix_of_another(autojump_clock: MockClock, t
     assert len(set(marks)) == len(marks)
 
 
-async def test_slow_dual_era_server_is_modern_from_the_second_start_on(
+@pytest.mark.parametrize(("life", "era"), [(Life(dual=True, wakes_after=20), "modern"), (Life(), "legacy")])
+async def test_slow_start_does_not_decide_the_era(
+    autojump_clock: MockClock, tmp_path: Path, life: Life, era: str
+) -> None:
+    """A server that has not read the probe yet is not silent."""
+    async with living(tmp_path, attrs.evolve(life, wakes_after=20)) as world:
+        await world.wait_connected()
+        assert world.server.status().era == era
+        assert trio.current_time() - world.starts[0] < 25
+
+
+async def test_server_that_ignores_the_probe_is_legacy_however_slowly_it_starts(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """Enough of `connectTimeout` is left for its handshake."""
+    life = Life(drops=("server/discover",))
+    for wakes_after in (12, 28):
+        async with living(tmp_path, attrs.evolve(life, wakes_after=wakes_after)) as world:
+            await world.wait_connected()
+            assert world.server.status().era == "legacy"
+            assert len(world.starts) == 1
+
+
+async def test_dual_era_server_that_answers_slowly_is_modern_from_the_second_start_on(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     """It is treated as legacy once, and its late answer to the probe is remembered."""
-    async with living(tmp_path, Life(dual=True, wakes_after=8)) as world:
+    async with living(tmp_path, Life(dual=True, discover_takes=8)) as world:
         await world.wait_connected()
         assert world.server.status().era == "legacy"
         world.server.reconnect()
@@ -488,7 +512,7 @@ async def test_slow_dual_era_server_is_modern_from_the_second_start_on(
 
 async def test_server_that_is_no_longer_modern_is_detected(autojump_clock: MockClock, tmp_path: Path) -> None:
     """A slow server has a longer probe timeout. Without an answer, it is treated as legacy."""
-    lives = (Life(dual=True, wakes_after=8), Life(drops=("server/discover",)))
+    lives = (Life(dual=True, discover_takes=8), Life(drops=("server/discover",)))
     async with living(tmp_path, *lives) as world:
         await world.wait_connected()
         for _ in range(2):
