@@ -1,0 +1,1 @@
+"""Logging in to remote MCP servers with OAuth 2.1."""

@@ -1,0 +1,47 @@
+"""Reading JSON documents from servers and authorization servers, which may be hostile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from mcpd.model import json_limits
+from mcpd.model.text import shorten
+
+MAX_BYTES = 1 << 20
+"""Bytes of a metadata document, a registration answer or a token answer."""
+MAX_VALUES = 20_000
+"""JSON values in such a document."""
+MAX_STRING = 8192
+"""Characters of a URL or another string that mcpd uses."""
+
+
+def json_object(body: bytes) -> Mapping[str, object] | None:
+    """Return the JSON object in `body`, or None if it is something else or exceeds a limit. Never raises."""
+    try:
+        json_limits.check_size(body, MAX_VALUES, MAX_BYTES)
+        value = msgspec.json.decode(body)
+    except (json_limits.TooLarge, msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def string(document: Mapping[str, object], key: str) -> str | None:
+    """Return a non-empty string of printable characters, or None."""
+    value = document.get(key)
+    usable = isinstance(value, str) and 0 < len(value) <= MAX_STRING and value.isprintable()
+    return value if usable else None  # type: ignore[return-value]
+
+
+def strings(document: Mapping[str, object], key: str) -> tuple[str, ...] | None:
+    """Return an array of strings without its unusable items; None if the member is not an array."""
+    value = document.get(key)
+    if not isinstance(value, list):
+        return None
+    return tuple(each for each in value if isinstance(each, str) and each and each.isprintable())
+
+
+def quote(text: object) -> str:
+    """Return text of a server for a message: printable and at most 200 characters."""
+    return shorten(text, 200) if isinstance(text, str) else ""

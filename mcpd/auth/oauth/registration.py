@@ -1,0 +1,178 @@
+"""Client registrations: which client to be at an authorization server, and dynamic registration (RFC 7591).
+
+A registration belongs to the issuer that it was made for and is never used at another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Literal, cast
+from urllib.parse import urlsplit
+
+import attrs
+import msgspec
+
+from mcpd.auth.oauth import client_authentication
+from mcpd.auth.oauth.client_authentication import ClientAuthentication, Method, choose_method
+from mcpd.auth.oauth.documents import json_object, quote, string, strings
+
+Origin = Literal["pre-registered", "metadata-document", "dynamic"]
+
+DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
+CLIENT_NAME = "mcpd"
+
+
+class RegistrationRefused(Exception):
+    """The authorization server did not register the client. The message is safe to show."""
+
+    def __init__(self, message: str, *, error: str = "", status: int = 0) -> None:
+        super().__init__(message)
+        self.message = message
+        self.error = error
+        self.status = status
+
+
+@attrs.frozen
+class ClientRegistration:
+    """A client at one authorization server. The secret is not part of `repr`."""
+
+    issuer: str
+    """The `issuer` of the validated metadata; compared character by character."""
+    client_id: str
+    origin: Origin = "dynamic"
+    method: Method = "none"
+    """How the client authenticates at the token endpoint."""
+    client_secret: str | None = attrs.field(default=None, repr=False)
+    redirect_uris: tuple[str, ...] = ()
+    secret_expires_at: float | None = None
+    """Seconds since the epoch; None if the secret does not expire."""
+    registered_at: float | None = None
+
+    def authentication(self, sign_assertion: Callable[[], str] | None = None) -> ClientAuthentication:
+        """Return what a token request needs. `sign_assertion` is needed for `private_key_jwt`."""
+        return ClientAuthentication(self.client_id, self.method, self.client_secret, sign_assertion)
+
+    def is_expired(self, now: float) -> bool:
+        """Return whether the client secret is no longer valid."""
+        return self.secret_expires_at is not None and now >= self.secret_expires_at
+
+
+def pre_registered(
+    issuer: str, client_id: str, client_secret: str | None, methods: Collection[str] | None, *, has_key: bool
+) -> ClientRegistration:
+    """Return the client of the definition. Raises NoCommonMethod."""
+    method = choose_method(methods, has_secret=bool(client_secret), has_key=has_key)
+    return ClientRegistration(issuer, client_id, "pre-registered", method, client_secret)
+
+
+def from_metadata_document(issuer: str, url: str) -> ClientRegistration:
+    """Return the client that a Client ID Metadata Document describes: its URL is the client ID."""
+    return ClientRegistration(issuer, url, "metadata-document")
+
+
+def is_metadata_document_url(url: str) -> bool:
+    """Return whether a client ID is the URL of a document: https, with a path, without fragment or user."""
+    try:
+        parts = urlsplit(url)
+        usable = bool(parts.hostname) and parts.username is None
+    except ValueError:
+        return False
+    return parts.scheme == "https" and usable and parts.path not in ("", "/") and not parts.fragment
+
+
+def registration_body(
+    redirect_uris: Collection[str],
+    *,
+    scopes: Collection[str] | None = None,
+    methods: Collection[str] | None = None,
+    client_name: str = CLIENT_NAME,
+    with_device_grant: bool = False,
+    omit: Collection[str] = (),
+) -> bytes:
+    """Return the JSON of a registration request; `omit` names members that the server rejected.
+
+    `methods` is `token_endpoint_auth_methods_supported`: `none` if it is allowed, since a client on a
+    person's machine cannot keep a secret (RFC 8252, 8.4), otherwise the first that mcpd can use.
+    """
+    grants = ["authorization_code", "refresh_token", *([DEVICE_GRANT] if with_device_grant else [])]
+    body: dict[str, object] = {
+        "client_name": client_name,
+        "redirect_uris": list(redirect_uris),
+        "grant_types": grants,
+        "response_types": ["code"],
+        "token_endpoint_auth_method": _method_to_request(methods),
+        "application_type": "native",
+    }
+    if scopes:
+        body["scope"] = " ".join(scopes)
+    return msgspec.json.encode({name: value for name, value in body.items() if name not in omit})
+
+
+def member_to_omit(refusal: RegistrationRefused, *, with_scope: bool) -> str | None:
+    """Return the member to leave out of one more attempt, or None if another attempt is pointless.
+
+    The server may reject metadata that it does not like (RFC 7591, 3.2.2). Only optional members go.
+    """
+    return "scope" if with_scope and refusal.status in (400, 422) else None
+
+
+def parse_registration_answer(
+    status: int,
+    body: bytes,
+    *,
+    issuer: str,
+    redirect_uris: Collection[str],
+    methods: Collection[str] | None,
+    now: float,
+) -> ClientRegistration:
+    """Return the client that the server registered, which may differ from the request (RFC 7591, 3.2.1).
+
+    Raises RegistrationRefused, and nothing else.
+    """
+    document = json_object(body)
+    if status not in (200, 201) or document is None or "error" in document:
+        raise _refusal(status, document)
+    client_id = string(document, "client_id")
+    if client_id is None:
+        raise RegistrationRefused("its answer has no `client_id`", status=status)
+    secret = string(document, "client_secret")
+    assigned = string(document, "token_endpoint_auth_method")
+    if assigned is not None and assigned not in client_authentication.METHODS:
+        raise RegistrationRefused(
+            f"it assigned the authentication method {quote(assigned)}, which mcpd does not know",
+            status=status,
+        )
+    if assigned in ("client_secret_basic", "client_secret_post") and secret is None:
+        raise RegistrationRefused(f"it assigned {assigned} without a `client_secret`", status=status)
+    if assigned == "private_key_jwt":
+        raise RegistrationRefused("it assigned private_key_jwt, but no key was registered", status=status)
+    try:
+        method = cast("Method", assigned) or choose_method(methods, has_secret=secret is not None)
+    except client_authentication.NoCommonMethod as error:
+        raise RegistrationRefused(str(error), status=status) from None
+    expires = document.get("client_secret_expires_at")
+    limited = isinstance(expires, (int, float)) and not isinstance(expires, bool) and 0 < expires < 1e12
+    return ClientRegistration(
+        issuer=issuer,
+        client_id=client_id,
+        origin="dynamic",
+        method=method,
+        client_secret=secret,
+        redirect_uris=strings(document, "redirect_uris") or tuple(redirect_uris),
+        secret_expires_at=float(cast("float", expires)) if limited and secret is not None else None,
+        registered_at=now,
+    )
+
+
+def _method_to_request(methods: Collection[str] | None) -> str:
+    if not methods or "none" in methods:
+        return "none"
+    return next((each for each in ("client_secret_basic", "client_secret_post") if each in methods), "none")
+
+
+def _refusal(status: int, document: Mapping[str, object] | None) -> RegistrationRefused:
+    error = quote((document or {}).get("error"))
+    parts = [f"HTTP {status}", error, quote((document or {}).get("error_description"))]
+    if not error and document:  # some answer with a body of their own
+        parts.append(quote(document.get("message") or document.get("msg")))
+    return RegistrationRefused(": ".join(part for part in parts if part), error=error, status=status)

@@ -1,0 +1,211 @@
+"""Client registrations, and the answers of registration endpoints."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcpd.auth.oauth.registration import (
+    DEVICE_GRANT,
+    ClientRegistration,
+    RegistrationRefused,
+    from_metadata_document,
+    is_metadata_document_url,
+    member_to_omit,
+    parse_registration_answer,
+    pre_registered,
+    registration_body,
+)
+from tests.auth.oauth.test_token_requests import JSON
+from tests.sampling import scaled
+
+ISSUER = "https://as.example"
+REDIRECTS = ("http://127.0.0.1:41830/callback",)
+NOW = 1_800_000_000.0
+
+
+def parsed(answer: object, status: int = 201, methods: list[str] | None = None) -> ClientRegistration:
+    body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+    return parse_registration_answer(
+        status, body, issuer=ISSUER, redirect_uris=REDIRECTS, methods=methods, now=NOW
+    )
+
+
+def refused(answer: object, status: int = 400) -> RegistrationRefused:
+    with pytest.raises(RegistrationRefused) as caught:
+        parsed(answer, status)
+    return caught.value
+
+
+def test_the_request_declares_a_native_client_that_can_refresh() -> None:
+    assert json.loads(
+        registration_body(REDIRECTS, scopes=("a", "b"), methods=["client_secret_post", "none"])
+    ) == {
+        "client_name": "mcpd",
+        "redirect_uris": list(REDIRECTS),
+        "grant_types": ["authorization_code", "refresh_token"],
+        "response_types": ["code"],
+        "token_endpoint_auth_method": "none",
+        "application_type": "native",
+        "scope": "a b",
+    }
+
+
+def test_the_device_grant_is_named_if_the_server_has_it() -> None:
+    body = json.loads(registration_body(REDIRECTS, with_device_grant=True))
+    assert DEVICE_GRANT in body["grant_types"]
+
+
+@pytest.mark.parametrize(
+    ("methods", "asked"),
+    [
+        (None, "none"),
+        (["client_secret_basic", "none"], "none"),
+        (["client_secret_post"], "client_secret_post"),
+        (["client_secret_post", "client_secret_basic"], "client_secret_basic"),
+        (["tls_client_auth"], "none"),
+    ],
+)
+def test_the_requested_authentication_method(methods: list[str] | None, asked: str) -> None:
+    assert json.loads(registration_body(REDIRECTS, methods=methods))["token_endpoint_auth_method"] == asked
+
+
+def test_a_rejected_scope_is_left_out_once() -> None:
+    assert member_to_omit(refused({"error": "invalid_client_metadata"}), with_scope=True) == "scope"
+    assert member_to_omit(refused({"error": "invalid_client_metadata"}), with_scope=False) is None
+    assert member_to_omit(refused(b"", 403), with_scope=True) is None
+    assert "scope" not in json.loads(registration_body(REDIRECTS, scopes=("a",), omit=("scope",)))
+
+
+def test_what_the_server_assigns_is_taken_over() -> None:
+    """The example of RFC 7591, 3.2.1."""
+    client = parsed(
+        {
+            "client_id": "s6BhdRkqt3",
+            "client_secret": "cf136dc3c1fc93f31185e5885805d",
+            "client_id_issued_at": 2893256800,
+            "client_secret_expires_at": 2893276800,
+            "redirect_uris": ["https://client.example.org/callback"],
+            "token_endpoint_auth_method": "client_secret_basic",
+        }
+    )
+    assert client.client_id == "s6BhdRkqt3"
+    assert client.method == "client_secret_basic"
+    assert client.redirect_uris == ("https://client.example.org/callback",)
+    assert client.secret_expires_at == 2893276800
+    assert client.is_expired(2893276800)
+    assert not client.is_expired(NOW)
+    assert client.authentication().headers()["Authorization"].startswith("Basic ")
+    assert "cf136" not in repr(client)
+
+
+@pytest.mark.parametrize(
+    ("answer", "methods", "method"),
+    [
+        ({}, None, "none"),
+        ({"client_secret": "s"}, None, "client_secret_basic"),
+        ({"client_secret": "s"}, ["client_secret_post"], "client_secret_post"),
+        ({"client_secret": "s", "token_endpoint_auth_method": "none"}, None, "none"),  # Figma
+        (
+            {"client_secret": "s", "token_endpoint_auth_method": "client_secret_post"},
+            None,
+            "client_secret_post",
+        ),
+        ({"token_endpoint_auth_method": "none", "client_secret_expires_at": 0}, ["none"], "none"),
+    ],
+)
+def test_the_assigned_authentication_method(
+    answer: dict[str, object], methods: list[str] | None, method: str
+) -> None:
+    assert parsed({"client_id": "c", **answer}, methods=methods).method == method
+
+
+def test_a_secret_that_never_expires() -> None:
+    assert (
+        parsed({"client_id": "c", "client_secret": "s", "client_secret_expires_at": 0}).secret_expires_at
+        is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "text"),
+    [
+        (
+            400,
+            {"error": "invalid_redirect_uri", "error_description": "no"},
+            "HTTP 400: invalid_redirect_uri: no",
+        ),
+        (403, b"<html>", "HTTP 403"),
+        (422, {"message": "client_name is not allowed"}, "HTTP 422: client_name is not allowed"),
+        (200, {"error": "invalid_client_metadata"}, "invalid_client_metadata"),
+        (201, {}, "no `client_id`"),
+        (201, {"client_id": ""}, "no `client_id`"),
+        (201, {"client_id": "a\nb"}, "no `client_id`"),
+        (201, {"client_id": "c", "token_endpoint_auth_method": "tls"}, "does not know"),
+        (
+            201,
+            {"client_id": "c", "token_endpoint_auth_method": "client_secret_post"},
+            "without a `client_secret`",
+        ),
+        (201, {"client_id": "c", "token_endpoint_auth_method": "private_key_jwt"}, "no key was registered"),
+    ],
+)
+def test_refusals(status: int, answer: object, text: str) -> None:
+    assert text in refused(answer, status).message
+
+
+@settings(max_examples=scaled(1000))
+@given(
+    st.sampled_from([200, 201, 400]),
+    st.dictionaries(
+        st.sampled_from(
+            [
+                "client_id",
+                "client_secret",
+                "token_endpoint_auth_method",
+                "redirect_uris",
+                "client_secret_expires_at",
+            ]
+        ),
+        JSON,
+    )
+    | JSON,
+)
+def test_every_json_gives_a_client_or_a_refusal(status: int, answer: object) -> None:
+    try:
+        client = parsed(answer, status)
+    except RegistrationRefused as error:
+        message = error.message
+    else:
+        message = client.authentication().parameters().get("client_id", "")
+    assert message.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("url", "is_one"),
+    [
+        ("https://mcpd.example/client.json", True),
+        ("https://mcpd.example", False),
+        ("https://mcpd.example/", False),
+        ("http://mcpd.example/client.json", False),
+        ("https://user@mcpd.example/client.json", False),
+        ("https://mcpd.example/client.json#x", False),
+        ("https:///client.json", False),
+        ("https://[x/client.json", False),
+        ("abc", False),
+    ],
+)
+def test_urls_of_metadata_documents(url: str, is_one: bool) -> None:
+    assert is_metadata_document_url(url) is is_one
+
+
+def test_other_ways_to_be_a_client() -> None:
+    assert from_metadata_document(ISSUER, "https://c.example/c.json").authentication().parameters() == {
+        "client_id": "https://c.example/c.json"
+    }
+    assert pre_registered(ISSUER, "c", "s", None, has_key=False).method == "client_secret_basic"
+    assert pre_registered(ISSUER, "c", None, None, has_key=False).method == "none"
+    assert pre_registered(ISSUER, "c", None, ["private_key_jwt"], has_key=True).method == "private_key_jwt"

@@ -1,0 +1,293 @@
+"""Token requests, and every kind of answer."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import parse_qs
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcpd.auth.oauth.client_authentication import ClientAuthentication
+from mcpd.auth.oauth.token_requests import (
+    TokenEndpoint,
+    TokenError,
+    TokenErrorKind,
+    TokenSet,
+    code_request,
+    parse_scopes,
+    parse_token_answer,
+    refresh_request,
+    revocation_request,
+    token_request,
+)
+from tests.sampling import scaled
+
+ENDPOINT = TokenEndpoint("https://as.example/token", ClientAuthentication("client"))
+NOW = 1_800_000_000.0
+K = TokenErrorKind
+
+
+def parsed(answer: object, status: int = 200, **options: object) -> TokenSet:
+    body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+    return parse_token_answer(status, body, sent_at=NOW, **options)  # type: ignore[arg-type]
+
+
+def outcome(body: bytes, status: int, **options: object) -> TokenSet | TokenError:
+    try:
+        return parsed(body, status, **options)
+    except TokenError as error:
+        return error
+
+
+def refused(answer: object, status: int = 400, **options: object) -> TokenError:
+    with pytest.raises(TokenError) as caught:
+        parsed(answer, status, **options)
+    return caught.value
+
+
+# ── requests ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_code_request() -> None:
+    request = code_request(
+        ENDPOINT,
+        "c&d",
+        redirect_uri="http://127.0.0.1:1/callback",
+        verifier="v",
+        resource="https://mcp.example",
+    )
+    assert request.url == "https://as.example/token"
+    assert request.headers["Content-Type"] == "application/x-www-form-urlencoded"
+    assert parse_qs(request.body.decode()) == {
+        "grant_type": ["authorization_code"],
+        "code": ["c&d"],
+        "redirect_uri": ["http://127.0.0.1:1/callback"],
+        "code_verifier": ["v"],
+        "resource": ["https://mcp.example"],
+        "client_id": ["client"],
+    }
+
+
+def test_refresh_request_names_scopes_only_when_asked_to() -> None:
+    plain = refresh_request(ENDPOINT, "r", resource="https://mcp.example")
+    assert parse_qs(plain.body.decode()) == {
+        "grant_type": ["refresh_token"],
+        "refresh_token": ["r"],
+        "resource": ["https://mcp.example"],
+        "client_id": ["client"],
+    }
+    scoped = parse_qs(refresh_request(ENDPOINT, "r", scopes=("a", "b"), extra={"x": "1"}).body.decode())
+    assert (scoped["scope"], scoped["x"], "resource" in scoped) == (["a b"], ["1"], False)
+    assert b"scope" not in refresh_request(ENDPOINT, "r", scopes=()).body
+
+
+def test_extra_parameters_replace_none_of_ours() -> None:
+    request = refresh_request(ENDPOINT, "r", extra={"refresh_token": "other", "grant_type": "password"})
+    fields = parse_qs(request.body.decode())
+    assert (fields["refresh_token"], fields["grant_type"]) == (["r"], ["refresh_token"])
+
+
+def test_a_client_secret_is_sent_by_the_method_of_the_client() -> None:
+    basic = TokenEndpoint("https://as.example/t", ClientAuthentication("id", "client_secret_basic", "s"))
+    request = token_request(basic, "client_credentials", {})
+    assert request.headers["Authorization"] == "Basic aWQ6cw=="
+    assert request.body == b"grant_type=client_credentials"
+
+
+def test_requests_do_not_show_their_secrets() -> None:
+    endpoint = TokenEndpoint(
+        "https://as.example/t", ClientAuthentication("id", "client_secret_basic", "hush")
+    )
+    for request in (
+        refresh_request(endpoint, "hush"),
+        code_request(endpoint, "hush", redirect_uri="", verifier="hush", resource=None),
+        revocation_request("https://as.example/r", endpoint.client, "hush", "refresh_token"),
+    ):
+        assert "hush" not in repr(request)
+        assert "hush" not in repr(endpoint)
+    assert "hush" not in repr(TokenSet(access_token="hush", refresh_token="hush"))
+
+
+# ── answers with tokens ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_answer_of_rfc_6749() -> None:
+    """RFC 6749, 5.1."""
+    tokens = parsed(
+        {
+            "access_token": "2YotnFZFEjr1zCsicMWpAA",
+            "token_type": "example",
+            "expires_in": 3600,
+            "refresh_token": "tGzv3JOkF0XG5Qx2TlKWIA",
+        }
+        | {"token_type": "bearer"}
+    )
+    assert tokens == TokenSet(
+        access_token="2YotnFZFEjr1zCsicMWpAA",
+        refresh_token="tGzv3JOkF0XG5Qx2TlKWIA",
+        obtained_at=NOW,
+        expires_at=NOW + 3600,
+    )
+    assert tokens.lifetime == 3600
+
+
+@pytest.mark.parametrize(
+    ("value", "lifetime"),
+    [
+        (3600, 3600.0),
+        ("3600", 3600.0),
+        (" 3600 ", 3600.0),
+        (59.5, 59.5),
+        (0, 0.0),
+        (None, None),
+        ("soon", None),
+        (True, None),
+        (-1, None),
+        ([], None),
+        (1e300, 100 * 365 * 86_400.0),
+        ("٣", None),
+    ],
+)
+def test_a_lifetime_that_cannot_be_read_loses_no_token(value: object, lifetime: float | None) -> None:
+    body = json.dumps({"access_token": "a", "expires_in": value}).encode()
+    assert parsed(body).lifetime == lifetime
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [("Bearer", "Bearer"), ("bEARER", "Bearer"), (None, "Bearer"), ("dpop", "DPoP")]
+)
+def test_token_types(value: str | None, kind: str) -> None:
+    assert parsed({"access_token": "a", "token_type": value}).token_type == kind
+
+
+@pytest.mark.parametrize("value", ["mac", 7, "N_A"])
+def test_an_unknown_token_type_is_unusable(value: object) -> None:
+    assert refused({"access_token": "a", "token_type": value}, 200).kind is K.UNUSABLE
+
+
+def test_the_old_refresh_token_stays_if_the_answer_has_none() -> None:
+    assert parsed({"access_token": "a"}, refresh_token="old").refresh_token == "old"
+    assert parsed({"access_token": "a", "refresh_token": "new"}, refresh_token="old").refresh_token == "new"
+    assert parsed({"access_token": "a"}).refresh_token is None
+
+
+def test_granted_scopes_are_those_of_the_answer_or_else_of_the_request() -> None:
+    assert parsed({"access_token": "a", "scope": "x  y x"}, requested=("z",)).scopes == ("x", "y")
+    assert parsed({"access_token": "a"}, requested=("z",)).scopes == ("z",)
+    assert parsed({"access_token": "a"}).scopes is None
+    assert parsed({"access_token": "a", "scope": ""}, requested=("z",)).scopes == ()
+
+
+def test_many_scopes_are_cut() -> None:
+    assert len(parse_scopes(" ".join(map(str, range(10_000)))) or ()) == 1000
+
+
+def test_a_form_is_read_as_well() -> None:
+    """GitHub answers so unless it is asked for JSON; some proxies drop `Accept`."""
+    form = b"access_token=gho_1&scope=repo&token_type=bearer"
+    tokens = parsed(form, content_type="application/x-www-form-urlencoded; charset=utf-8")
+    assert (tokens.access_token, tokens.scopes) == ("gho_1", ("repo",))
+
+
+@pytest.mark.parametrize("token", ["", "a b", "a\r\nX: y", "ü", "a" * 20_000, 7, None])
+def test_a_token_that_does_not_fit_into_a_header_is_unusable(token: object) -> None:
+    assert refused({"access_token": token}, 200).kind is K.UNUSABLE
+
+
+# ── errors ──────────────────────────────────────────────────────────────────────────────────────────────
+
+REFUSALS = [
+    (400, {"error": "invalid_grant"}, K.INVALID_GRANT),
+    (401, {"error": "invalid_grant"}, K.INVALID_GRANT),
+    (401, {"error": "invalid_client"}, K.INVALID_CLIENT),
+    (400, {"error": "unauthorized_client"}, K.INVALID_CLIENT),
+    (400, {"error": "invalid_scope"}, K.INVALID_SCOPE),
+    (400, {"error": "invalid_target"}, K.INVALID_TARGET),
+    (400, {"error": "unsupported_grant_type"}, K.UNSUPPORTED_GRANT),
+    (400, {"error": "use_dpop_nonce"}, K.USE_DPOP_NONCE),
+    (400, {"error": "authorization_pending"}, K.PENDING),
+    (400, {"error": "slow_down"}, K.SLOW_DOWN),
+    (400, {"error": "access_denied"}, K.DENIED),
+    (400, {"error": "expired_token"}, K.EXPIRED),
+    (400, {"error": "temporarily_unavailable"}, K.UNAVAILABLE),
+    (400, {"error": "never_heard_of"}, K.REFUSED),
+    (400, {"error": 7}, K.REFUSED),
+    (400, {}, K.REFUSED),
+    (404, b"<html>", K.REFUSED),
+    (302, b"", K.REFUSED),
+    (200, {"error": "bad_refresh_token"}, K.INVALID_GRANT),
+    (200, {"error": "incorrect_client_credentials"}, K.INVALID_CLIENT),
+    (200, {"error": "invalid_grant", "access_token": "a"}, K.INVALID_GRANT),
+    # Nothing of this says anything about the login.
+    (500, {"error": "invalid_grant"}, K.UNAVAILABLE),
+    (503, b"", K.UNAVAILABLE),
+    (429, {"error": "invalid_grant"}, K.UNAVAILABLE),
+    (408, b"", K.UNAVAILABLE),
+    (200, b"<html>login</html>", K.UNUSABLE),
+    (200, b"[]", K.UNUSABLE),
+    (200, b"null", K.UNUSABLE),
+    (200, b"", K.UNUSABLE),
+    (200, b"[" * 5000, K.UNUSABLE),
+    (200, b'{"access_token":"a","x":"' + b"x" * (2 << 20) + b'"}', K.UNUSABLE),
+    (204, b"", K.UNUSABLE),
+    (201, {"access_token": "a"}, K.UNUSABLE),
+]
+
+
+@pytest.mark.parametrize(("status", "answer", "kind"), REFUSALS)
+def test_refusals(status: int, answer: object, kind: TokenErrorKind) -> None:
+    error = refused(answer, status)
+    assert (error.kind, error.status) == (kind, status)
+    assert error.message
+
+
+def test_only_one_kind_means_that_the_login_is_over() -> None:
+    over = {(status, repr(answer)) for status, answer, kind in REFUSALS if kind is K.INVALID_GRANT}
+    assert len(over) == 4
+
+
+def test_text_of_the_server_is_cut_and_printable() -> None:
+    error = refused({"error": "x\n" * 500, "error_description": "\x1b[31m" + "y" * 5000})
+    assert error.message.isprintable()
+    assert len(error.message) < 500
+
+
+def test_a_refused_resource_names_the_setting() -> None:
+    assert "`oauth.resource`" in refused({"error": "invalid_target"}).message
+
+
+def test_retry_after_is_passed_on() -> None:
+    assert refused(b"", 503, retry_after=7.0).retry_after == 7.0
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=5,
+)
+MEMBERS = st.sampled_from(
+    ["access_token", "refresh_token", "token_type", "expires_in", "scope", "error", "error_description"]
+)
+
+
+@settings(max_examples=scaled(2000))
+@given(st.sampled_from([200, 201, 302, 400, 401, 500]), st.dictionaries(MEMBERS, JSON) | JSON)
+def test_every_json_gives_tokens_or_a_token_error(status: int, answer: object) -> None:
+    try:
+        body = json.dumps(answer).encode()
+    except UnicodeEncodeError:
+        return
+    tokens = outcome(body, status)
+    if isinstance(tokens, TokenSet):
+        assert status == 200
+        assert tokens.access_token.isascii()
+        assert tokens.expires_at is None or tokens.expires_at >= NOW
+    else:
+        assert tokens.message.isprintable()
+
+
+@given(st.binary(), st.sampled_from(["application/json", "application/x-www-form-urlencoded", ""]))
+def test_any_bytes_give_tokens_or_a_token_error(body: bytes, content_type: str) -> None:
+    outcome(body, 200, content_type=content_type)
