@@ -86,6 +86,8 @@ class ServerStatus(TypedDict):
     status: ServerState
     since: str
     transport: str
+    server: NotRequired[str]
+    state: NotRequired[ServerState]
     reason: NotRequired[str]
     pid: NotRequired[int | None]
     tools: NotRequired[int]
@@ -336,6 +338,7 @@ class ProcessCost(TypedDict):
 class ServerStats(TypedDict):
     server: str
     status: ServerState
+    state: ServerState
     counts: CallCounts
     seconds: float
     in_flight: int

@@ -80,7 +80,8 @@ def explain(
     requested = [entry for entry in history if entry.get("by")]
     return {
         "server": server["name"],
-        "status": server["status"],
+        "state": server["status"],
+        "status": server["status"],  # the former name of `state`, kept for one version
         "since": server["since"],
         "down_since": _down_since(server, past),
         "retry_at": server.get("retry_at"),

@@ -65,7 +65,12 @@ def as_json(plan: ImportPlan, only_here: Sequence[str]) -> dict[str, object]:
             for one in plan.drift.updates
         ],
         "known": [
-            {"name": name, "source": _source_json(source), "changed_here": source in plan.drift.changed_here}
+            {
+                "server": name,
+                "name": name,
+                "source": _source_json(source),
+                "changed_here": source in plan.drift.changed_here,
+            }
             for name, source in plan.merged.known
         ],
         "only_here": list(only_here),
@@ -159,7 +164,8 @@ def _format_value(value: object) -> str:
 def _server_json(server: MergedServer, plan: ImportPlan) -> dict[str, object]:
     safe = plan.lifted[server.name]
     return {
-        "name": server.name,
+        "server": server.name,
+        "name": server.name,  # the former name of `server`, kept for one version
         "definition": masked_definition(safe),
         "sources": [_source_json(one) for one in server.sources],
         "notes": list(server.notes),

@@ -351,7 +351,7 @@ def _refuse_foreign_document(section: Section) -> None:
     """Refuse a document in which nothing is a configuration of mcpd: it was probably named by mistake."""
     if isinstance(section.values.get("backends"), Mapping) and not section.has("mcpServers"):
         message = "this is the configuration of another program named mcpd (github.com/ahodges22/mcpd)"
-        fix = "move it to another name, then import its servers with: mcpctl import FILE"
+        fix = "rename it, then import its servers with: mcpctl import FILE"
         section.problems.append(Problem("$", message, fix))
         return
     keys = [key for key in section.values if isinstance(key, str) and not is_comment(key)]

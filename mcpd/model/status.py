@@ -131,9 +131,15 @@ class ServerStatus:
     """A server's status, as shown by `mcpctl status`."""
 
     name: str
+    """The former name of `server`. It will be removed in the next version."""
     status: ServerState
+    """The former name of `state`. It will be removed in the next version."""
     since: str
     transport: str
+    server: str = ""
+    """The server's name. Always set from `name`."""
+    state: ServerState = ServerState.PENDING
+    """The server's state. Always set from `status`."""
     reason: str = ""
     """A short reason for the state, such as "connecting" or "crash loop: …"."""
     pid: int | None = None
@@ -164,6 +170,11 @@ class ServerStatus:
     lazy: bool = False
     in_flight: int = 0
     warnings: tuple[str, ...] = ()
+
+    def __attrs_post_init__(self) -> None:
+        """Set the members that have replaced `name` and `status`, also for a copy by `attrs.evolve`."""
+        object.__setattr__(self, "server", self.name)
+        object.__setattr__(self, "state", self.status)
 
 
 def rfc3339(timestamp: float) -> str:

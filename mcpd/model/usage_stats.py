@@ -80,6 +80,8 @@ class ClientUsage(Record):
 class ServerStats(Record):
     server: str
     status: ServerState
+    """The former name of `state`. It will be removed in the next version."""
+    state: ServerState
     counts: CallCounts
     seconds: float
     """The total time of all calls that received a response."""
