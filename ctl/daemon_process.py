@@ -197,6 +197,7 @@ def bad_configuration(message: str) -> BadConfiguration:
 
     `message` is used if the configuration is valid for this process, whose environment may differ.
     """
+    from ctl.next_steps import config_step
     from mcpd.config.loader import load
     from mcpd.model.errors import BadSpec
 
@@ -205,7 +206,7 @@ def bad_configuration(message: str) -> BadConfiguration:
     except BadSpec as error:
         problems = [{"path": each.path, "message": each.message, "fix": each.fix} for each in error.problems]
         message = f"mcpd was not started: {error.source or 'the configuration'} is invalid"
-        return BadConfiguration(message, hint="mcpctl edit", problems=problems)
+        return BadConfiguration(message, hint=config_step(problems, error.source), problems=problems)
     return BadConfiguration(message, hint="mcpctl daemon logs")
 
 

@@ -99,6 +99,14 @@ class DaemonError(CtlError):
         self.rpc = error.get("code")
         self.code = code if isinstance(code, str) else "rpc_error"
         self.exit = exit_code if isinstance(exit_code, int) and 0 < exit_code < 256 else 1
+        if self.code == "not_ready" and (server := self.details.get("server")):
+            # The message has the command, because only the daemon knows whether it was disconnected.
+            named = (
+                self.message.rpartition("run `")[2].rstrip("`")
+                if self.details.get("state") == "disabled"
+                else ""
+            )
+            self.hint = named if named.startswith("mcpctl ") else f"mcpctl why {server}"
         if self.rpc == METHOD_NOT_FOUND and code is None:
             self.hint = "the running mcpd may be older than mcpctl; update it with: mcpctl daemon restart"
 

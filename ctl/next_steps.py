@@ -7,12 +7,14 @@ print what this module returns.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it costs 3 ms on every run
 if TYPE_CHECKING:
     from ctl.api_types import Failure, ServerDetail, ServerStatus
 
+OTHER_PROGRAM = "another program named mcpd"
+"""In the message about a configuration file that is not ours (mcpd/config/loader.py)."""
 _VARIABLE = r"\b([A-Z][A-Z0-9]*_[A-Z0-9_]+)\b"
 
 
@@ -41,6 +43,20 @@ def next_step(detail: ServerDetail, login: Mapping[str, str] | None = None) -> s
     if not failure:
         return f"mcpctl debug {name}, then: mcpctl reconnect {name}"
     return _after_failure(server, failure, detail, login)
+
+
+def config_step(problems: Iterable[Mapping[str, object]], path: object, fix: object = "") -> str:
+    """Return the step for a configuration file with errors. `fix` is a remark on what to change in it.
+
+    The file of another program must not be edited, so it is moved and its servers are imported.
+    """
+    if path and any(OTHER_PROGRAM in str(each.get("message")) for each in problems):
+        import shlex
+
+        directory, _, name = str(path).rpartition("/")
+        moved = shlex.quote(f"{directory}/other-{name}")
+        return f"mv {shlex.quote(str(path))} {moved} && mcpctl import {moved}"
+    return f"mcpctl edit   ({fix})" if fix else "mcpctl edit"
 
 
 def _after_failure(

@@ -167,6 +167,8 @@ def _config_problems(config: ConfigStatus) -> list[Line]:
     problems = config.get("problems")
     if not problems:
         return []
+    from ctl.next_steps import config_step  # here, because the table does not need it
+
     return [
         [],
         [
@@ -174,7 +176,7 @@ def _config_problems(config: ConfigStatus) -> list[Line]:
             f"; using the configuration loaded {ago(config['loaded_at'])}: {config['path']}",
         ],
         *problem_lines(problems),
-        [paint("next: ", "dim"), "mcpctl edit"],
+        [paint("next: ", "dim"), config_step(problems, config["path"])],
     ]
 
 

@@ -20,7 +20,6 @@ from ctl.daemon_client import Json
 from ctl.errors import CtlError, DaemonError, ToolError, UsageError
 from ctl.invocation import CliContext
 from ctl.json_values import mapping
-from ctl.terminal_text import format_duration
 
 if TYPE_CHECKING:
     from ctl.api_types import CallParams, Reply, ToolResult
@@ -173,9 +172,7 @@ def _add_hint(error: DaemonError, words: list[str]) -> None:
             error.hint = f"mcpctl list-tools {server} --schema shows the types; KEY:=JSON passes any value"
         else:
             error.hint = f"mcpctl list-tools {server} --schema shows the expected arguments"
-    elif error.code == "not_ready":
-        error.hint = f"mcpctl why {server}"
     elif error.code == "timeout":
         after = error.details.get("after")
-        limit = f" (was {format_duration(after)})" if isinstance(after, (int, float)) else ""
+        limit = f" (was {after:g} s)" if isinstance(after, (int, float)) else ""
         error.hint = f"raise the limit with --timeout SECONDS{limit}"

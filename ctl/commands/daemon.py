@@ -14,6 +14,7 @@ from ctl.daemon_client import DaemonClient
 from ctl.errors import BadConfiguration, CtlError, DaemonUnreachable
 from ctl.invocation import CliContext
 from ctl.json_values import mapping, objects
+from ctl.next_steps import config_step
 from ctl.output import paint
 from ctl.systemd_units import SERVICE, SOCKET
 from mcpd.config.loader import default_path, load
@@ -92,7 +93,7 @@ def _validate_before_restart(cli: CliContext, *, own_environment: bool) -> str:
             problems = objects(error.data()["problems"])
     if problems:
         message = f"mcpd was not restarted: {path or 'the configuration'} is invalid"
-        raise BadConfiguration(message, hint="mcpctl edit", problems=problems)
+        raise BadConfiguration(message, hint=config_step(problems, path), problems=problems)
     return other if own_environment else ""
 
 

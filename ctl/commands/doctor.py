@@ -13,7 +13,7 @@ from ctl.daemon_client import DaemonClient
 from ctl.doctor_checks import FAIL, OK, SKIP, WARN, DoctorReport, Finding
 from ctl.errors import CtlError, DaemonError, DaemonUnreachable
 from ctl.invocation import CliContext
-from ctl.next_steps import next_step
+from ctl.next_steps import config_step, next_step
 from ctl.output import Line, paint
 from ctl.status_view import short_message
 from ctl.terminal_text import count, seconds_since
@@ -162,7 +162,9 @@ def _check_configuration(report: DoctorReport, environ: Mapping[str, str]) -> It
         problems = config.get("problems", [])
         for problem in problems:
             message = f"{problem['message']} at {problem['path']} (using the last valid configuration)"
-            yield Finding("configuration", FAIL, message, _edit_fix(problem.get("fix")))
+            yield Finding(
+                "configuration", FAIL, message, config_step([problem], config["path"], problem.get("fix"))
+            )
         if not problems:
             number = len(report.status["servers"])
             yield from _loaded_findings(number, config["source"], config.get("warnings", []))
@@ -170,7 +172,8 @@ def _check_configuration(report: DoctorReport, environ: Mapping[str, str]) -> It
     elif failed is not None:
         for each in failed.problems:
             message = f"{each.message} at {each.path} of {failed.source}"
-            yield Finding("configuration", FAIL, message, _edit_fix(each.fix))
+            step = config_step([{"message": each.message}], failed.source, each.fix)
+            yield Finding("configuration", FAIL, message, step)
     elif report.loaded is not None:
         yield from _loaded_findings(len(report.loaded.specs), report.loaded.source, report.loaded.warnings)
     if path:
@@ -187,10 +190,6 @@ def _loaded_findings(number: int, source: str, warnings: Sequence[str]) -> Itera
         message, _, command = warning.partition("; mcpctl ")
         yield Finding("configuration", WARN, message, f"mcpctl {command or 'edit'}")
     yield Finding("configuration", OK, f"{count(number, 'server')} from {source}")
-
-
-def _edit_fix(fix: str | None) -> str:
-    return f"mcpctl edit   ({fix})" if fix else "mcpctl edit"
 
 
 def _needed_programs(report: DoctorReport) -> set[str]:

@@ -109,6 +109,9 @@ def _on(server: str | None) -> str:
 
 
 def _target(entry: Json) -> str:
+    """Return the name to call a tool by, in the style of `settings.toolNames`."""
+    if name := entry.get("qualified_name"):
+        return str(name)
     return f"{entry.get('name', '?')}@{entry.get('server', '?')}"
 
 

@@ -13,6 +13,7 @@ from ctl.daemon_client import Json
 from ctl.errors import DaemonError, DaemonUnreachable
 from ctl.invocation import CliContext
 from ctl.json_values import mapping, objects, strings
+from ctl.next_steps import config_step
 from mcpd.config.in_place_edits.document import read_document
 from mcpd.config.loader import default_path, read_layout
 from mcpd.config.server_definition import parse_servers
@@ -68,7 +69,9 @@ def find_import_target(cli: CliContext) -> ImportTarget:
             raise BadSpec(problems, str(path))
     except BadSpec as error:
         message = f"{error.source or path} cannot be used"
-        raise DaemonError({"message": message, "data": error.data()}) from None
+        invalid = DaemonError({"message": message, "data": error.data()})
+        invalid.hint = config_step(invalid.problems, error.source or path)
+        raise invalid from None
     http = found.settings.get("http")
     addresses = frozenset({cli.socket, http} if isinstance(http, str) else {cli.socket})
     servers = {str(name): fields for name, fields, _ in found.servers if isinstance(fields, dict)}

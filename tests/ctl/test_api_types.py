@@ -20,6 +20,7 @@ OTHER_MEMBERS = {
         "mimeType",
         "name",
         "properties",
+        "qualified_name",
         "required",
         "resource",
         "role",

@@ -177,6 +177,29 @@ def test_exit_code_of_the_daemons_error_is_used(daemon: FakeDaemon, mcpctl: Mcpc
     assert error["next"] == error["hint"] == "mcpctl why time"
 
 
+@pytest.mark.parametrize("command", [["call", "now@time"], ["list-tools", "time"], ["resources", "time"]])
+@pytest.mark.parametrize("how", ["enable", "connect"])
+def test_disabled_server_is_an_error_with_the_command_that_enables_it(
+    daemon: FakeDaemon, mcpctl: Mcpctl, command: list[str], how: str
+) -> None:
+    """The same command in the message and as the next step."""
+    fault = Fault(
+        f"time is disabled: off. Nothing was sent; run `mcpctl {how} time`",
+        code="not_ready",
+        exit=6,
+        server="time",
+        state="disabled",
+    )
+    daemon.answers |= dict.fromkeys(("mcpd/call", "mcpd/tools", "mcpd/resources"), fault)
+    ran = mcpctl(*command, "--json")
+    assert (ran.code, ran.error()["next"]) == (6, f"mcpctl {how} time")
+
+
+def test_timeout_names_the_limit_with_its_fraction(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    daemon.answers["mcpd/call"] = Fault("too slow", code="timeout", exit=7, server="time", after=0.3)
+    assert "next: raise the limit with --timeout SECONDS (was 0.3 s)\n" in mcpctl("call", "now@time").err
+
+
 SUM = {
     "server": "math",
     "name": "get-sum",

@@ -204,6 +204,8 @@ def test_tools_are_listed_under_the_names_that_call_accepts(daemon: FakeDaemon, 
     assert "1 tool omitted" in ran.err
     assert mcpctl("list-tools", "time", "--schema").out.startswith("now@time\n  The\n  time.")
     assert mcpctl("tools", "--json").json()["tools"] == [TOOL]
+    daemon.answers["mcpd/tools"] = {"tools": [{**TOOL, "qualified_name": "mcp_time_now"}], "dropped": 0}
+    assert mcpctl("tools").out.splitlines()[1].startswith("mcp_time_now  zone"), "as `toolNames` says"
 
 
 def test_resources_templates_and_prompts_are_listed(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from ctl.next_steps import missing_variable, next_step, port_in_use
+from ctl.next_steps import config_step, missing_variable, next_step, port_in_use
 
 if TYPE_CHECKING:
     from ctl.api_types import ServerDetail
@@ -162,3 +162,16 @@ def test_port_in_use_is_found(line: str, port: str) -> None:
 )
 def test_missing_variable_is_found(line: str, name: str) -> None:
     assert missing_variable([line]) == name
+
+
+def test_file_of_another_program_is_moved_and_imported() -> None:
+    """It must not be edited."""
+    theirs = [{"path": "$", "message": "this is the configuration of another program named mcpd (…)"}]
+    moved = "'/home/a b/other-config.json'"
+    assert config_step(theirs, "/home/a b/config.json") == (
+        f"mv '/home/a b/config.json' {moved} && mcpctl import {moved}"
+    )
+    assert config_step([{"message": "unknown field"}], "/c.json", "did you mean x?") == (
+        "mcpctl edit   (did you mean x?)"
+    )
+    assert config_step([], "") == "mcpctl edit"

@@ -389,6 +389,8 @@ def test_file_of_the_other_mcpd_is_recognized_and_imported(
         assert ran.code == 2
         assert "another program named mcpd (github.com/ahodges22/mcpd)" in ran.err
         assert "mcpctl import FILE" in ran.err
+    moved_to = theirs.with_name("other-config.json")
+    assert f"next: mv {theirs} {moved_to} && mcpctl import {moved_to}\n" in alone("import", "--yes").err
     assert theirs.read_bytes() == before
 
     moved = theirs.rename(home / "other.json")
