@@ -107,9 +107,12 @@ def import_(
             raise UsageError(message, hint="mcpctl import --yes, or preview with --dry-run")
         cli.out.flush()
         answers: dict[str, str] = {}
+        same: dict[str, str] = {}
         try:
             if can_ask:
                 servers = _ask_which(servers, target) if servers else []
+                same = _ask_about_similar(plan, servers, target)
+                servers = [each for each in servers if each.name not in same]
                 updates = [each for each in updates if _confirm_update(each)]
                 servers += [each.server for each in updates]
                 answers = _ask_for_values(plan, servers)
@@ -122,10 +125,13 @@ def import_(
         if not can_ask:
             servers = servers + [each.server for each in updates]
         result = build_result(plan, servers, answers, keep=keep_secrets)
+        kept = target.servers.keys() | result.definitions.keys()
+        result.same = {name: other for name, other in same.items() if other in kept}
         if servers:
             reloaded = write_import(cli, target, result)
             imported = [name for name in result.definitions if name not in result.replaced]
             report |= {"written": True, "reloaded": reloaded, "imported": imported}
+            report |= {"same": dict(result.same)}
             report |= {"taken_over": list(result.replaced), "secrets_stored": list(result.secrets)}
         if not cli.out.json:
             _report(cli, target, result)
@@ -145,6 +151,8 @@ def import_(
 
 
 def _report(cli: CliContext, target: ImportTarget, result: ImportResult) -> None:
+    for name, other in result.same.items():
+        cli.out.line(f"{name}: the same as {other}")
     if not result.definitions:
         cli.out.line("nothing was imported")
         return
@@ -223,6 +231,23 @@ def _ask_which(servers: list[MergedServer], target: ImportTarget) -> list[Merged
                 chosen.append(server)
         return chosen
     return servers if answer == "y" else []
+
+
+def _ask_about_similar(plan: ImportPlan, servers: list[MergedServer], target: ImportTarget) -> dict[str, str]:
+    """Ask about each chosen server that resembles another one. Returns name → the server that it is."""
+    available = {each.name for each in servers} | set(target.servers)
+    same: dict[str, str] = {}
+    for server in servers:
+        similar = plan.similar.get(server.name)
+        if similar is None or similar.name not in available:
+            continue
+        question = (
+            f"{server.name} looks like {similar.describe()}. Is it the same server? "
+            f"y: use only {similar.name}, n: keep both"
+        )
+        if click.confirm(clean(question), default=False, err=True):
+            same[server.name] = similar.name
+    return same
 
 
 def _confirm_update(update: ServerUpdate) -> bool:

@@ -47,6 +47,8 @@ class ImportedEntry:
     """The definition in mcpd."""
     unfolded: bool = False
     """Whether it was imported without its `mcp-remote`."""
+    same: bool = False
+    """Whether the definitions differ, but the user has said that they mean the same server."""
 
 
 class ImportHistory:
@@ -65,7 +67,12 @@ class ImportHistory:
                 if one["config"] == self._config:
                     path, scope, project, name = one["where"]
                     self.entries[path, scope, project, name] = ImportedEntry(
-                        one["server"], one["editor"], dict(one["theirs"]), dict(one["ours"]), one["unfolded"]
+                        one["server"],
+                        one["editor"],
+                        dict(one["theirs"]),
+                        dict(one["ours"]),
+                        one["unfolded"],
+                        one.get("same") is True,
                     )
                 else:
                     self._other_configs.append(one)
@@ -75,6 +82,13 @@ class ImportHistory:
     def get(self, source: EntrySource) -> ImportedEntry | None:
         """Return what is remembered about an entry."""
         return self.entries.get(entry_key(source))
+
+    def same_server(self, one: ImportCandidate) -> str | None:
+        """Return the server that the user has said an entry means, if the entry has not changed since."""
+        imported = self.get(one.source)
+        if imported is None or not imported.same or self.digests(as_written(one, False)) != imported.theirs:
+            return None
+        return imported.server
 
     def digests(self, definition: Mapping[str, object]) -> dict[str, str]:
         """Return a digest of each part, salted because short secrets could be guessed otherwise."""

@@ -12,6 +12,7 @@ from ctl.editors.import_target import ImportTarget
 from ctl.editors.importing import ImportPlan
 from ctl.editors.inline_secrets import masked_definition
 from ctl.editors.merging import MergedServer
+from ctl.editors.similar_servers import SimilarServer
 from ctl.output import Line, paint
 from ctl.status_view import shell_join
 from ctl.terminal_text import count
@@ -138,6 +139,7 @@ def _detail_lines(
     return [
         ["  from: ", "; ".join(_describe_source(one, context, server.name) for one in server.sources)],
         *(["  note: ", note] for note in notes),
+        *(["  similar to: ", one.describe()] for one in [plan.similar.get(server.name)] if one),
         *(["  secret: ", f"{one.location} is in plain text in the file"] for one in secrets),
         *(["  needs: ", f"the secret {one.name} ({one.prompt})"] for one in server.needed_secrets),
         *([[paint("  blocked: ", "yellow"), reason]] if reason else []),
@@ -172,7 +174,12 @@ def _server_json(server: MergedServer, plan: ImportPlan) -> dict[str, object]:
         "secrets": [{"name": one.name, "place": one.location} for one in safe.secrets],
         "needs": [one.name for one in server.needed_secrets],
         "problem": plan.blocked.get(server.name),
+        "similar_to": _similar_json(plan.similar.get(server.name)),
     }
+
+
+def _similar_json(similar: SimilarServer | None) -> Json | None:
+    return None if similar is None else {"server": similar.name, "differs_in": list(similar.differs_in)}
 
 
 def _describe_source(source: EntrySource, context: UserContext, name: str = "") -> str:

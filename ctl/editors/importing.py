@@ -23,6 +23,7 @@ from ctl.editors.import_history import (
 from ctl.editors.import_target import ImportTarget, find_problems, read_definitions
 from ctl.editors.inline_secrets import LiftedDefinition, free_secret_name, lift_secrets
 from ctl.editors.merging import MergedServer, MergeResult, fill_in_secrets, merge_candidates, replace_text
+from ctl.editors.similar_servers import SimilarServer, find_similar
 from ctl.editors.variables import NeededSecret, secret_reference
 from ctl.errors import DaemonError
 from ctl.invocation import CliContext
@@ -50,6 +51,8 @@ class ImportPlan:
     """The stored secrets."""
 
     discovered: DiscoveredEntries
+    similar: Mapping[str, SimilarServer] = attrs.field(factory=dict)
+    """Server → one that it is probably the same as, although the definitions differ."""
     unwrapped: frozenset[EntrySource] = frozenset()
     """Entries that are imported without their `mcp-remote`."""
 
@@ -76,6 +79,8 @@ class ImportResult:
     replaced: dict[str, Mapping[str, object]] = attrs.field(factory=dict)
     """The current definitions of the servers that are updated."""
     secrets: dict[str, str] = attrs.field(factory=dict, repr=False)
+    same: Mapping[str, str] = attrs.field(factory=dict)
+    """Servers that are not imported, because the user has said that they are another one."""
 
 
 def plan_import(
@@ -118,7 +123,8 @@ def plan_import(
     }
     lifted |= {one.server.name: lift_update_secrets(one, secret_names) for one in drift.updates}
     blocked = find_problems(cli, target, {server.name: _with_placeholders(server) for server in servers})
-    result = ImportPlan(merged, drift, lifted, blocked, stored, discovered, without)
+    similar = find_similar(merged.servers, target.servers, os.environ)
+    result = ImportPlan(merged, drift, lifted, blocked, stored, discovered, similar, without)
     if can_ask:
         noted = (
             attrs.evolve(one, notes=(*one.notes, _REMOVED)) if _was_removed(one, drift) else one
@@ -238,6 +244,10 @@ def record_import(
     written = [
         (one.name, source) for one in servers if one.name in result.definitions for source in one.sources
     ]
+    same = {
+        source: result.same[one.name] for one in servers if one.name in result.same for source in one.sources
+    }
+    written += [(name, source) for source, name in same.items()]
     for name, source in plan.merged.known:
         imported = history.get(source)
         if imported is None or (imported.server, imported.theirs) != (name, now[source]):
@@ -245,8 +255,9 @@ def record_import(
     for name, source in written:
         if name in ours and source not in plan.drift.ambiguous:
             here = history.digests(fill_in_secrets(ours[name], os.environ))
-            entry = ImportedEntry(name, source.editor, now[source], here, source in plan.unwrapped)
-            history.entries[entry_key(source)] = entry
+            history.entries[entry_key(source)] = ImportedEntry(
+                name, source.editor, now[source], here, source in plan.unwrapped, source in same
+            )
 
 
 def _roll_back(target: ImportTarget, before: bytes | None, stored: Mapping[str, str]) -> None:

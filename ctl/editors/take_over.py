@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ctl import definition_view
-from ctl.editors.discovery import discover_in_file
+from ctl.editors.discovery import ImportCandidate, discover_in_file
 from ctl.editors.editor_paths import EditorFile, UserContext
+from ctl.editors.import_history import ImportHistory
 from ctl.editors.import_target import ImportTarget
 from ctl.editors.mcpd_entry import InstallTarget
 from ctl.editors.merging import matching_server, server_identities
@@ -67,12 +68,18 @@ class TakeOver:
         discovered = discover_in_file(
             EditorFile(target.editor, target.location, target.path, project), document, self.user
         )
+        history = ImportHistory(os.environ, self.target.path) if self.target is not None else None
+
+        def server_of(candidate: ImportCandidate) -> str | None:
+            named = history.same_server(candidate) if history is not None else None
+            return named if named in enabled else matching_server(candidate, provided, os.environ)
+
         found = [
             Redundant(candidate.source.name, server)
             for candidate in discovered.candidates
             if candidate.source.scope == target.location.scope
             and definition_view.is_enabled(candidate.definition)
-            and (server := matching_server(candidate, provided, os.environ)) is not None
+            and (server := server_of(candidate)) is not None
         ]
         return list(dict.fromkeys(found))
 

@@ -1,0 +1,123 @@
+"""Near-duplicates: found at import, asked about, and then treated as one server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctl.editors.merging import MergedServer
+from ctl.editors.similar_servers import find_similar
+from tests.ctl.conftest import Mcpctl
+from tests.ctl.editors.terminal import on_terminal
+from tests.ctl.fake_daemon import FakeDaemon, server, status
+
+EVERYTHING = ["-y", "@modelcontextprotocol/server-everything"]
+
+
+def similar(first: dict[str, Any], second: dict[str, Any]) -> tuple[str, ...] | None:
+    found = find_similar([MergedServer("a", first, ()), MergedServer("b", second, ())], {}, {"HOME": "/h"})
+    return found["b"].differs_in if "b" in found else None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "parts"),
+    [
+        (
+            {"command": "npx", "args": EVERYTHING},
+            {"command": "npx", "args": EVERYTHING, "env": {"A": "1"}},
+            ("env.A",),
+        ),
+        (
+            {"command": "npx", "args": EVERYTHING},
+            {"command": "npx", "args": [f"{EVERYTHING[1]}@latest"]},
+            ("args",),
+        ),
+        (
+            {"command": "uvx", "args": ["git", "/src/x"]},
+            {"command": "uvx", "args": ["git==1.2", "/src/../src/x/"]},
+            ("args",),
+        ),
+        (
+            {"url": "https://a.example/mcp", "headers": {"X-Key": "1"}},
+            {"url": "https://A.example/mcp/?x=1"},
+            ("url", "headers.X-Key"),
+        ),
+        ({"command": "npx", "args": EVERYTHING}, {"command": "npx", "args": ["other"]}, None),
+        ({"command": "fs", "args": ["/a"]}, {"command": "fs", "args": ["/b"]}, None),
+        ({"url": "https://a.example/mcp"}, {"url": "https://b.example/mcp"}, None),
+        ({"command": "fs"}, {"command": 5}, None),
+    ],
+)
+def test_similar_servers_and_what_differs(
+    first: dict[str, Any], second: dict[str, Any], parts: tuple[str, ...] | None
+) -> None:
+    """In both orders, except that the parts of the later one come first."""
+    assert similar(first, second) == parts
+    assert set(similar(second, first) or ()) == set(parts or ())
+
+
+@pytest.fixture
+def editors(home: Path) -> Path:
+    """Two editors with the same server, which differs in a secret. Returns the second one's file."""
+    second = home / ".gemini/settings.json"
+    token = {"GH_TOKEN": "ghp_0123456789abcdefghijABCDEFGHIJ012345"}
+    for path, env in ((home / ".cursor/mcp.json", {}), (second, token)):
+        path.parent.mkdir()
+        entry = {"command": "npx", "args": EVERYTHING, "env": env}
+        path.write_text(json.dumps({"mcpServers": {"everything": entry}}))
+    return second
+
+
+def ours(home: Path) -> list[str]:
+    return [*json.loads((home / ".config/mcpd/config.json").read_text())["mcpServers"]]
+
+
+QUESTION = (
+    "everything-gemini looks like everything, except for env.GH_TOKEN. Is it the same server? "
+    "y: use only everything, n: keep both"
+)
+
+
+def test_import_shows_similar_servers_and_keeps_both_with_yes(
+    home: Path, editors: Path, alone: Mcpctl
+) -> None:
+    """The report never contains the value that differs."""
+    answer = alone("import", "--dry-run", "--json").json()["servers"]
+    assert [one["similar_to"] for one in answer] == [
+        None,
+        {"server": "everything", "differs_in": ["env.GH_TOKEN"]},
+    ]
+    ran = alone("import", "--yes")
+    assert "  similar to: everything, except for env.GH_TOKEN\n" in ran.out
+    assert "ghp_" not in ran.out
+    assert ours(home) == ["everything", "everything-gemini"]
+
+
+def test_user_can_keep_both(home: Path, editors: Path) -> None:
+    code, _ = on_terminal(home, {"c: choose": "y", QUESTION: "", "Move 1 secret": "y"}, "import")
+    assert (code, ours(home)) == (0, ["everything", "everything-gemini"])
+
+
+def test_same_server_is_imported_once_and_taken_over_everywhere(
+    home: Path, editors: Path, mcpctl: Mcpctl, daemon: FakeDaemon
+) -> None:
+    """The answer is remembered until the entry changes."""
+    code, seen = on_terminal(home, {"c: choose": "y", QUESTION: "y"}, "import")
+    assert (code, ours(home)) == (0, ["everything"])
+    assert "everything-gemini: the same as everything" in seen
+    config = home / ".config/mcpd/config.json"
+    daemon.answers["mcpd/config"] = {"path": str(config), "servers": {"everything": {}}}
+    daemon.answers["mcpd/status"] = status(server("everything"))
+    daemon.answers["mcpd/tools"] = {"tools": [], "dropped": 0}
+    daemon.answers["mcpd/servers/set"] = {"errors": []}
+    again = mcpctl("import", "--dry-run", "--json").json()
+    assert (again["servers"], [one["server"] for one in again["known"]]) == ([], ["everything"] * 2)
+    ran = mcpctl("install", "gemini", "--take-over", "--dry-run")
+    assert "everything: would be disabled (provided by mcpd)" in ran.out
+    changed = json.loads(editors.read_text())
+    changed["mcpServers"]["everything"]["env"] = {"OTHER": "1"}
+    editors.write_text(json.dumps(changed))
+    assert "would be disabled" not in mcpctl("install", "gemini", "--take-over", "--dry-run").out
