@@ -1,0 +1,189 @@
+"""Metadata of protected resources (RFC 9728) and of authorization servers (RFC 8414, OpenID discovery)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from urllib.parse import urlsplit
+
+import attrs
+
+from mcpd.auth.oauth.documents import json_object, quote, string, strings
+from mcpd.auth.oauth.well_known import covers, is_usable, origin
+
+MAX_SERVERS = 16
+"""Authorization servers of one resource that are considered."""
+MAX_SCOPES = 200
+"""More scopes are not requested by default: they would not fit into the authorization URL."""
+
+ID_JAG_PROFILE = "urn:ietf:params:oauth:grant-profile:id-jag"
+
+
+class MetadataError(Exception):
+    """A document must not be used. The message says which rule it breaks, and is safe to show."""
+
+
+@attrs.frozen
+class ProtectedResource:
+    """What a server says about itself."""
+
+    resource: str
+    """Sent to the authorization server as it is, without normalization (RFC 8707)."""
+    authorization_servers: tuple[str, ...]
+    scopes: tuple[str, ...] | None = None
+    """`scopes_supported`; None if it is missing."""
+    requires_dpop: bool = False
+
+
+@attrs.frozen
+class AuthorizationServer:
+    """The validated metadata of one issuer."""
+
+    issuer: str
+    authorization_endpoint: str | None = None
+    token_endpoint: str | None = None
+    registration_endpoint: str | None = None
+    device_authorization_endpoint: str | None = None
+    revocation_endpoint: str | None = None
+    scopes: tuple[str, ...] = ()
+    auth_methods: tuple[str, ...] | None = None
+    """`token_endpoint_auth_methods_supported`; None if it is missing."""
+    signing_algorithms: tuple[str, ...] = ()
+    challenge_methods: tuple[str, ...] = ()
+    dpop_algorithms: tuple[str, ...] = ()
+    grant_profiles: tuple[str, ...] = ()
+    accepts_client_metadata: bool = False
+    sends_iss: bool = False
+    """`authorization_response_iss_parameter_supported` (RFC 9207)."""
+    is_assumed: bool = False
+    """There is no metadata; these are the default endpoints of MCP 2025-03-26."""
+
+    @property
+    def accepts_id_jag(self) -> bool:
+        return ID_JAG_PROFILE in self.grant_profiles
+
+
+def parse_protected_resource(body: bytes, server_url: str) -> ProtectedResource:
+    """Return the metadata of the server at `server_url`. Raises MetadataError, and nothing else.
+
+    A document for another server is refused: the token would be sent to a server that it is not for.
+    """
+    document = json_object(body)
+    if document is None:
+        raise MetadataError("the document is not a JSON object")
+    resource = string(document, "resource")
+    if resource is None:
+        raise MetadataError("the document has no `resource`")
+    if not covers(resource, server_url):
+        raise MetadataError(
+            f"the document is for the resource {quote(resource)}, which does not include the server's URL"
+        )
+    listed = strings(document, "authorization_servers")
+    servers = tuple(dict.fromkeys(each for each in listed or () if is_usable(each)))
+    if not servers:
+        what = "no usable URL in" if listed else "no"
+        raise MetadataError(f"the document has {what} `authorization_servers`")
+    return ProtectedResource(
+        resource=resource,
+        authorization_servers=servers[:MAX_SERVERS],
+        scopes=strings(document, "scopes_supported"),
+        requires_dpop=document.get("dpop_bound_access_tokens_required") is True,
+    )
+
+
+def parse_authorization_server(
+    body: bytes, expected_issuer: str, *, override: str | None = None, strict: bool = False
+) -> AuthorizationServer:
+    """Return the metadata that was found for `expected_issuer`. Raises MetadataError, and nothing else.
+
+    `override` is the issuer of the definition, which replaces the expected one. `strict` switches off the
+    tolerance of `is_same_issuer`.
+    """
+    document = json_object(body)
+    if document is None:
+        raise MetadataError("the document is not a JSON object")
+    issuer = string(document, "issuer")
+    if issuer is None:
+        raise MetadataError("the document has no `issuer`")
+    if not is_same_issuer(issuer, override or expected_issuer, strict=strict):
+        raise MetadataError(
+            f"the document is of the issuer {quote(issuer)}, but {quote(override or expected_issuer)} was "
+            f'asked. If you trust the former, write `"oauth": {{"issuer": "…"}}` in the definition'
+        )
+    return AuthorizationServer(
+        issuer=issuer,
+        authorization_endpoint=_endpoint(document, "authorization_endpoint"),
+        token_endpoint=_endpoint(document, "token_endpoint"),
+        registration_endpoint=_endpoint(document, "registration_endpoint"),
+        device_authorization_endpoint=_endpoint(document, "device_authorization_endpoint"),
+        revocation_endpoint=_endpoint(document, "revocation_endpoint"),
+        scopes=strings(document, "scopes_supported") or (),
+        auth_methods=strings(document, "token_endpoint_auth_methods_supported"),
+        signing_algorithms=strings(document, "token_endpoint_auth_signing_alg_values_supported") or (),
+        challenge_methods=strings(document, "code_challenge_methods_supported") or (),
+        dpop_algorithms=strings(document, "dpop_signing_alg_values_supported") or (),
+        grant_profiles=strings(document, "authorization_grant_profiles_supported") or (),
+        accepts_client_metadata=document.get("client_id_metadata_document_supported") is True,
+        sends_iss=document.get("authorization_response_iss_parameter_supported") is True,
+    )
+
+
+def is_same_issuer(stated: str, expected: str, *, strict: bool = False) -> bool:
+    """Compare the issuer of a document with the one that was asked, character by character (RFC 8414, 3.3).
+
+    One tolerance, unless `strict`: a slash after an empty path. Both spellings have the same well-known URL,
+    so the document cannot be that of somebody else; the metadata of Google and of many Auth0 tenants needs
+    it. Everything else compares with the issuer that the document states.
+    """
+    if stated == expected:
+        return True
+    return not strict and stated.rstrip("/") == expected.rstrip("/") and _has_no_path(stated, expected)
+
+
+def assumed_authorization_server(server_url: str) -> AuthorizationServer:
+    """Return the default endpoints of a server without any metadata (MCP 2025-03-26, authorization)."""
+    base = origin(server_url)
+    return AuthorizationServer(
+        issuer=base,
+        authorization_endpoint=f"{base}/authorize",
+        token_endpoint=f"{base}/token",
+        registration_endpoint=f"{base}/register",
+        challenge_methods=("S256",),
+        is_assumed=True,
+    )
+
+
+def check_for_code_grant(server: AuthorizationServer) -> None:
+    """Raise MetadataError if a person cannot log in there. PKCE with S256 is required (MCP 2025-11-25)."""
+    for name in ("authorization_endpoint", "token_endpoint"):
+        if getattr(server, name) is None:
+            raise MetadataError(f"the metadata has no `{name}`")
+    if "S256" not in server.challenge_methods:
+        raise MetadataError(
+            "the metadata does not list S256 in `code_challenge_methods_supported`, which MCP requires"
+        )
+
+
+def choose_issuer(listed: Collection[str], known: Collection[str], preferred: str | None) -> str:
+    """Return the authorization server to use (RFC 9728, 7.6 leaves it to the client).
+
+    The one of the definition, else one that there are credentials for, else the first.
+    """
+    if preferred is not None and preferred in listed:
+        return preferred
+    return next((each for each in listed if each in known), next(iter(listed)))
+
+
+def _endpoint(document: Mapping[str, object], name: str) -> str | None:
+    if document.get(name) is None:
+        return None
+    url = string(document, name)
+    if url is None or not is_usable(url):
+        raise MetadataError(f"`{name}` is not an https URL: {quote(document.get(name))}")
+    return url
+
+
+def _has_no_path(*urls: str) -> bool:
+    try:
+        return all(urlsplit(url).path in ("", "/") and not urlsplit(url).query for url in urls)
+    except ValueError:
+        return False

@@ -1,0 +1,64 @@
+"""Which scopes to request: first, and after a server asked for more (MCP 2026-07-28, authorization)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import attrs
+
+from mcpd.auth.oauth.metadata import MAX_SCOPES
+
+OFFLINE_ACCESS = "offline_access"
+MAX_STEP_UPS = 2
+"""How often the same operation may ask for the same scopes without success."""
+
+
+def first_request(
+    *,
+    configured: Collection[str] | None,
+    challenge: Collection[str] | None,
+    resource: Collection[str] | None,
+    server: Collection[str],
+) -> tuple[str, ...] | None:
+    """Return the scopes of a first authorization; None to leave the parameter out.
+
+    Those of the definition, else of the challenge, else all of the resource's metadata. The list of the
+    authorization server (`server`) is about all of its resources and is never requested, except for
+    `offline_access`, which asks for a refresh token and is added only where the server knows it.
+    """
+    if configured is not None:
+        return tuple(dict.fromkeys(configured)) or None
+    chosen = challenge if challenge else resource
+    if not chosen:
+        return None
+    wanted = list(dict.fromkeys(chosen))[:MAX_SCOPES]
+    if OFFLINE_ACCESS in server and OFFLINE_ACCESS not in wanted:
+        wanted.append(OFFLINE_ACCESS)
+    return tuple(wanted)
+
+
+def more_scopes(*known: Iterable[str] | None) -> tuple[str, ...]:
+    """Return the union, in order: what was requested before, what was granted, and what is needed now."""
+    return tuple(dict.fromkeys(scope for scopes in known for scope in scopes or ()))
+
+
+@attrs.define
+class StepUpMemory:
+    """Remembers which requests for more scopes did not help, so that nobody is asked for ever."""
+
+    _failures: dict[tuple[str, frozenset[str]], int] = attrs.field(factory=dict)
+
+    def may_ask(self, operation: str, needed: Iterable[str]) -> bool:
+        """Return whether a person may be asked again for this operation and these scopes."""
+        return self._failures.get((operation, frozenset(needed)), 0) < MAX_STEP_UPS
+
+    def asked(self, operation: str, needed: Iterable[str]) -> None:
+        """Count one more request; `forget` after it helped."""
+        key = (operation, frozenset(needed))
+        if len(self._failures) >= 1000:
+            self._failures.clear()
+        self._failures[key] = self._failures.get(key, 0) + 1
+
+    def forget(self) -> None:
+        """Forget all failures, because a person logged in."""
+        self._failures.clear()

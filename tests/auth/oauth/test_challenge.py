@@ -1,0 +1,92 @@
+"""The header `WWW-Authenticate`."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcpd.auth.oauth.challenge import Challenge, parse_challenges, read_challenge
+from tests.sampling import scaled
+
+PRM = "https://mcp.example/.well-known/oauth-protected-resource"
+
+FIELDS: list[tuple[list[str], list[tuple[str, dict[str, str]]]]] = [
+    (["Bearer"], [("bearer", {})]),
+    (['Bearer realm="x"'], [("bearer", {"realm": "x"})]),
+    (["BEARER Realm=x , Scope = y"], [("bearer", {"realm": "x", "scope": "y"})]),
+    ([r'Bearer realm="a \"b\", c"'], [("bearer", {"realm": 'a "b", c'})]),
+    # RFC 9110, 11.6.1: several challenges in one field.
+    (
+        ['Basic realm="simple", Newauth realm="apps", type=1, title="Login to \\"apps\\""'],
+        [
+            ("basic", {"realm": "simple"}),
+            ("newauth", {"realm": "apps", "type": "1", "title": 'Login to "apps"'}),
+        ],
+    ),
+    (["Negotiate, Bearer scope=a"], [("negotiate", {}), ("bearer", {"scope": "a"})]),
+    (["Negotiate abc==, Bearer"], [("negotiate", {}), ("bearer", {})]),
+    (["Bearer a=1", 'DPoP algs="ES256"'], [("bearer", {"a": "1"}), ("dpop", {"algs": "ES256"})]),
+    (["Bearer a=1, a=2"], [("bearer", {"a": "1"})]),
+    ([""], []),
+    ([", ,"], []),
+    (['="x"'], []),
+    (['Bearer realm="never closed'], [("bearer", {})]),
+    (['Bearer error="x" scope="y"'], [("bearer", {"error": "x", "scope": "y"})]),  # without the comma
+    (["Bearer {}, realm=x"], [("bearer", {"realm": "x"})]),
+]
+
+
+@pytest.mark.parametrize(("fields", "challenges"), FIELDS)
+def test_syntax(fields: list[str], challenges: list[tuple[str, dict[str, str]]]) -> None:
+    assert parse_challenges(fields) == challenges
+
+
+def test_what_an_mcp_server_says() -> None:
+    assert read_challenge([f'Bearer resource_metadata="{PRM}", scope="a b", error="insufficient_scope"']) == (
+        Challenge("bearer", PRM, ("a", "b"), "insufficient_scope")
+    )
+
+
+def test_bearer_is_preferred_to_dpop_and_other_schemes_are_not_ours() -> None:
+    both = read_challenge([f'DPoP algs="ES256", resource_metadata="{PRM}"', "Bearer scope=a"])
+    assert both == Challenge("bearer", PRM, ("a",))
+    assert read_challenge(["DPoP"]) == Challenge("dpop")
+    assert read_challenge(['Basic realm="x"']) is None
+    assert read_challenge([]) is None
+
+
+def test_text_is_cut_and_printable() -> None:
+    found = read_challenge(['Bearer error_description="' + "\x1b[2J" + "y" * 5000 + '"'])
+    assert found is not None
+    assert found.description.isprintable()
+    assert len(found.description) < 300
+
+
+@settings(max_examples=scaled(3000))
+@given(st.lists(st.text(st.sampled_from('Bearer DPop="\\,a1 \t\n=/+\x00é') | st.characters()), max_size=3))
+def test_nothing_raises(fields: list[str]) -> None:
+    read_challenge(fields)
+
+
+TOKEN = st.text("abcXYZ019-_.~", min_size=1, max_size=8)
+
+
+@settings(max_examples=scaled(1000))
+@given(
+    st.lists(
+        st.tuples(
+            TOKEN, st.dictionaries(TOKEN.map(str.lower), st.text(st.characters(codec="ascii")), min_size=1)
+        ),
+        max_size=4,
+    )
+)
+def test_challenges_round_trip(challenges: list[tuple[str, dict[str, str]]]) -> None:
+    def quoted(text: str) -> str:
+        return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+    field = ", ".join(
+        f"{scheme} " + ", ".join(f"{name}={quoted(value)}" for name, value in parameters.items())
+        for scheme, parameters in challenges
+    )
+    assert parse_challenges([field]) == [(scheme.lower(), found) for scheme, found in challenges]
