@@ -31,6 +31,7 @@ from ctl.editors.mcpd_entry import (
     url_entry,
 )
 from ctl.editors.mcpd_entry import uses_list as is_listed
+from ctl.editors.own_profile import add_own_profile, own_servers
 from ctl.editors.take_over import TakeOver
 from ctl.errors import CtlError, DaemonError, NotFound, UsageError
 from ctl.invocation import CliContext
@@ -63,6 +64,7 @@ class _InstallCommand(click.Command):
 @click.option("--all", "every", is_flag=True, help="All editors that have a configuration file.")
 @click.option("--server", metavar="NAME", help="Only the tools of this server.", shell_complete=server_names)
 @click.option("--profile", metavar="NAME", help="Only what this profile selects.")
+@click.option("--own", is_flag=True, help="Only the servers that the editor had: adds a profile for it.")
 @click.option("--name", metavar="NAME", help="Name of the entry. [default: mcpd]")
 @click.option(
     "--take-over",
@@ -86,6 +88,7 @@ def install(
     every: bool,
     server: str | None,
     profile: str | None,
+    own: bool,
     name: str | None,
     take_over: str | None,
     via: str | None,
@@ -98,8 +101,8 @@ def install(
     Adds one entry that runs `mcpctl bridge` to the editor's configuration file. The rest of the file is not
     changed. `mcpctl uninstall` restores it.
     """
-    if server and profile:
-        raise UsageError("--server and --profile cannot be combined")
+    if sum(map(bool, (server, profile, own))) > 1:
+        raise UsageError("--server, --profile and --own cannot be combined")
     user = UserContext(os.environ, Path.cwd())
     targets = _targets(cli, editors, every, project, user)
     for target in targets:
@@ -108,14 +111,17 @@ def install(
             raise UsageError(message, hint="omit --via socket")
     entry_name = name or "-".join(filter(None, (NAME, server or profile)))
     program = mcpctl_path()
+    own_profiles = {target.editor.name: target.editor.name for target in targets} if own else {}
 
     def entry_for(editor: EditorSpec) -> Callable[[KeyPath], dict[str, object]]:
         if via == "socket" or (
             via is None and editor.supports_socket_url and systemd_units.manages_socket(cli.socket)
         ):
-            return lambda key_path: url_entry(socket_url(cli.socket, server, profile))
+            url = socket_url(cli.socket, server, own_profiles.get(editor.name, profile))
+            return lambda key_path: url_entry(url)
         args = ["bridge", "--client", editor.name]
-        args += ["--server", server] if server else ["--profile", profile] if profile else []
+        selected = own_profiles.get(editor.name, profile)
+        args += ["--server", server] if server else ["--profile", selected] if selected else []
         args += ["--socket", cli.socket] if cli.socket_option else []
         return lambda key_path: command_entry(editor, key_path, entry_name, program, args)
 
@@ -123,11 +129,18 @@ def install(
         return _print(cli, targets, entry_name, entry_for)
     may_start = cli.may_start and not dry_run
     _warn_if_unknown(cli, server, profile)
-    redundant = _take_over(cli, user, server, profile, may_start=may_start)
+    everything = _take_over(cli, user, server, profile, may_start=may_start)
     backups = EditorBackups(os.environ)
 
     def install_one(target: InstallTarget) -> Json:
         found: dict[str, str] = {}  # entries that stay on, and why
+        had = [] if server or profile else own_servers(everything, target, backups)
+        redundant, chosen = everything, None
+        if own and every and not had and target.editor.name not in everything.profiles:
+            own_profiles.pop(target.editor.name)  # it had no servers, so it gets all of them
+        elif own and everything.target is not None:
+            chosen = add_own_profile(cli, everything.target, target, had, dry_run=dry_run)
+            redundant = everything.only(chosen.servers)
 
         def entries_to_disable(key_path: KeyPath, document: Document) -> list[str]:
             entries = redundant.find(target, document)
@@ -143,14 +156,19 @@ def install(
             target, entry_name, entry_for(target.editor), entries_to_disable, backups, dry_run=dry_run
         )
         left_on = dict(sorted(found.items()))
-        sees = redundant.summary(target.editor.title, target.editor.name, profile)
+        selected = chosen.name if chosen else profile
+        sees = redundant.summary(target.editor.title, target.editor.name, selected, len(had))
         if not cli.out.json:
             _report_installed(cli, target, change, left_on, backups, user, dry_run)
+            if chosen is not None and chosen.is_new:
+                would = "would be " if dry_run else ""
+                cli.out.line(f"  profile {chosen.name}: {would}added with {', '.join(chosen.servers)}")
             if sees:
                 cli.out.line(f"  {sees}")
         return _as_json(target, change, backups) | {
             "also_in_mcpd": list(left_on),
             "left_on": [{"name": entry, "reason": reason} for entry, reason in left_on.items() if reason],
+            "profile": None if chosen is None else chosen.to_json(),
             "dry_run": dry_run,
         }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -57,6 +57,16 @@ class TakeOver:
     may_start: bool
     """Whether the daemon may be started to learn the states of the servers."""
     _reasons: dict[str, str] | None = None
+
+    @property
+    def profiles(self) -> Collection[str]:
+        """The names of the profiles in mcpd's configuration."""
+        return self.target.profiles.keys() if self.target is not None else ()
+
+    def only(self, servers: Collection[str]) -> TakeOver:
+        """Return the same for an entry that provides only these servers."""
+        visible = {name: fields for name, fields in self.visible.items() if name in servers}
+        return TakeOver(self.cli, self.user, self.target, visible, self.may_start, self._reasons)
 
     def find(self, target: InstallTarget, document: Document) -> list[Redundant]:
         """Return the enabled entries for servers that are enabled in mcpd and provided by the new entry."""
@@ -111,8 +121,11 @@ class TakeOver:
             return {"": "mcpd is not running"}
         return {each["name"]: _reason(each) for each in listed}
 
-    def summary(self, title: str, editor: str, profile: str | None) -> str:
-        """Return what the editor will see and what that costs it, in one line; empty if it is not known."""
+    def summary(self, title: str, editor: str, profile: str | None, own: int = 0) -> str:
+        """Return what the editor will see and what that costs it, in one line; empty if it is not known.
+
+        `own`: how many of the servers the editor had before.
+        """
         self.cli.may_start = False
         try:
             tools = self.cli.call("mcpd/tools", timeout=10.0).value["tools"]
@@ -130,7 +143,11 @@ class TakeOver:
             f"{title} will see {count(len(seen), 'tool')} of {count(servers, 'server')}, "
             f"about {tokens:,} tokens in each conversation"
         )
-        if len(seen) < _MANY_TOOLS or profile:
+        if profile:
+            return text
+        if 0 < own < servers:
+            return f"{text}; for only the {count(own, 'server')} that it had: mcpctl install {editor} --own"
+        if len(seen) < _MANY_TOOLS:
             return text
         return f"{text}; for fewer, define a profile and run: mcpctl install {editor} --profile NAME"
 

@@ -53,6 +53,15 @@ def put_servers(
     write_document(path, document)
 
 
+def put_profile(path: Path, name: str, profile: Mapping[str, object]) -> None:
+    """Add a profile, or replace the one with this name. Raises BadSpec as `add_server` does."""
+    document = read_document(path)
+    settings: KeyPath = (
+        ("mcp", "globalSettings") if isinstance(document.value.get("mcp"), dict) else ("settings",)
+    )
+    write_document(path, document.with_value((*settings, "profiles", name), profile))
+
+
 def remove_server(path: Path, name: str) -> bool:
     """Remove the server from the file. Return False, and write nothing, if the file does not contain it.
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcpd.config.edit_config_file import add_server, put_servers, remove_server
+from mcpd.config.edit_config_file import add_server, put_profile, put_servers, remove_server
 from mcpd.config.in_place_edits import edit_json
 from mcpd.config.jsonc import parse_jsonc, to_standard_json
 from mcpd.config.loader import load
@@ -293,3 +293,22 @@ def test_several_servers_are_changed_only_if_they_are_as_expected(tmp_path: Path
         assert path.read_text() == text
     put_servers(path, {"a": {"command": "z"}, "b": {"command": "n"}}, {"a": {"command": "x"}})
     assert load(path, {}).definitions == {"a": {"command": "z"}, "b": {"command": "n"}}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("c.json", '{\n  // mine\n  "mcpServers": {}\n}\n'),
+        ("c.yaml", "# mine\nmcpServers: {}\n"),
+        ("c.yaml", "# mine\nmcp:\n  servers: {}\n  globalSettings:\n    logLevel: info\n"),
+        ("c.toml", "# mine\n[mcpServers]\n"),
+        ("c.json", '{// mine\n"mcpServers": {}, "settings": {"profiles": {"it": {"servers": ["z"]}}}}'),
+    ],
+)
+def test_profile_is_added_where_the_settings_are(name: str, text: str, tmp_path: Path) -> None:
+    """In every format, with the comments. A profile of the same name is replaced."""
+    path = tmp_path / name
+    path.write_text(text)
+    put_profile(path, "it", {"servers": ["a", "b"]})
+    assert load(path, {}).settings.profiles["it"].servers == ("a", "b")
+    assert "mine" in path.read_text()

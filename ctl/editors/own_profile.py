@@ -1,0 +1,72 @@
+"""`mcpctl install --own`: a profile with the servers that an editor had before it was connected to mcpd."""
+
+from __future__ import annotations
+
+import attrs
+
+from ctl.daemon_client import Json
+from ctl.editors.backup import EditorBackups
+from ctl.editors.import_target import ImportTarget
+from ctl.editors.mcpd_entry import InstallTarget
+from ctl.editors.take_over import TakeOver
+from ctl.errors import DaemonError, NotFound
+from ctl.invocation import CliContext
+from ctl.json_values import objects
+from mcpd.config.edit_config_file import put_profile
+from mcpd.config.in_place_edits.document import parse_document
+from mcpd.model.errors import BadSpec
+
+
+def own_servers(everything: TakeOver, target: InstallTarget, backups: EditorBackups) -> list[str]:
+    """Return the servers in mcpd that the editor's own entries mean, in the order of mcpd's configuration.
+
+    Includes the entries that an earlier `install` disabled or removed, which are in the original file.
+    `everything` must be for an entry that provides all servers. An unreadable file has no entries.
+    """
+    record = backups.load(target.path)
+    found: set[str] = set()
+    try:
+        files = [target.path.read_bytes(), *([record.original] if record is not None else [])]
+        for data in files:
+            document = parse_document(data, target.path, foreign=True)
+            found |= {each.server for each in everything.find(target, document)}
+    except (OSError, BadSpec):  # `install` reports it
+        pass
+    return [name for name in everything.visible if name in found]
+
+
+@attrs.frozen
+class OwnProfile:
+    """The profile of one editor, named after it."""
+
+    name: str
+    servers: tuple[str, ...]
+    """What it selects. Names of servers, in which an existing profile may have wildcards."""
+    is_new: bool
+
+    def to_json(self) -> Json:
+        return {"name": self.name, "servers": list(self.servers), "added": self.is_new}
+
+
+def add_own_profile(
+    cli: CliContext, active: ImportTarget, target: InstallTarget, servers: list[str], *, dry_run: bool
+) -> OwnProfile:
+    """Add the profile to mcpd's configuration and reload the daemon; an existing profile is used unchanged.
+
+    Raises NotFound if the editor had no server that mcpd has, and BadSpec or DaemonError if the file cannot
+    be changed.
+    """
+    name = target.editor.name
+    if name in active.profiles:
+        return OwnProfile(name, tuple(active.visible_servers(None, name)), False)
+    if not servers:
+        message = f"{target.editor.title} has no servers that are in mcpd"
+        raise NotFound(message, hint=f"mcpctl import {name}, or omit --own to provide all servers")
+    if not dry_run:
+        put_profile(active.path, name, {"servers": servers})
+        if active.running:
+            errors = objects(cli.call("mcpd/reload").value.get("errors"))
+            if errors:
+                data = {"code": "bad_spec", "exit": 2, "problems": errors}
+                raise DaemonError({"message": f"{active.path} is invalid", "data": data})
+    return OwnProfile(name, tuple(servers), True)

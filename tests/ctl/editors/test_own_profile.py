@@ -1,0 +1,93 @@
+"""`mcpctl install --own`: the editor keeps what it had, through mcpd."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ctl.conftest import Mcpctl
+from tests.ctl.fake_daemon import FakeDaemon, server, status
+
+OURS = {name: {"command": "uvx", "args": [f"{name}-mcp"]} for name in ("git", "time", "mail", "web")}
+HAD = ("time", "git")
+
+
+@pytest.fixture
+def config(home: Path, daemon: FakeDaemon) -> Path:
+    """mcpd's file with four servers, and Cursor's with two of them and another one."""
+    cursor = home / ".cursor/mcp.json"
+    cursor.parent.mkdir()
+    theirs = {name: OURS[name] for name in HAD} | {"other": {"command": "other"}}
+    cursor.write_text(json.dumps({"mcpServers": theirs}, indent=2))
+    path = home / ".config/mcpd/config.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"mcpServers": OURS}, indent=2))
+    daemon.answers |= {
+        "mcpd/config": {"path": str(path), "servers": OURS},
+        "mcpd/status": status(*map(server, OURS)),
+        "mcpd/tools": {"tools": [{"name": "t", "server": name} for name in OURS], "dropped": 0},
+        "mcpd/reload": {"errors": []},
+    }
+    return path
+
+
+def profiles(config: Path) -> Any:
+    return json.loads(config.read_text()).get("settings", {}).get("profiles")
+
+
+def entries(home: Path) -> Any:
+    return json.loads((home / ".cursor/mcp.json").read_text())["mcpServers"]
+
+
+def test_install_suggests_own_and_own_adds_a_profile(home: Path, config: Path, mcpctl: Mcpctl) -> None:
+    """Also after the entries were removed by an earlier take-over. The entry keeps its name."""
+    before = (home / ".cursor/mcp.json").read_bytes()
+    out = mcpctl("install", "cursor", "--take-over").out
+    assert (
+        "Cursor will see 4 tools of 4 servers, about 100 tokens in each conversation; "
+        "for only the 2 servers that it had: mcpctl install cursor --own\n" in out
+    )
+    assert list(entries(home)) == ["other", "mcpd"]
+    dry = mcpctl("install", "cursor", "--own", "--dry-run")
+    assert "  profile cursor: would be added with git, time\n" in dry.out
+    assert profiles(config) is None
+    ran = mcpctl("install", "cursor", "--own", "--json").json()["editors"][0]
+    assert ran["profile"] == {"name": "cursor", "servers": ["git", "time"], "added": True}
+    assert profiles(config) == {"cursor": {"servers": ["git", "time"]}}
+    assert entries(home)["mcpd"]["args"] == ["bridge", "--client", "cursor", "--profile", "cursor"]
+    again = mcpctl("install", "cursor", "--own")
+    assert "already configured" in again.out
+    assert "Cursor will see 2 tools of 2 servers" in again.out
+    assert mcpctl("config", "validate", str(config)).code == 0
+    assert mcpctl("install", "cursor").code == 0
+    assert "--profile" not in entries(home)["mcpd"]["args"]
+    assert mcpctl("uninstall", "cursor").code == 0
+    assert (home / ".cursor/mcp.json").read_bytes() == before
+
+
+def test_existing_profile_is_used_unchanged(home: Path, config: Path, mcpctl: Mcpctl) -> None:
+    document = {"mcpServers": OURS, "settings": {"profiles": {"cursor": {"servers": ["m*"]}}}}
+    config.write_text(json.dumps(document))
+    ran = mcpctl("install", "cursor", "--own", "--take-over")
+    assert "Cursor will see 1 tool of 1 server" in ran.out
+    assert list(entries(home)) == ["time", "git", "other", "mcpd"], "mail replaces none of them"
+    assert profiles(config) == {"cursor": {"servers": ["m*"]}}
+
+
+def test_editor_that_had_no_servers(home: Path, config: Path, mcpctl: Mcpctl) -> None:
+    """By name an error; with --all it gets all servers."""
+    (home / ".cursor/mcp.json").write_text("{}")
+    ran = mcpctl("install", "cursor", "--own")
+    assert (ran.code, "Cursor has no servers that are in mcpd" in ran.err) == (5, True)
+    assert "next: mcpctl import cursor, or omit --own" in ran.err
+    ran = mcpctl("install", "--all", "--own")
+    assert (ran.code, profiles(config)) == (0, None)
+    assert entries(home)["mcpd"]["args"] == ["bridge", "--client", "cursor"]
+
+
+def test_own_excludes_other_selections(config: Path, mcpctl: Mcpctl) -> None:
+    ran = mcpctl("install", "cursor", "--own", "--server", "git")
+    assert (ran.code, "cannot be combined" in ran.err) == (2, True)
