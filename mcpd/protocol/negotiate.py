@@ -70,15 +70,16 @@ def join_steps(steps: Sequence[str]) -> str:
 
 
 _TEMPORARY = (408, 429)
+_ACCESS = (401, 403)
 _AMBIGUOUS = (500, 501)
 """Statuses that some legacy servers send for an unexpected request."""
 
 
 def _suggests_other_era(error: McpdError) -> TypeGuard[HttpRefused]:
-    """Return whether a healthy server might answer an unknown method like this (401, 403: NeedsAuth)."""
-    if not isinstance(error, HttpRefused):
+    """Return whether a healthy server might answer an unknown method like this."""
+    if not isinstance(error, HttpRefused) or error.status in (*_TEMPORARY, *_ACCESS):
         return False
-    return (400 <= error.status < 500 and error.status not in _TEMPORARY) or error.status in _AMBIGUOUS
+    return 400 <= error.status < 500 or error.status in _AMBIGUOUS
 
 
 @attrs.define(eq=False)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NoReturn
 
 import trio
 
-from mcpd.model.errors import CallTimeout, LinkLost, McpdError, Overloaded, UpstreamRefused
+from mcpd.model.errors import CallTimeout, LinkLost, McpdError, NeedsAuth, Overloaded, UpstreamRefused
 from mcpd.model.server_spec import Timeouts
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.restart import Wedged
@@ -16,22 +17,34 @@ _NO_REPLY = (CallTimeout, Overloaded, LinkLost)
 """The server did not answer, or does not read its input."""
 
 
+ACCESS_CHECK_INTERVAL = 10.0
+"""Seconds between health checks of a server that refuses some requests, and answers others."""
+
+
 class ProbeTimer:
     """Requests an early health check; one requested while none is running is kept."""
 
     def __init__(self) -> None:
         self._scheduled = trio.Event()
-        self._seconds = 0.0
+        self._due = 0.0
+        self._next_access_check = -math.inf
 
     def schedule(self, seconds: float) -> None:
-        self._seconds = seconds
+        self._due = trio.current_time() + seconds
         self._scheduled.set()
+
+    def check_access(self) -> None:
+        """Find out soon whether the server refuses everything, because it has refused one request."""
+        if not self._scheduled.is_set():
+            now = trio.current_time()
+            self.schedule(max(0.0, self._next_access_check - now))
+            self._next_access_check = max(now, self._next_access_check) + ACCESS_CHECK_INTERVAL
 
     async def wait(self) -> None:
         """Wait until an early check is due."""
         await self._scheduled.wait()
         self._scheduled = trio.Event()
-        await trio.sleep(self._seconds)
+        await trio.sleep_until(self._due)
 
 
 async def run_health_checks(
@@ -40,25 +53,33 @@ async def run_health_checks(
     """Check the server until it fails.
 
     Raises Wedged after `ping_misses` unanswered requests in a row, the channel's `end_error`, or another
-    error of a health check, such as an HTTP status.
+    error of a health check, such as an HTTP status. NeedsAuth is raised once no request is waiting for its
+    response any more.
 
     A single-threaded server may not answer while it works on a call. Then only a stopped process counts as
     a miss, and the call's own timeout decides. `probe_timer` triggers a check regardless of the silence.
     """
     misses = 0
+    needs_login = False
     while True:
         link = upstream.link
         quiet = trio.current_time() - link.last_received_at
-        if misses == 0 and quiet < times.ping_idle:
+        if misses == 0 and not needs_login and quiet < times.ping_idle:
             with trio.move_on_after(times.ping_idle - quiet) as silence:
                 await probe_timer.wait()
             if silence.cancelled_caught:
                 continue
         heard = link.last_received_at
+        needs_login = False
         try:
             await upstream.request(upstream.ping_method, {}, timeout=times.ping)
         except UpstreamRefused:
             misses = 0  # an error response is a response
+        except NeedsAuth:
+            if not link.is_busy:
+                raise  # nothing can be used without a login
+            needs_login = True  # what the server accepted before may still be answered
+            await trio.sleep(times.ping)
         except McpdError as error:
             if link.end_error is not None:
                 raise

@@ -165,8 +165,8 @@ _PRECEDENCE: tuple[type[BaseException], ...] = (
     OSError,
 )
 
-_NOT_AN_ENDPOINT = (301, 302, 303, 307, 308, 310, 400, 404, 405, 406, 410, 415, 422)
-"""HTTP statuses of a URL that is not (or no longer) an MCP endpoint, so that retrying is pointless."""
+_PERMANENT = (301, 302, 303, 307, 308, 310, 400, 403, 404, 405, 406, 410, 415, 422)
+"""HTTP statuses of a URL that is not, or no longer, an MCP endpoint for this user: retrying is pointless."""
 _EXHAUSTED = {
     errno.EAGAIN: "processes (RLIMIT_NPROC)",
     errno.EMFILE: "file descriptors (RLIMIT_NOFILE)",
@@ -199,7 +199,7 @@ def _classify_leaf(error: BaseException, evidence: Evidence) -> tuple[FailureKin
             verdict = Verdict.RETRY if error.may_be_temporary else Verdict.WAIT
             return FailureKind.HTTP, f"no MCP server answers at its URL ({error})", verdict
         case HttpRefused():
-            verdict = Verdict.WAIT if error.status in _NOT_AN_ENDPOINT else Verdict.RETRY
+            verdict = Verdict.WAIT if error.status in _PERMANENT else Verdict.RETRY
             return FailureKind.HTTP, _without_server_name(error), verdict
         case LinkLost() if evidence.is_remote and not error.may_have_run:
             return FailureKind.UNREACHABLE, _without_server_name(error), Verdict.RETRY

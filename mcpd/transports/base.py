@@ -86,6 +86,9 @@ class Channel(Protocol):
     """`HTTP 404` or similar for the last response, for the record of a negotiation."""
     tap: Callable[[str, bytes], None] | None
     """Called with each frame and its direction ("→" or "←") while `debug` or a tap is active."""
+    on_unauthorized: Callable[[], None] | None
+    """Called when the server refuses a request with HTTP 401 for good, which fails only that request. Others
+    may still be permitted."""
     call_stats: CallStats
     """Counts the calls. The opener may set one that outlives the channel."""
 

@@ -11,9 +11,10 @@ from contextlib import asynccontextmanager, suppress
 import httpx
 import trio
 
-from mcpd.model.errors import HttpRefused, LinkLost, McpdError, ProtocolViolation
+from mcpd.model.errors import LinkLost, McpdError, ProtocolViolation
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.text import shorten
+from mcpd.transports.credentials import UNAUTHORIZED, Credentials
 from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.client_factory import HttpClient, OnResponse, open_client
 from mcpd.transports.http_client.connection_errors import describe_error
@@ -65,7 +66,7 @@ class SseChannel(RequestMultiplexer):
             response = await self._stream.send("GET", self._headers("", b"", EVENT_STREAM))
         except httpx.TransportError as error:
             return LinkLost(f"{self.name}: {describe_error(error)}", server=self.name, may_have_run=False)
-        except HttpRefused as error:
+        except McpdError as error:
             return error
         try:
             if not response.is_success:
@@ -171,6 +172,8 @@ class SseChannel(RequestMultiplexer):
         with trio.move_on_after(_POST_TIMEOUT):
             response = await inbox.send("POST", self._headers(method, frame), frame.rstrip())
             body = await bodies.read_short(response)
+            if response.status_code == UNAUTHORIZED and self.on_unauthorized is not None:
+                self.on_unauthorized()
             if not response.is_success:
                 return inbox.refusal_error(response, body)
         return None
@@ -178,14 +181,17 @@ class SseChannel(RequestMultiplexer):
 
 @asynccontextmanager
 async def open_http_sse(
-    spec: RemoteSpec, environ: Mapping[str, str], watch: OnResponse | None = None
+    spec: RemoteSpec,
+    environ: Mapping[str, str],
+    watch: OnResponse | None = None,
+    credentials: Credentials | None = None,
 ) -> AsyncIterator[SseChannel]:
     """Open a channel to the server whose event stream is at `spec.url`. The caller runs it.
 
     Leaving the block fails pending requests and closes the connections. Raises CannotStart for an unusable
     URL, proxy or CA file.
     """
-    async with open_client(spec.url, spec.headers, environ, spec.ca_file, watch) as client:
+    async with open_client(spec.url, spec.headers, environ, spec.ca_file, watch, credentials) as client:
         channel = SseChannel(spec, client)
         try:
             yield channel

@@ -11,7 +11,7 @@ import httpx
 import trio
 from msgspec import Raw
 
-from mcpd.model.errors import HttpRefused, ProtocolViolation
+from mcpd.model.errors import LinkLost, McpdError, ProtocolViolation
 from mcpd.support.outbox import batch
 from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.connection_errors import describe_error
@@ -157,7 +157,7 @@ class ResumableStreams:
     """The event streams of one server.
 
     `get_stream` sends the GET that resumes a stream after an event id, or opens one (None). It raises
-    httpx.TransportError, HttpRefused.
+    httpx.TransportError, McpdError.
     """
 
     get_stream: Callable[[str | None], Awaitable[httpx.Response]]
@@ -185,6 +185,11 @@ class ResumableStreams:
             except httpx.TransportError as error:
                 why = describe_error(error)
                 continue
+            except LinkLost as error:  # no token can be fetched right now
+                why = error.message
+                continue
+            except McpdError as error:
+                return f"its event stream ended, and resuming it failed: {error.message}"
             try:
                 if not resumed.is_success or bodies.content_type(resumed) != EVENT_STREAM:
                     return f"its event stream ended, and HTTP {resumed.status_code} instead of resuming"
@@ -226,12 +231,12 @@ class ResumableStreams:
                         await read_stream(response, heard)
                 finally:
                     await bodies.close(response)
-            except httpx.TransportError:
+            except (httpx.TransportError, LinkLost):
                 pass  # requests find out whether the server is reachable
-            except HttpRefused:
-                return
             except (EventTooLong, ProtocolViolation) as error:
                 on_unparsable(str(error).encode())
+            except McpdError:
+                return  # such as a redirect to another origin
             lasted = trio.current_time() - began >= _STABLE_AFTER
             pause = heard.retry if lasted or heard.events else min(2 * pause, _MAX_LISTEN_PAUSE)
             heard.events = 0

@@ -61,6 +61,7 @@ class RequestMultiplexer:
         self.session: str | None = None
         self.last_http_status = ""
         self.tap: Callable[[str, bytes], None] | None = None
+        self.on_unauthorized: Callable[[], None] | None = None
         self.call_stats = CallStats()
         self._meta = b""
         self._call_meta = b'"progressToken":'

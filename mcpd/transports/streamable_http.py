@@ -1,7 +1,7 @@
 """The Streamable HTTP transport: one POST per message, answered with JSON or an event stream.
 
-A broken connection fails only the request it carried. The channel ends when the server cannot be reached,
-no longer knows the session, or requires a login.
+A broken connection, or a refused login, fails only the request it carried. The channel ends when the server
+cannot be reached or no longer knows the session.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import attrs
 import httpx
 import trio
 
-from mcpd.model.errors import HttpRefused, LinkLost, McpdError
+from mcpd.model.errors import LinkLost, McpdError
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.text import shorten
 from mcpd.support.outbox import batch
+from mcpd.transports.credentials import Credentials
 from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.bodies import BodyTooLarge
 from mcpd.transports.http_client.client_factory import OnResponse, open_client
@@ -104,7 +105,7 @@ class HttpChannel(RequestMultiplexer):
     async def end_session(self) -> None:
         """Delete the session; the server may ignore that. Bounded by the caller."""
         if self.session:
-            with suppress(httpx.TransportError, HttpRefused):  # it expires on the server
+            with suppress(httpx.TransportError, McpdError):  # it expires on the server
                 await bodies.close(await self._endpoint.send("DELETE", self._headers("", b"", "*/*")))
 
     # ── frames out ──────────────────────────────────────────────────────────────────────────────
@@ -202,7 +203,7 @@ class HttpChannel(RequestMultiplexer):
                     headers = self._headers(exchange.method, post.frame)
                     response = await self._endpoint.send("POST", headers, content)
                 else:
-                    response = await self._endpoint.follow_redirects(response, "POST", headers, content)
+                    response = await self._endpoint.complete(response, "POST", headers, content)
                 try:
                     await self._handle_response(exchange, response)
                 finally:
@@ -267,10 +268,9 @@ class HttpChannel(RequestMultiplexer):
             return
         if status not in _HTTP_LEVEL_STATUSES and self._handle_error_body(exchange, body):
             return
-        error = self._endpoint.refusal_error(response, body)
-        self._fail_if_pending(exchange, error)
-        if status == HTTPStatus.UNAUTHORIZED:
-            self._end_channel(error)
+        self._fail_if_pending(exchange, self._endpoint.refusal_error(response, body))
+        if status == HTTPStatus.UNAUTHORIZED and self.on_unauthorized is not None:
+            self.on_unauthorized()
 
     def _read_session_id(self, response: httpx.Response) -> None:
         if self.dialect.opens_session and self.dialect.session_header:
@@ -407,14 +407,17 @@ async def _raise(error: Exception) -> None:
 
 @asynccontextmanager
 async def open_http(
-    spec: RemoteSpec, environ: Mapping[str, str], watch: OnResponse | None = None
+    spec: RemoteSpec,
+    environ: Mapping[str, str],
+    watch: OnResponse | None = None,
+    credentials: Credentials | None = None,
 ) -> AsyncIterator[HttpChannel]:
     """Open a channel to the server at `spec.url` without sending anything. The caller runs it.
 
     Leaving the block fails pending requests, ends the session and closes the connections. Raises
     CannotStart for an unusable URL, proxy or CA file.
     """
-    async with open_client(spec.url, spec.headers, environ, spec.ca_file, watch) as client:
+    async with open_client(spec.url, spec.headers, environ, spec.ca_file, watch, credentials) as client:
         channel = HttpChannel(spec, HttpEndpoint(spec.name, client, spec.url))
         try:
             yield channel

@@ -10,8 +10,9 @@ import os
 import re
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
+import httpx
 import trio
 from trio_websocket import (
     CloseReason,
@@ -21,11 +22,21 @@ from trio_websocket import (
     wrap_client_stream,
 )
 
-from mcpd.model.errors import HttpRefused, LinkLost, McpdError, NeedsAuth
+from mcpd.model.errors import HttpRefused, LinkLost, McpdError
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.text import shorten
 from mcpd.support.outbox import batch
 from mcpd.support.websocket import CONNECTION_ENDED, MAX_UNCOUNTED, READ_SIZE, GuardedStream, keep_alive
+from mcpd.transports.credentials import (
+    FORBIDDEN,
+    MAX_REPEATS,
+    UNAUTHORIZED,
+    Credentials,
+    Refusal,
+    Signature,
+    access_error,
+    signature_for,
+)
 from mcpd.transports.http_client.client_factory import parse_url, ssl_context
 from mcpd.transports.http_client.connection_errors import describe_error
 from mcpd.transports.http_client.dial import CONNECT_TIMEOUT, open_tcp, start_tls
@@ -33,7 +44,7 @@ from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_request import Exchange
 
 SUBPROTOCOL = "mcp"
-_STATUS = re.compile(rb"HTTP/1\.\d (\d{3})")
+_HEAD = re.compile(rb"HTTP/1\.\d (\d{3})[^\r\n]*\r?\n")
 
 
 class UpgradedStream(GuardedStream):
@@ -43,9 +54,8 @@ class UpgradedStream(GuardedStream):
         super().__init__(stream, write_timeout, max_frame)
         self.handshake: trio.CancelScope | None = trio.CancelScope()
         """Cancelled when the stream ends; None after the handshake."""
-        self.status = 0
-        """The HTTP status of the server's response."""
-        self._handshake_bytes = 0
+        self._answer = bytearray()
+        """The server's response to the upgrade request, as far as it was received."""
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         data: bytes | bytearray = b""
@@ -55,10 +65,8 @@ class UpgradedStream(GuardedStream):
             if not data:
                 self._cancel_handshake()
         if self.handshake is not None:
-            found = None if self._handshake_bytes else _STATUS.match(data)
-            self.status = self.status if found is None else int(found[1])
-            self._handshake_bytes += len(data)
-            if self._handshake_bytes > MAX_UNCOUNTED:
+            self._answer += data
+            if len(self._answer) > MAX_UNCOUNTED:
                 self._cancel_handshake()
                 raise trio.BrokenResourceError("the handshake response is too long")
         return data
@@ -66,6 +74,17 @@ class UpgradedStream(GuardedStream):
     async def aclose(self) -> None:
         self._cancel_handshake()
         await super().aclose()
+
+    def end_handshake(self) -> tuple[int, httpx.Headers]:
+        """Return the status and the headers of the server's response; 0 if it did not send a status."""
+        self.handshake = None
+        answer, self._answer = bytes(self._answer), bytearray()
+        found = _HEAD.match(answer)
+        if found is None:
+            return 0, httpx.Headers()
+        head = answer[found.end() :].replace(b"\r\n", b"\n").partition(b"\n\n")[0]
+        fields = [line.partition(b":") for line in head.split(b"\n") if b":" in line]
+        return int(found[1]), httpx.Headers([(name.strip(), value.strip()) for name, _, value in fields])
 
     def _cancel_handshake(self) -> None:
         if self.handshake is not None:
@@ -102,8 +121,32 @@ def _describe_os_error(error: OSError) -> str:
     return str(error)
 
 
-async def upgrade(spec: RemoteSpec, nursery: trio.Nursery, wire: UpgradedStream) -> WebSocketConnection:
-    """Perform the WebSocket handshake. Raises LinkLost, NeedsAuth, HttpRefused.
+class UpgradeRefused(Exception):
+    """The server answered the upgrade request with another HTTP status than 101."""
+
+    def __init__(self, status: int, headers: httpx.Headers, body: bytes = b"") -> None:
+        super().__init__(f"HTTP {status}")
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    def to_error(
+        self, name: str, refusal: Refusal, credentials: Credentials | None, *, own: bool
+    ) -> McpdError:
+        """Return the error for users. `own`: the definition contains an `Authorization` header."""
+        what = f"HTTP {self.status} instead of a WebSocket"
+        login = access_error(name, what, refusal, credentials, has_own_header=own)
+        if login is not None:
+            return login
+        detail = self.headers.get("location", "") or self.body.strip()[:200].decode("utf-8", "replace")
+        message = f"{name}: {what}" + (f": {shorten(detail)}" if detail else "")
+        return HttpRefused(message, server=name, status=self.status)
+
+
+async def upgrade(
+    spec: RemoteSpec, nursery: trio.Nursery, wire: UpgradedStream, signature: Signature
+) -> WebSocketConnection:
+    """Perform the WebSocket handshake. Raises LinkLost, UpgradeRefused.
 
     The connection is read in `nursery`, which may raise too; see `unwrap_failure`.
     """
@@ -117,40 +160,29 @@ async def upgrade(spec: RemoteSpec, nursery: trio.Nursery, wire: UpgradedStream)
             url.netloc.decode("ascii"),
             url.raw_path.decode("ascii"),
             subprotocols=[SUBPROTOCOL],
-            extra_headers=[(name.encode(), value.encode()) for name, value in spec.headers.items()],
+            extra_headers=[
+                (name.encode(), value.encode()) for name, value in (*spec.headers.items(), *signature.headers)
+            ],
             max_message_size=spec.max_frame,
             receive_buffer_size=READ_SIZE,
         )
-    wire.handshake = None
+    status, headers = wire.end_handshake()
     if connection is not None:
         return connection
-    if wire.status:
-        raise _refusal(spec.name, ConnectionRejected(wire.status, (), None))
+    if status:
+        raise UpgradeRefused(status, headers)
     how = "does not respond" if waiting.cancelled_caught else "is not a WebSocket server"
     raise LinkLost(f"{spec.name}: it {how}", server=spec.name, may_have_run=False)
 
 
-def unwrap_failure(group: BaseExceptionGroup[BaseException], name: str) -> BaseException:
+def unwrap_failure(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return why there is no connection, unwrapped from the nursery's exception group."""
     reasons = list(group.exceptions)
     rejected = next((reason for reason in reasons if isinstance(reason, ConnectionRejected)), None)
     if rejected is not None:
-        return _refusal(name, rejected)
+        headers = httpx.Headers(list(rejected.headers))
+        return UpgradeRefused(rejected.status_code, headers, rejected.body or b"")
     return reasons[0] if len(reasons) == 1 else group
-
-
-def _refusal(name: str, rejected: ConnectionRejected) -> McpdError:
-    status = rejected.status_code
-    headers = {key.lower(): value.decode("latin-1") for key, value in rejected.headers}
-    prefix = f"{name}: HTTP {status} instead of a WebSocket"
-    if status in (401, 403):
-        return NeedsAuth(
-            f"{prefix}: add an `Authorization` header to `headers` in its definition",
-            server=name,
-            status=status,
-        )
-    detail = headers.get(b"location", "") or (rejected.body or b"").strip()[:200].decode("utf-8", "replace")
-    return HttpRefused(f"{prefix}" + (f": {shorten(detail)}" if detail else ""), server=name, status=status)
 
 
 _batch = batch()
@@ -250,18 +282,48 @@ class WebSocketChannel(RequestMultiplexer):
 
 
 @asynccontextmanager
-async def open_websocket(spec: RemoteSpec) -> AsyncIterator[WebSocketChannel]:
+async def open_websocket(
+    spec: RemoteSpec, credentials: Credentials | None = None
+) -> AsyncIterator[WebSocketChannel]:
     """Connect; leaving the block fails pending requests and closes the connection. The caller runs it.
 
-    Raises LinkLost if the server cannot be reached, NeedsAuth and HttpRefused if it refuses, CannotStart
-    for an unusable URL or CA file.
+    `credentials` sign the upgrade request, unless the definition contains an `Authorization` header. Raises
+    LinkLost if the server cannot be reached, NeedsAuth and HttpRefused if it refuses, CannotStart for an
+    unusable URL or CA file, and McpdError as `Credentials` does.
     """
+    own = any(name.lower() == "authorization" for name in spec.headers)
+    async with AsyncExitStack() as stack:
+        yield await _open(stack, spec, None if own else credentials, own=own)
+
+
+async def _open(
+    stack: AsyncExitStack, spec: RemoteSpec, credentials: Credentials | None, *, own: bool
+) -> WebSocketChannel:
+    """Connect, and once more with newer credentials if the server refuses those of the first attempt."""
+    url = re.sub("^ws", "http", spec.url)
+    repeats = 0
+    while True:
+        signature = await signature_for(credentials, "GET", url)
+        try:
+            return await stack.enter_async_context(_connect_once(spec, signature))
+        except UpgradeRefused as refused:
+            refusal = Refusal(refused.status, refused.headers, signature, repeats)
+            is_about_access = refused.status in (UNAUTHORIZED, FORBIDDEN)
+            if credentials is None or not is_about_access or repeats == MAX_REPEATS:
+                raise refused.to_error(spec.name, refusal, credentials, own=own) from None
+            if not await credentials.refused(refusal):
+                raise refused.to_error(spec.name, refusal, credentials, own=own) from None
+        repeats += 1
+
+
+@asynccontextmanager
+async def _connect_once(spec: RemoteSpec, signature: Signature) -> AsyncIterator[WebSocketChannel]:
     stream = await connect(spec)
     wire = UpgradedStream(stream, spec.timeouts.write, spec.max_frame)
     channel: WebSocketChannel | None = None
     try:
         async with trio.open_nursery() as nursery:
-            connection = await upgrade(spec, nursery, wire)
+            connection = await upgrade(spec, nursery, wire, signature)
             channel = WebSocketChannel(spec, connection, wire)
             try:
                 yield channel
@@ -272,7 +334,7 @@ async def open_websocket(spec: RemoteSpec) -> AsyncIterator[WebSocketChannel]:
                 nursery.cancel_scope.cancel(reason="the connection is closed")
     except BaseExceptionGroup as group:
         if channel is None:
-            raise unwrap_failure(group, spec.name) from None
+            raise unwrap_failure(group) from None
         _, others = group.split(CONNECTION_ENDED)
         if others is not None:
             raise others from None

@@ -15,16 +15,18 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mcpd.model.errors import LinkLost, McpdError, NotReady
+from mcpd.model.errors import LinkLost, McpdError, NeedsAuth, NotReady
 from mcpd.model.events import Event
 from mcpd.model.server_spec import RemoteSpec, RestartPolicy, StdioSpec, Timeouts
 from mcpd.model.status import FailureKind, ServerState, ServerStatus
+from mcpd.supervision.health import ProbeTimer
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.restart import REMOTE_BACKOFF_CAP, effective_restart_policy
 from mcpd.transports.outgoing_request import AwaitedExchange
 from tests.fakes.http import FakeHttp, LegacyScript, ModernScript, Request, Script, fake_http
 from tests.stopwatch import stopwatch
 from tests.supervision.peer import surroundings
+from tests.transports.remote import asked
 from tests.transports.test_legacy_http_sse import SseScript
 
 BOUND = 60
@@ -280,20 +282,95 @@ async def test_server_that_requires_a_login_waits_for_one(tmp_path: Path, status
         await world.wait(ServerState.CONNECTED)
 
 
-async def test_expired_login_ends_the_connection(tmp_path: Path) -> None:
-    """A 401 response to a call leads to the login state, and the call's error explains it."""
-    script = ModernScript()
+async def test_expired_login_ends_the_connection_once_everything_is_refused(tmp_path: Path) -> None:
+    """A 401 response to a call leads to a health check. If the server refuses that too, it needs a login; a
+    call that it has accepted before is still answered."""
+    release = trio.Event()
+
+    async def slow(request: Request) -> None:
+        await release.wait()
+        await request.result({"content": []})
+
+    async def refuse(request: Request) -> None:
+        await request.reply(401)
+
+    script = ModernScript(on={"tools/call": slow})
+    async with (
+        fake_http(script) as server,
+        living(tmp_path, server.url, timeouts=Timeouts(ping=0.05)) as world,
+    ):
+        await world.wait(ServerState.CONNECTED)
+        accepted = world.call()
+        await asked(server, "tools/call")
+        script.on |= {"tools/call": refuse, "server/discover": refuse}
+        before = len(server.of("server/discover"))
+        with pytest.raises(NeedsAuth), trio.fail_after(BOUND):
+            await world.call().wait_response()
+        await asked(server, "server/discover", before + 2)
+        assert world.server.state is ServerState.CONNECTED
+        release.set()
+        with trio.fail_after(BOUND):
+            await accepted.wait_response()
+        refused = await world.wait(ServerState.NEEDS_AUTH)
+        assert refused.last_error is not None
+        assert refused.last_error.http_status == 401
+
+
+async def test_server_of_which_one_tool_wants_a_login_stays_connected(tmp_path: Path) -> None:
+    """Each refused call fails alone; they do not cause a health check each."""
+
+    async def refuse(request: Request) -> None:
+        await request.reply(401)
+
+    script = ModernScript(on={"tools/call": refuse})
     async with fake_http(script) as server, living(tmp_path, server.url) as world:
         await world.wait(ServerState.CONNECTED)
+        before = len(server.of("server/discover"))
+        for _ in range(20):
+            with pytest.raises(NeedsAuth, match="Authorization"), trio.fail_after(BOUND):
+                await world.call().wait_response()
+        await asked(server, "server/discover", before + 1)
+        assert world.server.state is ServerState.CONNECTED
+        assert len(server.of("server/discover")) == before + 1
 
-        async def refuse(request: Request) -> None:
-            await request.reply(401)
 
-        script.on["tools/call"] = refuse
-        exchange = world.call()
-        await world.wait(ServerState.NEEDS_AUTH)
-        assert exchange.error is not None
-        assert exchange.error.code == "auth_required"
+async def test_refused_requests_cause_a_health_check_in_ten_seconds_at_most(
+    autojump_clock: MockClock,
+) -> None:
+    """The first one causes a check immediately."""
+    timer = ProbeTimer()
+    checks: list[float] = []
+    began = trio.current_time()
+
+    async def check() -> None:
+        while True:
+            await timer.wait()
+            checks.append(trio.current_time() - began)
+            timer.check_access()  # the health check is refused, too
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(check)
+        for _ in range(290):
+            timer.check_access()
+            await trio.sleep(0.1)
+        nursery.cancel_scope.cancel()
+    assert checks == pytest.approx([0, 10, 20], abs=0.01)
+
+
+async def test_forbidden_with_a_header_is_an_ordinary_refusal(tmp_path: Path) -> None:
+    """HTTP 403 says that the header is valid and not sufficient: logging in does not help."""
+
+    async def forbid(request: Request) -> None:
+        await request.reply(403, b"not in your plan", "text/plain")
+
+    async with (
+        fake_http(forbid) as server,
+        living(tmp_path, server.url, headers={"Authorization": "Bearer t"}) as world,
+    ):
+        refused = await world.wait(ServerState.FAILED)
+        assert refused.last_error is not None
+        assert refused.last_error.message.endswith("403 No: not in your plan")
+        assert refused.retry_at is None
 
 
 async def test_call_retries_an_unreachable_server_early(

@@ -15,6 +15,7 @@ from mcpd.model.server_spec import RemoteSpec
 from mcpd.protocol.negotiate import Hint, negotiate
 from mcpd.protocol.upstream_session import Hooks, Upstream
 from mcpd.transports.base import Channel
+from mcpd.transports.credentials import Credentials
 from mcpd.transports.legacy_http_sse import open_http_sse
 from mcpd.transports.outgoing_request import AwaitedExchange
 from mcpd.transports.streamable_http import HttpChannel, open_http
@@ -48,7 +49,13 @@ class Talk:
 
 @asynccontextmanager
 async def talking(
-    url: str, *, kind: str = "http", hint: Hint = "auto", follow: bool = True, **spec: Any
+    url: str,
+    *,
+    kind: str = "http",
+    hint: Hint = "auto",
+    follow: bool = True,
+    credentials: Credentials | None = None,
+    **spec: Any,
 ) -> AsyncIterator[Talk]:
     """Connect, negotiate an era, and run the channel. `ended` gets the reason for its end."""
     definition = RemoteSpec(name="it", kind=kind, url=url, **spec)  # type: ignore[arg-type]
@@ -63,7 +70,7 @@ async def talking(
         except McpdError as error:
             ended.append(error)
 
-    async with open_it(definition, {}) as link, trio.open_nursery() as nursery:
+    async with open_it(definition, {}, None, credentials) as link, trio.open_nursery() as nursery:
         nursery.start_soon(run, link)
         try:
             with trio.fail_after(30):

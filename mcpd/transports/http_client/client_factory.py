@@ -23,6 +23,14 @@ import httpx
 from mcpd.model.text import shorten
 from mcpd.support.kept_modules import import_in_thread
 from mcpd.transports.child_process import CannotStart
+from mcpd.transports.credentials import (
+    FORBIDDEN,
+    UNAUTHORIZED,
+    UNSIGNED,
+    Credentials,
+    Signature,
+    signature_for,
+)
 from mcpd.transports.http_client.connection import Abort, OnOutcome
 from mcpd.transports.http_client.connection_pool import ConnectionPool, serialize_head
 
@@ -43,6 +51,10 @@ _CA_BUNDLES = (
 """Where distributions keep CA certificates; a Python built elsewhere does not look there."""
 
 
+SIGNATURE = "mcpd_signature"
+"""The extension of a response with HTTP 401 or 403 that contains the `Signature` of its request."""
+
+
 class HttpClient:
     """Sends requests to one origin: on `loopback` if it is given, otherwise with httpx."""
 
@@ -52,7 +64,10 @@ class HttpClient:
         url: httpx.URL,
         loopback: ConnectionPool | None,
         watch: OnResponse | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
+        self.credentials = credentials
+        """Signs every request; None if the definition contains an `Authorization` header."""
         self._client = client
         self._origin = _origin(url)
         self._loopback = loopback
@@ -61,28 +76,33 @@ class HttpClient:
         """Requests on `loopback` without body and length, and their serialized heads."""
 
     @property
-    def has_credentials(self) -> bool:
-        """Whether requests carry an `Authorization` header."""
+    def has_own_header(self) -> bool:
+        """Whether the definition contains an `Authorization` header, or a user in its URL."""
         return "authorization" in self._client.headers
 
     async def send(
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None = None
     ) -> httpx.Response:
-        """Return the response with its body unread; the caller closes it. Raises httpx.TransportError."""
+        """Return the response with its body unread; the caller closes it.
+
+        Raises httpx.TransportError, and McpdError as `Credentials.ready` does.
+        """
+        signature = await signature_for(self.credentials, method, url)
         began = time.perf_counter()
         if self._loopback is None:
             request = self._build_request(method, url, headers, content)
+            request.headers.update(signature.headers)
             response = await self._client.send(request, stream=True)
             response.stream = response.extensions["body"]
         else:
             request, head = self._prepare(method, url, headers)
-            response = await self._loopback.send(method, head, content or b"")
-        return self._observe(request, response, began)
+            response = await self._loopback.send(method, head + signature.lines, content or b"")
+        return self._observe(request, response, began, signature)
 
     def send_with_callback(
         self, method: str, url: str, headers: Mapping[str, str], content: bytes, then: OnOutcome
     ) -> Abort | None:
-        """As `ConnectionPool.send_with_callback`; None if requests cross a network.
+        """As `ConnectionPool.send_with_callback`; None if requests cross a network or must wait for a token.
 
         Raises httpx.TransportError with nothing sent.
         """
@@ -90,11 +110,17 @@ class HttpClient:
             return None
         began = time.perf_counter()
         request, head = self._prepare(method, url, headers)
+        found = UNSIGNED if self.credentials is None else self.credentials.sign(method, url)
+        if found is None:
+            return None
+        signature = found
 
         def heard(outcome: httpx.Response | httpx.TransportError) -> None:
-            then(self._observe(request, outcome, began) if isinstance(outcome, httpx.Response) else outcome)
+            if isinstance(outcome, httpx.Response):
+                outcome = self._observe(request, outcome, began, signature)
+            then(outcome)
 
-        return self._loopback.send_with_callback(method, head, content, heard)
+        return self._loopback.send_with_callback(method, head + signature.lines, content, heard)
 
     def _build_request(
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None = None
@@ -118,7 +144,11 @@ class HttpClient:
             found = self._prepared[key] = request, serialize_head(request)
         return found
 
-    def _observe(self, request: httpx.Request, response: httpx.Response, began: float) -> httpx.Response:
+    def _observe(
+        self, request: httpx.Request, response: httpx.Response, began: float, signature: Signature
+    ) -> httpx.Response:
+        if response.status_code in (UNAUTHORIZED, FORBIDDEN):
+            response.extensions[SIGNATURE] = signature
         if self._watch is not None:
             self._watch(request, response, time.perf_counter() - began)
         if self._loopback is not None and "set-cookie" in response.headers:
@@ -135,19 +165,21 @@ async def open_client(
     environ: Mapping[str, str],
     ca_file: str | None = None,
     watch: OnResponse | None = None,
+    credentials: Credentials | None = None,
 ) -> AsyncIterator[HttpClient]:
     """Open a client for the server at `url`; leaving the block closes its connections.
 
     `headers` go with every request, as do user and password in `url`. Proxies are taken from `environ`.
-    `watch` is called for every request. Responses have no time limit: the caller sets it. Raises
+    `watch` is called for every request. `credentials` sign every request, unless the definition contains an
+    `Authorization` header. Responses have no time limit: the caller sets it. Raises
     CannotStart if `url`, `ca_file` or the proxy is unusable.
     """
     target = parse_url(url)
-    own = {name: value.strip(" \t") for name, value in headers.items()}  # not part of it (RFC 9110, 5.5)
-    fixed = httpx.Headers({"User-Agent": "mcpd", "Accept-Encoding": "gzip, deflate", **own})
+    given = {name: value.strip(" \t") for name, value in headers.items()}  # not part of it (RFC 9110, 5.5)
+    fixed = httpx.Headers({"User-Agent": "mcpd", "Accept-Encoding": "gzip, deflate", **given})
     if target.userinfo and "authorization" not in fixed:
-        credentials = base64.b64encode(unquote(target.userinfo.decode()).encode())
-        fixed["Authorization"] = f"Basic {credentials.decode()}"
+        user_and_password = base64.b64encode(unquote(target.userinfo.decode()).encode())
+        fixed["Authorization"] = f"Basic {user_and_password.decode()}"
     loopback, transport = None, httpx.AsyncBaseTransport()
     if target.scheme == "http" and is_loopback(target.host):
         loopback = ConnectionPool(target)
@@ -167,7 +199,8 @@ async def open_client(
     )
     async with client:
         try:
-            yield HttpClient(client, target, loopback, watch)
+            own = "authorization" in fixed
+            yield HttpClient(client, target, loopback, watch, None if own else credentials)
         finally:
             if loopback is not None:
                 loopback.close()

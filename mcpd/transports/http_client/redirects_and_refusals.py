@@ -1,4 +1,4 @@
-"""The URL of one MCP server: sending requests, redirects within the origin, and errors for refusals."""
+"""The URL of one MCP server: sending requests, redirects within the origin, and refusals."""
 
 from __future__ import annotations
 
@@ -8,10 +8,18 @@ from collections.abc import Mapping
 
 import httpx
 
-from mcpd.model.errors import HttpRefused, LinkLost, McpdError, NeedsAuth
+from mcpd.model.errors import HttpRefused, LinkLost, McpdError
 from mcpd.model.text import shorten
+from mcpd.transports.credentials import (
+    FORBIDDEN,
+    MAX_REPEATS,
+    UNAUTHORIZED,
+    UNSIGNED,
+    Refusal,
+    access_error,
+)
 from mcpd.transports.http_client import bodies
-from mcpd.transports.http_client.client_factory import HttpClient
+from mcpd.transports.http_client.client_factory import SIGNATURE, HttpClient
 from mcpd.transports.http_client.connection import Abort, OnOutcome
 from mcpd.transports.http_client.connection_errors import describe_error, is_invalid, is_unreachable
 from mcpd.wire.url import redact_url, resolve_same_origin
@@ -35,62 +43,95 @@ class HttpEndpoint:
         """Return the response with its body unread; `bodies.read` it if needed, and `bodies.close` it.
 
         Redirects with 307 and 308 within the origin are followed with method and content, others are not, so
-        that no header reaches another origin. Raises httpx.TransportError, HttpRefused.
+        that no header reaches another origin. A request that was refused with HTTP 401, and so not executed,
+        is sent once more if there is a newer token; nothing else is sent twice. Raises httpx.TransportError,
+        HttpRefused, and McpdError as `Credentials.ready` and `refused` do.
         """
         response = await self._client.send(method, self.url, headers, content)
-        return await self.follow_redirects(response, method, headers, content)
+        return await self.complete(response, method, headers, content)
 
     def send_with_callback(
         self, method: str, headers: Mapping[str, str], content: bytes, then: OnOutcome
     ) -> Abort | None:
         """Send immediately if possible; see `ConnectionPool.send_with_callback`.
 
-        A response other than a success must be passed to `follow_redirects`.
+        A response other than a success must be passed to `complete`.
         """
         return self._client.send_with_callback(method, self.url, headers, content, then)
 
-    async def follow_redirects(
+    async def complete(
         self, response: httpx.Response, method: str, headers: Mapping[str, str], content: bytes | None
     ) -> httpx.Response:
-        """Return this response, or the one it redirects to. Raises as `send`."""
-        for _ in range(_MAX_REDIRECTS):
-            if response.status_code not in _REDIRECTING:
+        """Return this response, or that of the last repetition: after a redirect, or with a newer token.
+
+        Raises as `send`.
+        """
+        redirects = repeats = 0
+        while True:
+            if response.status_code in (UNAUTHORIZED, FORBIDDEN):
+                if repeats == MAX_REPEATS or not await self._may_repeat(response, repeats):
+                    return response
+                repeats += 1
+            elif response.status_code in _REDIRECTING and response.headers.get("location"):
+                await bodies.close(response)
+                if redirects == _MAX_REDIRECTS:
+                    raise HttpRefused(
+                        f"{self.name}: more than {_MAX_REDIRECTS} redirects in a row",
+                        server=self.name,
+                        status=310,
+                    )
+                self.url = self._redirected(response)
+                redirects += 1
+            else:
                 return response
-            location = response.headers.get("location")
-            if not location:
-                return response
-            await bodies.close(response)
-            target = resolve_same_origin(self.url, location)
-            if target is None or response.status_code not in (307, 308):
-                where = shorten(redact_url(location, self.url))
-                raise HttpRefused(
-                    f"{self.name}: HTTP {response.status_code}, redirects to {where}; "
-                    "nothing was sent there. If that is the right server, put its URL in the definition",
-                    server=self.name,
-                    status=response.status_code,
-                )
-            self.url = target
             response = await self._client.send(method, self.url, headers, content)
-        await bodies.close(response)
+
+    async def _may_repeat(self, response: httpx.Response, repeats: int) -> bool:
+        """Return whether to send a refused request once more; the response has been read then."""
+        credentials = self._client.credentials
+        if credentials is None:
+            return False
+        try:
+            again = await credentials.refused(_refusal(response, repeats))
+        except BaseException:
+            await bodies.close(response)
+            raise
+        if again:
+            await bodies.read_short(response)  # so that the connection can be used again
+        return again
+
+    def _redirected(self, response: httpx.Response) -> str:
+        """Return the URL that a response redirects to. Raises HttpRefused unless it may be followed."""
+        location = response.headers["location"]
+        target = resolve_same_origin(self.url, location)
+        if target is not None and response.status_code in (307, 308):
+            return target
+        where = shorten(redact_url(location, self.url))
         raise HttpRefused(
-            f"{self.name}: more than {_MAX_REDIRECTS} redirects in a row", server=self.name, status=310
+            f"{self.name}: HTTP {response.status_code}, redirects to {where}; "
+            "nothing was sent there. If that is the right server, put its URL in the definition",
+            server=self.name,
+            status=response.status_code,
         )
 
     def refusal_error(self, response: httpx.Response, body: bytes = b"") -> McpdError:
         """Return the error for an unsuccessful status. It quotes only the beginning of the body."""
-        status = response.status_code
+        status, client = response.status_code, self._client
         status_line = f"HTTP {status}" + (f" {response.reason_phrase}" if response.reason_phrase else "")
-        if status in (401, 403):
-            given = self._client.has_credentials
-            advice = (
-                "the `Authorization` header in its definition was rejected"
-                if given
-                else "add an `Authorization` header to `headers` in its definition"
-            )
-            return NeedsAuth(f"{self.name}: {status_line}: {advice}", server=self.name, status=status)
+        login = access_error(
+            self.name,
+            status_line,
+            _refusal(response),
+            client.credentials,
+            has_own_header=client.has_own_header,
+        )
+        if login is not None:
+            return login
         excerpt = "" if "html" in response.headers.get("content-type", "") else shorten(body.strip())
         if excerpt == response.reason_phrase:  # many frameworks repeat the reason phrase
             excerpt = ""
+        if status == FORBIDDEN and not excerpt:
+            excerpt = "it does not permit this with the credentials it was sent"
         return HttpRefused(
             f"{self.name}: {status_line}" + (f": {excerpt}" if excerpt else ""),
             server=self.name,
@@ -105,6 +146,11 @@ class HttpEndpoint:
             server=self.name,
             may_have_run=not (is_unreachable(error) or is_invalid(error)),
         )
+
+
+def _refusal(response: httpx.Response, repeats: int = 0) -> Refusal:
+    signature = response.extensions.get(SIGNATURE, UNSIGNED)
+    return Refusal(response.status_code, response.headers, signature, repeats)
 
 
 def _retry_after(value: str) -> float | None:

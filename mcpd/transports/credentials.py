@@ -1,0 +1,127 @@
+"""Access to a remote server: signing requests, and deciding whether a refused one is sent once more.
+
+The transports know only this interface. Every request passes it in one place: `HttpEndpoint`, and
+`open_websocket` for the upgrade.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol
+
+import attrs
+import httpx
+
+from mcpd.model.errors import McpdError, NeedsAuth
+
+UNAUTHORIZED, FORBIDDEN = 401, 403
+MAX_REPEATS = 4
+"""How often one request may be sent again, whatever `Credentials.refused` says: for a newer token, for one
+that replaced it meanwhile, for a DPoP nonce (RFC 9449), and for wider scopes."""
+
+_SAFE = re.compile(r"[ -~]*")
+_INSUFFICIENT_SCOPE = re.compile(r"""\berror\s*=\s*"?insufficient_scope\b""", re.IGNORECASE)
+
+
+def _check_value(headers: tuple[tuple[str, str], ...]) -> bytes:
+    if not all(_SAFE.fullmatch(name) and _SAFE.fullmatch(value) for name, value in headers):
+        raise ValueError("a token has characters that HTTP does not allow")
+    return b"".join(f"{name}: {value}\r\n".encode("ascii") for name, value in headers)
+
+
+@attrs.frozen(eq=False)
+class Signature:
+    """The headers that authorize a request; none, if nothing is known that would.
+
+    The constructor raises ValueError for characters that a header cannot contain.
+    """
+
+    headers: tuple[tuple[str, str], ...] = attrs.field(default=(), repr=False)
+    generation: int = 0
+    """Which token was used; greater for a newer one, and 0 for none."""
+    lines: bytes = attrs.field(init=False, repr=False)
+    """The same headers as lines of an HTTP/1.1 head."""
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "lines", _check_value(self.headers))
+
+
+UNSIGNED = Signature()
+
+
+@attrs.frozen(eq=False)
+class Refusal:
+    """A response with HTTP 401 or 403. The server did not execute the request."""
+
+    status: int
+    headers: httpx.Headers
+    signature: Signature
+    """What the refused request was signed with."""
+    repeats: int = 0
+    """How often the request has been sent again already."""
+
+    @property
+    def needs_scopes(self) -> bool:
+        """Whether the token is valid, but not for this operation (RFC 6750, 3.1)."""
+        return self.status == FORBIDDEN and names_insufficient_scope(self.headers)
+
+
+class Credentials(Protocol):
+    """What one server is accessed with. The holder ends it; a channel only uses it."""
+
+    def sign(self, method: str, url: str) -> Signature | None:
+        """Return what authorizes a request to `url`, which the holder checks. Does not block or raise.
+
+        None means that the current token is known to be refused and a newer one is being fetched: await
+        `ready` first.
+        """
+
+    async def ready(self) -> None:
+        """Wait until `sign` returns a signature; bounded. Raises McpdError if there will be none soon."""
+
+    async def refused(self, refusal: Refusal) -> bool:
+        """Return whether to send the same request once more, signed again.
+
+        May wait for a newer token. Cancelling the wait does not cancel what others wait for too. Raises
+        McpdError if access may be possible again later without a person.
+        """
+
+    def advice(self) -> str:
+        """Return what a person has to do to gain access, as the end of a sentence."""
+
+
+async def signature_for(credentials: Credentials | None, method: str, url: str) -> Signature:
+    """Return what to sign a request with, waiting for it if necessary. Raises McpdError as `ready` does."""
+    if credentials is None:
+        return UNSIGNED
+    signature = credentials.sign(method, url)
+    if signature is None:
+        await credentials.ready()
+        signature = credentials.sign(method, url)
+    return signature or UNSIGNED
+
+
+def names_insufficient_scope(headers: httpx.Headers) -> bool:
+    return any(_INSUFFICIENT_SCOPE.search(field) for field in headers.get_list("www-authenticate"))
+
+
+def access_error(
+    name: str, refused: str, refusal: Refusal, credentials: Credentials | None, *, has_own_header: bool
+) -> McpdError | None:
+    """Return the error if a person can gain access by logging in; None for an ordinary refusal.
+
+    `refused` describes the response. `has_own_header`: the definition contains an `Authorization` header.
+    HTTP 403 concerns the login only if it asks for more scopes, or if nothing was presented at all.
+    """
+    presented = has_own_header or bool(refusal.signature.headers)
+    if refusal.status not in (UNAUTHORIZED, FORBIDDEN):
+        return None
+    if refusal.status == FORBIDDEN and presented and not refusal.needs_scopes:
+        return None
+    if has_own_header:
+        advice = "the `Authorization` header in its definition was rejected"
+    elif credentials is not None:
+        advice = credentials.advice()
+    else:
+        advice = "add an `Authorization` header to `headers` in its definition"
+    return NeedsAuth(f"{name}: {refused}: {advice}", server=name, status=refusal.status)
