@@ -55,6 +55,8 @@ log = logging.getLogger("mcpd")
 
 DRAIN_TIMEOUT = 3.0
 """Seconds that calls in progress have to finish when the daemon stops."""
+_LAST_READS_TIMEOUT = 0.5
+"""Seconds to read what clients have already sent when the daemon stops."""
 _KILL_INTERVAL = 0.05
 _NOT_IMPORTED_AT_START = (
     "mcpd.api",
@@ -212,6 +214,7 @@ class _Daemon:
             environ=environ,
         )
         self._gateway = Gateway(self._operations, clients)
+        self._connections: set[SocketConnection] = set()
         self._socket_limit = ConnectionLimit("unix")
         self._kept_modules = KeptModules()
         self._http: HttpApi | None = None
@@ -321,11 +324,17 @@ class _Daemon:
         if http:
             await (await self._http_api()).serve_unix(connection, slot)
         elif http is not None:
-            await SocketConnection(self._gateway, connection, slot.pid, slot).run()
+            client = SocketConnection(self._gateway, connection, slot.pid, slot)
+            self._connections.add(client)
+            try:
+                await client.run()
+            finally:
+                self._connections.remove(client)
 
     async def _drain(self) -> None:
-        """Let calls in progress finish for DRAIN_TIMEOUT, then answer the rest with an error."""
+        """Refuse new calls, let those in progress finish for DRAIN_TIMEOUT, then fail the rest."""
         running = [server for server in self._all_servers() if server.upstream is not None]
+        self._gateway.refuse_new_calls()
         self._gateway.end_subscriptions()
         self._draining.deadline = trio.current_time() + DRAIN_TIMEOUT
         with self._draining:
@@ -336,6 +345,12 @@ class _Daemon:
         if self._http is not None:
             self._http.close("mcpd is stopping")
         await trio.sleep(0.05)  # gives the outboxes time to send the answers
+        connections = list(self._connections)
+        with trio.move_on_after(_LAST_READS_TIMEOUT):  # what clients have sent until now is refused
+            for client in connections:
+                client.stop_reading()
+            for client in connections:
+                await client.has_read_all.wait()
 
     async def _handle_signals(self) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as received:

@@ -74,7 +74,10 @@ class Operations:
     _started_at: float = attrs.field(factory=time.time)
     _ready_waits: set[trio.CancelScope] = attrs.field(factory=set)
     """The scopes of callers that wait for a server; cancelled when the daemon stops."""
-    _stopping: bool = False
+    is_stopping: bool = False
+    """Whether new calls are refused. Calls in progress still get time to finish."""
+    _is_closed: bool = False
+    """Whether all connections are closed, and nothing is waited for."""
 
     # ── status ──────────────────────────────────────────────────────────────────────────────────
 
@@ -231,7 +234,7 @@ class Operations:
 
     async def wait_ready(self, server: ManagedServer, timeout: float | None = None) -> Upstream:
         """Wait until the server is connected, by default for its connect timeout. Raises NotReady."""
-        if self._stopping:
+        if self._is_closed:
             raise self.not_ready_error(server)
         with trio.move_on_after(server.spec.timeouts.connect if timeout is None else timeout) as waiting:
             self._ready_waits.add(waiting)
@@ -254,7 +257,7 @@ class Operations:
 
     def not_ready_error(self, server: ManagedServer) -> NotReady:
         """Return the error that says why nothing can be sent to `server`, and what to do."""
-        if not self._stopping:
+        if not self.is_stopping:
             return server.not_ready()
         return NotReady(
             f"{server.spec.name}: {_STOPPING}. Nothing was sent; try again after it has restarted",
@@ -264,7 +267,7 @@ class Operations:
 
     def close_all(self) -> None:
         """Close all connections because the daemon stops. Current and later callers get NotReady."""
-        self._stopping = True
+        self.is_stopping = self._is_closed = True
         for server in (*self.supervisor.servers(), *self.supervisor.instances()):
             if server.upstream is not None:
                 server.upstream.link.close(_STOPPING)

@@ -181,19 +181,19 @@ class DaemonLink:
         self._log_once(reason)
         self.session.daemon_unreachable(reason, now + GRACE_AFTER_FAILED_START)
 
-    def on_readable(self, now: float) -> None:
-        """Read and handle what arrived."""
+    def on_readable(self, now: float) -> bool:
+        """Read and handle what arrived. Return whether there was anything, so that there may be more."""
         assert self._socket is not None
         try:
             portion = self._socket.recv(self._read_size)
         except BlockingIOError:
-            return
+            return False
         except OSError as error:
             self.drop_connection(f"the connection to mcpd broke ({error.strerror})", now)
-            return
+            return False
         if not portion:
             self.drop_connection("mcpd closed the connection", now)
-            return
+            return False
         inside = len(portion) == self._read_size and b"\n" not in portion
         self._read_size = LARGE_READ_SIZE if inside else READ_SIZE
         from_daemon = self.session.from_daemon
@@ -201,19 +201,23 @@ class DaemonLink:
             lines = self._lines.feed(portion)
         except LineTooLong:
             self.drop_connection(f"mcpd sent a message longer than {MAX_LINE} bytes", now)
-            return
+            return False
         for line in lines:
             if self._attached:
                 from_daemon(line + b"\n", now)
             elif not self._on_attach_response(line, now):
-                return
+                return False
+        return True
 
     def flush(self, now: float) -> None:
         """Write what the socket accepts."""
         if self._socket is not None and self.outbox.frames:
+            connection = self._socket
             try:
-                self.outbox.flush(self._socket.send)
+                self.outbox.flush(connection.send)
             except OSError as error:
+                while self._socket is connection and self.on_readable(now):
+                    pass  # responses may have arrived before the daemon closed the connection
                 self.drop_connection(f"the connection to mcpd broke ({error.strerror})", now)
 
     def drop_connection(self, reason: str, now: float) -> None:

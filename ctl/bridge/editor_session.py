@@ -10,15 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from msgspec import Raw
+
 from ctl.bridge import error_replies, resume_legacy, resume_modern
 from ctl.bridge.error_replies import ErrorObject, is_valid_id
 from ctl.bridge.pending_requests import (
+    CALL_METHODS,
     CANCELLED,
     HANDSHAKE_METHODS,
+    MAX_KEPT_LINE,
     MAX_OPEN,
     RETRYABLE_METHODS,
     STATEFUL_METHODS,
-    UNTRACKED,
     EditorRequest,
     PendingEditorRequests,
     ResponseBatches,
@@ -39,13 +42,16 @@ _PERMANENT_ERRORS = (wire.INVALID_REQUEST, wire.METHOD_NOT_FOUND, wire.INVALID_P
 
 
 class EditorSession:
-    """Routes messages between the editor and the daemon while `connected`; otherwise requests wait here."""
+    """Routes messages between the editor and the daemon while `connected`. Requests wait here until a daemon
+    accepts them."""
 
     def __init__(self, to_editor: SendLine, to_daemon: SendLine, log: Callable[[str], None]) -> None:
         self._to_editor = to_editor
         self._to_daemon = to_daemon
         self._log = log
         self.connected = False
+        self._accepts_requests = False
+        """Whether it is connected, and the daemon has not refused a request because it stops."""
         self.down_reason: ErrorObject | str = "mcpd has not answered yet"
         """Why requests wait, for the error that answers them in the end."""
         self._pending = PendingEditorRequests()
@@ -86,7 +92,7 @@ class EditorSession:
                 self._fail(key)
         if now >= self._resume.retry_at:
             self._resume.retry_at = math.inf
-            if self.connected:
+            if self._accepts_requests:
                 self._retry_refused()
 
     def fail_all(self) -> None:
@@ -104,10 +110,11 @@ class EditorSession:
             self._on_unreadable_line(line, now, problem)
             return
         # A short path for nearly all lines (see `BridgeLoop._poll_and_handle`).
-        if self.connected and (request := UNTRACKED.get(message.method)) is not None:
+        if self._accepts_requests and message.method in CALL_METHODS:
             key = bytes(message.id)
             if key.isdigit() and key not in self._open and len(self._open) < MAX_OPEN:
-                self._open[key] = request
+                kept = line if len(line) <= MAX_KEPT_LINE else b""
+                self._open[key] = EditorRequest(message.method, kept, True)
                 self._to_daemon(line)
                 return
         self._dispatch(line, message, now)
@@ -137,12 +144,12 @@ class EditorSession:
         self._to_editor(error_replies.error(key, wire.INVALID_REQUEST, reason))
 
     def _forward_request(self, key: bytes, method: str, line: bytes, now: float) -> None:
-        if not self._pending.add(key, method, line, now, sent=self.connected):
+        if not self._pending.add(key, method, line, now, sent=self._accepts_requests):
             self._respond(key, error_replies.too_many_requests(key, method))
             return
         if method in HANDSHAKE_METHODS:
             self._abandoned.discard(key)
-        if self.connected:
+        if self._accepts_requests:
             self._to_daemon(line)
 
     def _on_editor_notification(self, line: bytes, message: Message) -> None:
@@ -213,6 +220,8 @@ class EditorSession:
         request = self._open.get(key)
         if request is None:
             self._on_unmatched_response(line, message, now)
+        elif message.error is not ABSENT and self._hold_refused(key, request, message.error, now):
+            return
         elif request.method not in STATEFUL_METHODS or self._update_state(message, request, now):
             del self._open[key]
             if self._deadlines:
@@ -221,6 +230,21 @@ class EditorSession:
                 self._respond(key, line)
             else:
                 self._to_editor(line)
+
+    def _hold_refused(self, key: bytes, request: EditorRequest, body: Raw, now: float) -> bool:
+        """Keep a request for the next daemon if this one refused it because it stops: no server has seen it.
+        Later requests wait too. Return whether it is kept."""
+        if b'"stopping"' not in bytes(body):
+            return False
+        error = error_replies.parse_error(body)
+        if bytes(members_or_empty(error.data).get("stopping", ABSENT)) != b"true":
+            return False
+        self._accepts_requests = False
+        self.down_reason = "mcpd is stopping"
+        if not request.line:
+            return False
+        self._pending.requeue(key, request.line, now)
+        return True
 
     def _on_unmatched_response(self, line: bytes, message: Message, now: float) -> None:
         key = message.key
@@ -291,7 +315,7 @@ class EditorSession:
 
     def on_connected(self) -> None:
         """Restore this editor's state on the daemon, then send what waits."""
-        self.connected = True
+        self.connected = self._accepts_requests = True
         self._abandoned.clear()
         self._resume.reset()
         session = self._legacy
@@ -313,7 +337,7 @@ class EditorSession:
         A request may be sent again if it is idempotent, or if its line is in `unwritten`: the daemon ignores
         a line without its newline. Any other request may have run.
         """
-        self.connected = False
+        self.connected = self._accepts_requests = False
         self.down_reason = reason
         self._resume.clear()
         self._abandoned.clear()
@@ -325,8 +349,6 @@ class EditorSession:
             if not request.sent:
                 continue
             if key in safe:
-                if request.method in UNTRACKED:
-                    self._open[key] = EditorRequest(request.method, b"", True)
                 self._pending.requeue(key, safe[key], now)
             elif request.subscription is not None or (
                 request.method in RETRYABLE_METHODS and not request.retried

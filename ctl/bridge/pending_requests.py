@@ -21,6 +21,8 @@ MAX_OPEN = 4096
 """Open requests. The daemon's limit is lower; this one bounds what waits while there is no daemon."""
 MAX_UNSENT_BYTES = 8 * 1024 * 1024
 """Bytes of requests that wait for a daemon."""
+MAX_KEPT_LINE = 16 * 1024
+"""Bytes of a line that is kept while its call is in progress."""
 
 HANDSHAKE_METHODS = frozenset((resume_legacy.INITIALIZE, resume_modern.DISCOVER))
 STATEFUL_METHODS = frozenset(
@@ -33,6 +35,8 @@ STATEFUL_METHODS = frozenset(
     )
 )
 """Requests whose responses change what a restarted daemon must be told."""
+CALL_METHODS = frozenset(("tools/call", "prompts/get", "completion/complete"))
+"""Requests that need no state of their own, which are nearly all."""
 RETRYABLE_METHODS = STATEFUL_METHODS | {
     resume_modern.DISCOVER,
     "tools/list",
@@ -44,27 +48,17 @@ RETRYABLE_METHODS = STATEFUL_METHODS | {
 """Idempotent requests. Nothing else is sent again once it may have reached the daemon."""
 
 
-class EditorRequest:
+class EditorRequest(msgspec.Struct, eq=False, gc=False):
     """One request from the editor, until it is answered."""
 
-    __slots__ = ("line", "method", "retried", "sent", "subscription")
-
-    def __init__(self, method: str, line: bytes, sent: bool) -> None:
-        self.method = method
-        self.line = line
-        """Kept while it may have to be sent; otherwise empty."""
-        self.sent = sent
-        self.retried = False
-        """It was sent twice. A request that kills two daemons is not tried on a third."""
-        self.subscription: resume_modern.EditorSubscription | None = None
-        """Set once the daemon has acknowledged a `subscriptions/listen`."""
-
-
-UNTRACKED = {
-    method: EditorRequest(method, b"", True)
-    for method in ("tools/call", "prompts/get", "completion/complete")
-}
-"""Requests that need no state of their own once they are sent: all of one method share an object."""
+    method: str
+    line: bytes
+    """Empty for a long call (MAX_KEPT_LINE) that was sent."""
+    sent: bool
+    retried: bool = False
+    """It was sent twice. A request that kills two daemons is not tried on a third."""
+    subscription: resume_modern.EditorSubscription | None = None
+    """Set once the daemon has acknowledged a `subscriptions/listen`."""
 
 
 class PendingEditorRequests:
@@ -100,7 +94,7 @@ class PendingEditorRequests:
         """Add a request. Return False, and keep nothing, if that would exceed a limit."""
         if len(self.open) >= MAX_OPEN or (not sent and self._unsent_bytes + len(line) > MAX_UNSENT_BYTES):
             return False
-        keep = not sent or method in RETRYABLE_METHODS
+        keep = not sent or method in RETRYABLE_METHODS or len(line) <= MAX_KEPT_LINE
         self.open[key] = EditorRequest(method, line if keep else b"", sent)
         if method in HANDSHAKE_METHODS:
             self.deadlines[key] = now + HANDSHAKE_TIMEOUT + (DAEMON_RESPONSE_TIMEOUT if sent else 0.0)
@@ -142,7 +136,7 @@ class PendingEditorRequests:
                 else:
                     self.deadlines.pop(key, None)
                 lines.append(request.line)
-                if request.method not in RETRYABLE_METHODS:
+                if request.method not in RETRYABLE_METHODS and len(request.line) > MAX_KEPT_LINE:
                     request.line = b""
         self._unsent_bytes = 0
         return lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket as sockets
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 import trio
 
@@ -50,6 +50,7 @@ class SocketConnection:
         self._slot = slot
         self._gateway = gateway
         self._operations = gateway.core
+        self._connection = connection
         self._fd = connection.fileno()
         self._pid = pid
         self._external_client = client
@@ -62,6 +63,8 @@ class SocketConnection:
         self._session: ClientSession | None = None
         """Set once the client speaks MCP."""
         self._received_at = trio.current_time()
+        self.has_read_all = trio.Event()
+        """Set once every line of the client has been handled."""
 
     async def run(self) -> None:
         """Serve the client. No error escapes: it ends at most this connection."""
@@ -75,6 +78,7 @@ class SocketConnection:
                 self._nursery.start_soon(self._watch_backlog)
                 with nullcontext() if self._slot is None else self._slot.held_by(self):
                     await self._read()
+                    self.has_read_all.set()
                     await self._finish_requests()
                     with trio.move_on_after(_DRAIN_TIMEOUT):
                         await self._outbox.wait_drained()
@@ -82,6 +86,7 @@ class SocketConnection:
         except* Exception:
             log.exception("client %d: an error in mcpd itself; closing its connection", self._pid)
         finally:
+            self.has_read_all.set()
             if self._external_client is None:
                 self._operations.clients.remove(self._client)
             self._cancel_all("the client left")
@@ -89,6 +94,12 @@ class SocketConnection:
             # These refer back to the connection; without the cycle it is freed immediately.
             self._session = None
             del self._requests, self._client
+
+    def stop_reading(self) -> None:
+        """Take no more from the client, because the daemon stops. Lines that it has sent are still handled;
+        its next write fails, so that it knows that nothing of it arrived."""
+        with suppress(OSError):  # it has disconnected
+            self._connection.shutdown(sockets.SHUT_RD)
 
     @property
     def idle_since(self) -> float | None:

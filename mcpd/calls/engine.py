@@ -127,6 +127,8 @@ class CallEngine:
     def _route(self, scope: Scope, server: ManagedServer, method: str, tool: str, params: bytes) -> Route:
         settings = self._operations.config.loaded.settings
         if settings is not self._settings:
+            if self._operations.is_stopping:  # asked here, and not for every call: see `forget_routes`
+                raise self._operations.not_ready_error(server)
             self._settings = settings
             for each in (*self._operations.supervisor.servers(), *self._operations.supervisor.instances()):
                 each.routes.clear()
@@ -136,6 +138,10 @@ class CallEngine:
         if route.by_tool and not tool and (name := tool_name(params)):
             return self._route(scope, server, method, name, params)
         return route
+
+    def forget_routes(self) -> None:
+        """Resolve the routes of new calls again, which fails while the daemon stops."""
+        self._settings = None
 
     def _run_stages(self, call: Call) -> None:
         """Run the stages, and send the call; in a task if something must be waited for."""

@@ -263,7 +263,10 @@ class ClientSession:
             code = _INTERNAL  # the modern revision reserves these codes
         elif code == _INVALID_PARAMS and request.method == "resources/read" and not context.modern:
             code = _RESOURCE_NOT_FOUND
-        body = wire.error_body(code, error.message, error.data())
+        data = error.data()
+        if self.gateway.core.is_stopping and error.may_have_run is False:
+            data["stopping"] = True
+        body = wire.error_body(code, error.message, data)
         request.responder.finish(wire.error(request.key, body), code)
 
     # ── requests that cannot be answered immediately ────────────────────────────────────────────

@@ -147,6 +147,11 @@ class Gateway:
                             log.exception("an error in mcpd itself, notifying clients of %s", event.kind)
         raise AssertionError("cancelled")
 
+    def refuse_new_calls(self) -> None:
+        """Refuse new calls with NotReady, because the daemon stops. Those in progress go on."""
+        self.core.is_stopping = True
+        self.calls.forget_routes()
+
     def end_subscriptions(self) -> None:
         """End every subscription with a result: the daemon stops."""
         for session in list(self.sessions):

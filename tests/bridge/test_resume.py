@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ctl.bridge import pending_requests
 from tests.bridge.world import CHANGED, HELLO, META, SUBSCRIPTION, World
 from tests.sampling import scaled
 
@@ -81,6 +82,61 @@ def test_unwritten_call_is_sent_to_the_next_daemon(world: World) -> None:
     world.settle()
     assert world.answers(5)[0]["result"] == {"content": []}
     assert world.ran == {1: 1}
+
+
+STOPPING = {"code": -32000, "message": "mcpd is stopping", "data": {"may_have_run": False, "stopping": True}}
+
+
+@pytest.mark.parametrize("method", ["tools/call", "tools/list"])
+def test_request_refused_by_a_stopping_daemon_is_sent_to_the_next_one(world: World, method: str) -> None:
+    """The daemon says that no server has seen it. Later requests wait too, without being sent."""
+    world.begin()
+    world.daemon.refuse[method] = STOPPING
+    world.say(method, {"name": "pay", "arguments": {"n": 1}}, 5)
+    world.settle()
+    world.say("tools/call", {"name": "pay", "arguments": {"n": 2}}, 6)
+    world.say("prompts/list", {}, 7)
+    world.say("tools/call", {"name": "pay", "arguments": {"n": 3}}, 8)
+    world.say("notifications/cancelled", {"requestId": 8})
+    world.settle()
+    assert [world.answers(key) for key in (5, 6, 7)] == [[], [], []]
+    world.restart()
+    assert all("result" in world.answers(key)[0] for key in (5, 6, 7))
+    assert world.ran == dict.fromkeys((1, 2) if method == "tools/call" else (2,), 1)
+    world.say("tools/call", {"name": "pay", "arguments": {"n": 4}}, 9)
+    world.settle()
+    assert world.ran[4] == 1
+
+
+def test_request_refused_while_stopping_fails_after_the_timeout(world: World) -> None:
+    """The daemon may take long to stop, and an editor must not hang forever."""
+    world.begin()
+    world.daemon.refuse["tools/call"] = STOPPING
+    world.say("tools/call", {"name": "pay", "arguments": {"n": 1}}, 5)
+    world.settle()
+    world.now += pending_requests.DAEMON_WAIT_TIMEOUT
+    world.books.tick(world.now)
+    error = world.answers(5)[0]["error"]
+    assert error["message"].startswith("mcpd is stopping; tools/call was not sent")
+
+
+def test_long_call_refused_while_stopping_gets_the_refusal(world: World) -> None:
+    """It is not kept in memory while it is in progress."""
+    world.begin()
+    world.daemon.refuse["tools/call"] = STOPPING
+    world.say("tools/call", {"name": "pay", "arguments": {"n": "x" * pending_requests.MAX_KEPT_LINE}}, 5)
+    world.settle()
+    assert world.answers(5)[0]["error"] == STOPPING
+
+
+def test_server_error_that_mentions_stopping_reaches_the_editor(world: World) -> None:
+    """Only mcpd's own member counts."""
+    world.begin()
+    refusal = {"code": -32000, "message": 'the engine is "stopping"', "data": ["stopping"]}
+    world.daemon.refuse["tools/call"] = refusal
+    world.say("tools/call", {"name": "pay", "arguments": {"n": 1}}, 5)
+    world.settle()
+    assert world.answers(5)[0]["error"] == refusal
 
 
 def test_unwritten_response_is_not_mistaken_for_a_call(world: World) -> None:

@@ -8,9 +8,12 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -392,3 +395,76 @@ def test_a_plain_command_line_imports_neither_click_nor_trio(tmp_path: Path) -> 
     )
     assert json.loads(done.stdout) == {"jsonrpc": "2.0", "id": 1, "result": {}}
     assert done.stderr.splitlines()[-1] == b"0 []"
+
+
+APPENDER = """
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    key, params = message.get("id"), message.get("params", {})
+    match message["method"]:
+        case "initialize":
+            info = {"name": "appender", "version": "1"}
+            result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
+        case "tools/list":
+            result = {"tools": [{"name": "append", "inputSchema": {"type": "object"}}]}
+        case "tools/call":
+            with open(sys.argv[1], "a") as file:
+                file.write(params["arguments"]["line"] + "\\n")
+            result = {"content": []}
+        case _:
+            result = None
+    if key is not None:
+        answer = {"error": {"code": -32601, "message": "no"}} if result is None else {"result": result}
+        print(json.dumps({"jsonrpc": "2.0", "id": key, **answer}), flush=True)
+"""
+"""A server with one tool, which appends a line to a file."""
+
+
+@pytest.mark.slow
+def test_editors_that_keep_calling_do_not_notice_restarts(tmp_path: Path) -> None:
+    """Editors call one tool after the other during restarts of the daemon: none fails or runs twice."""
+    config, written = tmp_path / "config" / "mcpd", tmp_path / "written"
+    config.mkdir(parents=True)
+    server = {"command": sys.executable, "args": ["-I", "-S", "-c", APPENDER, str(written)]}
+    (config / "config.json").write_text(json.dumps({"mcpServers": {"a": server}}))
+    environ = {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), **private_environment(tmp_path)}
+    restarted = threading.Event()
+
+    def mcpctl(*arguments: str) -> None:
+        command = [sys.executable, "-m", "ctl", *arguments]
+        subprocess.run(command, env=environ, cwd=tmp_path, timeout=BOUND, check=True, capture_output=True)
+
+    def keep_calling(ed: Editor, name: str, tool: str, made: list[Json]) -> None:
+        while not restarted.is_set():
+            arguments = {"line": f"{name} {len(made)}"}
+            made.append(ed.ask(len(made), "tools/call", name=tool, arguments=arguments))
+
+    with ExitStack() as stack, ThreadPoolExecutor() as threads:
+        stack.callback(mcpctl, "daemon", "stop")
+        stack.callback(restarted.set)
+        made: dict[str, list[Json]] = {}
+        calling = []
+        for name, flags, tool in (("x", ("--server", "a"), "append"), ("y", (), "a__append")):
+            ed = stack.enter_context(editor(environ, tmp_path, *flags))
+            ed.begin()
+            ed.ask("list", "tools/list")
+            made[name] = []
+            calling.append(threads.submit(keep_calling, ed, name, tool, made[name]))
+        for _ in range(5):
+            before = {name: len(answers) for name, answers in made.items()}
+            mcpctl("daemon", "restart")
+            wait_until(
+                lambda before=before: (  # type: ignore[misc]
+                    all(len(made[name]) > count + 20 for name, count in before.items())
+                    or any(each.done() for each in calling)
+                ),
+                lambda: f"before: {before}; now: { ({name: len(made[name]) for name in made}) }",  # noqa: B023
+            )
+        restarted.set()
+        for each in calling:
+            each.result(BOUND)
+    failed = [answer for answers in made.values() for answer in answers if "error" in answer]
+    assert failed == []
+    expected = Counter(f"{name} {number}" for name, answers in made.items() for number in range(len(answers)))
+    assert Counter(written.read_text().splitlines()) == expected

@@ -29,6 +29,7 @@ from tests.e2e.harness import (
     children,
     fake,
     impatient,
+    in_flight,
     instance_marks,
     marked,
     private_environment,
@@ -287,6 +288,32 @@ def test_waiting_callers_get_an_error_when_the_daemon_stops(start: Start) -> Non
             client.answer(request)
         assert refused.value.code == "not_ready"
         assert refused.value.body["data"]["may_have_run"] is False
+    assert daemon.process.wait(BOUND) == 0
+
+
+def test_new_calls_are_refused_while_earlier_ones_finish(start: Start) -> None:
+    """The refusal says that the daemon is stopping and that nothing was sent."""
+    daemon = start({"fake": fake()})
+    daemon.wait_connected("fake")
+    client, other = daemon.client(), daemon.client()
+    for each in (client, other):
+        each.request("mcpd/attach", server="fake")
+    late = client.send("tools/call", name="late", arguments={"seconds": 2.0})
+    in_flight(daemon, "fake", 1)
+    os.kill(daemon.pid, signal.SIGTERM)
+
+    def call_until_refused() -> Refused:
+        while True:
+            try:
+                other.request("tools/call", name="echo", arguments={})
+            except Refused as refused:
+                return refused
+
+    refused = call_until_refused()
+    assert refused.body["message"].startswith("fake: mcpd is stopping. Nothing was sent")
+    data = refused.body["data"]
+    assert (data["code"], data["may_have_run"], data["stopping"]) == ("not_ready", False, True)
+    assert client.answer(late)["content"][0]["text"] == "late"
     assert daemon.process.wait(BOUND) == 0
 
 
