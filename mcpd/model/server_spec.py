@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 import attrs
 
 from mcpd.model.errors import Problem
+from mcpd.model.oauth_settings import NO_SETTINGS, OAuthSettings
 
 MEBIBYTE = 1024 * 1024
 
@@ -153,10 +154,19 @@ class RemoteSpec(ServerSpec):
     """Whether the definition sets `kind`. If not, mcpd guesses it from the URL and also tries HTTP+SSE."""
     ca_file: str | None = None
     """A PEM file with CA certificates to trust in addition to the system's."""
+    oauth: OAuthSettings = NO_SETTINGS
 
     @property
     def identity(self) -> tuple[object, ...]:
-        return (self.kind, self.url, tuple(sorted(self.headers.items())), self.ca_file)
+        own = (self.kind, self.url, tuple(sorted(self.headers.items())), self.ca_file)
+        login = self.oauth.identity
+        return own if login == NO_SETTINGS.identity else (*own, login)  # so that earlier fingerprints stay
+
+    @property
+    def may_log_in(self) -> bool:
+        """Whether mcpd may use OAuth: not if the definition has credentials of its own, or forbids it."""
+        has_header = any(name.lower() == "authorization" for name in self.headers)
+        return self.oauth.enabled and not has_header and "@" not in self.url.partition("://")[2].split("/")[0]
 
 
 SecretKind = Literal["secret", "credential", "file", "cmd"]

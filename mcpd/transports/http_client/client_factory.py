@@ -33,6 +33,7 @@ from mcpd.transports.credentials import (
 )
 from mcpd.transports.http_client.connection import Abort, OnOutcome
 from mcpd.transports.http_client.connection_pool import ConnectionPool, serialize_head
+from mcpd.transports.http_client.dial import CheckAddress
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request, with the whole URL
 
@@ -166,13 +167,14 @@ async def open_client(
     ca_file: str | None = None,
     watch: OnResponse | None = None,
     credentials: Credentials | None = None,
+    permit: CheckAddress | None = None,
 ) -> AsyncIterator[HttpClient]:
     """Open a client for the server at `url`; leaving the block closes its connections.
 
     `headers` go with every request, as do user and password in `url`. Proxies are taken from `environ`.
     `watch` is called for every request. `credentials` sign every request, unless the definition contains an
-    `Authorization` header. Responses have no time limit: the caller sets it. Raises
-    CannotStart if `url`, `ca_file` or the proxy is unusable.
+    `Authorization` header. `permit` is called as in `dial.open_tcp`. Responses have no time limit: the caller
+    sets it. Raises CannotStart if `url`, `ca_file` or the proxy is unusable.
     """
     target = parse_url(url)
     given = {name: value.strip(" \t") for name, value in headers.items()}  # not part of it (RFC 9110, 5.5)
@@ -188,7 +190,7 @@ async def open_client(
         from mcpd.transports.http_client.network_transport import NetworkTransport
 
         context = ssl_context(ca_file) if target.scheme == "https" else None
-        transport = NetworkTransport(context, _proxy(url, environ))
+        transport = NetworkTransport(context, _proxy(url, environ), permit)
     client = httpx.AsyncClient(
         transport=transport,
         headers=fixed,

@@ -12,6 +12,9 @@ import trio
 
 T = TypeVar("T")
 
+CheckAddress = Callable[[str], None]
+"""Raises OSError for an IP address that must not be connected to."""
+
 CONNECT_TIMEOUT = 10.0
 """Seconds until a connection must be ready for requests, with its proxy and TLS."""
 SOCKET_OPTIONS = [
@@ -56,16 +59,46 @@ class Resolver(trio.abc.HostnameResolver):
 _resolver: trio.lowlevel.RunVar[Resolver | None] = trio.lowlevel.RunVar("resolver")
 
 
-async def open_tcp(host: str, port: int) -> trio.SocketStream:
-    """Return a connection to an ASCII host name or an address. Raises OSError; the caller limits the time."""
+async def open_tcp(host: str, port: int, permit: CheckAddress | None = None) -> trio.SocketStream:
+    """Return a connection to an ASCII host name or an address. Raises OSError; the caller limits the time.
+
+    `permit` is called with each address of the host. The connection goes to an address that was checked, so
+    a name server that answers the next question differently changes nothing.
+    """
+    if permit is None:
+        _use_resolver()
+        stream = await trio.open_tcp_stream(host, port)
+    else:
+        stream = await _open_permitted(await look_up(host, port), port, permit)
+    for option in SOCKET_OPTIONS:
+        stream.setsockopt(*option)
+    return stream
+
+
+async def look_up(host: str, port: int = 0) -> list[str]:
+    """Return the addresses of a host, the preferred one first. Raises OSError; the caller limits the time."""
+    _use_resolver()
+    found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+async def _open_permitted(addresses: list[str], port: int, permit: CheckAddress) -> trio.SocketStream:
+    for address in addresses:
+        permit(address)
+    errors: list[OSError] = []
+    for address in addresses:
+        try:
+            return await trio.open_tcp_stream(address, port)
+        except OSError as error:
+            errors.append(error)
+    raise errors[-1] if errors else OSError("the host has no address")
+
+
+def _use_resolver() -> None:
     if _resolver.get(None) is None:
         resolver = Resolver()
         _resolver.set(resolver)
         trio.socket.set_custom_hostname_resolver(resolver)
-    stream = await trio.open_tcp_stream(host, port)
-    for option in SOCKET_OPTIONS:
-        stream.setsockopt(*option)
-    return stream
 
 
 async def start_tls(stream: trio.abc.Stream, host: str, context: ssl.SSLContext) -> trio.abc.Stream:

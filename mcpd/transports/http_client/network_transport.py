@@ -39,10 +39,16 @@ _KEEP_ALIVE_TIMEOUT = re.compile(r"timeout=(\d{1,6})")
 class NetworkTransport(httpx.AsyncBaseTransport):
     """Sends requests to one origin, through a proxy if one is given. The caller limits concurrent requests.
 
-    The extension `body` of a response is its stream; httpx wraps the attribute `stream` in a generator.
+    `permit` checks the addresses of the server; a proxy looks them up itself. The extension `body` of a
+    response is its stream; httpx wraps the attribute `stream` in a generator.
     """
 
-    def __init__(self, context: ssl.SSLContext | None, proxy: httpx.Proxy | None) -> None:
+    def __init__(
+        self,
+        context: ssl.SSLContext | None,
+        proxy: httpx.Proxy | None,
+        permit: dial.CheckAddress | None = None,
+    ) -> None:
         self._proxy = "" if proxy is None else _describe(proxy)
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=context,
@@ -51,7 +57,7 @@ class NetworkTransport(httpx.AsyncBaseTransport):
             else httpcore2.Proxy(str(proxy.url), proxy.raw_auth, ssl_context=proxy.ssl_context),
             max_connections=None,
             max_keepalive_connections=MAX_IDLE,
-            network_backend=_Backend(self._proxy),
+            network_backend=_Backend(self._proxy, None if proxy else permit),
         )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -118,10 +124,11 @@ class _Body(httpx.AsyncByteStream):
 
 
 class _Backend(httpcore2.AsyncNetworkBackend):
-    """Opens the pool's connections: to the server, or to `proxy`."""
+    """Opens the pool's connections: to the server, or to `proxy`. `permit`: see `dial.open_tcp`."""
 
-    def __init__(self, proxy: str) -> None:
+    def __init__(self, proxy: str, permit: dial.CheckAddress | None) -> None:
         self._proxy = proxy
+        self._permit = permit
 
     async def connect_tcp(
         self,
@@ -133,7 +140,7 @@ class _Backend(httpcore2.AsyncNetworkBackend):
     ) -> httpcore2.AsyncNetworkStream:
         deadline = trio.current_time() + dial.CONNECT_TIMEOUT
         with _connecting(deadline, self._proxy):
-            return _Connection(await dial.open_tcp(host, port), deadline, self._proxy)
+            return _Connection(await dial.open_tcp(host, port, self._permit), deadline, self._proxy)
 
 
 class _Connection(httpcore2.AsyncNetworkStream):

@@ -1,0 +1,82 @@
+"""The member `oauth` of a definition: how mcpd logs in to a remote server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import attrs
+
+DEFAULT_ACCOUNT = "default"
+
+OAuthGrant = Literal["code", "client_credentials", "enterprise", "workload"]
+
+
+@attrs.frozen(kw_only=True)
+class IdentityProvider:
+    """A company's identity provider, for enterprise-managed authorization."""
+
+    token_endpoint: str
+    client_id: str
+    client_secret: str | None = attrs.field(default=None, repr=False)
+    id_token: str = attrs.field(repr=False)
+    """The person's ID token, which is exchanged for an assertion for each server."""
+
+
+@attrs.frozen(kw_only=True)
+class OAuthSettings:
+    """Every member is optional. Secrets are not part of `repr`."""
+
+    enabled: bool = True
+    """False with `"oauth": false`: mcpd does not log in to this server."""
+    account: str = DEFAULT_ACCOUNT
+    """Which login to use. Servers with the same URL and account share one."""
+    grant: OAuthGrant = "code"
+    """`code`: a person logs in. The others need nobody."""
+    client_id: str | None = None
+    client_secret: str | None = attrs.field(default=None, repr=False)
+    private_key: str | None = attrs.field(default=None, repr=False)
+    """A PEM key with which the client authenticates (`private_key_jwt`)."""
+    algorithm: str = "ES256"
+    """Of `private_key`: ES256 or RS256."""
+    client_metadata_url: str | None = None
+    """The URL of a Client ID Metadata Document."""
+    client_name: str | None = None
+    """The name for dynamic registration."""
+    scopes: tuple[str, ...] | None = None
+    """Instead of those that the server names."""
+    issuer: str | None = None
+    """The expected issuer, if the server names another."""
+    strict_issuer: bool = False
+    """Compare issuers without the tolerance for a trailing slash."""
+    resource: str | None = None
+    """Instead of the server's."""
+    send_resource: bool = True
+    """False with `"resource": false`."""
+    redirect_uri: str | None = None
+    """A loopback URL at which mcpd waits for the answer."""
+    extra_params: Mapping[str, str] = attrs.field(factory=dict)
+    """Added to the authorization request."""
+    assertion: str | None = attrs.field(default=None, repr=False)
+    """The JWT of a workload, for the grant `workload`."""
+    identity_provider: IdentityProvider | None = None
+    """For the grant `enterprise`."""
+    dpop: bool = True
+    """Whether to bind tokens to a key if the server requires it (RFC 9449)."""
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What decides which login is used; no secrets."""
+        return (
+            self.enabled,
+            self.account,
+            self.grant,
+            self.client_id,
+            self.issuer,
+            self.resource,
+            self.send_resource,
+            self.scopes,
+        )
+
+
+NO_SETTINGS = OAuthSettings()
