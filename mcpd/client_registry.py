@@ -10,6 +10,8 @@ from typing import Protocol
 import attrs
 
 _MAX_NAME_LENGTH = 64
+MAX_REPORTED = 4 * _MAX_NAME_LENGTH
+"""Characters kept of a name that a client reports; those that are not printable are not shown."""
 _MAX_SERVERS = 256
 
 
@@ -61,7 +63,8 @@ class ClientConnection:
     def count_call(self, server: str) -> None:
         """Count a call to `server` by `mcpd/call`."""
         calls = self._calls
-        if server in calls or len(calls) < _MAX_SERVERS:  # a client may invent any number of names
+        # A client may invent any number of names, of any length.
+        if server in calls or (len(calls) < _MAX_SERVERS and len(server) <= _MAX_NAME_LENGTH):
             calls[server] = calls.get(server, 0) + 1
 
     @property
@@ -74,7 +77,7 @@ class ClientConnection:
 
     def set_identity(self, name: str, pid: int | None) -> None:
         """Set the name and pid that the client reports; a bridge reports those of its editor."""
-        self.reported_name = name or self.reported_name
+        self.reported_name = name[:MAX_REPORTED] or self.reported_name
         self.pid = pid or self.pid
 
     @property

@@ -13,17 +13,25 @@ import trio
 from mcpd.api.control_calls import ControlCaller, read_call
 from mcpd.api.control_methods import MAX_WAIT, METHODS, decode_params, openrpc_document
 from mcpd.calls.client_context import ClientIdentity
-from mcpd.client_registry import ClientConnection
+from mcpd.client_registry import MAX_REPORTED, ClientConnection
 from mcpd.event_history import acting_for
 from mcpd.gateway.client_view import View
 from mcpd.gateway.gateway import Gateway
 from mcpd.model import api, codec
-from mcpd.model.errors import McpdError, SlowConsumer
+from mcpd.model.errors import McpdError, Overloaded, SlowConsumer
 from mcpd.model.events import Event, TapParams
 from mcpd.wire import message as wire
 from mcpd.wire.message import INTERNAL_ERROR, METHOD_NOT_FOUND, BadFrame, Message
 
 log = logging.getLogger("mcpd.client")
+
+MAX_STREAMS = 16
+"""Streams of events, log lines and messages on one connection: each of them gets every item."""
+_MAX_PATH = 4096
+"""Characters of a client's working directory; a longer one cannot exist."""
+MAX_RUNNING = 512
+"""Requests in progress on one connection, apart from calls: each takes a task."""
+_STREAMS = ("mcpd/events", "mcpd/logs", "mcpd/tap")
 
 StartTask = Callable[[Callable[[], Awaitable[None]], str], None]
 """Starts a named task that ends with the connection."""
@@ -67,6 +75,8 @@ class ControlRequests:
         self.calls = ControlCaller(gateway.calls, gateway.core, responder, lambda work: start(work, "call"))
         self._running: dict[bytes, Callable[[str], None]] = {}
         """Request id → how to cancel it, for requests other than calls."""
+        self._streams: set[bytes] = set()
+        """The ids of those that are streams."""
 
     @property
     def is_busy(self) -> bool:
@@ -91,6 +101,7 @@ class ControlRequests:
         name = message.method
         method = METHODS.get(name)
         if method is not None:
+            self._check_limits(name)
             params = self._params(message, method.params)
             if method.handler is None:
                 if (stream := _STREAMING[name](self, message, params)) is not None:
@@ -109,6 +120,15 @@ class ControlRequests:
                 "`mcpd/attach` switches this connection to MCP"
             )
             self._responder.finish(wire.error(message.key, wire.error_body(METHOD_NOT_FOUND, text)))
+
+    def _check_limits(self, method: str) -> None:
+        """Raise Overloaded if the connection has too many requests in progress."""
+        if method in _STREAMS and len(self._streams) >= MAX_STREAMS:
+            text = f"a connection can have at most {MAX_STREAMS} streams ({', '.join(_STREAMS)}) at a time"
+            raise Overloaded(f"{method}: {text}; cancel one, or open another connection")
+        if len(self._running) >= MAX_RUNNING:
+            text = f"a connection can have at most {MAX_RUNNING} requests in progress"
+            raise Overloaded(f"{method}: {text}; wait for responses, or open another connection")
 
     def _finish(self, message: Message, result: bytes) -> None:
         self._responder.finish(wire.result(message.key, result))
@@ -138,7 +158,7 @@ class ControlRequests:
     async def _events(self, message: Message, params: api.EventsParams) -> None:
         def notify(event: Event) -> None:
             if event.server is None or not params.servers or event.server in params.servers:
-                self._notify(message, "mcpd/event", "event", event)
+                self._notify(message, "mcpd/event", "event", _events.encode(event))
 
         with self._operations.watch() as (snapshot, changes):
             for event in snapshot:
@@ -201,7 +221,10 @@ class ControlRequests:
         self._open_session(
             view,
             ClientIdentity(
-                via=door, name=identity.name, pid=identity.pid or self._pid, cwd=identity.cwd or ""
+                via=door,
+                name=identity.name[:MAX_REPORTED],
+                pid=identity.pid or self._pid,
+                cwd=(identity.cwd or "") if len(identity.cwd or "") <= _MAX_PATH else "",
             ),
         )
         upstream = None if server is None else server.upstream
@@ -227,8 +250,11 @@ class ControlRequests:
                     self._send_error(message, error)
             if self._running.get(key) is cancel:
                 del self._running[key]
+                self._streams.discard(key)
 
         self._running[key] = cancel
+        if message.method in _STREAMS:
+            self._streams.add(key)
         self._start_task(run, message.method)
 
     def _params(self, message: Message, into: type[object]) -> object:
@@ -248,12 +274,14 @@ class ControlRequests:
         if self.calls.cancel(key, "the client cancelled it"):
             return
         cancel = self._running.pop(key, None)
+        self._streams.discard(key)
         if cancel is not None:
             cancel("the client cancelled it")
 
     def cancel_all(self, reason: str) -> None:
         self.calls.cancel_all(reason)
         running, self._running = list(self._running.values()), {}
+        self._streams.clear()
         for cancel in running:
             cancel(reason)
 
@@ -265,6 +293,22 @@ class ControlRequests:
 
     def _complete(self, message: Message, params: api.CompleteParams) -> None:
         self.calls.complete(message.key, params)
+
+
+class _EventEncoder:
+    """Encodes an event once for all the streams that get it."""
+
+    def __init__(self) -> None:
+        self._latest: Event | None = None
+        self._encoded = msgspec.Raw(b"")
+
+    def encode(self, event: Event) -> msgspec.Raw:
+        if event is not self._latest:
+            self._latest, self._encoded = event, msgspec.Raw(codec.encode(event))
+        return self._encoded
+
+
+_events = _EventEncoder()
 
 
 _STREAMING: Mapping[str, Callable[[ControlRequests, Message, Any], Awaitable[None] | None]] = {

@@ -214,6 +214,9 @@ class Call(Exchange):
     """The progress last reported to the client."""
     progress_base: float = 0.0
     """Progress of earlier rounds, added to that of this round."""
+    counted_bytes: int = 0
+    counted_for: Caller | None = None
+    """The client whose budget for large arguments contains this call (`argument_budget`)."""
     notes: tuple[str, ...] = ()
     """What the stages noticed about the result."""
 

@@ -9,6 +9,8 @@ import attrs
 import msgspec
 from msgspec import Raw
 
+from mcpd.wire import message as wire
+
 
 class Responder(Protocol):
     """Where the messages for one request go; each transport provides one. Frames are JSON text without a
@@ -38,6 +40,9 @@ class ClientIdentity:
     cwd: str = ""
 
 
+MAX_CAPABILITY_VALUES = 2000
+MAX_CAPABILITY_BYTES = 128 * 1024
+"""Limits for the JSON of a client's capabilities: they are kept as long as the client is connected."""
 _NOTHING: Mapping[str, object] = {}
 
 
@@ -59,6 +64,15 @@ class ClientContext(msgspec.Struct, frozen=True, eq=False):
         if not isinstance(declared, Mapping):
             return False
         return part is None or isinstance(declared.get(part), Mapping)
+
+
+def read_capabilities(declared: Raw | bytes) -> Mapping[str, object] | None:
+    """Return the capabilities that a client declares; None if they are not an object.
+
+    Raises BadFrame, and TooLarge if they exceed a limit.
+    """
+    capabilities = wire.value(declared, MAX_CAPABILITY_VALUES, MAX_CAPABILITY_BYTES)
+    return capabilities if isinstance(capabilities, dict) else None
 
 
 def make_client_context(

@@ -15,6 +15,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.calls import concurrency, input_rounds, url_elicitation
+from mcpd.calls.argument_budget import SMALL, ArgumentBudget
 from mcpd.calls.call import (
     BETWEEN_ROUNDS,
     DONE,
@@ -86,6 +87,7 @@ class CallEngine:
         self._state_signer = StateSigner()
         self._waiting: dict[ManagedServer, set[Call]] = {}
         """Calls that wait until their server is connected."""
+        self._arguments = ArgumentBudget()
         self.suspended_calls = SuspendedCalls(self, spawn)
         self.url_elicitations = UrlElicitations()
         self.server_requests = ServerRequestRouter(self.suspended_calls, self.url_elicitations, spawn, roots)
@@ -111,6 +113,8 @@ class CallEngine:
         else:
             call.idle_timeout, call.timeout_source = route.idle_timeout, route.timeout_source
         try:
+            if len(params) > SMALL:
+                self._arguments.add(call)
             if (upstream := server.upstream) is None:
                 self._add_waiting(call)
                 self._start_work(call, lambda: self._prepare(call))
@@ -433,7 +437,7 @@ class CallEngine:
         call.move(DONE)
         call.request = None
         call.caller.send_result(call, request, result)
-        if call.open_questions or call.holds_turn or call.has_been_suspended:
+        if call.open_questions or call.holds_turn or call.has_been_suspended or call.counted_bytes:
             self._release(call)
 
     def fail(self, call: Call, error: McpdError) -> None:
@@ -470,6 +474,8 @@ class CallEngine:
     def _release(self, call: Call) -> None:
         """The call has ended: assign its open questions to others, and let the next call have its turn."""
         self._remove_waiting(call)
+        if call.counted_bytes:
+            self._arguments.remove(call)
         if call.open_questions:
             self.server_requests.on_call_ended(call)
         if call.holds_turn:

@@ -21,6 +21,8 @@ from mcpd.wire.message import BadFrame
 
 _MAX_ROUTES = 2000
 """Routes kept for one server: clients may call any name."""
+_MAX_NAME = 1000
+"""Characters of a tool and method whose route is kept."""
 _FROM_TOOL_TIMEOUTS = "`toolTimeouts` in its definition sets"
 
 
@@ -71,6 +73,8 @@ def find_route(
         and (spec.concurrency == "serial" or (spec.concurrency == "writes" and not read_only)),
         requires_task=item is not None and requires_task(item),
     )
+    if len(tool) + len(method) > _MAX_NAME:
+        return route
     if len(server.routes) >= _MAX_ROUTES:
         server.routes.clear()
     server.routes[scope, method, tool] = route

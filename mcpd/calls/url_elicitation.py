@@ -131,13 +131,13 @@ def _url_requests(error: Raw) -> list[Raw]:
     """Return the URL elicitations in an error, as params."""
     try:
         data = wire.members(wire.members(error).get("data", Raw(b"{}")))
-        pages = msgspec.json.decode(data.get("elicitations", Raw(b"[]")), type=list[Raw])
+        pages, _ = wire.first_items(data.get("elicitations", Raw(b"[]")), _MAX_URLS)
         return [
             Raw(msgspec.json.encode({**members, "mode": "url"}))
-            for raw in pages[:_MAX_URLS]
+            for raw in pages
             if {"url", "message"} <= (members := wire.members(raw)).keys()
         ]
-    except (BadFrame, msgspec.MsgspecError):
+    except BadFrame:
         return []
 
 

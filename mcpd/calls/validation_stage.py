@@ -17,6 +17,7 @@ from mcpd.model.errors import SchemaViolation
 from mcpd.supervision.catalog_cache import Item
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
+from mcpd.wire.message import BadFrame
 
 
 class ValidationStageFactory:
@@ -135,8 +136,8 @@ def _as_failed(result: Raw | bytes, violations: Sequence[str]) -> bytes:
     """
     members = wire.members(result)
     try:
-        content = msgspec.json.decode(members.get("content", b"[]"), type=list[Raw])
-    except msgspec.MsgspecError:
+        content = wire.items(members.get("content", b"[]"))
+    except BadFrame:
         return bytes(result)  # the client sees what the server sent
     members.pop("structuredContent", None)
     texts = [{"type": "text", "text": text} for text in violations]

@@ -9,19 +9,19 @@ import trio
 from msgspec import Raw
 
 from mcpd import __version__
-from mcpd.calls.client_context import ClientRequest, make_client_context
+from mcpd.calls.client_context import ClientRequest, make_client_context, read_capabilities
 from mcpd.gateway.client_session import ClientSession
-from mcpd.gateway.client_subscriptions import SUBSCRIBE_TIMEOUT
+from mcpd.gateway.client_subscriptions import MAX_SUBSCRIPTIONS, MAX_URI, SUBSCRIBE_TIMEOUT
 from mcpd.model.errors import Overloaded, Unsupported
 from mcpd.protocol.legacy import VERSIONS
 from mcpd.protocol.upstream_subscriptions import LEVELS
 from mcpd.wire import message as wire
-from mcpd.wire.message import ABSENT, BadFrame, Message
+from mcpd.wire.message import ABSENT, BadFrame, Message, TooLarge
 
 _INVALID_PARAMS = -32602
 _MAX_ROOTS = 100
-MAX_SUBSCRIPTIONS = 1000
-"""Resources that one client may subscribe to: every update is compared with all of them."""
+_MAX_ROOTS_BYTES = 256 * 1024
+"""Limits for the roots of one client, which are kept; further roots are ignored."""
 
 
 def _initialize(session: ClientSession, request: ClientRequest) -> None:
@@ -30,7 +30,7 @@ def _initialize(session: ClientSession, request: ClientRequest) -> None:
     if version not in VERSIONS:  # the client decides whether it can speak our newest
         session.version = version = VERSIONS[0]
     session.peer = _client_name(members.get("clientInfo"))
-    declared = _mapping(members.get("capabilities"))
+    declared = _read_capabilities(members.get("capabilities", Raw(b"{}")))
     session.context = make_client_context(version, declared, log_level=session.context.log_level)
 
     def respond() -> None:
@@ -46,6 +46,16 @@ def _initialize(session: ClientSession, request: ClientRequest) -> None:
         session.is_initialized = True
 
     session.when_catalog_known(request, respond)
+
+
+def _read_capabilities(raw: Raw) -> Mapping[str, object]:
+    """Return the declared capabilities; none if they are malformed. Raises TooLarge."""
+    try:
+        return read_capabilities(raw) or {}
+    except TooLarge:
+        raise
+    except BadFrame:
+        return {}
 
 
 def _mapping(raw: Raw | None) -> Mapping[str, object]:
@@ -78,6 +88,9 @@ def _set_level(session: ClientSession, request: ClientRequest) -> None:
 
 def _subscribe(session: ClientSession, request: ClientRequest) -> None:
     uri = wire.string(wire.members(request.params or b"{}"), "uri")
+    if len(uri) > MAX_URI:
+        text = f"`uri` is {len(uri)} characters long, and a client can subscribe to at most {MAX_URI}"
+        raise BadFrame(text)
     server, own = session.view.resource(uri)
     server = session.gateway.dedicated_servers.server_for(session, server)
     name, subscriptions = server.spec.name, session.gateway.subscriptions
@@ -146,10 +159,12 @@ def _request_roots(session: ClientSession) -> None:
 
 def _store_roots(session: ClientSession, result: Raw) -> None:
     try:
-        roots = wire.members(result).get("roots", Raw(b"[]"))
-        session.roots = tuple(msgspec.json.decode(roots, type=list[Raw]))[:_MAX_ROOTS]
-    except (BadFrame, msgspec.MsgspecError):
+        declared, _ = wire.first_items(wire.members(result).get("roots", Raw(b"[]")), _MAX_ROOTS)
+    except BadFrame:
         return
+    if sum(map(len, declared)) > _MAX_ROOTS_BYTES:
+        declared = []
+    session.roots = tuple(Raw(bytes(root)) for root in declared)
     session.gateway.on_roots_changed(session)
 
 

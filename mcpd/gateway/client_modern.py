@@ -11,10 +11,15 @@ import trio
 from msgspec import Raw
 
 from mcpd import __version__
-from mcpd.calls.client_context import ClientContext, ClientRequest, make_client_context
+from mcpd.calls.client_context import (
+    ClientContext,
+    ClientRequest,
+    make_client_context,
+    read_capabilities,
+)
 from mcpd.gateway.client_session import ClientSession
-from mcpd.gateway.client_subscriptions import SUBSCRIBE_TIMEOUT
-from mcpd.model.errors import McpdError, UnsupportedRevision
+from mcpd.gateway.client_subscriptions import MAX_SUBSCRIPTIONS, MAX_URI, SUBSCRIBE_TIMEOUT
+from mcpd.model.errors import McpdError, Overloaded, UnsupportedRevision
 from mcpd.protocol.modern import VERSIONS
 from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
 from mcpd.protocol.upstream_subscriptions import LEVELS
@@ -28,9 +33,10 @@ _CAPABILITIES = f"{RESERVED_PREFIX}clientCapabilities"
 _LEVEL = f"{RESERVED_PREFIX}logLevel"
 _SUBSCRIPTION = f"{RESERVED_PREFIX}subscriptionId"
 _LISTS = ("tools", "prompts", "resources")
-_MAX_SUBSCRIPTIONS = 1000
-_MAX_CACHED_META = 4096
-"""Larger `_meta` objects are not cached: the cache keeps hundreds, and clients may put anything into them."""
+_MAX_LISTENS = 16
+"""Open `subscriptions/listen` requests of one client: each gets every notification."""
+_MAX_CACHED_META = 1024
+"""Larger `_meta` objects are not cached, so that the caches stay below 10 MB whatever clients send."""
 _Resource = tuple[str, ManagedServer, str]
 """A resource to subscribe to: the client's URI, its server, and the server's own URI."""
 _NOT_CACHEABLE: Mapping[str, object] = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
@@ -64,7 +70,7 @@ def apply_request_meta(request: ClientRequest) -> None:
     request.has_no_meta = not may_have_meta(params)
 
 
-@functools.lru_cache(maxsize=512)
+@functools.lru_cache(maxsize=128)
 def _parse_meta(raw: bytes) -> tuple[bytes, ClientContext | None, bool]:
     """Return token, context, and whether `_meta` holds more. Cached, because clients repeat themselves."""
     meta = wire.members(raw)
@@ -85,10 +91,10 @@ def _client_context(version: str, declared: bytes, level: str) -> ClientContext:
     return known(version, declared, level)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=64)
 def _cached_context(version: str, declared: bytes, level: str) -> ClientContext:
-    capabilities = wire.value(declared)
-    if not isinstance(capabilities, dict):
+    capabilities = read_capabilities(declared)
+    if capabilities is None:
         raise BadFrame(f"`_meta` must contain {_CAPABILITIES}, an object")
     if level and level not in LEVELS:
         raise BadFrame(f"{_LEVEL} must be one of {', '.join(LEVELS)}")
@@ -143,6 +149,8 @@ def _listen(session: ClientSession, request: ClientRequest) -> None:
     wanted = wire.value(wire.members(request.params).get("notifications", Raw(b"null")))
     if not isinstance(wanted, dict):
         raise BadFrame("`notifications` must be an object")
+    if len(session.listen_streams) >= _MAX_LISTENS:
+        raise Overloaded(f"a client can have at most {_MAX_LISTENS} open subscriptions/listen requests")
     offered = session.view.capabilities(request.context.version)
     lists = [name for name in _LISTS if wanted.get(f"{name}ListChanged") is True and name in offered]
     stream = ClientListenStream(request, frozenset(lists))
@@ -161,8 +169,7 @@ def _listen(session: ClientSession, request: ClientRequest) -> None:
         acknowledge(resources)
     else:
         session.spawn_request(request, lambda: _ask_servers(session, request, resources, acknowledge))
-    for uri, server, own in resources:
-        subscriptions.add(session, request.key, uri, server, own)
+    subscriptions.add_all(session, request.key, resources)
 
 
 async def _ask_servers(
@@ -182,10 +189,9 @@ async def _ask_servers(
     except trio.Cancelled:
         subscriptions.on_stream_closed(session, request.key)
         raise
-    refused = [resource for resource in resources if resource[1].interests.subscribe_result(resource[2])]
-    for uri, _, _ in refused:
-        subscriptions.drop(session, request.key, uri)
-    acknowledge([resource for resource in resources if resource not in refused])
+    refused = {uri for uri, server, own in resources if server.interests.subscribe_result(own)}
+    subscriptions.drop_all(session, request.key, refused)
+    acknowledge([resource for resource in resources if resource[0] not in refused])
 
 
 def _declares_subscriptions(server: ManagedServer) -> bool:
@@ -193,10 +199,14 @@ def _declares_subscriptions(server: ManagedServer) -> bool:
 
 
 def _resolve_resources(session: ClientSession, uris: Sequence[object]) -> list[_Resource]:
+    """Return the resources that can be subscribed to. Those beyond a limit are left out, too."""
     found = []
-    for uri in uris[:_MAX_SUBSCRIPTIONS]:
+    room = MAX_SUBSCRIPTIONS - session.gateway.subscriptions.count(session)
+    for uri in uris[: max(0, room)]:
         if not isinstance(uri, str):
             raise BadFrame("`resourceSubscriptions` must be a list of URIs")
+        if len(uri) > MAX_URI:
+            continue
         try:
             server, own = session.view.resource(uri)
         except McpdError:

@@ -33,7 +33,7 @@ from mcpd.gateway.client_requests import ClientRequests
 from mcpd.gateway.client_subscriptions import ClientSubscriptions
 from mcpd.gateway.client_view import LIST_MEMBERS, View
 from mcpd.gateway.per_client_servers import DedicatedServers
-from mcpd.model.errors import McpdError, ProtocolViolation, SchemaViolation
+from mcpd.model.errors import McpdError, Overloaded, ProtocolViolation, SchemaViolation
 from mcpd.model.profile import ALL_SERVERS
 from mcpd.model.text import shorten
 from mcpd.protocol.legacy import BATCH_VERSION, VERSIONS
@@ -54,6 +54,8 @@ _RESOURCE_NOT_FOUND = -32002
 """The legacy revisions' error code for an unknown resource."""
 _FIRST_CONNECT_TIMEOUT = 10.0
 """Seconds that a new client's first request waits for its server to connect."""
+_MAX_WAITING_REQUESTS = 1024
+"""Requests of one client that wait for something, apart from calls: each takes a task."""
 _VALID_ID_START = frozenset(b'"-0123456789')
 """A string or a number (integers by the specification, floats by some clients); never null or a structure."""
 
@@ -275,8 +277,12 @@ class ClientSession:
         """Answer a request in a task of its own; an McpdError raised by `work` becomes the response.
 
         A result that `work` waited for may arrive together with the cancellation, so `work` must check for
-        cancellation before it acts. It must undo whatever it did before being cancelled.
+        cancellation before it acts. It must undo whatever it did before being cancelled. Raises Overloaded.
         """
+        if len(self.request_tasks) >= _MAX_WAITING_REQUESTS:
+            raise Overloaded(
+                f"{_MAX_WAITING_REQUESTS} requests of this client are already waiting; try again later"
+            )
         scope = self.request_tasks[request.key] = trio.CancelScope()
 
         async def run() -> None:

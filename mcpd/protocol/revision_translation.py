@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Raw
 
 from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
+from mcpd.support.sized_cache import SizedCache
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 from mcpd.wire.request_meta import has_reserved, strip_reserved
@@ -288,10 +289,14 @@ def entry_translation(member: str, client: str) -> Entry | None:
     """Return the translation for entries of the list `member`; None if they stay unchanged."""
     if client >= R4 and member != "tools":
         return None
-    return functools.partial(_translate_entry, member, client)
+    kind, compute = (member, client), functools.partial(_translate_entry, member, client)
+    return lambda raw: _entries.get(kind, raw, compute)
 
 
-@functools.lru_cache(maxsize=4096)
+_entries = SizedCache(8 * 1024 * 1024)
+"""Translated entries: clients fetch the same lists again and again."""
+
+
 def _translate_entry(member: str, client: str, raw: bytes) -> bytes:
     if client >= R4 and not any(word in raw for word in _MAY_NEED_CHANGE):
         return raw

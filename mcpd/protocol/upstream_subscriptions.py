@@ -6,6 +6,7 @@ sends the difference; a new connection starts from nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import trio
@@ -25,14 +26,23 @@ class NotificationInterests:
     def __init__(self) -> None:
         self.changed = trio.Event()
         """Set, and replaced by a new event, whenever `resources` or `log_level` may have changed."""
-        self.resources: frozenset[str] = frozenset()
-        """The resources that anybody subscribes to."""
         self._followed_by: dict[object, frozenset[str]] = {}
+        self._followers: Counter[str] = Counter()
+        """How many holders each wanted resource has."""
+        self._resources: frozenset[str] | None = frozenset()
+        """See `resources`; None if it must be determined again."""
         self._levels: dict[object, str] = {}
         self._results: dict[str, str] = {}
         self._subscribed_before: set[str] = set()
         """Current resources whose subscription was confirmed before, on this or an earlier connection."""
-        self._result_changed = trio.Event()
+        self._waiters: dict[str, trio.Event] = {}
+
+    @property
+    def resources(self) -> frozenset[str]:
+        """The resources that anybody subscribes to."""
+        if self._resources is None:
+            self._resources = frozenset(self._followers)
+        return self._resources
 
     def follow_resources(self, holder: object, uris: Iterable[str]) -> None:
         """Set the resources that this holder wants `notifications/resources/updated` for.
@@ -46,9 +56,17 @@ class NotificationInterests:
         else:
             self._followed_by.pop(holder, None)
         for uri in now - before:
+            self._followers[uri] += 1
             if self._results.get(uri):  # refused before, but the server may have changed its mind
                 del self._results[uri]
-        self._recompute()
+        for uri in before - now:
+            self._followers[uri] -= 1
+            if not self._followers[uri]:
+                del self._followers[uri]
+                self._results.pop(uri, None)
+                self._subscribed_before.discard(uri)
+        self._resources = None
+        self._notify_changed()
 
     def set_log_level(self, holder: object, level: str | None) -> None:
         """Set the least severe log level that this holder wants; None for no preference.
@@ -62,13 +80,12 @@ class NotificationInterests:
             self._levels[holder] = level
         else:
             raise ValueError(level)
-        self._recompute()
+        self._notify_changed()
 
     def forget(self, holder: object) -> None:
         """Remove all interests of this holder."""
-        self._followed_by.pop(holder, None)
         self._levels.pop(holder, None)
-        self._recompute()
+        self.follow_resources(holder, ())
 
     def subscribe_result(self, uri: str) -> str | None:
         """Return "" if the server confirmed the subscription, the reason if it refused, else None."""
@@ -77,7 +94,12 @@ class NotificationInterests:
     async def wait_subscribed(self, uri: str) -> str:
         """Wait for `subscribe_result`. The caller must bound the wait: it takes a connection."""
         while (outcome := self._results.get(uri)) is None:
-            await self._result_changed.wait()
+            decided = self._waiters.setdefault(uri, trio.Event())
+            try:
+                await decided.wait()
+            finally:
+                if not decided.is_set() and not decided.statistics().tasks_waiting:
+                    self._waiters.pop(uri, None)
         return outcome
 
     @property
@@ -86,7 +108,7 @@ class NotificationInterests:
 
     def confirm(self, uri: str) -> bool:
         """The server confirmed. Returns whether it had done so on an earlier connection."""
-        if uri not in self.resources:
+        if uri not in self._followers:
             return False
         self._set_result(uri, _SUBSCRIBED)
         was_confirmed = uri in self._subscribed_before
@@ -95,7 +117,7 @@ class NotificationInterests:
 
     def reject(self, uri: str, why: str) -> None:
         """The server has refused the subscription; `why` is shown to users."""
-        if uri in self.resources:
+        if uri in self._followers:
             self._set_result(uri, why)
 
     def on_disconnected(self) -> None:
@@ -104,12 +126,9 @@ class NotificationInterests:
 
     def _set_result(self, uri: str, outcome: str) -> None:
         self._results[uri] = outcome
-        news, self._result_changed = self._result_changed, trio.Event()
-        news.set()
+        if (decided := self._waiters.pop(uri, None)) is not None:
+            decided.set()
 
-    def _recompute(self) -> None:
-        wanted = self.resources = frozenset[str]().union(*self._followed_by.values())
-        self._subscribed_before &= wanted
-        self._results = {uri: reason for uri, reason in self._results.items() if uri in wanted}
+    def _notify_changed(self) -> None:
         changed, self.changed = self.changed, trio.Event()
         changed.set()

@@ -10,6 +10,7 @@ import logging
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NoReturn
 
 import attrs
@@ -80,7 +81,11 @@ class Catalog:
     """By feature. Empty for servers older than 2026-07-28, which send no hints."""
 
     def tool(self, name: str) -> Item | None:
-        return next((tool for tool in self.tools if tool.name == name), None)
+        return self._tools_by_name.get(name)
+
+    @cached_property
+    def _tools_by_name(self) -> Mapping[str, Item]:
+        return {tool.name: tool for tool in reversed(self.tools)}
 
 
 @attrs.frozen

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 
 from mcpd.model.status import rfc3339
+from mcpd.support.log_rate import RateLimit
 from mcpd.support.redact import Redactor
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -132,6 +133,7 @@ def log_to_stderr(level: str, redactor: Redactor) -> Iterator[None]:
     stream.setFormatter(HumanFormatter(redactor) if sys.stderr.isatty() else JsonFormatter(redactor))
     records: queue.Queue[logging.LogRecord | None] = queue.Queue(_MAX_QUEUED)
     handler = _DroppingQueueHandler(records, stream)
+    handler.addFilter(RateLimit())
     writer = threading.Thread(target=_write_records, args=(records, stream), name="log", daemon=True)
     root = logging.getLogger()
     root.addHandler(handler)

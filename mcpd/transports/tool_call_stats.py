@@ -12,7 +12,8 @@ from msgspec import Raw
 from mcpd.model.errors import McpdError
 from mcpd.model.text import shorten
 from mcpd.support.histogram import FOLD_AT, Histogram, merge
-from mcpd.wire.message import ABSENT, Message
+from mcpd.wire import message as wire
+from mcpd.wire.message import ABSENT, BadFrame, Message
 
 log = logging.getLogger("mcpd.calls")
 
@@ -20,9 +21,9 @@ MAX_TOOLS = 500
 """Tool names come from clients; calls of further names are counted together as `OTHERS`."""
 OTHERS, NAMELESS = "(others)", "?"
 _MAX_NAME = 200
+_MAX_VALUES, _MAX_BYTES = 1000, 64 * 1024
+"""Limits for the JSON of an error that is decoded for the log."""
 _IS_ERROR = b'"isError"'
-_F = ord("f")
-"""As in `"isError":false`, which some SDKs always write."""
 _END = 256
 """Bytes at either end of a result in which `isError` is searched for; all SDKs put it there."""
 
@@ -58,7 +59,7 @@ class ToolCallStats:
         at = line.find(_IS_ERROR, -_END)
         if at < 0 and len(line) > _END:
             at = line.find(_IS_ERROR, 0, _END)
-        if at >= 0 and line[at + 10] != _F and is_error_result(message.result):
+        if at >= 0 and line[at + 10 : at + 11] != b"f" and is_error_result(message.result):
             self._add_error("failed", message.result)
 
     def add_lost(self, error: McpdError) -> None:
@@ -120,7 +121,6 @@ class _ToolParams(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(_ToolParams).decode
-_members = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def tool_name_in(params: bytes) -> str:
@@ -133,11 +133,7 @@ def tool_name_in(params: bytes) -> str:
 
 def is_error_result(result: Raw) -> bool:
     """Return whether the result itself has a true `isError`, as opposed to something nested in it."""
-    text = bytes(result)
-    try:
-        return bytes(_members(text).get("isError", b"")) == b"true"
-    except (msgspec.MsgspecError, RecursionError):
-        return False
+    return bytes(wire.members_or_empty(result).get("isError", b"")) == b"true"
 
 
 def _is_logged(count: int) -> bool:
@@ -147,10 +143,10 @@ def _is_logged(count: int) -> bool:
 def _error_text(details: Raw) -> str:
     """Return the text of a JSON-RPC error, or of a result with `isError`."""
     try:
-        found: dict[str, Any] = msgspec.json.decode(details)
+        found: Any = wire.value(details, _MAX_VALUES, _MAX_BYTES)
         if "message" in found:
             return f"{found['message']} ({found.get('code')})"
         texts = [block["text"] for block in found["content"] if block.get("type") == "text"]
         return " ".join(texts) or "without a text"
-    except (msgspec.MsgspecError, RecursionError, AttributeError, KeyError, TypeError):
+    except (BadFrame, AttributeError, KeyError, TypeError):
         return "without a readable text"

@@ -12,6 +12,7 @@ import trio.testing
 
 from mcpd.api import control_requests
 from mcpd.api.control_methods import METHODS, Method
+from mcpd.api.control_requests import MAX_RUNNING, MAX_STREAMS
 from mcpd.model import api
 from mcpd.wire import message as wire
 
@@ -56,3 +57,53 @@ async def test_bug_fails_only_its_request(
     assert "a bug" in caplog.text
     assert not asked.is_busy
     caplog.clear()
+
+
+async def test_streams_and_requests_in_progress_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By an error that names the limit; a cancelled one makes room."""
+
+    async def never(*_: object) -> None:
+        await trio.sleep_forever()
+
+    waits = Method("", api.NoParams, "", handler=never)
+    monkeypatch.setattr(control_requests, "METHODS", {**METHODS, "mcpd/waits": waits})
+    monkeypatch.setitem(control_requests._STREAMING, "mcpd/events", never)  # type: ignore[index, unused-ignore]
+    sent: list[bytes] = []
+    stand_in: Any = SimpleNamespace(core=None, calls=None, finish=sent.append, describe=lambda: "a test")
+    async with trio.open_nursery() as nursery:
+        asked = control_requests.ControlRequests(
+            stand_in,
+            stand_in,
+            stand_in,
+            7,
+            lambda work, name: nursery.start_soon(work, name=name),
+            lambda view, client: None,
+        )
+
+        def ask(number: int, method: str) -> None:
+            asked.receive(wire.parse(b'{"id":%d,"method":"%b"}' % (number, method.encode())))
+
+        def refusals() -> list[str]:
+            texts = [json.loads(each)["error"]["message"] for each in sent]
+            sent.clear()
+            return texts
+
+        for number in range(MAX_STREAMS):
+            ask(number, "mcpd/events")
+        assert refusals() == []
+        ask(1000, "mcpd/events")
+        (text,) = refusals()
+        assert f"at most {MAX_STREAMS} streams" in text
+        asked.handle_cancelled(wire.parse(b'{"method":"x","params":{"requestId":3}}'))
+        ask(1001, "mcpd/events")
+        assert refusals() == []
+        for number in range(2000, 2000 + MAX_RUNNING - MAX_STREAMS):
+            ask(number, "mcpd/waits")
+        assert refusals() == []
+        ask(9000, "mcpd/waits")
+        (text,) = refusals()
+        assert f"at most {MAX_RUNNING} requests" in text
+        asked.cancel_all("over")
+        await trio.testing.wait_all_tasks_blocked()
+        assert not asked._streams
+        assert not asked.is_busy

@@ -10,11 +10,14 @@ import attrs
 import pytest
 import trio
 import trio.testing
+from msgspec import Raw
 
+from mcpd.calls.argument_budget import MAX_PER_CLIENT
 from mcpd.calls.call import CallState
 from mcpd.calls.url_elicitation import RETRY_INTERVAL
 from mcpd.model.errors import LinkLost
 from mcpd.model.server_spec import Timeouts
+from mcpd.wire.message import Message
 from tests.gateway.mcp_client import CAPABLE, MODERN, meta
 from tests.gateway.model import LEGACY, NAME, Json, Script, Told, User, World, make_catalog, world
 
@@ -317,3 +320,38 @@ async def test_refusal_while_a_client_leaves_is_harmless(w: World) -> None:
     user.session.calls = {}
     call.failed(LinkLost("gone", may_have_run=True))
     assert call.state is CallState.DONE
+
+
+def large(user: User, megabytes: int) -> Told:
+    return put(user, name="t", arguments={"text": "x" * megabytes * 1024 * 1024})
+
+
+async def test_large_arguments_of_unfinished_calls_are_limited(w: World) -> None:
+    """For each client and overall; calls with small arguments pass, and ended calls make room."""
+    one, two, three = (w.user("legacy", {}) for _ in range(3))
+    for user in (one, two):
+        for _ in range(3):
+            assert not large(user, 11).answers
+        (answer,) = large(user, 11).answers
+        assert answer["error"]["data"]["code"] == "overloaded"
+        assert "of this client" in answer["error"]["message"]
+        assert f"the limit of {MAX_PER_CLIENT}" in answer["error"]["message"]
+        assert not put(user, name="t").answers
+    assert "of all clients" in large(three, 11).answers[0]["error"]["message"]
+    one.leave()
+    again = large(three, 11)
+    assert not again.answers
+    budget = w.gateway.calls._arguments
+    for call in list(two.session.calls.values()):
+        w.wire._pop_pending(call.key)
+        call.answered(Message(result=Raw(b"{}")))
+    assert budget._by_caller.keys() == {three.session}
+    three.leave()
+    assert (budget.total, budget._by_caller) == (0, {})
+
+
+async def test_names_that_clients_invent_take_no_memory(w: World) -> None:
+    user = w.user("legacy", {})
+    put(user, name="x" * 1_000_000)
+    put(user, name="short")
+    assert sum(len(tool) for _, _, tool in w.server.routes) < 1000

@@ -12,8 +12,8 @@ import trio.testing
 from msgspec import Raw
 
 from mcpd.calls.client_context import ClientIdentity
-from mcpd.gateway.client_legacy import MAX_SUBSCRIPTIONS
 from mcpd.gateway.client_requests import ClientRequests
+from mcpd.gateway.client_subscriptions import MAX_SUBSCRIPTIONS
 from mcpd.wire import message as wire
 from tests.gateway.mcp_client import MODERN
 from tests.gateway.model import LEGACY, Json, Told, User, World, make_upstream, world
@@ -106,8 +106,7 @@ async def test_subscription(
     subscriptions.count = lambda session: count  # type: ignore[method-assign]
     told.say({"id": 1, "method": "resources/subscribe", "params": {"uri": "a:1"}})
     await trio.testing.wait_all_tasks_blocked()
-    w.server.interests._results["a:1"] = outcome
-    w.server.interests._result_changed.set()
+    w.server.interests._set_result("a:1", outcome)
     await trio.sleep(1)
     (answer,) = told.answers
     assert (answer["error"]["data"]["code"] if "error" in answer else None) == error

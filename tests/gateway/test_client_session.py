@@ -20,8 +20,7 @@ from mcpd.calls.client_context import ClientIdentity, ClientRequest
 from mcpd.calls.server_request import ANSWER_TIMEOUT
 from mcpd.calls.server_request_router import MAX_OPEN_REQUESTS
 from mcpd.gateway import client_modern
-from mcpd.gateway.client_legacy import MAX_SUBSCRIPTIONS
-from mcpd.gateway.client_subscriptions import UPDATE_INTERVAL
+from mcpd.gateway.client_subscriptions import MAX_SUBSCRIPTIONS, UPDATE_INTERVAL
 from mcpd.gateway.gateway import METHODS, connected_clients
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, UnknownResource
 from mcpd.protocol.upstream_session import ServerNotification
