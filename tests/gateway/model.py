@@ -178,6 +178,7 @@ def make_core(*servers: Any, **settings: Any) -> Any:
         ),
         events=Broadcast(100),
         clients=SimpleNamespace(connected=lambda: ()),
+        is_stopping=False,
         not_ready_error=lambda server: NotReady("srv is not there", server=NAME, state="pending"),
         list_clients=None,
     )
