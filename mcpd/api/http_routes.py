@@ -26,7 +26,7 @@ from mcpd.api.http_guard import RequestGuard, TcpGuard, UnixGuard, load_token
 from mcpd.api.http_rpc import HttpRpc
 from mcpd.api.http_server.body_budget import BodyBudget
 from mcpd.api.http_server.connection import HttpServerConnection, SpawnTask
-from mcpd.api.http_server.http_exchange import TEXT, HttpExchange
+from mcpd.api.http_server.http_exchange import TEXT, HttpExchange, ServeRequest
 from mcpd.api.http_server.parser import Head
 from mcpd.api.mcp_endpoint.endpoint import EndpointScope, McpEndpoint, McpHandler
 from mcpd.api.mcp_endpoint.legacy import LegacyHttpSessions, Principal
@@ -170,23 +170,27 @@ class RouteHandler:
         self._rpc = HttpRpc(gateway, self._client, pid, spawn) if routes.serves_rpc else None
         self.admit = routes.guard.admit
 
-    def handle(self, head: Head, body: bytes, exchange: HttpExchange) -> None:
-        scope = endpoint_scope(head.path)
+    def route(self, head: Head) -> ServeRequest:
+        """See `ConnectionHandler`."""
+        path = head.path
+        scope = endpoint_scope(path)
         if scope is not None:
-            self._mcp.handle(scope, head, body, exchange)
-        elif head.path in (HEALTH, METRICS):
-            if head.method not in ("GET", "HEAD"):
-                exchange.respond(405, headers=b"Allow: GET, HEAD\r\n")
-            elif head.path == HEALTH:
-                exchange.respond(200, b'{"status":"ok"}')
-            else:
-                self._spawn(lambda: self._metrics(exchange))
-        elif self._dashboard is not None and head.path in PATHS:
-            self._dashboard.handle(head, body, exchange, self._client)
-        elif head.path == RPC and self._rpc is not None:
-            self._rpc.handle(head, body, exchange)
+            return self._mcp.route(scope, head)
+        if path in (HEALTH, METRICS):
+            return self._serve_monitoring
+        if self._dashboard is not None and path in PATHS:
+            return partial(self._dashboard.handle, head, self._client)
+        if path == RPC and self._rpc is not None:
+            return partial(self._rpc.handle, head)
+        return _not_found
+
+    def _serve_monitoring(self, _: bytes, exchange: HttpExchange) -> None:
+        if exchange.head.method not in ("GET", "HEAD"):
+            exchange.respond(405, headers=b"Allow: GET, HEAD\r\n")
+        elif exchange.head.path == HEALTH:
+            exchange.respond(200, b'{"status":"ok"}')
         else:
-            exchange.respond(404, b"MCP is served at /mcp, /mcp/PROFILE and /servers/NAME/mcp\n", TEXT)
+            self._spawn(lambda: self._metrics(exchange))
 
     async def _metrics(self, exchange: HttpExchange) -> None:
         stats = await self._operations.stats(None, processes=True)
@@ -198,6 +202,10 @@ class RouteHandler:
         self._mcp.close(reason)
         if self._rpc is not None:
             self._rpc.close(reason)
+
+
+def _not_found(_: bytes, exchange: HttpExchange) -> None:
+    exchange.respond(404, b"MCP is served at /mcp, /mcp/PROFILE and /servers/NAME/mcp\n", TEXT)
 
 
 def endpoint_scope(path: str) -> EndpointScope | None:

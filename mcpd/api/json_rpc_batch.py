@@ -46,5 +46,10 @@ def parse_batch(line: bytes) -> Sequence[Message]:
     return [wire.parse(part) for part in parts]
 
 
+def is_request(message: Message) -> bool:
+    """Return whether a message needs a response."""
+    return bool(message.method) and message.id is not ABSENT
+
+
 def count_requests(messages: Sequence[Message]) -> int:
-    return sum(bool(message.method) and message.id is not ABSENT for message in messages)
+    return sum(map(is_request, messages))

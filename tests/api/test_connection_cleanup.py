@@ -19,7 +19,7 @@ import trio
 from mcpd.api.connection_limit import ConnectionLimit, Slot
 from mcpd.api.http_server.body_budget import BodyBudget
 from mcpd.api.http_server.connection import HttpServerConnection, SpawnTask
-from mcpd.api.http_server.http_exchange import HttpExchange
+from mcpd.api.http_server.http_exchange import HttpExchange, ServeRequest
 from mcpd.api.http_server.parser import MAX_BODY, Admission, Head
 from mcpd.api.socket_connection import SocketConnection
 from mcpd.client_registry import ClientRegistry
@@ -106,7 +106,10 @@ class Handler:
     def admit(self, head: Head) -> Admission:
         return Admission(MAX_BODY, True)
 
-    def handle(self, head: Head, body: bytes, exchange: HttpExchange) -> None:
+    def route(self, head: Head) -> ServeRequest:
+        return self.serve
+
+    def serve(self, body: bytes, exchange: HttpExchange) -> None:
         Reply(exchange).finish()
 
     def closed(self, reason: str) -> None:

@@ -74,7 +74,7 @@ class Dashboard:
     def close(self, reason: str) -> None:
         self._sessions.close(reason)
 
-    def handle(self, head: Head, body: bytes, exchange: HttpExchange, client: ClientConnection) -> None:
+    def handle(self, head: Head, client: ClientConnection, body: bytes, exchange: HttpExchange) -> None:
         """Handle an admitted request for one of PATHS."""
         if head.path == SOCKET:
             self._open_socket(head, exchange, client)

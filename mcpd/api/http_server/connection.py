@@ -14,13 +14,21 @@ import trio
 
 from mcpd.api.connection_limit import MAX_ESTABLISHED, Slot
 from mcpd.api.http_server.body_budget import BodyBudget
-from mcpd.api.http_server.http_exchange import TEXT, HttpExchange, ServeUpgraded, continue_line
+from mcpd.api.http_server.http_exchange import (
+    TEXT,
+    HttpExchange,
+    ServeRequest,
+    ServeUpgraded,
+    continue_line,
+)
 from mcpd.api.http_server.parser import MAX_BODY, Admission, BadRequest, Head, RequestParser
 from mcpd.support.memory_tuning import trim_heap_soon
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import Reader, has_hung_up
 
 log = logging.getLogger("mcpd.client")
+
+_batch = batch()
 
 HEAD_TIMEOUT = 5.0
 """Seconds within which the head of a request must arrive, from its first byte."""
@@ -60,8 +68,11 @@ class ConnectionHandler(Protocol):
     def admit(self, head: Head) -> Admission:
         """Return what a request may do, or raise BadRequest to reject it before its body is read."""
 
-    def handle(self, head: Head, body: bytes, exchange: HttpExchange) -> None:
-        """Respond, now or later. The next request is handled after this one is answered."""
+    def route(self, head: Head) -> ServeRequest:
+        """Return what serves requests with this head, which a client may repeat.
+
+        It is called with one request after the other: with the next one when the last one is answered.
+        """
 
     def closed(self, reason: str) -> None:
         """The connection has ended."""
@@ -89,7 +100,9 @@ class HttpServerConnection:
         self._outbox = Outbox(self._fd, MAX_BACKLOG)
         self._parser = RequestParser(self, max_body)
         self._handler = handler(self._spawn)
-        self._handle = self._handler.handle
+        self._routed: Head | None = None
+        """The head that `_serve` is for."""
+        self._serve: ServeRequest = _refuse
         self._nursery: trio.Nursery
         self._reading = trio.CancelScope()
         self._exchange: HttpExchange | None = None
@@ -133,7 +146,7 @@ class HttpServerConnection:
             if self._has_buffered_much:
                 trim_heap_soon()
             # These refer back to the connection; without the cycle it is freed immediately.
-            del self._parser, self._handler, self._handle
+            del self._parser, self._handler, self._serve
 
     @property
     def idle_since(self) -> float | None:
@@ -174,7 +187,7 @@ class HttpServerConnection:
     def _received(self, portion: bytes) -> None:
         if self._error is not None or self.is_last:
             return
-        with batch() as now:
+        with _batch as now:
             self._received_at = now
             try:
                 self._parser.feed(portion)
@@ -184,7 +197,8 @@ class HttpServerConnection:
                 return
             if not self._parser.is_between:
                 self._note_incomplete(now)
-            if self._parser.buffered + self._pipelined_size != self._buffered:
+                self._count_buffered()
+            elif self._pipelined_size != self._buffered:
                 self._count_buffered()
 
     def _count_buffered(self) -> None:
@@ -236,13 +250,14 @@ class HttpServerConnection:
             self._begin(head, body)
 
     def _begin(self, head: Head, body: bytes) -> None:
+        if head is not self._routed:
+            self._routed, self._serve = head, self._handler.route(head)
         self._anonymous_left -= 1
         if not head.keep_alive or self._anonymous_left <= 0:
             self.is_last = True
+        self._sent_at = self._received_at
         self._exchange = exchange = HttpExchange(self, head)
-        self._handle(head, body, exchange)
-        if self._exchange is exchange:
-            self._sent_at = self._received_at
+        self._serve(body, exchange)
 
     def _begin_pipelined(self) -> None:
         """Begin the waiting requests until one of them needs time. A loop: each may end while it begins."""
@@ -321,7 +336,7 @@ class HttpServerConnection:
         self._closed = True
         exchange, self._exchange = self._exchange, None
         self._pipelined.clear()
-        with batch():
+        with _batch:
             if exchange is not None:
                 exchange.hang_up(reason)
             self._handler.closed(reason)
@@ -379,6 +394,11 @@ class HttpServerConnection:
 
     def _spawn(self, work: Callable[[], Awaitable[None]]) -> None:
         self._nursery.start_soon(work)
+
+
+def _refuse(body: bytes, exchange: HttpExchange) -> None:
+    """Serve a request for which there is no route yet."""
+    raise AssertionError("no route")
 
 
 def _has_unread_input(connection: sockets.socket) -> bool:

@@ -8,6 +8,7 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Protocol
 
+import msgspec
 import trio
 
 from mcpd.api.http_server.parser import Head
@@ -30,50 +31,32 @@ class ResponseChannel(Protocol):
     def ended(self, exchange: HttpExchange) -> None: ...
 
 
-class HttpExchange:
+class HttpExchange(msgspec.Struct, eq=False):
     """A complete request and its response: call `respond` once, or `stream`, `write` and `end`.
 
     The methods do not block or raise, and do nothing once the client has disconnected or the response has
     ended. To respond later, set `on_hang_up`, and `on_quiet` to send keep-alive data.
     """
 
-    __slots__ = (
-        "_channel",
-        "_chunked",
-        "_is_head",
-        "_is_streaming",
-        "head",
-        "is_finished",
-        "on_hang_up",
-        "on_quiet",
-    )
-
-    def __init__(self, channel: ResponseChannel, head: Head) -> None:
-        self._channel = channel
-        self._is_head = head.method == "HEAD"
-        self._is_streaming = False
-        self._chunked = False
-        self.head = head
-        self.is_finished = False
-        self.on_hang_up: Callable[[str], None] | None = None
-        """Called once, with the reason, if the connection ends before the response."""
-        self.on_quiet: Callable[[], None] | None = None
-        """Called after `connection.QUIET_INTERVAL` without output."""
-
-    @property
-    def is_streaming(self) -> bool:
-        """Whether the head of a streamed response was sent, so that the status is final."""
-        return self._is_streaming
+    _channel: ResponseChannel
+    head: Head
+    is_finished: bool = False
+    is_streaming: bool = False
+    """Whether the head of a streamed response was sent, so that the status is final."""
+    on_hang_up: Callable[[str], None] | None = None
+    """Called once, with the reason, if the connection ends before the response."""
+    on_quiet: Callable[[], None] | None = None
+    """Called after `connection.QUIET_INTERVAL` without output."""
 
     def respond(
         self, status: int, body: bytes = b"", content_type: bytes = JSON, headers: bytes = b""
     ) -> None:
         """Send the whole response. `headers`: complete lines, each with its CRLF."""
-        if self.is_finished or self._is_streaming:
+        if self.is_finished or self.is_streaming:
             return
         self._finish()
-        channel = self._channel
-        if status == 200 and not headers and not channel.is_last and not self._is_head:
+        channel, is_head = self._channel, self.head.method == "HEAD"
+        if status == 200 and not headers and not channel.is_last and not is_head:
             channel.put(
                 b"HTTP/1.1 200 OK\r\n%bContent-Type: %b\r\nContent-Length: %d\r\n\r\n%b"
                 % (_common_headers(), content_type, len(body), body)
@@ -87,16 +70,15 @@ class HttpExchange:
                 else _common_headers().replace(_NO_STORE, b"")
             )
             head = _status_line(status) + common + typed + length + headers + self._connection_header()
-            channel.put(head + b"\r\n" + (b"" if self._is_head else body))
+            channel.put(head + b"\r\n" + (b"" if is_head else body))
         channel.ended(self)
 
     def stream(self, content_type: bytes, headers: bytes = b"") -> None:
         """Start a response of unknown length, with status 200. No-op if it was started already."""
-        if self.is_finished or self._is_streaming:
+        if self.is_finished or self.is_streaming:
             return
-        self._is_streaming = True
-        self._chunked = self.head.is_11
-        if self._chunked:
+        self.is_streaming = True
+        if self.head.is_11:
             headers += b"Transfer-Encoding: chunked\r\n"
         else:
             self._channel.is_last = True
@@ -105,23 +87,23 @@ class HttpExchange:
 
     def write(self, data: bytes) -> None:
         """Send a part of the stream; `data` must not be empty."""
-        if not self.is_finished and not self._is_head:
-            self._channel.put(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        if not self.is_finished and self.head.method != "HEAD":
+            self._channel.put(b"%x\r\n%b\r\n" % (len(data), data) if self.head.is_11 else data)
 
     def upgrade(self, serve: ServeUpgraded) -> None:
         """Switch protocols: `serve` sends the response and owns the stream until it returns.
 
         Then the connection ends; `serve` may close the stream, but need not.
         """
-        if not self.is_finished and not self._is_streaming:
-            self._is_streaming = True
+        if not self.is_finished and not self.is_streaming:
+            self.is_streaming = True
             self._channel.upgrade(serve)
 
     def end(self) -> None:
         """End the stream."""
         if not self.is_finished:
             self._finish()
-            if self._chunked and not self._is_head:
+            if self.is_streaming and self.head.is_11 and self.head.method != "HEAD":
                 self._channel.put(b"0\r\n\r\n")
             self._channel.ended(self)
 
@@ -139,6 +121,10 @@ class HttpExchange:
 
     def _connection_header(self) -> bytes:
         return b"Connection: close\r\n" if self._channel.is_last else b""
+
+
+ServeRequest = Callable[[bytes, HttpExchange], None]
+"""Responds to a request with this body, now or later. Must not block or raise."""
 
 
 def _status_line(status: int) -> bytes:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
 
 import attrs
 
 from mcpd.api.http_server.connection import SpawnTask
-from mcpd.api.http_server.http_exchange import HttpExchange
+from mcpd.api.http_server.http_exchange import HttpExchange, ServeRequest
 from mcpd.api.http_server.parser import Head
-from mcpd.api.json_rpc_batch import parse_batch
+from mcpd.api.json_rpc_batch import is_request, parse_batch
 from mcpd.api.mcp_endpoint import legacy, modern
 from mcpd.api.mcp_endpoint.frames import refuse_request, respond_error
-from mcpd.api.mcp_endpoint.legacy import Principal
+from mcpd.api.mcp_endpoint.legacy import LegacyHttpSession, Principal
 from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.client_view import View
 from mcpd.gateway.gateway import Gateway
@@ -25,8 +27,7 @@ _ALLOW = b"Allow: GET, POST, DELETE\r\n"
 _ONLY_POST = b"Allow: POST\r\n"
 
 
-@attrs.frozen
-class EndpointScope:
+class EndpointScope(NamedTuple):
     """The servers behind an endpoint path: one server, or the servers of a profile as one."""
 
     server: str | None = None
@@ -41,72 +42,43 @@ class McpEndpoint:
     sessions: legacy.LegacyHttpSessions
     parameter_headers: modern.ParameterHeaderCheck = attrs.field(factory=modern.ParameterHeaderCheck)
 
-    def view(self, place: EndpointScope) -> View:
+    def view(self, scope: EndpointScope) -> View:
         """Return the virtual server of a path. Raises UnknownServer or UnknownProfile."""
-        return self.gateway.view(place.server, place.profile)
+        return self.gateway.view(scope.server, scope.profile)
+
+    def find_session(
+        self, head: Head, view: View | None, scope: EndpointScope, principal: Principal
+    ) -> LegacyHttpSession | None:
+        """Return the legacy session that a request names, if the client may use it here."""
+        key = (head.get(legacy.SESSION_HEADER) or "").strip()
+        return self.sessions.find(key, view, scope, principal.name)
 
 
 class McpHandler:
     """Handles MCP requests of one connection. Modern requests share one session per scope."""
 
     def __init__(self, endpoint: McpEndpoint, principal: Principal, spawn: SpawnTask) -> None:
-        self._endpoint = endpoint
-        self._principal = principal
+        self.endpoint = endpoint
+        self.principal = principal
         self._spawn = spawn
         self._sessions: dict[EndpointScope, ClientSession] = {}
 
-    def handle(self, scope: EndpointScope, head: Head, body: bytes, exchange: HttpExchange) -> None:
-        method = head.method
-        if method == "POST":
-            self._post(scope, head, body, exchange)
-        elif method in ("GET", "DELETE"):
-            self._get_or_delete(scope, head, exchange)
-        else:
-            respond_error(exchange, 405, "send messages with POST", headers=_ALLOW)
+    def route(self, scope: EndpointScope, head: Head) -> ServeRequest:
+        """Return what serves requests with this head."""
+        if head.method == "POST":
+            problem = _wrong_media_type(head)
+            return _PostRoute(self, scope, head).serve if problem is None else problem
+        if head.method in ("GET", "DELETE"):
+            return partial(self._get_or_delete, scope)
+        return lambda _, exchange: respond_error(exchange, 405, "send messages with POST", headers=_ALLOW)
 
     def close(self, reason: str) -> None:
         for session in self._sessions.values():
             session.close(reason)
         self._sessions.clear()
 
-    def _post(self, scope: EndpointScope, head: Head, body: bytes, exchange: HttpExchange) -> None:
-        if not _check_media_types(head, exchange):
-            return
-        try:
-            view = self._endpoint.view(scope)
-        except McpdError as error:
-            refuse_request(exchange, error, b"null")
-            return
-        version = head.headers.get(b"mcp-protocol-version")
-        is_batch = body.lstrip(b" \t\r\n")[:1] == b"["
-        try:
-            messages: Sequence[Message]
-            if is_batch:
-                messages = parse_batch(body)
-            else:
-                message = wire.parse(body)
-                messages = [message]
-                if version in modern.VERSION_HEADERS or modern.is_modern_request(message):
-                    self._modern(scope, view, head, message, exchange)
-                    return
-        except BadFrame as error:
-            respond_error(exchange, 400, f"not a JSON-RPC message: {error}", code=PARSE_ERROR)
-            return
-        self._legacy(scope, view, head, messages, exchange, batch=is_batch)
-
-    def _modern(
-        self, scope: EndpointScope, view: View, head: Head, message: Message, exchange: HttpExchange
-    ) -> None:
-        if message.id is ABSENT and message.method:
-            exchange.respond(202)  # this revision has no client notifications over HTTP
-        elif not message.method:
-            respond_error(exchange, 400, "in this revision clients send only requests", key=message.key)
-        else:
-            modern.handle_request(
-                head, message, exchange, self._modern_session(scope, view), self._endpoint.parameter_headers
-            )
-
-    def _modern_session(self, scope: EndpointScope, view: View) -> ClientSession:
+    def modern_session(self, scope: EndpointScope, view: View) -> ClientSession:
+        """Return the session for the modern requests of this connection."""
         session = self._sessions.get(scope)
         if session is not None:
             if legacy.same_view(view, session.view):
@@ -114,78 +86,115 @@ class McpHandler:
             session.close("the server was removed")
         elif len(self._sessions) >= _MAX_SESSIONS:
             self.close("evicted: this connection uses too many endpoints")
-        session = self._endpoint.gateway.open_session(view, self._principal.client, _discard, self._spawn)
+        session = self.endpoint.gateway.open_session(view, self.principal.client, _discard, self._spawn)
         self._sessions[scope] = session
-        self._principal.connection.session = session
+        self.principal.connection.session = session
         return session
 
-    def _legacy(
-        self,
-        scope: EndpointScope,
-        view: View,
-        head: Head,
-        messages: Sequence[Message],
-        exchange: HttpExchange,
-        *,
-        batch: bool,
-    ) -> None:
-        sessions = self._endpoint.sessions
-        version = head.headers.get(b"mcp-protocol-version")
-        scope_key = str(scope)
-        if not batch and legacy.is_initialize(messages[0]):
-            sessions.open(messages[0], exchange, view, scope_key, self._principal)
-            return
-        key = b"null" if batch else messages[0].key or b"null"
-        named = legacy.SESSION_HEADER in head.headers
-        http = sessions.find(head, view, scope_key, self._principal.name) if named else None
-        if version is not None and version not in legacy.VERSION_HEADERS:
-            if http is None and not batch and messages[0].method and messages[0].id is not ABSENT:
-                # Without a session, the modern rules apply: they define the error.
-                self._modern(scope, view, head, messages[0], exchange)
-                return
-            message = f"MCP-Protocol-Version {version.decode('latin-1')[:40]!r} is not supported"
-            respond_error(exchange, 400, message, key=key)
-        elif not named:
-            message = "missing Mcp-Session-Id: send initialize first, or the protocol version in `_meta`"
-            respond_error(exchange, 400, message, key=key)
-        elif http is None:
-            respond_error(exchange, 404, "unknown or expired session: send initialize again", key=key)
-        elif any(not message.method and message.id is ABSENT for message in messages):
-            respond_error(exchange, 400, "not a request, notification or response", key=key)
-        else:
-            legacy.receive(http, messages, exchange, batch=batch)
-
-    def _get_or_delete(self, scope: EndpointScope, head: Head, exchange: HttpExchange) -> None:
+    def _get_or_delete(self, scope: EndpointScope, _: bytes, exchange: HttpExchange) -> None:
+        head = exchange.head
         if legacy.SESSION_HEADER not in head.headers:
             respond_error(exchange, 405, "send messages with POST", headers=_ONLY_POST)
             return
         try:
-            view: View | None = self._endpoint.view(scope)
+            view: View | None = self.endpoint.view(scope)
         except McpdError:
             view = None
-        sessions = self._endpoint.sessions
-        http = sessions.find(head, view, str(scope), self._principal.name)
+        http = self.endpoint.find_session(head, view, scope, self.principal)
         if http is None:
             respond_error(exchange, 404, "unknown or expired session: send initialize again")
         elif head.method == "DELETE":
-            sessions.delete(http, exchange)
+            self.endpoint.sessions.delete(http, exchange)
         elif not legacy.accepts_event_stream(head):
             respond_error(exchange, 406, "Accept must list text/event-stream")
         else:
             legacy.listen(http, head, exchange)
 
 
-def _check_media_types(head: Head, exchange: HttpExchange) -> bool:
-    """Check Content-Type and Accept; respond with an error and return False if they are wrong."""
+class _PostRoute:
+    """Serves the POST requests of a connection that have the same head, so that it is interpreted once."""
+
+    def __init__(self, handler: McpHandler, scope: EndpointScope, head: Head) -> None:
+        self._handler = handler
+        self._endpoint = handler.endpoint
+        self._scope = scope
+        self._head = head
+        version = head.headers.get(b"mcp-protocol-version")
+        self._is_modern = version in modern.VERSION_HEADERS
+        self._unknown_version = (
+            None if version is None or version in legacy.VERSION_HEADERS else version.decode("latin-1")[:40]
+        )
+        self._names_session = legacy.SESSION_HEADER in head.headers
+        self._check = modern.HeaderCheck(head, self._endpoint.parameter_headers)
+
+    def serve(self, body: bytes, exchange: HttpExchange) -> None:
+        """See `ServeRequest`."""
+        try:
+            view = self._endpoint.view(self._scope)
+            if body.lstrip(b" \t\r\n")[:1] == b"[":
+                self._receive_batch(view, parse_batch(body), exchange)
+                return
+            message = wire.parse(body)
+        except McpdError as error:
+            refuse_request(exchange, error, b"null")
+        except BadFrame as error:
+            respond_error(exchange, 400, f"not a JSON-RPC message: {error}", code=PARSE_ERROR)
+        else:
+            if self._is_modern or modern.is_modern_request(message):
+                self._receive_modern(view, message, exchange)
+            elif legacy.is_initialize(message):
+                sessions = self._endpoint.sessions
+                sessions.open(message, exchange, view, self._scope, self._handler.principal)
+            elif (http := self._find_session(view)) is not None and self._unknown_version is None:
+                legacy.receive(http, message, exchange)
+            elif http is None and self._unknown_version is not None and is_request(message):
+                # Without a session, the modern rules apply: they define the error.
+                self._receive_modern(view, message, exchange)
+            else:
+                self._refuse_without_session(message.key or b"null", exchange)
+
+    def _receive_batch(self, view: View, messages: Sequence[Message], exchange: HttpExchange) -> None:
+        http = self._find_session(view)
+        if http is not None and self._unknown_version is None:
+            legacy.receive_batch(http, messages, exchange)
+        else:
+            self._refuse_without_session(b"null", exchange)
+
+    def _receive_modern(self, view: View, message: Message, exchange: HttpExchange) -> None:
+        if message.id is ABSENT and message.method:
+            exchange.respond(202)  # this revision has no client notifications over HTTP
+        elif not message.method:
+            respond_error(exchange, 400, "in this revision clients send only requests", key=message.key)
+        else:
+            session = self._handler.modern_session(self._scope, view)
+            modern.handle_request(message, exchange, session, self._check)
+
+    def _find_session(self, view: View) -> LegacyHttpSession | None:
+        if not self._names_session:
+            return None
+        return self._endpoint.find_session(self._head, view, self._scope, self._handler.principal)
+
+    def _refuse_without_session(self, key: bytes, exchange: HttpExchange) -> None:
+        status = 400
+        if self._unknown_version is not None:
+            text = f"MCP-Protocol-Version {self._unknown_version!r} is not supported"
+        elif not self._names_session:
+            text = "missing Mcp-Session-Id: send initialize first, or the protocol version in `_meta`"
+        else:
+            status, text = 404, "unknown or expired session: send initialize again"
+        respond_error(exchange, status, text, key=key)
+
+
+def _wrong_media_type(head: Head) -> ServeRequest | None:
+    """Return what refuses the request if its Content-Type or Accept is wrong."""
     kind = head.headers.get(b"content-type", b"").split(b";")[0].strip().lower()
     if kind != b"application/json":
-        respond_error(exchange, 415, "Content-Type must be application/json")
-        return False
+        return lambda _, exchange: respond_error(exchange, 415, "Content-Type must be application/json")
     accept = head.headers.get(b"accept", b"*/*").lower()
     if b"*/*" not in accept and not (b"application/json" in accept and b"text/event-stream" in accept):
-        respond_error(exchange, 406, "Accept must list application/json and text/event-stream")
-        return False
-    return True
+        text = "Accept must list application/json and text/event-stream"
+        return lambda _, exchange: respond_error(exchange, 406, text)
+    return None
 
 
 def _discard(_: bytes) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import attrs
 import trio
 
 from mcpd.api.http_server.http_exchange import HttpExchange
 from mcpd.api.http_server.parser import Head
-from mcpd.api.json_rpc_batch import MAX_MESSAGES, count_requests
+from mcpd.api.json_rpc_batch import count_requests, is_request
 from mcpd.api.mcp_endpoint.frames import EVENT_HEADERS, EVENT_STREAM, respond_error
 from mcpd.api.mcp_endpoint.resumable_streams import ResumableStream, SessionStreams
 from mcpd.calls.client_context import ClientIdentity
@@ -32,6 +32,7 @@ IDLE_TIMEOUT = 4 * 3600.0
 MAX_LISTEN_STREAMS = 16
 """Open GET streams per session."""
 _PRIMED_FROM = "2025-11-25"
+_NOT_A_MESSAGE = "not a request, notification or response"
 VERSION_HEADERS = frozenset(version.encode() for version in VERSIONS)
 
 
@@ -54,7 +55,7 @@ class Principal:
 class LegacyHttpSession:
     """The session of one client, over any number of connections."""
 
-    def __init__(self, key: str, scope: str, principal: str) -> None:
+    def __init__(self, key: str, scope: Hashable, principal: str) -> None:
         self.key = key
         self.scope = scope
         self.principal = principal
@@ -202,7 +203,7 @@ class LegacyHttpSessions:
         return len(self._sessions)
 
     def open(
-        self, message: Message, exchange: HttpExchange, view: View, scope: str, principal: Principal
+        self, message: Message, exchange: HttpExchange, view: View, scope: Hashable, principal: Principal
     ) -> None:
         http = LegacyHttpSession(secrets.token_urlsafe(24), scope, principal.name)
         # Tasks run in the gateway, because a session outlives its connections.
@@ -221,9 +222,9 @@ class LegacyHttpSessions:
             self._watching = True
             self._gateway.spawn(self._watch)
 
-    def find(self, head: Head, view: View | None, scope: str, principal: str) -> LegacyHttpSession | None:
-        """Return the session of a request if it belongs to this principal, path and server."""
-        http = self._sessions.get((head.get(SESSION_HEADER) or "").strip())
+    def find(self, key: str, view: View | None, scope: Hashable, principal: str) -> LegacyHttpSession | None:
+        """Return the session `key` if it belongs to this principal, path and server."""
+        http = self._sessions.get(key)
         if http is None or http.scope != scope or http.principal != principal:
             return None
         if view is None or not same_view(view, http.session.view):
@@ -276,29 +277,34 @@ def listen(http: LegacyHttpSession, head: Head, exchange: HttpExchange) -> None:
         http.streams.deliver_pending(stream)
 
 
-def receive(
-    http: LegacyHttpSession, messages: Sequence[Message], exchange: HttpExchange, *, batch: bool
-) -> None:
-    """Handle POST in a session: one message, or a batch."""
+def receive(http: LegacyHttpSession, message: Message, exchange: HttpExchange) -> None:
+    """Handle POST in a session."""
+    if is_request(message):
+        http.session.receive(message, LegacyReply(exchange, http))
+    elif message.method or message.id is not ABSENT:
+        exchange.respond(202)
+        http.session.receive(message, _NULL_REPLY)
+    else:
+        respond_error(exchange, 400, _NOT_A_MESSAGE)
+
+
+def receive_batch(http: LegacyHttpSession, messages: Sequence[Message], exchange: HttpExchange) -> None:
+    """Handle POST of a batch in a session."""
     session = http.session
-    if batch:
-        if not session.accepts_batches:
-            respond_error(
-                exchange, 400, f"revision {session.version} has no batches: send one message per POST"
-            )
-            return
-        if not messages or len(messages) > MAX_MESSAGES or any(map(is_initialize, messages)):
-            respond_error(
-                exchange, 400, f"a batch must have 1 to {MAX_MESSAGES} messages, without initialize"
-            )
-            return
+    if not all(message.method or message.id is not ABSENT for message in messages):
+        respond_error(exchange, 400, _NOT_A_MESSAGE)
+        return
+    if not session.accepts_batches:
+        text = f"revision {session.version} has no batches: send one message per POST"
+        respond_error(exchange, 400, text)
+        return
+    if any(map(is_initialize, messages)):
+        respond_error(exchange, 400, "a batch must not contain initialize")
+        return
     requests = count_requests(messages)
     if not requests:
         exchange.respond(202)
-        for message in messages:
-            session.receive(message, _NULL_REPLY)
-        return
-    reply = _HttpBatchReply(exchange, http, requests) if batch else LegacyReply(exchange, http)
+    reply = _HttpBatchReply(exchange, http, requests) if requests else _NULL_REPLY
     for message in messages:
         session.receive(message, reply)
 

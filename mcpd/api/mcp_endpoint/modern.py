@@ -39,13 +39,17 @@ VERSION_HEADERS = frozenset(version.encode() for version in VERSIONS)
 _RECHECK_INTERVAL = 1.0
 
 
+class _Object(msgspec.Struct, gc=False):
+    """Any object; its members are skipped."""
+
+
 class _Meta(msgspec.Struct, gc=False):
-    version: Raw | UnsetType = msgspec.field(name=f"{RESERVED_PREFIX}protocolVersion", default=UNSET)
-    capabilities: Raw | UnsetType = msgspec.field(name=f"{RESERVED_PREFIX}clientCapabilities", default=UNSET)
+    version: str = msgspec.field(name=f"{RESERVED_PREFIX}protocolVersion")
+    capabilities: _Object = msgspec.field(name=f"{RESERVED_PREFIX}clientCapabilities")
 
 
-class _Params(msgspec.Struct):
-    meta: _Meta | UnsetType = msgspec.field(name="_meta", default=UNSET)
+class _Params(msgspec.Struct, gc=False):
+    meta: _Meta = msgspec.field(name="_meta")
     name: Raw | UnsetType = UNSET
     uri: Raw | UnsetType = UNSET
     taskId: Raw | UnsetType = UNSET  # the name in the protocol
@@ -76,38 +80,42 @@ class RequestMismatch(Exception):
         self.code = code
 
 
-def check_headers(head: Head, message: Message, view: View, parameter_headers: ParameterHeaderCheck) -> None:
-    """Check that `_meta` is complete and the headers match the body. Raises RequestMismatch."""
-    try:
-        params = _decode(message.params if message.params is not ABSENT else b"{}")
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise RequestMismatch(INVALID_PARAMS, f"params: {error}") from None
-    meta = params.meta
-    if meta is UNSET or meta.version is UNSET or meta.capabilities is UNSET:
-        message_text = (
-            f"params._meta must say {RESERVED_PREFIX}protocolVersion and {RESERVED_PREFIX}clientCapabilities"
-        )
-        raise RequestMismatch(INVALID_PARAMS, message_text)
-    version = _decode_string(meta.version)
-    if version is None or bytes(meta.capabilities)[:1] != b"{":
-        raise RequestMismatch(
-            INVALID_PARAMS, "params._meta: the version must be a string, the capabilities an object"
-        )
-    headers = head.headers
-    if headers.get(b"mcp-protocol-version") != version.encode("utf-8", "replace"):
-        raise _header_mismatch(head, "MCP-Protocol-Version", version)
-    if headers.get(b"mcp-method") != message.method.encode("utf-8", "replace"):
-        raise _header_mismatch(head, "Mcp-Method", message.method)
-    named_by = NAME_PARAMETERS.get(message.method)
-    if named_by is not None:
-        given: Raw | UnsetType = getattr(params, named_by)
-        name = None if given is UNSET else _decode_string(given)
-        if name is not None or given is UNSET:
-            _check_header(head, "Mcp-Name", name)
-        if named_by == "name" and message.method == "tools/call" and name is not None:
-            parameter_headers.check(head, message, name, view)
-    if head.repeated and any(name.startswith(b"mcp-") for name in head.repeated):
-        raise RequestMismatch(HEADER_MISMATCH, "an Mcp- header is repeated")
+class HeaderCheck:
+    """Checks that `_meta` is complete and the body matches the headers of a head. Requests may share it."""
+
+    def __init__(self, head: Head, parameter_headers: ParameterHeaderCheck) -> None:
+        self._head = head
+        self._version = _utf8(head, b"mcp-protocol-version")
+        self._method = _utf8(head, b"mcp-method")
+        self._parameter_headers = parameter_headers
+        self._is_repeated = any(name.startswith(b"mcp-") for name in head.repeated)
+
+    def check(self, message: Message, view: View) -> None:
+        """Raise RequestMismatch if they do not match."""
+        head = self._head
+        try:
+            params = _decode(message.params if message.params is not ABSENT else b"{}")
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise RequestMismatch(INVALID_PARAMS, f"params: {error}") from None
+        if params.meta.version != self._version:
+            raise _header_mismatch(head, "MCP-Protocol-Version", params.meta.version)
+        if message.method != self._method:
+            raise _header_mismatch(head, "Mcp-Method", message.method)
+        named_by = NAME_PARAMETERS.get(message.method)
+        if named_by is not None:
+            given: Raw | UnsetType = getattr(params, named_by)
+            name = None if given is UNSET else _decode_string(given)
+            if name is not None or given is UNSET:
+                _check_header(head, "Mcp-Name", name)
+            if named_by == "name" and message.method == "tools/call" and name is not None:
+                self._parameter_headers.check(head, message, name, view)
+        if self._is_repeated:
+            raise RequestMismatch(HEADER_MISMATCH, "an Mcp- header is repeated")
+
+
+def _utf8(head: Head, name: bytes) -> str | None:
+    value = head.headers.get(name)
+    return None if value is None else value.decode("utf-8", "replace")
 
 
 def _decode_string(raw: Raw) -> str | None:
@@ -267,15 +275,11 @@ def _error_code(frame: bytes) -> int:
 
 
 def handle_request(
-    head: Head,
-    message: Message,
-    exchange: HttpExchange,
-    session: ClientSession,
-    parameter_headers: ParameterHeaderCheck,
+    message: Message, exchange: HttpExchange, session: ClientSession, headers: HeaderCheck
 ) -> None:
     """Handle one request."""
     try:
-        check_headers(head, message, session.view, parameter_headers)
+        headers.check(message, session.view)
     except RequestMismatch as error:
         respond_error(exchange, STATUS[error.code], str(error), code=error.code, key=message.key)
     else:

@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import attrs
 import pytest
@@ -16,7 +17,7 @@ from mcpd.api.connection_limit import ConnectionLimit, Slot
 from mcpd.api.http_server import connection as door
 from mcpd.api.http_server.body_budget import BodyBudget
 from mcpd.api.http_server.connection import HttpServerConnection, SpawnTask
-from mcpd.api.http_server.http_exchange import HttpExchange
+from mcpd.api.http_server.http_exchange import HttpExchange, ServeRequest
 from mcpd.api.http_server.parser import Admission, BadRequest, Head
 
 MIB = 1 << 20
@@ -41,11 +42,14 @@ class Peer:
             raise BadRequest(403, "not here")
         return Admission(0, False) if head.path == "/open" else Admission(1 << 30, True)
 
-    def handle(self, head: Head, body: bytes, exchange: HttpExchange) -> None:
-        self.asked.append((head.path, body, exchange))
+    def route(self, head: Head) -> ServeRequest:
+        return partial(self.serve, head.path)
+
+    def serve(self, path: str, body: bytes, exchange: HttpExchange) -> None:
+        self.asked.append((path, body, exchange))
         exchange.on_hang_up = self._hung_up
         if self.answers is not None:
-            self.answers(head.path, body, exchange)
+            self.answers(path, body, exchange)
 
     def _hung_up(self, reason: str) -> None:
         self.over = reason

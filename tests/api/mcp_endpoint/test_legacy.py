@@ -11,7 +11,6 @@ import pytest
 import trio
 from msgspec import Raw
 
-from mcpd.api.http_server.parser import Head
 from mcpd.api.mcp_endpoint import legacy
 from mcpd.api.mcp_endpoint.legacy import LegacyHttpSession, LegacyHttpSessions, Principal
 from mcpd.calls.client_context import ClientIdentity, Responder
@@ -91,8 +90,7 @@ class World:
         return found, conversation
 
     def find(self, key: str, place: str = "all", principal: str = "token") -> LegacyHttpSession | None:
-        head = Head("POST", "/mcp", "", {b"mcp-session-id": key.encode()}, frozenset(), True, True)
-        return self.sessions.find(head, VIEW, place, principal)
+        return self.sessions.find(key, VIEW, place, principal)
 
 
 @asynccontextmanager
@@ -106,7 +104,11 @@ async def world() -> AsyncIterator[World]:
 
 def post(http: LegacyHttpSession, *messages: Message, batch: bool = False) -> Line:
     line = Line()
-    legacy.receive(http, messages, line.exchange, batch=batch)
+    if batch:
+        legacy.receive_batch(http, messages, line.exchange)
+    else:
+        [message] = messages
+        legacy.receive(http, message, line.exchange)
     return line
 
 

@@ -75,11 +75,8 @@ def check(view: object, tool: str, arguments: bytes, **headers: str) -> int:
     }
     head = Head("POST", "/mcp", "", told, frozenset(), True, True)
     try:
-        modern.check_headers(
-            head,
-            Message(id=Raw(b"1"), method="tools/call", params=Raw(params)),
-            cast("View", view),
-            modern.ParameterHeaderCheck(),
+        modern.HeaderCheck(head, modern.ParameterHeaderCheck()).check(
+            Message(id=Raw(b"1"), method="tools/call", params=Raw(params)), cast("View", view)
         )
     except modern.RequestMismatch as refusal:
         return refusal.code
