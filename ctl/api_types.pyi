@@ -81,6 +81,19 @@ class ServerInfo(TypedDict):
     title: NotRequired[str]
     instructions: NotRequired[str]
 
+class OpenQuestion(TypedDict):
+    client: str
+    call: str
+    method: str
+    text: str
+    since: str
+    client_is_connected: NotRequired[bool]
+
+class WaitingCall(TypedDict):
+    client: str
+    call: str
+    since: str
+
 class ServerStatus(TypedDict):
     name: str
     status: ServerState
@@ -107,6 +120,9 @@ class ServerStatus(TypedDict):
     capabilities: NotRequired[list[str]]
     lazy: NotRequired[bool]
     in_flight: NotRequired[int]
+    questions: NotRequired[list[OpenQuestion]]
+    waiting: NotRequired[list[WaitingCall]]
+    waiting_calls: NotRequired[int]
     warnings: NotRequired[list[str]]
 
 class Event(TypedDict):

@@ -27,6 +27,8 @@ def next_step(detail: ServerDetail, login: Mapping[str, str] | None = None) -> s
     server = detail["server"]
     name, failure = server["name"], server.get("last_error")
     match server["status"]:
+        case "connected" if server.get("waiting_calls") and (questions := server.get("questions")):
+            return _after_question(detail, questions[0]["client"])
         case "connected":
             return f"mcpctl list-tools {name}"
         case "idle":
@@ -57,6 +59,17 @@ def config_step(problems: Iterable[Mapping[str, object]], path: object, fix: obj
         moved = shlex.quote(f"{directory}/other-{name}")
         return f"mv {shlex.quote(str(path))} {moved} && mcpctl import {moved}"
     return f"mcpctl edit   ({fix})" if fix else "mcpctl edit"
+
+
+def _after_question(detail: ServerDetail, client: str) -> str:
+    """Return the step for calls that wait for the answer of a client."""
+    if detail.get("definition", {}).get("concurrency") in ("serial", "writes"):
+        name = detail["server"]["name"]
+        return f"mcpctl reconnect {name}   (ends the call; or answer the question in {client})"
+    return (
+        f'mcpctl edit   (add "share": "client" to the definition, and each client has its own process; '
+        f"or answer the question in {client})"
+    )
 
 
 def _after_failure(

@@ -121,7 +121,9 @@ def status_table(result: DaemonStatus, columns: int | None, *, utc: bool = False
         ]
         for server in servers
     ]
-    broken = next((server["name"] for server in servers if server["status"] in BROKEN), None)
+    broken = next((server["name"] for server in servers if server["status"] in BROKEN), None) or next(
+        (server["name"] for server in servers if waiting_summary(server)), None
+    )
     http = result["daemon"].get("http")
     lines = [
         *table(header, rows, right=(2, 3, 4), fit=columns, drop=(2, 4, 5, 3)),
@@ -146,8 +148,10 @@ def _uptime(server: ServerStatus) -> str:
 def _last_error(server: ServerStatus, *, utc: bool) -> str:
     """Return the last failure in one phrase, dim if the server has recovered.
 
-    For a temporarily disabled server, until when.
+    For a temporarily disabled server, until when; for calls that wait for somebody's answer, for whose.
     """
+    if blocked := waiting_summary(server):
+        return paint(blocked, "yellow")
     if server.get("off_until"):
         return paint(in_local_time(server.get("reason", ""), utc=utc), "dim")
     failure, status, reason = server.get("last_error"), server["status"], server.get("reason", "")
@@ -245,6 +249,34 @@ def _rows(detail: ServerDetail, server: ServerStatus, *, utc: bool) -> list[tupl
         rows.append(("last answer", ago(last_ok)))
     if in_flight := server.get("in_flight"):
         rows.append(("in flight", count(in_flight, "request")))
+    return rows + waiting_rows(server, utc=utc)
+
+
+def waiting_summary(server: ServerStatus) -> str:
+    """Return for whose answer how many calls wait: `2 calls wait: cursor was asked 3m ago`. Empty if no call
+    waits, or if calls wait only for other calls."""
+    questions, number = server.get("questions"), server.get("waiting_calls", 0)
+    if not questions or not number:
+        return ""
+    verb = "waits" if number == 1 else "wait"
+    return f"{count(number, 'call')} {verb}: {questions[0]['client']} was asked {ago(questions[0]['since'])}"
+
+
+def waiting_rows(server: ServerStatus, *, utc: bool) -> list[tuple[str, str]]:
+    """Who was asked what since when, and which calls wait."""
+    rows = []
+    for question in server.get("questions", ()):
+        gone = "" if question.get("client_is_connected", True) else ", disconnected"
+        text = f": {text}" if (text := question["text"]) else ""
+        asked = f"{question['client']}{gone} at {format_time(question['since'], utc=utc)}"
+        rows.append(("asked", f"{asked}, by {question['call']}{text}"))
+    waiting = server.get("waiting", [])
+    for call in waiting:
+        rows.append(
+            ("waiting", f"{call['call']} of {call['client']}, since {format_time(call['since'], utc=utc)}")
+        )
+    if (more := server.get("waiting_calls", 0) - len(waiting)) > 0:
+        rows.append(("waiting", f"and {count(more, 'call')} more"))
     return rows
 
 

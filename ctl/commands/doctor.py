@@ -15,7 +15,7 @@ from ctl.errors import CtlError, DaemonError, DaemonUnreachable
 from ctl.invocation import CliContext
 from ctl.next_steps import config_step, next_step
 from ctl.output import Line, paint
-from ctl.status_view import short_message
+from ctl.status_view import short_message, waiting_summary
 from ctl.terminal_text import count, seconds_since
 from mcpd import __version__
 from mcpd.config.loader import load
@@ -244,6 +244,8 @@ def _server_finding(
             if isinstance(ping, DaemonError):
                 message = f"connected but not responding: {ping.message}"
                 return Finding(check, FAIL, message, f"mcpctl reconnect {name}")
+            if blocked := waiting_summary(server):
+                return Finding(check, WARN, blocked, next_step(detail, login))
             took = sum(step["ms"] for step in detail.get("negotiation", ()))
             message = f"connected in {took:.0f} ms, {count(server.get('tools', 0), 'tool')}; responds"
             return Finding(check, OK, message, ms=ping["ms"])

@@ -28,6 +28,8 @@ from ctl.status_view import (
     server_block,
     shell_join,
     short_message,
+    waiting_rows,
+    waiting_summary,
 )
 from ctl.table import table
 from ctl.terminal_text import ago, clock_time, in_local_time, until
@@ -91,6 +93,9 @@ def explain(
         "binary": binary,
         "environment": _environment(detail, login),
         "asked_by": requested[-1] if requested else None,
+        "questions": server.get("questions", []),
+        "waiting": server.get("waiting", []),
+        "waiting_calls": server.get("waiting_calls", 0),
         "history": history,
         "warnings": server.get("warnings", []),
         "next": next_step(detail, login),
@@ -107,6 +112,8 @@ def _cause(server: ServerStatus, failure: Failure | None, requested: Sequence[Hi
         return (reason or "disabled") + by
     if status == "idle":
         return "not started yet (lazy: starts on first use)"
+    if blocked := waiting_summary(server):
+        return blocked
     if status == "pending":
         reason = reason or "connecting"
         return f"{reason}; the previous attempt failed: {failure['message']}" if failure else reason
@@ -174,7 +181,11 @@ def render(explanation: Explanation, server: ServerStatus, fit: int | None, *, u
     ]
     if retry_at := server.get("retry_at"):
         lines.append([f"next try {until(retry_at)}"])
-    rows = [*_evidence_rows(server.get("last_error")), *_binary_rows(explanation["binary"])]
+    rows = [
+        *waiting_rows(server, utc=utc),
+        *_evidence_rows(server.get("last_error")),
+        *_binary_rows(explanation["binary"]),
+    ]
     if url := explanation["url"]:
         rows.append(("url", url))
     down_since = explanation["down_since"]

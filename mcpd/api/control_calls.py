@@ -194,6 +194,17 @@ class ControlCaller:
     def knows_roots(self) -> bool:
         return True
 
+    @property
+    def is_connected(self) -> bool:
+        return True
+
+    @property
+    def may_return(self) -> bool:
+        return False
+
+    def describe(self, context: ClientContext) -> str:
+        return "a client of the control API"
+
     def message_prefix(self, server: str) -> str:
         return ""
 

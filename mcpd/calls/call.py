@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import attrs
@@ -129,6 +130,17 @@ class Caller(Protocol):
     def knows_roots(self) -> bool:
         """Whether no answer of the client to `roots/list` is missing."""
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether a question can reach the client now."""
+
+    @property
+    def may_return(self) -> bool:
+        """Whether a client that is not connected may send its next request as another caller."""
+
+    def describe(self, context: ClientContext) -> str:
+        """Return who the client of a call in this context is, for people: `cursor (pid 4711)`."""
+
     def spawn(self, work: Work) -> None:
         """Run a task that ends with the client."""
 
@@ -171,6 +183,16 @@ class CallHandler(Protocol):
     def on_progress(self, call: Call, params: Raw) -> None: ...
     def fail(self, call: Call, error: McpdError) -> None: ...
     def cancel(self, call: Call, reason: str) -> None: ...
+    def asking(self, call: Call, method: str, params: bytes) -> AbstractContextManager[object]:
+        """Record, while the block runs, that the call's client is asked."""
+
+    def drop_questions(self, call: Call, question: str, reason: str) -> None:
+        """End what a call has asked its client, as if the client did not answer. `question` is what it asked,
+        for the error."""
+
+    def send_elsewhere(self, call: Call, server: ManagedServer) -> None:
+        """Send a queued call to another instance of its server, which must be connected."""
+
     def suspend(self, call: Call, result: bytes) -> None: ...
     def resume(self, call: Call, caller: Caller, request: ClientRequest) -> None: ...
 
@@ -202,6 +224,8 @@ class Call(Exchange):
     """Whether it runs as a task that the client does not know of."""
     holds_turn: bool = False
     """Whether it has a turn at its server, or waits for one."""
+    queued_at: float = 0.0
+    """When it began to wait for its turn (`trio.current_time()`); 0 if it never did."""
     open_questions: int = 0
     """Requests of the server that the client has not answered."""
     has_been_suspended: bool = False

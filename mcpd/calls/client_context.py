@@ -57,6 +57,8 @@ class ClientContext(msgspec.Struct, frozen=True, eq=False):
     """The least severe log level that it wants with its responses; empty if it did not say."""
     accepts_server_requests: bool = False
     """Whether a server may send it elicitation or sampling requests during a call."""
+    client_name: str = ""
+    """What a modern client calls itself in each request; empty for legacy clients, which do it once."""
 
     def supports(self, feature: str, part: str | None = None) -> bool:
         """Return whether it declared the capability `feature`, or that part of it."""
@@ -76,12 +78,24 @@ def read_capabilities(declared: Raw | bytes) -> Mapping[str, object] | None:
 
 
 def make_client_context(
-    version: str, capabilities: Mapping[str, object], *, modern: bool = False, log_level: str = ""
+    version: str,
+    capabilities: Mapping[str, object],
+    *,
+    modern: bool = False,
+    log_level: str = "",
+    client_name: str = "",
 ) -> ClientContext:
     """Return a context, with `accepts_server_requests` derived from the capabilities."""
-    context = ClientContext(version, modern, capabilities, log_level)
+    context = ClientContext(version, modern, capabilities, log_level, client_name=client_name)
     accepts_requests = context.supports("elicitation") or context.supports("sampling")
     return msgspec.structs.replace(context, accepts_server_requests=True) if accepts_requests else context
+
+
+def client_name(info: Raw | None) -> str:
+    """Return what a client calls itself in `clientInfo`, as `name version`; empty if that is missing or
+    malformed."""
+    members = {} if info is None else wire.members_or_empty(info)
+    return " ".join(text[:80] for each in ("name", "version") if (text := wire.string_or(members, each)))
 
 
 def forwarded_capabilities(context: ClientContext, *, is_single_server: bool) -> Mapping[str, object]:

@@ -12,12 +12,9 @@ from collections.abc import Callable
 
 import trio
 
-from mcpd.calls.call import INTERACTIVE_METHODS, Call, Work
+from mcpd.calls.call import INTERACTIVE_METHODS, Call
 from mcpd.model.errors import Overloaded
 from mcpd.supervision.managed_server import ManagedServer
-
-_TIMEOUT_CHECK_INTERVAL = 1.0
-"""Seconds between two checks for calls that have waited too long."""
 
 
 class TurnQueue:
@@ -32,8 +29,8 @@ class TurnQueue:
         self._holders: set[object] = set()
         self._waiting: deque[tuple[object, object, Callable[[], None]]] = deque()
         self._starting_calls = False
-        self.has_timeout_watcher = False
-        """Whether `_refuse_overdue` is running for this queue."""
+        self.is_watched = False
+        """Whether `waiting_calls` watches this queue."""
 
     def acquire(self, entry: object, owner: object, go: Callable[[], None]) -> bool:
         """Return True if `entry` may start now; otherwise `go` is called in its turn. `go` must not raise."""
@@ -51,10 +48,15 @@ class TurnQueue:
             self._start_next()
         elif self._waiting:
             self._waiting = deque(each for each in self._waiting if each[0] is not entry)
+            self._start_next()  # if only this entry kept the owner's next calls waiting
 
     def waiting(self) -> list[object]:
         """Return the entries that wait for a turn, in order."""
         return [entry for entry, _, _ in self._waiting]
+
+    def holders(self) -> list[object]:
+        """Return the entries that have a turn now."""
+        return list(self._holders)
 
     def _start_next(self) -> None:
         """Start the next owner's calls. A loop, not recursion: if nothing can be sent, each `go` releases its
@@ -63,7 +65,7 @@ class TurnQueue:
             return
         self._starting_calls = True
         try:
-            while self._waiting and not self._holders:
+            while self._waiting and (not self._holders or self._waiting[0][1] is self._owner):
                 for entry, go in self._admit_next_owner():
                     if entry in self._holders:  # an earlier `go` may have released it
                         go()
@@ -107,16 +109,9 @@ def turn_owner(call: Call) -> object:
     return None
 
 
-def acquire_turn(
-    call: Call,
-    owner: object,
-    start: Callable[[], None],
-    spawn: Callable[[Work], None],
-) -> bool:
-    """Return True if the call may start now. Otherwise `start` is called when its turn comes, or the call
-    fails once it has waited as long as a silent server may take.
-
-    `spawn` must run tasks that outlive the call.
+def acquire_turn(call: Call, owner: object, start: Callable[[], None]) -> bool:
+    """Return True if the call may start now. Otherwise `start` is called when its turn comes, unless
+    `waiting_calls` ends the wait before.
 
     Raises Overloaded if too many calls wait; the call is not queued then.
     """
@@ -130,10 +125,8 @@ def acquire_turn(
         message = f"{server.spec.name}: {server.spec.max_queued} calls are already waiting for their turn"
         raise Overloaded(f"{message}; nothing was sent, try again later", server=server.spec.name)
     call.holds_turn = True
-    call.deadline = trio.current_time() + call.idle_timeout
-    if not queue.has_timeout_watcher:
-        queue.has_timeout_watcher = True
-        spawn(lambda: _refuse_overdue(server))
+    call.queued_at = trio.current_time()
+    call.deadline = call.queued_at + call.idle_timeout
     return False
 
 
@@ -143,23 +136,3 @@ def release_turn(call: Call) -> None:
     if call.context.accepts_server_requests and call.key:  # the call was sent
         call.server.elicitation_history.record_call()
     turn_queue(call.server).release(call)
-
-
-async def _refuse_overdue(server: ManagedServer) -> None:
-    """Refuse calls that have waited too long. Runs while any call waits."""
-    queue, name = turn_queue(server), server.spec.name
-    try:
-        while queue.waiting():
-            await trio.sleep(_TIMEOUT_CHECK_INTERVAL)
-            now = trio.current_time()
-            for entry in queue.waiting():
-                if isinstance(entry, Call) and entry.deadline <= now:
-                    message = (
-                        f"{name}: {entry.description} waited {entry.idle_timeout:g} s for other calls, which "
-                        "must not overlap with this one; nothing was sent, try again later"
-                    )
-                    if server.spec.concurrency == "free":
-                        message += f" (`share: client` in the definition of {name} gives each its own)"
-                    entry.failed(Overloaded(message, server=name))
-    finally:
-        queue.has_timeout_watcher = False

@@ -35,13 +35,23 @@ from mcpd.calls.call import (
 )
 from mcpd.calls.client_context import ClientRequest
 from mcpd.calls.input_rounds import StateSigner
+from mcpd.calls.open_questions import OpenQuestions
 from mcpd.calls.routes import StageFactory, find_route, make_binding
 from mcpd.calls.server_request_router import ServerRequestRouter
 from mcpd.calls.suspended_calls import SuspendedCalls
 from mcpd.calls.url_elicitation import UrlElicitations
+from mcpd.calls.waiting_calls import FindSpare, WaitingCalls
 from mcpd.config.settings import Settings
 from mcpd.daemon_operations import Operations
-from mcpd.model.errors import InvalidArguments, LinkLost, McpdError, Overloaded, Problem, ProtocolViolation
+from mcpd.model.errors import (
+    InputNeeded,
+    InvalidArguments,
+    LinkLost,
+    McpdError,
+    Overloaded,
+    Problem,
+    ProtocolViolation,
+)
 from mcpd.protocol import mcp_tasks
 from mcpd.protocol.revision_translation import R1, R5
 from mcpd.protocol.upstream_session import Upstream
@@ -70,7 +80,7 @@ class Target(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 class CallEngine:
     """All calls of the daemon. `spawn` must run tasks that outlive clients; `roots` returns the roots of all
-    clients that use a server."""
+    clients that use a server; `find_spare` a second instance for calls that would wait too long."""
 
     def __init__(
         self,
@@ -78,6 +88,7 @@ class CallEngine:
         spawn: Spawn,
         roots: Callable[[ManagedServer], Iterable[Raw]],
         stages: Sequence[StageFactory] = (),
+        find_spare: FindSpare = lambda caller, server: None,
     ) -> None:
         self._operations = operations
         self._spawn = spawn
@@ -88,9 +99,14 @@ class CallEngine:
         self._waiting: dict[ManagedServer, set[Call]] = {}
         """Calls that wait until their server is connected."""
         self._arguments = ArgumentBudget()
+        self.open_questions = OpenQuestions()
+        self.asking = self.open_questions.asking
+        self.waiting_calls = WaitingCalls(self, self.open_questions, spawn, find_spare)
         self.suspended_calls = SuspendedCalls(self, spawn)
         self.url_elicitations = UrlElicitations()
-        self.server_requests = ServerRequestRouter(self.suspended_calls, self.url_elicitations, spawn, roots)
+        self.server_requests = ServerRequestRouter(
+            self.suspended_calls, self.url_elicitations, self.open_questions, spawn, roots
+        )
 
     # ── a call's way to its server ──────────────────────────────────────────────────────────────
 
@@ -207,10 +223,11 @@ class CallEngine:
         if binding.may_be_misrouted or call.route.is_exclusive:
             owner = concurrency.turn_owner(call)
             if owner is not None and not concurrency.acquire_turn(
-                call, owner, lambda: self._start_turn(call), self._spawn
+                call, owner, lambda: self._start_turn(call)
             ):
                 call.work = None
                 call.move(QUEUED)
+                self.waiting_calls.add(call)
                 return
         self._submit(call)
 
@@ -241,6 +258,19 @@ class CallEngine:
                 self._bind(call, upstream)
                 self._submit(call)
         except Exception as error:  # calls behind it must still get their turn
+            self.fail(call, self._to_mcpd_error(call, error))
+
+    def send_elsewhere(self, call: Call, server: ManagedServer) -> None:
+        """See `CallHandler`. Nothing of the call has been sent before, so it runs once."""
+        concurrency.release_turn(call)
+        call.move(PREPARING)
+        call.server = server
+        try:
+            call.route = self._route(
+                call.caller.scope, server, call.route.method, call.route.tool, call.params
+            )
+            self._send(call, self._connection(server))
+        except Exception as error:  # others that wait are looked at next
             self.fail(call, self._to_mcpd_error(call, error))
 
     async def _start_turn_when_ready(self, call: Call) -> None:
@@ -482,6 +512,19 @@ class CallEngine:
             concurrency.release_turn(call)
         if call.has_been_suspended:
             self.suspended_calls.remove(call)
+
+    def drop_questions(self, call: Call, question: str, reason: str) -> None:
+        """See `CallHandler`."""
+        if call.state is SUSPENDED:
+            self.suspended_calls.drop(call, reason)
+        elif call.state is BETWEEN_ROUNDS:
+            if call.work is not None:
+                call.work.cancel(reason=reason)
+            name = call.server.spec.name
+            message = f"{name}: {call.description} requires input to continue, but {reason}"
+            self.fail(call, InputNeeded(message, server=name, asked=question))
+        else:
+            self.server_requests.decline_all(call, reason)
 
     # ── suspension (see `suspended_calls`) ──────────────────────────────────────────────────────
 

@@ -125,12 +125,17 @@ async def _ask_one(call: Call, question: Raw) -> Raw:
         method = wire.string(members, "method")
     except BadFrame as error:
         raise ProtocolViolation(f"{name}: sent an invalid input request: {error}", server=name) from None
-    return await call.caller.ask(call, method, members.get("params", Raw(b"{}")))
+    return await _ask_client(call, method, members.get("params", Raw(b"{}")))
 
 
 async def ask(call: Call, method: str, params: Raw) -> Mapping[str, object]:
     """Return the client's answer to a question within a task; see `Caller.ask`."""
-    return wire.mapping(await call.caller.ask(call, method, params))
+    return wire.mapping(await _ask_client(call, method, params))
+
+
+async def _ask_client(call: Call, method: str, params: Raw) -> Raw:
+    with call.handler.asking(call, method, params):
+        return await call.caller.ask(call, method, params)
 
 
 def add_task_param(call: Call) -> None:

@@ -8,6 +8,7 @@ import attrs
 from msgspec import Raw
 
 from mcpd.calls.call import INTERACTIVE_METHODS, Call
+from mcpd.calls.open_questions import AskedQuestion, OpenQuestions
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.base import Channel
 from mcpd.wire.message import Message
@@ -27,6 +28,10 @@ class ServerRequest:
     message: Message
     forget: Callable[[ServerRequest], None]
     """Takes the request off the open ones."""
+    open_questions: OpenQuestions
+    """Where it is recorded that a client is asked."""
+    asked: AskedQuestion | None = None
+    """The record while it is attached to a call."""
     call: Call | None = None
     client_key: bytes = b""
     """The id of our request, if a legacy client is asked."""
@@ -65,12 +70,16 @@ class ServerRequest:
         """Assign the request to `call`, and extend the deadlines of all calls it may belong to."""
         self.call = call
         call.open_questions += 1
+        self.asked = self.open_questions.add(call, self.message.method, self.client_params)
         for each in ambiguous_with(call):
             self.link.extend_deadline(each, ANSWER_TIMEOUT)
 
     def detach(self) -> None:
         """Take the request off its call. With no other request open, normal deadlines apply again."""
         call, self.call = self.call, None
+        asked, self.asked = self.asked, None
+        if asked is not None:
+            self.open_questions.remove(asked)
         if call is not None:
             call.open_questions -= 1
             together = ambiguous_with(call)

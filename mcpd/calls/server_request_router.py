@@ -14,6 +14,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.calls.call import INTERACTIVE_METHODS, Call, Work
+from mcpd.calls.open_questions import OpenQuestions
 from mcpd.calls.server_request import REJECTED, ServerRequest, ambiguous_with
 from mcpd.calls.suspended_calls import SuspendedCalls
 from mcpd.calls.url_elicitation import UrlElicitations
@@ -40,11 +41,13 @@ class ServerRequestRouter:
         self,
         suspended_calls: SuspendedCalls,
         url_elicitations: UrlElicitations,
+        open_questions: OpenQuestions,
         spawn: Callable[[Work], None],
         roots: Callable[[ManagedServer], Iterable[Raw]],
     ) -> None:
         self._suspended_calls = suspended_calls
         self._url_elicitations = url_elicitations
+        self._open_questions = open_questions
         self._spawn = spawn
         self._roots = roots
         self._open: dict[tuple[Channel, bytes], ServerRequest] = {}
@@ -53,7 +56,7 @@ class ServerRequestRouter:
         self, server: ManagedServer, link: Channel, message: Message, exchange: Exchange | None
     ) -> bool:
         """Handle a request; returns False if mcpd does not support it (see `Hooks.on_request`)."""
-        question = ServerRequest(server, link, message, self._remove)
+        question = ServerRequest(server, link, message, self._remove, self._open_questions)
         if message.method == "roots/list":
             self._answer_roots(question, exchange)
             return True
@@ -101,6 +104,13 @@ class ServerRequestRouter:
             question.attach(other)
             if other.context.modern:
                 self._suspended_calls.ask(other, question, question.client_params)
+
+    def decline_all(self, call: Call, reason: str) -> None:
+        """Decline what a legacy client is asked during the call, and withdraw it there. The call continues at
+        its server."""
+        for question in [each for each in self._open.values() if each.call is call]:
+            call.caller.cancel_request(question.client_key, reason)
+            question.decline(reason)
 
     def forget(self, link: Channel, message: Message) -> None:
         """Drop a request that failed in mcpd; the caller answers it."""

@@ -112,7 +112,7 @@ class SuspendedCalls:
             self._drop(suspended, "the client did not return")
 
     def on_caller_left(self, caller: Caller) -> None:
-        """A client has disconnected: keep its calls for a shorter time, since others wait."""
+        """A client has disconnected: keep its calls for a shorter time (see also `waiting_calls`)."""
         until = trio.current_time() + ORPHAN_TIMEOUT
         for suspended in self._states.values():
             if suspended.call.caller is caller:
@@ -196,6 +196,12 @@ class SuspendedCalls:
         if suspended is not None:
             self._states.pop(suspended.state, None)
             suspended.expiry.cancel(reason="the call has ended")
+
+    def drop(self, call: Call, reason: str) -> None:
+        """Decline the questions of a suspended call, and end it: its client is not expected to return."""
+        suspended = self._calls.get(call)
+        if suspended is not None:
+            self._drop(suspended, reason)
 
     def _drop(self, suspended: _SuspendedCall, reason: str) -> None:
         self.remove(suspended.call)

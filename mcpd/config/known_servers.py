@@ -16,7 +16,8 @@ from mcpd.model.server_spec import Concurrency, Share, StdioSpec
 
 @attrs.frozen
 class ServerTraits:
-    """Defaults for one kind of server. None: the general default."""
+    """Defaults for one kind of server. None: the general default. With any of them, the server has no spare
+    instances (`ServerSpec.allows_spare`)."""
 
     share: Share | None = None
     concurrency: Concurrency | None = None
@@ -29,6 +30,9 @@ _TABLE: tuple[tuple[str, ServerTraits], ...] = (
     (r"(playwright/mcp|playwright-mcp)\b.*--isolated", ServerTraits(share="client")),
     (r"chrome-devtools-mcp\b.*--isolated", ServerTraits(share="client")),
     (r"server-puppeteer|mobile-mcp", ServerTraits(share="client")),
+    (r"playwright/mcp|playwright-mcp|chrome-devtools-mcp", ServerTraits(share="all")),
+    # The database file is locked by the process that opened it first.
+    (r"server-motherduck|server-duckdb", ServerTraits(share="all")),
     # Reads its file, changes it and writes it back: 19 of 20 concurrent calls are lost (measured, 2026.1.26).
     (r"server-memory", ServerTraits(concurrency="writes")),
 )
@@ -43,8 +47,10 @@ def find_traits(command: str, args: Sequence[str]) -> ServerTraits:
 
 
 def apply_traits(spec: StdioSpec, section: Section) -> StdioSpec:
-    """Fill in `share` and `concurrency` where the definition in `section` does not set them."""
+    """Fill in `share` and `concurrency` where the definition in `section` does not set them, and rule out
+    spare instances of a server that is known."""
     traits = find_traits(spec.command, spec.args)
     share = spec.share if section.has("share") else traits.share or spec.share
     concurrency = spec.concurrency if section.has("concurrency") else traits.concurrency or spec.concurrency
-    return attrs.evolve(spec, share=share, concurrency=concurrency)
+    allows_spare = spec.allows_spare and traits == ServerTraits()
+    return attrs.evolve(spec, share=share, concurrency=concurrency, allows_spare=allows_spare)

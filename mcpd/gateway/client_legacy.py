@@ -9,7 +9,7 @@ import trio
 from msgspec import Raw
 
 from mcpd import __version__
-from mcpd.calls.client_context import ClientRequest, make_client_context, read_capabilities
+from mcpd.calls.client_context import ClientRequest, client_name, make_client_context, read_capabilities
 from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.client_subscriptions import MAX_SUBSCRIPTIONS, MAX_URI, SUBSCRIBE_TIMEOUT
 from mcpd.model.errors import Overloaded, Unsupported
@@ -29,7 +29,7 @@ def _initialize(session: ClientSession, request: ClientRequest) -> None:
     session.version = version = wire.string_or(members, "protocolVersion")
     if version not in VERSIONS:  # the client decides whether it can speak our newest
         session.version = version = VERSIONS[0]
-    session.peer = _client_name(members.get("clientInfo"))
+    session.peer = client_name(members.get("clientInfo"))
     declared = _read_capabilities(members.get("capabilities", Raw(b"{}")))
     session.context = make_client_context(version, declared, log_level=session.context.log_level)
 
@@ -56,19 +56,6 @@ def _read_capabilities(raw: Raw) -> Mapping[str, object]:
         raise
     except BadFrame:
         return {}
-
-
-def _mapping(raw: Raw | None) -> Mapping[str, object]:
-    try:
-        return wire.mapping(raw)
-    except BadFrame:
-        return {}
-
-
-def _client_name(raw: Raw | None) -> str:
-    info = _mapping(raw)
-    text = [str(info[name])[:80] for name in ("name", "version") if isinstance(info.get(name), str)]
-    return " ".join(text)
 
 
 def _ping(session: ClientSession, request: ClientRequest) -> None:

@@ -14,6 +14,7 @@ from mcpd import __version__
 from mcpd.calls.client_context import (
     ClientContext,
     ClientRequest,
+    client_name,
     make_client_context,
     read_capabilities,
 )
@@ -30,6 +31,7 @@ from mcpd.wire.request_meta import RESERVED_PREFIX, may_have_meta
 
 _VERSION = f"{RESERVED_PREFIX}protocolVersion"
 _CAPABILITIES = f"{RESERVED_PREFIX}clientCapabilities"
+_CLIENT_INFO = f"{RESERVED_PREFIX}clientInfo"
 _LEVEL = f"{RESERVED_PREFIX}logLevel"
 _SUBSCRIPTION = f"{RESERVED_PREFIX}subscriptionId"
 _LISTS = ("tools", "prompts", "resources")
@@ -82,23 +84,24 @@ def _parse_meta(raw: bytes) -> tuple[bytes, ClientContext | None, bool]:
     if version not in VERSIONS:
         raise UnsupportedRevision(version, VERSIONS)
     level = wire.string(meta, _LEVEL) if _LEVEL in meta else ""
-    return token, _client_context(version, bytes(meta.get(_CAPABILITIES, b"null")), level), says_more
+    name = client_name(meta.get(_CLIENT_INFO))
+    return token, _client_context(version, bytes(meta.get(_CAPABILITIES, b"null")), level, name), says_more
 
 
-def _client_context(version: str, declared: bytes, level: str) -> ClientContext:
+def _client_context(version: str, declared: bytes, level: str, name: str = "") -> ClientContext:
     """Return one shared context for equal declarations. Raises BadFrame."""
     known = _cached_context if len(declared) <= _MAX_CACHED_META else _cached_context.__wrapped__
-    return known(version, declared, level)
+    return known(version, declared, level, name)
 
 
 @functools.lru_cache(maxsize=64)
-def _cached_context(version: str, declared: bytes, level: str) -> ClientContext:
+def _cached_context(version: str, declared: bytes, level: str, name: str) -> ClientContext:
     capabilities = read_capabilities(declared)
     if capabilities is None:
         raise BadFrame(f"`_meta` must contain {_CAPABILITIES}, an object")
     if level and level not in LEVELS:
         raise BadFrame(f"{_LEVEL} must be one of {', '.join(LEVELS)}")
-    return make_client_context(version, capabilities, modern=True, log_level=level)
+    return make_client_context(version, capabilities, modern=True, log_level=level, client_name=name)
 
 
 def _discover(session: ClientSession, request: ClientRequest) -> None:

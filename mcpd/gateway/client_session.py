@@ -28,6 +28,7 @@ from mcpd.calls.client_context import (
 )
 from mcpd.calls.engine import CallEngine, Spawn
 from mcpd.calls.server_request import ANSWER_TIMEOUT
+from mcpd.client_registry import program_name
 from mcpd.daemon_operations import Operations
 from mcpd.gateway.client_requests import ClientRequests
 from mcpd.gateway.client_subscriptions import ClientSubscriptions
@@ -150,6 +151,8 @@ class ClientSession:
         self.request_tasks: dict[bytes, trio.CancelScope] = {}
         """Requests other than calls that wait for something."""
         self.is_closed = False
+        self.has_connection: Callable[[], bool] = lambda: True
+        """Whether a question can reach the client now, as far as its transport knows."""
 
     # ── in ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -324,6 +327,20 @@ class ClientSession:
     @property
     def knows_roots(self) -> bool:
         return self.roots_requests == 0
+
+    @property
+    def is_connected(self) -> bool:
+        return not self.is_closed and self.has_connection()
+
+    @property
+    def may_return(self) -> bool:
+        return self.is_anonymous
+
+    def describe(self, context: ClientContext) -> str:
+        pid = self.client.pid
+        name = self.client.name or self.peer or context.client_name or (program_name(pid) if pid else "")
+        name = shorten(name, 80) or ("an HTTP client" if self.client.via == "http" else "a client")
+        return f"{name} (pid {pid})" if pid else name
 
     def request_meta(self, upstream: Upstream, context: ClientContext) -> bytes:
         capabilities = forwarded_capabilities(context, is_single_server=self.view.single is not None)

@@ -11,7 +11,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls.call import INTERACTIVE_METHODS, Call
+from mcpd.calls.call import INTERACTIVE_METHODS, Call, Caller
 from mcpd.calls.client_context import ClientContext, ClientIdentity
 from mcpd.calls.engine import CallEngine, Spawn
 from mcpd.calls.known_items import KnownItemStageFactory
@@ -60,9 +60,9 @@ class Gateway:
         self.core = core
         self.sessions: dict[ClientSession, None] = {}
         stages = (KnownItemStageFactory(), ValidationStageFactory())
-        self.calls = CallEngine(core, self.spawn, self.roots, stages)
-        self.subscriptions = ClientSubscriptions(self.spawn)
         self.dedicated_servers = DedicatedServers(core, self.spawn)
+        self.calls = CallEngine(core, self.spawn, self.roots, stages, self._find_spare)
+        self.subscriptions = ClientSubscriptions(self.spawn)
         self._nursery: trio.Nursery | None = None
         self._disabled: dict[str, bool] = {}
         self._synced_servers: dict[str, ManagedServer] = {}
@@ -72,6 +72,7 @@ class Gateway:
         clients.capabilities = CAPABILITIES
         clients.on_server_request = self._on_server_request
         clients.on_notification = self._on_notification
+        clients.describe_waiting = self.calls.waiting_calls.describe
 
     # ── clients come and go ─────────────────────────────────────────────────────────────────────
 
@@ -151,6 +152,12 @@ class Gateway:
         """Refuse new calls with NotReady, because the daemon stops. Those in progress go on."""
         self.core.is_stopping = True
         self.calls.forget_routes()
+
+    def _find_spare(self, caller: Caller, server: ManagedServer) -> ManagedServer | None:
+        """See `FindSpare`. Clients of the control API cannot be asked, so they need none."""
+        if not isinstance(caller, ClientSession):
+            return None
+        return self.dedicated_servers.find_spare(caller, server, self.calls.waiting_calls.is_free)
 
     def end_subscriptions(self) -> None:
         """End every subscription with a result: the daemon stops."""
@@ -287,7 +294,9 @@ class Gateway:
                 server.interests.set_log_level(session, session.context.log_level)
 
     def roots(self, server: ManagedServer) -> Iterable[Raw]:
-        """Return the roots of all clients that use the server, without duplicates."""
+        """Return the roots of all clients that use the server, without duplicates. A spare has those of the
+        server that it stands in for, so that both answer alike."""
+        server = self.dedicated_servers.stands_in_for(server) or server
         users = (
             self.dedicated_servers.users(server)
             if server.original is not None
@@ -302,7 +311,8 @@ class Gateway:
     def _servers_of(self, session: ClientSession) -> Sequence[ManagedServer]:
         """Return the servers it sees, disabled or not, and its dedicated servers."""
         seen = [server for server in self.core.supervisor.servers() if session.view.covers(server)]
-        return [*seen, *self.dedicated_servers.used_by(session)]
+        used = [*seen, *self.dedicated_servers.used_by(session)]
+        return list(dict.fromkeys([*used, *self.dedicated_servers.spares(used)]))
 
 
 def _notify_roots_changed(servers: Iterable[ManagedServer]) -> None:

@@ -116,6 +116,33 @@ class Failure:
 
 
 @attrs.frozen(kw_only=True)
+class OpenQuestion:
+    """A question that the server asked during a call, and that the client has not answered yet."""
+
+    client: str
+    """The client that was asked: `cursor (pid 4711)`."""
+    call: str
+    """The call during which the server asked: `tool 'deploy'`."""
+    method: str
+    """`elicitation/create`, `sampling/createMessage` or `roots/list`."""
+    text: str
+    """What the server wants to know, in its own words, at most 200 characters. Untrusted."""
+    since: str
+    client_is_connected: bool = True
+    """Whether the question can reach the client now. If it cannot, and other calls wait, mcpd drops the
+    question after a few seconds."""
+
+
+@attrs.frozen(kw_only=True)
+class WaitingCall:
+    """A call that mcpd has not sent yet, because it must not overlap with the calls of another client."""
+
+    client: str
+    call: str
+    since: str
+
+
+@attrs.frozen(kw_only=True)
 class ServerInfo:
     """Information that the server provides about itself. This text is untrusted and is intended only for
     display."""
@@ -169,6 +196,12 @@ class ServerStatus:
     capabilities: tuple[str, ...] = ()
     lazy: bool = False
     in_flight: int = 0
+    questions: tuple[OpenQuestion, ...] = ()
+    """The questions that clients have not answered yet, the oldest first, at most 10."""
+    waiting: tuple[WaitingCall, ...] = ()
+    """The calls that wait for other calls to end, the next one first, at most 10."""
+    waiting_calls: int = 0
+    """The number of calls that wait for other calls to end."""
     warnings: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:

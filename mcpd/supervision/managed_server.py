@@ -211,6 +211,7 @@ class ManagedServer:
         """Return the server's status with the evidence behind it."""
         link = None if self.upstream is None else self.upstream.link
         heard_at = self._last_received_at if link is None else link.last_received_at
+        describe, mask = self._context.clients.describe_waiting, self._context.redactor.mask
         return build_status(
             spec=self.spec,
             tracker=self._tracker,
@@ -219,11 +220,12 @@ class ManagedServer:
             catalog=self.catalog,
             child=self.child,
             log=self.log,
-            mask=self._context.redactor.mask,
+            mask=mask,
             connections=self._connections,
             attempts=self._backoff.attempts,
             last_received=None if heard_at is None else time.time() - (trio.current_time() - heard_at),
             off_until=self._desired.off_until,
+            waiting=((), (), 0) if describe is None else describe(self, mask),
         )
 
     async def wait_settled(self) -> None:

@@ -21,6 +21,7 @@ from mcpd.supervision.catalog_cache import Catalog
 from mcpd.supervision.connect import TransportKind
 from mcpd.supervision.desired_state import DISCONNECTED
 from mcpd.supervision.server_log import ServerLog
+from mcpd.supervision.supervisor_context import WaitingReport
 from mcpd.transports.base import Channel
 from mcpd.transports.child_process import Child
 
@@ -135,6 +136,7 @@ def build_status(
     attempts: int,
     last_received: float | None,
     off_until: float | None,
+    waiting: WaitingReport,
 ) -> ServerStatus:
     """`connections` counts the current one; `last_received` and `off_until` are wall clock times."""
     warnings = [] if catalog is None else list(catalog.warnings)
@@ -169,6 +171,9 @@ def build_status(
         capabilities=tuple(sorted(upstream.capabilities)) if upstream else (),
         lazy=spec.lazy,
         in_flight=upstream.link.in_flight if upstream else 0,
+        questions=waiting[0],
+        waiting=waiting[1],
+        waiting_calls=waiting[2],
         warnings=tuple(warnings),
     )
 

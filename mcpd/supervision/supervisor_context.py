@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from mcpd.model.events import Event
+from mcpd.model.status import OpenQuestion, WaitingCall
 from mcpd.persistent_state import StateFile
 from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.supervision.secret_reads import SecretReads
@@ -18,6 +19,9 @@ from mcpd.transports.base import Channel
 from mcpd.transports.child_process import ProcessGroupGuard
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire.message import Message
+
+WaitingReport = tuple[tuple[OpenQuestion, ...], tuple[WaitingCall, ...], int]
+"""The open questions of a server, its first waiting calls, and the number of all waiting calls."""
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -31,6 +35,9 @@ class ClientHooks:
     """As `Hooks.on_request`, with the `ManagedServer` as first argument."""
     on_notification: Callable[[Any, ServerNotification], None] | None = None
     """As `Hooks.on_notification`, with the `ManagedServer` as first argument."""
+    describe_waiting: Callable[[Any, Callable[[str], str]], WaitingReport] | None = None
+    """Returns what clients have been asked and which calls wait, given the `ManagedServer` and a function
+    that masks secrets."""
 
 
 @attrs.define(eq=False)

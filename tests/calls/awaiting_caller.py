@@ -42,6 +42,17 @@ class AwaitingCaller:
     def knows_roots(self) -> bool:
         return True
 
+    @property
+    def is_connected(self) -> bool:
+        return True
+
+    @property
+    def may_return(self) -> bool:
+        return False
+
+    def describe(self, context: ClientContext) -> str:
+        return "a test"
+
     def spawn(self, work: Work) -> None:
         self._nursery.start_soon(work)
 

@@ -12,11 +12,12 @@ import trio
 import trio.testing
 
 from mcpd.calls import concurrency as turns
-from mcpd.calls import suspended_calls
 from mcpd.calls.call import Binding, Call
 from mcpd.calls.concurrency import TurnQueue
+from mcpd.calls.open_questions import OpenQuestions
 from mcpd.calls.routes import DIRECT, find_route, is_read_only
 from mcpd.calls.server_request import ANSWER_TIMEOUT
+from mcpd.calls.waiting_calls import ABSENT_TIMEOUT, WaitingCalls
 from mcpd.config.settings import Settings
 from mcpd.model.errors import McpdError
 from mcpd.supervision.catalog_cache import Item
@@ -147,7 +148,7 @@ async def test_queued_call_fails_if_its_server_stays_away(autojump_clock: Clock,
 
 
 async def test_waiting_for_a_turn_is_bounded_by_the_timeout(autojump_clock: Clock, w: World) -> None:
-    """While a person thinks about one client's question, others learn why they wait, and what to do."""
+    """While a person thinks about one client's question, others learn for whom they wait, and what to do."""
     thinks, waits = w.user("legacy"), w.user("legacy")
     slow = thinks.call()
     w.hear()
@@ -159,7 +160,9 @@ async def test_waiting_for_a_turn_is_bounded_by_the_timeout(autojump_clock: Cloc
     await trio.sleep(3)
     assert refused.done is not None
     assert refused.done["error"]["data"]["may_have_run"] is False
-    assert "share: client" in refused.done["error"]["message"]
+    message = refused.done["error"]["message"]
+    assert "for an answer of u0, which tool 'converse' asked (u0: who?) at 20" in message
+    assert "share: client" in message
     thinks.answer()
     finish(w, thinks)
     assert texts(slow)[0] == thinks.tag
@@ -169,7 +172,7 @@ async def test_waiting_for_a_turn_is_bounded_by_the_timeout(autojump_clock: Cloc
 async def test_client_that_disconnects_while_asked_blocks_others_briefly(
     autojump_clock: Clock, w: World
 ) -> None:
-    """It may return over another connection for half a minute."""
+    """It may return over another connection for a few seconds."""
     gone, waits = w.user("modern"), w.user("legacy")
     gone.call()
     w.hear()
@@ -178,7 +181,9 @@ async def test_client_that_disconnects_while_asked_blocks_others_briefly(
     await trio.sleep(1)
     waits.call()
     gone.leave()
-    await trio.sleep(suspended_calls.ORPHAN_TIMEOUT + 1)
+    await trio.sleep(ABSENT_TIMEOUT)
+    assert waits.tag not in at_server(w)
+    await trio.sleep(3)
     assert at_server(w) == [waits.tag]
 
 
@@ -336,6 +341,10 @@ def a_call(server: Any, caller: Any, method: str = "tools/call", **more: Any) ->
     return call
 
 
+def a_caller() -> Stub:
+    return Stub(describe=lambda context: "cursor (pid 7)")
+
+
 READER: Json = {"name": "reader", "annotations": {"readOnlyHint": True}}
 
 
@@ -442,18 +451,21 @@ async def test_overdue_call_is_refused_at_its_deadline(autojump_clock: Clock, co
             watchers.append(work)
             nursery.start_soon(work)
 
-        assert turns.acquire_turn(a_call(server, Stub()), "owner", lambda: None, spawn)
+        waiting = WaitingCalls(Stub(), OpenQuestions(), spawn, lambda caller, server: None)
+        assert turns.acquire_turn(a_call(server, a_caller()), "owner", lambda: None)
         assert watchers == []
         for generation in (1, 2):
             began = trio.current_time()
             for seconds in (3.0, 5.0):
-                call = a_call(server, Stub())
+                call = a_call(server, a_caller())
                 call.handler, call.idle_timeout = Stub(on_failed=fail), seconds
-                assert not turns.acquire_turn(call, call, lambda: None, spawn)
+                assert not turns.acquire_turn(call, call, lambda: None)
+                waiting.add(call)
             assert len(watchers) == generation
             await trio.sleep(20)
             assert [after for after, _ in refused] == [3, 5]
             assert refused[0][1].startswith("srv: tool 't' waited 3 s for other calls")
+            assert "(tool 't' of cursor (pid 7))" in refused[0][1], "whose calls"
             assert ("`share: client`" in refused[0][1]) is (concurrency == "free")
-            assert not turns.turn_queue(server).has_timeout_watcher
+            assert not turns.turn_queue(server).is_watched
             refused.clear()

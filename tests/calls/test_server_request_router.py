@@ -13,6 +13,7 @@ import trio.testing
 from msgspec import Raw
 
 from mcpd.calls.call import Call
+from mcpd.calls.open_questions import OpenQuestions
 from mcpd.calls.server_request import ANSWER_TIMEOUT, ServerRequest, ambiguous_with
 from mcpd.calls.server_request_router import AMBIGUITY_TIMEOUT, MAX_OPEN_REQUESTS, candidates
 from mcpd.transports.outgoing_request import AwaitedExchange
@@ -66,7 +67,7 @@ DECLINED: Json = {"action": "decline"}
 
 def a_request(w: World, method: str = "elicitation/create") -> ServerRequest:
     message = wire.parse(json.dumps({"jsonrpc": "2.0", "id": "q", "method": method}).encode())
-    return ServerRequest(w.server, w.wire, message, lambda request: None)
+    return ServerRequest(w.server, w.wire, message, lambda request: None, OpenQuestions())
 
 
 async def test_request_is_answered_once(w: World) -> None:

@@ -22,7 +22,10 @@ from mcpd.config.settings import Settings
         ("my-server-memory", None, None),
         ("mcp-server-sequential-thinking", "client", None),
         ("npx @playwright/mcp@latest --isolated", "client", None),
-        ("npx @playwright/mcp@latest", None, None),
+        ("npx @playwright/mcp@latest", "all", None),
+        ("npx chrome-devtools-mcp@latest --isolated=true", "client", None),
+        ("npx chrome-devtools-mcp@latest", "all", None),
+        ("uvx mcp-server-motherduck --db-path a.db", "all", None),
         ("npx -y @modelcontextprotocol/server-everything", None, None),
     ],
 )
@@ -52,3 +55,25 @@ def test_definition_takes_precedence_over_known_facts(
         {"a": definition}, environ={}, settings=Settings(), base_dir=Path("/"), path="$"
     ).specs
     assert (specs["a"].share, specs["a"].concurrency) == (share, concurrency)
+
+
+@pytest.mark.parametrize(
+    ("definition", "allowed"),
+    [
+        ({"command": "x"}, True),
+        ({"url": "https://example.com/mcp"}, True),
+        ({"command": "x", "share": "all"}, False),
+        ({"command": "x", "share": "root"}, False),
+        ({"command": "x", "concurrency": "free"}, False),
+        ({"command": "server-memory"}, False),
+        ({"command": "npx", "args": ["@playwright/mcp"]}, False),
+    ],
+)
+def test_spare_instances_are_allowed_unless_something_rules_them_out(
+    definition: dict[str, object], allowed: bool
+) -> None:
+    """The definition itself, or what is known of the server."""
+    specs = parse_servers(
+        {"a": definition}, environ={}, settings=Settings(), base_dir=Path("/"), path="$"
+    ).specs
+    assert specs["a"].allows_spare is allowed

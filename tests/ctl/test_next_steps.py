@@ -38,6 +38,15 @@ BUSY = "Error: listen EADDRINUSE: address already in use 127.0.0.1:8080"
 
 TABLE: list[tuple[ServerDetail, str]] = [
     (how("connected"), "mcpctl list-tools it"),
+    (how("connected", questions=[{"client": "cursor"}]), "mcpctl list-tools it"),
+    (
+        how("connected", waiting_calls=1, questions=[{"client": "cursor"}]),
+        'mcpctl edit   (add "share": "client" to the definition',
+    ),
+    (
+        how("connected", None, {"concurrency": "serial"}, waiting_calls=1, questions=[{"client": "cursor"}]),
+        "mcpctl reconnect it   (ends the call; or answer the question in cursor)",
+    ),
     (how("idle"), "mcpctl connect it "),
     (how("disabled", reason="switched off"), "mcpctl enable it"),
     (how("disabled", off_until=SOON), "mcpctl enable it   (or wait"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -61,6 +62,43 @@ def test_failed_attempts_are_shown_only_while_failing(daemon: FakeDaemon, mcpctl
     assert "restarts: 2\n" in mcpctl("status", "time").out
     daemon.answers["mcpd/server"] = detail(server(status="failed", restarts=2, attempts=1))
     assert "restarts: 2; consecutive failed attempts: 1\n" in mcpctl("status", "time").out
+
+
+QUESTION = {
+    "client": "cursor (pid 7)",
+    "call": "tool 'deploy'",
+    "method": "elicitation/create",
+    "text": "Really?",
+    "since": NOW,
+    "client_is_connected": False,
+}
+BLOCKED: dict[str, Any] = {
+    "questions": [QUESTION],
+    "waiting": [{"client": "zed (pid 8)", "call": "tool 'build'", "since": NOW}],
+    "waiting_calls": 3,
+}
+
+
+def test_calls_that_wait_for_an_answer_are_shown(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Who was asked what, since when, and who waits; without a call that waits, only in the details."""
+    daemon.answers["mcpd/status"] = status(server("time", **BLOCKED))
+    table = mcpctl("status").out
+    assert f"3 calls wait: cursor (pid 7) was asked {ago(NOW)}" in table
+    assert table.splitlines()[-1] == "next: mcpctl why time"
+    daemon.answers["mcpd/server"] = detail(server("time", **BLOCKED))
+    details = mcpctl("status", "time", "--utc").out
+    assert "asked: cursor (pid 7), disconnected at " in details
+    assert ", by tool 'deploy': Really?" in details
+    assert "waiting: tool 'build' of zed (pid 8), since 2026" in details
+    assert "waiting: and 2 calls more" in details
+    ran = mcpctl("why", "time", "--no-shell")
+    assert "cause: 3 calls wait: cursor (pid 7) was asked" in ran.out
+    assert ", by tool 'deploy': Really?" in ran.out
+    assert 'next: mcpctl edit   (add "share": "client"' in ran.out
+    told = mcpctl("why", "time", "--no-shell", "--json").json()
+    assert (told["questions"], told["waiting_calls"]) == ([QUESTION], 3)
+    daemon.answers["mcpd/status"] = status(server("time", questions=[QUESTION]))
+    assert "cursor" not in mcpctl("status").out
 
 
 def test_temporarily_disabled_server_shows_until_when(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:

@@ -67,8 +67,13 @@ class LegacyHttpSession:
         self.used_at = trio.current_time()
 
     @property
+    def is_connected(self) -> bool:
+        """Whether the client waits for a response or reads a stream now."""
+        return bool(self.pending or self.streams.attached_count)
+
+    @property
     def is_idle(self) -> bool:
-        return not (self.pending or self.streams.attached_count or self.session.is_busy)
+        return not (self.is_connected or self.session.is_busy)
 
     def send(self, frame: bytes) -> None:
         self.streams.send_unrelated(frame)
@@ -208,6 +213,7 @@ class LegacyHttpSessions:
         http = LegacyHttpSession(secrets.token_urlsafe(24), scope, principal.name)
         # Tasks run in the gateway, because a session outlives its connections.
         http.session = self._gateway.open_session(view, principal.client, http.send, self._gateway.spawn)
+        http.session.has_connection = lambda: http.is_connected
         principal.connection.session = http.session
         http.session.receive(message, _InitializeReply(exchange, http, self))
 
