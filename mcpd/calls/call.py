@@ -21,6 +21,7 @@ from mcpd.protocol.revision_translation import Translation
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.outgoing_request import Exchange
+from mcpd.transports.tool_call_stats import ToolCallStats
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
 
@@ -85,8 +86,11 @@ class Route(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """The definition it was resolved for."""
     method: str
     tool: str = ""
-    by_tool: bool = False
-    """Whether this depends on the tool, so that the route of its name must be used."""
+    """The tool's own name."""
+    stats: ToolCallStats | None = None
+    """Where a `tools/call` is counted."""
+    depends_on_tool: bool = False
+    """Whether other tools of the server have other routes, apart from `stats`."""
     stages: tuple[Stage, ...] = ()
     idle_timeout: float
     total_timeout: float
@@ -259,9 +263,7 @@ class Call(Exchange):
     @property
     def tool(self) -> str:
         """The tool's own name; empty for another method."""
-        if self.route.method != "tools/call":
-            return ""
-        return self.route.tool or tool_name(self.params)
+        return self.route.tool
 
     @property
     def description(self) -> str:
@@ -303,6 +305,11 @@ class Call(Exchange):
 def tool_name(params: bytes) -> str:
     """Return the tool named by the params of a `tools/call`; empty if none."""
     return wire.string_or(wire.members_or_empty(params), "name")
+
+
+def is_name_unique(params: bytes) -> bool:
+    """Return whether all readers agree on the tool's name: no second member could be taken for it."""
+    return params.count(b'"name"') == 1 and params.find(b"\\u") < 0
 
 
 def restore_alias(result: Raw | bytes, own: str, public: str) -> Raw | bytes:

@@ -30,6 +30,7 @@ from mcpd.calls.call import (
     Route,
     Scope,
     Work,
+    is_name_unique,
     restore_alias,
     tool_name,
 )
@@ -73,7 +74,7 @@ class Target(msgspec.Struct, frozen=True, eq=False, gc=False):
     server: ManagedServer
     params: bytes
     tool: str = ""
-    """The tool's own name, if it is known; see `Route.by_tool`."""
+    """The tool's own name, if it is known."""
     alias: tuple[str, str] | None = None
     """See `Call.alias`."""
 
@@ -152,11 +153,17 @@ class CallEngine:
             self._settings = settings
             for each in (*self._operations.supervisor.servers(), *self._operations.supervisor.instances()):
                 each.routes.clear()
-        route: Route | None = server.routes.get((scope, method, tool))
+        route: Route | None
+        if tool or method != "tools/call":
+            route = server.routes.get((scope, method, tool))
+        else:
+            beginning = params[: params.find(b'"', 9)]  # usually the name is the first member
+            route = server.routes.get((scope, method, beginning))
+            if route is None or (route.depends_on_tool and not is_name_unique(params)):
+                tool = tool_name(params)
+                route = server.routes.get((scope, method, tool))
         if route is None or route.spec is not server.spec:
             route = find_route(scope, server, method, tool, settings, self._stages)
-        if route.by_tool and not tool and (name := tool_name(params)):
-            return self._route(scope, server, method, name, params)
         return route
 
     def forget_routes(self) -> None:
@@ -289,7 +296,7 @@ class CallEngine:
         try:
             if call.route.requires_task and upstream.accepts_task_param:
                 input_rounds.add_task_param(call)
-            params = call.params
+            params, call.stats = call.params, call.route.stats
             if not binding.translation.same:
                 params = binding.translation.params(method, params)
             upstream.link.submit(call, method, params, plain=request.has_no_meta)

@@ -49,12 +49,13 @@ def find_route(
     settings: Settings,
     factories: Sequence[StageFactory],
 ) -> Route:
-    """Resolve a route and keep it. Without `tool`, a `tools/call` gets the route of an unspecified tool."""
+    """Resolve a route and keep it in `server.routes`: by the name of the tool, and by the bytes with which
+    the params of its calls usually begin.
+    """
     spec, times = server.spec, server.spec.timeouts
     enabled = [factory for factory in factories if factory.is_enabled(scope, server, settings)]
     is_call = method == "tools/call"
-    is_unspecified = is_call and not tool
-    stages = [] if is_unspecified else [each.make(scope, server, method, tool) for each in enabled]
+    stages = [each.make(scope, server, method, tool) for each in enabled]
     item = server.catalog.tool(tool) if tool and server.catalog is not None else None
     read_only = item is not None and is_read_only(item)
     own_timeout = times.tools.get(tool) if is_call else None
@@ -62,8 +63,10 @@ def find_route(
         spec=spec,
         method=method,
         tool=tool,
-        by_tool=is_unspecified
-        and (bool(enabled or times.tools) or spec.concurrency == "writes" or _any_requires_task(server)),
+        stats=server.call_stats.for_tool(tool) if is_call else None,
+        depends_on_tool=bool(enabled or times.tools)
+        or spec.concurrency == "writes"
+        or _any_requires_task(server),
         stages=tuple(stage for stage in stages if stage is not None),
         idle_timeout=times.call if own_timeout is None else own_timeout,
         total_timeout=times.call_max,
@@ -78,6 +81,8 @@ def find_route(
     if len(server.routes) >= _MAX_ROUTES:
         server.routes.clear()
     server.routes[scope, method, tool] = route
+    if is_call and tool and tool.isascii() and not set(tool) & set('"\\'):
+        server.routes[scope, method, b'{"name":"%b' % tool.encode()] = route
     return route
 
 

@@ -376,7 +376,7 @@ class CatalogSync:
         self.catalog: Catalog | None = None
         self.validators: dict[str, object] = {}
         """Compiled schemas by tool name; cleared when the lists change."""
-        self.routes: dict[tuple[object, str, str], Any] = {}
+        self.routes: dict[tuple[object, str, str | bytes], Any] = {}
         """See `calls.routes`; cleared when the lists change."""
         self._store = store
         self._fingerprint = fingerprint

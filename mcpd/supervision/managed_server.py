@@ -359,7 +359,6 @@ class ManagedServer:
             try:
                 async with opening as connection:
                     self.child = connection.child
-                    connection.channel.call_stats = self.call_stats
                     connection.channel.on_unauthorized = self._probe_timer.check_access
                     self.taps.on_connecting(connection.channel)
                     await self._serve_until_end(connection, slot)

@@ -19,7 +19,7 @@ _STALL_LIMIT, _FIRST_STALL_LIMIT = 0.1, 0.01
 """Seconds in which a peer must read something when more than `limit` bytes wait; the second: initially."""
 _HARD_LIMIT_FACTOR = 8
 """A multiple of `limit` that is too much even for a peer that reads."""
-CHUNK_FRAMES = 16
+CHUNK_FRAMES = 32
 """Frames after which a part of a batch is written, so that the peer can start to work on it."""
 
 

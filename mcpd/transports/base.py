@@ -10,7 +10,6 @@ from msgspec import Raw
 
 from mcpd.model.errors import McpdError
 from mcpd.transports.outgoing_request import BeforeRetry, Exchange
-from mcpd.transports.tool_call_stats import CallStats
 from mcpd.wire.message import Message
 
 
@@ -89,13 +88,11 @@ class Channel(Protocol):
     on_unauthorized: Callable[[], None] | None
     """Called when the server refuses a request with HTTP 401 for good, which fails only that request. Others
     may still be permitted."""
-    call_stats: CallStats
-    """Counts the calls. The opener may set one that outlives the channel."""
 
     def submit(
         self, exchange: Exchange, method: str, params: Raw | bytes = b"", *, plain: bool = False
     ) -> None:
-        """Send a request, or queue it if too many are in flight. `plain`: see `stamped_request`.
+        """Send a request, or queue it if too many are in flight. `plain`: see `request_with_meta`.
 
         Does not wait. Raises LinkLost or Overloaded if nothing was sent, and BadFrame if params is not an
         object. Otherwise the exchange's callbacks report the result.

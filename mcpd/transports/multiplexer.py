@@ -23,7 +23,6 @@ from mcpd.support.outbox import batch
 from mcpd.transports.base import Dialect, Inbound, NullInbound
 from mcpd.transports.lost_requests import connection_lost, protocol_violation, timed_out
 from mcpd.transports.outgoing_request import Exchange
-from mcpd.transports.tool_call_stats import CallStats
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.request_meta import request_with_meta
@@ -62,7 +61,6 @@ class RequestMultiplexer:
         self.last_http_status = ""
         self.tap: Callable[[str, bytes], None] | None = None
         self.on_unauthorized: Callable[[], None] | None = None
-        self.call_stats = CallStats()
         self._meta = b""
         self._call_meta = b'"progressToken":'
         self._max_in_flight = spec.max_in_flight
@@ -120,21 +118,18 @@ class RequestMultiplexer:
         self._last_id = number = self._last_id + 1
         exchange.key = key = b"%d" % number
         exchange.method = method
-        # Every call asks for progress, because it also shows that the server is working.
-        meta = exchange.meta or self._meta
-        is_call = method == "tools/call"
-        if is_call or exchange.wants_progress:
-            meta = (meta + b',"progressToken":' if exchange.meta else self._call_meta) + key
-        now = _batch.now if _batch.depth else trio.current_time()
-        if is_call:
-            exchange.stats = self.call_stats.for_params(params if type(params) is bytes else bytes(params))
-            exchange.sent_at = now
+        exchange.sent_at = now = _batch.now if _batch.depth else trio.current_time()
         deadline, hard_deadline = now + exchange.idle_timeout, now + exchange.total_timeout
         exchange.hard_deadline = hard_deadline
         exchange.deadline = deadline = deadline if deadline < hard_deadline else hard_deadline
         if deadline < self._timer_at:
             self._timer_at = self._timer.deadline = deadline
-        frame = request_with_meta(key, method, bytes(params), meta, plain=plain)
+        # Every call asks for progress, because it also shows that the server is working.
+        if method == "tools/call" or exchange.wants_progress:
+            meta = exchange.meta + b',"progressToken":' if exchange.meta else self._call_meta
+            frame = request_with_meta(key, method, params, meta, key, plain=plain)
+        else:
+            frame = request_with_meta(key, method, params, exchange.meta or self._meta, plain=plain)
         if full:
             self._queue.append((exchange, frame))
         else:
@@ -246,7 +241,8 @@ class RequestMultiplexer:
         if message.method:
             self._receive_server_message(message, exchange)
             return
-        answered = self._pop_pending(bytes(message.id))
+        key = bytes(message.id)
+        answered = self._pending.pop(key, None) or self._long_lived.pop(key, None)
         if answered is None:
             self._receive_unmatched(message, line)
         else:
@@ -264,9 +260,9 @@ class RequestMultiplexer:
             how = f"without result or error: {shorten(line)}"
             self._fail_lost(exchange, protocol_violation(self.name, exchange, how))
             return
+        if message.error is ABSENT and exchange.method == "tools/call":
+            self.last_success_at = self.last_received_at
         if exchange.stats is not None:
-            if message.error is ABSENT:
-                self.last_success_at = self.last_received_at
             exchange.stats.add_response(self.last_received_at - exchange.sent_at, message, line)
         try:
             exchange.answered(message)

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 from msgspec import Raw
 
 from mcpd.model.errors import McpdError
@@ -84,13 +83,14 @@ class CallStats:
     def __init__(self, server: str = "") -> None:
         self._server = server
         self._tools: dict[str, ToolCallStats] = {}
-        self._by_prefix: dict[bytes, ToolCallStats] = {}
-        """By the bytes of params before the closing quote of the name, if the name is the first member."""
 
-    def for_params(self, params: bytes) -> ToolCallStats:
-        """Return the statistics of the tool that these `tools/call` params name."""
-        beginning = params[: params.find(b'"', 9)]
-        return self._by_prefix.get(beginning) or self._new(beginning, params)
+    def for_tool(self, tool: str) -> ToolCallStats:
+        """Return the statistics of a tool. `tool` may be empty: the call did not name one."""
+        tool = tool[:_MAX_NAME] or NAMELESS
+        if len(self._tools) >= MAX_TOOLS and tool not in self._tools:
+            return self._tools.setdefault(OTHERS, ToolCallStats())
+        name = f"{shorten(tool, 60)}@{self._server}" if self._server else ""
+        return self._tools.setdefault(tool, ToolCallStats(name))
 
     def by_tool(self) -> Mapping[str, ToolCallStats]:
         """Return the statistics by tool name."""
@@ -104,31 +104,6 @@ class CallStats:
         whole.lost = sum(count.lost for count in counts)
         whole.cancelled = sum(count.cancelled for count in counts)
         return whole
-
-    def _new(self, beginning: bytes, params: bytes) -> ToolCallStats:
-        tool = tool_name_in(params)
-        if len(self._tools) >= MAX_TOOLS and tool not in self._tools:
-            return self._tools.setdefault(OTHERS, ToolCallStats())
-        name = f"{shorten(tool, 60)}@{self._server}" if self._server else ""
-        count = self._tools.setdefault(tool, ToolCallStats(name))
-        if beginning == b'{"name":"%b' % tool.encode() and "\\" not in tool:
-            self._by_prefix[beginning] = count
-        return count
-
-
-class _ToolParams(msgspec.Struct):
-    name: str
-
-
-_decode = msgspec.json.Decoder(_ToolParams).decode
-
-
-def tool_name_in(params: bytes) -> str:
-    """Return the tool name in the params of a `tools/call`; `?` if there is none."""
-    try:
-        return _decode(params).name[:_MAX_NAME] or NAMELESS
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return NAMELESS
 
 
 def is_error_result(result: Raw) -> bool:

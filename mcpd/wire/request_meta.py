@@ -20,15 +20,19 @@ def may_have_meta(params: bytes) -> bool:
     return params.find(b'_meta"') >= 0 or params.find(b"\\u") >= 0
 
 
-def request_with_meta(key: bytes, method: str, params: bytes, ours: bytes, *, plain: bool = False) -> bytes:
+def request_with_meta(
+    key: bytes, method: str, params: Raw | bytes, ours: bytes, token: bytes = b"", *, plain: bool = False
+) -> bytes:
     """Return the line of a request with `ours` in `params._meta`, as `merge_meta` adds it.
 
-    `plain`: `may_have_meta` has returned False, so the line is joined in one step.
+    `token`: the value of the last member of `ours`, if that ends with a colon. `plain`: `may_have_meta` has
+    returned False, so the line is joined in one step.
     """
-    if plain and ours and params[:2] == b'{"':
-        parts = (ENVELOPE_START, key, method_json(method), ours, params[1:])
-        return b'%b%b,"method":%b,"params":{"_meta":{%b},%b}\n' % parts
-    return request(key, method, merge_meta(params, ours) if ours or params else b"")
+    body = bytes(params)
+    if plain and ours and body[:2] == b'{"':
+        head = b',"method":%b,"params":{"_meta":{' % method_json(method)
+        return b"".join((ENVELOPE_START, key, head, ours, token, b"},", body[1:], b"}\n"))
+    return request(key, method, merge_meta(body, ours + token) if ours or body else b"")
 
 
 def merge_meta(params: Raw | bytes, ours: bytes) -> bytes:

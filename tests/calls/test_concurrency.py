@@ -317,8 +317,7 @@ async def test_failed_turn_goes_to_the_next(autojump_clock: Clock, there: bool) 
 def a_call(server: Any, caller: Any, method: str = "tools/call", **more: Any) -> Any:
     """Return a call that is about to be sent."""
     context: Any = SimpleNamespace(accepts_server_requests=more.get("accepts", True))
-    is_named = server.spec.concurrency == "writes" or server.catalog is not None
-    tool = more.get("tool", "t") if is_named and method == "tools/call" else ""
+    tool = more.get("tool", "t") if method == "tools/call" else ""
     call = Call(
         handler=Stub(),
         caller=caller,

@@ -37,6 +37,7 @@ from mcpd.support.broadcast import Broadcast
 from mcpd.support.outbox import batch
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_request import Exchange
+from mcpd.transports.tool_call_stats import CallStats
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
 from tests.gateway.mcp_client import CAPABLE, MODERN, meta
@@ -140,6 +141,7 @@ def make_server(name: str = NAME, catalog: Catalog | None = None, **spec: Any) -
         is_first_start=False,
         validators={},
         routes={},
+        call_stats=CallStats(),
         interests=NotificationInterests(),
         turn_queue=None,
         elicitation_history=ElicitationHistory(never_asks=False, learn=lambda quiet: None),
