@@ -29,6 +29,7 @@ from mcpd.api.http_server.connection import HttpServerConnection, SpawnTask
 from mcpd.api.http_server.http_exchange import TEXT, HttpExchange, ServeRequest
 from mcpd.api.http_server.parser import Head
 from mcpd.api.mcp_endpoint.endpoint import EndpointScope, McpEndpoint, McpHandler
+from mcpd.api.mcp_endpoint.http_sse import SseSessions
 from mcpd.api.mcp_endpoint.legacy import LegacyHttpSessions, Principal
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.config.settings import Address
@@ -45,9 +46,9 @@ RPC = "/rpc"
 TOKEN_FILE = "http-token"  # noqa: S105 - the name of a file
 ADDRESS_FILE = "http.json"
 """In the runtime directory; tells other programs where the port is."""
-_ALL_SERVERS = EndpointScope()
-_PROFILE = re.compile(r"/mcp/([^/]+)")
-_SERVER = re.compile(r"/servers/([^/]+)/mcp")
+_ENDPOINT = re.compile(r"/(mcp|sse)(?:/([^/]+))?")
+"""The transport, and the profile if any."""
+_SERVER = re.compile(r"/servers/([^/]+)/(mcp|sse)")
 
 
 @attrs.frozen(eq=False)
@@ -82,7 +83,7 @@ class HttpApi:
 
     def __init__(self, gateway: Gateway) -> None:
         self._operations = gateway.core
-        self._endpoint = McpEndpoint(gateway, LegacyHttpSessions(gateway))
+        self._endpoint = McpEndpoint(gateway, LegacyHttpSessions(gateway), SseSessions(gateway))
         self._dashboards: list[Dashboard] = []
         self._bodies = BodyBudget()
         self._socket_routes = HttpRoutes(self._endpoint, UnixGuard(), "user", serves_rpc=True)
@@ -95,7 +96,7 @@ class HttpApi:
 
     def close(self, reason: str) -> None:
         """End every session and every open stream."""
-        self._endpoint.sessions.close(reason)
+        self._endpoint.close(reason)
         for dashboard in self._dashboards:
             dashboard.close(reason)
 
@@ -210,9 +211,7 @@ def _not_found(_: bytes, exchange: HttpExchange) -> None:
 
 def endpoint_scope(path: str) -> EndpointScope | None:
     """Return what the MCP endpoint at `path` serves, or None if `path` is not an MCP endpoint."""
-    if path == MCP:
-        return _ALL_SERVERS
-    if match := _SERVER.fullmatch(path):
-        return EndpointScope(server=unquote(match[1]))
-    match = _PROFILE.fullmatch(path)
-    return None if match is None else EndpointScope(profile=unquote(match[1]))
+    if match := _ENDPOINT.fullmatch(path):
+        return EndpointScope(profile=unquote(match[2]) if match[2] else None, is_sse=match[1] == "sse")
+    match = _SERVER.fullmatch(path)
+    return None if match is None else EndpointScope(server=unquote(match[1]), is_sse=match[2] == "sse")

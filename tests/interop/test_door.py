@@ -23,15 +23,24 @@ REFERENCE: Json = {
 CAFE = "caf\N{LATIN SMALL LETTER E WITH ACUTE}"
 
 
-@pytest.mark.parametrize("driver", DRIVERS, ids=lambda driver: driver.name)
-def test_every_client_works_the_same_through_mcpd(driver: Driver, start: Start, tmp_path: Path) -> None:
+SSE_CLIENTS = [driver for driver in DRIVERS if driver.name in ("python-sdk-1", "typescript-sdk-1")]
+WAYS = [
+    *(pytest.param(driver, "mcp", id=driver.name) for driver in DRIVERS),
+    *(pytest.param(driver, "sse", id=f"{driver.name}-sse") for driver in SSE_CLIENTS),
+]
+
+
+@pytest.mark.parametrize(("driver", "endpoint"), WAYS)
+def test_every_client_works_the_same_through_mcpd(
+    driver: Driver, endpoint: str, start: Start, tmp_path: Path
+) -> None:
     """The tests of the clients themselves are in tests/interop/test_clients.py."""
     if why := driver.missing():
         pytest.skip(why)
     daemon = start({"reference": REFERENCE}, *PORT)
     daemon.wait_connected("reference")
     where = door(daemon)
-    place = http(f"{where.base}/servers/reference/mcp", where.token)
+    place = http(f"{where.base}/servers/reference/{endpoint}", where.token)
     calls: list[Call] = [("echo", {"text": CAFE})]
     if driver.library:
         calls.append(("converse", {"tag": "alice", "steps": 2}))

@@ -1,1 +1,1 @@
-"""Streamable HTTP for MCP clients of every revision since 2025-03-26: both eras behind one address."""
+"""HTTP for MCP clients: Streamable HTTP for both eras behind one address, and HTTP+SSE."""

@@ -1,4 +1,4 @@
-"""The MCP endpoint over Streamable HTTP: decides the era of each request and dispatches it."""
+"""The MCP endpoints over HTTP: decide the transport and the era of each request, and dispatch it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from mcpd.api.http_server.http_exchange import HttpExchange, ServeRequest
 from mcpd.api.http_server.parser import Head
 from mcpd.api.json_rpc_batch import is_request, parse_batch
 from mcpd.api.mcp_endpoint import legacy, modern
-from mcpd.api.mcp_endpoint.frames import refuse_request, respond_error
+from mcpd.api.mcp_endpoint.frames import accepts_event_stream, has_json_body, refuse_request, respond_error
+from mcpd.api.mcp_endpoint.http_sse import SseSessions
 from mcpd.api.mcp_endpoint.legacy import LegacyHttpSession, Principal
 from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.client_view import View
@@ -32,6 +33,8 @@ class EndpointScope(NamedTuple):
 
     server: str | None = None
     profile: str | None = None
+    is_sse: bool = False
+    """Whether its transport is HTTP+SSE, and not Streamable HTTP."""
 
 
 @attrs.define(eq=False)
@@ -40,11 +43,17 @@ class McpEndpoint:
 
     gateway: Gateway
     sessions: legacy.LegacyHttpSessions
+    sse_sessions: SseSessions
     parameter_headers: modern.ParameterHeaderCheck = attrs.field(factory=modern.ParameterHeaderCheck)
 
     def view(self, scope: EndpointScope) -> View:
         """Return the virtual server of a path. Raises UnknownServer or UnknownProfile."""
         return self.gateway.view(scope.server, scope.profile)
+
+    def close(self, reason: str) -> None:
+        """End every session."""
+        self.sessions.close(reason)
+        self.sse_sessions.close(reason)
 
     def find_session(
         self, head: Head, view: View | None, scope: EndpointScope, principal: Principal
@@ -65,6 +74,8 @@ class McpHandler:
 
     def route(self, scope: EndpointScope, head: Head) -> ServeRequest:
         """Return what serves requests with this head."""
+        if scope.is_sse:
+            return partial(self._serve_sse, scope)
         if head.method == "POST":
             problem = _wrong_media_type(head)
             return _PostRoute(self, scope, head).serve if problem is None else problem
@@ -91,6 +102,22 @@ class McpHandler:
         self.principal.connection.session = session
         return session
 
+    def _serve_sse(self, scope: EndpointScope, body: bytes, exchange: HttpExchange) -> None:
+        method, sessions = exchange.head.method, self.endpoint.sse_sessions
+        if method not in ("GET", "POST"):
+            message = "open a stream with GET, and send messages to its endpoint with POST"
+            respond_error(exchange, 405, message, headers=b"Allow: GET, POST\r\n")
+            return
+        try:
+            view = self.endpoint.view(scope)
+        except McpdError as error:
+            refuse_request(exchange, error, b"null")
+            return
+        if method == "GET":
+            sessions.open(exchange, view, scope, self.principal, self._spawn)
+        else:
+            sessions.receive(body, exchange, view, scope, self.principal)
+
     def _get_or_delete(self, scope: EndpointScope, _: bytes, exchange: HttpExchange) -> None:
         head = exchange.head
         if legacy.SESSION_HEADER not in head.headers:
@@ -105,7 +132,7 @@ class McpHandler:
             respond_error(exchange, 404, "unknown or expired session: send initialize again")
         elif head.method == "DELETE":
             self.endpoint.sessions.delete(http, exchange)
-        elif not legacy.accepts_event_stream(head):
+        elif not accepts_event_stream(head):
             respond_error(exchange, 406, "Accept must list text/event-stream")
         else:
             legacy.listen(http, head, exchange)
@@ -187,8 +214,7 @@ class _PostRoute:
 
 def _wrong_media_type(head: Head) -> ServeRequest | None:
     """Return what refuses the request if its Content-Type or Accept is wrong."""
-    kind = head.headers.get(b"content-type", b"").split(b";")[0].strip().lower()
-    if kind != b"application/json":
+    if not has_json_body(head):
         return lambda _, exchange: respond_error(exchange, 415, "Content-Type must be application/json")
     accept = head.headers.get(b"accept", b"*/*").lower()
     if b"*/*" not in accept and not (b"application/json" in accept and b"text/event-stream" in accept):

@@ -1,10 +1,11 @@
-"""JSON-RPC messages in HTTP responses: SSE events, error bodies and status codes."""
+"""JSON-RPC messages in HTTP: media types, SSE events, error bodies and status codes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from mcpd.api.http_server.http_exchange import HttpExchange
+from mcpd.api.http_server.parser import Head
 from mcpd.model.errors import McpdError
 from mcpd.wire import message as wire
 from mcpd.wire.message import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
@@ -27,6 +28,16 @@ STATUS: Mapping[int, int] = {
 
 https://modelcontextprotocol.io/specification/2026-07-28/basic/transports#streamable-http
 """
+
+
+def accepts_event_stream(head: Head) -> bool:
+    accept = head.headers.get(b"accept", b"*/*")
+    return EVENT_STREAM in accept or b"*/*" in accept or b"text/*" in accept
+
+
+def has_json_body(head: Head) -> bool:
+    kind = head.headers.get(b"content-type", b"").split(b";")[0].strip().lower()
+    return kind == b"application/json"
 
 
 def sse_event(frame: bytes) -> bytes:

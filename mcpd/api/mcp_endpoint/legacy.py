@@ -329,8 +329,3 @@ _NULL_REPLY = NullReply()
 def same_view(one: View, other: View) -> bool:
     """Return whether both are the same server. One that was removed and added again is different."""
     return one is other or (one.single is not None and one.single is other.single)
-
-
-def accepts_event_stream(head: Head) -> bool:
-    accept = head.headers.get(b"accept", b"*/*")
-    return EVENT_STREAM in accept or b"*/*" in accept or b"text/*" in accept

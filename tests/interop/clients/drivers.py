@@ -41,8 +41,8 @@ def stdio(command: str, *args: str, environ: Mapping[str, str] | None = None) ->
 
 
 def http(url: str, token: str | None = None) -> Json:
-    """A server at a URL, likewise; `token` is sent as a bearer's."""
-    entry: Json = {"type": "http", "url": url}
+    """A server at a URL, likewise; `token` is sent as a bearer's. A path that ends in `/sse` is HTTP+SSE."""
+    entry: Json = {"type": "sse" if url.endswith("/sse") else "http", "url": url}
     if token is not None:
         entry["headers"] = {"Authorization": f"Bearer {token}"}
     return entry

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from mcp import ClientSession, StdioServerParameters, types
+from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamablehttp_client
 
@@ -36,7 +37,9 @@ async def work(job: Job, report: Report) -> None:
         report.progress.append(message or str(done))
 
     async with AsyncExitStack() as stack:
-        if "url" in job.server:
+        if job.server.get("type") == "sse":
+            transport = sse_client(job.server["url"], headers=job.server.get("headers"))
+        elif "url" in job.server:
             transport = streamablehttp_client(job.server["url"], headers=job.server.get("headers"))
         else:
             env = {**os.environ, **job.server.get("env", {})}

@@ -1,6 +1,7 @@
 // The official TypeScript SDK 1.x as a client, which most clients in JavaScript stand on: `initialize` only.
 
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
+import { SSEClientTransport } from "@modelcontextprotocol/sdk/client/sse.js";
 import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
 import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
 import {
@@ -10,8 +11,9 @@ import { command, elicited, finish, read, roots, sampled, started } from "./job.
 
 const job = await read();
 const report = started();
+const Remote = job.server.type === "sse" ? SSEClientTransport : StreamableHTTPClientTransport;
 const transport = job.server.url
-  ? new StreamableHTTPClientTransport(new URL(job.server.url), { requestInit: { headers: job.server.headers } })
+  ? new Remote(new URL(job.server.url), { requestInit: { headers: job.server.headers } })
   : new StdioClientTransport(command(job.server));
 const told = transport.setProtocolVersion?.bind(transport);
 transport.setProtocolVersion = (version) => {
