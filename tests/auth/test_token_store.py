@@ -1,0 +1,305 @@
+"""The file with all logins: access, durability, the lock, and damage of every kind (T4, T11)."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import random
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+
+from mcpd.auth.oauth.registration import ClientRegistration
+from mcpd.auth.oauth.token_requests import TokenSet
+from mcpd.auth.stored_login import (
+    Evidence,
+    RenewalAttempt,
+    StoredLogin,
+    StoredLogins,
+    client_key,
+    hash_token,
+)
+from mcpd.auth.token_store import StoreError, TokenStore, machine_id
+from tests.corruption import corrupt
+
+URL = "https://mcp.example/mcp"
+CLIENT = ClientRegistration(
+    "https://as.example", "client-1", redirect_uris=("http://127.0.0.1:41830/callback",)
+)
+LOGIN = StoredLogin(
+    resource=URL,
+    issuer="https://as.example",
+    account="default",
+    client=CLIENT,
+    token_endpoint="https://as.example/token",
+    tokens=TokenSet("access-canary-1", "refresh-canary-1", "Bearer", 1000.0, 4600.0, ("read", "write")),
+    sent_resource=URL,
+    requested_scopes=("read",),
+    extra_parameters={"access_type": "offline"},
+    machine="m1",
+    logged_in_at=1000.0,
+)
+
+
+def opened(home: Path, machine: str = "m1") -> TokenStore:
+    store = TokenStore(home, machine)
+    store.open()
+    return store
+
+
+def save(store: TokenStore, login: StoredLogin = LOGIN) -> StoredLogins:
+    return store.change(lambda logins: logins.with_login(login, URL))
+
+
+def test_what_was_written_is_read_again(tmp_path: Path) -> None:
+    """The file is private, and so is its directory."""
+    store = opened(tmp_path)
+    full = attrs.evolve(
+        LOGIN,
+        attempt=RenewalAttempt(generation=1, at=5.0, token_hash=hash_token("refresh-canary-1")),
+        ended=Evidence(at=6.0, message="over", error="invalid_grant", status=400, generation=1),
+        renewed_at=7.5,
+    )
+    save(store, full)
+    store.change(lambda logins: logins.with_client(client_key(CLIENT.issuer, "127.0.0.1"), CLIENT))
+    found = store.read()
+    assert found.logins == {full.id: full}
+    assert found.login_of(URL, "default") == full
+    assert found.login_of(URL, "work") is None
+    assert found.clients == {"https://as.example\n127.0.0.1": CLIENT}
+    assert found.logins[full.id].is_uncertain
+    assert not attrs.evolve(full, generation=2).is_uncertain
+    assert stat.S_IMODE(store.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(store.directory.stat().st_mode) == 0o700
+    store.change(lambda logins: logins.without_login(full.id).with_client(next(iter(logins.clients)), None))
+    assert store.read() == StoredLogins()
+    store.close()
+
+
+def test_the_secret_of_a_preregistered_client_stays_in_the_definition(tmp_path: Path) -> None:
+    """It may come from a secret store. The secret that a server assigned is stored."""
+    store = opened(tmp_path)
+    own = ClientRegistration("https://as.example", "c", "pre-registered", "client_secret_basic", "own-canary")
+    save(store, attrs.evolve(LOGIN, client=own))
+    assert "own-canary" not in store.path.read_text()
+    save(store, attrs.evolve(LOGIN, client=attrs.evolve(own, origin="dynamic")))
+    assert "own-canary" in store.path.read_text()
+    assert "canary" not in repr(store.read())
+    store.close()
+
+
+def test_a_second_daemon_reads_and_does_not_write(tmp_path: Path) -> None:
+    """It knows which process holds the logins, and takes over when that ends."""
+    first, second = opened(tmp_path), TokenStore(tmp_path, "m1")
+    save(first)
+    assert second.open().logins
+    assert first.is_keeper
+    assert not second.is_keeper
+    assert second.other_daemon == f"another mcpd (process {os.getpid()})"
+    with pytest.raises(StoreError, match="another mcpd"):
+        save(second)
+    first.close()
+    second.open()
+    assert second.is_keeper
+    save(second)
+    second.close()
+
+
+def test_the_lock_is_released_by_the_kernel(tmp_path: Path) -> None:
+    """Nothing has to be cleaned up after a daemon was killed."""
+    program = (
+        "import sys; from pathlib import Path; from mcpd.auth.token_store import TokenStore;"
+        "store = TokenStore(Path(sys.argv[1]), 'm'); store.open();"
+        "print(store.is_keeper, flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"True\n"
+        store = opened(tmp_path)
+        assert store.other_daemon == f"another mcpd (process {other.pid})"
+        other.kill()
+        other.wait()
+        store.open()
+        assert store.is_keeper
+        store.close()
+
+
+def test_nothing_is_created_before_it_is_needed(tmp_path: Path) -> None:
+    """Most people have no logins."""
+    store = TokenStore(tmp_path / "state")
+    assert not store.exists()
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660])
+def test_a_file_that_others_can_access_is_not_used_or_changed(
+    tmp_path: Path, mode: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The message says how to allow it; then the file is used again."""
+    store = opened(tmp_path)
+    save(store)
+    store.path.chmod(mode)
+    before = store.path.read_bytes()
+    with caplog.at_level(logging.WARNING):
+        assert store.open() == StoredLogins()
+        assert store.open() == StoredLogins()
+    assert caplog.text.count(f"chmod 600 {store.path}") == 1
+    with pytest.raises(StoreError, match="other users can access"):
+        save(store)
+    assert store.path.read_bytes() == before
+    assert store.problem
+    store.path.chmod(0o600)
+    assert store.read().logins
+    assert not store.problem
+    store.close()
+
+
+def test_a_file_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody may have put it there to have mcpd use their tokens."""
+    store = opened(tmp_path)
+    save(store)
+    uid = os.getuid()
+    monkeypatch.setattr("mcpd.auth.token_store.os.getuid", lambda: uid + 1)
+    with pytest.raises(StoreError, match="belongs to another user"):
+        store.read()
+    with pytest.raises(StoreError, match="belongs to another user"):
+        save(store)
+    store.close()
+
+
+@pytest.mark.parametrize("what", ["directory", "fifo", "symlink loop"])
+def test_something_else_in_its_place_is_reported(tmp_path: Path, what: str) -> None:
+    """It is left as it is, and nothing waits for it."""
+    store = opened(tmp_path)
+    if what == "directory":
+        store.path.mkdir()
+    elif what == "fifo":
+        os.mkfifo(store.path)
+    else:
+        store.path.symlink_to(store.path.name)
+    assert store.open() == StoredLogins()
+    with pytest.raises(StoreError, match=r"logins\.json"):
+        save(store)
+    assert os.path.lexists(store.path)
+    store.close()
+
+
+def test_an_unusable_directory_is_reported(tmp_path: Path) -> None:
+    """Without the lock, nothing is written."""
+    (tmp_path / "login").write_text("no directory")
+    store = opened(tmp_path)
+    assert not store.is_keeper
+    assert "for logins" in store.problem
+    with pytest.raises(StoreError, match="for logins"):
+        save(store)
+    assert (tmp_path / "login").read_text() == "no directory"
+
+
+@pytest.mark.parametrize("where", ["write", "fsync", "replace"])
+def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """The old contents stay, and no temporary file."""
+    store = opened(tmp_path)
+    save(store)
+    before = store.path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        if where == "write":
+            patch.setattr("mcpd.support.atomic_files.tempfile.mkstemp", lambda **_: full())
+        else:
+            patch.setattr(f"mcpd.support.atomic_files.os.{where}", full)
+        with pytest.raises(StoreError, match="No space left"):
+            save(store, attrs.evolve(LOGIN, generation=2))
+    assert store.path.read_bytes() == before
+    assert sorted(path.name for path in store.directory.iterdir()) == ["lock", "logins.json"]
+    save(store, attrs.evolve(LOGIN, generation=2))
+    assert not store.problem
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"null", b"[]", b"{}", b'{"version":1,"logins":[]}', b"\xff\xfe", b"[" * 100_000]
+)
+def test_a_damaged_file_is_kept_and_replaced_by_the_next_login(tmp_path: Path, content: bytes) -> None:
+    """Reading changes nothing; the next login renames the file first."""
+    store = opened(tmp_path)
+    store.path.write_bytes(content)
+    store.path.chmod(0o600)
+    assert store.open() == StoredLogins()
+    assert store.path.read_bytes() == content
+    assert "damaged" in store.problem
+    save(store)
+    assert store.read().logins
+    (kept,) = store.directory.glob("logins.json.damaged-*")
+    assert kept.read_bytes() == content
+    assert not store.problem
+    store.close()
+
+
+def test_a_file_of_a_later_version_is_not_changed(tmp_path: Path) -> None:
+    """An older mcpd must not destroy what it does not understand."""
+    store = opened(tmp_path)
+    store.path.write_bytes(b'{"version": 2, "logins": {}}')
+    store.path.chmod(0o600)
+    assert store.open() == StoredLogins()
+    with pytest.raises(StoreError, match="another version"):
+        save(store)
+    assert store.path.read_bytes() == b'{"version": 2, "logins": {}}'
+    store.close()
+
+
+def test_a_damaged_entry_is_kept_beside_the_others(tmp_path: Path) -> None:
+    """One bad entry must not cost the other logins, and is not lost either."""
+    store = opened(tmp_path)
+    save(store)
+    document = json.loads(store.path.read_text())
+    document["logins"]["odd"] = {"tokens": 3}
+    document["logins"]["break"] = {**document["logins"][LOGIN.id], "generation": 0}
+    store.path.write_text(json.dumps(document))
+    assert set(store.open().logins) == {LOGIN.id}
+    assert "2 entries" in store.problem
+    save(store, attrs.evolve(LOGIN, generation=9))
+    kept = json.loads(store.path.read_text())["logins"]
+    assert kept["odd"] == {"tokens": 3}
+    assert kept[LOGIN.id]["generation"] == 9
+    store.close()
+
+
+def test_ten_thousand_corruptions_never_raise_and_never_lose_a_byte(tmp_path: Path) -> None:
+    """Whatever is in the file, opening it gives logins that can be used, and leaves it as it is."""
+    store = opened(tmp_path)
+    save(store)
+    good = store.path.read_bytes()
+    choose = random.Random(14)
+    logging.getLogger("mcpd.auth").disabled = True
+    try:
+        data = good
+        for _ in range(10_000):
+            data = corrupt(good, choose)
+            store.path.write_bytes(data)
+            for login in store.open().logins.values():
+                login.tokens.access_token.encode("ascii")
+            assert store.path.stat().st_size == len(data)
+    finally:
+        logging.getLogger("mcpd.auth").disabled = False
+    assert store.path.read_bytes() == data
+    store.close()
+
+
+def test_the_machine_is_identified_without_its_id() -> None:
+    """The id of the machine is not for publication (machine-id(5))."""
+    found = machine_id()
+    assert found == machine_id()
+    path = Path("/etc/machine-id")
+    raw = path.read_text().strip() if path.exists() else ""
+    assert bool(found) or not raw
+    assert not raw or raw not in found
