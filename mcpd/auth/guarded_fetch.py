@@ -97,6 +97,10 @@ class GuardedFetch:
             url = target
         raise FetchError(f"more than {_MAX_REDIRECTS} redirects in a row", is_forbidden=True)
 
+    async def peek(self, url: str) -> Answer:
+        """Return the answer to a GET without following a redirect. Raises FetchError."""
+        return await self._send("GET", url, {}, None, METADATA_TIMEOUT)
+
     async def post(self, request: TokenRequest) -> Answer:
         """Return the answer to a request that issues something. Redirects are answers. Raises FetchError."""
         return await self._send("POST", request.url, request.headers, request.body, TOKEN_TIMEOUT)

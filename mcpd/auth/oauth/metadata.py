@@ -22,6 +22,10 @@ class MetadataError(Exception):
     """A document must not be used. The message says which rule it breaks, and is safe to show."""
 
 
+class NotMetadata(MetadataError):
+    """What was found is no metadata document at all, as with servers that answer everything with a page."""
+
+
 @attrs.frozen
 class ProtectedResource:
     """What a server says about itself."""
@@ -69,7 +73,7 @@ def parse_protected_resource(body: bytes, server_url: str) -> ProtectedResource:
     """
     document = json_object(body)
     if document is None:
-        raise MetadataError("the document is not a JSON object")
+        raise NotMetadata("the document is not a JSON object")
     resource = string(document, "resource")
     if resource is None:
         raise MetadataError("the document has no `resource`")
@@ -100,7 +104,7 @@ def parse_authorization_server(
     """
     document = json_object(body)
     if document is None:
-        raise MetadataError("the document is not a JSON object")
+        raise NotMetadata("the document is not a JSON object")
     issuer = string(document, "issuer")
     if issuer is None:
         raise MetadataError("the document has no `issuer`")

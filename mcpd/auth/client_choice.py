@@ -1,0 +1,134 @@
+"""Which client to be at an authorization server: registered already, described by a document, or new."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from mcpd.auth.discovery import Discovery, LoginError
+from mcpd.auth.guarded_fetch import FetchError, GuardedFetch
+from mcpd.auth.oauth.client_authentication import NoCommonMethod
+from mcpd.auth.oauth.registration import (
+    CLIENT_NAME,
+    ClientRegistration,
+    RegistrationRefused,
+    from_metadata_document,
+    is_metadata_document_url,
+    member_to_omit,
+    parse_registration_answer,
+    pre_registered,
+    registration_body,
+)
+from mcpd.auth.oauth.token_requests import TokenRequest
+from mcpd.model.oauth_settings import OAuthSettings
+
+STEP = "client"
+
+
+async def choose_client(
+    fetch: GuardedFetch,
+    found: Discovery,
+    settings: OAuthSettings,
+    *,
+    redirect_uris: Collection[str],
+    scopes: Collection[str] | None,
+    stored: ClientRegistration | None,
+    bound_issuer: str | None,
+    now: float,
+) -> ClientRegistration:
+    """Return the client, in the order of MCP 2025-11-25: of the definition, by document, registered anew.
+
+    `stored` is an earlier dynamic registration at this issuer for the same redirect URIs. `bound_issuer` is
+    the issuer at which the client of the definition was used before: it is never offered to another one.
+    Raises LoginError.
+    """
+    server = found.server
+    if settings.client_id is not None:
+        return _of_definition(found, settings, settings.client_id, bound_issuer)
+    if stored is not None and stored.issuer == server.issuer and not stored.is_expired(now):
+        return stored
+    url = settings.client_metadata_url
+    if url is not None and server.accepts_client_metadata and is_metadata_document_url(url):
+        return from_metadata_document(server.issuer, url)
+    if server.registration_endpoint is None:
+        advice = found.quirks.advice or (
+            "register a client there, and write its ID into `oauth.clientId` in the definition"
+        )
+        raise LoginError(STEP, f"{server.issuer} does not register clients by itself: {advice}")
+    return await _register(fetch, found, settings, redirect_uris, scopes, server.registration_endpoint, now)
+
+
+def _of_definition(
+    found: Discovery, settings: OAuthSettings, client_id: str, bound_issuer: str | None
+) -> ClientRegistration:
+    server = found.server
+    if is_metadata_document_url(client_id) and settings.client_secret is None and not settings.private_key:
+        return from_metadata_document(server.issuer, client_id)
+    if bound_issuer is not None and bound_issuer != server.issuer:
+        raise LoginError(
+            STEP,
+            f"`oauth.clientId` belongs to {bound_issuer}, and the server now names {server.issuer}. If that "
+            "is right, run `mcpctl logout` for it first, and register a client there",
+        )
+    try:
+        return pre_registered(
+            server.issuer,
+            client_id,
+            settings.client_secret,
+            server.auth_methods,
+            has_key=settings.private_key is not None,
+        )
+    except NoCommonMethod as error:
+        raise LoginError(STEP, str(error)) from None
+
+
+async def _register(
+    fetch: GuardedFetch,
+    found: Discovery,
+    settings: OAuthSettings,
+    redirect_uris: Collection[str],
+    scopes: Collection[str] | None,
+    endpoint: str,
+    now: float,
+) -> ClientRegistration:
+    server = found.server
+    omit: tuple[str, ...] = ()
+    while True:
+        body = registration_body(
+            redirect_uris,
+            scopes=scopes,
+            methods=server.auth_methods,
+            client_name=settings.client_name or CLIENT_NAME,
+            with_device_grant=server.device_authorization_endpoint is not None,
+            omit=omit,
+        )
+        try:
+            answer = await fetch.post(TokenRequest(endpoint, {"Content-Type": "application/json"}, body))
+        except FetchError as error:
+            raise LoginError(STEP, error.message, try_later=not error.is_forbidden) from None
+        try:
+            return parse_registration_answer(
+                answer.status,
+                answer.body,
+                issuer=server.issuer,
+                redirect_uris=redirect_uris,
+                methods=server.auth_methods,
+                now=now,
+            )
+        except RegistrationRefused as refusal:
+            member = member_to_omit(refusal, with_scope=bool(scopes))
+            if member is None or member in omit:
+                raise _registration_error(found, refusal) from None
+            omit = (*omit, member)
+
+
+def _registration_error(found: Discovery, refusal: RegistrationRefused) -> LoginError:
+    server = found.server
+    if server.is_assumed and refusal.status in (404, 405):
+        message = (
+            f"{server.issuer} has no metadata for a login and registers no clients. It may want a key "
+            "instead: add an `Authorization` header to `headers` in its definition"
+        )
+        return LoginError(STEP, message)
+    advice = f". {found.quirks.advice}" if found.quirks.advice else ""
+    message = f"{server.issuer} did not register mcpd: {refusal.message}{advice}"
+    return LoginError(STEP, message, try_later=refusal.status >= 500 or refusal.status == 429)

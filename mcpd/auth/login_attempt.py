@@ -1,0 +1,419 @@
+"""One login by a person: from the discovery to tokens, with a browser or a device code.
+
+    begin ──> discovery, client ──> offer (link or code) ──> answer ──> token request ──> outcome
+
+The answer arrives at a loopback listener, is pasted, or is polled for. An attempt never opens a browser, and
+never outlives its deadline. Its error names the step that failed.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Literal
+
+import attrs
+import trio
+
+from mcpd.auth.client_choice import choose_client
+from mcpd.auth.completed_login import CompletedLogin, KnownClients
+from mcpd.auth.device_login import request_device_code, wait_for_device
+from mcpd.auth.discovery import Discovery, LoginError, discover, probe
+from mcpd.auth.guarded_fetch import FetchError, GuardedFetch
+from mcpd.auth.oauth.authorization import (
+    AnswerError,
+    AuthorizationRequest,
+    UnrelatedAnswer,
+    build_request,
+    check_pasted,
+    read_answer,
+)
+from mcpd.auth.oauth.challenge import Challenge
+from mcpd.auth.oauth.metadata import MetadataError, check_for_code_grant
+from mcpd.auth.oauth.registration import ClientRegistration
+from mcpd.auth.oauth.scopes import first_request, more_scopes
+from mcpd.auth.oauth.token_requests import (
+    TokenEndpoint,
+    TokenError,
+    TokenErrorKind,
+    TokenSet,
+    code_request,
+)
+from mcpd.auth.redirect_listener import Page, PortTaken, RedirectListener, open_listener
+from mcpd.auth.token_exchange import client_authentication, request_tokens
+from mcpd.model.oauth_settings import OAuthSettings
+
+LIFETIME = 600.0
+"""Seconds that a person has to finish."""
+_REGISTRATION_IS_FRESH = 86_400.0
+"""Seconds during which a dynamic registration is not checked: servers forget unused ones after days."""
+_PAGE_TIMEOUT = 1.0
+"""Seconds that the browser has to fetch its last page."""
+
+How = Literal["browser", "device"]
+
+
+@attrs.frozen(kw_only=True)
+class LoginRequest:
+    """What to log in to."""
+
+    server: str
+    """Its name, for messages."""
+    url: str
+    settings: OAuthSettings
+    ca_file: str | None = None
+    how: How = "browser"
+    challenge: Challenge | None = None
+    """How the server refused a request; without it, the server is asked."""
+    earlier_scopes: tuple[str, ...] = ()
+    """Those requested and granted before, which a login for more scopes keeps."""
+
+
+@attrs.frozen(kw_only=True)
+class Offer:
+    """What a person needs to log in."""
+
+    url: str = attrs.field(repr=False)
+    """To open in a browser: the authorization URL, or the page for the device code."""
+    redirect_uri: str | None
+    """Where the browser returns; None for a device code."""
+    issuer: str
+    scopes: tuple[str, ...] | None
+    user_code: str | None = None
+    """To type at `url`."""
+
+
+Save = Callable[[CompletedLogin], Awaitable[None]]
+"""Stores a login and begins to use it. The attempt succeeds when it returns."""
+
+
+class LoginAttempt:
+    """Created by `Logins`, which runs it in its nursery. At most one exists for each login."""
+
+    def __init__(
+        self,
+        request: LoginRequest,
+        known: KnownClients,
+        save: Save,
+        environ: Mapping[str, str],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.id = secrets.token_urlsafe(16)
+        self.request = request
+        self.expires_at = now() + LIFETIME
+        self.offer: Offer | None = None
+        self.outcome: CompletedLogin | LoginError | None = None
+        self._known = known
+        self._save = save
+        self._now = now
+        self._fetch = GuardedFetch(request.url, environ, request.ca_file)
+        self._authorization: AuthorizationRequest | None = None
+        self._answered = trio.Event()
+        self._code = ""
+        self._rejection: AnswerError | None = None
+        self._is_browser_waiting = False
+        self._offered = trio.Event()
+        self._ended = trio.Event()
+        self._scope = trio.CancelScope()
+
+    # ── for whoever waits ───────────────────────────────────────────────────────────────────────
+
+    async def wait_offer(self) -> Offer:
+        """Return the offer as soon as there is one. Raises LoginError if the attempt ended before."""
+        await self._offered.wait()
+        if self.offer is None:
+            await self.wait()
+        assert self.offer is not None
+        return self.offer
+
+    async def wait(self) -> CompletedLogin:
+        """Return the login. Raises LoginError."""
+        await self._ended.wait()
+        if isinstance(self.outcome, CompletedLogin):
+            return self.outcome
+        assert self.outcome is not None
+        raise LoginError(self.outcome.step, self.outcome.message, try_later=self.outcome.try_later)
+
+    def answer(self, text: str) -> None:
+        """Take the address that the browser ended at. Raises LoginError if it is not for this login."""
+        if self._authorization is None:
+            raise LoginError("answer", "this login does not wait for an address")
+        try:
+            self._take_answer(check_pasted(text))
+        except UnrelatedAnswer as error:
+            raise LoginError("answer", str(error)) from None
+        except AnswerError:
+            return  # it is the outcome of the attempt
+
+    def cancel(self) -> None:
+        """End the attempt. Whoever waits gets a LoginError."""
+        self._scope.cancel(reason="the login was cancelled")
+
+    # ── running ─────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        """Run to the outcome. Expected errors are the outcome and are not raised."""
+        try:
+            with self._scope, trio.move_on_after(LIFETIME) as limit:
+                self._end(await self._log_in())
+            if limit.cancelled_caught:
+                self._end(LoginError("login", f"nobody finished it within {LIFETIME / 60:g} minutes"))
+        except LoginError as error:
+            self._end(error)
+        except FetchError as error:
+            self._end(LoginError("login", error.message, try_later=not error.is_forbidden))
+        finally:
+            self._end(LoginError("login", "it was cancelled"))
+
+    def _end(self, outcome: CompletedLogin | LoginError) -> None:
+        """Wake whoever waits. Only the first outcome counts."""
+        if self.outcome is None:
+            self.outcome = outcome
+            self._offered.set()
+            self._ended.set()
+
+    async def _log_in(self) -> CompletedLogin | LoginError:
+        request, settings = self.request, self.request.settings
+        challenge = request.challenge or await probe(self._fetch)
+        found = await discover(self._fetch, settings, challenge, known_issuers=self._known.known_issuers())
+        scopes = self._scopes(found)
+        stored = self._known.registration(found.server.issuer, settings.redirect_uri)
+        if request.how == "device":
+            return await self._with_device_code(found, scopes, stored)
+        try:
+            check_for_code_grant(found.server)
+        except MetadataError as error:
+            raise LoginError("authorization server", str(error)) from None
+        try:
+            opening = open_listener(
+                found.server.issuer, demanded=settings.redirect_uri, preferred_port=_port_of(stored)
+            )
+            async with opening as listener:
+                return await self._with_browser(found, scopes, stored, listener)
+        except PortTaken as error:
+            raise LoginError("redirect", str(error)) from None
+        except OSError as error:
+            raise LoginError("redirect", f"no loopback port: {error.strerror or error}") from None
+
+    def _scopes(self, found: Discovery) -> tuple[str, ...] | None:
+        wanted = first_request(
+            configured=self.request.settings.scopes,
+            challenge=None if found.challenge is None else found.challenge.scopes,
+            resource=None if found.metadata is None else found.metadata.scopes,
+            server=found.server.scopes,
+        )
+        return more_scopes(self.request.earlier_scopes, wanted) if self.request.earlier_scopes else wanted
+
+    async def _choose_client(
+        self,
+        found: Discovery,
+        scopes: tuple[str, ...] | None,
+        redirect_uri: str,
+        stored: ClientRegistration | None,
+    ) -> ClientRegistration:
+        settings = self.request.settings
+        bound = self._known.bound_issuer(settings.client_id) if settings.client_id else None
+        return await choose_client(
+            self._fetch,
+            found,
+            settings,
+            redirect_uris=(redirect_uri,),
+            scopes=scopes,
+            stored=stored,
+            bound_issuer=bound,
+            now=self._now(),
+        )
+
+    # ── with a browser ──────────────────────────────────────────────────────────────────────────
+
+    async def _with_browser(
+        self,
+        found: Discovery,
+        scopes: tuple[str, ...] | None,
+        stored: ClientRegistration | None,
+        listener: RedirectListener,
+    ) -> CompletedLogin | LoginError:
+        if stored is not None and listener.uri not in stored.redirect_uris:
+            stored = None  # its port is taken, and the server would refuse another
+        client = await self._choose_client(found, scopes, listener.uri, stored)
+        authorization = self._authorize(found, scopes, client, listener.uri)
+        if client is stored and not await self._is_accepted(client, authorization):
+            self._known.forget_registration(client)
+            client = await self._choose_client(found, scopes, listener.uri, None)
+            authorization = self._authorize(found, scopes, client, listener.uri)
+        self._authorization = authorization
+        outcome: CompletedLogin | LoginError
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listener.serve, self._take_from_browser)
+            self._make_offer(
+                Offer(
+                    url=authorization.url,
+                    redirect_uri=listener.uri,
+                    issuer=found.server.issuer,
+                    scopes=scopes,
+                )
+            )
+            await self._answered.wait()
+            try:
+                outcome = await self._exchange(found, scopes, client, authorization)
+            except LoginError as error:
+                outcome = error
+            self._end(outcome)
+            nursery.cancel_scope.deadline = trio.current_time() + (
+                _PAGE_TIMEOUT if self._is_browser_waiting else 0
+            )
+        return outcome
+
+    def _authorize(
+        self, found: Discovery, scopes: tuple[str, ...] | None, client: ClientRegistration, uri: str
+    ) -> AuthorizationRequest:
+        try:
+            return build_request(
+                found.server,
+                client_id=client.client_id,
+                redirect_uri=uri,
+                resource=found.resource,
+                scopes=scopes,
+                extra={**found.quirks.extra_params, **self.request.settings.extra_params},
+            )
+        except ValueError as error:
+            raise LoginError("authorization", str(error)) from None
+
+    async def _is_accepted(self, client: ClientRegistration, authorization: AuthorizationRequest) -> bool:
+        """Return whether the server still knows an old registration, before a person sees an error page."""
+        if client.registered_at is None or self._now() - client.registered_at < _REGISTRATION_IS_FRESH:
+            return True
+        answer = await self._fetch.peek(authorization.url)
+        return not 400 <= answer.status < 500
+
+    def _make_offer(self, offer: Offer) -> None:
+        self.offer = offer
+        self._offered.set()
+
+    async def _take_from_browser(self, query: str) -> Page:
+        try:
+            self._take_answer(query)
+        except UnrelatedAnswer:
+            return Page(400, "Not for this login", "This answer belongs to no login that is waiting.")
+        except AnswerError as error:
+            return Page(400, "Not logged in", str(error))
+        self._is_browser_waiting = True
+        await self._ended.wait()
+        if isinstance(self.outcome, LoginError):
+            return Page(400, "Not logged in", str(self.outcome))
+        return Page(200, "Logged in", f"mcpd is logged in to {self.request.server}. You can close this page.")
+
+    def _take_answer(self, answer: str) -> None:
+        """Take the first answer to this login. Raises AnswerError if it is none, or has no code."""
+        assert self._authorization is not None
+        if self._answered.is_set():
+            raise UnrelatedAnswer("this login has been answered already")
+        try:
+            self._code = read_answer(self._authorization, answer)
+        except UnrelatedAnswer:
+            raise
+        except AnswerError as error:
+            self._rejection = error
+            raise
+        finally:
+            if self._code or self._rejection is not None:
+                self._answered.set()
+
+    async def _exchange(
+        self,
+        found: Discovery,
+        scopes: tuple[str, ...] | None,
+        client: ClientRegistration,
+        authorization: AuthorizationRequest,
+    ) -> CompletedLogin:
+        if self._rejection is not None:
+            raise LoginError("answer", str(self._rejection))
+        request = code_request(
+            self._endpoint(found, client),
+            self._code,
+            redirect_uri=authorization.redirect_uri,
+            verifier=authorization.verifier,
+            resource=found.resource,
+        )
+        try:
+            tokens = await request_tokens(self._fetch, request, requested=scopes, now=self._now)
+        except FetchError as error:
+            raise LoginError("token", error.message, try_later=not error.is_forbidden) from None
+        except TokenError as error:
+            raise self._token_failure(error, client) from None
+        return await self._complete(found, scopes, client, tokens)
+
+    # ── with a device code ──────────────────────────────────────────────────────────────────────
+
+    async def _with_device_code(
+        self, found: Discovery, scopes: tuple[str, ...] | None, stored: ClientRegistration | None
+    ) -> CompletedLogin:
+        server = found.server
+        if server.device_authorization_endpoint is None or server.token_endpoint is None:
+            raise LoginError("device code", f"{server.issuer} offers no device codes; log in with a browser")
+        client = await self._choose_client(found, scopes, "http://127.0.0.1/callback", stored)
+        endpoint = self._endpoint(found, client)
+        code = await request_device_code(self._fetch, found, endpoint, scopes)
+        self._make_offer(
+            Offer(
+                url=code.verification_uri_complete or code.verification_uri,
+                redirect_uri=None,
+                issuer=server.issuer,
+                scopes=scopes,
+                user_code=code.user_code,
+            )
+        )
+        try:
+            tokens = await wait_for_device(
+                self._fetch, code, endpoint, resource=found.resource, requested=scopes, now=self._now
+            )
+        except TokenError as error:
+            raise self._token_failure(error, client) from None
+        return await self._complete(found, scopes, client, tokens)
+
+    # ── tokens ──────────────────────────────────────────────────────────────────────────────────
+
+    def _endpoint(self, found: Discovery, client: ClientRegistration) -> TokenEndpoint:
+        assert found.server.token_endpoint is not None
+        authentication = client_authentication(client, self.request.settings, self._now)
+        return TokenEndpoint(found.server.token_endpoint, authentication)
+
+    def _token_failure(self, error: TokenError, client: ClientRegistration) -> LoginError:
+        message = error.message
+        if error.kind is TokenErrorKind.INVALID_CLIENT and client.origin == "dynamic":
+            self._known.forget_registration(client)
+            message += ". mcpd registers again with the next login: start it once more"
+        return LoginError("token", message, try_later=error.kind is TokenErrorKind.UNAVAILABLE)
+
+    async def _complete(
+        self,
+        found: Discovery,
+        scopes: tuple[str, ...] | None,
+        client: ClientRegistration,
+        tokens: TokenSet,
+    ) -> CompletedLogin:
+        assert found.server.token_endpoint is not None
+        login = CompletedLogin(
+            server_url=self.request.url,
+            account=self.request.settings.account,
+            issuer=found.server.issuer,
+            resource=found.audience,
+            sent_resource=found.resource,
+            client=client,
+            token_endpoint=found.server.token_endpoint,
+            revocation_endpoint=found.server.revocation_endpoint,
+            requested=scopes,
+            tokens=tokens,
+        )
+        await self._save(login)
+        return login
+
+
+def _port_of(client: ClientRegistration | None) -> int | None:
+    """Return the port of the redirect URI that a client is registered with."""
+    for uri in client.redirect_uris if client is not None else ():
+        host, _, port = uri.partition("://")[2].partition("/")[0].rpartition(":")
+        if host == "127.0.0.1" and port.isdigit():
+            return int(port)
+    return None

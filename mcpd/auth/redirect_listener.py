@@ -1,0 +1,196 @@
+"""The listener on a loopback port to which a browser returns after a login (RFC 8252, 7.3).
+
+It accepts only a GET of its own path with its own address as `Host`, so that no page of the Internet can
+reach it by another name, and shows a page without scripts, links and secrets.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import html
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import attrs
+import trio
+
+FIRST_PORT = 41_830
+PORTS = range(FIRST_PORT, FIRST_PORT + 10)
+"""Tried in order, so that the redirect URI of a machine hardly ever changes."""
+_MAX_HEAD = 16_384
+_TIMEOUT = 10.0
+"""Seconds for a browser to send its request, and for it to read the page."""
+_MAX_CONNECTIONS = 16
+_TAKEN = (errno.EADDRINUSE, errno.EACCES)
+
+TakeAnswer = Callable[[str], Awaitable["Page"]]
+"""Takes the query of the redirect, and returns what to show."""
+
+
+@attrs.frozen
+class Page:
+    """What the browser shows: plain text, escaped here."""
+
+    status: int
+    title: str
+    text: str
+
+
+class PortTaken(Exception):
+    """The port that the definition demands is in use."""
+
+
+@attrs.define(eq=False)
+class RedirectListener:
+    """Bound, and serving as soon as `serve` runs."""
+
+    uri: str
+    """The redirect URI, with the port that is bound."""
+    _listeners: list[trio.SocketListener]
+
+    async def serve(self, take: TakeAnswer) -> None:
+        """Pass the query of each request for the redirect URI to `take`, until cancelled."""
+        path, hosts = urlsplit(self.uri).path, _hosts(self.uri)
+        limit = trio.CapacityLimiter(_MAX_CONNECTIONS)
+
+        async def handle(stream: trio.SocketStream) -> None:
+            async with limit:
+                await _handle(stream, path, hosts, take)
+
+        await trio.serve_listeners(handle, self._listeners)
+
+
+@asynccontextmanager
+async def open_listener(
+    issuer: str, *, demanded: str | None = None, preferred_port: int | None = None
+) -> AsyncIterator[RedirectListener]:
+    """Bind a port, and close it when the block is left. Raises PortTaken, OSError.
+
+    `demanded` is the redirect URI of the definition, whose host, port and path are used as they are. Without
+    it, the path names the issuer, so that an answer of one is never taken for that of another.
+    """
+    if demanded is not None:
+        parts = urlsplit(demanded)
+        assert parts.hostname is not None
+        listeners = await _bind(parts.hostname, (parts.port or 80,))
+        uri = demanded
+    else:
+        ports = (*((preferred_port,) if preferred_port else ()), *PORTS, 0)
+        listeners = await _bind("127.0.0.1", ports)
+        port = listeners[0].socket.getsockname()[1]
+        uri = f"http://127.0.0.1:{port}{callback_path(issuer)}"
+    try:
+        yield RedirectListener(uri, listeners)
+    finally:
+        for each in listeners:
+            await trio.aclose_forcefully(each)
+
+
+def callback_path(issuer: str) -> str:
+    """Return the path of the redirect URI for an issuer."""
+    return f"/callback/{hashlib.sha256(issuer.encode()).hexdigest()[:8]}"
+
+
+async def _bind(host: str, ports: tuple[int, ...]) -> list[trio.SocketListener]:
+    """Return listeners on the first free port; for `localhost` on both families if there are both."""
+    first = "127.0.0.1" if host == "localhost" else host
+    for port in ports:
+        try:
+            bound = await trio.open_tcp_listeners(port, host=first)
+        except OSError as error:
+            if error.errno not in _TAKEN and not isinstance(error.__cause__, OSError):
+                raise
+            continue
+        if host == "localhost":
+            bound += await _bind_also("::1", bound[0].socket.getsockname()[1])
+        return bound
+    raise PortTaken(
+        f"port {ports[0]} on {host} is in use, and the definition demands it (`oauth.redirectUri` or "
+        "`oauth.callbackPort`): stop the program that uses it"
+    )
+
+
+async def _bind_also(host: str, port: int) -> list[trio.SocketListener]:
+    try:
+        return await trio.open_tcp_listeners(port, host=host)
+    except OSError:  # no IPv6 here; browsers try both
+        return []
+
+
+def _hosts(uri: str) -> frozenset[str]:
+    parts = urlsplit(uri)
+    names = {parts.netloc.lower()}
+    if parts.hostname == "localhost":
+        names |= {f"127.0.0.1:{parts.port or 80}", f"[::1]:{parts.port or 80}"}
+    if (parts.port or 80) == 80:
+        names |= {name.removesuffix(":80") for name in names}
+    return frozenset(names)
+
+
+async def _handle(stream: trio.SocketStream, path: str, hosts: frozenset[str], take: TakeAnswer) -> None:
+    async with stream:
+        page = Page(400, "Bad request", "This address is only for the answer to a login.")
+        try:
+            with trio.move_on_after(_TIMEOUT):
+                request = await _read_request(stream)
+                if request is None:
+                    return
+                query = _query_of(request, path, hosts)
+                if query is not None:
+                    with trio.move_on_after(_TIMEOUT):
+                        page = await take(query)
+            with trio.move_on_after(_TIMEOUT):
+                await stream.send_all(_render(page))
+                await stream.send_eof()
+                await stream.receive_some(1024)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+
+
+async def _read_request(stream: trio.SocketStream) -> bytes | None:
+    head = b""
+    while b"\r\n\r\n" not in head and len(head) <= _MAX_HEAD:
+        portion = await stream.receive_some(_MAX_HEAD)
+        if not portion:
+            return None
+        head += portion
+    return head.partition(b"\r\n\r\n")[0]
+
+
+def _query_of(head: bytes, path: str, hosts: frozenset[str]) -> str | None:
+    """Return the query of a GET of `path` at one of `hosts`; None for any other request."""
+    try:
+        first, *lines = head.decode("ascii").split("\r\n")
+        method, target, version = first.split(" ")
+        named = [value.strip().lower() for name, _, value in (line.partition(":") for line in lines)
+                 if name.lower() == "host"]  # fmt: skip
+        parts = urlsplit(target)
+    except ValueError:
+        return None
+    usable = method == "GET" and version.startswith("HTTP/1.") and len(named) == 1 and named[0] in hosts
+    is_ours = target.startswith("/") and not parts.netloc and parts.path == path
+    return parts.query if usable and is_ours else None
+
+
+def _render(page: Page) -> bytes:
+    body = (
+        "<!doctype html><html lang=en><meta charset=utf-8>"
+        f"<title>{html.escape(page.title)}</title>"
+        "<style>body{font:1.1em system-ui;max-width:32em;margin:4em auto;padding:0 1em}"
+        "@media(prefers-color-scheme:dark){body{background:#111;color:#eee}}</style>"
+        f"<h1>{html.escape(page.title)}</h1><p>{html.escape(page.text)}"
+    ).encode()
+    reason = "OK" if page.status == 200 else "Bad Request"
+    head = (
+        f"HTTP/1.1 {page.status} {reason}\r\n"
+        "Content-Type: text/html; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\n"
+        "Cache-Control: no-store\r\n"
+        "Referrer-Policy: no-referrer\r\n"
+        "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'\r\n"
+        "X-Content-Type-Options: nosniff\r\n"
+        "Connection: close\r\n\r\n"
+    )
+    return head.encode() + body

@@ -1,0 +1,64 @@
+"""Running a login attempt in a test."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import trio
+
+from mcpd.auth.completed_login import CompletedLogin
+from mcpd.auth.login_attempt import LoginAttempt, LoginRequest
+from mcpd.auth.oauth.registration import ClientRegistration
+from mcpd.model.oauth_settings import OAuthSettings
+
+
+@attrs.define(eq=False)
+class Memory:
+    """What earlier logins left."""
+
+    clients: dict[str, ClientRegistration] = attrs.field(factory=dict)
+    bound: dict[str, str] = attrs.field(factory=dict)
+    saved: list[CompletedLogin] = attrs.field(factory=list)
+
+    def known_issuers(self) -> Collection[str]:
+        return self.clients
+
+    def registration(self, issuer: str, redirect_uri: str | None) -> ClientRegistration | None:
+        return self.clients.get(issuer)
+
+    def bound_issuer(self, client_id: str) -> str | None:
+        return self.bound.get(client_id)
+
+    def forget_registration(self, client: ClientRegistration) -> None:
+        self.clients.pop(client.issuer, None)
+
+    async def save(self, login: CompletedLogin) -> None:
+        self.saved.append(login)
+        if login.client.origin == "dynamic":
+            self.clients[login.issuer] = login.client
+
+
+@asynccontextmanager
+async def attempting(
+    url: str, memory: Memory | None = None, now: Any = time.time, **options: Any
+) -> AsyncIterator[LoginAttempt]:
+    """Run an attempt; keyword arguments are of OAuthSettings, and `how` and others of LoginRequest."""
+    of_request = {field.name for field in attrs.fields(LoginRequest)} & options.keys()
+    request = {name: options.pop(name) for name in of_request}
+    memory = memory or Memory()
+    attempt = LoginAttempt(
+        LoginRequest(server="fake", url=url, settings=OAuthSettings(**options), **request),
+        memory,
+        memory.save,
+        {},
+        now,
+    )
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(attempt.run)
+            yield attempt
+            attempt.cancel()

@@ -1,0 +1,372 @@
+"""One login by a person, against a scripted authorization server."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+from urllib.parse import parse_qs, parse_qsl, urlsplit
+
+import attrs
+import pytest
+import trio
+
+from mcpd.auth.discovery import LoginError
+from mcpd.auth.oauth.challenge import Challenge
+from mcpd.auth.oauth.registration import ClientRegistration
+from tests.auth.attempts import Memory, attempting
+from tests.fakes.authorization_server import METADATA, PRM, AuthorizationServer, authorization_server
+
+
+async def logged_in(server: AuthorizationServer, memory: Memory | None = None, **options: Any) -> Memory:
+    """Log in with a browser on the same machine."""
+    memory = memory or Memory()
+    async with attempting(server.url, memory, **options) as attempt:
+        offer = await attempt.wait_offer()
+        page = await server.return_to(await server.visit(offer.url))
+        await attempt.wait()
+    assert page.status_code == 200
+    return memory
+
+
+async def failure(server: AuthorizationServer, memory: Memory | None = None, **options: Any) -> LoginError:
+    """Return why a login failed, before or after the browser."""
+    async with attempting(server.url, memory, **options) as attempt:
+        try:
+            offer = await attempt.wait_offer()
+            await server.return_to(await server.visit(offer.url))
+            await attempt.wait()
+        except LoginError as error:
+            assert "secret" not in str(error)  # noqa: PT017 - it is returned
+            return error
+    raise AssertionError("the login succeeded")
+
+
+async def test_a_login_with_a_browser() -> None:
+    async with authorization_server() as server:
+        memory = await logged_in(server)
+        login = memory.saved[0]
+        assert (login.issuer, login.resource, login.sent_resource) == (server.origin, server.url, server.url)
+        assert login.tokens.access_token in server.access_tokens
+        assert login.tokens.lifetime == 3600
+        assert login.client.origin == "dynamic"
+        query = dict(parse_qsl(urlsplit(server.asked("/authorize")[0].path).query))
+        form = server.token_requests[0]
+        assert query["resource"] == form["resource"] == server.url
+        assert query["redirect_uri"] == form["redirect_uri"]
+        assert server.clients[query["client_id"]]["application_type"] == "native"
+        assert "Authorization" not in server.http.requests[0].headers
+
+
+async def test_the_page_in_the_browser_says_so_and_holds_no_secret() -> None:
+    async with authorization_server() as server, attempting(server.url) as attempt:
+        offer = await attempt.wait_offer()
+        page = await server.return_to(await server.visit(offer.url))
+        assert "You can close this page" in page.text
+        assert "<script" not in page.text
+        assert "secret" not in page.text
+        assert page.headers["cache-control"] == "no-store"
+        assert page.headers["referrer-policy"] == "no-referrer"
+
+
+async def test_the_second_login_uses_the_same_registration_and_port() -> None:
+    async with authorization_server() as server:
+        memory = await logged_in(server)
+        await logged_in(server, memory)
+        assert len(server.asked("/register")) == 1
+        assert memory.saved[0].client == memory.saved[1].client
+
+
+async def test_a_pasted_address_ends_the_login_too() -> None:
+    async with authorization_server() as server, attempting(server.url) as attempt:
+        offer = await attempt.wait_offer()
+        address = await server.visit(offer.url)
+        attempt.answer(f"  {address}\n")
+        login = await attempt.wait()
+        assert login.tokens.access_token in server.access_tokens
+
+
+@pytest.mark.parametrize("text", ["code-1-secret", "code=x", "http://127.0.0.1/?code=x&state=other"])
+async def test_what_is_no_answer_to_this_login_does_not_end_it(text: str) -> None:
+    async with authorization_server() as server, attempting(server.url) as attempt:
+        offer = await attempt.wait_offer()
+        with pytest.raises(LoginError):
+            attempt.answer(text)
+        assert offer.redirect_uri is not None
+        page = await server.return_to(f"{offer.redirect_uri}?code=x&state=other")
+        assert page.status_code == 400
+        assert server.token_requests == []
+        await server.return_to(await server.visit(offer.url))
+        await attempt.wait()
+
+
+async def test_the_second_answer_is_refused() -> None:
+    async with authorization_server() as server, attempting(server.url) as attempt:
+        offer = await attempt.wait_offer()
+        address = await server.visit(offer.url)
+        attempt.answer(address)
+        with pytest.raises(LoginError, match="answered already"):
+            attempt.answer(address)
+        await attempt.wait()
+        assert len(server.token_requests) == 1
+
+
+async def test_a_server_that_sends_no_challenge_is_found_by_its_well_known_url() -> None:
+    async with authorization_server() as server:
+        server.challenge = None
+        assert (await logged_in(server)).saved
+
+
+async def test_scopes_come_from_the_challenge() -> None:
+    async with authorization_server() as server:
+        server.challenge = f'Bearer scope="a b", resource_metadata="{server.origin}{PRM}"'
+        assert (await logged_in(server)).saved[0].requested == ("a", "b")
+
+
+async def test_a_login_for_more_scopes_keeps_the_earlier_ones() -> None:
+    async with authorization_server() as server:
+        challenge = Challenge(scopes=("b",), error="insufficient_scope")
+        memory = await logged_in(server, challenge=challenge, earlier_scopes=("a",))
+        assert memory.saved[0].requested == ("a", "b")
+
+
+async def test_a_server_of_2025_03_26_without_any_metadata() -> None:
+    async with authorization_server() as server:
+        server.prm = server.metadata = None
+        server.challenge = "Bearer"
+        login = (await logged_in(server)).saved[0]
+        assert (login.issuer, login.token_endpoint) == (server.origin, f"{server.origin}/token")
+
+
+async def test_a_server_without_login_is_explained() -> None:
+    async with authorization_server() as server:
+        server.prm = server.metadata = None
+        server.answers["/register"] = (404, b"")
+        error = await failure(server)
+    assert error.step == "client"
+    assert "`Authorization` header" in error.message
+
+
+# ── refusals before a browser opens ─────────────────────────────────────────────────────────────────────
+
+
+async def test_metadata_of_another_resource_stops_the_login() -> None:
+    async with authorization_server() as server:
+        assert server.prm is not None
+        server.prm["resource"] = "https://other.example/mcp"
+        error = await failure(server)
+        assert error.step == "resource metadata"
+        assert server.asked(METADATA) == []
+
+
+async def test_metadata_of_another_issuer_stops_the_login() -> None:
+    async with authorization_server() as server:
+        assert server.metadata is not None
+        server.metadata["issuer"] = "https://evil.example"
+        error = await failure(server)
+        assert error.step == "authorization server"
+        assert server.asked("/register") == []
+
+
+async def test_a_server_without_pkce_is_refused() -> None:
+    async with authorization_server() as server:
+        assert server.metadata is not None
+        del server.metadata["code_challenge_methods_supported"]
+        assert "S256" in (await failure(server)).message
+        assert server.asked("/register") == []
+
+
+@pytest.mark.parametrize("path", [PRM, METADATA])
+@pytest.mark.parametrize("status", [500, 503, 429])
+async def test_a_server_that_cannot_answer_now_is_not_one_without_metadata(path: str, status: int) -> None:
+    async with authorization_server() as server:
+        server.answers[path] = (status, b"")
+        error = await failure(server)
+        assert error.try_later
+        assert server.asked("/register") == []
+
+
+async def test_pages_instead_of_metadata_lead_to_the_next_place() -> None:
+    """Many web applications answer every path with their page."""
+    async with authorization_server() as server:
+        server.challenge = "Bearer"
+        server.answers[PRM] = (200, b"<!doctype html>")
+        assert (await logged_in(server)).saved
+
+
+async def test_a_refused_registration_is_quoted() -> None:
+    async with authorization_server() as server:
+        server.answers["/register"] = (403, b'{"error":"access_denied","error_description":"only partners"}')
+        assert "only partners" in (await failure(server)).message
+
+
+async def test_a_server_without_registration_says_what_to_do() -> None:
+    async with authorization_server() as server:
+        assert server.metadata is not None
+        del server.metadata["registration_endpoint"]
+        assert "`oauth.clientId`" in (await failure(server)).message
+
+
+# ── clients ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def registered(server: AuthorizationServer, uri: str, client_id: str = "mine") -> None:
+    server.clients[client_id] = {"redirect_uris": [uri]}
+
+
+async def test_the_client_of_the_definition_is_used() -> None:
+    async with authorization_server() as server:
+        uri = await free_uri()
+        registered(server, uri)
+        memory = await logged_in(server, client_id="mine", client_secret="my-secret", redirect_uri=uri)
+        assert memory.saved[0].client.origin == "pre-registered"
+        assert server.asked("/register") == []
+        assert server.asked("/token")[0].headers["authorization"].startswith("Basic ")
+
+
+async def test_the_client_of_the_definition_is_not_offered_to_another_issuer() -> None:
+    async with authorization_server() as server:
+        memory = Memory(bound={"mine": "https://earlier.example"})
+        error = await failure(server, memory, client_id="mine", client_secret="my-secret")
+        assert "https://earlier.example" in error.message
+        assert server.asked("/authorize") == server.asked("/token") == []
+
+
+async def test_a_client_metadata_document_is_preferred_to_a_registration() -> None:
+    document = "https://mcpd.example/client.json"
+    async with authorization_server() as server:
+        assert server.metadata is not None
+        server.metadata["client_id_metadata_document_supported"] = True
+        uri = await free_uri()
+        registered(server, uri, document)
+        memory = await logged_in(server, client_metadata_url=document, redirect_uri=uri)
+        assert memory.saved[0].client.client_id == document
+        assert server.asked("/register") == []
+
+
+async def test_an_old_registration_that_the_server_forgot_is_replaced_before_the_browser_opens() -> None:
+    async with authorization_server() as server:
+        memory = await logged_in(server)
+        server.clients.clear()
+        old = memory.clients[server.origin]
+        memory.clients[server.origin] = attrs.evolve(old, registered_at=time.time() - 2 * 86_400)
+        await logged_in(server, memory)
+        assert len(server.asked("/register")) == 2
+
+
+async def test_a_registration_whose_port_is_taken_is_replaced() -> None:
+    async with authorization_server() as server:
+        memory = await logged_in(server)
+        port = int(urlsplit(memory.saved[0].client.redirect_uris[0]).port or 0)
+        blockers = await trio.open_tcp_listeners(port, host="127.0.0.1")
+        try:
+            await logged_in(server, memory)
+        finally:
+            for each in blockers:
+                await each.aclose()
+        assert len(server.asked("/register")) == 2
+
+
+async def test_a_dead_client_at_the_token_endpoint_is_forgotten() -> None:
+    async with authorization_server() as server:
+        memory = await logged_in(server)
+        server.answers["/token"] = (401, b'{"error":"invalid_client"}')
+        error = await failure(server, memory)
+        assert "registers again" in error.message
+        assert memory.clients == {}
+
+
+async def free_uri() -> str:
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener.socket.getsockname()[1]
+    await listener.aclose()
+    return f"http://127.0.0.1:{port}/callback"
+
+
+async def test_a_port_that_the_definition_demands_and_that_is_taken_is_named() -> None:
+    async with authorization_server() as server:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = listener.socket.getsockname()[1]
+        async with listener:
+            error = await failure(server, redirect_uri=f"http://127.0.0.1:{port}/callback")
+        assert f"port {port}" in error.message
+        assert server.asked("/register") == []
+
+
+# ── answers ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_an_answer_of_another_issuer_reaches_no_token_endpoint() -> None:
+    async with authorization_server() as server:
+        server.iss = "https://evil.example"
+        error = await failure(server)
+        assert error.step == "answer"
+        assert server.token_requests == []
+
+
+async def test_a_required_issuer_that_is_missing_is_refused() -> None:
+    async with authorization_server() as server:
+        assert server.metadata is not None
+        server.metadata["authorization_response_iss_parameter_supported"] = True
+        assert (await failure(server)).step == "answer"
+        assert server.token_requests == []
+        server.iss = server.origin
+        assert (await logged_in(server)).saved
+
+
+async def test_a_person_who_refuses() -> None:
+    async with authorization_server() as server, attempting(server.url) as attempt:
+        offer = await attempt.wait_offer()
+        state = parse_qs(urlsplit(offer.url).query)["state"][0]
+        page = await server.return_to(f"{offer.redirect_uri}?error=access_denied&state={state}")
+        assert page.status_code == 400
+        with pytest.raises(LoginError, match="access_denied"):
+            await attempt.wait()
+
+
+async def test_a_failed_token_request_is_shown_in_the_browser_too() -> None:
+    async with authorization_server() as server, attempting(server.url) as attempt:
+        offer = await attempt.wait_offer()
+        server.answers["/token"] = (400, b'{"error":"invalid_target"}')
+        page = await server.return_to(await server.visit(offer.url))
+        assert "oauth.resource" in page.text
+        with pytest.raises(LoginError, match=r"oauth\.resource"):
+            await attempt.wait()
+
+
+async def test_a_cancelled_login_closes_its_port() -> None:
+    async with authorization_server() as server:
+        async with attempting(server.url) as attempt:
+            offer = await attempt.wait_offer()
+        with pytest.raises(LoginError, match="cancelled"):
+            await attempt.wait()
+        port = urlsplit(offer.redirect_uri or "").port
+        with pytest.raises(OSError, match="connect"):
+            await trio.open_tcp_stream("127.0.0.1", port or 0)
+
+
+# ── device code ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_login_with_a_device_code() -> None:
+    async with authorization_server() as server, attempting(server.url, how="device") as attempt:
+        offer = await attempt.wait_offer()
+        assert (offer.user_code, offer.url) == ("ABCD-EFGH", f"{server.origin}/enter")
+        await server.polled.wait()
+        server.device_entered = True
+        login = await attempt.wait()
+        assert login.tokens.access_token in server.access_tokens
+        body = json.loads(server.asked("/register")[0].body)
+        assert "urn:ietf:params:oauth:grant-type:device_code" in body["grant_types"]
+
+
+async def test_a_server_without_device_codes_says_so() -> None:
+    async with authorization_server() as server:
+        assert server.metadata is not None
+        del server.metadata["device_authorization_endpoint"]
+        assert "device codes" in (await failure(server, how="device")).message
+
+
+def test_a_login_shows_no_secret() -> None:
+    client = ClientRegistration("https://as.example", "c", client_secret="hush")
+    assert "hush" not in repr(client)
