@@ -15,7 +15,7 @@ import attrs
 import msgspec
 from msgspec import Raw
 
-from mcpd.calls.call import Scope
+from mcpd.calls.call import Scope, is_name_unique
 from mcpd.calls.engine import Target
 from mcpd.daemon_operations import Operations
 from mcpd.gateway.client_view import CAPABILITIES, catalog_items, combined_freshness
@@ -46,6 +46,8 @@ class _AggregateIndex:
     """URI or alias → (server, the server's own URI)."""
     templates: Sequence[tuple[UriTemplate, str, str]]
     """(template, server, prefix that is not part of the server's own URIs)."""
+    known_calls: dict[bytes, tuple[str, str, bytes]] = attrs.field(factory=dict)
+    """First member of a call's params → (server, the tool's own name, first member for the server)."""
 
 
 class AggregateServer:
@@ -83,6 +85,8 @@ class AggregateServer:
         return self._index().entries.get(member, ())
 
     def route(self, method: str, params: bytes) -> Target:
+        if method == "tools/call" and (known := self._route_known_call(params)) is not None:
+            return known
         try:
             members = wire.members(params or b"{}")
             if method == "resources/read":
@@ -96,10 +100,21 @@ class AggregateServer:
         except BadFrame as error:
             raise InvalidArguments(f"{method}: {error}", [Problem("$", str(error))]) from None
 
+    def _route_known_call(self, params: bytes) -> Target | None:
+        """Route a call of a tool that was called before, without parsing the params."""
+        end = params.find(b'"', 9) + 1  # usually the name is the first member
+        known = self._index().known_calls.get(params[:end])
+        if known is None or not is_name_unique(params):
+            return None
+        server, own, first = known
+        return Target(server=self._core.supervisor.get(server), params=first + params[end:], tool=own)
+
     def _route_by_name(self, method: str, members: dict[str, Raw]) -> Target:
         """Route a tool or prompt by its public name."""
         name = wire.string(members, "name")
         server, own = self._owner_of("prompts" if method == "prompts/get" else "tools", name)
+        if method == "tools/call":
+            self._index().known_calls[_name_member(name)] = server.spec.name, own, _name_member(own)
         return Target(server=server, params=_replace_member(members, "name", own), tool=own)
 
     def _owner_of(self, member: str, name: str) -> tuple[ManagedServer, str]:
@@ -221,6 +236,10 @@ class AggregateServer:
         if include is not None and not _any_matches(names, include):
             return False
         return not _any_matches(names, exclude)
+
+
+def _name_member(name: str) -> bytes:
+    return b'{"name":' + msgspec.json.encode(name)
 
 
 def _any_matches(names: Sequence[str], patterns: Sequence[str]) -> bool:

@@ -287,3 +287,39 @@ LONG = "a" * 1998
 )
 def test_template_matching_boundaries(template: str, uri: str, matches: bool) -> None:
     assert parse_template(template).matches(uri) is matches
+
+
+@pytest.mark.parametrize(
+    ("params", "server", "arguments"),
+    [
+        (b'{"name":"one__echo","arguments":{"a":1.0}}', "one", {"a": 1}),
+        (b'{"name":"two__echo"}', "two", None),
+        (b'{"name": "one__echo"}', "one", None),
+        (b'{"arguments":{},"name":"two__echo"}', "two", {}),
+        (b'{"name":"one__echo","arguments":{"name":"two__echo"}}', "one", {"name": "two__echo"}),
+        (b'{"name":"one__echo","name":"two__echo"}', "two", None),
+        (b'{"name":"one__echo","n\\u0061me":"two__echo"}', "two", None),
+    ],
+)
+def test_repeated_call_goes_to_the_same_server(
+    params: bytes, server: str, arguments: dict[str, object] | None
+) -> None:
+    """However the params are written, and with two names the one that the server would read."""
+    view = aggregate(*pair())
+    for _ in range(2):
+        route(view, "tools/call", name="one__echo")
+        found = view.route("tools/call", params)
+        sent = json.loads(found.params)
+        assert (found.server.spec.name, found.tool, sent["name"]) == (server, "echo", "echo")
+        assert sent.get("arguments") == arguments
+
+
+def test_known_call_follows_a_changed_list() -> None:
+    one, two = pair()
+    view = aggregate(one, two)
+    params = b'{"name":"two__echo"}'
+    for _ in range(2):
+        assert view.route("tools/call", params).server is two
+    two.catalog = make_catalog(tools=["other"])
+    with pytest.raises(UnknownTool):
+        view.route("tools/call", params)
