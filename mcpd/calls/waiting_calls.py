@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from mcpd.calls.call import Call, Caller, CallHandler, Work
+from mcpd.calls.call import QUEUED, Call, Caller, CallHandler, Work
 from mcpd.calls.concurrency import turn_queue
 from mcpd.calls.open_questions import AskedQuestion, OpenQuestions
 from mcpd.model.errors import Overloaded
@@ -71,6 +71,8 @@ class WaitingCalls:
                 self._drop_orphaned(server)
                 blocking = self._blocking(server)
                 for call in _waiting(server):
+                    if call.state is not QUEUED:
+                        continue  # its turn came when an earlier one left the queue
                     if call.deadline <= trio.current_time():
                         call.failed(_overdue(call, blocking))
                     else:

@@ -17,7 +17,7 @@ from mcpd.model.server_spec import Concurrency, Share, StdioSpec
 @attrs.frozen
 class ServerTraits:
     """Defaults for one kind of server. None: the general default. With any of them, the server has no spare
-    instances (`ServerSpec.allows_spare`)."""
+    instances (`ServerSpec.has_no_spare`)."""
 
     share: Share | None = None
     concurrency: Concurrency | None = None
@@ -52,5 +52,5 @@ def apply_traits(spec: StdioSpec, section: Section) -> StdioSpec:
     traits = find_traits(spec.command, spec.args)
     share = spec.share if section.has("share") else traits.share or spec.share
     concurrency = spec.concurrency if section.has("concurrency") else traits.concurrency or spec.concurrency
-    allows_spare = spec.allows_spare and traits == ServerTraits()
-    return attrs.evolve(spec, share=share, concurrency=concurrency, allows_spare=allows_spare)
+    has_no_spare = spec.has_no_spare or traits != ServerTraits()
+    return attrs.evolve(spec, share=share, concurrency=concurrency, has_no_spare=has_no_spare)

@@ -95,7 +95,7 @@ class DedicatedServers:
         """Return a connected spare instance of a server for which `is_free` is true; None if there is none.
         Then one is started, if there may be one, and a later call returns it.
         """
-        if not server.spec.allows_spare or server.state is not ServerState.CONNECTED:
+        if server.spec.has_no_spare or server.state is not ServerState.CONNECTED:
             return None
         for number in range(MAX_SPARES):
             key = (server.spec.name, number)
@@ -180,7 +180,7 @@ class DedicatedServers:
 
     def _start(self, server: ManagedServer, owner: object) -> _Instance:
         """Start an instance for `owner`. An instance has no spares of its own."""
-        spec = attrs.evolve(server.spec, name=self._name_for(server), lazy=True, allows_spare=False)
+        spec = attrs.evolve(server.spec, name=self._name_for(server), lazy=True, has_no_spare=True)
         if isinstance(spec, StdioSpec) and isinstance(owner, str) and spec.cwd is None:
             spec = attrs.evolve(spec, cwd=owner)
         return _Instance(self._core.supervisor.start_instance(server.original or server, spec))

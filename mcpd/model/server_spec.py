@@ -104,10 +104,10 @@ class ServerSpec:
     share: Share = "all"
     """The clients that share a process or session, which are `all`, those with the same `root`, or none
     (`client`)."""
-    allows_spare: bool = False
-    """Whether mcpd may start a spare instance for the calls of others while a client does not answer a
-    question. Not if the definition sets `share` or `concurrency`, or if the server is known to need all of
-    its clients in one process."""
+    has_no_spare: bool = False
+    """Whether mcpd must not start a spare instance for the calls of others while a client does not answer a
+    question: the definition sets `share` or `concurrency`, or the server is known to need all of its clients
+    in one process."""
     max_queued: int = 256
     """The maximum number of queued requests; further requests are refused immediately."""
     unresolved: UnresolvedDefinition | None = attrs.field(default=None, eq=False, repr=False)

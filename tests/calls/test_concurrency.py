@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from mcpd.calls import concurrency as turns
-from mcpd.calls.call import Binding, Call
+from mcpd.calls.call import QUEUED, Binding, Call
 from mcpd.calls.concurrency import TurnQueue
 from mcpd.calls.open_questions import OpenQuestions
 from mcpd.calls.routes import DIRECT, find_route, is_read_only
@@ -459,6 +459,7 @@ async def test_overdue_call_is_refused_at_its_deadline(autojump_clock: Clock, co
                 call = a_call(server, a_caller())
                 call.handler, call.idle_timeout = Stub(on_failed=fail), seconds
                 assert not turns.acquire_turn(call, call, lambda: None)
+                call.move(QUEUED)
                 waiting.add(call)
             assert len(watchers) == generation
             await trio.sleep(20)

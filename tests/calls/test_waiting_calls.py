@@ -48,7 +48,7 @@ class Spares:
         self.works = works
         self.all: list[Any] = []
         self.running: list[Any] = []
-        w.server.spec = attrs.evolve(w.server.spec, allows_spare=True)
+        w.server.spec = attrs.evolve(w.server.spec, has_no_spare=False)
         supervisor: Any = w.gateway.core.supervisor
         supervisor.start_instance = self.start
         supervisor.stop_instance = lambda server, reason: self.running.remove(server)

@@ -76,4 +76,4 @@ def test_spare_instances_are_allowed_unless_something_rules_them_out(
     specs = parse_servers(
         {"a": definition}, environ={}, settings=Settings(), base_dir=Path("/"), path="$"
     ).specs
-    assert specs["a"].allows_spare is allowed
+    assert specs["a"].has_no_spare is not allowed
