@@ -33,6 +33,10 @@ class EventNote(TypedDict):
 class FrameNote(TypedDict):
     frame: TapFrame
 
+class CallNote(TypedDict, total=False):
+    calls: list[CallRecord]
+    call: CallRecord
+
 class LogNote(TypedDict):
     """The first one is the answer, with `lines`; each later one has a `line`, or how many were `missed`."""
 
@@ -428,6 +432,41 @@ class LogsParams(TypedDict):
     lines: NotRequired[int]
     follow: NotRequired[bool]
 
+CallOutcome = Literal["ok", "tool-error", "input-required", "error", "failed", "cancelled", "omitted"]
+
+class CallRecord(TypedDict):
+    at: str
+    outcome: CallOutcome
+    client: NotRequired[str]
+    pid: NotRequired[int | None]
+    via: NotRequired[str]
+    server: NotRequired[str]
+    method: NotRequired[str]
+    name: NotRequired[str]
+    duration_ms: NotRequired[float]
+    request_bytes: NotRequired[int]
+    response_bytes: NotRequired[int]
+    digest: NotRequired[str]
+    code: NotRequired[str]
+    message: NotRequired[str]
+    trace: NotRequired[str]
+    arguments: NotRequired[str]
+    result: NotRequired[str]
+    count: NotRequired[int]
+
+class CallRecords(TypedDict):
+    calls: list[CallRecord]
+    dropped: NotRequired[int]
+
+class CallsParams(TypedDict):
+    limit: NotRequired[int]
+    since: NotRequired[str]
+    client: NotRequired[str]
+    server: NotRequired[str]
+    name: NotRequired[str]
+    failed: NotRequired[bool]
+    follow: NotRequired[bool]
+
 class EventsParams(TypedDict):
     servers: NotRequired[list[str]]
 
@@ -563,10 +602,21 @@ class Call(Protocol):
     def __call__(
         self, method: Literal["mcpd/logs"], params: LogsParams, **options: Unpack[CallOptions]
     ) -> Reply[LogLines]: ...
+    @overload
+    def __call__(
+        self, method: Literal["mcpd/calls"], params: CallsParams | None = None, **options: Unpack[CallOptions]
+    ) -> Reply[CallRecords]: ...
 
 class Stream(Protocol):
     """A request and its notifications, typed by method."""
 
+    @overload
+    def __call__(
+        self,
+        method: Literal["mcpd/calls"],
+        params: CallsParams | None = None,
+        **options: Unpack[StreamOptions],
+    ) -> Iterator[Reply[CallNote] | None]: ...
     @overload
     def __call__(
         self,

@@ -57,6 +57,10 @@ class EventNote(TypedDict):
 class FrameNote(TypedDict):
     frame: TapFrame
 
+class CallNote(TypedDict, total=False):
+    calls: list[CallRecord]
+    call: CallRecord
+
 class LogNote(TypedDict):
     """The first one is the answer, with `lines`; each later one has a `line`, or how many were `missed`."""
 
@@ -66,7 +70,12 @@ class LogNote(TypedDict):
 '''
 
 _JSON = "Mapping[str, object]"
-_STREAMS = {"mcpd/events": "EventNote", "mcpd/logs": "LogNote", "mcpd/tap": "FrameNote"}
+_STREAMS = {
+    "mcpd/calls": "CallNote",
+    "mcpd/events": "EventNote",
+    "mcpd/logs": "LogNote",
+    "mcpd/tap": "FrameNote",
+}
 _REPLIES = {"mcpd/attach", "mcpd/events", "mcpd/tap"}
 """Methods without an answer of their own, or that change the protocol of the connection."""
 

@@ -27,6 +27,7 @@ from mcpd.active_config import ActiveConfig, watch_config
 from mcpd.api import listeners
 from mcpd.api.connection_limit import ConnectionLimit, Slot
 from mcpd.api.socket_connection import SocketConnection
+from mcpd.calls.call_log import CallLog
 from mcpd.config.check_document import LoadedConfig
 from mcpd.config.settings import Address
 from mcpd.daemon_operations import Operations
@@ -213,7 +214,8 @@ class _Daemon:
             stop=self._stop,
             environ=environ,
         )
-        self._gateway = Gateway(self._operations, clients)
+        self._call_log = CallLog(state / "calls.jsonl", redactor.mask)
+        self._gateway = Gateway(self._operations, clients, self._call_log)
         self._connections: set[SocketConnection] = set()
         self._socket_limit = ConnectionLimit("unix")
         self._kept_modules = KeptModules()
@@ -259,6 +261,7 @@ class _Daemon:
             await services.start(self._guardian.run)
             services.start_soon(self._state_file.run)
             services.start_soon(self._history.run)
+            services.start_soon(self._call_log.run)
             services.start_soon(self._reap_strays)
             services.start_soon(self._handle_signals)
             services.start_soon(self._kill_when_forced)

@@ -7,11 +7,10 @@ crash are skipped. If the disk is full, entries are kept in memory only.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from mcpd.model.events import Event, EventKind, History, HistoryEntry, HistoryEv
 from mcpd.model.status import ServerState, rfc3339
 from mcpd.model.text import shorten
 from mcpd.support.own_thread import OwnThread
-from mcpd.support.regular_files import open_regular_file
+from mcpd.support.rotated_lines import append_lines, last_lines, older
 
 log = logging.getLogger("mcpd.event_history")
 
@@ -61,8 +60,8 @@ class EventHistory:
         self._unwritten: deque[HistoryEntry] = deque(maxlen=_MAX_UNWRITTEN)
         self._has_unwritten = trio.Event()
         self._thread = OwnThread()
-        for older in (path.with_name(path.name + ".1"), path):
-            for entry in _read_entries(older):
+        for file in (older(path), path):
+            for entry in _read_entries(file):
                 self._remember(entry)
 
     def record(self, event: Event) -> None:
@@ -174,7 +173,7 @@ class EventHistory:
         while self._unwritten:
             lines.append(codec.encode(self._unwritten.popleft()) + b"\n")
         try:
-            append_lines(self.path, b"".join(lines))
+            append_lines(self.path, b"".join(lines), MAX_FILE_SIZE)
         except OSError as error:
             if not self.dropped:
                 problem = error.strerror or error
@@ -182,44 +181,15 @@ class EventHistory:
             self.dropped += len(lines)
 
 
-def append_lines(path: Path, data: bytes, max_size: int = MAX_FILE_SIZE) -> None:
-    """Append complete lines, rotating the file if it would exceed `max_size`. Blocks; raises OSError.
-
-    If the file ends in a truncated line, that line is terminated first.
-    """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    with suppress(FileNotFoundError):
-        size = os.stat(path, follow_symlinks=False).st_size
-        if size and size + len(data) > max_size:
-            os.replace(path, path.with_name(path.name + ".1"))
-    handle = os.open(path, flags, 0o600)
-    try:
-        size = os.fstat(handle).st_size
-        if size and os.pread(handle, 1, size - 1) != b"\n":
-            data = b"\n" + data
-        view = memoryview(data)
-        while view:
-            view = view[os.write(handle, view) :]
-    finally:
-        os.close(handle)
-
-
 def _read_entries(path: Path) -> list[HistoryEntry]:
     """Return the valid entries at the end of a file. Never raises: what cannot be read is logged."""
     try:
-        with open_regular_file(path) as (file, found):
-            start = max(0, found.st_size - _READ_AT_START)
-            file.seek(start)
-            data = file.read(_READ_AT_START)
+        lines = last_lines(path, _READ_AT_START)
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         log.warning("cannot read the history %s: %s", path, error.strerror or error)
         return []
-    *lines, _ = data.split(b"\n")  # a crash may have cut off the last line
-    if start:
-        del lines[:1]  # it starts before the part that was read
     entries, damaged = [], 0
     for line in lines:
         try:

@@ -57,6 +57,7 @@ _TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("why", "why_debug", "Explain the state of a server and suggest what to do."),
         ("logs", "logs_events_tap", "Show what a server wrote to stderr."),
         ("history", "history", "Show past events for one server or all servers."),
+        ("calls", "calls", "Show which client called which tool, and how it ended."),
         ("clients", "clients", "List connected clients and the servers they use."),
         ("stats", "stats_top_metrics", "Show calls, errors and latencies per server."),
         ("top", "stats_top_metrics", "Show the memory, CPU and call rate of each server."),

@@ -9,10 +9,11 @@ import msgspec
 import trio
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from mcpd.calls.call import Binding, Call, ResponseCallback, Work
+from mcpd.calls.call import Binding, Call, CallerIdentity, ResponseCallback, Work
 from mcpd.calls.client_context import ClientContext, ClientRequest, Responder
 from mcpd.calls.engine import CallEngine, Target
 from mcpd.calls.routes import CONTROL
+from mcpd.client_registry import ClientConnection
 from mcpd.daemon_operations import Operations
 from mcpd.model import codec
 from mcpd.model.api import CompleteParams, PromptParams, ReadParams
@@ -100,11 +101,13 @@ class ControlCaller:
         operations: Operations,
         responder: Responder,
         spawn: Callable[[Work], None],
+        client: ClientConnection,
     ) -> None:
         self._engine = engine
         self._operations = operations
         self._responder = responder
         self._spawn = spawn
+        self._client = client
         self.calls: dict[bytes, Call] = {}
         self.binding: Binding | None = None
 
@@ -187,6 +190,10 @@ class ControlCaller:
             self.send_error(call, request, _explain_unknown_resource(call, refused))
         else:
             self.send_error(call, request, refused)
+
+    @property
+    def identity(self) -> CallerIdentity:
+        return CallerIdentity(self._client.name, self._client.pid or 0, "control")
 
     # ── questions: there is nobody to ask ───────────────────────────────────────────────────────
 

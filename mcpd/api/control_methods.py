@@ -32,6 +32,7 @@ from mcpd.model.api import (
     SetServersParams,
     ToolsResult,
 )
+from mcpd.model.call_record import CallRecords, CallsParams
 from mcpd.model.errors import InvalidArguments, Problem
 from mcpd.model.events import Event, History, HistoryParams, TapFrame, TapParams
 from mcpd.model.status import parse_timestamp
@@ -299,6 +300,13 @@ METHODS: Mapping[str, Method[Any]] = {
         "`line`, or the number of lines `missed` because the client read too slowly.",
         api.LogsParams,
         api.LogLines,
+    ),
+    "mcpd/calls": Method(
+        "Return finished calls: who called what, when, for how long, and how it ended. The call log is kept "
+        "when the daemon restarts. If you set `follow`, mcpd also sends new records as `mcpd/call-record` "
+        "notifications until the request is canceled.",
+        CallsParams,
+        CallRecords,
     ),
     "mcpd/tap": Method(
         "Stream the MCP messages of a server as `mcpd/frame` notifications until the request is canceled. "

@@ -12,13 +12,15 @@ import trio
 
 from mcpd.api.control_calls import ControlCaller, read_call
 from mcpd.api.control_methods import MAX_WAIT, METHODS, decode_params, openrpc_document
+from mcpd.calls.call_log import record_filter
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.client_registry import MAX_REPORTED, ClientConnection
 from mcpd.event_history import acting_for
 from mcpd.gateway.client_view import View
 from mcpd.gateway.gateway import Gateway
 from mcpd.model import api, codec
-from mcpd.model.errors import McpdError, Overloaded, SlowConsumer
+from mcpd.model.call_record import CallRecords, CallsParams
+from mcpd.model.errors import McpdError, Overloaded, SlowConsumer, Unsupported
 from mcpd.model.events import Event, TapParams
 from mcpd.wire import message as wire
 from mcpd.wire.message import INTERNAL_ERROR, METHOD_NOT_FOUND, BadFrame, Message
@@ -31,7 +33,7 @@ _MAX_PATH = 4096
 """Characters of a client's working directory; a longer one cannot exist."""
 MAX_RUNNING = 512
 """Requests in progress on one connection, apart from calls: each takes a task."""
-_STREAMS = ("mcpd/events", "mcpd/logs", "mcpd/tap")
+_STREAMS = ("mcpd/calls", "mcpd/events", "mcpd/logs", "mcpd/tap")
 
 StartTask = Callable[[Callable[[], Awaitable[None]], str], None]
 """Starts a named task that ends with the connection."""
@@ -72,7 +74,9 @@ class ControlRequests:
         self._pid = pid
         self._start_task = start
         self._open_session = open_session
-        self.calls = ControlCaller(gateway.calls, gateway.core, responder, lambda work: start(work, "call"))
+        self.calls = ControlCaller(
+            gateway.calls, gateway.core, responder, lambda work: start(work, "call"), client
+        )
         self._running: dict[bytes, Callable[[str], None]] = {}
         """Request id → how to cancel it, for requests other than calls."""
         self._streams: set[bytes] = set()
@@ -197,6 +201,24 @@ class ControlRequests:
                 self._notify(message, "mcpd/frame", "frame", await tap.next())
                 await self._responder.wait_drained()
 
+    async def _calls(self, message: Message, params: CallsParams) -> None:
+        log, matches = self._gateway.calls.call_log, record_filter(params)
+        if log is None:
+            raise Unsupported("mcpd/calls: this mcpd keeps no call log")
+        with log.watch() as written:
+            records = CallRecords(calls=await log.read(params), dropped=log.dropped)
+            response = wire.result(message.key, codec.encode(records))
+            if not params.follow:
+                self._responder.finish(response)
+                return
+            self._responder.send(response)
+            seen = set(records.calls)
+            async for record in written:
+                if matches(record) and record not in seen:
+                    self._notify(message, "mcpd/call-record", "call", record)
+                    await self._responder.wait_drained()
+        raise SlowConsumer("this client read the call log too slowly; call mcpd/calls again")
+
     def _attach(self, message: Message, params: api.AttachParams) -> Awaitable[None] | None:
         if params.server is not None and params.wait > 0:
             return self._attach_when_ready(message, params)
@@ -315,6 +337,7 @@ _STREAMING: Mapping[str, Callable[[ControlRequests, Message, Any], Awaitable[Non
     "mcpd/events": ControlRequests._events,
     "mcpd/logs": ControlRequests._logs,
     "mcpd/tap": ControlRequests._tap,
+    "mcpd/calls": ControlRequests._calls,
     "mcpd/attach": ControlRequests._attach,
     "mcpd/prompt": ControlRequests._prompt,
     "mcpd/read": ControlRequests._read,

@@ -117,6 +117,17 @@ class Binding(msgspec.Struct, frozen=True, eq=False):
     """Whether the server may ask this client something without saying which call it belongs to."""
 
 
+class CallerIdentity(msgspec.Struct, frozen=True, gc=False):
+    """Who makes a call, for the call log."""
+
+    client: str
+    """The name that the client provided, or the name of its program."""
+    pid: int
+    """0 if it is unknown."""
+    via: str
+    """How the client is connected."""
+
+
 class Caller(Protocol):
     """Who makes calls and receives the responses: an MCP session, or a connection to the control API.
 
@@ -129,6 +140,9 @@ class Caller(Protocol):
     and `send_error_object` remove them."""
     binding: Binding | None
     """Of the last call; owned by the engine."""
+
+    @property
+    def identity(self) -> CallerIdentity: ...
 
     @property
     def knows_roots(self) -> bool:
@@ -222,6 +236,8 @@ class Call(Exchange):
     alias: tuple[str, str] | None = None
     """A resource's own URI, and the URI that the client uses."""
     state: CallState = PREPARING
+    arrived_at: float = 0.0
+    """`trio.current_time()` when its request came, if calls are logged."""
     work: trio.CancelScope | None = None
     """The task that works on the call while it is not at its server."""
     is_task: bool = False

@@ -34,6 +34,7 @@ from mcpd.calls.call import (
     restore_alias,
     tool_name,
 )
+from mcpd.calls.call_log import CallLog
 from mcpd.calls.client_context import ClientRequest
 from mcpd.calls.input_rounds import StateSigner
 from mcpd.calls.open_questions import OpenQuestions
@@ -44,6 +45,7 @@ from mcpd.calls.url_elicitation import UrlElicitations
 from mcpd.calls.waiting_calls import FindSpare, WaitingCalls
 from mcpd.config.settings import Settings
 from mcpd.daemon_operations import Operations
+from mcpd.model.call_record import CallLogLevel, CallOutcome
 from mcpd.model.errors import (
     InputNeeded,
     InvalidArguments,
@@ -57,12 +59,15 @@ from mcpd.protocol import mcp_tasks
 from mcpd.protocol.revision_translation import R1, R5
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.managed_server import ManagedServer
+from mcpd.support.outbox import batch
 from mcpd.support.pipe_reader import traffic
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.request_meta import strip_reserved
 
 log = logging.getLogger("mcpd.calls")
+_batch = batch()
+OK, TOOL_ERROR, INPUT_REQUIRED = CallOutcome.OK, CallOutcome.TOOL_ERROR, CallOutcome.INPUT_REQUIRED
 
 Spawn = Callable[[Work], None]
 """Starts a task. The provider decides how long it may live."""
@@ -90,12 +95,16 @@ class CallEngine:
         roots: Callable[[ManagedServer], Iterable[Raw]],
         stages: Sequence[StageFactory] = (),
         find_spare: FindSpare = lambda caller, server: None,
+        call_log: CallLog | None = None,
     ) -> None:
         self._operations = operations
         self._spawn = spawn
         self._stages = stages
         self._settings: Settings | None = None
         """The settings that the routes were resolved with."""
+        self.call_log = call_log
+        self._recording: CallLog | None = None
+        """The call log, unless the settings switch it off."""
         self._state_signer = StateSigner()
         self._waiting: dict[ManagedServer, set[Call]] = {}
         """Calls that wait until their server is connected."""
@@ -123,6 +132,8 @@ class CallEngine:
             params = self._state_signer.restore(server.spec.name, params)
         route = self._route(caller.scope, server, request.method, target.tool, params)
         call = caller.calls[request.key] = Call(self, caller, request, context, server, params, route)
+        if self._recording is not None:
+            call.arrived_at = _batch.now if _batch.depth else trio.current_time()
         call.alias = target.alias
         call.total_timeout = route.total_timeout
         if request.timeout:
@@ -139,7 +150,10 @@ class CallEngine:
                 self._run_stages(call)
             else:
                 self._send(call, upstream)
-        except Exception:
+        except Exception as error:
+            if self._recording is not None:
+                code = error.code if isinstance(error, McpdError) else ""
+                self._recording.add(call, CallOutcome.FAILED, code=code, message=str(error))
             caller.calls.pop(request.key, None)
             call.move(DONE)
             self._release(call)
@@ -153,6 +167,9 @@ class CallEngine:
             self._settings = settings
             for each in (*self._operations.supervisor.servers(), *self._operations.supervisor.instances()):
                 each.routes.clear()
+            if self.call_log is not None:
+                self.call_log.level = settings.call_log
+                self._recording = None if settings.call_log is CallLogLevel.OFF else self.call_log
         route: Route | None
         if tool or method != "tools/call":
             route = server.routes.get((scope, method, tool))
@@ -333,7 +350,7 @@ class CallEngine:
                 self.fail(call, error)
                 return True
             if call.context.modern:
-                self.finish(call, input_rounds.pass_on(call, needed, self._state_signer))
+                self.finish(call, input_rounds.pass_on(call, needed, self._state_signer), INPUT_REQUIRED)
             else:
                 self._continue(call, lambda: self._run_round(call, needed))
             return True
@@ -427,8 +444,11 @@ class CallEngine:
                 self._retry(call, self.url_elicitations.next_completion())
                 return
             elif (result := url_elicitation.as_input_required(call, message.error)) is not None:
-                self.finish(call, result)
+                self.finish(call, result, INPUT_REQUIRED)
                 return
+        if self._recording is not None:
+            text = wire.string_or(wire.members_or_empty(message.error), "message")
+            self._recording.add(call, CallOutcome.ERROR, message=text)
         error = binding.translation.error(call.route.method, message.error)
         code = 0
         if binding.translation.to_modern and call.missing_capabilities:
@@ -467,8 +487,10 @@ class CallEngine:
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
-    def finish(self, call: Call, result: Raw | bytes) -> None:
+    def finish(self, call: Call, result: Raw | bytes, outcome: CallOutcome = OK) -> None:
         """End the call with a result in the client's revision."""
+        if self._recording is not None:
+            self._recording.add(call, TOOL_ERROR if call.reports_error else outcome, result=result)
         request = call.request
         assert request is not None
         call.move(DONE)
@@ -479,6 +501,8 @@ class CallEngine:
 
     def fail(self, call: Call, error: McpdError) -> None:
         """End the call with an error of mcpd's own."""
+        if self._recording is not None:
+            self._recording.add(call, CallOutcome.FAILED, code=error.code, message=error.message)
         self._end(call, lambda request: call.caller.send_error(call, request, error))
 
     def _end(self, call: Call, respond: Callable[[ClientRequest], None]) -> None:
@@ -500,6 +524,8 @@ class CallEngine:
         work, state = call.work, call.state
         if state is DONE:
             return
+        if self._recording is not None:
+            self._recording.add(call, CallOutcome.CANCELLED, message=reason)
         call.move(DONE)
         call.request = None
         if work is not None:

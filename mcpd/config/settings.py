@@ -13,6 +13,7 @@ from mcpd.config.field_names import BOOLEAN, MILLISECONDS, NUMBERS, STRING, STRI
 from mcpd.config.json_path import closest_match, join_path
 from mcpd.config.section_reader import Section, parse_restart_policy, parse_timeouts
 from mcpd.config.variables import expand, expand_home, misplaced_reference
+from mcpd.model.call_record import CallLogLevel
 from mcpd.model.errors import Problem
 from mcpd.model.profile import ALL_SERVERS, Profile
 from mcpd.model.server_spec import RestartPolicy, Timeouts
@@ -20,6 +21,7 @@ from mcpd.model.text import shorten
 from mcpd.model.tool_names import ClientStyle, NameStyle
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
+_CALL_LOG_LEVELS = {level.value: level for level in CallLogLevel}
 _CLIENT_STYLES = {style.value: style for style in ClientStyle}
 _NAME_STYLES = {style.value: style for style in NameStyle}
 
@@ -54,6 +56,7 @@ SETTINGS = (
         "Directory, with * and ? in its parts → the profile of clients that work in it or below it.",
     ),
     FieldSpec("validate", BOOLEAN, "Whether to check arguments and structured results, on any server."),
+    FieldSpec("callLog", {"enum": list(_CALL_LOG_LEVELS)}, "What the call log contains; see `mcpctl calls`."),
     FieldSpec("watch", BOOLEAN, "Apply the file automatically when it changes."),
     FieldSpec("allowCommands", BOOLEAN, "Allow ${cmd:…}. Requires a file that only you can write."),
     FieldSpec("timeouts", NUMBERS, "All timeouts of every server, in seconds."),
@@ -116,6 +119,7 @@ class Settings:
     """Absolute directory, may contain `*` and `?` → a name in `profiles`, or `*` for everything."""
     validate: bool | None = None
     """Whether tool calls are checked against the tools' schemas. None: as `ServerSpec.validate`."""
+    call_log: CallLogLevel = CallLogLevel.CALLS
     watch: bool = True
     """Whether to apply the file when it changes."""
     allow_commands: bool = False
@@ -153,6 +157,7 @@ def parse_settings(
         client_tool_names=section.choice("clientToolNames", _CLIENT_STYLES) or ClientStyle.UNDERSCORES,
         profiles=(profiles := _parse_profiles(section)),
         validate=section.boolean("validate"),
+        call_log=section.choice("callLog", _CALL_LOG_LEVELS) or CallLogLevel.CALLS,
         watch=section.boolean("watch") is not False,
         timeouts=parse_timeouts(section, Timeouts(), warnings),
         restart=parse_restart_policy(section, RestartPolicy()),

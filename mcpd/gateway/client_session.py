@@ -18,7 +18,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls.call import INTERACTIVE_METHODS, Binding, Call, ResponseCallback, Work
+from mcpd.calls.call import INTERACTIVE_METHODS, Binding, Call, CallerIdentity, ResponseCallback, Work
 from mcpd.calls.client_context import (
     ClientContext,
     ClientIdentity,
@@ -323,6 +323,11 @@ class ClientSession:
 
     def spawn(self, work: Work) -> None:
         self._spawn(work)
+
+    @property
+    def identity(self) -> CallerIdentity:
+        client = self.client
+        return CallerIdentity(self.peer or client.name, client.pid, client.via)
 
     @property
     def knows_roots(self) -> bool:

@@ -12,6 +12,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.calls.call import INTERACTIVE_METHODS, Call, Caller
+from mcpd.calls.call_log import CallLog
 from mcpd.calls.client_context import ClientContext, ClientIdentity
 from mcpd.calls.engine import CallEngine, Spawn
 from mcpd.calls.known_items import KnownItemStageFactory
@@ -56,12 +57,12 @@ _LISTS = ("tools", "resources", "prompts")
 class Gateway:
     """One per daemon. `run` must run for as long as there are sessions."""
 
-    def __init__(self, core: Operations, clients: ClientHooks) -> None:
+    def __init__(self, core: Operations, clients: ClientHooks, call_log: CallLog | None = None) -> None:
         self.core = core
         self.sessions: dict[ClientSession, None] = {}
         stages = (KnownItemStageFactory(), ValidationStageFactory())
         self.dedicated_servers = DedicatedServers(core, self.spawn)
-        self.calls = CallEngine(core, self.spawn, self.roots, stages, self._find_spare)
+        self.calls = CallEngine(core, self.spawn, self.roots, stages, self._find_spare, call_log)
         self.subscriptions = ClientSubscriptions(self.spawn)
         self._nursery: trio.Nursery | None = None
         self._disabled: dict[str, bool] = {}

@@ -263,7 +263,9 @@ class RequestMultiplexer:
         if message.error is ABSENT and exchange.method == "tools/call":
             self.last_success_at = self.last_received_at
         if exchange.stats is not None:
-            exchange.stats.add_response(self.last_received_at - exchange.sent_at, message, line)
+            passed = self.last_received_at - exchange.sent_at
+            exchange.reports_error = exchange.stats.add_response(passed, message, line)
+        exchange.response_size = len(line)
         try:
             exchange.answered(message)
         except Exception:

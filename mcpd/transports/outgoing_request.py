@@ -49,6 +49,10 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     stats: ToolCallStats | None = None
     """Where a `tools/call` is counted; None for other methods."""
     sent_at: float = 0.0
+    response_size: int = 0
+    """Bytes of the response."""
+    reports_error: bool = False
+    """Whether the response is the result of a tool that reports a failure."""
 
     @property
     def description(self) -> str:

@@ -46,20 +46,24 @@ class ToolCallStats:
     def calls(self) -> int:
         return self.times.count + self.lost + self.cancelled
 
-    def add_response(self, seconds: float, message: Message, line: bytes) -> None:
-        """Count a response; `line` is the message as received."""
+    def add_response(self, seconds: float, message: Message, line: bytes) -> bool:
+        """Count a response; `line` is the message as received. Return whether it is a result with
+        `isError`.
+        """
         fresh = self.times.pending
         fresh.append(seconds)
         if len(fresh) >= FOLD_AT:
             self.times.fold()
         if message.error is not ABSENT:
             self._add_error("refused", message.error)
-            return
+            return False
         at = line.find(_IS_ERROR, -_END)
         if at < 0 and len(line) > _END:
             at = line.find(_IS_ERROR, 0, _END)
         if at >= 0 and line[at + 10 : at + 11] != b"f" and is_error_result(message.result):
             self._add_error("failed", message.result)
+            return True
+        return False
 
     def add_lost(self, error: McpdError) -> None:
         """Count a call without a response."""

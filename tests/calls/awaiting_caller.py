@@ -10,7 +10,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls.call import Binding, Call, ResponseCallback, Work
+from mcpd.calls.call import Binding, Call, CallerIdentity, ResponseCallback, Work
 from mcpd.calls.client_context import ClientContext, ClientRequest, Responder
 from mcpd.calls.engine import CallEngine, Target
 from mcpd.calls.routes import CONTROL
@@ -37,6 +37,10 @@ class AwaitingCaller:
         self.done = trio.Event()
         self.result: Raw | bytes = b""
         self.error: McpdError | None = None
+
+    @property
+    def identity(self) -> CallerIdentity:
+        return CallerIdentity("test", 4711, "test")
 
     @property
     def knows_roots(self) -> bool:

@@ -188,7 +188,7 @@ def test_type_of_a_result_is_complete_unless_it_is_named(result: bytes, kind: st
     ],
 )
 async def test_question_nobody_can_answer_is_quoted(params: bytes, shown: str) -> None:
-    caller = ControlCaller(None, None, None, lambda work: None)  # type: ignore[arg-type]
+    caller = ControlCaller(None, None, None, lambda work: None, None)  # type: ignore[arg-type]
     call: Any = SimpleNamespace(server=make_server("server"), description="tool 'x'")
     with pytest.raises(InputNeeded, match="server: tool 'x' requires input to continue") as caught:
         await caller.ask(call, "elicitation/create", Raw(params))

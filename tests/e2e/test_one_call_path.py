@@ -208,3 +208,27 @@ def test_idle_timeout_names_the_tool_on_every_way_in(start: Start, call: Call) -
         "(`toolTimeouts` in its definition sets the limit)"
     )
     assert error["data"]["code"] == "timeout"
+
+
+# ── the call log ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_calls_of_every_way_in_are_logged(daemon: Daemon) -> None:
+    """Also while somebody follows the log."""
+    with Client(daemon.socket) as follower, Client(daemon.socket) as client:
+        before = len(client.request("mcpd/calls", limit=10_000)["calls"])
+        number = follower.send("mcpd/calls", limit=0, follow=True)
+        assert follower.answer(number)["calls"] == []
+        for call in EVERY_WAY:
+            call(daemon, "old", "echo", {"text": call.__name__})
+        mcpctl_call(daemon, "old", "echo", {"text": "mcpctl"})
+        records = client.request("mcpd/calls", limit=10_000)["calls"][before:]
+        ways = ["bridge", "bridge", "bridge", "http", "http", "bridge", "control", "control"]
+        assert [record["via"] for record in records] == ways
+        for record in records:
+            assert (record["server"], record["name"], record["outcome"]) == ("old", "echo", "ok")
+            assert record["duration_ms"] > 0
+            assert record["response_bytes"] > 0
+        assert len({record["digest"] for record in records}) == len(records)
+        followed = [follower.next_notification()["params"]["call"] for _ in records]
+        assert followed == records

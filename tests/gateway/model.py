@@ -22,6 +22,7 @@ from msgspec import Raw
 from mcpd.api.control_calls import ControlCaller, read_call
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.calls.concurrency import TurnQueue
+from mcpd.client_registry import ClientConnection
 from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.errors import McpdError, NotReady
@@ -539,7 +540,9 @@ class Script:
         """The calls that are due a response."""
         self.answers: dict[int, Json] = {}
         self.progress: list[Json] = []
-        self.caller = ControlCaller(world.gateway.calls, world.gateway.core, self, world.spawn)
+        self.caller = ControlCaller(
+            world.gateway.calls, world.gateway.core, self, world.spawn, ClientConnection(4711)
+        )
         self._keys = itertools.count(1)
 
     def call(self, tool: str = "t", arguments: object = None, **params: Any) -> int:

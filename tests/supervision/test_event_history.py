@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from mcpd import event_history
-from mcpd.event_history import EventHistory, append_lines
+from mcpd.event_history import EventHistory
 from mcpd.model.events import Event, EventKind
 from mcpd.model.status import Failure, FailureKind, ServerState, ServerStatus
 from tests.supervision.peer import Life, living
@@ -110,16 +110,6 @@ def test_invalid_lines_are_skipped(tmp_path: Path) -> None:
     good = b'{"at":"%b","what":"daemon","message":"mcpd starts","news":1}\n' % AT.encode()
     (tmp_path / "history.jsonl").write_bytes(b"\x00\xff\n{}\n[]\n" + b"[" * 100_000 + b"\n" + good)
     assert summaries(opened(tmp_path), None) == ["daemon: mcpd starts"]
-
-
-def test_event_history_is_bounded_on_disk(tmp_path: Path) -> None:
-    """There are never more than two files."""
-    path = tmp_path / "history.jsonl"
-    for number in range(100):
-        append_lines(path, b"x" * 99 + b"\n", max_size=1000)
-        assert path.stat().st_size <= 1000, number
-    assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 2000
-    assert len(list(tmp_path.iterdir())) == 2
 
 
 async def test_event_history_is_bounded_in_memory(tmp_path: Path) -> None:

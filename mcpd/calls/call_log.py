@@ -1,0 +1,272 @@
+"""The call log: which client called what, when, for how long, and how it ended. Bounded, kept over restarts.
+
+The call path only appends a tuple to a list. A thread makes the records and writes them, at most a few times
+per second, as JSON lines in two rotated files that only the user can read. A disk that stalls delays nobody:
+records that do not fit into a bounded queue are counted and dropped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import trio
+from msgspec import Raw
+
+from mcpd.calls.call import Call, CallerIdentity
+from mcpd.model.call_record import FAILURES, CallLogLevel, CallOutcome, CallRecord, CallsParams
+from mcpd.model.errors import InvalidArguments, Problem
+from mcpd.model.status import parse_timestamp, rfc3339
+from mcpd.model.text import shorten
+from mcpd.support.broadcast import Broadcast
+from mcpd.support.outbox import batch
+from mcpd.support.own_thread import OwnThread
+from mcpd.support.rotated_lines import append_lines, last_lines, older
+from mcpd.wire import message as wire
+
+log = logging.getLogger("mcpd.call_log")
+
+MAX_FILE_SIZE = 4 * 1024 * 1024
+"""Bytes after which a file is rotated."""
+MAX_PER_SECOND = 1000
+"""Records kept of one second; further calls are counted. A client in a loop must not push out all others."""
+MAX_WAITING_BYTES = 8 * 1024 * 1024
+"""Bytes of parameters and results that may wait for the disk."""
+MAX_RECORDS = 10_000
+"""Records in one response of `mcpd/calls`."""
+_INTERVAL = 0.25
+"""Seconds between writes."""
+_DIGESTED = 16 * 1024
+_CONTENT = 4096
+_ENTRY_SIZE = 500
+"""Bytes of memory that an entry takes, approximately, in addition to what it contains."""
+_NAME_LENGTH, _MESSAGE_LENGTH = 200, 300
+_TRACE = re.compile(rb'"traceparent"\s*:\s*"[0-9a-f]{2}-([0-9a-f]{32})-')
+_NAMED_BY = {"prompts/get": "name", "resources/read": "uri"}
+_decode = msgspec.json.Decoder(CallRecord).decode
+_batch = batch()
+
+
+class _Entry(msgspec.Struct, frozen=True, gc=False):
+    """What is known when a call ends; the rest is computed in the thread."""
+
+    at: float
+    seconds: float
+    caller: CallerIdentity
+    server: str
+    method: str
+    tool: str
+    outcome: CallOutcome
+    params: bytes
+    request_size: int
+    response_size: int
+    code: str
+    message: str
+    result: bytes
+
+
+class CallLog:
+    """Nothing is kept until `level` is set. `add` never blocks or raises; `run` writes."""
+
+    def __init__(self, path: Path, mask: Callable[[str], str]) -> None:
+        self.path = path
+        self.level = CallLogLevel.OFF
+        self.dropped = 0
+        """Calls that could not be written."""
+        self._mask = mask
+        self._entries: list[_Entry] = []
+        self._waiting_bytes = 0
+        self._second_ends = 0.0
+        self._room = 0
+        """Records that the current second may still get."""
+        self._omitted = 0
+        self._is_pending = False
+        self._has_entries = trio.Event()
+        self._thread = OwnThread()
+        self._written: Broadcast[CallRecord] = Broadcast()
+
+    def add(
+        self,
+        call: Call,
+        outcome: CallOutcome,
+        *,
+        code: str = "",
+        message: str = "",
+        result: Raw | bytes = b"",
+    ) -> None:
+        """Record a call that has just ended."""
+        now = time.time()
+        if now >= self._second_ends:
+            self._second_ends, self._room = now + 1, MAX_PER_SECOND
+        self._room -= 1
+        if self._room < 0 or self._waiting_bytes > MAX_WAITING_BYTES:
+            self._omitted += 1
+            return
+        params, route, arrived = call.params, call.route, call.arrived_at
+        digested = params[:_DIGESTED]
+        content = b""
+        if self.level is CallLogLevel.CONTENTS:
+            content = bytes(memoryview(result)[:_DIGESTED])
+        self._waiting_bytes += _ENTRY_SIZE + len(digested) + len(content)
+        self._entries.append(
+            _Entry(
+                now,
+                (_batch.now if _batch.depth else trio.current_time()) - arrived if arrived else 0.0,
+                call.caller.identity,
+                route.spec.name,
+                route.method,
+                route.tool,
+                outcome,
+                digested,
+                len(params),
+                call.response_size,
+                code,
+                message,
+                content,
+            )
+        )
+        if not self._is_pending:
+            self._is_pending = True
+            self._has_entries.set()
+
+    async def run(self) -> None:
+        """Write new records a few times per second, and the remaining ones when cancelled."""
+        try:
+            while True:
+                await self._has_entries.wait()
+                await trio.sleep(_INTERVAL)
+                await self._write()
+        finally:
+            with trio.move_on_after(2, shield=True):
+                await self._write()
+                await self._thread.wait_idle()
+
+    async def read(self, params: CallsParams) -> tuple[CallRecord, ...]:
+        """Return the newest matching records, oldest first. Raises InvalidArguments."""
+        matches = record_filter(params)
+        limit = min(params.limit, MAX_RECORDS)
+        await self._write()
+        return await self._thread.run(self._read_files, matches, limit)
+
+    def watch(self) -> AbstractContextManager[trio.MemoryReceiveChannel[CallRecord]]:
+        """Receive every record that is written from now on; the channel ends if it is read too slowly."""
+        return self._written.listen()
+
+    async def _write(self) -> None:
+        entries, self._entries = self._entries, []
+        omitted, self._omitted = self._omitted, 0
+        self._waiting_bytes = 0
+        if self._is_pending:
+            self._is_pending = False
+            self._has_entries = trio.Event()
+        if not entries and not omitted:
+            return
+        try:
+            records = await self._thread.run(self._append, entries, omitted)
+        except RuntimeError:  # no thread can be started
+            self.dropped += len(entries) + omitted
+            return
+        for record in records:
+            self._written.send(record)
+
+    def _append(self, entries: Sequence[_Entry], omitted: int) -> list[CallRecord]:
+        """Write records. Runs in the thread."""
+        described = [self._describe(entry) for entry in entries]
+        if omitted:
+            described.append({"at": rfc3339(time.time()), "outcome": CallOutcome.OMITTED, "count": omitted})
+        present = ({name: value for name, value in members.items() if value} for members in described)
+        data = b"".join(msgspec.json.encode(members) + b"\n" for members in present)
+        try:
+            append_lines(self.path, data, MAX_FILE_SIZE)
+        except OSError as error:
+            if not self.dropped:
+                log.error("cannot write the call log %s: %s", self.path, error.strerror or error)
+            self.dropped += len(entries) + omitted
+        return [CallRecord(**members) for members in described]
+
+    def _describe(self, entry: _Entry) -> dict[str, Any]:
+        """Return the members of the record."""
+        trace = _TRACE.search(entry.params)
+        shows_contents = self.level is CallLogLevel.CONTENTS
+        return {
+            "at": rfc3339(entry.at),
+            "outcome": entry.outcome,
+            "client": "".join(c for c in entry.caller.client[:_NAME_LENGTH] if c.isprintable()),
+            "pid": entry.caller.pid or None,
+            "via": entry.caller.via,
+            "server": entry.server,
+            "method": entry.method,
+            "name": entry.tool[:_NAME_LENGTH] or _name_in(entry.method, entry.params),
+            "duration_ms": round(entry.seconds * 1000, 3),
+            "request_bytes": entry.request_size,
+            "response_bytes": entry.response_size,
+            "digest": hashlib.sha256(entry.params).hexdigest()[:16],
+            "code": entry.code,
+            "message": shorten(self._mask(entry.message), _MESSAGE_LENGTH) if entry.message else "",
+            "trace": "" if trace is None else trace[1].decode(),
+            "arguments": self._content(entry.params) if shows_contents else "",
+            "result": self._content(entry.result) if shows_contents else "",
+        }
+
+    def _content(self, content: bytes) -> str:
+        # Masks first: a truncated secret would not be recognized.
+        return self._mask(content.decode(errors="replace"))[:_CONTENT]
+
+    def _read_files(self, matches: Callable[[CallRecord], bool], limit: int) -> tuple[CallRecord, ...]:
+        """Return the newest matching records, oldest first. Runs in the thread."""
+        found: list[CallRecord] = []
+        for path in self.path, older(self.path):
+            try:
+                lines = last_lines(path, 2 * MAX_FILE_SIZE)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                log.warning("cannot read the call log %s: %s", path, error.strerror or error)
+                continue
+            for line in reversed(lines):
+                if len(found) >= limit:
+                    break
+                try:
+                    record = _decode(line)
+                except (ValueError, RecursionError):
+                    continue  # damaged
+                if matches(record):
+                    found.append(record)
+        return tuple(reversed(found))
+
+
+def record_filter(params: CallsParams) -> Callable[[CallRecord], bool]:
+    """Return a function that selects the records `params` asks for. Raises InvalidArguments."""
+    since = ""
+    if params.since:
+        try:
+            since = rfc3339(parse_timestamp(params.since))
+        except (ValueError, OverflowError) as error:
+            raise InvalidArguments(f"mcpd/calls: since: {error}", [Problem("$.since", str(error))]) from None
+    client = params.client.casefold()
+
+    def matches(record: CallRecord) -> bool:
+        return (
+            record.at >= since
+            and (not client or client in record.client.casefold())
+            and params.server in ("", record.server)
+            and params.name in ("", record.name)
+            and (not params.failed or record.outcome in FAILURES)
+        )
+
+    return matches
+
+
+def _name_in(method: str, params: bytes) -> str:
+    """Return the prompt or resource that a request names."""
+    member = _NAMED_BY.get(method)
+    if member is None:
+        return ""
+    return wire.string_or(wire.members_or_empty(params), member)[:_NAME_LENGTH]

@@ -1,0 +1,220 @@
+"""The call log: what is recorded of a call, and that it stays small and delays nobody."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from mcpd.calls.call_log import MAX_PER_SECOND, MAX_WAITING_BYTES, CallLog, record_filter
+from mcpd.model.call_record import CallLogLevel, CallOutcome, CallRecord, CallsParams
+from mcpd.model.errors import InvalidArguments
+from mcpd.support.rotated_lines import older
+from tests.calls.test_engine import put
+from tests.gateway.mcp_client import MODERN
+from tests.gateway.model import NAME, Script, World, world
+
+SECRET = "sk-123456789"
+
+
+@asynccontextmanager
+async def logged(
+    path: Path, level: CallLogLevel = CallLogLevel.CALLS, **spec: Any
+) -> AsyncIterator[tuple[World, CallLog]]:
+    log = CallLog(path, lambda text: text.replace(SECRET, "•••"))
+    async with world(**spec) as w:
+        w.server.elicitation_history.never_asks = True
+        log.level = level
+        w.gateway.calls.call_log = w.gateway.calls._recording = log
+        w.gateway.calls._settings = w.gateway.core.config.loaded.settings
+        yield w, log
+
+
+async def outcomes(log: CallLog, **params: Any) -> list[str]:
+    return [record.outcome.value for record in await log.read(CallsParams(**params))]
+
+
+async def test_each_end_of_a_call_is_recorded(tmp_path: Path) -> None:
+    async with logged(tmp_path / "calls") as (w, log):
+        user, script = w.user("legacy", {}), Script(w)
+        calls = [put(user, name=f"tool-{n}") for n in range(3)]
+        ids = [int(call.key) for call in user.session.calls.values()]
+        w._say({"id": ids[0], "result": {"content": []}})
+        w._say({"id": ids[1], "result": {"content": [], "isError": True}})
+        w._say({"id": ids[2], "error": {"code": -32603, "message": f"no {SECRET}"}})
+        cancelled = script.call("gone")
+        script.cancel(cancelled)
+        put(user, "resources/read", uri="file:///x")
+        w.lose()
+        records = await log.read(CallsParams())
+    assert all(call.answers for call in calls)
+    assert [(record.outcome.value, record.method, record.name) for record in records] == [
+        ("ok", "tools/call", "tool-0"),
+        ("tool-error", "tools/call", "tool-1"),
+        ("error", "tools/call", "tool-2"),
+        ("cancelled", "tools/call", "gone"),
+        ("failed", "resources/read", "file:///x"),
+    ]
+    assert {record.server for record in records} == {NAME}
+    assert records[2].message == "no •••"
+    assert records[4].code == "link_lost"
+    assert (records[3].via, records[3].pid) == ("control", 4711)
+    assert all(record.digest and record.request_bytes for record in records)
+    assert records[0].response_bytes > 0
+    assert {record.arguments for record in records} == {""}
+
+
+async def test_question_is_recorded_as_such(tmp_path: Path) -> None:
+    async with logged(tmp_path / "calls", version=MODERN) as (w, log):
+        user = w.user("modern", {"elicitation": {"form": {}}})
+        put(user, name="t")
+        (call,) = user.session.calls.values()
+        question = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": {}}}
+        w._say(
+            {
+                "id": int(call.key),
+                "result": {
+                    "resultType": "input_required",
+                    "inputRequests": {"a": question},
+                    "requestState": "s",
+                },
+            }
+        )
+        assert await outcomes(log) == ["input-required"]
+
+
+async def test_contents_are_masked_and_cut(tmp_path: Path) -> None:
+    trace = {"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"}
+    async with logged(tmp_path / "calls", CallLogLevel.CONTENTS) as (w, log):
+        user = w.user("legacy", {})
+        put(user, name="t", arguments={"key": SECRET, "long": "x" * 10_000}, _meta=trace)
+        (call,) = user.session.calls.values()
+        w._say({"id": int(call.key), "result": {"content": [{"type": "text", "text": SECRET}]}})
+        (record,) = await log.read(CallsParams())
+    assert record.trace == "ab" * 16
+    assert '"key": "•••"' in record.arguments
+    assert "•••" in record.result
+    assert len(record.arguments) == 4096
+    assert SECRET not in (tmp_path / "calls").read_text()
+
+
+async def test_records_are_selected_and_survive_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "calls"
+    async with logged(path) as (w, log):
+        script = Script(w)
+        for name in "a", "b", "a":
+            w._say({"id": script.call(name) and w.wire._last_id, "result": {"content": []}})
+        await log.read(CallsParams())
+    with path.open("ab") as file:
+        file.write(
+            b"\x00garbage\n[]\n" + b'{"at":"2999-01-01T00:00:00.000Z","outcome":"ok","name":"z"}\n{"at"'
+        )
+    again = CallLog(path, str)
+    assert [record.name for record in await again.read(CallsParams())] == ["a", "b", "a", "z"]
+    assert [record.name for record in await again.read(CallsParams(limit=2))] == ["a", "z"]
+    assert await outcomes(again, name="a") == ["ok", "ok"]
+    assert await outcomes(again, server="other") == []
+    assert await outcomes(again, failed=True) == []
+    assert await outcomes(again, since="2998-01-01T00:00:00Z") == ["ok"]
+    with pytest.raises(InvalidArguments, match="since"):
+        await again.read(CallsParams(since="yesterday"))
+
+
+@pytest.mark.parametrize("client", ["code", "CODE", "studio"])
+def test_client_is_found_by_a_part_of_its_name(client: str) -> None:
+    record = CallRecord(
+        at="2026-01-01T00:00:00.000Z", outcome=CallOutcome.OK, client="Visual Studio Code 1.9"
+    )
+    assert record_filter(CallsParams(client=client))(record)
+    assert not record_filter(CallsParams(client="zed"))(record)
+
+
+async def test_client_in_a_loop_does_not_push_out_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("mcpd.calls.call_log.time.time", lambda: clock[0])
+    async with logged(tmp_path / "calls") as (w, log):
+        user = w.user("legacy", {})
+        put(user, name="t")
+        (call,) = user.session.calls.values()
+        for _ in range(MAX_PER_SECOND + 5):
+            log.add(call, CallOutcome.OK)
+        clock[0] += 1
+        log.add(call, CallOutcome.CANCELLED)
+        records = await log.read(CallsParams(limit=5000))
+    assert len(records) == MAX_PER_SECOND + 2
+    assert [(record.outcome, record.count) for record in records[-2:]] == [
+        (CallOutcome.CANCELLED, 1),
+        (CallOutcome.OMITTED, 5),
+    ]
+
+
+async def test_stalled_disk_delays_no_call_and_takes_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hang, clock = threading.Event(), [1000.0]
+    monkeypatch.setattr("mcpd.calls.call_log.append_lines", lambda *_: hang.wait(60))
+    monkeypatch.setattr("mcpd.calls.call_log.time.time", lambda: clock[0])
+    async with logged(tmp_path / "calls") as (w, log), trio.open_nursery() as nursery:
+        user = w.user("legacy", {})
+        put(user, name="t", arguments={"long": "x" * 20_000})
+        (call,) = user.session.calls.values()
+        log.add(call, CallOutcome.OK)
+        nursery.start_soon(log._write)
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(2000):
+            clock[0] += 1  # within the limit of each second
+            log.add(call, CallOutcome.OK)
+        assert log._waiting_bytes < MAX_WAITING_BYTES + 20_000
+        assert log._omitted > 1000
+        hang.set()
+
+
+async def test_full_disk_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    async with logged(tmp_path / "file" / "calls") as (w, log):
+        put(w.user("legacy", {}), name="t")
+        w.lose()
+        assert await outcomes(log) == []
+        assert log.dropped == 1
+
+
+async def test_files_are_rotated_and_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcpd.calls.call_log.MAX_FILE_SIZE", 1000)
+    path = tmp_path / "calls"
+    async with logged(path) as (w, log):
+        user = w.user("legacy", {})
+        put(user, name="t")
+        (call,) = user.session.calls.values()
+        for _ in range(20):
+            log.add(call, CallOutcome.OK)
+            await log.read(CallsParams())
+        records = await log.read(CallsParams())
+    assert 3 < len(records) < 20
+    for file in path, older(path):
+        assert file.stat().st_size <= 1000
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert all(json.loads(line)["name"] == "t" for line in file.read_text().splitlines())
+
+
+async def test_switched_off_log_records_nothing(tmp_path: Path) -> None:
+    async with logged(tmp_path / "calls", CallLogLevel.OFF) as (w, log):
+        loaded: Any = w.gateway.core.config.loaded
+        loaded.settings = SimpleNamespace(**vars(loaded.settings), call_log=CallLogLevel.OFF)
+        put(w.user("legacy", {}), name="t")
+        w.lose()
+        assert await outcomes(log) == []
+        loaded.settings = SimpleNamespace(**{**vars(loaded.settings), "call_log": CallLogLevel.CALLS})
+        w.connect()
+        put(w.user("legacy", {}), name="t")
+        w.lose()
+        assert await outcomes(log) == ["failed"]
