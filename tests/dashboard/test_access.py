@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 DEAD = {"command": "sh", "args": ["-c", "echo 'ECONNREFUSED 10.0.3.17' >&2; exit 3"]}
-TABS = ("tools", "log", "events", "evidence")
+TABS = ("tools", "resources", "prompts", "log", "events", "messages", "evidence")
 
 
 LOOKS = (Path(__file__).parent / "looks.js").read_text()
@@ -61,6 +61,7 @@ def test_every_element_has_enough_contrast(chromium: Browser, daemon: Daemon, sc
     with window(chromium, daemon, color_scheme=scheme, reduced_motion="reduce") as opened:
         page = opened.page
         page.wait_for_selector("#servers li[data-state=pending]")
+        page.click("#servers li:has-text('rich') .pick")
         open_a_form(opened)
         looked = 0
         for server in ("rich", "dead", "off"):
@@ -71,6 +72,10 @@ def test_every_element_has_enough_contrast(chromium: Browser, daemon: Daemon, sc
                 seen, poor = measure(page, "contrasts()")
                 assert poor == [], (server, tab)
                 looked += seen
+        for name in ("clients", "events"):
+            page.click(f"#page-{name}")
+            page.wait_for_selector("#clients tbody tr" if name == "clients" else "#all-events li")
+            assert measure(page, "contrasts()")[1] == [], name
         assert looked > 300
         page.keyboard.press("?")
         page.wait_for_selector("dialog[open]")
@@ -80,6 +85,9 @@ def test_every_element_has_enough_contrast(chromium: Browser, daemon: Daemon, sc
 def test_keyboard_reaches_everything_with_a_visible_focus(chromium: Browser, daemon: Daemon) -> None:
     with window(chromium, daemon) as opened:
         page = opened.page
+        page.click("#servers li:has-text('rich') .pick")
+        page.wait_for_selector("details[data-tool]")
+        page.reload()
         page.wait_for_selector("details[data-tool]")
         reached = []
         for _ in range(60):
@@ -108,14 +116,15 @@ def test_keyboard_reaches_everything_with_a_visible_focus(chromium: Browser, dae
         page.focus("#skip")
         page.keyboard.press("Enter")
         expect(page.locator("#detail")).to_be_focused()
-        page.focus("#servers li:first-child .pick")
-        page.keyboard.press("ArrowDown")
-        page.wait_for_selector("#servers li.chosen:has-text('dead')")
-        expect(page.locator(":focus")).to_contain_text("dead")
+        page.focus("#servers li.chosen .pick")
         page.keyboard.press("ArrowUp")
+        page.wait_for_selector("#servers li.chosen:has-text('dead')")
+        page.keyboard.press("ArrowDown")
+        page.wait_for_selector("#servers li.chosen:has-text('rich')")
+        expect(page.locator(":focus")).to_contain_text("rich")
         page.focus("#tab-tools")
         for key, tab in [
-            ("ArrowRight", "log"),
+            ("ArrowRight", "resources"),
             ("End", "evidence"),
             ("ArrowRight", "tools"),
             ("ArrowLeft", "evidence"),
@@ -147,13 +156,14 @@ def test_single_key_shortcuts_can_be_switched_off_permanently(chromium: Browser,
     """Speech input would otherwise trigger actions with every word (WCAG 2.1.4)."""
     with window(chromium, daemon) as opened:
         page = opened.page
+        page.click("#servers li:has-text('rich') .pick")
         page.wait_for_selector("details[data-tool]")
         page.keyboard.press("?")
         page.get_by_label("Enable single-key shortcuts").uncheck()
         page.keyboard.press("Escape")
         page.reload()
         page.wait_for_selector("details[data-tool]")
-        for key in ("j", "t", "3", "?", "/"):
+        for key in ("j", "t", "5", "c", "?", "/"):
             page.keyboard.press(key)
         page.wait_for_selector("#servers li.chosen:has-text('rich')")
         expect(page.locator("#tab-tools")).to_have_attribute("aria-selected", "true")
@@ -161,7 +171,7 @@ def test_single_key_shortcuts_can_be_switched_off_permanently(chromium: Browser,
         page.click("#keys")
         page.get_by_label("Enable single-key shortcuts").check()
         page.keyboard.press("Escape")
-        page.keyboard.press("3")
+        page.keyboard.press("5")
         page.wait_for_selector("#tab-events[aria-selected=true]")
         assert [status["status"] for status in (daemon.status("rich"),)] == ["connected"]
 
@@ -175,7 +185,7 @@ def test_page_fits_a_phone_and_shows_one_view_at_a_time(chromium: Browser, daemo
         assert measure(page, "small(32)") == []
         page.locator("#servers li:has-text('dead') .pick").tap()
         page.wait_for_selector("#head pre >> text=ECONNREFUSED")
-        expect(page.locator("nav")).to_be_hidden()
+        expect(page.locator("#list")).to_be_hidden()
         expect(page.locator("#detail")).to_be_focused()
         page.go_back()
         page.wait_for_selector("#servers li:has-text('rich')")
@@ -189,8 +199,14 @@ def test_page_fits_a_phone_and_shows_one_view_at_a_time(chromium: Browser, daemo
             )
             assert measure(page, "unnamed()") == []
             assert measure(page, "small(24)") == []
+        for name in ("clients", "events"):
+            page.evaluate(f"location.hash = '#//{name}'")
+            page.wait_for_selector("#clients tbody tr" if name == "clients" else "#all-events li")
+            page.wait_for_function("document.documentElement.scrollWidth === 390")
+            assert measure(page, "unnamed()") == []
+        page.evaluate("location.hash = '#/rich/tools'")
         page.get_by_role("button", name="← Servers").tap()
-        page.wait_for_selector("nav")
+        page.wait_for_selector("#list")
         expect(page.locator(":focus")).to_contain_text("rich")
         opened.assert_nothing_else_happened()
 

@@ -264,8 +264,8 @@ def test_last_event_is_named_even_without_a_state_change(chromium: Browser, star
         page.wait_for_selector(f"{CHOSEN}:has-text('one')")
         page.click("#tab-evidence")
         page.wait_for_selector("#panel-evidence .steps li[data-state=removed] >> text=removed")
-        page.click("#tab-events")
-        page.wait_for_selector("#events li[data-state=config]:has-text('config generation')")
+        page.click("#page-events")
+        page.wait_for_selector("#all-events li[data-state=config]:has-text('config generation')")
 
 
 def test_failure_is_shown_with_its_stderr_and_its_age(chromium: Browser, start: Start) -> None:
@@ -275,7 +275,9 @@ def test_failure_is_shown_with_its_stderr_and_its_age(chromium: Browser, start: 
     with window(chromium, daemon) as opened:
         page = opened.page
         page.wait_for_selector("#head pre >> text=ECONNREFUSED 10.0.3.17")
-        page.wait_for_selector("#head >> text=mcpctl why dead")
+        page.click("#why")
+        page.wait_for_selector("#panel-evidence >> text=mcpctl why dead")
+        page.click("#tab-tools")
         page.wait_for_selector("#panel-tools >> text=Tools are unknown")
         ages = """async () => {
           const { distance, tick } = await import("/page/units.js");

@@ -53,14 +53,14 @@ def test_user_can_see_and_toggle_servers_call_tools_and_read_logs(chromium: Brow
         daemon.wait_status("one", lambda status: status["restarts"] == 2 and status["status"] == "connected")
 
         # New log lines appear automatically.
-        page.keyboard.press("2")
+        page.keyboard.press("4")
         page.wait_for_selector("#log")
         with daemon.client() as client:
             client.call("one", "stderr", {"text": "as it happens", "lines": 3})
         page.wait_for_selector("#log >> text=as it happens 2")
-        page.keyboard.press("3")
+        page.keyboard.press("5")
         page.wait_for_selector("#events >> text=by the page")
-        page.keyboard.press("4")
+        page.keyboard.press("7")
         page.wait_for_selector("#panel-evidence >> text=Definition")
 
         # Call a tool with the form made from its schema: the values arrive unchanged.

@@ -1,6 +1,6 @@
 // Actions on a server (reconnect, enable, disable), and the status message that reports them.
 
-import { byId, clean } from "./dom.js";
+import { byId, plain } from "./dom.js";
 import { line, servers } from "./state.js";
 
 const SHOWN = 6000;
@@ -9,7 +9,7 @@ let timer = 0;
 /** Show a message for a few seconds; screen readers announce it once. */
 export function say(message) {
   const place = byId("said");
-  place.textContent = clean(message);
+  place.textContent = plain(message);
   place.classList.add("shown");
   clearTimeout(timer);
   timer = setTimeout(() => place.classList.remove("shown"), SHOWN);

@@ -2,22 +2,26 @@
 
 import { reconnect, say, toggle } from "./actions.js";
 import { draw, follow, leaveDetail, refresh, move } from "./selection.js";
-import { byId, clean, make, setText } from "./dom.js";
+import { byId, clean, make, plain, setText } from "./dom.js";
 import { addEvent, showPast } from "./events.js";
+import { showClients } from "./clients.js";
 import { showEvidence } from "./evidence.js";
 import { listen } from "./keys.js";
 import { Refused } from "./daemon_connection.js";
 import { forgetLog } from "./log.js";
+import { leaveMessages } from "./messages.js";
+import { PAGES, turnToPage } from "./pages.js";
+import { showPrompts, showResources } from "./resources.js";
 import { route } from "./route.js";
 import { line, now, servers, streams } from "./state.js";
 import { follow as followStats } from "./stats.js";
-import { TABS, turnTo } from "./tabs.js";
+import { TABS, showTab, turnTo } from "./tabs.js";
 import { filterTools, forgetTools, showTools, showToolsIfNone } from "./tools.js";
 import { clock, distance, tick } from "./units.js";
 import { isLoggedIn, login, logout } from "./login.js";
 
 const AGAIN_FIRST = 500, AGAIN_MOST = 10_000, PAST = 100, MOST_PROBLEMS = 3;
-const OF_MAIN = ["main", "logout", "filter", "totals", "keys"];
+const OF_MAIN = ["main", "logout", "filter", "totals", "keys", "pages"];
 
 let again = AGAIN_FIRST, waiting = 0, lastHeard = null, wasIn = false;
 
@@ -33,7 +37,7 @@ async function begin() {
 }
 
 function showGate(why) {
-  for (const id of [...OF_MAIN, "gone", "config"]) byId(id).hidden = true;
+  for (const id of [...OF_MAIN, "gone", "config", "attention"]) byId(id).hidden = true;
   document.title = "mcpd";
   byId("gate").hidden = false;
   byId("gate-why").hidden = !why;
@@ -57,6 +61,7 @@ async function opened() {
   } catch {
     return; // disconnected again; `closed` was called
   }
+  showClients();
   await followStats(draw);
 }
 
@@ -78,6 +83,7 @@ function fellBehind() {
 
 function closed() {
   forgetLog();
+  leaveMessages();
   clearTimeout(waiting);
   linePill("not connected", "bad");
   byId("gone").hidden = false;
@@ -132,6 +138,8 @@ function showChange(kind) {
   }
   if (kind === "tools") showTools({ changed: true });
   if (kind === "status") showToolsIfNone();
+  if (kind === "resources" || kind === "status") showResources();
+  if (kind === "prompts" || kind === "status") showPrompts();
   if (kind === "status" && now.tab === "evidence") showEvidence();
 }
 
@@ -140,18 +148,31 @@ function showConfig({ path, problems }) {
   setText(byId("path"), clean(path));
   byId("config").hidden = !problems.length;
   const words = problems.map(({ message, path: at, fix }) => `${message} @ ${at}${fix ? ` (${fix})` : ""}`);
-  setText(byId("config"), words.length ? clean(`${path} has errors; the previous configuration stays active: ${words.slice(0, MOST_PROBLEMS).join("; ")}`) : "");
+  setText(byId("config"), words.length ? plain(`${path} has errors; the previous configuration stays active: ${words.slice(0, MOST_PROBLEMS).join("; ")}`) : "");
 }
 
 // ── keys and clicks ─────────────────────────────────────────────────────────────────────────────────
 
+function turn(name) {
+  turnToPage(name);
+  if (name !== "servers") leaveMessages();
+  else if (now.chosen) showTab(now.tab);
+  draw();
+}
+
+/** Shortcuts for the chosen server do nothing while it is not on the screen. */
+const ifShown = (act) => () => now.page === "servers" && act();
+
 listen({
-  j: () => move(1),
-  k: () => move(-1),
-  "/": () => byId("filter").focus(),
-  r: () => reconnect(now.chosen),
-  t: () => toggle(now.chosen),
-  ...Object.fromEntries(TABS.map((name, index) => [String(index + 1), () => turnTo(name)])),
+  j: ifShown(() => move(1)),
+  k: ifShown(() => move(-1)),
+  "/": ifShown(() => byId("filter").focus()),
+  r: ifShown(() => reconnect(now.chosen)),
+  t: ifShown(() => toggle(now.chosen)),
+  s: () => turn("servers"),
+  c: () => turn("clients"),
+  e: () => turn("events"),
+  ...Object.fromEntries(TABS.map((name, index) => [String(index + 1), ifShown(() => turnTo(name))])),
 });
 byId("servers").addEventListener("keydown", (event) => {
   const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
@@ -159,10 +180,15 @@ byId("servers").addEventListener("keydown", (event) => {
   event.preventDefault();
   move(by);
 });
+if (matchMedia("(pointer: coarse)").matches) byId("filter").placeholder = "Filter";
 byId("filter").addEventListener("input", (event) => {
   now.wanted = event.target.value.trim().toLowerCase();
   filterTools();
   draw();
+});
+byId("attention").addEventListener("click", () => {
+  now.onlyTrouble = !now.onlyTrouble;
+  turn("servers");
 });
 byId("skip").addEventListener("click", (event) => {
   event.preventDefault();
@@ -176,6 +202,7 @@ byId("logout").addEventListener("click", async () => {
   location.reload(); // discards everything that was shown
 });
 document.addEventListener("visibilitychange", () => !document.hidden && followStats(draw));
+for (const name of PAGES) byId(`page-${name}`).addEventListener("click", () => turn(name));
 // Opening an address with a new code in this tab only changes the hash.
 addEventListener("hashchange", () => (route() ? servers.size && follow() : begin()));
 setInterval(tick, 1000);

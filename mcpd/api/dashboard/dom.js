@@ -36,6 +36,12 @@ export function setText(element, text) {
 export const withCode = (text) =>
   clean(text).split(/`([^`]*)`/).map((part, index) => (index % 2 ? make("code", {}, part) : part));
 
+/** Untrusted text for a place without markup: the quotation marks of code are left out. */
+export const plain = (text) => clean(text).replace(/`([^`]*)`/g, "$1");
+
+/** An error message in a panel. */
+export const complaint = (text) => make("p", { className: "trouble panel" }, ...withCode(text));
+
 /** A scrollable, focusable box for text that may be long. */
 export const block = (text, facts = {}) => make("pre", { tabIndex: 0, ...facts }, clean(text));
 

@@ -1,11 +1,13 @@
 // Which server is selected: by click, key or address.
 
-import { byId } from "./dom.js";
+import { byId, setText } from "./dom.js";
 import { drawHead } from "./server_header.js";
 import { drawList, rowOf, shown } from "./list.js";
 import { forgetLog } from "./log.js";
 import { goTo, route } from "./route.js";
-import { chosen, now, servers } from "./state.js";
+import { leaveMessages } from "./messages.js";
+import { PAGES, showPage } from "./pages.js";
+import { chosen, needsAttention, now, servers } from "./state.js";
 import { TABS, showTab } from "./tabs.js";
 import { leaveTools, showTools } from "./tools.js";
 
@@ -15,13 +17,20 @@ let drawing = 0;
 export function draw() {
   drawing ||= requestAnimationFrame(() => {
     drawing = 0;
+    const troubled = [...servers.values()].filter(needsAttention).length;
+    if (!troubled) now.onlyTrouble = false;
+    byId("attention").hidden = !troubled;
+    byId("attention").setAttribute("aria-pressed", String(now.onlyTrouble));
+    setText(byId("attention"), `${troubled} need${troubled === 1 ? "s" : ""} attention`);
     drawList(choose);
     drawHead();
     const up = [...servers.values()].filter((server) => server.status === "connected").length;
     byId("totals").textContent = servers.size ? `${up} of ${servers.size} connected` : "";
     document.title = servers.size ? `${up}/${servers.size} · mcpd` : "mcpd";
-    byId("welcome").hidden = servers.size > 0;
-    byId("detail").hidden = !chosen();
+    const isHere = now.page === "servers";
+    byId("list").hidden = !isHere;
+    byId("welcome").hidden = servers.size > 0 || !isHere;
+    byId("detail").hidden = !chosen() || !isHere;
   });
 }
 
@@ -29,6 +38,7 @@ function show(name, tab, wanted) {
   if (name !== now.chosen) {
     leaveTools();
     forgetLog();
+    leaveMessages();
   }
   now.chosen = name;
   showTab(tab, { wanted });
@@ -70,12 +80,13 @@ export function refresh() {
   else showTab(now.tab);
 }
 
-/** Select the server of the address; otherwise keep the selection, or select the first server. */
+/** Show the page and server of the address; otherwise keep the selection, or select the first server. */
 export function follow() {
-  const { server, tab, tool } = route() ?? {};
+  const { server, tab, tool, page } = route() ?? {};
+  showPage(PAGES.includes(page) ? page : "servers");
   const isThere = servers.has(server);
   if (server && !isThere) goTo([]);
   document.body.classList.toggle("looking", isThere);
-  const name = isThere ? server : servers.has(now.chosen) ? now.chosen : servers.keys().next().value ?? null;
+  const name = isThere ? server : servers.has(now.chosen) ? now.chosen : shown()[0]?.name ?? null;
   show(name, TABS.includes(tab) ? tab : now.tab, tool);
 }

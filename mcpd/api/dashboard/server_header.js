@@ -3,11 +3,12 @@
 import { isOn, reconnect, toggle } from "./actions.js";
 import { block, button, byId, clean, make, withCode } from "./dom.js";
 import { chosen, figures, now } from "./state.js";
-import { count, distance, moment, took } from "./units.js";
+import { turnTo } from "./tabs.js";
+import { count, distance, memorySize, moment, took } from "./units.js";
 
 export function drawHead() {
-  const server = chosen(), counts = figures.get(now.chosen)?.counts, place = byId("head");
-  const key = JSON.stringify([server, counts]);
+  const server = chosen(), known = figures.get(now.chosen), place = byId("head");
+  const key = JSON.stringify([server, known?.counts, known?.cost, known?.cpu, known?.clients]);
   if (place.dataset.key === key) return;
   place.dataset.key = key;
   if (!server) {
@@ -23,17 +24,18 @@ export function drawHead() {
         button(isOn(server) ? "Disable" : "Enable", () => toggle(server.name), { id: "toggle", title: "t" }))),
     make("p", { "data-state": server.status },
       make("b", { className: "state" }, server.status), " ", make("span", { className: "dim" }, distance(server.since, "for")),
-      ...(server.reason ? [" · ", make("bdi", {}, clean(server.reason))] : [])),
-    make("p", { className: "facts dim" }, ...facts(server, counts).map((fact, index) => make("span", {}, index ? " · " : "", clean(fact)))),
+      ...(server.reason ? [" · ", make("bdi", {}, ...withCode(server.reason))] : [])),
+    make("p", { className: "facts dim" }, ...facts(server, known).map((fact, index) => make("span", {}, index ? " · " : "", clean(fact)))),
     server.last_error && trouble(server),
-    ...server.warnings.map((warning) => make("p", { className: "past" }, clean(warning))),
+    ...server.warnings.map((warning) => make("p", { className: "past" }, ...withCode(warning))),
   ].filter(Boolean));
   const words = place.querySelector("pre");
   if (words) words.scrollTop = words.scrollHeight; // the cause is in the last lines
   if (focused) byId(focused)?.focus();
 }
 
-function facts(server, counts) {
+function facts(server, known) {
+  const { counts, cost, cpu, clients } = known ?? {};
   return [
     server.server_info?.title || server.server_info?.name,
     server.server_info?.version,
@@ -42,6 +44,8 @@ function facts(server, counts) {
     server.protocol_version && `MCP ${server.protocol_version}`,
     server.restarts && count(server.restarts, "restart"),
     counts?.calls && `${count(counts.calls, "call")}, ${counts.errors + counts.lost} failed`,
+    clients && count(clients, "client"),
+    cost && `${memorySize(cost.memory)}${cost.processes > 1 ? ` in ${cost.processes} processes` : ""}${cpu === null ? "" : `, ${cpu.toFixed(1)} % CPU`}`,
     counts?.p95_ms && `p50 ${took(counts.p50_ms)}, p95 ${took(counts.p95_ms)}`,
   ].filter(Boolean).map(String);
 }
@@ -55,6 +59,6 @@ function trouble(server) {
     make("p", {}, words),
     make("p", { className: "when" }, clean(kind), " · ", distance(at, "ago"),
       ...(server.retry_at ? [" · next attempt ", distance(server.retry_at, "in"), " (", moment(server.retry_at), ")"] : []),
-      " · details: ", make("code", {}, `mcpctl why ${clean(server.name)}`)),
+      " · ", button("Why?", () => turnTo("evidence", true), { id: "why", className: "small" })),
     stderr.length > 0 && block(stderr.join("\n"), { "aria-label": "Last stderr output" }));
 }

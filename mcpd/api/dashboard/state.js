@@ -10,8 +10,15 @@ export const line = new Line();
 export const now = {
   chosen: null, // the server's name
   tab: "tools",
+  page: "servers",
   wanted: "", // the filter, in lower case
+  onlyTrouble: false, // whether only servers that need attention are listed
 };
 
 export const chosen = () => servers.get(now.chosen);
+
+/** Whether a person should look at it: it has failed, wants a login, or keeps failing while it is retried. */
+export const needsAttention = ({ status, attempts }) =>
+  status === "failed" || status === "needs-auth" || (status === "pending" && attempts > 0);
+
 export const matches = (text) => text.toLowerCase().includes(now.wanted);

@@ -1,13 +1,20 @@
-// The four tabs of a server.
+// The tabs of a server.
 
 import { byId } from "./dom.js";
+import { showServerEvents } from "./events.js";
 import { showEvidence } from "./evidence.js";
 import { showLog } from "./log.js";
+import { leaveMessages, showMessages } from "./messages.js";
+import { showPrompts, showResources } from "./resources.js";
 import { goTo } from "./route.js";
 import { now } from "./state.js";
 import { showTools } from "./tools.js";
 
-export const TABS = ["tools", "log", "events", "evidence"];
+const SHOW = {
+  tools: showTools, resources: showResources, prompts: showPrompts, log: showLog, events: showServerEvents,
+  messages: showMessages, evidence: showEvidence,
+};
+export const TABS = Object.keys(SHOW);
 const STEPS = { ArrowRight: (at) => at + 1, ArrowLeft: (at) => at - 1 + TABS.length, Home: () => 0, End: () => TABS.length - 1 };
 
 /** Show one tab. `wanted`: the tool to open. */
@@ -20,11 +27,8 @@ export function showTab(name, { focus = false, wanted = "" } = {}) {
     byId(`panel-${each}`).hidden = each !== name;
     if (focus && each === name) tab.focus();
   }
-  if (!now.chosen) return;
-  if (name === "tools") showTools({ wanted });
-  else if (name === "log") showLog();
-  else if (name === "evidence") showEvidence();
-  else byId("events").scrollTop = byId("events").scrollHeight;
+  if (name !== "messages") leaveMessages(); // a tap costs the daemon time
+  if (now.chosen) SHOW[name]({ wanted });
 }
 
 /** Show a tab and update the address. */

@@ -2,12 +2,19 @@
 
 import { reconnect } from "./actions.js";
 import { tryOut } from "./call.js";
-import { block, button, byId, clean, make, setText } from "./dom.js";
+import { block, button, byId, clean, complaint, make, setText } from "./dom.js";
 import { goTo } from "./route.js";
 import { chosen, line, matches, now } from "./state.js";
 
 const MOST = 400, LONGEST_BRIEF = 200;
-const HINTS = [["readOnlyHint", "reads only", "The server declares that this tool is read-only"], ["destructiveHint", "destructive", "The server declares that this tool may destroy data"]];
+
+/** What a tool's annotations say that a person should know before a call: `[word, explanation]`, or nothing. */
+export function warning({ readOnlyHint, destructiveHint }) {
+  if (readOnlyHint === true) return null;
+  if (destructiveHint === true) return ["destroys", "The server declares that this tool may overwrite or delete data"];
+  if (readOnlyHint === false || destructiveHint === false) return ["writes", "The server declares that this tool changes something"];
+  return null; // not declared
+}
 
 const sheets = new Map(); // server → its tools, with what was typed in
 let shownOf = ""; // whose are on the screen
@@ -44,7 +51,7 @@ export async function showTools({ changed = false, wanted = "" } = {}) {
     open(place, wanted);
   } catch (error) {
     shownOf = "";
-    if (server.name === now.chosen) place.replaceChildren(make("p", { className: "trouble panel" }, clean(error.message)));
+    if (server.name === now.chosen) place.replaceChildren(complaint(error.message));
   }
 }
 
@@ -96,12 +103,12 @@ function open(place, wanted) {
 function item(tool, key, isOpen) {
   const about = typeof tool.description === "string" ? tool.description : "";
   const title = [tool.title, tool.annotations?.title].find((each) => typeof each === "string" && each && each !== tool.name);
-  const says = HINTS.filter(([hint]) => Object(tool.annotations)[hint] === true);
+  const warned = warning(Object(tool.annotations));
   const brief = [title, about.trim().split("\n")[0]].filter(Boolean).join(" — ");
   const element = make("details", { "data-tool": tool.name, "data-about": about, "data-key": key },
     make("summary", {}, make("bdi", { className: "name" }, clean(tool.name)), " ",
       make("span", { className: "dim brief" }, clean(brief).slice(0, LONGEST_BRIEF)),
-      ...says.map(([, words, title]) => make("span", { className: "chip", title }, words))));
+      warned && make("span", { className: `chip ${warned[0]}`, title: warned[1] }, warned[0])));
   element.addEventListener("toggle", () => element.childElementCount === 1 && element.append(body(tool, about)));
   element.firstElementChild.addEventListener("click", () => goTo([tool.server, "tools", element.open ? "" : tool.name]));
   element.open = isOpen;

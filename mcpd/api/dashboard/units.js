@@ -23,6 +23,9 @@ export function size(bytes) {
   return bytes < 1 << 20 ? `${(bytes / 1024).toFixed(1)} KiB` : `${(bytes / (1 << 20)).toFixed(1)} MiB`;
 }
 
+/** `113 MiB`: memory, which is never known more exactly. */
+export const memorySize = (bytes) => `${Math.max(1, Math.round(bytes / (1 << 20)))} MiB`;
+
 /** `1 tool`, `3 tools`. */
 export const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 

@@ -1,0 +1,232 @@
+"""What the page shows besides tools: trouble first, clients, events, resources, prompts, messages, badges."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.dashboard.window import Window, wait_for_js, window
+from tests.e2e.conftest import Start
+from tests.e2e.harness import Daemon, fake, wait_until
+from tests.e2e.web import PORT
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+ECHOES = {"command": sys.executable, "args": ["-m", "mcpd.testserver"]}
+DEAD = {"command": "sh", "args": ["-c", "echo 'MY_API_KEY is required' >&2; exit 3"]}
+
+
+@pytest.fixture
+def daemon(start: Start) -> Daemon:
+    """Run a server with everything, an ordinary one, and one that fails."""
+    running = start({"echoes": ECHOES, "one": fake(), "dead": DEAD}, *PORT)
+    running.wait_connected("echoes", "one")
+    running.wait_status("dead", lambda status: status["status"] == "failed")
+    return running
+
+
+def names(opened: Window) -> list[str]:
+    return opened.page.locator("#servers .name").all_inner_texts()
+
+
+def choose(opened: Window, server: str, tab: str) -> None:
+    opened.page.click(f"#servers li:has-text('{server}') .pick")
+    opened.page.click(f"#tab-{tab}")
+
+
+def test_servers_that_need_attention_come_first(chromium: Browser, daemon: Daemon) -> None:
+    """They are selected first, and a button hides all others. Without trouble, the button is gone."""
+    with window(chromium, daemon) as opened:
+        page = opened.page
+        page.wait_for_selector("#servers li.chosen:has-text('dead')")
+        assert names(opened) == ["dead", "echoes", "one"]
+        expect(page.locator("#totals")).to_have_text("2 of 3 connected")
+        expect(page.locator("#servers li:has-text('dead') .about")).to_have_text(
+            "exited (3): MY_API_KEY is required"
+        )
+        button = page.get_by_role("button", name="1 needs attention")
+        button.click()
+        expect(page.locator("#servers li")).to_have_count(1)
+        button.click()
+        expect(page.locator("#servers li")).to_have_count(3)
+        button.click()
+        page.keyboard.press("t")  # a server that is switched off needs nothing
+        expect(page.locator("#attention")).to_be_hidden()
+        expect(page.locator("#servers li")).to_have_count(3)
+        opened.assert_nothing_else_happened()
+
+
+def test_row_that_moves_keeps_the_focus(chromium: Browser, daemon: Daemon) -> None:
+    with window(chromium, daemon) as opened:
+        page = opened.page
+        page.focus("#servers li:has-text('dead') .switch")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#servers li[data-state=disabled]:has-text('dead')")
+        assert names(opened) == ["echoes", "one", "dead"]
+        expect(page.get_by_role("switch", name="dead: on")).to_be_focused()
+
+
+def test_why_is_explained_on_the_page(chromium: Browser, daemon: Daemon) -> None:
+    """With the cause, how it ended, its stderr, and since when."""
+    with window(chromium, daemon) as opened:
+        page = opened.page
+        page.get_by_role("button", name="Why?").click()
+        why = page.locator("#panel-evidence")
+        expect(page.locator("#tab-evidence")).to_have_attribute("aria-selected", "true")
+        for text in (
+            "Cause",
+            "exited, exit code 3",
+            "MY_API_KEY is required",
+            "Down since",
+            "mcpctl why dead",
+        ):
+            expect(why).to_contain_text(text)
+
+
+def test_tab_shows_only_the_events_of_its_server(chromium: Browser, daemon: Daemon) -> None:
+    """Past and new ones; the page of events shows those of all servers, with the time and the culprit."""
+    with window(chromium, daemon) as opened, daemon.client() as client:
+        page = opened.page
+        choose(opened, "one", "events")
+        page.wait_for_selector("#events li:has-text('connected')")
+        client.request("mcpd/reconnect", server="echoes", wait=10)
+        client.request("mcpd/disable", server="one", wait=10)
+        page.wait_for_selector("#events li:has-text('disabled')")
+        expect(page.locator("#events .name")).to_have_count(0)
+        expect(page.locator("#events li:has-text('dead')")).to_have_count(0)
+        page.keyboard.press("e")
+        page.wait_for_selector("#all-events li[data-state=disabled]:has-text('one')")
+        page.wait_for_selector("#all-events li:has-text('echoes')")
+        page.wait_for_selector("#all-events li:has-text('dead')")
+        expect(page).to_have_url(f"{opened.base}/#//events")
+        page.reload()
+        page.wait_for_selector("#all-events li:has-text('dead')")
+        page.keyboard.press("j")  # nothing is selected that is not on the screen
+        page.keyboard.press("s")
+        page.wait_for_selector("#servers li.chosen:has-text('dead')")
+
+
+def test_clients_page_shows_who_uses_which_server(chromium: Browser, daemon: Daemon) -> None:
+    with window(chromium, daemon) as opened, daemon.client() as client:
+        page = opened.page
+        client.call("one", "echo", {"text": "x"})
+        page.click("#page-clients")
+        page.wait_for_selector("#clients tbody tr:has-text('one (1)')")
+        page.wait_for_selector("#clients tbody tr:has-text('dashboard')")
+        expect(page.locator("#list")).to_be_hidden()
+        page.go_back()
+        page.wait_for_selector("#servers li")
+        expect(page.locator("#clients-page")).to_be_hidden()
+        opened.assert_nothing_else_happened()
+
+
+def test_resources_are_listed_and_read(chromium: Browser, daemon: Daemon) -> None:
+    """Also those of a template, whose address is typed in. An error of the server is shown in place."""
+    with window(chromium, daemon) as opened:
+        page = opened.page
+        choose(opened, "echoes", "resources")
+        page.click("#panel-resources summary:has-text('test://greeting')")
+        greeting = page.locator("#panel-resources details[open]").first
+        greeting.get_by_role("button", name="Read").click()
+        expect(greeting.locator(".result pre").first).not_to_be_empty()
+        page.locator("#panel-resources summary:has-text('{')").click()
+        template = page.locator("#panel-resources details[open]").last
+        template.get_by_label("URI").fill("test://there-is-no-such-thing/x/y")
+        template.get_by_role("button", name="Read").click()
+        template.locator(".result[data-state=bad]").wait_for()
+        choose(opened, "one", "resources")
+        page.wait_for_selector("#panel-resources :text('This server provides no resources')")
+        choose(opened, "dead", "prompts")
+        page.wait_for_selector("#panel-prompts :text('once the server is connected')")
+
+
+def test_prompts_are_filled_in(chromium: Browser, daemon: Daemon) -> None:
+    with window(chromium, daemon) as opened:
+        page = opened.page
+        choose(opened, "echoes", "prompts")
+        page.locator("#panel-prompts summary").first.click()
+        prompt = page.locator("#panel-prompts details[open]")
+        prompt.get_by_label("name").fill("a word <b>")
+        prompt.get_by_role("button", name="Get").click()
+        expect(prompt.locator(".result pre").first).to_contain_text("a word <b>")
+        opened.assert_nothing_else_happened()
+
+
+def test_messages_are_shown_live_with_secrets_masked(chromium: Browser, daemon: Daemon) -> None:
+    """Requests and responses, which open; they can be paused and cleared."""
+    with window(chromium, daemon) as opened, daemon.client() as client:
+        page = opened.page
+        choose(opened, "echoes", "messages")
+        page.wait_for_selector("#panel-messages:not([hidden])")
+
+        def called() -> bool:
+            client.call("echoes", "echo", {"text": "hello", "api_key": "sk-very-secret-123456"})
+            return page.locator("#messages summary:has-text('tools/call')").count() > 0
+
+        wait_until(called, lambda: "no message is shown")
+        page.locator("#messages summary:has-text('→')").filter(has_text="tools/call").first.click()
+        opened_message = page.locator("#messages details[open] pre")
+        expect(opened_message).to_contain_text('"hello"')
+        assert "sk-very-secret" not in page.locator("#messages").inner_text()
+        page.get_by_role("button", name="Pause").click()
+        page.get_by_role("button", name="Clear").click()
+        client.call("echoes", "echo", {"text": "unseen"})
+        expect(page.locator("#messages li")).to_have_count(0)
+        page.get_by_role("button", name="Continue").click()
+        client.call("echoes", "echo", {"text": "seen"})
+        page.wait_for_selector("#messages summary:has-text('tools/call')")
+        page.click("#tab-tools")
+        opened.assert_nothing_else_happened()
+
+
+def test_memory_and_cpu_are_shown(chromium: Browser, daemon: Daemon) -> None:
+    with window(chromium, daemon) as opened:
+        page = opened.page
+        choose(opened, "echoes", "tools")
+        facts = page.locator("#head .facts")
+        expect(facts).to_contain_text(re.compile(r"\d MiB"))
+        expect(facts).to_contain_text(re.compile(r"[\d.]+ % CPU"))
+        expect(page.locator("#servers li:has-text('echoes') .about")).to_contain_text("MiB")
+        expect(page.locator("#servers li:has-text('dead') .about")).not_to_contain_text("MiB")
+
+
+def test_badges_mark_tools_that_write_or_destroy(chromium: Browser, start: Start) -> None:
+    """Nothing is said about tools that only read, or that declare nothing."""
+    table: list[tuple[Any, str]] = [
+        ({"readOnlyHint": True}, ""),
+        ({"readOnlyHint": True, "destructiveHint": True}, ""),
+        ({"destructiveHint": True}, "destroys"),
+        ({"readOnlyHint": False, "destructiveHint": True}, "destroys"),
+        ({"readOnlyHint": False}, "writes"),
+        ({"destructiveHint": False}, "writes"),
+        ({}, ""),
+        ("nonsense", ""),
+    ]
+    script = """async (all) => {
+      const { warning } = await import("/page/tools.js");
+      return all.map((each) => warning(Object(each))?.[0] ?? "");
+    }"""
+    with window(chromium, start({}, *PORT)) as opened:
+        assert opened.page.evaluate(script, [given for given, _ in table]) == [badge for _, badge in table]
+
+
+def test_texts_of_mcpd_have_no_raw_backticks(chromium: Browser, start: Start) -> None:
+    """Quoted commands are set as code, and left out of one-line messages."""
+    missing = fake(env={"A": "${secret:NOT_STORED}"})
+    daemon = start({"it": missing}, *PORT)
+    daemon.wait_status("it", lambda status: status["status"] == "failed")
+    with window(chromium, daemon) as opened:
+        page = opened.page
+        page.wait_for_selector("#head code:text-is('mcpctl secret set NOT_STORED')")
+        page.click("#reconnect")
+        page.wait_for_selector("#said.shown")
+        for tab in ("tools", "events", "evidence"):
+            page.click(f"#tab-{tab}")
+            page.wait_for_selector(f"#panel-{tab}")
+            wait_for_js(page.locator("body"), "element.innerText.length > 0")
+            assert "`" not in page.locator("body").inner_text(), tab
