@@ -34,6 +34,8 @@ MAX_ENTRIES = 200
 _MAX_SERVERS = 1000
 _MAX_UNWRITTEN = 10_000
 """Entries kept while the disk does not answer."""
+_WRITE_INTERVAL = 0.1
+"""Seconds between two writes."""
 _READ_AT_START = 512 * 1024
 _MAX_MESSAGE_LENGTH = 500
 _decode = msgspec.json.Decoder(HistoryEntry).decode
@@ -155,6 +157,7 @@ class EventHistory:
                 await self._has_unwritten.wait()
                 self._has_unwritten = trio.Event()
                 await self._write_pending()
+                await trio.sleep(_WRITE_INTERVAL)  # entries in quick succession are written together
         finally:
             with trio.move_on_after(2, shield=True):
                 await self._write_pending()

@@ -25,6 +25,8 @@ log = logging.getLogger("mcpd.persistent_state")
 
 _RETRY_INTERVAL = 2.0
 """Seconds until a failed write is retried."""
+_SAVE_INTERVAL = 0.1
+"""Seconds between two writes."""
 _MAX_CACHED_LISTS = 500
 """Catalog files to keep; every definition ever used has its own."""
 _MAX_CACHED_SIZE, _MAX_STATE_SIZE = 64 << 20, 32 << 20
@@ -163,28 +165,42 @@ class StateFile:
         self._changed.set()
 
     async def _save_lists(self) -> None:
-        for fingerprint, data in list(self._unsaved_lists.items()):
-            path = self.cached_lists_path(fingerprint)
-            try:
-                await self._thread.run(self._save_list, path, data)
-            except (OSError, RuntimeError) as error:
-                if not self._cache_failed:
-                    log.warning("cannot write the catalog cache: %s", error)
-                self._cache_failed = True
-                continue
+        pending = dict(self._unsaved_lists)
+        if not pending:
+            return
+        written: list[str] = []
+        try:
+            await self._thread.run(self._write_lists, pending, written)
+        except (OSError, RuntimeError) as error:
+            if not self._cache_failed:
+                log.warning("cannot write the catalog cache: %s", error)
+            self._cache_failed = True
+        else:
             self._cache_failed = False
-            if self._unsaved_lists.get(fingerprint) is data:
+        for fingerprint in written:
+            if self._unsaved_lists.get(fingerprint) is pending[fingerprint]:
                 del self._unsaved_lists[fingerprint]
 
-    def _save_list(self, path: Path, data: bytes) -> None:
-        """Write one catalog file and delete the oldest above the limit."""
-        write_atomically(path, data, 0o600)
+    def _write_lists(self, pending: dict[str, bytes], written: list[str]) -> None:
+        """Write catalog files, and delete the oldest above the limit. Raises an OSError after all of them."""
+        problem: OSError | None = None
+        for fingerprint, data in pending.items():
+            try:
+                write_atomically(self.cached_lists_path(fingerprint), data, 0o600)
+                written.append(fingerprint)
+            except OSError as error:
+                problem = error
         by_age = sorted(self._cache_directory.glob("*.json"), key=lambda file: file.stat().st_mtime)
         for file in by_age[:-_MAX_CACHED_LISTS]:
             file.unlink(missing_ok=True)
+        if problem is not None:
+            raise problem
 
     async def run(self) -> None:
-        """Save changes as they occur, retry failed writes, and save once more when cancelled."""
+        """Save changes as they occur, retry failed writes, and save once more when cancelled.
+
+        Changes in quick succession, as when many servers connect, are saved together.
+        """
         try:
             while True:
                 unsaved = self._saved is not self.state or self._unsaved_lists
@@ -192,6 +208,7 @@ class StateFile:
                     await self._changed.wait()
                 self._changed = trio.Event()
                 await self._save_changes()
+                await trio.sleep(_SAVE_INTERVAL)
         finally:
             with trio.move_on_after(2, shield=True):
                 await self._save_changes()

@@ -137,3 +137,26 @@ async def test_a_change_made_before_it_runs_is_saved(tmp_path: Path) -> None:
     store.set_toggle("it", False)
     await saving(store)
     assert StateFile(tmp_path, tmp_path).is_enabled("it") is False
+
+
+async def test_changes_in_quick_succession_are_saved_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: trio.testing.MockClock
+) -> None:
+    """Otherwise each of 200 servers that connect at the same time would write the file once more."""
+    writes: list[Path] = []
+
+    def write(path: Path, data: bytes, mode: int) -> None:
+        writes.append(path)
+
+    monkeypatch.setattr("mcpd.persistent_state.write_atomically", write)
+    store = StateFile(tmp_path, tmp_path)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.run)
+        for n in range(50):
+            store.set_toggle(str(n), False)
+            await trio.testing.wait_all_tasks_blocked(0.02)
+        assert len(writes) == 1
+        mock_clock.jump(1)
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        assert len(writes) == 2
+        nursery.cancel_scope.cancel()
