@@ -423,8 +423,10 @@ SAVER = """
 import os, random, signal, sys, time
 from pathlib import Path
 import trio
+from mcpd import persistent_state
 from mcpd.persistent_state import AppliedSet, StateFile
 
+persistent_state._SAVE_INTERVAL = 0  # or most kills would come between two saves
 home, rounds, dice = Path(sys.argv[1]), int(sys.argv[2]), random.Random(int(sys.argv[3]))
 
 async def save_for_ever(version, ready):
