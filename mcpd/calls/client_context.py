@@ -9,6 +9,7 @@ import attrs
 import msgspec
 from msgspec import Raw
 
+from mcpd.protocol import extensions
 from mcpd.wire import message as wire
 
 
@@ -101,7 +102,7 @@ def client_name(info: Raw | None) -> str:
 def forwarded_capabilities(context: ClientContext, *, is_single_server: bool) -> Mapping[str, object]:
     """Return the client capabilities to declare to a modern server.
 
-    If the client sees that server alone (`is_single_server`), extensions that both sides know are included.
+    Tasks are included only for a modern client that sees that server alone (`is_single_server`).
     """
     forwarded: dict[str, object] = {}
     for feature in ("elicitation", "sampling", "roots"):
@@ -112,8 +113,10 @@ def forwarded_capabilities(context: ClientContext, *, is_single_server: bool) ->
         forwarded["elicitation"] = {"form": {}}  # the meaning of `{}` before 2025-11-25
     if "roots" in forwarded:
         forwarded["roots"] = {}
-    if context.modern and is_single_server and isinstance(context.capabilities.get("extensions"), Mapping):
-        forwarded["extensions"] = context.capabilities["extensions"]
+    declared = context.capabilities.get("extensions")
+    if isinstance(declared, Mapping):
+        has_tasks = context.modern and is_single_server
+        forwarded["extensions"] = declared if has_tasks else extensions.transparent(declared)
     return forwarded
 
 

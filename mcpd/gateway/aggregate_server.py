@@ -2,7 +2,8 @@
 
 Tools and prompts get public names and a `[server]` prefix in their descriptions. Resources keep their URIs,
 because texts and links mention them. If two servers list the same URI, the later server's is published as
-`mcpd://<server>/<uri>`; that form is accepted for every resource.
+`mcpd://<server>/<uri>`, or as `ui://mcpd/<server>/<rest>` if it begins with `ui://`; these forms are accepted
+for every resource.
 """
 
 from __future__ import annotations
@@ -18,18 +19,22 @@ from msgspec import Raw
 from mcpd.calls.call import Scope, is_name_unique
 from mcpd.calls.engine import Target
 from mcpd.daemon_operations import Operations
-from mcpd.gateway.client_view import CAPABILITIES, catalog_items, combined_freshness
+from mcpd.gateway import mcp_apps
+from mcpd.gateway.client_view import CAPABILITIES_WHILE_UNKNOWN, catalog_items, combined_freshness
 from mcpd.model.errors import InvalidArguments, Problem, UnknownResource, UnknownTool
 from mcpd.model.profile import Profile
 from mcpd.model.status import ServerState
 from mcpd.model.text import shorten
 from mcpd.model.tool_names import ClientStyle, OwnedName, public_names
+from mcpd.protocol import extensions
 from mcpd.supervision.catalog_cache import Catalog
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
 _ALIAS_SCHEME = "mcpd://"
+_PAGE_ALIAS = f"{mcp_apps.SCHEME}mcpd/"
+"""For pages of MCP Apps, whose URIs must keep their scheme."""
 _MAX_INSTRUCTIONS = 8000
 """Total characters of the merged instructions: they end up in a model's context."""
 _MAX_SERVER_INSTRUCTIONS = 2000
@@ -44,8 +49,12 @@ class _AggregateIndex:
     entries: Mapping[str, Sequence[bytes]]
     resources: Mapping[str, tuple[str, str]]
     """URI or alias → (server, the server's own URI)."""
-    templates: Sequence[tuple[UriTemplate, str, str]]
-    """(template, server, prefix that is not part of the server's own URIs)."""
+    templates: Sequence[tuple[UriTemplate, str]]
+    """(template, server) for templates without an alias."""
+    template_owners: Mapping[str, tuple[str, str]]
+    """Template or alias → (server, the server's own template)."""
+    app_tools: Mapping[str, Sequence[OwnedName]]
+    """Own name → tools with that name, of servers with MCP Apps."""
     known_calls: dict[bytes, tuple[str, str, bytes]] = attrs.field(factory=dict)
     """First member of a call's params → (server, the tool's own name, first member for the server)."""
 
@@ -66,7 +75,7 @@ class AggregateServer:
         self._indexed_catalogs: list[tuple[str, Catalog | None]] = []
         self._indexed_style = self.announced_style = self.style
         """The naming style that clients were last notified of; maintained by `Gateway`."""
-        self._cached_index = _AggregateIndex({}, {}, {}, {}, ())
+        self._cached_index = _AggregateIndex({}, {}, {}, {}, (), {}, {})
 
     def servers(self) -> Sequence[ManagedServer]:
         return [
@@ -120,6 +129,8 @@ class AggregateServer:
     def _owner_of(self, member: str, name: str) -> tuple[ManagedServer, str]:
         index = self._index()
         owned = (index.tools if member == "tools" else index.prompts).get(name)
+        if owned is None and member == "tools":
+            owned = mcp_apps.choose_tool(index.app_tools.get(name, ()))
         if owned is None:
             raise UnknownTool(f"no {member[:-1]} {shorten(name, 80)!r} here; {self._name_hint(member)}")
         return self._core.supervisor.get(owned[0]), owned[1]
@@ -144,26 +155,21 @@ class AggregateServer:
         return Target(server=server, params=msgspec.json.encode({**members, "ref": ref}))
 
     def _template_owner(self, template: str) -> tuple[ManagedServer, str] | None:
-        for _, server, prefix in self._index().templates:
-            found = self._core.supervisor.get(server)
-            own = template.removeprefix(prefix)
-            if found.catalog and any(item.name == own for item in found.catalog.templates):
-                return found, own
-        return None
+        owned = self._index().template_owners.get(template)
+        return None if owned is None else (self._core.supervisor.get(owned[0]), owned[1])
 
     def resource(self, uri: str) -> tuple[ManagedServer, str]:
         """Find the owner by lists, then templates, then servers with similar URIs. Raises UnknownResource."""
         index, supervisor = self._index(), self._core.supervisor
         if (known := index.resources.get(uri)) is not None:
             return supervisor.get(known[0]), known[1]
-        if uri.startswith(_ALIAS_SCHEME):
-            name, _, rest = uri.removeprefix(_ALIAS_SCHEME).partition("/")
-            for server in self.servers():
-                if server.spec.name == name and rest:
-                    return server, rest
-        for pattern, name, prefix in index.templates:
+        name, own = _split_alias(uri)
+        for server in self.servers() if own else ():
+            if server.spec.name == name:
+                return server, own
+        for pattern, name in index.templates:
             if pattern.matches(uri):
-                return supervisor.get(name), uri.removeprefix(prefix)
+                return supervisor.get(name), uri
         able = [s for s in self.servers() if s.upstream is not None and s.upstream.has("resources")]
         scheme = uri.partition(":")[0] + ":"
         alike = [s for s in able if s.catalog and any(i.name.startswith(scheme) for i in s.catalog.resources)]
@@ -173,7 +179,10 @@ class AggregateServer:
         raise UnknownResource(f"none of these servers has the resource {shorten(uri)!r}", uri)
 
     def capabilities(self, version: str) -> Mapping[str, object]:
-        return CAPABILITIES
+        connected = [server.upstream for server in self.servers() if server.upstream is not None]
+        declared = (upstream.capabilities.get("extensions") for upstream in connected)
+        always = CAPABILITIES_WHILE_UNKNOWN
+        return {**always, "extensions": extensions.united([always["extensions"], *declared])}
 
     def instructions(self) -> str:
         parts = []
@@ -214,21 +223,30 @@ class AggregateServer:
             ((s, item.name) for s, c in catalogs for item in c.tools if self._includes_tool(s, item.name)),
         )
         prompts = public_names(style, ((s, item.name) for s, c in catalogs for item in c.prompts))
-        resources: dict[str, tuple[str, str]] = {}
-        templates: dict[str, tuple[str, str]] = {}
+        resources: dict[str, OwnedName] = {}
+        templates: dict[str, OwnedName] = {}
         entries = {
-            "tools": _rename(tools, ((s, item.name, item.raw) for s, c in catalogs for item in c.tools)),
-            "prompts": _rename(
-                prompts, ((s, item.name, item.raw) for s, c in catalogs for item in c.prompts)
-            ),
             "resources": _unique_entries(resources, catalogs, "resources", "uri"),
             "resourceTemplates": _unique_entries(templates, catalogs, "resourceTemplates", "uriTemplate"),
         }
+        pages = _index_pages(resources, catalogs)
+        entries |= {
+            "tools": _rename(
+                tools, ((s, item.name, item.raw) for s, c in catalogs for item in c.tools), pages
+            ),
+            "prompts": _rename(
+                prompts, ((s, item.name, item.raw) for s, c in catalogs for item in c.prompts)
+            ),
+        }
         patterns = [
-            (parse_template(public), server, public.removesuffix(own))
-            for public, (server, own) in templates.items()
+            (parse_template(own), server) for public, (server, own) in templates.items() if public == own
         ]
-        return _AggregateIndex(tools, prompts, entries, resources, patterns)
+        with_apps = {server for server, _ in pages}
+        app_tools: dict[str, list[OwnedName]] = {}
+        for owned in tools.values():
+            if owned[0] in with_apps:
+                app_tools.setdefault(owned[1], []).append(owned)
+        return _AggregateIndex(tools, prompts, entries, resources, patterns, templates, app_tools)
 
     def _includes_tool(self, server: str, tool: str) -> bool:
         include, exclude = self.profile.include_tools, self.profile.exclude_tools
@@ -246,8 +264,14 @@ def _any_matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
-def _rename(names: Mapping[str, OwnedName], items: Iterable[tuple[str, str, bytes]]) -> Sequence[bytes]:
-    """Return the entries under their public names, marked with their server; other bytes are kept."""
+def _rename(
+    names: Mapping[str, OwnedName],
+    items: Iterable[tuple[str, str, bytes]],
+    pages: Mapping[OwnedName, str] | None = None,
+) -> Sequence[bytes]:
+    """Return the entries under their public names, marked with their server; other bytes are kept. `pages`
+    are the public URIs of the pages that they name.
+    """
     public = {owned: name for name, owned in names.items()}
     entries = []
     for server, name, raw in items:
@@ -258,12 +282,14 @@ def _rename(names: Mapping[str, OwnedName], items: Iterable[tuple[str, str, byte
         members["name"] = Raw(msgspec.json.encode(public_name))
         text = wire.string_or(members, "description")
         members["description"] = Raw(msgspec.json.encode(f"[{server}] {text}".rstrip()))
+        if pages and (uri := mcp_apps.resource_uri(members)) and (page := pages[server, uri]) != uri:
+            mcp_apps.replace_resource_uri(members, page)
         entries.append(msgspec.json.encode(members))
     return tuple(entries)
 
 
 def _unique_entries(
-    index: dict[str, tuple[str, str]], catalogs: Sequence[tuple[str, Catalog]], member: str, key: str
+    index: dict[str, OwnedName], catalogs: Sequence[tuple[str, Catalog]], member: str, key: str
 ) -> Sequence[bytes]:
     """Return the entries under unique URIs, and add the owner of each to `index`."""
     entries = []
@@ -271,11 +297,45 @@ def _unique_entries(
         for item in catalog_items(catalog, member):
             uri, raw = item.name, item.raw
             if uri in index:
-                uri = f"{_ALIAS_SCHEME}{server}/{uri}"
+                uri = _alias(server, uri)
                 raw = _replace_member(wire.members(raw), key, uri)
             index[uri] = (server, item.name)
             entries.append(raw)
     return tuple(entries)
+
+
+def _index_pages(
+    index: dict[str, OwnedName], catalogs: Sequence[tuple[str, Catalog]]
+) -> Mapping[OwnedName, str]:
+    """Return the public URI of each page of an MCP App, by its server and own URI. Add the owners of pages
+    that are not listed to `index`.
+    """
+    public = {owned: uri for uri, owned in index.items()}
+    pages: dict[OwnedName, str] = {}
+    for server, catalog in catalogs:
+        for item in catalog.tools:
+            own = mcp_apps.resource_uri(wire.members(item.raw)) if b"ui" in item.raw else ""
+            if own and (server, own) not in pages:
+                uri = public.get((server, own)) or (_alias(server, own) if own in index else own)
+                pages[server, own] = uri
+                index[uri] = (server, own)
+    return pages
+
+
+def _alias(server: str, uri: str) -> str:
+    """Return the public URI of a resource whose own URI another server uses, too."""
+    if uri.startswith(mcp_apps.SCHEME):
+        return f"{_PAGE_ALIAS}{server}/{uri.removeprefix(mcp_apps.SCHEME)}"
+    return f"{_ALIAS_SCHEME}{server}/{uri}"
+
+
+def _split_alias(uri: str) -> tuple[str, str]:
+    """Return the server and its own URI; empty strings if `uri` is no alias."""
+    for prefix, scheme in ((_PAGE_ALIAS, mcp_apps.SCHEME), (_ALIAS_SCHEME, "")):
+        if uri.startswith(prefix):
+            server, _, rest = uri.removeprefix(prefix).partition("/")
+            return (server, scheme + rest) if rest else ("", "")
+    return "", ""
 
 
 def _replace_member(members: dict[str, Raw], name: str, value: str) -> bytes:

@@ -127,6 +127,8 @@ class ClientSession:
         """Sends a frame that belongs to no request."""
         self.context = ClientContext(version=VERSIONS[0])
         """What is known of a client that does not declare it with each request."""
+        self.declared_to_own_servers = self.context
+        """The context of its last request to a dedicated server."""
         self.version = ""
         """The revision negotiated in a handshake; empty before it, and for a client that needs none."""
         self.is_initialized = False
@@ -192,6 +194,7 @@ class ClientSession:
         """Forward a request to its server. Raises McpdError, BadFrame; nothing was sent then."""
         target = self.view.route(request.method, request.params)
         if target.server.spec.share != "all":
+            self.declared_to_own_servers = request.context
             server = self.gateway.dedicated_servers.server_for(self, target.server)
             target = msgspec.structs.replace(target, server=server)
         self.gateway.calls.start(self, request, target)

@@ -13,6 +13,7 @@ from mcpd.calls.engine import Target
 from mcpd.calls.routes import DIRECT
 from mcpd.daemon_operations import Operations
 from mcpd.model.errors import UnknownTool
+from mcpd.protocol import extensions
 from mcpd.supervision.catalog_cache import Catalog, Item, is_tool_allowed
 from mcpd.supervision.managed_server import ManagedServer
 
@@ -27,7 +28,7 @@ MAX_TTL = 3600.0
 """Seconds: clients cannot be notified about lists that they cache longer."""
 NOT_CACHEABLE = (0, "private")
 """For lists with change notifications: no need to cache, and contents may differ per client."""
-_SAME_REVISION = ("tasks", "extensions", "experimental")
+_SAME_REVISION = ("tasks", "experimental")
 """Capabilities that work only if client and server speak the same revision."""
 CAPABILITIES: Mapping[str, Mapping[str, object]] = {
     "tools": {"listChanged": True},
@@ -36,6 +37,9 @@ CAPABILITIES: Mapping[str, Mapping[str, object]] = {
     "completions": {},
     "logging": {},
 }
+
+
+CAPABILITIES_WHILE_UNKNOWN: Mapping[str, object] = {**CAPABILITIES, "extensions": {extensions.UI: {}}}
 
 
 class View(Protocol):
@@ -69,7 +73,8 @@ class View(Protocol):
         """Return the owner of a resource, and its own URI for it."""
 
     def capabilities(self, version: str) -> Mapping[str, object]:
-        """Return what is offered to a client of that revision; it does not depend on which servers are up."""
+        """Return what is offered to a client of that revision. Apart from extensions, it does not depend on
+        which servers are up."""
 
     def instructions(self) -> str: ...
 
@@ -143,7 +148,7 @@ class SingleServer:
         """Return what the server declared and mcpd can forward; everything while that is unknown."""
         upstream = self.single.upstream
         if upstream is None:
-            return CAPABILITIES
+            return CAPABILITIES_WHILE_UNKNOWN
         offered: dict[str, object] = {
             name: {
                 part: yes for part, yes in parts.items() if part == "listChanged" or upstream.has(name, part)
@@ -153,6 +158,10 @@ class SingleServer:
         }
         if upstream.version == version:  # then both sides know what mcpd does not
             offered |= {name: upstream.capabilities[name] for name in _SAME_REVISION if upstream.has(name)}
+        declared = upstream.capabilities.get("extensions")
+        if isinstance(declared, Mapping):
+            same = upstream.version == version
+            offered["extensions"] = declared if same else extensions.transparent(declared)
         return offered
 
     def instructions(self) -> str:

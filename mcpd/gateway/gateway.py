@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NoReturn
 
 import msgspec
@@ -30,6 +30,7 @@ from mcpd.model.events import Event, EventKind
 from mcpd.model.profile import ALL_SERVERS, Profile, match_profile
 from mcpd.model.status import ServerState, rfc3339
 from mcpd.model.usage_stats import ClientsResult, ConnectedClient, ServerUsage
+from mcpd.protocol import extensions
 from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.protocol.upstream_subscriptions import LEVELS
 from mcpd.supervision.managed_server import ManagedServer
@@ -42,8 +43,13 @@ from mcpd.wire.request_meta import strip_reserved
 
 log = logging.getLogger("mcpd.gateway")
 
-CAPABILITIES = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {"listChanged": True}}
-"""Declared to every legacy server: what some client may support."""
+CAPABILITIES: Mapping[str, object] = {
+    "elicitation": {"form": {}, "url": {}},
+    "sampling": {},
+    "roots": {"listChanged": True},
+    "extensions": {extensions.UI: extensions.UI_CLIENT},
+}
+"""Declared to every server: what some client may support. A tool of an MCP App has text for the others."""
 METHODS = SessionMethods(
     client_legacy.METHODS,
     client_modern.METHODS,
@@ -70,7 +76,7 @@ class Gateway:
         """Servers that know all interests, by name. A name may get a new server."""
         self._aggregates: dict[Profile, AggregateServer] = {}
         core.list_clients = lambda: connected_clients(self.sessions, core.clients.connected())
-        clients.capabilities = CAPABILITIES
+        clients.capabilities = self._capabilities_for
         clients.on_server_request = self._on_server_request
         clients.on_notification = self._on_notification
         clients.describe_waiting = self.calls.waiting_calls.describe
@@ -166,6 +172,16 @@ class Gateway:
             for listen in list(session.listen_streams.values()):
                 listen.end()
             session.listen_streams.clear()
+
+    def _capabilities_for(self, server: ManagedServer) -> Mapping[str, object]:
+        """Return what is declared to a server in its handshake. A dedicated server learns the extensions of
+        its own clients.
+        """
+        if server.spec.share == "all" or server.original is None:
+            return CAPABILITIES
+        users = self.dedicated_servers.users(server)
+        declared = (user.declared_to_own_servers.capabilities.get("extensions") for user in users)
+        return {**CAPABILITIES, "extensions": extensions.united(declared)}
 
     # ── what servers say ────────────────────────────────────────────────────────────────────────
 

@@ -44,6 +44,7 @@ class ServerUser(Protocol):
 
     client: ClientIdentity
     context: ClientContext
+    declared_to_own_servers: ClientContext
     roots: tuple[Raw, ...]
 
     @property

@@ -13,6 +13,7 @@ from msgspec import Raw
 
 from mcpd import __version__
 from mcpd.model.errors import UpstreamRefused
+from mcpd.protocol import extensions
 from mcpd.protocol.listen_stream import UpstreamListenStream
 from mcpd.protocol.upstream_session import (
     CLIENT_NAME,
@@ -44,7 +45,6 @@ HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION = -32020, -32021, -3202
 MODERN_ONLY_ERRORS = frozenset({HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION})
 """Errors that only a modern server sends."""
 
-TASKS_EXTENSION = f"{RESERVED_PREFIX}tasks"
 """The extension by which a tool call may become a task."""
 _CHECK_INTERVAL = 0.1
 """Seconds between two checks whether a server has read the probe: nothing announces it."""
@@ -182,10 +182,10 @@ def make_upstream(link: Channel, hooks: Hooks, version: str, discovered: Mapping
     subscription = UpstreamListenStream(upstream, hooks)
     link.inbound = _Inbound(hooks, subscription)
     upstream.request_meta = upstream_request_meta
-    extensions = upstream.capabilities.get("extensions")
-    has_tasks = isinstance(extensions, Mapping) and TASKS_EXTENSION in extensions
+    declared = upstream.capabilities.get("extensions")
+    has_tasks = isinstance(declared, Mapping) and extensions.TASKS in declared
     upstream.default_meta = upstream_request_meta(
-        {"extensions": {TASKS_EXTENSION: {}}} if has_tasks else {}, None
+        {"extensions": {extensions.TASKS: {}}} if has_tasks else {}, None
     )
     upstream.run_subscriptions = follow
     return upstream

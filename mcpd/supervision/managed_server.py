@@ -421,7 +421,7 @@ class ManagedServer:
             on_list_changed=self._catalog_sync.mark_stale,
             on_change_announced=self._catalog_sync.note_announcement,
             on_log=self.log.add_line,
-            capabilities=clients.capabilities,
+            capabilities=clients.capabilities(self),
             on_request=None if asked is None else partial(asked, self),
             on_notification=self.notifications,
             refresh_list=self._catalog_sync.refresh,

@@ -28,9 +28,9 @@ WaitingReport = tuple[tuple[OpenQuestion, ...], tuple[WaitingCall, ...], int]
 class ClientHooks:
     """What clients do for servers. Set by the gateway before any server runs."""
 
-    capabilities: Mapping[str, object] = attrs.field(factory=dict)
-    """`elicitation`, `sampling` and `roots` as declared to every server in its handshake, and in each request
-    without an `Exchange.meta` of its own."""
+    capabilities: Callable[[Any], Mapping[str, object]] = lambda server: {}
+    """Returns what is declared to a `ManagedServer` in its handshake, and in each request without an
+    `Exchange.meta` of its own."""
     on_server_request: Callable[[Any, Channel, Message, Exchange | None], bool] | None = None
     """As `Hooks.on_request`, with the `ManagedServer` as first argument."""
     on_notification: Callable[[Any, ServerNotification], None] | None = None

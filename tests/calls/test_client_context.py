@@ -10,6 +10,7 @@ from mcpd.calls.client_context import (
     forwarded_capabilities,
     make_client_context,
 )
+from mcpd.protocol.extensions import TASKS
 from tests.gateway.mcp_client import MODERN
 from tests.gateway.model import LEGACY, Json
 
@@ -61,8 +62,9 @@ def test_defaults_of_a_context() -> None:
         ({"sampling": {"a": 1}, "tasks": {}}, True, True, {"sampling": {"a": 1}}),
         ({"sampling": True, "roots": {"listChanged": True}}, True, True, {"roots": {}}),
         ({"extensions": {"x": {}}}, True, True, {"extensions": {"x": {}}}),
-        ({"extensions": {"x": {}}}, True, False, {}),
-        ({"extensions": {"x": {}}}, False, True, {}),
+        ({"extensions": {"x": {}, TASKS: {}}}, True, True, {"extensions": {"x": {}, TASKS: {}}}),
+        ({"extensions": {"x": {}, TASKS: {}}}, True, False, {"extensions": {"x": {}}}),
+        ({"extensions": {"x": {}, TASKS: {}}}, False, True, {"extensions": {"x": {}}}),
         ({"extensions": 5}, True, True, {}),
     ],
 )

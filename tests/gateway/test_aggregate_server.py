@@ -176,14 +176,12 @@ def test_request_without_params_is_refused() -> None:
         aggregate(*pair()).route("prompts/get", b"")
 
 
-def test_template_of_a_server_without_lists_has_no_owner() -> None:
+def test_template_belongs_to_the_server_that_lists_it() -> None:
     one, two = pair()
     view = aggregate(one, two)
     assert view._template_owner("t:{y}") == (two, "t:{y}")
     assert view._template_owner("u:{y}") is None
-    known, two.catalog = two.catalog, None
-    view._cached_index = aggregate(one, make_server("two", known))._index()
-    view._indexed_catalogs = [("one", ONE), ("two", None)]
+    two.catalog = None
     assert view._template_owner("t:{y}") is None
 
 

@@ -10,7 +10,14 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.gateway.client_view import CAPABILITIES, MAX_TTL, NOT_CACHEABLE, SingleServer, combined_freshness
+from mcpd.gateway.client_view import (
+    CAPABILITIES,
+    CAPABILITIES_WHILE_UNKNOWN,
+    MAX_TTL,
+    NOT_CACHEABLE,
+    SingleServer,
+    combined_freshness,
+)
 from mcpd.model.errors import UnknownTool
 from mcpd.model.server_spec import Timeouts
 from mcpd.supervision.catalog_cache import CacheHint
@@ -101,10 +108,10 @@ def test_view_follows_a_replaced_definition() -> None:
 def test_server_offers_what_it_declared_and_mcpd_can_forward(
     declared: Json, version: str, client: str, offered: Json
 ) -> None:
-    """A modern server always has log messages; extensions need the same revision on both sides."""
+    """A modern server always has log messages; tasks and experiments need the same revision on both sides."""
     server = make_server()
     view = SingleServer(make_core(server), server)
-    assert view.capabilities(client) == CAPABILITIES
+    assert view.capabilities(client) == CAPABILITIES_WHILE_UNKNOWN
     server.upstream = make_upstream(version=version, **declared)
     assert view.capabilities(client) == offered
 

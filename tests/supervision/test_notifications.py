@@ -146,7 +146,7 @@ async def test_server_request_on_the_stream_of_a_call_names_the_call(
         channel.respond(message, b'{"action":"decline"}')
         return True
 
-    clients = ClientHooks(capabilities={"elicitation": {}}, on_server_request=take)
+    clients = ClientHooks(capabilities=lambda server: {"elicitation": {}}, on_server_request=take)
 
     def with_clients(*arguments: Any) -> Any:
         around = peer.surroundings(*arguments)
