@@ -8,6 +8,7 @@ import trio
 
 from mcpd.transports.http_client.bodies import complete_body
 from mcpd.transports.http_client.client_factory import HttpClient, open_client
+from mcpd.transports.http_client.cookies import MAX_COOKIES
 from tests.fakes.http import FakeHttp, Request, fake_http
 
 BOUND = 30
@@ -169,6 +170,37 @@ async def test_cookies_are_kept() -> None:
             assert [await get(client, server) for _ in range(3)] == [b"", b"node=7", b"node=7"]
         async with open_client(server.url, {"Cookie": "mine=1"}, {}) as client:
             assert [await get(client, server) for _ in range(2)] == [b"mine=1", b"mine=1"]
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("cookie", ["node=größe", "x" * 5000 + "=1", "\xa0=1"])
+async def test_cookies_that_cannot_be_sent_are_ignored(cookie: str) -> None:
+    """One of them made every further request fail."""
+
+    async def sticky(request: Request) -> None:
+        await request.reply(200, request.headers.get("cookie", "").encode(), Set_Cookie=f"{cookie}; Path=/")
+
+    async with fake_http(sticky) as server, open_client(server.url, {}, {}) as client:
+        assert [await get(client, server) for _ in range(3)] == [b"", b"", b""]
+
+
+@pytest.mark.usefixtures("engine")
+async def test_number_of_cookies_is_limited() -> None:
+    """A server that invents one in each response is sent the first ones; these may still change."""
+    count = 0
+
+    async def inventive(request: Request) -> None:
+        nonlocal count
+        count += 1
+        cookie = f"first={count}" if count % 2 else f"c{count}=1"
+        await request.reply(200, request.headers.get("cookie", "").encode(), Set_Cookie=f"{cookie}; Path=/")
+
+    async with fake_http(inventive) as server, open_client(server.url, {}, {}) as client:
+        for _ in range(4 * MAX_COOKIES):
+            await get(client, server)
+        sent = await get(client, server)
+        assert sent.count(b"=") == MAX_COOKIES
+        assert b"first=%d" % (count - 2) in sent
 
 
 @pytest.mark.usefixtures("engine")

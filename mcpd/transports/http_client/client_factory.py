@@ -33,6 +33,7 @@ from mcpd.transports.credentials import (
 )
 from mcpd.transports.http_client.connection import Abort, OnOutcome
 from mcpd.transports.http_client.connection_pool import ConnectionPool, serialize_head
+from mcpd.transports.http_client.cookies import make_cookie_jar
 from mcpd.transports.http_client.dial import CheckAddress
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request, with the whole URL
@@ -194,6 +195,7 @@ async def open_client(
     client = httpx.AsyncClient(
         transport=transport,
         headers=fixed,
+        cookies=make_cookie_jar(),
         auth=httpx.Auth(),  # user and password of the URL are in `fixed`
         timeout=None,  # noqa: S113 - `NetworkTransport` and the caller set limits
         follow_redirects=False,  # `HttpEndpoint` does
