@@ -1,0 +1,5 @@
+"""See `tests.fuzz.run`."""
+
+from tests.fuzz.run import main
+
+raise SystemExit(main())
