@@ -86,7 +86,7 @@ lock: .venv/made ## Pin the newest allowed versions in constraints-dev.txt and t
 		$(COMPILE) tests/interop/requirements-$$name.txt tests/interop/requirements-$$name.in; done
 
 clean: ## Remove everything that make has made
-	rm -rf .venv .venv-* .npm dist site htmlcov .coverage* tests/conformance/npm/node_modules $(CLIENTS)/node_modules
+	rm -rf .venv .venv-* .npm .everything dist site htmlcov .coverage* tests/conformance/npm/node_modules $(CLIENTS)/node_modules
 
 # ── Environments ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -127,7 +127,7 @@ CONSTRAINTS ?= constraints-dev.txt
 
 # Clients and servers of other projects that cannot live in .venv: they need another generation of the same SDK, or
 # many packages that nothing else here needs. The ones from npm are installed only if node is.
-interop: .venv-mcp1/made .venv-fastmcp/made
+interop: .venv-mcp1/made .venv-fastmcp/made .everything/made
 	@if cmp -s $(CLIENTS)/package-lock.json $(CLIENTS)/node_modules/made; then :; \
 	elif ! command -v node >/dev/null || ! command -v npm >/dev/null; then \
 		echo "No node and npm here: tests with clients written in JavaScript will be skipped."; \
@@ -142,6 +142,15 @@ interop: .venv-mcp1/made .venv-fastmcp/made
 	@echo "Making .venv-$*, once."
 	@rm -rf .venv-$* && $(BIN)/python -m venv .venv-$*
 	@.venv-$*/bin/$(PIP) --requirement $<
+	@touch $@
+
+# The everything-server of the Python SDK, which only the source package contains: in the version of .venv.
+.everything/made: constraints-dev.txt | .venv/made
+	@echo "Fetching the everything-server of the Python SDK into .everything, once."
+	@rm -rf .everything && mkdir .everything
+	@version=$$($(BIN)/python -c 'import importlib.metadata; print(importlib.metadata.version("mcp"))'); \
+	$(BIN)/python -m pip download -qq --disable-pip-version-check --no-deps --no-binary mcp --dest .everything "mcp==$$version"
+	@tar -xzf .everything/mcp-*.tar.gz -C .everything --strip-components=4 --wildcards '*/examples/servers/everything-server/*'
 	@touch $@
 
 # Real servers from npm, if node is installed. Everything works without them; the demo shows less.

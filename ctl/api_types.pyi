@@ -98,6 +98,16 @@ class WaitingCall(TypedDict):
     call: str
     since: str
 
+class ConnectionStatus(TypedDict):
+    status: ServerState
+    revision: NotRequired[str | None]
+    era: NotRequired[str | None]
+    pid: NotRequired[int | None]
+    since: NotRequired[str]
+    restarts: NotRequired[int]
+    in_flight: NotRequired[int]
+    last_error: NotRequired[Failure | None]
+
 class ServerStatus(TypedDict):
     name: str
     status: ServerState
@@ -128,6 +138,7 @@ class ServerStatus(TypedDict):
     waiting: NotRequired[list[WaitingCall]]
     waiting_calls: NotRequired[int]
     warnings: NotRequired[list[str]]
+    connections: NotRequired[list[ConnectionStatus]]
 
 class Event(TypedDict):
     kind: EventKind

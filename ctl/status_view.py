@@ -47,6 +47,9 @@ BROKEN = ("failed", "needs-auth")
 WIDE = 110
 """Columns from which on the table includes the process ids."""
 
+_SECOND_CONNECTION = "connection 2"
+"""The daemon calls the step so."""
+
 FIRST_RUN = (
     "No servers yet. Three ways to begin:",
     "  mcpctl add time -- uvx mcp-server-time     add a server and connect it",
@@ -235,6 +238,8 @@ def _rows(detail: ServerDetail, server: ServerStatus, *, utc: bool) -> list[tupl
         rows.append(("pid", str(pid)))
     if server.get("protocol_version"):
         rows.append(("protocol", _protocol(server)))
+    if second := second_connection(detail):
+        rows.append((_SECOND_CONNECTION, second))
     provided = (
         count(server.get("tools", 0), "tool"),
         count(server.get("resources", 0), "resource"),
@@ -278,6 +283,24 @@ def waiting_rows(server: ServerStatus, *, utc: bool) -> list[tuple[str, str]]:
     if (more := server.get("waiting_calls", 0) - len(waiting)) > 0:
         rows.append(("waiting", f"and {count(more, 'call')} more"))
     return rows
+
+
+def second_connection(detail: ServerDetail) -> str:
+    """Describe the second connection of a server that speaks both eras, or say why there can be none; empty
+    if none has been needed.
+    """
+    for second in detail["server"].get("connections", ())[1:]:
+        is_up = second["status"] == "connected"
+        parts = [second.get("revision") or "", "" if is_up else second["status"]]
+        parts.append(f"pid {pid}" if (pid := second.get("pid")) else "")
+        failure = second.get("last_error")
+        parts.append(failure_summary(failure) if failure and not is_up else "")
+        shown = " · ".join(part for part in parts if part)
+        return f"{shown}; for clients of older revisions that the server may ask something"
+    for step in detail.get("negotiation", ()):
+        if step["step"] == _SECOND_CONNECTION:
+            return f"{step['outcome']}; all clients use the first"
+    return ""
 
 
 def _protocol(server: ServerStatus) -> str:

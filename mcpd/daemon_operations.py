@@ -36,6 +36,7 @@ from mcpd.model.tool_names import qualified_name
 from mcpd.model.usage_stats import ClientsResult, Stats
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.catalog_cache import Catalog, Item
+from mcpd.supervision.legacy_companion import LegacyCompanion
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.message_tap import Tap
 from mcpd.supervision.supervisor import Supervisor
@@ -84,7 +85,9 @@ class Operations:
     def status(self) -> DaemonStatus:
         return DaemonStatus(
             servers=tuple(
-                server.status() for server in (*self.supervisor.servers(), *self.supervisor.instances())
+                server.status()
+                for server in (*self.supervisor.servers(), *self.supervisor.instances())
+                if not isinstance(server, LegacyCompanion)
             ),
             config=self.config.status(),
             daemon=DaemonInfo(

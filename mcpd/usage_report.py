@@ -31,7 +31,7 @@ def build_stats(
     instances: Sequence[ManagedServer],
     clients: Sequence[ClientConnection],
     started_at: float,
-    costs: Mapping[str, ProcessCost] | None = None,
+    costs: Mapping[ManagedServer | None, ProcessCost] | None = None,
 ) -> Stats:
     """Build a snapshot. The usage of a dedicated instance counts for its server. Memory and CPU time are
     included where `costs` has them."""
@@ -43,32 +43,27 @@ def build_stats(
         since=rfc3339(started_at),
         at=rfc3339(time.time()),
         servers=tuple(
-            _server_stats(server, own, clients, _sum_costs([costs.get(each.spec.name) for each in own]))
+            _server_stats(server, own, clients, _sum_costs([costs.get(each) for each in own]))
             for server, own in all_of.items()
         ),
         clients=tuple(_client_use(client, None) for client in clients),
-        daemon=_sum_costs([costs.get("")]),
+        daemon=_sum_costs([costs.get(None)]),
     )
 
 
-async def measure_costs(servers: Sequence[ManagedServer]) -> dict[str, ProcessCost]:
-    """Return memory and CPU time by server name; the empty name is the daemon. Reads /proc in a thread.
+async def measure_costs(servers: Sequence[ManagedServer]) -> dict[ManagedServer | None, ProcessCost]:
+    """Return memory and CPU time by server; None is the daemon. Reads /proc in a thread.
 
     Also adds the CPU time of instances to the total of their server.
     """
-    roots = {
-        server.spec.name: (server.child.pid, server.child.mark)
-        for server in servers
-        if server.child is not None
-    }
+    marks = {server: server.child.mark for server in servers if server.child is not None}
+    roots = {server.child.mark: (server.child.pid, server.child.mark) for server in servers if server.child}
     found = await trio.to_thread.run_sync(processes.measure_trees, roots)
     for server in servers:
         if server.original is None:
-            own = (each.spec.name for each in servers if each is server or each.original is server)
-            server.cpu_usage.update(
-                {roots[name][1]: found[name].cpu_seconds for name in own if name in roots}
-            )
-    return {**found, "": processes.measure_self()}
+            own = (marks[each] for each in marks if each is server or each.original is server)
+            server.cpu_usage.update({mark: found[mark].cpu_seconds for mark in own})
+    return {**{server: found[mark] for server, mark in marks.items()}, None: processes.measure_self()}
 
 
 def _sum_costs(costs: Sequence[ProcessCost | None]) -> ProcessCost | None:

@@ -25,6 +25,7 @@ from ctl.status_view import (
     format_time,
     labelled_lines,
     not_ready_exit,
+    second_connection,
     server_block,
     shell_join,
     short_message,
@@ -89,6 +90,8 @@ def explain(
         "retry_at": server.get("retry_at"),
         "because": _cause(server, failure, requested),
         "evidence": {name: failure.get(name) for name in _EVIDENCE} if failure else None,
+        "connections": server.get("connections", []),
+        "second_connection": second_connection(detail) or None,
         "url": detail.get("url") or None,
         "binary": binary,
         "environment": _environment(detail, login),
@@ -188,6 +191,8 @@ def render(explanation: Explanation, server: ServerStatus, fit: int | None, *, u
     ]
     if url := explanation["url"]:
         rows.append(("url", url))
+    if second := explanation["second_connection"]:
+        rows.append(("connection 2", second))
     down_since = explanation["down_since"]
     if down_since and down_since[:19] < server["since"][:19]:
         rows.insert(0, ("down since", format_time(down_since, utc=utc)))

@@ -60,6 +60,8 @@ class ClientContext(msgspec.Struct, frozen=True, eq=False):
     """Whether a server may send it elicitation or sampling requests during a call."""
     client_name: str = ""
     """What a modern client calls itself in each request; empty for legacy clients, which do it once."""
+    prefers_legacy: bool = False
+    """Whether it answers requests of servers, as only the legacy era has them: see `LegacyCompanions`."""
 
     def supports(self, feature: str, part: str | None = None) -> bool:
         """Return whether it declared the capability `feature`, or that part of it."""
@@ -86,10 +88,14 @@ def make_client_context(
     log_level: str = "",
     client_name: str = "",
 ) -> ClientContext:
-    """Return a context, with `accepts_server_requests` derived from the capabilities."""
+    """Return a context, with what is derived from the capabilities."""
     context = ClientContext(version, modern, capabilities, log_level, client_name=client_name)
     accepts_requests = context.supports("elicitation") or context.supports("sampling")
-    return msgspec.structs.replace(context, accepts_server_requests=True) if accepts_requests else context
+    return msgspec.structs.replace(
+        context,
+        accepts_server_requests=accepts_requests,
+        prefers_legacy=not modern and (accepts_requests or context.supports("roots")),
+    )
 
 
 def client_name(info: Raw | None) -> str:

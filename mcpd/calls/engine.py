@@ -37,6 +37,7 @@ from mcpd.calls.call import (
 from mcpd.calls.call_log import CallLog
 from mcpd.calls.client_context import ClientRequest
 from mcpd.calls.input_rounds import StateSigner
+from mcpd.calls.legacy_companions import LegacyCompanions
 from mcpd.calls.open_questions import OpenQuestions
 from mcpd.calls.routes import StageFactory, find_route, make_binding
 from mcpd.calls.server_request_router import ServerRequestRouter
@@ -112,6 +113,7 @@ class CallEngine:
         self.open_questions = OpenQuestions()
         self.asking = self.open_questions.asking
         self.waiting_calls = WaitingCalls(self, self.open_questions, spawn, find_spare)
+        self.companions = LegacyCompanions(operations, spawn)
         self.suspended_calls = SuspendedCalls(self, spawn)
         self.url_elicitations = UrlElicitations()
         self.server_requests = ServerRequestRouter(
@@ -130,6 +132,9 @@ class CallEngine:
             if self.suspended_calls.resume(caller, request):
                 return
             params = self._state_signer.restore(server.spec.name, params)
+        elif context.prefers_legacy:
+            may_open = request.method in INTERACTIVE_METHODS
+            server = self.companions.choose(caller, context, server, may_open=may_open)
         route = self._route(caller.scope, server, request.method, target.tool, params)
         call = caller.calls[request.key] = Call(self, caller, request, context, server, params, route)
         if self._recording is not None:
@@ -201,8 +206,11 @@ class CallEngine:
         if pending is not None:
             await pending()
         else:
-            await self._operations.wait_ready(call.server)
+            server = await self.companions.wait_connected(
+                call.caller, call.context, call.server, may_open=call.route.method in INTERACTIVE_METHODS
+            )
             self._remove_waiting(call)
+            call.server = server
             call.route = self._route(  # the lists may have come with the connection
                 call.caller.scope, call.server, call.route.method, call.route.tool, call.params
             )

@@ -28,6 +28,7 @@ from mcpd.model.text import shorten
 from mcpd.model.tool_names import ClientStyle, OwnedName, public_names
 from mcpd.protocol import extensions
 from mcpd.supervision.catalog_cache import Catalog
+from mcpd.supervision.legacy_companion import catalog_for_legacy
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
@@ -64,10 +65,15 @@ class AggregateServer:
 
     single: ManagedServer | None = None
 
-    def __init__(self, core: Operations, profile: Profile) -> None:
+    def __init__(
+        self, core: Operations, profile: Profile, for_all_clients: AggregateServer | None = None
+    ) -> None:
+        """`for_all_clients`: the view of which this is the one for legacy clients."""
         self._core = core
         self.profile = profile
-        self.scope = Scope(profile=profile)
+        self._for_all_clients = for_all_clients
+        self._for_legacy_clients: AggregateServer | None = None
+        self.scope: Scope = Scope(profile=profile) if for_all_clients is None else for_all_clients.scope
         self.title = f"mcpd: {profile.name}" if profile.name else "mcpd"
         self.label = f"*{profile.name}"
         self._indexed_changes = -1
@@ -195,6 +201,13 @@ class AggregateServer:
     def freshness(self, member: str) -> tuple[int, str]:
         return combined_freshness([server.catalog for server in self.servers()], member)
 
+    def for_legacy_clients(self) -> AggregateServer:
+        if self._for_all_clients is not None:
+            return self
+        if self._for_legacy_clients is None:
+            self._for_legacy_clients = AggregateServer(self._core, self.profile, self)
+        return self._for_legacy_clients
+
     @property
     def style(self) -> ClientStyle:
         """The naming style in effect now."""
@@ -205,16 +218,20 @@ class AggregateServer:
         if changes == self._indexed_changes and style is self._indexed_style:
             return self._cached_index
         self._indexed_changes = changes
-        now = [(server.spec.name, server.catalog) for server in self.servers()]
-        unchanged = (
-            style is self._indexed_style
-            and len(now) == len(self._indexed_catalogs)
-            and all(a[0] == b[0] and a[1] is b[1] for a, b in zip(now, self._indexed_catalogs, strict=True))
-        )
-        if not unchanged:
+        now = self._catalogs()
+        if style is not self._indexed_style or not _same_catalogs(now, self._indexed_catalogs):
             self._indexed_catalogs, self._indexed_style = now, style
-            self._cached_index = self._build_index([(n, c) for n, c in now if c is not None])
+            other = self._for_all_clients
+            if other is not None and _same_catalogs(now, other._catalogs()):
+                self._cached_index = other._index()
+            else:
+                self._cached_index = self._build_index([(n, c) for n, c in now if c is not None])
         return self._cached_index
+
+    def _catalogs(self) -> list[tuple[str, Catalog | None]]:
+        if self._for_all_clients is None:
+            return [(server.spec.name, server.catalog) for server in self.servers()]
+        return [(server.spec.name, catalog_for_legacy(server)) for server in self.servers()]
 
     def _build_index(self, catalogs: Sequence[tuple[str, Catalog]]) -> _AggregateIndex:
         style = self._indexed_style
@@ -258,6 +275,14 @@ class AggregateServer:
 
 def _name_member(name: str) -> bytes:
     return b'{"name":' + msgspec.json.encode(name)
+
+
+def _same_catalogs(
+    one: Sequence[tuple[str, Catalog | None]], other: Sequence[tuple[str, Catalog | None]]
+) -> bool:
+    return len(one) == len(other) and all(
+        a[0] == b[0] and a[1] is b[1] for a, b in zip(one, other, strict=True)
+    )
 
 
 def _any_matches(names: Sequence[str], patterns: Sequence[str]) -> bool:

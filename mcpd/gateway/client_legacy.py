@@ -32,6 +32,8 @@ def _initialize(session: ClientSession, request: ClientRequest) -> None:
     session.peer = client_name(members.get("clientInfo"))
     declared = _read_capabilities(members.get("capabilities", Raw(b"{}")))
     session.context = make_client_context(version, declared, log_level=session.context.log_level)
+    if session.context.prefers_legacy:
+        session.view = session.view.for_legacy_clients()
 
     def respond() -> None:
         body: dict[str, object] = {
@@ -81,20 +83,24 @@ def _subscribe(session: ClientSession, request: ClientRequest) -> None:
     server, own = session.view.resource(uri)
     server = session.gateway.dedicated_servers.server_for(session, server)
     name, subscriptions = server.spec.name, session.gateway.subscriptions
+    companions = session.gateway.calls.companions
 
     async def when_agreed() -> None:
-        upstream = await session.gateway.core.wait_ready(server)
+        used = await companions.wait_connected(session, session.context, server)
         await trio.lowlevel.checkpoint_if_cancelled()
+        upstream = used.upstream
+        if upstream is None:
+            raise session.gateway.core.not_ready_error(used)
         if not upstream.may_take_subscriptions:
             raise Unsupported(f"{name} does not support resource subscriptions", server=name)
         if subscriptions.count(session) >= MAX_SUBSCRIPTIONS:
             text = f"a client can subscribe to at most {MAX_SUBSCRIPTIONS} resources; not subscribed"
             raise Overloaded(text, server=name)
-        followed_before = subscriptions.add(session, b"", uri, server, own)
+        followed_before = subscriptions.add(session, b"", uri, used, own)
         outcome = ""
         try:
             with trio.move_on_after(SUBSCRIBE_TIMEOUT):
-                outcome = await server.interests.wait_subscribed(own)
+                outcome = await used.interests.wait_subscribed(own)
             await trio.lowlevel.checkpoint_if_cancelled()
         except trio.Cancelled:
             if not followed_before:

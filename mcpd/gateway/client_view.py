@@ -15,6 +15,7 @@ from mcpd.daemon_operations import Operations
 from mcpd.model.errors import UnknownTool
 from mcpd.protocol import extensions
 from mcpd.supervision.catalog_cache import Catalog, Item, is_tool_allowed
+from mcpd.supervision.legacy_companion import catalog_for_legacy
 from mcpd.supervision.managed_server import ManagedServer
 
 LIST_MEMBERS = {
@@ -81,6 +82,10 @@ class View(Protocol):
     def freshness(self, member: str) -> tuple[int, str]:
         """Return `ttlMs` and `cacheScope` of a list."""
 
+    def for_legacy_clients(self) -> View:
+        """Return the view with the lists of second connections, for the clients that use these (see
+        `LegacyCompanions`): their calls may change those lists."""
+
 
 def catalog_items(catalog: Catalog, member: str) -> Sequence[Item]:
     return catalog.templates if member == "resourceTemplates" else getattr(catalog, member)
@@ -106,6 +111,8 @@ class SingleServer:
     core: Operations
     last: ManagedServer
     """The server as last seen; its name may belong to another server by now, or to none."""
+    is_for_legacy: bool = False
+    """See `View.for_legacy_clients`."""
 
     @property
     def single(self) -> ManagedServer:
@@ -128,7 +135,7 @@ class SingleServer:
         return server is self.single
 
     def entries(self, member: str) -> Sequence[bytes]:
-        catalog = self.single.catalog
+        catalog = catalog_for_legacy(self.single) if self.is_for_legacy else self.single.catalog
         return () if catalog is None else tuple(item.raw for item in catalog_items(catalog, member))
 
     def route(self, method: str, params: bytes) -> Target:
@@ -170,3 +177,6 @@ class SingleServer:
 
     def freshness(self, member: str) -> tuple[int, str]:
         return combined_freshness([self.single.catalog], member)
+
+    def for_legacy_clients(self) -> View:
+        return SingleServer(self.core, self.last, is_for_legacy=True)

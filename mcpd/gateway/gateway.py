@@ -125,6 +125,7 @@ class Gateway:
         self.subscriptions.on_session_closed(session)
         used = self._servers_of(session)
         self.dedicated_servers.on_session_closed(session)
+        self.calls.companions.on_client_left(session)
         self.calls.url_elicitations.on_caller_left(session)
         for server in used:
             server.interests.forget(session)
@@ -216,7 +217,8 @@ class Gateway:
 
     def _notify_list_changed(self, server: ManagedServer, feature: str) -> None:
         for session in list(self.sessions):
-            if session.view.covers(server):  # not for a dedicated server, whose lists nobody sees
+            # Not for a dedicated server, whose lists nobody sees.
+            if session.view.covers(server) or server in self.calls.companions.used_by(session):
                 session.notify_list_changed(feature)
 
     def _forward_log_message(self, server: ManagedServer, notification: ServerNotification) -> None:
@@ -281,7 +283,7 @@ class Gateway:
 
     def _on_names_changed(self, view: View) -> None:
         for session in list(self.sessions):
-            if session.view is view:
+            if session.scope is view.scope:
                 session.notify_list_changed("tools")
                 session.notify_list_changed("prompts")
 
@@ -314,11 +316,11 @@ class Gateway:
         """Return the roots of all clients that use the server, without duplicates. A spare has those of the
         server that it stands in for, so that both answer alike."""
         server = self.dedicated_servers.stands_in_for(server) or server
-        users = (
-            self.dedicated_servers.users(server)
-            if server.original is not None
-            else [session for session in self.sessions if session.view.covers(server)]
-        )
+        users: Iterable[ClientSession]
+        if server.original is None:
+            users = [session for session in self.sessions if session.view.covers(server)]
+        else:
+            users = [session for session in self.sessions if server in self._servers_of(session)]
         roots = dict.fromkeys(bytes(root) for session in users for root in session.effective_roots())
         return tuple(Raw(root) for root in roots)
 
@@ -326,9 +328,10 @@ class Gateway:
         _notify_roots_changed(self._servers_of(session))
 
     def _servers_of(self, session: ClientSession) -> Sequence[ManagedServer]:
-        """Return the servers it sees, disabled or not, and its dedicated servers."""
+        """Return the servers it sees, disabled or not, its dedicated servers, and the companions it uses."""
         seen = [server for server in self.core.supervisor.servers() if session.view.covers(server)]
-        used = [*seen, *self.dedicated_servers.used_by(session)]
+        dedicated = self.dedicated_servers.used_by(session)
+        used = [*seen, *dedicated, *self.calls.companions.used_by(session)]
         return list(dict.fromkeys([*used, *self.dedicated_servers.spares(used)]))
 
 
@@ -388,6 +391,7 @@ def connected_clients(
 def _session_report(session: ClientSession) -> ConnectedClient:
     client, view = session.client, session.view
     version = session.version or session.last_version
+    companions = {each.original: each for each in session.gateway.calls.companions.used_by(session)}
     return ConnectedClient(
         door=client.via,
         name=client.name or session.peer or (program_name(client.pid) if client.pid else ""),
@@ -402,7 +406,7 @@ def _session_report(session: ClientSession) -> ConnectedClient:
         | {
             (server.original or server).spec.name: ServerUsage(
                 calls=calls + session.calls_by_ended_server.get((server.original or server).spec.name, 0),
-                revisions=_revisions(version, server.upstream.version if server.upstream else ""),
+                revisions=_revisions(version, companions.get(server, server)),
                 instance=server.spec.name if server.original else None,
             )
             for server, calls in session.calls_by_live_server.items()
@@ -410,5 +414,6 @@ def _session_report(session: ClientSession) -> ConnectedClient:
     )
 
 
-def _revisions(client: str, server: str) -> str:
-    return client if client == server else f"{client or '?'} → {server or '?'}"
+def _revisions(client: str, server: ManagedServer) -> str:
+    spoken = server.upstream.version if server.upstream is not None else ""
+    return client if client == spoken else f"{client or '?'} → {spoken or '?'}"

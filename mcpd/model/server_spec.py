@@ -105,9 +105,9 @@ class ServerSpec:
     """The clients that share a process or session, which are `all`, those with the same `root`, or none
     (`client`)."""
     has_no_spare: bool = False
-    """Whether mcpd must not start a spare instance for the calls of others while a client does not answer a
-    question: the definition sets `share` or `concurrency`, or the server is known to need all of its clients
-    in one process."""
+    """Whether mcpd must not start a second process: neither a spare instance for the calls of others while a
+    client does not answer a question, nor a connection for clients of the legacy era. The definition sets
+    `share` or `concurrency`, or the server is known to need all of its clients in one process."""
     max_queued: int = 256
     """The maximum number of queued requests; further requests are refused immediately."""
     unresolved: UnresolvedDefinition | None = attrs.field(default=None, eq=False, repr=False)

@@ -154,6 +154,22 @@ class ServerInfo:
 
 
 @attrs.frozen(kw_only=True)
+class ConnectionStatus:
+    """One of a server's connections. A server that speaks both eras may have a second one, for clients of
+    the legacy era."""
+
+    status: ServerState
+    revision: str | None = None
+    """The protocol revision. This is null until it has been negotiated."""
+    era: str | None = None
+    pid: int | None = None
+    since: str = ""
+    restarts: int = 0
+    in_flight: int = 0
+    last_error: Failure | None = None
+
+
+@attrs.frozen(kw_only=True)
 class ServerStatus:
     """A server's status, as shown by `mcpctl status`."""
 
@@ -196,6 +212,7 @@ class ServerStatus:
     capabilities: tuple[str, ...] = ()
     lazy: bool = False
     in_flight: int = 0
+    """The number of requests in progress on all of the server's connections."""
     questions: tuple[OpenQuestion, ...] = ()
     """The questions that clients have not answered yet, the oldest first, at most 10."""
     waiting: tuple[WaitingCall, ...] = ()
@@ -203,6 +220,8 @@ class ServerStatus:
     waiting_calls: int = 0
     """The number of calls that wait for other calls to end."""
     warnings: tuple[str, ...] = ()
+    connections: tuple[ConnectionStatus, ...] = ()
+    """The server's connections. The other fields describe the first one."""
 
     def __attrs_post_init__(self) -> None:
         """Set the members that have replaced `name` and `status`, also for a copy by `attrs.evolve`."""

@@ -80,6 +80,11 @@ class Catalog:
     hints: Mapping[str, CacheHint] = attrs.field(factory=dict, eq=False)
     """By feature. Empty for servers older than 2026-07-28, which send no hints."""
 
+    def names(self, feature: str) -> set[str]:
+        """Return the names or URIs of all entries of one of `FEATURES`."""
+        fields = (kind.field for kind in _LIST_METHODS if kind.feature == feature)
+        return {item.name for field in fields for item in getattr(self, field)}
+
     def tool(self, name: str) -> Item | None:
         return self._tools_by_name.get(name)
 

@@ -32,7 +32,7 @@ from mcpd.supervision.message_tap import ConnectionTrace, ServerTaps
 from mcpd.supervision.package_download import package_runner_of, wait_package_downloaded
 from mcpd.supervision.resolve_secrets import resolve_secrets
 from mcpd.supervision.server_log import ServerLog
-from mcpd.supervision.server_state import StateTracker, build_status, unparsable_output
+from mcpd.supervision.server_state import StateTracker, add_connections, build_status, unparsable_output
 from mcpd.supervision.supervisor_context import SupervisorContext
 from mcpd.support.broadcast import CallbackList
 from mcpd.support.memory_tuning import trim_heap
@@ -59,10 +59,15 @@ class ManagedServer:
     ) -> None:
         self.spec = spec
         self.original = original
-        """For a dedicated instance: the server whose definition it uses. None for a configured server."""
+        """For a dedicated instance or a companion: the server whose definition it uses. None for a configured
+        server."""
+        self.companion: ManagedServer | None = None
+        """The server's second connection, if one is open (`legacy_companion`). Set by the supervisor."""
+        self.companion_refusal = ""
+        """Why the server cannot have one for as long as its connection lasts; empty if it may."""
         self.is_closed = False
         """The server has been removed and will not run again."""
-        self.log = ServerLog(context.log_dir / f"{spec.name}.log", context.redactor)
+        self.log = self._open_log(context)
         self.taps = ServerTaps(spec.name, context.redactor.mask)
         self.call_stats: CallStats = CallStats(spec.name) if original is None else original.call_stats
         """Covers all connections, and is shared with the dedicated instances."""
@@ -78,7 +83,8 @@ class ManagedServer:
         self.launch: Launch | None = None
         self.trace = ConnectionTrace(spec.name, context.redactor.mask)
         self._context = context
-        key = fingerprint(spec.identity)
+        # A server that speaks both eras may have connections of each.
+        key = fingerprint(spec.identity if spec.era == "auto" else (spec.era, *spec.identity))
         self._backoff = restart.Backoff(restart.effective_restart_policy(spec), context.random)
         self._tracker = StateTracker()
         self._connections = 0
@@ -102,12 +108,22 @@ class ManagedServer:
         """How calls of each tool run (`calls.routes`); cleared when the lists change."""
         self._apply_debug()
 
+    def _open_log(self, context: SupervisorContext) -> ServerLog:
+        return ServerLog(context.log_dir / f"{self.spec.name}.log", context.redactor)
+
+    @property
+    def label(self) -> str:
+        """What the daemon's log calls the server."""
+        return self.spec.name
+
     # ── changing the desired state: synchronous ─────────────────────────────────────────────────
 
     def reconnect(self) -> None:
         """Drop the connection, if any, and connect again immediately, skipping the backoff."""
         self._desired.connect()
         self._wake("reconnect requested")
+        if self.companion is not None:
+            self.companion.reconnect()
 
     def connect(self) -> None:
         """Connect unless already connected or connecting."""
@@ -115,16 +131,22 @@ class ManagedServer:
         if self._desired.disconnected or not is_under_way:
             self._desired.connect()
             self._wake("connect requested")
+        if self.companion is not None:
+            self.companion.connect()
 
     def disconnect(self) -> None:
         """Stay disconnected until `connect`, `reconnect` or the next start of the daemon."""
         if self._desired.disconnect():
             self._wake("it was disconnected")
+        if self.companion is not None:
+            self.companion.disconnect()
 
     def set_enabled(self, on: bool, until: float | None = None) -> None:
         """Enable or disable the server persistently, or disable it `until` then (seconds since the epoch)."""
         if self._desired.set_enabled(on, until):
             self._wake("it was switched on" if on else f"it was {self._desired.off_reason}")
+        if self.companion is not None:
+            self.companion.set_enabled(on, until)
 
     def request_start(self) -> None:
         """Start a lazy server; no effect on others."""
@@ -141,6 +163,8 @@ class ManagedServer:
         self._apply_debug()
         if enabled_changed and self._desired.set_default(spec.enabled):
             self._wake("its definition changed")
+        if self.companion is not None:
+            self.companion.update_spec(spec)
 
     def _apply_debug(self) -> None:
         self.trace.debug = self.spec.debug or self._context.debug
@@ -212,7 +236,7 @@ class ManagedServer:
         link = None if self.upstream is None else self.upstream.link
         heard_at = self._last_received_at if link is None else link.last_received_at
         describe, mask = self._context.clients.describe_waiting, self._context.redactor.mask
-        return build_status(
+        status = build_status(
             spec=self.spec,
             tracker=self._tracker,
             kind=self._strategy.kind,
@@ -227,6 +251,7 @@ class ManagedServer:
             off_until=self._desired.off_until,
             waiting=((), (), 0) if describe is None else describe(self, mask),
         )
+        return add_connections(status, None if self.companion is None else self.companion.status())
 
     async def wait_settled(self) -> None:
         """Wait until no connection attempt is running or queued, and until a disabled server has stopped."""
@@ -234,6 +259,8 @@ class ManagedServer:
             not self._tracker.state.is_settled or self._wake_event.is_set() or self._is_stopping
         ):
             await self._tracker.wait_changed()
+        if self.companion is not None:
+            await self.companion.wait_settled()
 
     @property
     def _is_stopping(self) -> bool:
@@ -336,9 +363,13 @@ class ManagedServer:
         plan = restart.plan_recovery(name, verdict, requested_delay, self._backoff)
         message = self._context.redactor.mask(failure.message)
         failure = attrs.evolve(failure, message=message, crash_loop=plan.crash_loop)
-        log.log(plan.level, "%s: %s%s", name, message, plan.log_suffix)
+        log.log(self._failure_level(plan.level), "%s: %s%s", self.label, message, plan.log_suffix)
         self._tracker.record_failure(failure, plan.pause, requested_delay)
         self._announce(plan.state, plan.reason)
+
+    def _failure_level(self, level: int) -> int:
+        """Return the level at which a failure is logged; `level` is the usual one."""
+        return level
 
     async def _connect_and_serve(self) -> None:
         """Hold one connection until it ends. Its end has been recorded, or is raised."""
@@ -434,6 +465,7 @@ class ManagedServer:
         catalog = await self._catalog_sync.fetch(upstream)
         self._strategy.record_success(upstream)
         self.upstream = upstream
+        self.companion_refusal = ""
         self._attempt.ready_at = trio.current_time()
         self._connections += 1
         self._catalog_sync.replace(catalog)
@@ -456,9 +488,13 @@ class ManagedServer:
             quiet = flapping or state in (ServerState.PENDING, ServerState.FAILED)
             level = logging.DEBUG if quiet else logging.INFO
             details = summarize(self.catalog) if state is ServerState.CONNECTED else reason
-            log.log(level, "%s: %s%s", self.spec.name, state.value, details and f" ({details})")
+            log.log(level, "%s: %s%s", self.label, state.value, details and f" ({details})")
         self._publish(EventKind.STATUS, reason)
         self._tracker.notify()
+
+    def publish_status(self) -> None:
+        """Announce the status again: its second connection has changed."""
+        self._publish(EventKind.STATUS, self._tracker.reason)
 
     def _publish(self, kind: EventKind, message: str) -> None:
         self._context.changes.value += 1

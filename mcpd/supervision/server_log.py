@@ -31,8 +31,10 @@ class ServerLog:
     removed and other control characters replaced, so that no line can imitate another.
     """
 
-    def __init__(self, path: Path, redactor: Redactor) -> None:
+    def __init__(self, path: Path, redactor: Redactor, shared: ServerLog | None = None) -> None:
+        """`shared`: the log of a server that this process belongs to. It gets all lines, and writes them."""
         self.path = path
+        self._shared = shared
         self.dropped = 0
         """Lines that could not be written to disk."""
         self._redactor = redactor
@@ -48,7 +50,8 @@ class ServerLog:
         self.position = 0
         """Number of lines so far; see `lines_after`."""
         self._more = trio.Event()
-        self._load()
+        if shared is None:
+            self._load()
 
     def feed(self, portion: bytes) -> None:
         """Accept bytes in any portions; longer lines are cut at 64 KiB."""
@@ -122,17 +125,25 @@ class ServerLog:
 
     def _store_line(self, line: bytes, now: str) -> str:
         text = f"{now} {self._clean(line)}"
+        self._keep(text)
+        self._run_lines.append(text)
+        return text
+
+    def _keep(self, text: str) -> None:
         self._lines.append(text)
         self._size += len(text)
         while self._size > MAX_RING and len(self._lines) > 1:
             self._size -= len(self._lines.popleft())
-        self._run_lines.append(text)
         self.position += 1
-        return text
 
     def _publish(self, lines: list[str]) -> None:
         """Write stored lines to the file, and wake who waits for them."""
-        self._write(lines)
+        if self._shared is None:
+            self._write(lines)
+        else:
+            for line in lines:
+                self._shared._keep(line)
+            self._shared._publish(lines)
         more, self._more = self._more, trio.Event()
         more.set()
 

@@ -10,11 +10,12 @@ import math
 import time
 from collections.abc import Callable
 
+import attrs
 import trio
 
 from mcpd.model.errors import NotReady
 from mcpd.model.server_spec import ServerSpec
-from mcpd.model.status import Failure, ServerState, ServerStatus, rfc3339
+from mcpd.model.status import ConnectionStatus, Failure, ServerState, ServerStatus, rfc3339
 from mcpd.model.text import shorten
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.catalog_cache import Catalog
@@ -175,6 +176,34 @@ def build_status(
         waiting=waiting[1],
         waiting_calls=waiting[2],
         warnings=tuple(warnings),
+    )
+
+
+def add_connections(status: ServerStatus, companion: ServerStatus | None) -> ServerStatus:
+    """Return the status of a server together with that of its second connection, if it has one."""
+    if companion is None:
+        return attrs.evolve(status, connections=(_connection(status),))
+    return attrs.evolve(
+        status,
+        in_flight=status.in_flight + companion.in_flight,
+        questions=(*status.questions, *companion.questions),
+        waiting=(*status.waiting, *companion.waiting),
+        waiting_calls=status.waiting_calls + companion.waiting_calls,
+        warnings=tuple(dict.fromkeys((*status.warnings, *companion.warnings))),
+        connections=(_connection(status), _connection(companion)),
+    )
+
+
+def _connection(status: ServerStatus) -> ConnectionStatus:
+    return ConnectionStatus(
+        status=status.status,
+        revision=status.protocol_version,
+        era=status.era,
+        pid=status.pid,
+        since=status.since,
+        restarts=status.restarts,
+        in_flight=status.in_flight,
+        last_error=status.last_error,
     )
 
 

@@ -15,6 +15,7 @@ from mcpd.model.events import Event, EventKind
 from mcpd.model.server_spec import ServersDiff, ServerSpec, diff_specs
 from mcpd.model.status import rfc3339
 from mcpd.model.text import shorten, similar_names
+from mcpd.supervision.legacy_companion import LegacyCompanion
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.supervisor_context import SupervisorContext
 from mcpd.support.broadcast import AsyncValue
@@ -115,7 +116,7 @@ class Supervisor:
         return [life.server for _, life in lives]
 
     def instances(self) -> list[ManagedServer]:
-        """Return the dedicated instances, each of which serves one client or some clients only."""
+        """Return the dedicated instances and companions, each of which serves some clients only."""
         return list(self._instances)
 
     def start_instance(self, of: ManagedServer, spec: ServerSpec) -> ManagedServer:
@@ -123,17 +124,30 @@ class Supervisor:
 
         Raises NotReady while `of` is stopping, because its definition is outdated then.
         """
-        original = self._running.get(of.spec.name)
-        if original is None or original.server is not of or original.scope.cancel_called:
-            raise of.not_ready()
+        self._require_running(of)
         server = ManagedServer(spec, self._context, of)
-        life = self._instances[server] = _RunningServer(server)
-        assert self._nursery is not None, "the supervisor runs"
-        self._nursery.start_soon(self._run_instance, life, name=f"server {spec.name}")
+        self._start_instance(server)
         return server
 
+    def start_companion(self, of: ManagedServer) -> LegacyCompanion:
+        """Open the second connection of `of`. Raises NotReady like `start_instance`."""
+        self._require_running(of)
+        server = of.companion = LegacyCompanion(of, self._context)
+        self._start_instance(server)
+        return server
+
+    def _require_running(self, server: ManagedServer) -> None:
+        life = self._running.get(server.spec.name)
+        if life is None or life.server is not server or life.scope.cancel_called:
+            raise server.not_ready()
+
+    def _start_instance(self, server: ManagedServer) -> None:
+        life = self._instances[server] = _RunningServer(server)
+        assert self._nursery is not None, "the supervisor runs"
+        self._nursery.start_soon(self._run_instance, life, name=f"server {server.label}")
+
     def stop_instance(self, server: ManagedServer, reason: str) -> None:
-        """Stop a dedicated instance soon and fail its pending requests with `reason`. Synchronous."""
+        """Stop an instance or companion soon and fail its pending requests with `reason`. Synchronous."""
         life = self._instances.get(server)
         if life is not None:
             if server.upstream is not None:
@@ -141,7 +155,7 @@ class Supervisor:
             life.scope.cancel(reason=reason)
 
     def is_ending(self, instance: ManagedServer) -> bool:
-        """Return whether a dedicated instance has ended or is stopping, so that nothing can be sent to it."""
+        """Return whether an instance or companion has ended or is stopping: nothing can be sent to it."""
         life = self._instances.get(instance)
         return life is None or life.scope.cancel_called
 
@@ -149,9 +163,14 @@ class Supervisor:
         try:
             await self._run_server(life)
         finally:
-            del self._instances[life.server]
-            gone = Event(kind=EventKind.REMOVED, at=rfc3339(time.time()), server=life.server.spec.name)
-            self._context.announce(gone)
+            server = life.server
+            del self._instances[server]
+            if not isinstance(server, LegacyCompanion):
+                gone = Event(kind=EventKind.REMOVED, at=rfc3339(time.time()), server=server.spec.name)
+                self._context.announce(gone)
+            elif server.original.companion is server:
+                server.original.companion = None
+                server.original.publish_status()
 
     def announce(self, event: Event) -> None:
         self._context.announce(event)

@@ -135,6 +135,8 @@ def make_server(name: str = NAME, catalog: Catalog | None = None, **spec: Any) -
         is_closed=False,
         spec=StdioSpec(name=name, command="srv", **{"has_no_spare": True, **spec}),
         original=None,
+        companion=None,
+        companion_refusal="",
         state=ServerState.CONNECTED,
         catalog=catalog,
         upstream=None,
@@ -148,6 +150,10 @@ def make_server(name: str = NAME, catalog: Catalog | None = None, **spec: Any) -
         elicitation_history=ElicitationHistory(never_asks=False, learn=lambda quiet: None),
         log=SimpleNamespace(add_line=lambda line: None),
     )
+
+
+def _no_companion(server: Any) -> NoReturn:
+    raise NotReady("srv has one connection", server=NAME, state="connected")
 
 
 class FakeSupervisor(SimpleNamespace):
@@ -171,6 +177,7 @@ def make_core(*servers: Any, **settings: Any) -> Any:
             get=find,
             find=find,
             is_ending=lambda server: False,
+            start_companion=_no_companion,
         ),
         config=SimpleNamespace(
             loaded=SimpleNamespace(

@@ -20,7 +20,7 @@ NEW = "2025-11-25"
 
 def test_share_client_gives_each_client_its_own_process(start: Start) -> None:
     """The process ends with its client."""
-    daemon = start({"own": fake(share="client"), "all": fake()})
+    daemon = start({"own": fake(share="client"), "all": fake("--era", "legacy")})
     daemon.wait_connected("own", "all")
     one, two = McpClient(daemon, NEW), McpClient(daemon, NEW, server="own")
     mine, yours = one.call("own__pid"), two.call("pid")

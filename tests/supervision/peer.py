@@ -49,6 +49,8 @@ class Life:
     """Exits when asked `server/discover`."""
     modern: bool = False
     """Whether it refuses `initialize`. Otherwise it refuses `server/discover`."""
+    names_versions: bool = False
+    """Whether it refuses `initialize` as the specification says, with the versions that it speaks."""
     lists: Callable[[], list[str]] = lambda: ["echo"]
     list_takes: float = 0
     discover_takes: float = 0
@@ -201,6 +203,9 @@ class Script:
     def _answer(self, life: Life, method: str) -> Json | None:
         hello: Json = {"capabilities": life.capabilities}
         refused = {"error": {"code": -32601, "message": f"no {method}"}}
+        if life.names_versions and method == "initialize":
+            data = {"supported": ["2026-07-28"], "requested": "2025-11-25"}
+            return {"error": {"code": -32022, "message": "Unsupported protocol version", "data": data}}
         match method:
             case "server/discover":
                 modern = life.modern or life.dual

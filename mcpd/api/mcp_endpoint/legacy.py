@@ -327,5 +327,5 @@ _NULL_REPLY = NullReply()
 
 
 def same_view(one: View, other: View) -> bool:
-    """Return whether both are the same server. One that was removed and added again is different."""
-    return one is other or (one.single is not None and one.single is other.single)
+    """Return whether both show the same servers. One that was removed and added again is different."""
+    return one is other or (one.scope is other.scope and one.single is other.single)

@@ -1,0 +1,152 @@
+"""Which connection a client's calls use, if a server speaks both eras (see `supervision.legacy_companion`).
+
+A client of the legacy era that can be asked something uses the server's companion, which is opened for its
+first call and closed a while after the last such client has left. All other clients use the server's own
+connection. So each client gets what it would get if it connected directly.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
+from functools import partial
+
+import trio
+
+from mcpd.calls.client_context import ClientContext
+from mcpd.daemon_operations import Operations
+from mcpd.model.errors import NotReady
+from mcpd.model.status import ServerState
+from mcpd.supervision.legacy_companion import LegacyCompanion, may_have_companion
+from mcpd.supervision.managed_server import ManagedServer
+
+LINGER_SECONDS = 60.0
+"""Seconds that a companion stays open without a client, since windows are closed and reopened."""
+_UNUSED = "its last client left"
+_FAILED = (ServerState.FAILED, ServerState.NEEDS_AUTH)
+
+log = logging.getLogger("mcpd.calls")
+
+
+class LegacyCompanions:
+    """The companions of all servers and their clients. `spawn` must run tasks that outlive clients."""
+
+    def __init__(
+        self, operations: Operations, spawn: Callable[[Callable[[], Awaitable[None]]], None]
+    ) -> None:
+        self._operations = operations
+        self._spawn = spawn
+        self._users: dict[LegacyCompanion, dict[object, None]] = {}
+        """By companion, from its first client until it is closed."""
+
+    def choose(
+        self, client: object, context: ClientContext, server: ManagedServer, *, may_open: bool = True
+    ) -> ManagedServer:
+        """Return the connection for this client's requests to `server`: `server` itself or its companion.
+
+        The answer may change once that is connected. `may_open`: whether this request is a reason to open the
+        companion, and to make the client one of its users.
+        """
+        if not context.prefers_legacy:
+            return server
+        companion = server.companion
+        if not may_have_companion(server):
+            if isinstance(companion, LegacyCompanion):
+                self._stop(companion, "its definition changed")
+            return server
+        if companion is None or self._operations.supervisor.is_ending(companion):
+            if not may_open:
+                return server
+            try:
+                companion = self._operations.supervisor.start_companion(server)
+            except NotReady:  # it stops
+                return server
+            self._users = {each: users for each, users in self._users.items() if not each.is_closed}
+        assert isinstance(companion, LegacyCompanion)
+        if companion.refusal:
+            self._give_up(companion, companion.refusal)
+            return server
+        users = self._users.setdefault(companion, {})
+        if client not in users:
+            if not may_open:
+                return server
+            users[client] = None
+            if context.log_level:
+                companion.interests.set_log_level(client, context.log_level)
+        return companion
+
+    async def wait_connected(
+        self, client: object, context: ClientContext, server: ManagedServer, *, may_open: bool = True
+    ) -> ManagedServer:
+        """Wait until the connection for this client is there, and return it: `server` or its companion.
+
+        If the companion does not work, clients are served over the server's own connection. Raises NotReady.
+        """
+        server = server.original if isinstance(server, LegacyCompanion) else server
+        while isinstance(
+            companion := self.choose(client, context, server, may_open=may_open), LegacyCompanion
+        ):
+            await self._wait_tried(companion)
+            if self.choose(client, context, server, may_open=may_open) is companion:
+                if companion.upstream is not None:
+                    return companion
+                await self._operations.wait_ready(server)
+                return server
+        await self._operations.wait_ready(server)
+        if self.choose(client, context, server, may_open=may_open) is server:
+            return server
+        return await self.wait_connected(client, context, server, may_open=may_open)
+
+    async def _wait_tried(self, companion: LegacyCompanion) -> None:
+        """Wait until the companion is connected, or does not get connected in time.
+
+        If its first attempt failed, the server speaks only the modern era, or runs only once: no other
+        attempt is made while the server's own connection lasts.
+        """
+        if companion.has_been_connected:
+            with suppress(NotReady):
+                await self._operations.wait_ready(companion)
+            return
+        with trio.move_on_after(companion.spec.timeouts.connect):
+            await companion.wait_tried()
+        if companion.state in _FAILED:
+            failure = companion.status().last_error
+            self._give_up(companion, failure.summary if failure is not None else "it failed")
+
+    def _give_up(self, companion: LegacyCompanion, reason: str) -> None:
+        server = companion.original
+        if server.companion is not companion or server.companion_refusal:
+            return
+        server.companion_refusal = reason
+        server.trace.add_step("connection 2", f"not possible: {reason}", 0.0)
+        log.info("%s: no second connection for clients of the legacy era: %s", server.spec.name, reason)
+        self._stop(companion, "it cannot be used")
+
+    def _stop(self, companion: LegacyCompanion, reason: str) -> None:
+        for client in self._users.pop(companion, ()):
+            companion.interests.forget(client)
+        self._operations.supervisor.stop_instance(companion, reason)
+
+    # ── its clients ─────────────────────────────────────────────────────────────────────────────────
+
+    def used_by(self, client: object) -> list[LegacyCompanion]:
+        """Return the companions that this client uses."""
+        return [companion for companion, users in self._users.items() if client in users]
+
+    def users(self, companion: LegacyCompanion) -> Collection[object]:
+        """Return the clients of a companion."""
+        return self._users.get(companion, ())
+
+    def on_client_left(self, client: object) -> None:
+        for companion, users in self._users.items():
+            if users.pop(client, self) is None and not users:
+                companion.unused_since = trio.current_time()
+                self._spawn(partial(self._linger, companion))
+
+    async def _linger(self, companion: LegacyCompanion) -> None:
+        """Close the companion if nobody has used it for LINGER_SECONDS."""
+        await trio.sleep(LINGER_SECONDS)
+        unused_for = trio.current_time() - companion.unused_since
+        if self._users.get(companion) == {} and unused_for >= LINGER_SECONDS:
+            self._stop(companion, _UNUSED)

@@ -1,0 +1,134 @@
+"""The second connection of a server that speaks both eras, with the real daemon and real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.conftest import start
+from tests.e2e.harness import BOUND, Daemon, Json, fake, wait_until
+from tests.gateway.mcp_client import MODERN, McpClient
+from tests.processes import gone
+
+__all__ = ["start"]
+
+Start = Any
+LEGACY = "2025-11-25"
+ROOT = Path(__file__).parents[2]
+
+
+def connections(daemon: Daemon) -> list[Json]:
+    return list(daemon.status("one")["connections"])
+
+
+def mcpctl(daemon: Daemon, *words: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-m", "ctl", *words],
+        env={**daemon.environ, "MCPD_NO_START": "1", "PYTHONPATH": str(ROOT)},
+        cwd=daemon.home,
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+        check=True,
+    ).stdout
+
+
+def test_both_connections_are_shown_as_one_server(start: Start) -> None:
+    """Status, statistics, history and clients know one server; its second process is a detail of it."""
+    daemon = start({"one": fake()})
+    daemon.wait_connected("one")
+    control = daemon.client()
+    assert [each["revision"] for each in connections(daemon)] == [MODERN]
+    modern, plain = McpClient(daemon, MODERN), McpClient(daemon, LEGACY, capabilities={})
+    mine = modern.call("one__pid")
+    assert plain.call("one__pid") == mine
+    assert len(connections(daemon)) == 1
+    legacy = McpClient(daemon, LEGACY, client={"name": "editor"})
+    other = McpClient(daemon, "2025-06-18", server="one")
+    yours = legacy.call("one__pid")
+    assert other.call("pid") == yours != mine
+    first, second = connections(daemon)
+    assert (first["revision"], str(first["pid"])) == (MODERN, mine)
+    assert (second["revision"], str(second["pid"])) == (LEGACY, yours)
+    assert [each["name"] for each in control.request("mcpd/status")["servers"]] == ["one"]
+    (stats,) = control.request("mcpd/stats", processes=True)["servers"]
+    assert (stats["counts"]["calls"], stats["cost"]["processes"]) == (4, 2)
+    states = [entry["state"] for entry in control.request("mcpd/history", server="one")["entries"]]
+    assert states == ["connected"]
+    used = [each["servers"]["one"] for each in control.request("mcpd/clients")["clients"] if each["servers"]]
+    assert sorted(each["revisions"] for each in used) == [
+        f"2025-06-18 → {LEGACY}",
+        LEGACY,
+        f"{LEGACY} → {MODERN}",
+        MODERN,
+    ]
+    assert not any(each.get("instance") for each in used)
+    shown = f"connection 2: {LEGACY} · pid {yours}; for clients of older revisions"
+    assert shown in mcpctl(daemon, "status", "one")
+    assert shown in mcpctl(daemon, "why", "one")
+    assert [each["pid"] for each in json.loads(mcpctl(daemon, "why", "one", "--json"))["connections"]] == [
+        int(mine),
+        int(yours),
+    ]
+
+
+def test_second_process_is_supervised_and_ends_with_the_server(start: Start) -> None:
+    daemon = start({"one": fake()})
+    daemon.wait_connected("one")
+    client, control = McpClient(daemon, LEGACY, server="one"), daemon.client()
+    pid = int(client.call("pid"))
+    os.kill(pid, signal.SIGKILL)
+    wait_until(
+        lambda: connections(daemon)[1]["restarts"] == 1 and connections(daemon)[1]["status"] == "connected",
+        lambda: f"{connections(daemon)}",
+    )
+    assert daemon.status("one")["restarts"] == 0
+    pids = [each["pid"] for each in connections(daemon)]
+    assert client.call("pid") == str(pids[1]) != str(pid)
+    control.request("mcpd/disable", server="one", wait=BOUND)
+    assert all(gone(each) for each in pids)
+    assert [each["pid"] for each in connections(daemon)] == [None, None]
+    control.request("mcpd/enable", server="one", wait=BOUND)
+    again = [each["pid"] for each in connections(daemon)]
+    assert client.call("pid") == str(again[1])
+    daemon.config.write_text(json.dumps({"mcpServers": {}}))
+    control.request("mcpd/reload")
+    wait_until(lambda: all(map(gone, again)), lambda: "a process is left")
+
+
+def test_modern_only_server_serves_all_clients_over_one_connection(start: Start) -> None:
+    daemon = start({"one": fake("--era", "modern")})
+    daemon.wait_connected("one")
+    client = McpClient(daemon, LEGACY, server="one")
+    assert client.call("pid") == client.call("pid") == str(daemon.status("one")["pid"])
+    wait_until(lambda: len(connections(daemon)) == 1, lambda: f"{connections(daemon)}")
+    assert "connection 2: not possible: " in mcpctl(daemon, "why", "one")
+
+
+def test_subscriptions_and_log_levels_reach_the_process_of_the_client(start: Start) -> None:
+    """A call on the second connection changes what is only there."""
+    daemon = start({"one": fake("--capabilities", "tools,resources,logging", "--subscribable")})
+    daemon.wait_connected("one")
+    client = McpClient(daemon, LEGACY, server="one")
+    client.request("logging/setLevel", level="debug")
+    uri = client.request("resources/list")["resources"][0]["uri"]
+    client.request("resources/subscribe", uri=uri)
+    updated = {"method": "notifications/resources/updated", "params": {"uri": uri}}
+    client.call("notify", updated)
+    assert client.wait_heard("notifications/resources/updated")["params"]["uri"] == uri
+    wait_until(
+        lambda: json.loads(client.call("counts"))["seen"].get("logging/setLevel") == 1,
+        lambda: "the log level was not set",
+    )
+    client.request("logging/setLevel", level="error")
+    wait_until(
+        lambda: json.loads(client.call("counts"))["seen"].get("logging/setLevel") == 2,
+        lambda: "the log level was not changed",
+    )
+    roots = json.loads(client.call("ask", {"method": "roots/list"}))["result"]["roots"]
+    assert roots == []
