@@ -21,6 +21,14 @@ _MAX_CUTS = 16
 """How many cuts are examined, from the end: the text between them may be a server's."""
 _MAX_SETS_PER_SERVER = 100
 """How many different sets of secrets are remembered for each server: enough for dozens of starts."""
+_GENERATIONS = 2
+"""How many sets of tokens are remembered for each login: the current one, and one that was replaced."""
+_TOKEN_START = 32
+"""Characters of a long token that are stored. Whatever begins like it is masked to its end."""
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
+"""A token of which only the start is stored (RFC 6750, 2.1)."""
+_TOKEN_REST = re.compile(r"[A-Za-z0-9._~+/=%-]*")
+"""The same, also if it is percent-encoded."""
 
 
 class _Index:
@@ -36,13 +44,21 @@ class _Index:
         """The first characters of spellings → the lengths of these spellings, the longest first."""
         self._spellings: set[str] = set()
         self._sorted: list[str] = []
+        self._starts: set[str] = set()
+        """Those spellings that are the start of a token."""
         self._characters: tuple[set[str], ...] = tuple(set() for _ in range(_MIN_LENGTH))
         """The characters that occur at each of the first positions."""
         self._candidate = re.compile("(?!)")
         self.add(spellings)
 
-    def add(self, spellings: Iterable[str]) -> None:
-        """Find these, which have at least `_MIN_LENGTH` characters, from now on."""
+    def add(self, spellings: Iterable[str], *, are_starts: bool = False) -> None:
+        """Find these, which have at least `_MIN_LENGTH` characters, from now on.
+
+        `are_starts`: what follows belongs to them, as far as it has the characters of a token.
+        """
+        if are_starts:
+            spellings = frozenset(spellings) - self._starts
+            self._starts |= spellings
         for spelling in spellings:
             if spelling in self._spellings:
                 continue
@@ -57,6 +73,15 @@ class _Index:
         if self._spellings:
             classes = ("".join(map(re.escape, sorted(each))) for each in self._characters)
             self._candidate = re.compile("".join(f"[{each}]" for each in classes), re.DOTALL)
+
+    def remove(self, starts: Iterable[str]) -> None:
+        """Do not find these any more, which were added with `are_starts`. Takes microseconds."""
+        for spelling in starts:
+            self._starts.discard(spelling)
+            self._spellings.discard(spelling)
+            at = bisect.bisect_left(self._sorted, spelling)
+            if self._sorted[at : at + 1] == [spelling]:
+                del self._sorted[at]
 
     def mask(self, text: str) -> str:
         """Replace every spelling by MASK; where several begin, the longest."""
@@ -74,9 +99,13 @@ class _Index:
         while candidate := search(text, here):
             here = candidate.start()
             for length in lengths.get(candidate[0], ()):
-                if text[here : here + length] in known:
-                    places.append((here, here + length))
-                    here += length
+                if (found := text[here : here + length]) in known:
+                    end = here + length
+                    if found in self._starts:
+                        rest = _TOKEN_REST.match(text, end)
+                        end = end if rest is None else rest.end()
+                    places.append((here, end))
+                    here = end
                     break
             else:
                 here += 1
@@ -120,6 +149,11 @@ class Redactor:
         self._forgotten = 0
         """Secrets that the index still finds although no set contains them."""
         self._index = _Index()
+        self._logins: dict[str, list[frozenset[str]]] = {}
+        """Login → the spellings of its last tokens, newest last."""
+        self._starts: Counter[str] = Counter()
+        """Spelling of a token → in how many of these sets it is."""
+        self._tokens = _Index()
 
     def add(self, secrets: Iterable[str], of: str = "") -> None:
         """Mask these values from now on, in all their `spellings`.
@@ -141,6 +175,42 @@ class Redactor:
             if len(lately) > _MAX_SETS_PER_SERVER:
                 self._forget(lately.pop(0))
 
+    def add_tokens(self, tokens: Iterable[str], of: str) -> None:
+        """Mask the tokens of a login from now on, and no longer those before its previous ones.
+
+        Takes less than a millisecond whatever their length: a long token is recognized by its start, so
+        that others with the same start, as signed tokens of one server often have, are masked as well.
+        """
+        spelled = frozenset(
+            each
+            for token in tokens
+            for each in spellings(
+                token[:_TOKEN_START] if len(token) > _TOKEN_START and _TOKEN.fullmatch(token) else token
+            )
+        )
+        recent = self._logins.setdefault(of, [])
+        if spelled in recent:
+            recent.remove(spelled)
+            recent.append(spelled)
+            return
+        self._starts.update(spelled)
+        self._tokens.add(spelled, are_starts=True)
+        recent.append(spelled)
+        if len(recent) > _GENERATIONS:
+            self._drop_starts(recent.pop(0))
+
+    def forget_tokens(self, of: str) -> None:
+        """Do not mask the tokens of this login any more, because they were revoked."""
+        for spelled in self._logins.pop(of, ()):
+            self._drop_starts(spelled)
+
+    def _drop_starts(self, spelled: frozenset[str]) -> None:
+        self._starts.subtract(spelled)
+        unused = [each for each in spelled if self._starts[each] <= 0]
+        for each in unused:
+            del self._starts[each]
+        self._tokens.remove(unused)
+
     def mask_within(self, value: object) -> object:
         """Mask every string in plain data; keys stay."""
         if isinstance(value, str):
@@ -151,18 +221,24 @@ class Redactor:
 
     def mask(self, text: str) -> str:
         """Return `text` with MASK for every secret, and for the start of one before a `…`."""
-        if not self._known:
+        if not self._known and not self._starts:
             return text
         text = self._index.mask(text)
+        if self._starts:
+            text = self._tokens.mask(text)
         return self._mask_before_cuts(text) if _CUT in text else text
 
     def mask_cut(self, text: str, least: int = MIN_START) -> str:
         """Like `mask` for a text whose rest is missing: it may end with `least` characters of a secret."""
-        return self._index.mask_end(self.mask(text), least)
+        return self._mask_end(self.mask(text), least)
+
+    def _mask_end(self, text: str, least: int) -> str:
+        text = self._index.mask_end(text, least)
+        return self._tokens.mask_end(text, least) if self._starts else text
 
     def _mask_before_cuts(self, text: str) -> str:
         *cut, rest = text.rsplit(_CUT, _MAX_CUTS)
-        return _CUT.join((*(self._index.mask_end(part, MIN_START) for part in cut), rest))
+        return _CUT.join((*(self._mask_end(part, MIN_START) for part in cut), rest))
 
     def _use(self, secrets: frozenset[str]) -> None:
         new: set[str] = set()

@@ -29,7 +29,7 @@ def _check_value(headers: tuple[tuple[str, str], ...]) -> bytes:
     return b"".join(f"{name}: {value}\r\n".encode("ascii") for name, value in headers)
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class Signature:
     """The headers that authorize a request; none, if nothing is known that would.
 
@@ -42,8 +42,11 @@ class Signature:
     lines: bytes = attrs.field(init=False, repr=False)
     """The same headers as lines of an HTTP/1.1 head."""
 
+    was_accepted: bool = False
+    """Whether the server has answered a request that was signed like this."""
+
     def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "lines", _check_value(self.headers))
+        self.lines = _check_value(self.headers)
 
 
 UNSIGNED = Signature()
@@ -72,12 +75,14 @@ class Credentials(Protocol):
     def sign(self, method: str, url: str) -> Signature | None:
         """Return what authorizes a request to `url`, which the holder checks. Does not block or raise.
 
-        None means that the current token is known to be refused and a newer one is being fetched: await
-        `ready` first.
+        None means that a newer token is being fetched: use `sign_when_ready`.
         """
 
-    async def ready(self) -> None:
-        """Wait until `sign` returns a signature; bounded. Raises McpdError if there will be none soon."""
+    async def sign_when_ready(self, method: str, url: str) -> Signature:
+        """As `sign`, after waiting a few seconds for a newer token.
+
+        Raises McpdError if the current one was refused and there will be no other soon.
+        """
 
     async def refused(self, refusal: Refusal) -> bool:
         """Return whether to send the same request once more, signed again.
@@ -91,14 +96,10 @@ class Credentials(Protocol):
 
 
 async def signature_for(credentials: Credentials | None, method: str, url: str) -> Signature:
-    """Return what to sign a request with, waiting for it if necessary. Raises McpdError as `ready` does."""
+    """Return what to sign a request with. Raises McpdError as `Credentials.sign_when_ready` does."""
     if credentials is None:
         return UNSIGNED
-    signature = credentials.sign(method, url)
-    if signature is None:
-        await credentials.ready()
-        signature = credentials.sign(method, url)
-    return signature or UNSIGNED
+    return credentials.sign(method, url) or await credentials.sign_when_ready(method, url)
 
 
 def names_insufficient_scope(headers: httpx.Headers) -> bool:

@@ -305,7 +305,7 @@ async def _open(
     while True:
         signature = await signature_for(credentials, "GET", url)
         try:
-            return await stack.enter_async_context(_connect_once(spec, signature))
+            channel = await stack.enter_async_context(_connect_once(spec, signature))
         except UpgradeRefused as refused:
             refusal = Refusal(refused.status, refused.headers, signature, repeats)
             is_about_access = refused.status in (UNAUTHORIZED, FORBIDDEN)
@@ -313,6 +313,9 @@ async def _open(
                 raise refused.to_error(spec.name, refusal, credentials, own=own) from None
             if not await credentials.refused(refusal):
                 raise refused.to_error(spec.name, refusal, credentials, own=own) from None
+        else:
+            signature.was_accepted = True
+            return channel
         repeats += 1
 
 

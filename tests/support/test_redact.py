@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
+import time
 from collections.abc import Callable
 from urllib.parse import quote
 
@@ -141,3 +143,67 @@ def test_last_tokens_of_a_restarted_server_are_masked() -> None:
     text = "token-number-1099 token-number-1050 of-the-configuration of-another-server"
     assert redactor.mask(text) == " ".join([MASK] * 4)
     assert redactor.mask("token-number-1") == "token-number-1"
+
+
+# ── tokens of logins ────────────────────────────────────────────────────────────────────────────
+
+
+def a_token(length: int) -> str:
+    return secrets.token_urlsafe(length)[:length]
+
+
+@pytest.mark.parametrize("show", SHOWN.values(), ids=SHOWN)
+@pytest.mark.parametrize("length", [20, 33, 300, 3000])
+def test_a_token_is_masked_to_its_end_in_every_spelling(show: Callable[[str], str], length: int) -> None:
+    """Only the start of a long token is stored, in every spelling."""
+    redactor = Redactor()
+    token = a_token(length)
+    redactor.add_tokens([token], of="login")
+    shown = redactor.mask(f"it said: {show(token)}!")
+    assert MASK in shown
+    assert len(shown.replace(MASK, "")) < 40
+    assert redactor.mask_cut(f"it said {token[:20]}") == f"it said {MASK}"
+    assert (
+        redactor.mask(f'{{"access_token":"{token}","next":"a"}}') == f'{{"access_token":"{MASK}","next":"a"}}'
+    )
+
+
+def test_a_token_with_unusual_characters_is_masked_as_a_whole() -> None:
+    redactor = Redactor()
+    token = "start-of-the-token-0123456789-0123456789,and|the(rest)"
+    redactor.add_tokens([token], of="login")
+    assert redactor.mask(f"<{token}>") == f"<{MASK}>"
+
+
+def test_the_current_and_the_previous_tokens_of_a_login_are_masked() -> None:
+    """Older ones are not valid any more; another login may have the same."""
+    redactor = Redactor()
+    tokens = [a_token(100) for _ in range(4)]
+    redactor.add_tokens([tokens[0]], of="other")
+    for token in tokens:
+        redactor.add_tokens([token], of="login")
+        redactor.add_tokens([token], of="login")
+    assert [redactor.mask(token) == MASK for token in tokens] == [True, False, True, True]
+    redactor.forget_tokens("login")
+    assert [redactor.mask(token) == MASK for token in tokens] == [True, False, False, False]
+    redactor.forget_tokens("other")
+    assert [redactor.mask(token) == MASK for token in tokens] == [False] * 4
+    redactor.forget_tokens("unknown")
+
+
+def test_a_new_token_does_not_stall_the_event_loop() -> None:
+    """Also with a hundred logins that are renewed again and again, with long tokens."""
+    redactor = Redactor()
+    redactor.add([a_token(60) for _ in range(100)])
+    times = []
+    for _ in range(20):
+        for login in range(100):
+            pair = [a_token(3000), a_token(1500)]
+            began = time.thread_time()
+            redactor.add_tokens(pair, of=str(login))
+            times.append(time.thread_time() - began)
+    assert sorted(times)[len(times) * 99 // 100] < 0.005
+    text = "x" * 100_000
+    began = time.thread_time()
+    redactor.mask(text)
+    assert time.thread_time() - began < 1

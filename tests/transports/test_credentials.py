@@ -43,9 +43,10 @@ class Tokens:
             return None
         return Signature((("Authorization", f"Bearer t{self.generation}"),), self.generation)
 
-    async def ready(self) -> None:
+    async def sign_when_ready(self, method: str, url: str) -> Signature:
         if self.renewing is not None:
             await self.renewing.wait()
+        return self.sign(method, url) or Signature()
 
     async def refused(self, refusal: Refusal) -> bool:
         self.refusals.append(refusal)
@@ -63,7 +64,7 @@ class Tokens:
             self.renewing.set()
             self.renewing = None
         else:
-            await self.ready()
+            await self.sign_when_ready("", "")
         return self.generation > refusal.signature.generation
 
     def advice(self) -> str:

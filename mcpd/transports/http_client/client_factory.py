@@ -87,7 +87,7 @@ class HttpClient:
     ) -> httpx.Response:
         """Return the response with its body unread; the caller closes it.
 
-        Raises httpx.TransportError, and McpdError as `Credentials.ready` does.
+        Raises httpx.TransportError, and McpdError as `Credentials.sign_when_ready` does.
         """
         signature = await signature_for(self.credentials, method, url)
         began = time.perf_counter()
@@ -151,6 +151,8 @@ class HttpClient:
     ) -> httpx.Response:
         if response.status_code in (UNAUTHORIZED, FORBIDDEN):
             response.extensions[SIGNATURE] = signature
+        elif response.status_code < 300:
+            signature.was_accepted = True
         if self._watch is not None:
             self._watch(request, response, time.perf_counter() - began)
         if self._loopback is not None and "set-cookie" in response.headers:

@@ -45,7 +45,7 @@ class HttpEndpoint:
         Redirects with 307 and 308 within the origin are followed with method and content, others are not, so
         that no header reaches another origin. A request that was refused with HTTP 401, and so not executed,
         is sent once more if there is a newer token; nothing else is sent twice. Raises httpx.TransportError,
-        HttpRefused, and McpdError as `Credentials.ready` and `refused` do.
+        HttpRefused, and McpdError as `Credentials.sign_when_ready` and `refused` do.
         """
         response = await self._client.send(method, self.url, headers, content)
         return await self.complete(response, method, headers, content)

@@ -1,0 +1,519 @@
+"""One login while the daemon runs: its current token, and the renewal that all requests share.
+
+A failure names the generation of the token that it is about, and never affects a newer one. Only the refusal
+of the newest refresh token (`invalid_grant`) ends a login; after every other failure the login is kept and
+renewed later. The order of a renewal makes it safe to kill the daemon at any point: the attempt is stored,
+then the request is sent, then the new tokens are stored, and only then are they used.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
+import attrs
+import trio
+
+from mcpd.auth.login_file import LoginFile
+from mcpd.auth.oauth.client_authentication import ClientAuthentication
+from mcpd.auth.oauth.issuer_quirks import quirks_of
+from mcpd.auth.oauth.token_requests import (
+    TokenEndpoint,
+    TokenError,
+    TokenErrorKind,
+    TokenRequest,
+    TokenSet,
+    parse_token_answer,
+    refresh_request,
+)
+from mcpd.auth.renewal_schedule import (
+    ACTIVE,
+    MAX_REFUSALS,
+    REFUSAL_PERIOD,
+    YOUNG,
+    Backoff,
+    Failure,
+    renewal_delay,
+)
+from mcpd.auth.stored_login import Evidence, RenewalAttempt, StoredLogin, hash_token
+from mcpd.auth.token_store import StoreError
+from mcpd.model.errors import LinkLost
+from mcpd.support.suspend_detection import boottime
+from mcpd.transports.credentials import UNSIGNED, Refusal, Signature
+
+log = logging.getLogger("mcpd.auth")
+
+RENEWAL_TIMEOUT = 30.0
+"""Seconds for a token endpoint to answer. No deadline of a caller ends a renewal."""
+READY_TIMEOUT = 5.0
+"""Seconds that a new request waits for a renewal before it is sent with the old token."""
+_MAX_CLOCK_JUMP = 30.0
+_SUSPEND, _AFTER_SUSPEND = 10.0, 5.0
+"""After a suspend of so many seconds, the network gets so many seconds to come back before a renewal."""
+_WRITE_INTERVAL = 1.0
+"""Seconds between attempts to store tokens that could not be written."""
+
+LoginEvent = Literal["login_done", "login_refreshed", "login_needed"]
+
+
+@attrs.frozen
+class Clocks:
+    """Seconds of three clocks."""
+
+    wall: Callable[[], float] = time.time
+    boot: Callable[[], float] = boottime
+    """Includes suspended time, and never jumps."""
+    awake: Callable[[], float] = time.monotonic
+
+
+@attrs.frozen
+class TokenAnswer:
+    """The whole response of a token endpoint."""
+
+    status: int
+    body: bytes = attrs.field(repr=False)
+    content_type: str = "application/json"
+    retry_after: float | None = None
+
+
+class RequestFailed(Exception):
+    """A token request has no answer. The message is safe to show."""
+
+    def __init__(self, message: str, *, may_have_arrived: bool) -> None:
+        super().__init__(message)
+        self.message = message
+        self.may_have_arrived = may_have_arrived
+
+
+SendTokenRequest = Callable[[StoredLogin, TokenRequest], Awaitable[TokenAnswer]]
+"""Sends a request once, without following redirects. Raises RequestFailed, and nothing else."""
+
+
+@attrs.frozen(kw_only=True)
+class LoginContext:
+    """What all logins share."""
+
+    file: LoginFile
+    send: SendTokenRequest
+    clocks: Clocks
+    random: Callable[[], float]
+    start: Callable[[Callable[[], Awaitable[None]]], None]
+    """Runs a function in a task that no caller can cancel."""
+    mask: Callable[[StoredLogin], None]
+    """Keeps the tokens out of everything that mcpd shows, before they are used."""
+    authenticate: Callable[[StoredLogin], ClientAuthentication]
+    """Returns how the client of a login authenticates; the definition may contain its secret."""
+    changed: Callable[[StoredLogin, LoginEvent | None], None]
+    """Called after every change; with None if only the schedule has changed."""
+
+
+class ManagedLogin:
+    """See the module. `stored` is what was last issued, whether it could be written or not."""
+
+    def __init__(self, stored: StoredLogin, context: LoginContext) -> None:
+        self.stored = stored
+        self.failure: Failure | None = None
+        self.used_at = -math.inf
+        """When a request was last signed, in seconds since boot."""
+        self.is_removed = False
+        self._context = context
+        self._boot = context.clocks.boot
+        self._backoff = Backoff(context.random)
+        self._renewal: trio.Event | None = None
+        self._critical: trio.CancelScope | None = None
+        self._refusals: deque[float] = deque()
+        """When renewals were caused by refused tokens that had not expired, in seconds since boot."""
+        self._is_unsaved = False
+        self._use(stored, issued_now=False)
+
+    def _use(self, stored: StoredLogin, *, issued_now: bool) -> None:
+        """Sign with these tokens from now on."""
+        clocks = self._context.clocks
+        self._context.mask(stored)
+        self.stored = stored
+        tokens = stored.tokens
+        headers = (("Authorization", f"{tokens.token_type} {tokens.access_token}"),)
+        self.signature = Signature(headers, stored.generation)
+        self.failure = None
+        self._refused = False
+        self._issued_at = clocks.boot() if issued_now else -math.inf
+        self._suspended = clocks.boot() - clocks.awake()
+        self._set_expiry()
+
+    def _set_expiry(self) -> None:
+        clocks, tokens = self._context.clocks, self.stored.tokens
+        left = math.inf if tokens.expires_at is None else tokens.expires_at - clocks.wall()
+        self._wall_offset = clocks.wall() - clocks.boot()
+        self._expires_at = clocks.boot() + left
+        """In seconds since boot, so that it holds whatever happens to the wall clock."""
+        self._fresh_until = -math.inf if self._refused else self._expires_at
+        delay = renewal_delay(tokens.lifetime, left, self._context.random)
+        self._renew_at = math.inf if delay is None else clocks.boot() + delay
+
+    # ── signing ─────────────────────────────────────────────────────────────────────────────────
+
+    def sign(self) -> Signature | None:
+        """As `Credentials.sign`, for a URL that the token is for."""
+        now = self.used_at = self._boot()
+        return self.signature if now < self._fresh_until else self._sign_stale(now)
+
+    def _sign_stale(self, now: float) -> Signature | None:
+        self._check_clocks()
+        if now < self._fresh_until:
+            return self.signature
+        if self.why_not_renewable() or self.is_removed:
+            return UNSIGNED if self._refused or self.stored.ended is not None else self.signature
+        if self._renewal is None and self.failure is not None and not self.failure.permits_attempt(now):
+            return None if self._refused else self.signature
+        self._start_renewal()
+        return None
+
+    async def sign_when_ready(self) -> Signature:
+        """As `Credentials.sign_when_ready`."""
+        renewal = self._renewal
+        if renewal is not None:
+            with trio.move_on_after(READY_TIMEOUT):
+                await renewal.wait()
+        signature = self.sign()
+        if signature is None and self._renewal is None and self.failure is not None:
+            raise self._unavailable()
+        return signature or self.signature
+
+    async def refused(self, refusal: Refusal) -> bool:
+        """As `Credentials.refused`, for HTTP 401."""
+        used = refusal.signature.generation
+        if refusal.repeats >= 2 or self.is_removed:
+            return False
+        current = self.stored.generation
+        if used != current and self.is_usable:
+            return True  # somebody else was quicker
+        if used == current and not self._refused:
+            if self._renewal is None and not self._may_renew_refused(refusal.signature, self._boot()):
+                return False
+            self._refused, self._fresh_until = True, -math.inf
+        if self.why_not_renewable():
+            self._context.changed(self.stored, "login_needed")
+            return False
+        if self._renewal is None:
+            if self.failure is not None and not self.failure.permits_attempt(self._boot()):
+                return self._report_failure()
+            self._start_renewal()
+        assert self._renewal is not None
+        await self._renewal.wait()
+        return self.stored.generation > current or self._report_failure()
+
+    def _may_renew_refused(self, signature: Signature, now: float) -> bool:
+        """Return whether a newer token might help; otherwise the refusal has another reason than its age."""
+        if now >= self._expires_at:
+            return True
+        if now - self._issued_at < YOUNG and not signature.was_accepted:
+            return False
+        while self._refusals and self._refusals[0] <= now - REFUSAL_PERIOD:
+            self._refusals.popleft()
+        if len(self._refusals) >= MAX_REFUSALS:
+            return False
+        self._refusals.append(now)
+        return True
+
+    def _report_failure(self) -> bool:
+        """Return False if only a person can help; otherwise raise LinkLost."""
+        if self.failure is None or self.failure.needs_person or self.stored.ended is not None:
+            return False
+        raise self._unavailable()
+
+    def _unavailable(self) -> LinkLost:
+        assert self.failure is not None
+        seconds = max(1.0, self.failure.retry_at - self._boot())
+        return LinkLost(
+            f"the login cannot be renewed: {self.failure.message}; tried again in {seconds:.0f} s",
+            may_have_run=False,
+        )
+
+    # ── what is known about it ──────────────────────────────────────────────────────────────────
+
+    @property
+    def is_renewing(self) -> bool:
+        return self._renewal is not None
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the access token has neither expired nor been refused."""
+        return self._boot() < self._fresh_until
+
+    def why_not_renewable(self) -> str:
+        """Return why mcpd cannot renew it without a person; empty if it can."""
+        stored, file = self.stored, self._context.file
+        if stored.ended is not None:
+            return stored.ended.message
+        if stored.machine and file.machine and stored.machine != file.machine:
+            return "the login was copied from another machine, which may still renew it"
+        if stored.tokens.refresh_token is None:
+            return "the authorization server issued no refresh token"
+        return ""
+
+    def why_refused(self) -> str:
+        """Return why the server refuses the current token although there is one; empty if unknown."""
+        if reason := self.why_not_renewable():
+            return reason
+        if self.failure is not None:
+            return self.failure.message
+        age = self._boot() - self._issued_at
+        return f"the server refuses a token that was issued {age:.0f} s ago" if age < YOUNG else ""
+
+    @property
+    def due_at(self) -> float:
+        """When to renew it without a request, in seconds since boot; infinite if nothing is planned."""
+        if self._renewal is not None or self.is_removed or self.why_not_renewable():
+            return math.inf
+        if self.failure is not None:
+            return self.failure.retry_at
+        return self._boot() if self.stored.is_uncertain else self._renew_at
+
+    def on_due(self) -> None:
+        """Renew the token, unless nobody has used it for a day."""
+        self._check_clocks()
+        if self._boot() < self.due_at:
+            return
+        is_interrupted = self.stored.is_uncertain and self.failure is None
+        if is_interrupted or self._boot() - self.used_at < ACTIVE:
+            self._start_renewal()
+        else:
+            self._renew_at, self.failure = math.inf, None
+
+    def _check_clocks(self) -> None:
+        """Correct the expiry of a stored token if the wall clock was set; one issued now needs none."""
+        clocks = self._context.clocks
+        jump = clocks.wall() - clocks.boot() - self._wall_offset
+        if abs(jump) > _MAX_CLOCK_JUMP:
+            log.info("the clock was set by %+.0f s", jump)
+            if self._issued_at == -math.inf:
+                self._set_expiry()
+            self._wall_offset = clocks.wall() - clocks.boot()
+
+    # ── renewing ────────────────────────────────────────────────────────────────────────────────
+
+    def renew(self) -> None:
+        """Begin a renewal unless one runs, because a person wants one."""
+        if not self.why_not_renewable():
+            self._start_renewal()
+
+    async def wait_renewed(self) -> None:
+        """Wait until no renewal runs."""
+        while self._renewal is not None:
+            await self._renewal.wait()
+
+    def replace(self, stored: StoredLogin) -> None:
+        """Use the tokens of a new login; a renewal under way does not affect them."""
+        self._backoff.reset()
+        self._use(stored, issued_now=True)
+
+    def hurry(self, seconds: float) -> None:
+        """Give a renewal under way so long to end, because the daemon stops."""
+        if self._critical is not None:
+            self._critical.deadline = min(self._critical.deadline, trio.current_time() + seconds)
+
+    def _start_renewal(self) -> None:
+        if self._renewal is None:
+            self._renewal = trio.Event()
+            self._context.start(self._run_renewal)
+
+    async def _run_renewal(self) -> None:
+        event: LoginEvent | None = None
+        generation = self.stored.generation
+        try:
+            with trio.CancelScope(shield=True) as self._critical:
+                event = await self._renew()
+        except TokenError as error:
+            self._fail(error, generation)
+        except RequestFailed as error:
+            self._fail(TokenError(TokenErrorKind.UNAVAILABLE, error.message), generation)
+        except Exception as error:  # a bug must not leave everybody waiting
+            log.exception("an error in mcpd itself while renewing a login")
+            self._fail(
+                TokenError(TokenErrorKind.UNAVAILABLE, f"internal error ({type(error).__name__})"), generation
+            )
+        finally:
+            self._critical = None
+            done, self._renewal = self._renewal, None
+            assert done is not None
+            done.set()
+            self._context.changed(self.stored, event)
+
+    async def _renew(self) -> LoginEvent | None:
+        """Renew the token. Raises TokenError and RequestFailed if that may succeed later."""
+        await self._wait_after_suspend()
+        if await self._adopt_newer():
+            return None
+        file, before = self._context.file, self.stored
+        refresh = before.tokens.refresh_token
+        if refresh is None:
+            return None
+        if not await file.keeps_logins():
+            message = f"{file.other_daemon} renews it" if file.other_daemon else file.problem
+            raise TokenError(TokenErrorKind.UNAVAILABLE, message)
+        lost = before.attempt if before.is_uncertain else None
+        attempt = RenewalAttempt(
+            generation=before.generation,
+            at=self._context.clocks.wall() if lost is None else lost.at,
+            token_hash=hash_token(refresh),
+        )
+        before = attrs.evolve(before, attempt=attempt)
+        if not self._replaced_since(before):
+            self.stored = before
+            await self._save(before)
+        try:
+            tokens = await self._request(before)
+        except (RequestFailed, TokenError) as error:
+            if self._replaced_since(before):
+                return None
+            if not _may_be_lost(error) or lost is not None:
+                return await self._conclude(before, error, lost)
+            log.info("the answer of %s was lost; repeating the request", before.token_endpoint)
+            lost = attempt
+            try:
+                tokens = await self._request(before)  # the server may accept the same token for a while
+            except (RequestFailed, TokenError) as again:
+                return await self._conclude(before, again, lost)
+        if self._replaced_since(before):
+            return None  # a person logged in meanwhile
+        renewed = attrs.evolve(
+            before,
+            tokens=tokens,
+            generation=before.generation + 1,
+            renewed_at=tokens.obtained_at,
+            attempt=None,
+            ended=None,
+        )
+        self._context.mask(renewed)
+        await self._save(renewed)  # before anybody uses it
+        if self._replaced_since(before):
+            return None
+        self._backoff.reset()
+        self._use(renewed, issued_now=True)
+        return "login_refreshed"
+
+    async def _conclude(
+        self, used: StoredLogin, error: RequestFailed | TokenError, lost: RenewalAttempt | None
+    ) -> LoginEvent | None:
+        """End the login if its newest refresh token is not accepted; raise everything else."""
+        if self._replaced_since(used):
+            return None
+        if lost is None and not _may_be_lost(error):
+            self.stored = attrs.evolve(used, attempt=None)  # nothing was issued
+        if not isinstance(error, TokenError) or error.kind is not TokenErrorKind.INVALID_GRANT:
+            raise error
+        message = f"the authorization server does not accept its refresh token ({error.message})"
+        if lost is not None:
+            when = time.strftime("%H:%M:%S", time.localtime(lost.at))
+            message = f"the answer to the renewal of {when} was lost, and {message}"
+        ended = Evidence(
+            at=self._context.clocks.wall(),
+            message=message,
+            error=error.error,
+            status=error.status,
+            generation=used.generation,
+        )
+        self.stored = attrs.evolve(used, attempt=None, ended=ended)
+        log.warning("the login at %s (account %s) is over: %s", used.issuer, used.account, message)
+        await self._save(self.stored)
+        return "login_needed"
+
+    def _replaced_since(self, used: StoredLogin) -> bool:
+        """Return whether a newer login or token has replaced this one."""
+        return self.is_removed or self.stored.tokens is not used.tokens
+
+    async def _adopt_newer(self) -> bool:
+        """Use what another daemon has stored meanwhile; return whether there was anything."""
+        found = await self._context.file.find(self.stored.id)
+        if found is None or found.generation <= self.stored.generation or self._is_unsaved:
+            return False
+        self._use(found, issued_now=False)
+        return True
+
+    async def _request(self, used: StoredLogin) -> TokenSet:
+        tokens, quirks = used.tokens, quirks_of(used.issuer)
+        assert tokens.refresh_token is not None
+        endpoint = TokenEndpoint(used.token_endpoint, self._context.authenticate(used))
+        request = refresh_request(
+            endpoint,
+            tokens.refresh_token,
+            resource=used.sent_resource,
+            scopes=tokens.scopes if quirks.scope_on_refresh else None,
+            extra=used.extra_parameters,
+        )
+        sent_at = self._context.clocks.wall()
+        with trio.move_on_after(RENEWAL_TIMEOUT):
+            answer = await self._context.send(used, request)
+            return parse_token_answer(
+                answer.status,
+                answer.body,
+                sent_at=sent_at,
+                content_type=answer.content_type,
+                retry_after=answer.retry_after,
+                requested=tokens.scopes,
+                refresh_token=tokens.refresh_token,
+            )
+        raise RequestFailed(f"no answer within {RENEWAL_TIMEOUT:g} s", may_have_arrived=True)
+
+    async def _save(self, stored: StoredLogin) -> None:
+        """Store the login. If that fails, it is kept in memory, and writing is tried again."""
+        try:
+            await self._context.file.save(stored)
+        except StoreError:
+            if not self._is_unsaved:
+                self._is_unsaved = True
+                self._context.start(self._save_later)
+        else:
+            self._is_unsaved = False
+
+    async def _save_later(self) -> None:
+        while self._is_unsaved and not self.is_removed:
+            await trio.sleep(_WRITE_INTERVAL)
+            try:
+                await self._context.file.save(self.stored)
+                self._is_unsaved = False
+            except StoreError:
+                pass  # logged once
+
+    async def _wait_after_suspend(self) -> None:
+        """Give the network a moment: most answers are lost right after a suspend."""
+        clocks = self._context.clocks
+        before, self._suspended = self._suspended, clocks.boot() - clocks.awake()
+        if self._suspended - before > _SUSPEND:
+            await trio.sleep(_AFTER_SUSPEND)
+
+    def _fail(self, error: TokenError, generation: int) -> None:
+        """Plan the next attempt. The login is kept."""
+        if self.stored.generation != generation or self.is_removed:
+            return
+        now = self._boot()
+        retry_at = now + self._backoff.next_delay(error.retry_after)
+        may_hurry = error.retry_after is None and error.status != 429
+        if error.kind not in _TEMPORARY and not self._refused and self._expires_at > retry_at:
+            retry_at = self._expires_at  # it may object to an early renewal
+        rejects_client = error.kind is TokenErrorKind.INVALID_CLIENT
+        message = error.message
+        if rejects_client:
+            message = f"the authorization server does not know mcpd's registration any more ({message})"
+        self.failure = Failure(message, now, retry_at, may_hurry, rejects_client)
+        log.log(
+            logging.WARNING if self._backoff.failures == 1 else logging.DEBUG,
+            "cannot renew the login at %s: %s; tried again in %.0f s",
+            self.stored.issuer,
+            message,
+            retry_at - now,
+        )
+
+
+_TEMPORARY = (TokenErrorKind.UNAVAILABLE, TokenErrorKind.UNUSABLE)
+
+
+def _may_be_lost(error: RequestFailed | TokenError) -> bool:
+    """Return whether the server may have issued tokens that did not arrive here."""
+    if isinstance(error, RequestFailed):
+        return error.may_have_arrived
+    return error.kind is TokenErrorKind.UNUSABLE and 200 <= error.status < 300

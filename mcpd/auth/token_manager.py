@@ -1,0 +1,382 @@
+"""All logins of the daemon: which server uses which, and when the next one is renewed.
+
+It starts before the servers and ends after them, since ending a session may need a token. One task sleeps
+until the next renewal is due; nothing wakes up in between.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+
+from mcpd.auth.login_file import LoginFile
+from mcpd.auth.managed_login import (
+    Clocks,
+    LoginContext,
+    LoginEvent,
+    ManagedLogin,
+    SendTokenRequest,
+)
+from mcpd.auth.oauth.client_authentication import ClientAuthentication
+from mcpd.auth.oauth.registration import ClientRegistration
+from mcpd.auth.oauth.token_requests import TokenError, TokenErrorKind
+from mcpd.auth.oauth.well_known import covers
+from mcpd.auth.stored_login import RedirectKind, StoredLogin, StoredLogins, client_key, server_key
+from mcpd.auth.token_store import StoreError, TokenStore
+from mcpd.model.errors import LinkLost
+from mcpd.support.redact import Redactor
+from mcpd.transports.credentials import UNSIGNED, Refusal, Signature
+
+log = logging.getLogger("mcpd.auth")
+
+STOP_TIMEOUT = 10.0
+"""Seconds that a renewal has to end when the daemon stops: a lost answer may end the login."""
+_MAX_URLS = 64
+"""URLs of one server; they differ only by redirects."""
+
+OnLoginEvent = Callable[[LoginEvent, StoredLogin], None]
+
+
+class ServerCredentials:
+    """The `Credentials` of one server. The login may come, go, and be shared with other servers."""
+
+    def __init__(self, manager: TokenManager, name: str, url: str, account: str) -> None:
+        self.name = name
+        self.url = url
+        self.account = account
+        self.challenge: tuple[str, ...] = ()
+        """The fields `WWW-Authenticate` of the last refusal that remained; untrusted."""
+        self._manager = manager
+        self._covered: dict[str, bool] = {}
+        self._covered_by: StoredLogin | None = None
+
+    @property
+    def login(self) -> ManagedLogin | None:
+        return self._manager.login_of(self.url, self.account)
+
+    def sign(self, method: str, url: str) -> Signature | None:
+        login = self.login
+        if login is None or not self._may_send(login.stored, url):
+            return UNSIGNED
+        return login.sign()
+
+    async def sign_when_ready(self, method: str, url: str) -> Signature:
+        login = self.login
+        if login is None or not self._may_send(login.stored, url):
+            return UNSIGNED
+        try:
+            return await login.sign_when_ready()
+        except LinkLost as error:
+            raise self._named(error) from None
+
+    async def refused(self, refusal: Refusal) -> bool:
+        login = self.login
+        self.challenge = tuple(refusal.headers.get_list("www-authenticate"))
+        if login is None or refusal.status != 401:
+            return False
+        if not refusal.signature.headers:  # it was sent before somebody logged in, or to another URL
+            return refusal.repeats == 0 and login.is_usable
+        try:
+            return await login.refused(refusal)
+        except LinkLost as error:
+            raise self._named(error) from None
+
+    def advice(self) -> str:
+        login = self.login
+        if login is None:
+            return "add an `Authorization` header to `headers` in its definition"
+        reason = login.why_refused()
+        return (f"{reason}; " if reason else "") + f"log in again with: mcpctl login {self.name}"
+
+    def _may_send(self, stored: StoredLogin, url: str) -> bool:
+        """Return whether the token is for `url`. It takes 10 µs to find out, so the result is kept."""
+        if self._covered_by is None or self._covered_by.resource != stored.resource:
+            self._covered = {}
+        self._covered_by = stored
+        known = self._covered.get(url)
+        if known is None:
+            if len(self._covered) >= _MAX_URLS:
+                self._covered.clear()
+            known = self._covered[url] = covers(stored.resource, url)
+        return known
+
+    def _named(self, error: LinkLost) -> LinkLost:
+        return LinkLost(f"{self.name}: {error.message}", server=self.name, may_have_run=False)
+
+
+@attrs.frozen(kw_only=True)
+class LoginStatus:
+    """What may be shown of a login; nothing in it is secret. Times are seconds since the epoch."""
+
+    id: str
+    resource: str
+    issuer: str
+    account: str
+    subject: str | None
+    scopes: tuple[str, ...] | None
+    state: str
+    """`valid`, `renewing`, `failing` (tried again), or `over` (a person has to log in)."""
+    reason: str
+    """Why it is failing or over."""
+    generation: int
+    logged_in_at: float
+    renewed_at: float | None
+    expires_at: float | None
+    next_attempt_at: float | None
+    can_renew: bool
+    servers: tuple[str, ...]
+    """The URLs of the servers that use it."""
+
+
+class TokenManager:
+    """Enter `running` once. Everything else may be called inside that block only, except where stated."""
+
+    def __init__(
+        self,
+        store: TokenStore,
+        send: SendTokenRequest,
+        redactor: Redactor,
+        *,
+        on_event: OnLoginEvent = lambda event, login: None,
+        clocks: Clocks | None = None,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._clocks = clocks or Clocks()
+        self._file = LoginFile(store)
+        self._store = store
+        self._redactor = redactor
+        self._on_event = on_event
+        self._logins: dict[str, ManagedLogin] = {}
+        self._servers: dict[str, str] = {}
+        """`server_key` → the id of its login; servers without a login are missing."""
+        self._client_secrets: dict[str, str] = {}
+        """`server_key` → the secret of a pre-registered client, from the definition."""
+        self._nursery: trio.Nursery | None = None
+        self._timer = trio.CancelScope()
+        self._context = LoginContext(
+            file=self._file,
+            send=send,
+            clocks=self._clocks,
+            random=draw,
+            start=self._start,
+            mask=self._mask,
+            authenticate=self._authenticate,
+            changed=self._changed,
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Renew tokens inside the block. Leaving it waits up to `STOP_TIMEOUT` for renewals under way."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._watch)
+                await self._resume_interrupted()
+                try:
+                    yield
+                finally:
+                    with trio.move_on_after(STOP_TIMEOUT, shield=True):
+                        for login in self._logins.values():
+                            login.hurry(STOP_TIMEOUT)
+                            await login.wait_renewed()
+                    nursery.cancel_scope.cancel(reason="the daemon stops")
+        finally:
+            self._nursery = None
+            self._file.close()
+
+    async def _resume_interrupted(self) -> None:
+        """Repeat at once the renewals that a daemon did not finish: some servers accept that for a while."""
+        if self._store.exists():
+            for login in (await self._file.read()).logins.values():
+                if login.is_uncertain and login.ended is None:
+                    self._manage(login)
+            self._timer.cancel()
+
+    # ── servers ─────────────────────────────────────────────────────────────────────────────────
+
+    async def credentials_for(
+        self, name: str, url: str, account: str = "default", client_secret: str | None = None
+    ) -> ServerCredentials:
+        """Return the credentials of a server, whose login is read if there is one."""
+        key = server_key(url, account)
+        if client_secret is not None:
+            self._client_secrets[key] = client_secret
+            self._redactor.add([client_secret])
+        if key not in self._servers and self._store.exists():
+            found = (await self._file.read()).login_of(url, account)
+            if found is not None:
+                self._servers[key] = found.id
+                self._manage(found)
+        return ServerCredentials(self, name, url, account)
+
+    def login_of(self, url: str, account: str) -> ManagedLogin | None:
+        """Return the login that a server uses, if it was read."""
+        return self._logins.get(self._servers.get(server_key(url, account), ""))
+
+    def _manage(self, stored: StoredLogin) -> ManagedLogin:
+        login = self._logins.get(stored.id)
+        if login is None:
+            login = self._logins[stored.id] = ManagedLogin(stored, self._context)
+            self._timer.cancel()
+        return login
+
+    # ── logging in and out ──────────────────────────────────────────────────────────────────────
+
+    async def add_login(self, login: StoredLogin, url: str) -> str:
+        """Store and use what the server at `url` is accessed with from now on. Replaces an earlier login.
+
+        Returns a warning if it could not be stored, and so will be lost when the daemon stops.
+        """
+        managed = self._logins.get(login.id)
+        known = managed.stored if managed is not None else await self._file.find(login.id)
+        # A renewal under way may still produce the next generation.
+        generation = 1 if known is None else known.generation + 2
+        login = attrs.evolve(login, generation=generation, machine=self._file.machine)
+        warning = ""
+        try:
+            await self._file.save(login, url)
+        except StoreError as error:
+            warning = str(error)
+        self._servers[server_key(url, login.account)] = login.id
+        self._manage(login).replace(login)
+        self._changed(login, "login_done")
+        return warning
+
+    async def remove_login(self, id: str) -> StoredLogin | None:
+        """Forget a login, and return it, so that its tokens can be revoked. Raises StoreError."""
+        managed = self._logins.get(id)
+        found = managed.stored if managed is not None else await self._file.find(id)
+        if found is not None:
+            await self._file.remove(id)
+        if managed is not None:
+            managed.is_removed = True
+            del self._logins[id]
+            self._redactor.forget_tokens(id)
+            self._servers = {key: named for key, named in self._servers.items() if named != id}
+        return found
+
+    async def renew(self, id: str) -> LoginStatus | None:
+        """Renew a login now, because a person asks for it; None if there is no such login."""
+        found = None if id in self._logins else await self._file.find(id)
+        managed = self._manage(found) if found is not None else self._logins.get(id)
+        if managed is None:
+            return None
+        managed.renew()
+        await managed.wait_renewed()
+        return self._status(managed, ())
+
+    async def client(self, issuer: str, kind: RedirectKind) -> ClientRegistration | None:
+        """Return the registration to use for a login at an issuer."""
+        return (await self._file.read()).clients.get(client_key(issuer, kind))
+
+    async def issuer_of_client(self, client_id: str) -> str | None:
+        """Return the issuer at which a client of a definition was used; it is never offered to another."""
+        logins = (await self._file.read()).logins.values()
+        used = (each for each in logins if each.client.client_id == client_id)
+        return next((each.issuer for each in used if each.client.origin == "pre-registered"), None)
+
+    async def set_client(self, issuer: str, kind: RedirectKind, client: ClientRegistration | None) -> None:
+        """Store a registration, or forget it. Raises StoreError."""
+        if client is not None and client.client_secret:
+            self._redactor.add([client.client_secret])
+        await self._file.set_client(client_key(issuer, kind), client)
+
+    async def statuses(self) -> list[LoginStatus]:
+        """Return all logins, also those that no server uses."""
+        contents: StoredLogins = await self._file.read()
+        users: dict[str, list[str]] = {}
+        for key, id in {**contents.servers, **self._servers}.items():
+            users.setdefault(id, []).append(key.partition("\n")[0])
+        found = {
+            id: ManagedLogin(stored, attrs.evolve(self._context, mask=_ignore))
+            for id, stored in contents.logins.items()
+        }
+        return [
+            self._status(login, tuple(users.get(id, ()))) for id, login in {**found, **self._logins}.items()
+        ]
+
+    @property
+    def problem(self) -> str:
+        """Why logins cannot be read, stored or renewed; empty if they can. May be called at any time."""
+        if self._store.other_daemon:
+            return f"{self._store.other_daemon} keeps the logins; this one only uses them"
+        return self._store.problem
+
+    def _status(self, login: ManagedLogin, servers: tuple[str, ...]) -> LoginStatus:
+        stored, now = login.stored, self._clocks.boot()
+        over = login.why_not_renewable()
+        if over and (stored.ended is not None or not login.is_usable):
+            state = "over"
+        elif login.is_renewing:
+            state = "renewing"
+        else:
+            state = "valid" if login.failure is None else "failing"
+        reason = login.failure.message if login.failure is not None else over
+        due = login.due_at
+        return LoginStatus(
+            id=stored.id,
+            resource=stored.resource,
+            issuer=stored.issuer,
+            account=stored.account,
+            subject=stored.subject,
+            scopes=stored.tokens.scopes,
+            state=state,
+            reason=reason if state in ("over", "failing") else "",
+            generation=stored.generation,
+            logged_in_at=stored.logged_in_at,
+            renewed_at=stored.renewed_at,
+            expires_at=stored.tokens.expires_at,
+            next_attempt_at=None if due == math.inf else self._clocks.wall() + max(0.0, due - now),
+            can_renew=not over,
+            servers=servers,
+        )
+
+    # ── for the logins ──────────────────────────────────────────────────────────────────────────
+
+    def on_resume(self) -> None:
+        """Look at the clocks, because the machine was suspended, which delays the timer."""
+        self._timer.cancel()
+
+    def _start(self, function: Callable[[], Awaitable[None]]) -> None:
+        assert self._nursery is not None, "the manager runs"
+        self._nursery.start_soon(function)
+
+    def _changed(self, stored: StoredLogin, event: LoginEvent | None) -> None:
+        self._timer.cancel()
+        if event is not None:
+            self._on_event(event, stored)
+
+    def _mask(self, stored: StoredLogin) -> None:
+        self._redactor.add_tokens(stored.secrets(), of=stored.id)
+
+    def _authenticate(self, stored: StoredLogin) -> ClientAuthentication:
+        client = stored.client
+        if client.origin == "pre-registered":
+            keys = [key for key, id in self._servers.items() if id == stored.id]
+            secret = next((self._client_secrets[key] for key in keys if key in self._client_secrets), None)
+            client = attrs.evolve(client, client_secret=secret)
+        try:
+            return client.authentication()
+        except ValueError as error:
+            message = f"{error}, which its definition does not contain any more"
+            raise TokenError(TokenErrorKind.REFUSED, message) from None
+
+    async def _watch(self) -> None:
+        """Renew each login when it is due."""
+        while True:
+            due = min((login.due_at for login in self._logins.values()), default=math.inf)
+            left = due - self._clocks.boot()
+            with trio.CancelScope(deadline=trio.current_time() + max(0.0, left)) as self._timer:
+                await trio.sleep_forever()
+            for login in tuple(self._logins.values()):
+                login.on_due()
+
+
+def _ignore(stored: StoredLogin) -> None:
+    """The tokens of a login that is only listed are not used, and so need not be masked."""
