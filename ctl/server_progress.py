@@ -70,7 +70,9 @@ class _ProgressLine:
 
     def note(self, status: ServerStatus) -> None:
         if status["name"] in self._awaited:
-            self._awaited[status["name"]] = status.get("reason") or status["status"]
+            failure = status.get("last_error") if status["status"] != "connected" else None
+            reason = status.get("reason") or status["status"]
+            self._awaited[status["name"]] = f"{reason}: {failure_summary(failure)}" if failure else reason
             self.show()
 
     def settled(self, name: str) -> None:

@@ -157,7 +157,7 @@ def install(
         )
         left_on = dict(sorted(found.items()))
         selected = chosen.name if chosen else profile
-        sees = redundant.summary(target.editor.title, target.editor.name, selected, len(had))
+        sees = redundant.summary(target.editor.title, target.editor.name, selected, had)
         if not cli.out.json:
             _report_installed(cli, target, change, left_on, backups, user, dry_run)
             if chosen is not None and chosen.is_new:

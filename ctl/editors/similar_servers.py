@@ -79,4 +79,7 @@ def _differing_parts(
 ) -> tuple[str, ...]:
     here, there = (definition_parts(fill_in_secrets(each, environ)) for each in (one, other))
     names = dict.fromkeys([*here, *there])
-    return tuple(name for name in names if name != "enabled" and here.get(name) != there.get(name))
+    differing = [name for name in names if name != "enabled" and here.get(name) != there.get(name)]
+    if "type" in differing and not ("type" in here and "type" in there):
+        differing.remove("type")  # many editors leave it out
+    return tuple(differing)

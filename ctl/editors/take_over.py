@@ -121,10 +121,10 @@ class TakeOver:
             return {"": "mcpd is not running"}
         return {each["name"]: _reason(each) for each in listed}
 
-    def summary(self, title: str, editor: str, profile: str | None, own: int = 0) -> str:
+    def summary(self, title: str, editor: str, profile: str | None, own: Collection[str] = ()) -> str:
         """Return what the editor will see and what that costs it, in one line; empty if it is not known.
 
-        `own`: how many of the servers the editor had before.
+        `own`: the servers that the editor had before.
         """
         self.cli.may_start = False
         try:
@@ -137,16 +137,17 @@ class TakeOver:
             return ""
         shown = [{key: tool.get(key) for key in ("name", "description", "inputSchema")} for tool in seen]
         size = len(json.dumps(shown, ensure_ascii=False).encode())
-        servers = len({tool.get("server") for tool in seen})
+        servers = {str(tool.get("server")) for tool in seen}
         tokens = max(100, round(size // _BYTES_PER_TOKEN, -2))
         text = (
-            f"{title} will see {count(len(seen), 'tool')} of {count(servers, 'server')}, "
+            f"{title} will see {count(len(seen), 'tool')} of {count(len(servers), 'server')}, "
             f"about {tokens:,} tokens in each conversation"
         )
         if profile:
             return text
-        if 0 < own < servers:
-            return f"{text}; for only the {count(own, 'server')} that it had: mcpctl install {editor} --own"
+        if own and servers.difference(own):
+            its_own = count(len(own), "server")
+            return f"{text}; for only the {its_own} that it had: mcpctl install {editor} --own"
         if len(seen) < _MANY_TOOLS:
             return text
         return f"{text}; for fewer, define a profile and run: mcpctl install {editor} --profile NAME"

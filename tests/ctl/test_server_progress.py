@@ -80,7 +80,7 @@ def test_failed_reconnect_names_the_next_step(daemon: FakeDaemon, mcpctl: Mcpctl
 def test_progress_is_shown_on_a_terminal(
     daemon: FakeDaemon, mcpctl: Mcpctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With what the server is doing; the line is cleared before the result."""
+    """With what the server is doing, and why it is retried; the line is cleared before the result."""
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -92,8 +92,12 @@ def test_progress_is_shown_on_a_terminal(
     def reconnect(caller: Caller, _: dict[str, Any]) -> object:
         daemon.wait_for("mcpd/events")
         busy = server("slow", "pending", reason="npx is installing it")
-        event = {"kind": "status", "at": NOW, "server": "slow", "status": busy}
-        caller.notify("mcpd/event", {"request": 1, "event": event})
+        broken = server(
+            "slow", "failed", reason="retrying", last_error=failure(summary="exited (1): no database")
+        )
+        for state in (busy, broken):
+            event = {"kind": "status", "at": NOW, "server": "slow", "status": state}
+            caller.notify("mcpd/event", {"request": 1, "event": event})
         return {"server": server("slow")}
 
     daemon.answers["mcpd/events"] = Silence()
@@ -102,7 +106,8 @@ def test_progress_is_shown_on_a_terminal(
     ran = mcpctl("reconnect", "slow", COLUMNS="80")
     assert (ran.code, ran.out) == (0, "slow: connected (2 tools, pid 4711)\n")
     assert terminal.getvalue() == (
-        "\r\x1b[Kwaiting for slow\r\x1b[Kwaiting for slow (npx is installing it)\r\x1b[K"
+        "\r\x1b[Kwaiting for slow\r\x1b[Kwaiting for slow (npx is installing it)"
+        "\r\x1b[Kwaiting for slow (retrying: exited (1): no database)\r\x1b[K"
     )
     assert daemon.params_of("mcpd/events") == {"servers": ["slow"]}
 

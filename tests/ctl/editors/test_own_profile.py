@@ -68,6 +68,17 @@ def test_install_suggests_own_and_own_adds_a_profile(home: Path, config: Path, m
     assert (home / ".cursor/mcp.json").read_bytes() == before
 
 
+def test_own_is_suggested_for_the_tools_of_other_servers(
+    home: Path, config: Path, mcpctl: Mcpctl, daemon: FakeDaemon
+) -> None:
+    """It had two servers and sees two, but one of its own has no tools, and another server has."""
+    tools = [{"name": "t", "server": name} for name in ("git", "mail")]
+    daemon.answers["mcpd/tools"] = {"tools": tools, "dropped": 0}
+    assert "mcpctl install cursor --own" in mcpctl("install", "cursor").out
+    daemon.answers["mcpd/tools"] = {"tools": tools[:1], "dropped": 0}
+    assert "--own" not in mcpctl("install", "cursor").out
+
+
 def test_existing_profile_is_used_unchanged(home: Path, config: Path, mcpctl: Mcpctl) -> None:
     document = {"mcpServers": OURS, "settings": {"profiles": {"cursor": {"servers": ["m*"]}}}}
     config.write_text(json.dumps(document))

@@ -42,7 +42,7 @@ def similar(first: dict[str, Any], second: dict[str, Any]) -> tuple[str, ...] | 
         ),
         (
             {"url": "https://a.example/mcp", "headers": {"X-Key": "1"}},
-            {"url": "https://A.example/mcp/?x=1"},
+            {"url": "https://A.example/mcp/?x=1", "type": "http"},
             ("url", "headers.X-Key"),
         ),
         ({"command": "npx", "args": EVERYTHING}, {"command": "npx", "args": ["other"]}, None),
