@@ -15,7 +15,7 @@ import trio
 
 from mcpd.model.errors import NotReady
 from mcpd.model.server_spec import ServerSpec
-from mcpd.model.status import ConnectionStatus, Failure, ServerState, ServerStatus, rfc3339
+from mcpd.model.status import ConnectionStatus, Failure, FailureKind, ServerState, ServerStatus, rfc3339
 from mcpd.model.text import shorten
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.catalog_cache import Catalog
@@ -105,7 +105,9 @@ class StateTracker:
         if is_closed or self.state is ServerState.CONNECTED:  # the end of a removed server is not announced
             why = "it is stopping because it was removed or its definition changed"
         elif self.failure is not None and self.state in (ServerState.FAILED, ServerState.NEEDS_AUTH):
-            why = self.failure.message
+            # For a process that ended, the summary has the line of stderr that explains it.
+            ended = self.failure.kind in (FailureKind.EXITED, FailureKind.KILLED) and self.failure.stderr
+            why = self.failure.summary if ended else self.failure.message
         back = "connect" if self.reason == DISCONNECTED else "enable"
         advice = {
             ServerState.DISABLED: f"run `mcpctl {back} {name}`",

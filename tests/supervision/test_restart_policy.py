@@ -123,6 +123,21 @@ async def test_calls_respect_retry_after(autojump_clock: MockClock) -> None:
     assert tracker.may_retry_early
 
 
+async def test_error_of_a_call_names_the_cause_from_stderr() -> None:
+    """Whoever calls a server that exited sees why, without asking for its status."""
+    tracker = StateTracker()
+    for stderr, why in (
+        (("MY_KEY is required",), "exited (1): MY_KEY is required"),
+        ((), "gone; see its log"),
+    ):
+        failure = Failure(
+            kind=FailureKind.EXITED, message="gone; see its log", at="", exit_code=1, stderr=stderr
+        )
+        tracker.record_failure(failure, pause=None, requested_delay=0)
+        tracker.set_state(ServerState.FAILED, "retrying")
+        assert str(tracker.not_ready("db")).startswith(f"db is failed: {why}. Nothing was sent; ")
+
+
 async def test_crash_loop_ends_after_a_stable_connection(autojump_clock: MockClock, tmp_path: Path) -> None:
     """After a stable minute, the next failure counts as the first."""
     async with living(tmp_path, *[DYING] * LOOP, Life(lasts=61), Life(), era="legacy") as world:
