@@ -407,6 +407,69 @@ class PingParams(TypedDict):
     server: str
     timeout: NotRequired[float]
 
+class LoginOffer(TypedDict):
+    attempt: str
+    server: str
+    url: str
+    issuer: str
+    expires_at: str
+    redirect_uri: NotRequired[str | None]
+    user_code: NotRequired[str | None]
+    scopes: NotRequired[list[str]]
+
+class LoginParams(TypedDict):
+    server: str
+    device: NotRequired[bool]
+    scopes: NotRequired[list[str]]
+
+class EmptyResult(TypedDict):
+    pass
+
+class LoginAnswerParams(TypedDict):
+    attempt: str
+    url: str
+
+class LoginStatus(TypedDict):
+    servers: list[str]
+    url: str
+    issuer: str
+    account: str
+    state: str
+    renews: bool
+    logged_in_at: NotRequired[str | None]
+    renewed_at: NotRequired[str | None]
+    expires_at: NotRequired[str | None]
+    scopes: NotRequired[list[str]]
+    reason: NotRequired[str]
+
+class LoginAttemptParam(TypedDict):
+    attempt: str
+
+class LogoutResult(TypedDict):
+    was_logged_in: bool
+    servers: NotRequired[list[str]]
+    revoked: NotRequired[bool | None]
+
+class AuthStatus(TypedDict):
+    logins: NotRequired[list[LoginStatus]]
+    needed: NotRequired[list[str]]
+    problem: NotRequired[str]
+
+class AuthStep(TypedDict):
+    step: str
+    outcome: str
+    ms: NotRequired[float]
+
+class AuthExplanation(TypedDict):
+    server: str
+    steps: list[AuthStep]
+    error: NotRequired[str]
+    issuer: NotRequired[str]
+    resource: NotRequired[str | None]
+    scopes: NotRequired[list[str]]
+    client: NotRequired[str]
+    device: NotRequired[bool]
+
 class VersionInfo(TypedDict):
     version: str
     api: int
@@ -415,9 +478,6 @@ class VersionInfo(TypedDict):
     started_at: str
     search_path: str
     protocol_versions: list[str]
-
-class EmptyResult(TypedDict):
-    pass
 
 class ToolResult(TypedDict):
     success: bool
@@ -597,6 +657,41 @@ class Call(Protocol):
     def __call__(
         self, method: Literal["mcpd/ping"], params: PingParams, **options: Unpack[CallOptions]
     ) -> Reply[PingResult]: ...
+    @overload
+    def __call__(
+        self, method: Literal["mcpd/login/begin"], params: LoginParams, **options: Unpack[CallOptions]
+    ) -> Reply[LoginOffer]: ...
+    @overload
+    def __call__(
+        self, method: Literal["mcpd/login/answer"], params: LoginAnswerParams, **options: Unpack[CallOptions]
+    ) -> Reply[EmptyResult]: ...
+    @overload
+    def __call__(
+        self, method: Literal["mcpd/login/wait"], params: LoginAttemptParam, **options: Unpack[CallOptions]
+    ) -> Reply[LoginStatus]: ...
+    @overload
+    def __call__(
+        self, method: Literal["mcpd/login/cancel"], params: LoginAttemptParam, **options: Unpack[CallOptions]
+    ) -> Reply[EmptyResult]: ...
+    @overload
+    def __call__(
+        self, method: Literal["mcpd/logout"], params: ServerParam, **options: Unpack[CallOptions]
+    ) -> Reply[LogoutResult]: ...
+    @overload
+    def __call__(
+        self,
+        method: Literal["mcpd/auth/status"],
+        params: OptionalServerParam | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Reply[AuthStatus]: ...
+    @overload
+    def __call__(
+        self, method: Literal["mcpd/auth/refresh"], params: ServerParam, **options: Unpack[CallOptions]
+    ) -> Reply[LoginStatus]: ...
+    @overload
+    def __call__(
+        self, method: Literal["mcpd/auth/explain"], params: ServerParam, **options: Unpack[CallOptions]
+    ) -> Reply[AuthExplanation]: ...
     @overload
     def __call__(
         self, method: Literal["mcpd/version"], params: NoParams | None = None, **options: Unpack[CallOptions]

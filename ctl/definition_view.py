@@ -31,6 +31,11 @@ def url(definition: Mapping[str, object]) -> str:
     return str(fields.get("httpUrl") or fields.get("url") or "")
 
 
+def forbids_login(definition: Mapping[str, object]) -> bool:
+    """Return whether the definition forbids a login with OAuth."""
+    return _canonical(definition).get("oauth") is False
+
+
 def is_enabled(definition: Mapping[str, object]) -> bool:
     """Return whether the definition enables the server."""
     fields = _canonical(definition)

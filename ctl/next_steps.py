@@ -128,10 +128,10 @@ def _after_refusal(detail: ServerDetail) -> str:
         return f"mcpctl edit   (the server rejected ${{{variables[0]}}}; a secret can be changed more easily)"
     if any(key.lower() == "authorization" for key in headers):
         return "mcpctl edit   (the server rejected the `Authorization` header under `headers`)"
-    return (
-        "mcpctl edit   (add an `Authorization` header under `headers`; if the server offers a login in the "
-        'browser only, use "npx", "mcp-remote" and its URL as the command)'
-    )
+    if definition_view.forbids_login(definition):
+        return "mcpctl edit   (remove `oauth`, or add an `Authorization` header under `headers`)"
+    name = detail["server"]["name"]
+    return f"mcpctl login {name}   (or add an `Authorization` header under `headers`: mcpctl edit)"
 
 
 def _after_spawn_failure(detail: ServerDetail, login: Mapping[str, str] | None) -> str:

@@ -36,6 +36,7 @@ from mcpd.gateway.gateway import Gateway
 from mcpd.model.api import DashboardLink
 from mcpd.model.errors import McpdError, Unsupported
 from mcpd.model.events import Event
+from mcpd.model.server_spec import RemoteSpec
 from mcpd.persistent_state import StateFile
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.supervisor import Supervisor
@@ -51,6 +52,8 @@ from mcpd.support.schema_checker import schema_checker
 if TYPE_CHECKING:
     from mcpd.api.dashboard.page import Dashboard
     from mcpd.api.http_routes import HttpApi, HttpPort
+    from mcpd.login_service import LoginService
+    from mcpd.transports.credentials import Credentials
 
 log = logging.getLogger("mcpd")
 
@@ -61,6 +64,7 @@ _LAST_READS_TIMEOUT = 0.5
 _KILL_INTERVAL = 0.05
 _NOT_IMPORTED_AT_START = (
     "mcpd.api",
+    "mcpd.auth",
     "mcpd.support",
     "mcpd.transports",
     "mcpd.wire",
@@ -196,6 +200,7 @@ class _Daemon:
             random=random.random,
             announce=self._publish,
             clients=clients,
+            credentials_for=self._credentials_for,
             debug=options.debug,
         )
         self._history.record_daemon(f"mcpd {__version__} started (pid {os.getpid()})")
@@ -219,6 +224,10 @@ class _Daemon:
         self._connections: set[SocketConnection] = set()
         self._socket_limit = ConnectionLimit("unix")
         self._kept_modules = KeptModules()
+        self._services: trio.Nursery | None = None
+        self._login_lock = trio.Lock()
+        self._logins: LoginService | None = None
+        """Ends after the servers: the end of a session may need a token."""
         self._http: HttpApi | None = None
         self._dashboard: Dashboard | None = None
         """The dashboard on a port of its own, opened on demand."""
@@ -258,6 +267,8 @@ class _Daemon:
 
     async def _run(self, ports: list[HttpPort]) -> None:
         async with trio.open_nursery() as services:
+            self._services = services
+            self._operations.open_logins = self._login_service
             await services.start(self._guardian.run)
             services.start_soon(self._state_file.run)
             services.start_soon(self._history.run)
@@ -294,7 +305,7 @@ class _Daemon:
                             os.getpid(),
                         )
                         await self._stop_requested.wait()
-                        self._operations.create_dashboard_link = None
+                        self._operations.create_dashboard_link = self._operations.open_logins = None
                         log.info("stopping: %s", self._stop_reason)
                         systemd.notify(STOPPING="1", STATUS="stopping")
                         accepting.cancel_scope.cancel(reason="stopping")
@@ -302,6 +313,22 @@ class _Daemon:
                     clients.cancel_scope.cancel(reason="stopping")
                 servers.cancel_scope.cancel(reason="stopping")
             services.cancel_scope.cancel(reason="stopping")
+
+    async def _login_service(self) -> LoginService:
+        """Return what logs in to remote servers. It is created for the first remote server."""
+        async with self._login_lock:
+            if self._logins is None:
+                assert self._services is not None
+                await import_in_thread("mcpd.login_service")
+                from mcpd.login_service import LoginService
+
+                logins = LoginService(self._supervisor, self._context, self._state)
+                await self._services.start(logins.run)
+                self._logins = logins
+        return self._logins
+
+    async def _credentials_for(self, spec: RemoteSpec) -> Credentials | None:
+        return await (await self._login_service()).credentials_for(spec)
 
     async def _open_dashboard(self, accepting: trio.Nursery, clients: trio.Nursery) -> DashboardLink:
         """Open a loopback port for the dashboard alone, and return an address of the page.

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import TYPE_CHECKING
 
 import attrs
 import msgspec
@@ -46,6 +47,9 @@ from mcpd.support.redact import Redactor
 from mcpd.transports.child_process import child_environment
 from mcpd.wire.url import redact_url
 
+if TYPE_CHECKING:
+    from mcpd.login_service import LoginService
+
 LOG_TAIL = 10
 HISTORY_TAIL = 5
 _STOPPING = "mcpd is stopping"
@@ -72,6 +76,8 @@ class Operations:
     """Set while an HTTP port is open."""
     create_dashboard_link: Callable[[], DashboardLink | Awaitable[DashboardLink]] | None = None
     """Return an address of the dashboard, and open a port for it first if there is none."""
+    open_logins: Callable[[], Awaitable[LoginService]] | None = None
+    """Return what logs in to remote servers, which is created on first use. Set by the daemon."""
     _started_at: float = attrs.field(factory=time.time)
     _ready_waits: set[trio.CancelScope] = attrs.field(factory=set)
     """The scopes of callers that wait for a server; cancelled when the daemon stops."""
@@ -133,6 +139,12 @@ class Operations:
         if self.create_dashboard_link is None:
             raise Unsupported(_STOPPING)
         return self.create_dashboard_link()
+
+    async def logins(self) -> LoginService:
+        """Return what logs in to remote servers. Raises Unsupported while the daemon stops."""
+        if self.open_logins is None:
+            raise Unsupported(_STOPPING)
+        return await self.open_logins()
 
     def history(self, name: str | None, limit: int) -> History:
         """Return the newest entries. Raises UnknownServer if neither the set nor the history has `name`."""

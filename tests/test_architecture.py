@@ -16,6 +16,7 @@ LADDER = (
     ("gateway",),
     ("calls",),
     ("daemon_operations",),
+    ("login_service",),
     ("usage_report",),
     ("active_config",),
     ("supervision",),

@@ -28,6 +28,9 @@ _TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("enable", "lifecycle", "Enable servers (persists across restarts)."),
         ("disable", "lifecycle", "Disable servers (persists across restarts)."),
         ("wait", "lifecycle", "Wait until servers are connected."),
+        ("login", "login", "Log in to a remote server in your browser."),
+        ("logout", "login", "Log out of a remote server, and revoke its tokens."),
+        ("auth", "auth", "Show, explain and renew logins to remote servers."),
     ),
     "Tools, resources and prompts": (
         ("list-tools", "tools_resources_prompts", "List the tools of all servers, or of one."),
@@ -102,8 +105,6 @@ SYNONYMS = {
     "validate": "mcpctl config validate",
     "init": "mcpctl import takes over the servers of your editors, mcpctl add adds one",
     "setup": "mcpctl import takes over the servers of your editors, mcpctl install connects them",
-    "login": "mcpctl why SERVER shows how to give a server the credentials that it wants",
-    "auth": "mcpctl why SERVER shows how to give a server the credentials that it wants",
     "run": "mcpctl try -- COMMAND runs a server without adding it, mcpctl call TOOL@SERVER calls a tool",
     "exec": "mcpctl call TOOL@SERVER calls a tool",
     "rm": "mcpctl remove SERVER",

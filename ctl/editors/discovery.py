@@ -145,7 +145,7 @@ def _candidate(raw: RawEntry, source: EntrySource, translator: VariableTranslato
     one = map_entry(raw, translator)
     notes = one.notes
     if unwrap_proxy(one.definition) is not None:
-        note = "it only connects to a URL, which mcpd can do itself if no login is needed: see --unfold"
+        note = "it only connects to a URL, which mcpd can do itself: see --unfold"
         notes = (*notes, note)
     return ImportCandidate(
         valid_server_name(raw.name), one.definition, source, one.implied_cwd, notes, one.needed_secrets

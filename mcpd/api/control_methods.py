@@ -15,9 +15,9 @@ import attrs
 import msgspec
 
 from mcpd import __version__
-from mcpd.api import metrics
+from mcpd.api import login_methods, metrics
 from mcpd.daemon_operations import Operations
-from mcpd.model import api, codec
+from mcpd.model import api, codec, login
 from mcpd.model.api import (
     AddParams,
     ApplyResult,
@@ -272,6 +272,48 @@ METHODS: Mapping[str, Method[Any]] = {
         api.PingParams,
         api.PingResult,
         lambda operations, params: operations.ping(params.server, min(params.timeout, MAX_WAIT)),
+    ),
+    "mcpd/login/begin": Method(
+        "Begin to log in to a remote server, and return what a person needs. mcpd opens no browser.",
+        login.LoginParams,
+        login.LoginOffer,
+        login_methods.begin,
+    ),
+    "mcpd/login/answer": Method(
+        "Pass on the URL at which the browser ended, if it cannot reach mcpd.",
+        login.LoginAnswerParams,
+        api.EmptyResult,
+        login_methods.answer,
+    ),
+    "mcpd/login/wait": Method(
+        "Return the login when the person has finished.",
+        login.LoginAttemptParam,
+        login.LoginStatus,
+        login_methods.wait,
+    ),
+    "mcpd/login/cancel": Method(
+        "Cancel an attempt to log in.", login.LoginAttemptParam, api.EmptyResult, login_methods.cancel
+    ),
+    "mcpd/logout": Method(
+        "Forget a login, and revoke its tokens if the authorization server offers that.",
+        api.ServerParam,
+        login.LogoutResult,
+        login_methods.logout,
+    ),
+    "mcpd/auth/status": Method(
+        "Return the logins of one server or all servers. Tokens are never returned.",
+        api.OptionalServerParam,
+        login.AuthStatus,
+        login_methods.status,
+    ),
+    "mcpd/auth/refresh": Method(
+        "Renew a login now.", api.ServerParam, login.LoginStatus, login_methods.refresh
+    ),
+    "mcpd/auth/explain": Method(
+        "Return every step of a login up to the choice of the client, without logging in.",
+        api.ServerParam,
+        login.AuthExplanation,
+        login_methods.explain,
     ),
     "mcpd/version": Method(
         "Return the version of mcpd, the version of its API, and the supported protocol revisions.",

@@ -57,6 +57,18 @@ async def choose_client(
     return await _register(fetch, found, settings, redirect_uris, scopes, server.registration_endpoint, now)
 
 
+def describe_client(found: Discovery, settings: OAuthSettings) -> str:
+    """Return in words which client `choose_client` would choose, without registering any."""
+    url = settings.client_metadata_url
+    if settings.client_id is not None:
+        return f"the client of the definition, {settings.client_id}"
+    if url is not None and found.server.accepts_client_metadata and is_metadata_document_url(url):
+        return f"described by {url}"
+    if found.server.registration_endpoint is not None:
+        return f"registered by itself as {settings.client_name or CLIENT_NAME}"
+    return "none: the authorization server registers no clients; set `oauth.clientId`"
+
+
 def _of_definition(
     found: Discovery, settings: OAuthSettings, client_id: str, bound_issuer: str | None
 ) -> ClientRegistration:

@@ -31,16 +31,16 @@ class CompletedLogin:
 
 
 class KnownClients(Protocol):
-    """What earlier logins left. The calls do not block."""
+    """What earlier logins left."""
 
-    def known_issuers(self) -> Collection[str]:
+    async def known_issuers(self) -> Collection[str]:
         """Return the issuers for which there is a login or a registration."""
 
-    def registration(self, issuer: str, redirect_uri: str | None) -> ClientRegistration | None:
+    async def registration(self, issuer: str, redirect_uri: str | None) -> ClientRegistration | None:
         """Return the dynamic registration at an issuer, for the host of a demanded redirect URI."""
 
-    def bound_issuer(self, client_id: str) -> str | None:
+    async def bound_issuer(self, client_id: str) -> str | None:
         """Return the issuer at which a client of a definition was used before."""
 
-    def forget_registration(self, client: ClientRegistration) -> None:
+    async def forget_registration(self, client: ClientRegistration) -> None:
         """Forget a dynamic registration that the issuer no longer knows."""

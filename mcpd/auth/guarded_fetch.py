@@ -24,6 +24,7 @@ from mcpd.transports.child_process import CannotStart
 from mcpd.transports.http_client import bodies, dial
 from mcpd.transports.http_client.client_factory import open_client, proxy_for
 from mcpd.transports.http_client.connection_errors import describe_error, is_invalid, is_unreachable
+from mcpd.transports.http_client.redirects_and_refusals import parse_retry_after
 from mcpd.wire.url import redact_url, resolve_same_origin
 
 METADATA_TIMEOUT = 10.0
@@ -64,6 +65,11 @@ class Answer:
     @property
     def content_type(self) -> str:
         return str(self.headers.get("content-type", ""))
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds that the server asked to wait."""
+        return parse_retry_after(self.headers.get("retry-after", ""))
 
 
 class _ForbiddenAddress(OSError):

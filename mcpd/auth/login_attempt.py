@@ -176,9 +176,11 @@ class LoginAttempt:
     async def _log_in(self) -> CompletedLogin | LoginError:
         request, settings = self.request, self.request.settings
         challenge = request.challenge or await probe(self._fetch)
-        found = await discover(self._fetch, settings, challenge, known_issuers=self._known.known_issuers())
+        found = await discover(
+            self._fetch, settings, challenge, known_issuers=await self._known.known_issuers()
+        )
         scopes = self._scopes(found)
-        stored = self._known.registration(found.server.issuer, settings.redirect_uri)
+        stored = await self._known.registration(found.server.issuer, settings.redirect_uri)
         if request.how == "device":
             return await self._with_device_code(found, scopes, stored)
         try:
@@ -213,7 +215,7 @@ class LoginAttempt:
         stored: ClientRegistration | None,
     ) -> ClientRegistration:
         settings = self.request.settings
-        bound = self._known.bound_issuer(settings.client_id) if settings.client_id else None
+        bound = await self._known.bound_issuer(settings.client_id) if settings.client_id else None
         return await choose_client(
             self._fetch,
             found,
@@ -239,7 +241,7 @@ class LoginAttempt:
         client = await self._choose_client(found, scopes, listener.uri, stored)
         authorization = self._authorize(found, scopes, client, listener.uri)
         if client is stored and not await self._is_accepted(client, authorization):
-            self._known.forget_registration(client)
+            await self._known.forget_registration(client)
             client = await self._choose_client(found, scopes, listener.uri, None)
             authorization = self._authorize(found, scopes, client, listener.uri)
         self._authorization = authorization
@@ -341,7 +343,7 @@ class LoginAttempt:
         except FetchError as error:
             raise LoginError("token", error.message, try_later=not error.is_forbidden) from None
         except TokenError as error:
-            raise self._token_failure(error, client) from None
+            raise await self._token_failure(error, client) from None
         return await self._complete(found, scopes, client, tokens)
 
     # ── with a device code ──────────────────────────────────────────────────────────────────────
@@ -369,7 +371,7 @@ class LoginAttempt:
                 self._fetch, code, endpoint, resource=found.resource, requested=scopes, now=self._now
             )
         except TokenError as error:
-            raise self._token_failure(error, client) from None
+            raise await self._token_failure(error, client) from None
         return await self._complete(found, scopes, client, tokens)
 
     # ── tokens ──────────────────────────────────────────────────────────────────────────────────
@@ -379,10 +381,10 @@ class LoginAttempt:
         authentication = client_authentication(client, self.request.settings, self._now)
         return TokenEndpoint(found.server.token_endpoint, authentication)
 
-    def _token_failure(self, error: TokenError, client: ClientRegistration) -> LoginError:
+    async def _token_failure(self, error: TokenError, client: ClientRegistration) -> LoginError:
         message = error.message
         if error.kind is TokenErrorKind.INVALID_CLIENT and client.origin == "dynamic":
-            self._known.forget_registration(client)
+            await self._known.forget_registration(client)
             message += ". mcpd registers again with the next login: start it once more"
         return LoginError("token", message, try_later=error.kind is TokenErrorKind.UNAVAILABLE)
 

@@ -90,9 +90,9 @@ class ServerCredentials:
     def advice(self) -> str:
         login = self.login
         if login is None:
-            return "add an `Authorization` header to `headers` in its definition"
+            return f"run `mcpctl login {self.name}`, or add an `Authorization` header to its definition"
         reason = login.why_refused()
-        return (f"{reason}; " if reason else "") + f"log in again with: mcpctl login {self.name}"
+        return (f"{reason}; " if reason else "") + f"run `mcpctl login {self.name}` to log in again"
 
     def _may_send(self, stored: StoredLogin, url: str) -> bool:
         """Return whether the token is for `url`. It takes 10 µs to find out, so the result is kept."""

@@ -9,31 +9,17 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
 
-import attrs
-
-Shape = Mapping[str, object]
-
-STRING: Shape = {"type": "string"}
-BOOLEAN: Shape = {"type": "boolean"}
-STRINGS: Shape = {"type": "array", "items": {"type": "string"}}
-STRING_MAP: Shape = {"type": "object", "additionalProperties": {"type": "string"}}
-MILLISECONDS: Shape = {"type": "number", "exclusiveMinimum": 0}
-NUMBERS: Shape = {"type": "object", "additionalProperties": {"type": ["number", "object"]}}
-
-
-@attrs.frozen
-class FieldSpec:
-    """One field of a definition or of the settings."""
-
-    name: str
-    shape: Shape
-    """Its JSON Schema, without the description."""
-    description: str
-    aliases: tuple[str, ...] = ()
-    """Names in other products that mean exactly the same."""
-    applies_to: Literal["stdio", "remote"] | None = None
-    """None: servers of every transport."""
-
+from mcpd.config.field_spec import (
+    BOOLEAN,
+    MILLISECONDS,
+    NUMBERS,
+    STRING,
+    STRING_MAP,
+    STRINGS,
+    FieldSpec,
+    Shape,
+)
+from mcpd.config.oauth_names import OAUTH_SHAPE
 
 _HTTP_TYPES = """
     http https streamable-http streamableHttp streamable_http streamablehttp http-stream httpStream
@@ -72,6 +58,7 @@ FIELDS = (
     FieldSpec("httpUrl", STRING, "The URL of a Streamable HTTP server.", (), "remote"),
     FieldSpec("headers", STRING_MAP, "Headers to send with every request.", ("http_headers",), "remote"),
     FieldSpec("caFile", STRING, "PEM file of additional CA certificates to trust.", ("ca_file",), "remote"),
+    FieldSpec("oauth", OAUTH_SHAPE, "How to log in to a remote server, or false.", (), "remote"),
     FieldSpec("enabled", BOOLEAN, "Whether to start the server.", ("isActive",)),
     FieldSpec("disabled", BOOLEAN, "The opposite of `enabled`."),
     FieldSpec("lazy", BOOLEAN, "Start the server on first use."),
@@ -101,7 +88,7 @@ CANONICAL_NAMES: Mapping[str, str] = MappingProxyType(
 """Every name or alias of a field → its name."""
 
 _UNUSED = """
-    oauth auth alwaysAllow autoApprove allowedTools default_tools_approval_mode icon iconUrl logoUrl gallery
+    auth alwaysAllow autoApprove allowedTools default_tools_approval_mode icon iconUrl logoUrl gallery
     provider providerUrl tags source version dev sandbox sandboxEnabled authProviderType targetAudience scopes
     required supports_parallel_tool_calls bundled quarantined settings id note notes comment longRunning
     autoStart registryUrl displayName

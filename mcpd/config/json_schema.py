@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from mcpd.config.field_names import FIELDS, IGNORED_FIELDS, FieldSpec
+from mcpd.config.field_names import FIELDS, IGNORED_FIELDS
+from mcpd.config.field_spec import FieldSpec
 from mcpd.config.settings import SETTINGS
 from mcpd.model.server_spec import RestartPolicy, Timeouts
 

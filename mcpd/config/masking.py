@@ -14,7 +14,7 @@ MIN_SECRET_LENGTH = 6
 
 MASK = "***"
 
-PASSED_FIELDS = frozenset({"command", "args", "env", "url", "httpUrl", "headers"})
+PASSED_FIELDS = frozenset({"command", "args", "env", "url", "httpUrl", "headers", "oauth"})
 """The fields that are passed to the server, and so may contain secrets."""
 
 _INSIDE = re.compile(

@@ -13,6 +13,7 @@ import attrs
 
 from mcpd.config.field_names import FIELDS, TRANSPORT_TYPES
 from mcpd.config.json_path import closest_match, join_path
+from mcpd.config.oauth_fields import parse_oauth
 from mcpd.config.section_reader import Section, parse_restart_policy, parse_timeouts
 from mcpd.config.settings import Settings
 from mcpd.config.variables import expand_home
@@ -98,7 +99,7 @@ def parse_transport_fields(
     if kind == "stdio":
         spec: ServerSpec | None = _parse_stdio(section, common, base_dir, environ, warnings)
     else:
-        spec = _parse_remote(kind, section, common, base_dir, environ)
+        spec = _parse_remote(kind, section, common, base_dir, environ, warnings)
     return spec if len(section.problems) == before else None
 
 
@@ -192,7 +193,12 @@ def _parse_umask(section: Section) -> int:
 
 
 def _parse_remote(
-    kind: RemoteKind, section: Section, common: ServerSpec, base_dir: Path, environ: Mapping[str, str]
+    kind: RemoteKind,
+    section: Section,
+    common: ServerSpec,
+    base_dir: Path,
+    environ: Mapping[str, str],
+    warnings: list[str],
 ) -> RemoteSpec | None:
     key = "httpUrl" if section.has("httpUrl") else "url"
     if section.has("url") and section.has("httpUrl"):
@@ -218,6 +224,7 @@ def _parse_remote(
     if key not in section.unresolved:
         _check_url(kind, key, url, section)
     ca_file = section.string("caFile")
+    oauth = parse_oauth(section, warnings)
     return RemoteSpec(
         **attrs.asdict(common, recurse=False),
         kind=kind,
@@ -225,6 +232,7 @@ def _parse_remote(
         headers=headers,
         kind_is_explicit=section.has("type") or section.has("httpUrl"),
         ca_file=None if ca_file is None else os.path.normpath(base_dir / expand_home(ca_file, environ)),
+        oauth=oauth,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from mcpd.config.field_names import BOOLEAN, MILLISECONDS, NUMBERS, STRING, STRINGS, FieldSpec, Shape
+from mcpd.config.field_spec import BOOLEAN, MILLISECONDS, NUMBERS, STRING, STRINGS, FieldSpec, Shape
 from mcpd.config.json_path import closest_match, join_path
 from mcpd.config.section_reader import Section, parse_restart_policy, parse_timeouts
 from mcpd.config.variables import expand, expand_home, misplaced_reference

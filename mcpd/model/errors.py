@@ -13,6 +13,7 @@
      ├─ Overloaded           overloaded         503   -32000   6    a bounded queue is full
      ├─ LinkLost             link_lost          502   -32000   6    says whether the call may have run
      ├─ NeedsAuth            auth_required      401   -32000   4    the user must log in; nothing was sent
+     ├─ LoginFailed          login_failed       502   -32000   4    a step of a login failed
      ├─ HttpRefused          http_status        502   -32000   6    an HTTP status without an MCP response
      ├─ CallTimeout          timeout            504   -32000   7
      ├─ Unsupported          unsupported        501   -32601   1    the server lacks the capability
@@ -214,6 +215,20 @@ class NeedsAuth(McpdError):
 
     def data(self) -> dict[str, object]:
         return {**super().data(), "status": self.status}
+
+
+@final
+class LoginFailed(McpdError):
+    """A login did not succeed. `step` is the step that failed."""
+
+    code, http, rpc, exit = "login_failed", 502, -32000, 4
+
+    def __init__(self, message: str, *, server: str | None, step: str) -> None:
+        super().__init__(message, server=server)
+        self.step = step
+
+    def data(self) -> dict[str, object]:
+        return {**super().data(), "step": self.step}
 
 
 @final

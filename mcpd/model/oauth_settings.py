@@ -61,8 +61,6 @@ class OAuthSettings:
     """The JWT of a workload, for the grant `workload`."""
     identity_provider: IdentityProvider | None = None
     """For the grant `enterprise`."""
-    dpop: bool = True
-    """Whether to bind tokens to a key if the server requires it (RFC 9449)."""
 
     @property
     def identity(self) -> tuple[object, ...]:

@@ -38,6 +38,7 @@ from mcpd.transports.child_process import Child, Launch
 from mcpd.transports.stdio import open_stdio
 
 if TYPE_CHECKING:
+    from mcpd.transports.credentials import Credentials
     from mcpd.transports.http_client.client_factory import OnResponse
     from mcpd.transports.legacy_http_sse import SseChannel
     from mcpd.transports.streamable_http import HttpChannel
@@ -75,7 +76,9 @@ async def open_transport(
     `on_response` is called for each HTTP request of the channel. Raises as `open_stdio` and `open_remote` do.
     """
     if isinstance(spec, RemoteSpec):
-        async with open_remote(spec, kind, context.environ, on_response) as remote:
+        find = context.credentials_for
+        credentials = await find(spec) if find is not None and spec.may_log_in else None
+        async with open_remote(spec, kind, context.environ, on_response, credentials) as remote:
             yield remote
         return
     assert isinstance(spec, StdioSpec)
@@ -86,7 +89,11 @@ async def open_transport(
 
 @asynccontextmanager
 async def open_remote(
-    spec: RemoteSpec, kind: TransportKind, environ: Mapping[str, str], on_response: OnResponse | None = None
+    spec: RemoteSpec,
+    kind: TransportKind,
+    environ: Mapping[str, str],
+    on_response: OnResponse | None = None,
+    credentials: Credentials | None = None,
 ) -> AsyncIterator[OpenTransport]:
     """Open a channel of `kind` to `spec.url`. Raises UnsupportedTransport, CannotStart.
 
@@ -97,17 +104,17 @@ async def open_remote(
         await import_in_thread("mcpd.transports.streamable_http")
         from mcpd.transports.streamable_http import open_http
 
-        opening = open_http(spec, environ, on_response)
+        opening = open_http(spec, environ, on_response, credentials)
     elif kind == "sse":
         await import_in_thread("mcpd.transports.legacy_http_sse")
         from mcpd.transports.legacy_http_sse import open_http_sse
 
-        opening = open_http_sse(spec, environ, on_response)
+        opening = open_http_sse(spec, environ, on_response, credentials)
     elif kind == "ws":
         await import_in_thread("mcpd.transports.websocket")
         from mcpd.transports.websocket import open_websocket
 
-        opening = open_websocket(spec)
+        opening = open_websocket(spec, credentials)
     else:
         raise UnsupportedTransport(f"this version of mcpd has no transport for `{kind}` servers")
     async with opening as channel:

@@ -58,7 +58,7 @@ def _apply_resolved(made: ServerSpec, spec: ServerSpec) -> ServerSpec:
         raise SecretUnavailable(
             "its resolved URL needs another transport than expected (set `type` in its definition)"
         )
-    return attrs.evolve(spec, url=made.url, headers=made.headers, unresolved=None)
+    return attrs.evolve(spec, url=made.url, headers=made.headers, oauth=made.oauth, unresolved=None)
 
 
 async def _resolve_reference(

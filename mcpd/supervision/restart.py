@@ -313,7 +313,7 @@ def plan_recovery(name: str, verdict: Verdict, requested_delay: float, backoff: 
     loud = backoff.attempts <= LOGGED_FAILURES or backoff.in_crash_loop > was_looping
     level = logging.WARNING if loud else logging.DEBUG
     if verdict is Verdict.LOGIN:
-        reason = f"add an `Authorization` header to its definition, or run `mcpctl reconnect {name}`"
+        reason = f"run `mcpctl login {name}`, or add an `Authorization` header to its definition"
         return RecoveryPlan(state=ServerState.NEEDS_AUTH, reason=reason, level=level)
     if verdict is Verdict.WAIT:
         reason = f"fix its definition, or run `mcpctl reconnect {name}`"

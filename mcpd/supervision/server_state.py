@@ -111,7 +111,7 @@ class StateTracker:
         back = "connect" if self.reason == DISCONNECTED else "enable"
         advice = {
             ServerState.DISABLED: f"run `mcpctl {back} {name}`",
-            ServerState.NEEDS_AUTH: f"log in, then run `mcpctl reconnect {name}`",
+            ServerState.NEEDS_AUTH: f"run `mcpctl login {name}`",
             ServerState.FAILED: f"see `mcpctl status {name}`, or run `mcpctl reconnect {name}` to retry now",
         }.get(self.state, "try again in a moment")
         when = ""

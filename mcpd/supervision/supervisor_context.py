@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from mcpd.model.events import Event
+from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.status import OpenQuestion, WaitingCall
 from mcpd.persistent_state import StateFile
 from mcpd.protocol.upstream_session import ServerNotification
@@ -17,6 +18,7 @@ from mcpd.supervision.secret_reads import SecretReads
 from mcpd.support.redact import Redactor
 from mcpd.transports.base import Channel
 from mcpd.transports.child_process import ProcessGroupGuard
+from mcpd.transports.credentials import Credentials
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire.message import Message
 
@@ -67,5 +69,7 @@ class SupervisorContext:
     """Changes of the set of servers, of their states and of their lists."""
     secret_command_pids: set[int] = attrs.field(factory=set)
     """Running `${cmd:…}` processes: excluded from the cleanup of orphans."""
+    credentials_for: Callable[[RemoteSpec], Awaitable[Credentials | None]] | None = None
+    """Returns what the connection to a remote server is signed with; None if it has no login."""
     debug: bool = False
     """Log all messages of all servers."""

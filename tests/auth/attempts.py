@@ -24,16 +24,16 @@ class Memory:
     bound: dict[str, str] = attrs.field(factory=dict)
     saved: list[CompletedLogin] = attrs.field(factory=list)
 
-    def known_issuers(self) -> Collection[str]:
+    async def known_issuers(self) -> Collection[str]:
         return self.clients
 
-    def registration(self, issuer: str, redirect_uri: str | None) -> ClientRegistration | None:
+    async def registration(self, issuer: str, redirect_uri: str | None) -> ClientRegistration | None:
         return self.clients.get(issuer)
 
-    def bound_issuer(self, client_id: str) -> str | None:
+    async def bound_issuer(self, client_id: str) -> str | None:
         return self.bound.get(client_id)
 
-    def forget_registration(self, client: ClientRegistration) -> None:
+    async def forget_registration(self, client: ClientRegistration) -> None:
         self.clients.pop(client.issuer, None)
 
     async def save(self, login: CompletedLogin) -> None:

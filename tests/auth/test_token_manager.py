@@ -318,7 +318,7 @@ async def test_an_unknown_client_keeps_the_login_and_says_what_helps(
         world.authorization.faults = [answering(401, b'{"error":"invalid_client"}', kind="application/json")]
         assert await world.call() == "401"
         assert "registration" in world.credentials.advice()
-        assert world.credentials.advice().endswith("log in again with: mcpctl login it")
+        assert world.credentials.advice().endswith("run `mcpctl login it` to log in again")
         assert world.stored().ended is None
         await trio.sleep(5)
         assert await world.call() == "ok"

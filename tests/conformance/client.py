@@ -181,6 +181,11 @@ async def main(url: str, scenario: str) -> None:
 
 
 if __name__ == "__main__":
+    if os.environ.get("MCP_CONFORMANCE_SCENARIO", "").startswith("auth/"):
+        from tests.conformance import login_client
+
+        login_client.main(sys.argv[1], os.environ["MCP_CONFORMANCE_SCENARIO"])
+        sys.exit()
     try:
         trio.run(main, sys.argv[1], os.environ.get("MCP_CONFORMANCE_SCENARIO", ""))
     except* (McpdError, OSError, trio.TooSlowError) as group:

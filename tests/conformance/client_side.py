@@ -14,7 +14,7 @@ from pathlib import Path
 import trio
 
 from tests.conformance import suite
-from tests.conformance.suite import HERE, REVISIONS, Outcome, judged
+from tests.conformance.suite import EXTENSION, HERE, REVISIONS, Outcome, judged
 
 AT_ONCE = 2
 """One scenario measures half a second to within 200 ms: more at once than cores would spoil it."""
@@ -29,8 +29,9 @@ def expected_failures() -> frozenset[str]:
 async def run_one(scenario: str, revision: str, out: Path) -> Outcome:
     """Run one scenario in a harness of its own."""
     client = f"{shlex.quote(sys.executable)} -m tests.conformance.client"
+    version = () if revision == EXTENSION else ("--spec-version", revision)
     command = (
-        *("client", "--command", client, "--scenario", scenario, "--spec-version", revision),
+        *("client", "--command", client, "--scenario", scenario, *version),
         *("--output-dir", str(out), "--timeout", str(int((TIMEOUT - 5) * 1000))),
     )
     trouble, status = await suite.run(command, TIMEOUT)
@@ -54,7 +55,8 @@ async def run_all(wanted: Sequence[tuple[str, str]], out: Path) -> list[Outcome]
 def table(outcomes: Sequence[Outcome], expected: frozenset[str]) -> str:
     """Tabulate scenarios by revision: passed checks, `expected` for a listed failure, or `FAILED`."""
     cells = {(outcome.scenario, outcome.revision): cell(outcome, expected) for outcome in outcomes}
-    revisions = [revision for revision in REVISIONS if any(o.revision == revision for o in outcomes)]
+    known = (*REVISIONS, EXTENSION)
+    revisions = [revision for revision in known if any(o.revision == revision for o in outcomes)]
     names = sorted({outcome.scenario for outcome in outcomes}, key=lambda name: ("/" in name, name))
     width = max(map(len, names))
     lines = [f"{'':{width}}  " + "  ".join(f"{revision:>10}" for revision in revisions)]
@@ -99,7 +101,7 @@ def main(revisions: Sequence[str], only: Sequence[str] | None, out: Path) -> lis
     expected = expected_failures()
     outcomes = trio.run(run_all, wanted, out)
     found = surprises(outcomes, expected)
-    if only is None and tuple(revisions) == REVISIONS:
+    if only is None and tuple(revisions) == (*REVISIONS, EXTENSION):
         found += [
             f"{name} is expected to fail, but there is no such scenario"
             for name in sorted(expected - {scenario for scenario, _ in wanted})

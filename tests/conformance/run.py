@@ -15,21 +15,24 @@ import tempfile
 from pathlib import Path
 
 from tests.conformance import client_side, server_side
-from tests.conformance.suite import REVISIONS, NotInstalled, scenarios
+from tests.conformance.suite import EXTENSION, REVISIONS, NotInstalled, scenarios
 
 SIDES = {"client": client_side.main, "server": server_side.main}
 
 
 def main() -> int:
+    known_revisions = (*REVISIONS, EXTENSION)
     parser = argparse.ArgumentParser(prog="make conformance")
     parser.add_argument("--side", action="append", choices=SIDES, help="only this one")
-    parser.add_argument("--revision", action="append", choices=REVISIONS, help="only this one (repeatable)")
+    parser.add_argument(
+        "--revision", action="append", choices=known_revisions, help="only this one (repeatable)"
+    )
     parser.add_argument("--scenario", action="append", help="only this one (repeatable)")
     parser.add_argument("--keep", type=Path, help="keep what the suite wrote in this directory")
     chosen = parser.parse_args()
     if chosen.keep and chosen.keep.exists() and any(chosen.keep.iterdir()):
         parser.error(f"{chosen.keep} is not empty: what an earlier run left there would be judged again")
-    sides, revisions = chosen.side or SIDES, chosen.revision or REVISIONS
+    sides, revisions = chosen.side or SIDES, chosen.revision or known_revisions
     found: list[str] = []
     try:
         known = {name for side in sides for revision in revisions for name in scenarios(side, revision)}

@@ -36,7 +36,8 @@ OTHER_MEMBERS = {
     # systemd
     "ExecMainStatus",
     # server definitions
-    *("command", "args", "env", "httpUrl", "url", "enabled", "disabled", "cwd", "headers"),
+    *("command", "args", "env", "httpUrl", "url", "enabled", "disabled", "cwd", "headers", "oauth"),
+    "concurrency",
     # systemd properties and environment variables
     *("ActiveState", "SubState", "StatusText", "NRestarts", "Result", "UnitFileState", "NeedDaemonReload"),
 }

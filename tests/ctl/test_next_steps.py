@@ -53,7 +53,8 @@ TABLE: list[tuple[ServerDetail, str]] = [
     (how("disabled", reason="disconnected by hand"), "mcpctl connect it"),
     (how("pending"), "mcpctl wait it"),
     (how("pending", {"kind": "timeout", "stderr": ["no"]}), "mcpctl logs it   (fix the error shown there)"),
-    (refused(), "mcpctl edit   (add an `Authorization` header under `headers`; if the server offers a login"),
+    (refused(), "mcpctl login it   (or add an `Authorization` header under `headers`"),
+    (refused(oauth=False), "mcpctl edit   (remove `oauth`, or add"),
     (
         refused(headers={"Authorization": "Bearer ${secret:GH}"}),
         "mcpctl secret set GH   (the server rejected",

@@ -45,7 +45,7 @@ def test_wait_reports_all_servers_although_one_needs_a_login(daemon: FakeDaemon,
     ]
     error, step = ran.err.splitlines()
     assert error == "error: 1 of 3 servers not connected: hub needs a login"
-    assert step.startswith("next: mcpctl edit")
+    assert step.startswith("next: mcpctl login hub")
 
 
 def test_wait_exits_with_6_unless_only_logins_are_missing(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
@@ -56,7 +56,7 @@ def test_wait_exits_with_6_unless_only_logins_are_missing(daemon: FakeDaemon, mc
     ran = mcpctl("wait", "--json")
     assert (ran.code, ran.out) == (6, "")
     assert [each["name"] for each in ran.error()["servers"]] == ["hub", "ghost", "time"]
-    assert ran.error()["hint"].startswith("mcpctl edit")
+    assert ran.error()["hint"].startswith("mcpctl login hub")
 
 
 def test_wait_reports_every_server_on_timeout(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:

@@ -20,7 +20,7 @@ def test_names_of_other_programs_work(daemon: FakeDaemon, mcpctl: Mcpctl, name: 
     assert (ran.code, ran.err) == (0, "")
 
 
-@pytest.mark.parametrize("name", ["start", "stop", "login", "describe", "test", "init", "run"])
+@pytest.mark.parametrize("name", ["start", "stop", "kill", "describe", "test", "init", "run"])
 def test_other_names_lead_to_the_right_command(mcpctl: Mcpctl, name: str) -> None:
     """And not to the command that is spelled most like it."""
     ran = mcpctl(name, "git")

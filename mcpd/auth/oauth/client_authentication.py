@@ -25,6 +25,7 @@ class ClientAuthentication:
     """A client ID and what proves it. `method` decides which of the other members is used."""
 
     client_id: str
+    """Empty for a grant that identifies the client itself."""
     method: Method = "none"
     client_secret: str | None = attrs.field(default=None, repr=False)
     sign_assertion: Callable[[], str] | None = attrs.field(default=None, repr=False, eq=False)
@@ -60,7 +61,7 @@ class ClientAuthentication:
                     "client_assertion": self.sign_assertion(),
                 }
             case "none":
-                return {"client_id": self.client_id}
+                return {"client_id": self.client_id} if self.client_id else {}
 
 
 def choose_method(

@@ -204,11 +204,13 @@ def parse_token_answer(
     retry_after: float | None = None,
     requested: Iterable[str] | None = None,
     refresh_token: str | None = None,
+    is_exchange: bool = False,
 ) -> TokenSet:
     """Return the tokens of an answer. Raises TokenError for everything else, and nothing but TokenError.
 
     `requested` are the scopes of the request, which were granted if the answer names none (RFC 6749, 5.1).
-    `refresh_token` is the one used, which stays valid if the answer has no new one (RFC 6749, 6).
+    `refresh_token` is the one used, which stays valid if the answer has no new one (RFC 6749, 6). With
+    `is_exchange`, the token is an assertion for another server, whose type is `N_A` (RFC 8693, 2.2.1).
     """
     fields = _fields(body, content_type)
     error = fields.get("error") if fields is not None else None
@@ -226,7 +228,7 @@ def parse_token_answer(
     return TokenSet(
         access_token=access,
         refresh_token=_token(fields.get("refresh_token")) or refresh_token,
-        token_type=_token_type(fields.get("token_type"), status),
+        token_type="Bearer" if is_exchange else _token_type(fields.get("token_type"), status),
         obtained_at=sent_at,
         expires_at=None if lifetime is None else sent_at + lifetime,
         scopes=scopes,

@@ -136,7 +136,7 @@ class HttpEndpoint:
             f"{self.name}: {status_line}" + (f": {excerpt}" if excerpt else ""),
             server=self.name,
             status=status,
-            retry_after=_retry_after(response.headers.get("retry-after", "")),
+            retry_after=parse_retry_after(response.headers.get("retry-after", "")),
         )
 
     def connection_lost(self, error: Exception, what: str) -> LinkLost:
@@ -153,7 +153,7 @@ def _refusal(response: httpx.Response, repeats: int = 0) -> Refusal:
     return Refusal(response.status_code, response.headers, signature, repeats)
 
 
-def _retry_after(value: str) -> float | None:
+def parse_retry_after(value: str) -> float | None:
     """Return the seconds of either form of `Retry-After` (RFC 9110, 10.2.3); None if it is invalid."""
     if value.isascii() and value.isdigit():
         return min(float(value[:10]), MAX_RETRY_AFTER)

@@ -1,0 +1,61 @@
+"""All attempts to log in that are in progress, and where their results go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import trio
+
+from mcpd.auth.completed_login import KnownClients
+from mcpd.auth.discovery import LoginError
+from mcpd.auth.login_attempt import LoginAttempt, LoginRequest, Save
+
+_MAX_ENDED = 32
+"""Attempts whose outcome can still be asked for."""
+
+
+class Logins:
+    """Runs attempts in a nursery of its own, so that no client's disconnection ends one."""
+
+    def __init__(self, known: KnownClients, save: Save, environ: Mapping[str, str]) -> None:
+        self._known = known
+        self._save = save
+        self._environ = environ
+        self._attempts: dict[str, LoginAttempt] = {}
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run attempts until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            await trio.sleep_forever()
+
+    def begin(self, request: LoginRequest) -> LoginAttempt:
+        """Begin to log in, or join the attempt in progress for the same server, account and way."""
+        assert self._nursery is not None
+        for attempt in self._attempts.values():
+            if attempt.outcome is None and _is_same(attempt.request, request):
+                return attempt
+        for ended in [key for key, each in self._attempts.items() if each.outcome is not None][:-_MAX_ENDED]:
+            del self._attempts[ended]
+        attempt = LoginAttempt(request, self._known, self._save, self._environ)
+        self._attempts[attempt.id] = attempt
+        self._nursery.start_soon(attempt.run)
+        return attempt
+
+    def get(self, id: str) -> LoginAttempt:
+        """Raises LoginError if there is no such attempt."""
+        attempt = self._attempts.get(id)
+        if attempt is None:
+            raise LoginError("login", "this attempt has ended; begin a new login")
+        return attempt
+
+
+def _is_same(one: LoginRequest, other: LoginRequest) -> bool:
+    return (
+        one.url == other.url
+        and one.settings == other.settings
+        and one.how == other.how
+        and one.earlier_scopes == other.earlier_scopes
+        and one.challenge == other.challenge
+    )

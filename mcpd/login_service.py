@@ -1,0 +1,418 @@
+"""Logging in and out of remote servers, and the credentials that their connections use.
+
+Created with the first remote server that may need a login, because most daemons have none.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import attrs
+import trio
+
+from mcpd.auth.client_choice import describe_client
+from mcpd.auth.completed_login import CompletedLogin
+from mcpd.auth.discovery import LoginError, discover, probe
+from mcpd.auth.guarded_fetch import FetchError, GuardedFetch
+from mcpd.auth.login_attempt import LoginRequest
+from mcpd.auth.logins import Logins
+from mcpd.auth.managed_login import RequestFailed, TokenAnswer
+from mcpd.auth.oauth.challenge import Challenge, read_challenge
+from mcpd.auth.oauth.registration import ClientRegistration
+from mcpd.auth.oauth.scopes import first_request, more_scopes
+from mcpd.auth.oauth.token_requests import TokenRequest, revocation_request
+from mcpd.auth.stored_login import RedirectKind, StoredLogin
+from mcpd.auth.token_manager import ServerCredentials, TokenManager
+from mcpd.auth.token_store import StoreError, TokenStore
+from mcpd.auth.unattended import UnattendedCredentials
+from mcpd.model.errors import LoginFailed, Unsupported
+from mcpd.model.login import (
+    AuthExplanation,
+    AuthStatus,
+    AuthStep,
+    LoginAnswerParams,
+    LoginOffer,
+    LoginParams,
+    LoginStatus,
+    LogoutResult,
+)
+from mcpd.model.server_spec import RemoteSpec, ServerSpec
+from mcpd.model.status import ServerState, rfc3339
+from mcpd.supervision.managed_server import ManagedServer
+from mcpd.supervision.resolve_secrets import resolve_secrets
+from mcpd.supervision.restart import SecretUnavailable
+from mcpd.supervision.supervisor import Supervisor
+from mcpd.supervision.supervisor_context import SupervisorContext
+from mcpd.transports.credentials import Credentials
+
+
+class LoginService:
+    """`run` once. Everything else may be called while it runs."""
+
+    def __init__(self, supervisor: Supervisor, context: SupervisorContext, state_dir: Path) -> None:
+        self._supervisor = supervisor
+        self._context = context
+        self._manager = TokenManager(TokenStore(state_dir), self._send, context.redactor)
+        self._logins = Logins(_Known(self._manager), self._save, context.environ)
+        self._credentials: dict[str, ServerCredentials] = {}
+        """By the name of the server."""
+        self._ca_files: dict[str, str | None] = {}
+        """URL of a server → its CA file."""
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Renew tokens and run logins until cancelled."""
+        async with self._manager.running():
+            await self._logins.run(task_status)
+
+    async def credentials_for(self, spec: RemoteSpec) -> Credentials | None:
+        """Return what the connection to a server is signed with; None if it has credentials of its own."""
+        if not spec.may_log_in:
+            return None
+        if spec.oauth.grant != "code":
+            return UnattendedCredentials(
+                spec.name,
+                spec.url,
+                spec.oauth,
+                self._context.environ,
+                partial(self._context.redactor.add_tokens, of=f"server {spec.name}"),
+                spec.ca_file,
+            )
+        self._ca_files[spec.url] = spec.ca_file
+        found = await self._manager.credentials_for(
+            spec.name, spec.url, spec.oauth.account, spec.oauth.client_secret
+        )
+        self._credentials[spec.name] = found
+        return found
+
+    # ── logging in ──────────────────────────────────────────────────────────────────────────────
+
+    async def begin(self, params: LoginParams) -> LoginOffer:
+        """Begin a login, and return what a person needs. Raises UnknownServer, Unsupported, LoginFailed."""
+        spec = await self._resolve(params.server)
+        credentials = await self._manager.credentials_for(
+            spec.name, spec.url, spec.oauth.account, spec.oauth.client_secret
+        )
+        self._ca_files[spec.url] = spec.ca_file
+        challenge = self._challenge(spec.name)
+        stored = None if credentials.login is None else credentials.login.stored
+        earlier: tuple[str, ...] = ()
+        if params.scopes or (challenge is not None and challenge.needs_more_scopes):
+            before = () if stored is None else more_scopes(stored.requested_scopes, stored.tokens.scopes)
+            earlier = more_scopes(before, params.scopes)
+        attempt = self._logins.begin(
+            LoginRequest(
+                server=spec.name,
+                url=spec.url,
+                settings=spec.oauth,
+                ca_file=spec.ca_file,
+                how="device" if params.device else "browser",
+                challenge=challenge,
+                earlier_scopes=earlier,
+            )
+        )
+        try:
+            offer = await attempt.wait_offer()
+        except LoginError as error:
+            raise _failed(error, spec.name) from None
+        return LoginOffer(
+            attempt=attempt.id,
+            server=spec.name,
+            url=offer.url,
+            issuer=offer.issuer,
+            expires_at=rfc3339(attempt.expires_at),
+            redirect_uri=offer.redirect_uri,
+            user_code=offer.user_code,
+            scopes=offer.scopes or (),
+        )
+
+    def answer(self, params: LoginAnswerParams) -> None:
+        """Take the address at which the browser ended. Raises LoginFailed."""
+        try:
+            self._logins.get(params.attempt).answer(params.url)
+        except LoginError as error:
+            raise _failed(error, None) from None
+
+    async def wait(self, id: str) -> LoginStatus:
+        """Return the login when the person has finished. Raises LoginFailed."""
+        try:
+            attempt = self._logins.get(id)
+            login = await attempt.wait()
+        except LoginError as error:
+            raise _failed(error, None) from None
+        statuses = await self._statuses()
+        return next(
+            each
+            for each in statuses
+            if (each.url, each.issuer, each.account) == (login.resource, login.issuer, login.account)
+        )
+
+    def cancel(self, id: str) -> None:
+        """End an attempt. Whoever waits for it gets an error."""
+        try:
+            self._logins.get(id).cancel()
+        except LoginError as error:
+            raise _failed(error, None) from None
+
+    async def _save(self, login: CompletedLogin) -> None:
+        """Store a login, and connect the servers that waited for it."""
+        stored = StoredLogin(
+            resource=login.resource,
+            issuer=login.issuer,
+            account=login.account,
+            client=login.client,
+            token_endpoint=login.token_endpoint,
+            tokens=login.tokens,
+            sent_resource=login.sent_resource,
+            revocation_endpoint=login.revocation_endpoint,
+            requested_scopes=login.requested,
+            logged_in_at=time.time(),
+        )
+        await self._manager.add_login(stored, login.server_url)
+        if login.client.origin == "dynamic":
+            kind = _redirect_kind(next(iter(login.client.redirect_uris), None))
+            with suppress(StoreError):  # it is in the status
+                await self._manager.set_client(login.issuer, kind, login.client)
+        for server in self._users(login.server_url, login.account):
+            if server.state in (ServerState.NEEDS_AUTH, ServerState.FAILED):
+                server.reconnect()
+
+    def _users(self, url: str, account: str) -> list[ManagedServer]:
+        """Return the servers that use a login."""
+        return [
+            server
+            for server in (*self._supervisor.servers(), *self._supervisor.instances())
+            if (used := self._credentials.get(server.spec.name)) is not None
+            and (used.url, used.account) == (url, account)
+        ]
+
+    def _challenge(self, server: str) -> Challenge | None:
+        used = self._credentials.get(server)
+        return None if used is None else read_challenge(used.challenge)
+
+    async def _resolve(self, name: str) -> RemoteSpec:
+        """Return a server's definition with its secrets. Raises UnknownServer, Unsupported, LoginFailed."""
+        spec: ServerSpec = self._supervisor.get(name).spec
+        if not isinstance(spec, RemoteSpec):
+            raise Unsupported(
+                f"{name} is a program on this machine, so mcpd cannot log in to it: see its documentation",
+                server=name,
+            )
+        try:
+            spec = await resolve_secrets(spec, self._context)
+        except SecretUnavailable as error:
+            raise LoginFailed(f"{name}: {error}", server=name, step="definition") from None
+        assert isinstance(spec, RemoteSpec)
+        if spec.oauth.grant != "code":
+            raise Unsupported(
+                f"{name} needs no person: mcpd obtains its tokens with the grant {spec.oauth.grant}",
+                server=name,
+            )
+        if not spec.may_log_in:
+            raise Unsupported(
+                f"{name} does not use a login: its definition has credentials, or `oauth` is false",
+                server=name,
+            )
+        return spec
+
+    # ── existing logins ─────────────────────────────────────────────────────────────────────────
+
+    async def logout(self, name: str) -> LogoutResult:
+        """Forget a server's login, and revoke its tokens if the authorization server offers that."""
+        spec = await self._resolve(name)
+        login = (await self._credentials_of(spec)).login
+        if login is None:
+            return LogoutResult(was_logged_in=False)
+        stored = login.stored
+        users = self._users(spec.url, spec.oauth.account)
+        try:
+            await self._manager.remove_login(stored.id)
+        except StoreError as error:
+            raise LoginFailed(f"{name}: {error}", server=name, step="storage") from None
+        revoked = await self._revoke(stored, spec)
+        for server in users:
+            server.reconnect()
+        return LogoutResult(
+            was_logged_in=True, servers=tuple(server.spec.name for server in users), revoked=revoked
+        )
+
+    async def _revoke(self, stored: StoredLogin, spec: RemoteSpec) -> bool | None:
+        """Revoke the refresh token, or the access token if there is none (RFC 7009)."""
+        if stored.revocation_endpoint is None:
+            return None
+        tokens, client = stored.tokens, stored.client
+        if client.origin == "pre-registered":
+            client = attrs.evolve(client, client_secret=spec.oauth.client_secret)
+        fetch = GuardedFetch(spec.url, self._context.environ, spec.ca_file)
+        kind = "refresh_token" if tokens.refresh_token else "access_token"
+        try:
+            request = revocation_request(
+                stored.revocation_endpoint,
+                client.authentication(),
+                tokens.refresh_token or tokens.access_token,
+                "refresh_token" if kind == "refresh_token" else "access_token",
+            )
+            return (await fetch.post(request)).status == 200
+        except (FetchError, ValueError):
+            return False
+
+    async def refresh(self, name: str) -> LoginStatus:
+        """Renew a login now. Raises UnknownServer, Unsupported, LoginFailed."""
+        spec = await self._resolve(name)
+        login = (await self._credentials_of(spec)).login
+        if login is None:
+            message = f"{name}: nobody is logged in. Run `mcpctl login {name}`"
+            raise LoginFailed(message, server=name, step="renewal")
+        before = login.stored.generation
+        status = await self._manager.renew(login.stored.id)
+        if status is None or status.generation == before:
+            reason = "" if status is None else status.reason
+            over = status is None or status.state == "over"
+            advice = f". Run `mcpctl login {name}`" if over else ""
+            text = reason or "the authorization server issued no refresh token"
+            raise LoginFailed(f"{name}: it was not renewed: {text}{advice}", server=name, step="renewal")
+        statuses = await self._statuses()
+        return next(each for each in statuses if name in each.servers)
+
+    async def status(self, name: str | None) -> AuthStatus:
+        """Return all logins, or that of one server. Raises UnknownServer."""
+        servers = self._supervisor.servers() if name is None else [self._supervisor.get(name)]
+        found = await self._statuses()
+        return AuthStatus(
+            logins=tuple(each for each in found if name is None or name in each.servers),
+            needed=tuple(each.spec.name for each in servers if each.state is ServerState.NEEDS_AUTH),
+            problem=self._manager.problem,
+        )
+
+    async def _statuses(self) -> list[LoginStatus]:
+        names: dict[tuple[str, str], list[str]] = {}
+        for name, used in self._credentials.items():
+            names.setdefault((used.url, used.account), []).append(name)
+        return [
+            LoginStatus(
+                servers=tuple(
+                    sorted(name for url in found.servers for name in names.get((url, found.account), ()))
+                ),
+                url=found.resource,
+                issuer=found.issuer,
+                account=found.account,
+                state=found.state,
+                renews=found.can_renew,
+                logged_in_at=_time(found.logged_in_at or None),
+                renewed_at=_time(found.renewed_at),
+                expires_at=_time(found.expires_at),
+                scopes=found.scopes or (),
+                reason=self._context.redactor.mask(found.reason),
+            )
+            for found in await self._manager.statuses()
+        ]
+
+    async def _credentials_of(self, spec: RemoteSpec) -> ServerCredentials:
+        return await self._manager.credentials_for(
+            spec.name, spec.url, spec.oauth.account, spec.oauth.client_secret
+        )
+
+    # ── explaining ──────────────────────────────────────────────────────────────────────────────
+
+    async def explain(self, name: str) -> AuthExplanation:
+        """Return every step up to the choice of the client. Registers and stores nothing."""
+        spec = await self._resolve(name)
+        steps: list[AuthStep] = []
+
+        def note(method: str, url: str, outcome: str, seconds: float) -> None:
+            steps.append(AuthStep(step=f"{method} {url}", outcome=outcome, ms=round(seconds * 1000, 1)))
+
+        fetch = GuardedFetch(spec.url, self._context.environ, spec.ca_file, note)
+        try:
+            challenge = await probe(fetch)
+            said = "sent no challenge" if challenge is None else _describe_challenge(challenge)
+            steps.append(AuthStep(step="server", outcome=said))
+            found = await discover(fetch, spec.oauth, challenge)
+        except LoginError as error:
+            return AuthExplanation(server=name, steps=tuple(steps), error=str(error))
+        scopes = first_request(
+            configured=spec.oauth.scopes,
+            challenge=None if challenge is None else challenge.scopes,
+            resource=None if found.metadata is None else found.metadata.scopes,
+            server=found.server.scopes,
+        )
+        return AuthExplanation(
+            server=name,
+            steps=tuple(steps),
+            issuer=found.server.issuer,
+            resource=found.resource,
+            scopes=scopes or (),
+            client=describe_client(found, spec.oauth),
+            device=found.server.device_authorization_endpoint is not None,
+        )
+
+    # ── renewals ────────────────────────────────────────────────────────────────────────────────
+
+    async def _send(self, login: StoredLogin, request: TokenRequest) -> TokenAnswer:
+        """Send the token request of a renewal. Raises RequestFailed."""
+        ca_file = next(
+            (self._ca_files.get(used.url) for used in self._credentials.values() if _uses(used, login)), None
+        )
+        try:
+            answer = await GuardedFetch(login.resource, self._context.environ, ca_file).post(request)
+        except FetchError as error:
+            raise RequestFailed(error.message, may_have_arrived=error.may_have_arrived) from None
+        return TokenAnswer(
+            status=answer.status,
+            body=answer.body,
+            content_type=answer.content_type,
+            retry_after=answer.retry_after,
+        )
+
+
+class _Known:
+    """What the token manager knows, as an attempt needs it."""
+
+    def __init__(self, manager: TokenManager) -> None:
+        self._manager = manager
+
+    async def known_issuers(self) -> Collection[str]:
+        return {each.issuer for each in await self._manager.statuses()}
+
+    async def registration(self, issuer: str, redirect_uri: str | None) -> ClientRegistration | None:
+        return await self._manager.client(issuer, _redirect_kind(redirect_uri))
+
+    async def bound_issuer(self, client_id: str) -> str | None:
+        return await self._manager.issuer_of_client(client_id)
+
+    async def forget_registration(self, client: ClientRegistration) -> None:
+        for uri in client.redirect_uris[:1]:
+            with suppress(StoreError):  # it is in the status
+                await self._manager.set_client(client.issuer, _redirect_kind(uri), None)
+
+
+def _redirect_kind(uri: str | None) -> RedirectKind:
+    if uri is None or uri.startswith("http://127.0.0.1"):
+        return "127.0.0.1"
+    return "localhost" if uri.startswith("http://localhost") else "other"
+
+
+def _uses(used: ServerCredentials, login: StoredLogin) -> bool:
+    return used.login is not None and used.login.stored.id == login.id
+
+
+def _describe_challenge(challenge: Challenge) -> str:
+    parts = [f"asked for {challenge.scheme.capitalize()}"]
+    if challenge.resource_metadata:
+        parts.append("named its metadata")
+    if challenge.scopes:
+        parts.append(f"scopes {' '.join(challenge.scopes)}")
+    return ", ".join(parts)
+
+
+def _time(seconds: float | None) -> str | None:
+    return None if seconds is None else rfc3339(seconds)
+
+
+def _failed(error: LoginError, server: str | None) -> LoginFailed:
+    prefix = f"{server}: " if server else ""
+    later = "; try again later" if error.try_later else ""
+    return LoginFailed(f"{prefix}{error}{later}", server=server, step=error.step)

@@ -1,0 +1,124 @@
+"""The parameters and results of the methods for logins. No member ever contains a token."""
+
+from __future__ import annotations
+
+import attrs
+
+from mcpd.model.record import Record
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class LoginParams(Record):
+    """The parameters of `mcpd/login/begin`."""
+
+    server: str
+    device: bool = False
+    """Whether to use a device code instead of a browser on this machine."""
+    scopes: tuple[str, ...] = ()
+    """Scopes to request in addition to those of the current login."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class LoginOffer(Record):
+    """What a person needs to log in."""
+
+    attempt: str
+    """Identifies the attempt in the other methods."""
+    server: str
+    url: str
+    """The URL to open in a browser. mcpd never opens it."""
+    issuer: str
+    """The authorization server."""
+    expires_at: str
+    redirect_uri: str | None = None
+    """The loopback URL to which the browser returns. This is null if a device code is used."""
+    user_code: str | None = None
+    """The code to enter at `url`, if a device code is used."""
+    scopes: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class LoginAnswerParams(Record):
+    """The parameters of `mcpd/login/answer`."""
+
+    attempt: str
+    url: str
+    """The whole URL at which the browser ended, with `code` and `state`."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class LoginAttemptParam(Record):
+    attempt: str
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class LoginStatus(Record):
+    """One login, which several servers may share."""
+
+    servers: tuple[str, ...]
+    """The configured servers that use it."""
+    url: str
+    """The URL that its tokens are valid for."""
+    issuer: str
+    account: str
+    state: str
+    """`valid`, `renewing`, `failing` (mcpd tries to renew it again), or `over` (a person must log in
+    again)."""
+    renews: bool
+    """Whether mcpd can renew it without a person."""
+    logged_in_at: str | None = None
+    renewed_at: str | None = None
+    expires_at: str | None = None
+    """When the current access token expires. This is null if the authorization server did not say."""
+    scopes: tuple[str, ...] = ()
+    reason: str = ""
+    """Why it is failing or over."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class LogoutResult(Record):
+    """The result of `mcpd/logout`."""
+
+    was_logged_in: bool
+    servers: tuple[str, ...] = ()
+    """The servers that used the login."""
+    revoked: bool | None = None
+    """Whether the authorization server confirmed that the tokens are revoked. This is null if it offers no
+    revocation."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class AuthStatus(Record):
+    """The result of `mcpd/auth/status`."""
+
+    logins: tuple[LoginStatus, ...] = ()
+    needed: tuple[str, ...] = ()
+    """The servers that need a login."""
+    problem: str = ""
+    """Why logins cannot be stored or renewed. Empty if there is no problem."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class AuthStep(Record):
+    """One step of the discovery: one request, or one decision."""
+
+    step: str
+    outcome: str
+    ms: float = 0.0
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class AuthExplanation(Record):
+    """The result of `mcpd/auth/explain`: how a login would proceed. Nothing is registered or stored."""
+
+    server: str
+    steps: tuple[AuthStep, ...]
+    error: str = ""
+    """The step that fails, and why. Empty if a login is possible."""
+    issuer: str = ""
+    resource: str | None = None
+    scopes: tuple[str, ...] = ()
+    client: str = ""
+    """Which client mcpd would be."""
+    device: bool = False
+    """Whether device codes are offered."""

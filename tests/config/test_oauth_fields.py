@@ -1,0 +1,153 @@
+"""The member `oauth` of a definition."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcpd.config.server_definition import parse_servers
+from mcpd.config.settings import Settings
+from mcpd.model.errors import BadSpec
+from mcpd.model.oauth_settings import IdentityProvider, OAuthSettings
+from mcpd.model.server_spec import RemoteSpec
+
+URL = "https://mcp.example/mcp"
+
+
+def parsed(oauth: object, **fields: Any) -> tuple[RemoteSpec, tuple[str, ...]]:
+    definition = {"url": URL, "oauth": oauth, **fields}
+    found = parse_servers(
+        {"a": definition}, environ={}, settings=Settings(), base_dir=Path("/base"), path="$.mcpServers"
+    )
+    spec = found.specs["a"]
+    assert isinstance(spec, RemoteSpec)
+    return spec, found.warnings
+
+
+def settings(oauth: object) -> OAuthSettings:
+    return parsed(oauth)[0].oauth
+
+
+def problems(oauth: object) -> list[str]:
+    with pytest.raises(BadSpec) as caught:
+        parsed(oauth)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_everything_is_optional() -> None:
+    assert settings(None) == settings({}) == settings(True) == OAuthSettings()
+
+
+def test_all_members() -> None:
+    assert settings(
+        {
+            "account": "work",
+            "clientId": "c",
+            "clientSecret": "hush-hush",
+            "scopes": ["a", "b"],
+            "issuer": "https://as.example",
+            "strictIssuer": True,
+            "resource": "https://mcp.example",
+            "redirectUri": "http://localhost:3118/callback",
+            "clientName": "x",
+            "clientMetadataUrl": "https://c.example/c.json",
+            "extraParams": {"prompt": "consent"},
+        }
+    ) == OAuthSettings(
+        account="work",
+        client_id="c",
+        client_secret="hush-hush",
+        scopes=("a", "b"),
+        issuer="https://as.example",
+        strict_issuer=True,
+        resource="https://mcp.example",
+        redirect_uri="http://localhost:3118/callback",
+        client_name="x",
+        client_metadata_url="https://c.example/c.json",
+        extra_params={"prompt": "consent"},
+    )
+
+
+def test_the_definition_that_slack_documents() -> None:
+    found = settings({"clientId": "1601185624273.8899143856786", "callbackPort": 3118})
+    assert found.redirect_uri == "http://localhost:3118/callback"
+
+
+@pytest.mark.parametrize(
+    ("oauth", "scopes"),
+    [
+        ({"scope": "a b"}, ("a", "b")),
+        ({"scopes": "a b"}, ("a", "b")),
+        ({"scope": ""}, ()),
+        ({"scopes": []}, ()),
+        ({"client_id": "c"}, None),
+    ],
+)
+def test_scopes_as_other_products_write_them(
+    oauth: dict[str, object], scopes: tuple[str, ...] | None
+) -> None:
+    assert settings(oauth).scopes == scopes
+
+
+def test_a_definition_may_forbid_a_login() -> None:
+    assert not settings(False).enabled
+    assert not settings({"enabled": False}).enabled
+    assert not parsed(False)[0].may_log_in
+    assert parsed(None)[0].may_log_in
+    assert not parsed(None, headers={"authorization": "Bearer x"})[0].may_log_in
+    assert not parsed(None, url="https://user:password@mcp.example/mcp")[0].may_log_in
+
+
+def test_no_resource() -> None:
+    assert not settings({"resource": False}).send_resource
+    assert settings({"resource": True}).resource is None
+
+
+def test_other_grants() -> None:
+    found = settings(
+        {"grant": "client_credentials", "clientId": "c", "privateKey": "PEM", "algorithm": "RS256"}
+    )
+    assert (found.grant, found.private_key, found.algorithm) == ("client_credentials", "PEM", "RS256")
+    provider = {"tokenEndpoint": "https://idp.example/token", "clientId": "c", "idToken": "id-token"}
+    found = settings({"grant": "enterprise", "identityProvider": provider})
+    assert found.identity_provider == IdentityProvider(
+        token_endpoint="https://idp.example/token", client_id="c", id_token="id-token"
+    )
+
+
+def test_what_other_products_add_is_a_warning() -> None:
+    spec, warnings = parsed({"authorizationUrl": "https://x", "clientId": "c"})
+    assert spec.oauth.client_id == "c"
+    assert "oauth.authorizationUrl" in warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("oauth", "text"),
+    [
+        ("yes", "'oauth' must be an object"),
+        ({"scopes": [1]}, "must be a string"),
+        ({"scopes": ["a"], "scope": "b"}, "mean the same"),
+        ({"grant": "password"}, "unknown value 'password'"),
+        ({"redirectUri": "https://example.com/callback"}, "an http URL of this machine"),
+        ({"redirectUri": "http://localhost:1/c", "callbackPort": 1}, "mean the same"),
+        ({"callbackPort": 70_000}, "65535 or less"),
+        ({"callbackPort": "3118"}, "must be a whole number"),
+        ({"issuer": "as.example"}, "is not a URL"),
+        ({"identityProvider": {"clientId": "c"}}, "'tokenEndpoint' is missing"),
+        ({"clientSecret": 7}, "must be a string"),
+    ],
+)
+def test_problems(oauth: object, text: str) -> None:
+    assert any(text in problem for problem in problems(oauth)), problems(oauth)
+
+
+def test_secrets_are_not_shown() -> None:
+    assert "hush" not in repr(settings({"clientSecret": "hush-hush", "privateKey": "hush"}))
+
+
+def test_another_account_or_client_is_another_connection() -> None:
+    plain = parsed(None)[0].identity
+    assert parsed({"account": "work"})[0].identity != plain
+    assert parsed({"clientSecret": "hush-hush"})[0].identity == plain

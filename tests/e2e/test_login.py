@@ -1,0 +1,269 @@
+"""Logging in with mcpctl: the daemon, mcpctl and the loopback listener are real."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+
+import pytest
+import trio
+
+from tests.e2e.conftest import Start
+from tests.e2e.harness import BOUND, Daemon, Refused, fake
+from tests.fakes.authorization_server import AuthorizationServer, authorization_server
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+_browser = urllib.request.build_opener(_NoRedirect, urllib.request.ProxyHandler({}))
+
+
+@contextmanager
+def served() -> Iterator[AuthorizationServer]:
+    """Run the authorization server in a thread, since the test blocks."""
+    ready, found = threading.Event(), []
+
+    async def main() -> None:
+        async with authorization_server() as server:
+            found.append((server, trio.lowlevel.current_trio_token(), trio.CancelScope()))
+            ready.set()
+            with found[0][2]:
+                await trio.sleep_forever()
+
+    thread = threading.Thread(target=trio.run, args=(main,))
+    thread.start()
+    assert ready.wait(BOUND)
+    server, token, scope = found[0]
+    try:
+        yield server
+    finally:
+        token.run_sync_soon(scope.cancel)
+        thread.join(BOUND)
+
+
+def visit(url: str) -> str:
+    """Return the address to which the authorization server redirects."""
+    with pytest.raises(HTTPError) as caught:
+        _browser.open(url, timeout=BOUND)
+    with caught.value as answer:
+        assert answer.code == 302
+        return str(answer.headers["Location"])
+
+
+def open_page(url: str) -> str:
+    with _browser.open(url, timeout=BOUND) as page:
+        return page.read().decode()  # type: ignore[no-any-return]
+
+
+def start_mcpctl(daemon: Daemon, *argv: str, **environ: str) -> subprocess.Popen[str]:
+    without_browser = {"DISPLAY": "", "WAYLAND_DISPLAY": "", "BROWSER": "", "SSH_CONNECTION": ""}
+    return subprocess.Popen(
+        [sys.executable, "-m", "ctl", *argv],
+        env={**daemon.environ, **without_browser, "MCPD_SOCKET": daemon.socket, **environ},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def mcpctl(daemon: Daemon, *argv: str) -> tuple[int, str]:
+    process = start_mcpctl(daemon, *argv)
+    out, err = process.communicate(timeout=BOUND)
+    return process.returncode, out + err
+
+
+def needs_login(daemon: Daemon) -> None:
+    daemon.wait_status("remote", lambda status: status["status"] == "needs-auth")
+
+
+def logged_in(daemon: Daemon) -> None:
+    """Log in through the control API, as a person with a browser on this machine."""
+    with daemon.client() as client:
+        offer = client.request("mcpd/login/begin", server="remote")
+        waiting = client.send("mcpd/login/wait", attempt=offer["attempt"])
+        open_page(visit(offer["url"]))
+        client.answer(waiting)
+    daemon.wait_connected("remote")
+
+
+def test_a_login_connects_the_server_and_survives_a_restart(start: Start) -> None:
+    with served() as server:
+        daemon = start({"remote": {"url": server.url}})
+        needs_login(daemon)
+        _, text = mcpctl(daemon, "status", "remote")
+        assert "mcpctl login remote" in text
+        login = start_mcpctl(daemon, "login", "remote", "--no-browser")
+        assert login.stdout is not None
+        page = open_page(visit(login.stdout.readline().strip()))
+        out, err = login.communicate(timeout=BOUND)
+        assert login.returncode == 0, err
+        assert "You can close this page" in page
+        assert "logged in" in out
+        assert "connected" in out
+        assert daemon.status("remote")["status"] == "connected"
+        daemon.stop()
+        asked = len(server.token_requests)
+        again = start({"remote": {"url": server.url}})
+        again.wait_connected("remote")
+        assert len(server.token_requests) == asked
+
+
+def test_a_pasted_address_and_the_line_for_ssh(start: Start) -> None:
+    with served() as server:
+        assert server.metadata is not None
+        del server.metadata["device_authorization_endpoint"]
+        daemon = start({"remote": {"url": server.url}})
+        needs_login(daemon)
+        ssh = "192.0.2.1 50000 192.0.2.2 22"
+        login = start_mcpctl(daemon, "login", "remote", "--paste", SSH_CONNECTION=ssh)
+        assert login.stdout is not None
+        assert login.stdin is not None
+        url = login.stdout.readline().strip()
+        forward = login.stdout.readline()
+        assert "ssh -L 418" in forward
+        assert "@192.0.2.2" in forward
+        print("a code alone", file=login.stdin, flush=True)
+        print(visit(url), file=login.stdin, flush=True)
+        out, err = login.communicate(timeout=BOUND)
+        assert login.returncode == 0, err
+        assert "whole address" in err
+        assert "logged in" in out
+
+
+def test_a_device_code_is_used_without_a_browser(start: Start) -> None:
+    with served() as server:
+        daemon = start({"remote": {"url": server.url}})
+        needs_login(daemon)
+        server.device_entered = True
+        code, text = mcpctl(daemon, "login", "remote")
+        assert code == 0, text
+        assert "ABCD-EFGH" in text
+        assert f"{server.origin}/enter" in text
+
+
+def test_logging_out_forgets_and_revokes(start: Start, tmp_path: Path) -> None:
+    with served() as server:
+        daemon = start({"remote": {"url": server.url}})
+        needs_login(daemon)
+        logged_in(daemon)
+        code, text = mcpctl(daemon, "logout", "remote")
+        assert (code, "has revoked the tokens" in text) == (0, True), text
+        assert len(server.asked("/revoke")) == 1
+        needs_login(daemon)
+        stored = json.loads((tmp_path / "state" / "mcpd" / "login" / "logins.json").read_text())
+        assert stored["logins"] == {}
+        assert mcpctl(daemon, "logout", "remote") == (0, "remote: nobody is logged in\n")
+
+
+def test_auth_shows_and_renews_a_login_and_no_token(start: Start) -> None:
+    with served() as server:
+        daemon = start({"remote": {"url": server.url}})
+        needs_login(daemon)
+        code, text = mcpctl(daemon, "auth", "status", "remote")
+        assert code == 4
+        assert "mcpctl login remote" in text
+        logged_in(daemon)
+        code, text = mcpctl(daemon, "auth", "list")
+        assert code == 0
+        assert server.origin in text
+        code, text = mcpctl(daemon, "auth", "refresh", "remote")
+        assert code == 0, text
+        assert [form["grant_type"] for form in server.token_requests][-1] == "refresh_token"
+        for words in (("auth", "status", "remote"), ("auth", "list", "--json"), ("debug", "remote")):
+            code, text = mcpctl(daemon, *words)
+            assert code == 0
+            assert "-secret" not in text
+
+
+def test_explain_shows_every_step_and_changes_nothing(start: Start) -> None:
+    with served() as server:
+        daemon = start({"remote": {"url": server.url}})
+        needs_login(daemon)
+        code, text = mcpctl(daemon, "auth", "explain", "remote")
+        assert code == 0, text
+        assert "oauth-protected-resource/mcp" in text
+        assert "registered by itself as mcpd" in text
+        assert server.asked("/register") == []
+        assert server.metadata is not None
+        server.metadata["issuer"] = "https://evil.example"
+        code, text = mcpctl(daemon, "auth", "explain", "remote")
+        assert code == 4
+        assert "https://evil.example" in text
+
+
+def test_a_failed_login_names_the_step_and_exits_with_4(start: Start) -> None:
+    with served() as server:
+        server.answers["/register"] = (403, b'{"error":"access_denied"}')
+        daemon = start({"remote": {"url": server.url}})
+        needs_login(daemon)
+        code, text = mcpctl(daemon, "login", "remote", "--no-browser")
+        assert code == 4
+        assert "did not register mcpd" in text
+
+
+def test_servers_without_a_login_say_why(start: Start) -> None:
+    with served() as server:
+        header = {"Authorization": "Bearer x"}
+        daemon = start(
+            {
+                "local": {"command": "true", "enabled": False},
+                "keyed": {"url": server.url, "headers": header},
+                "off": {"url": server.url, "oauth": False},
+            }
+        )
+        with daemon.client() as client:
+            for name, text in (
+                ("local", "a program on this machine"),
+                ("keyed", "has credentials"),
+                ("off", "oauth"),
+            ):
+                with pytest.raises(Refused, match=text):
+                    client.request("mcpd/login/begin", server=name)
+
+
+def test_no_secret_of_a_login_reaches_log_status_or_process_list(start: Start, tmp_path: Path) -> None:
+    """Codes, tokens, states and verifiers of the fake contain `secret`."""
+    with served() as server:
+        daemon = start({"remote": {"url": server.url, "debug": True}}, "--debug")
+        needs_login(daemon)
+        login = start_mcpctl(daemon, "login", "remote", "--no-browser")
+        assert login.stdout is not None
+        open_page(visit(login.stdout.readline().strip()))
+        out, err = login.communicate(timeout=BOUND)
+        with daemon.client() as client:
+            client.call("remote", "echo")
+            shown = json.dumps(
+                [client.request("mcpd/status"), client.request("mcpd/server", server="remote")]
+            )
+        processes = ""
+        for entry in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                processes += entry.read_text("utf-8", "replace")
+        assert "-secret" not in daemon.log
+        for text in (out, err, shown, processes):
+            assert "-secret" not in text
+        for file in (tmp_path / "state").rglob("*"):
+            if file.is_file() and file.name != "logins.json":
+                assert "-secret" not in file.read_text("utf-8", "replace"), file
+        stored = tmp_path / "state" / "mcpd" / "login" / "logins.json"
+        assert stored.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_daemon_without_remote_servers_imports_nothing_of_it(start: Start) -> None:
+    daemon = start({"fake": fake()}, program=(sys.executable, "-X", "importtime", "-m", "mcpd"))
+    daemon.wait_connected("fake")
+    assert "mcpd.daemon\n" in daemon.log
+    assert "mcpd.auth" not in daemon.log
+    assert "mcpd.login_service" not in daemon.log
