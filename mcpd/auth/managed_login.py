@@ -13,6 +13,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Literal
 
 import attrs
@@ -101,8 +102,8 @@ class LoginContext:
     send: SendTokenRequest
     clocks: Clocks
     random: Callable[[], float]
-    start: Callable[[Callable[[], Awaitable[None]]], None]
-    """Runs a function in a task that no caller can cancel."""
+    start: Callable[[Callable[[], Awaitable[None]]], bool]
+    """Runs a function in a task that no caller can cancel; False if mcpd is stopping."""
     mask: Callable[[StoredLogin], None]
     """Keeps the tokens out of everything that mcpd shows, before they are used."""
     authenticate: Callable[[StoredLogin], ClientAuthentication]
@@ -128,6 +129,8 @@ class ManagedLogin:
         self._refusals: deque[float] = deque()
         """When renewals were caused by refused tokens that had not expired, in seconds since boot."""
         self._is_unsaved = False
+        self._reported = 0
+        """The generation of which it was reported that a person has to log in."""
         self._use(stored, issued_now=False)
 
     def _use(self, stored: StoredLogin, *, issued_now: bool) -> None:
@@ -168,9 +171,8 @@ class ManagedLogin:
         if self.why_not_renewable() or self.is_removed:
             return UNSIGNED if self._refused or self.stored.ended is not None else self.signature
         if self._renewal is None and self.failure is not None and not self.failure.permits_attempt(now):
-            return None if self._refused else self.signature
-        self._start_renewal()
-        return None
+            return None if self._refused and not self.failure.needs_person else self.signature
+        return None if self._start_renewal() else self.signature
 
     async def sign_when_ready(self) -> Signature:
         """As `Credentials.sign_when_ready`."""
@@ -196,13 +198,14 @@ class ManagedLogin:
                 return False
             self._refused, self._fresh_until = True, -math.inf
         if self.why_not_renewable():
-            self._context.changed(self.stored, "login_needed")
+            self._report_needed()
             return False
         if self._renewal is None:
             if self.failure is not None and not self.failure.permits_attempt(self._boot()):
                 return self._report_failure()
             self._start_renewal()
-        assert self._renewal is not None
+        if self._renewal is None:
+            return False  # mcpd is stopping
         await self._renewal.wait()
         return self.stored.generation > current or self._report_failure()
 
@@ -219,9 +222,16 @@ class ManagedLogin:
         self._refusals.append(now)
         return True
 
+    def _report_needed(self) -> None:
+        """Report that a person has to log in, once for each token."""
+        if self._reported != self.stored.generation:
+            self._reported = self.stored.generation
+            self._context.changed(self.stored, "login_needed")
+
     def _report_failure(self) -> bool:
         """Return False if only a person can help; otherwise raise LinkLost."""
         if self.failure is None or self.failure.needs_person or self.stored.ended is not None:
+            self._report_needed()
             return False
         raise self._unavailable()
 
@@ -316,10 +326,11 @@ class ManagedLogin:
         if self._critical is not None:
             self._critical.deadline = min(self._critical.deadline, trio.current_time() + seconds)
 
-    def _start_renewal(self) -> None:
-        if self._renewal is None:
+    def _start_renewal(self) -> bool:
+        """Begin a renewal unless one runs. Return False if mcpd is stopping."""
+        if self._renewal is None and self._context.start(self._run_renewal):
             self._renewal = trio.Event()
-            self._context.start(self._run_renewal)
+        return self._renewal is not None
 
     async def _run_renewal(self) -> None:
         event: LoginEvent | None = None
@@ -419,6 +430,7 @@ class ManagedLogin:
         )
         self.stored = attrs.evolve(used, attempt=None, ended=ended)
         log.warning("the login at %s (account %s) is over: %s", used.issuer, used.account, message)
+        self._reported = used.generation
         await self._save(self.stored)
         return "login_needed"
 
@@ -473,11 +485,14 @@ class ManagedLogin:
     async def _save_later(self) -> None:
         while self._is_unsaved and not self.is_removed:
             await trio.sleep(_WRITE_INTERVAL)
-            try:
+            await self.save_unsaved()
+
+    async def save_unsaved(self) -> None:
+        """Try again to store what could not be stored."""
+        if self._is_unsaved and not self.is_removed:
+            with suppress(StoreError):  # logged once
                 await self._context.file.save(self.stored)
                 self._is_unsaved = False
-            except StoreError:
-                pass  # logged once
 
     async def _wait_after_suspend(self) -> None:
         """Give the network a moment: most answers are lost right after a suspend."""

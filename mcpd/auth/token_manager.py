@@ -184,7 +184,10 @@ class TokenManager:
                     with trio.move_on_after(STOP_TIMEOUT, shield=True):
                         for login in self._logins.values():
                             login.hurry(STOP_TIMEOUT)
+                        for login in self._logins.values():
                             await login.wait_renewed()
+                            await login.save_unsaved()
+                    self._nursery = None
                     nursery.cancel_scope.cancel(reason="the daemon stops")
         finally:
             self._nursery = None
@@ -343,9 +346,10 @@ class TokenManager:
         """Look at the clocks, because the machine was suspended, which delays the timer."""
         self._timer.cancel()
 
-    def _start(self, function: Callable[[], Awaitable[None]]) -> None:
-        assert self._nursery is not None, "the manager runs"
-        self._nursery.start_soon(function)
+    def _start(self, function: Callable[[], Awaitable[None]]) -> bool:
+        if self._nursery is not None:
+            self._nursery.start_soon(function)
+        return self._nursery is not None
 
     def _changed(self, stored: StoredLogin, event: LoginEvent | None) -> None:
         self._timer.cancel()

@@ -99,6 +99,8 @@ class TokenStore:
         A file that is not valid JSON is renamed first. Raises StoreError with nothing written.
         """
         if not self.is_keeper:
+            self.open()
+        if not self.is_keeper:
             raise StoreError(
                 self.problem or f"{self.other_daemon} keeps the logins; this daemon only reads them"
             )

@@ -153,7 +153,9 @@ def test_t7_a_killed_renewal_leaves_a_valid_file(tmp_path: Path, point: str, gra
         recovered = trio.run(recover)
         lost = not grace and point in SENT_AND_NOT_STORED
         assert (recovered.ended is not None) is lost
-        if not lost:
+        if recovered.ended is not None:
+            assert "was lost" in recovered.ended.message  # known from what was stored before the request
+        else:
             assert recovered.tokens.refresh_token == server.refresh
 
 
