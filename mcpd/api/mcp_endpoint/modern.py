@@ -165,7 +165,7 @@ class ParameterHeaderCheck:
             if not self._any(view):
                 return
             try:
-                route = view.route(message.method, message.params)
+                route = view.route(message.method, bytes(message.params))
             except McpdError:
                 return  # the gateway reports the error
             server, name = route.server, route.tool

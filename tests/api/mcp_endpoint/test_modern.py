@@ -43,7 +43,8 @@ class Several:
     def servers(self) -> list[Server]:
         return [self.server]
 
-    def route(self, method: str, params: Raw) -> Target:
+    def route(self, method: str, params: bytes) -> Target:
+        assert type(params) is bytes, "a real view needs more of it than Raw has"
         name = str(wire.value(wire.members(params)["name"]))
         if not name.startswith("one__"):
             raise UnknownTool("no such tool")
