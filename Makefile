@@ -44,7 +44,7 @@ coverage: .venv/made interop npm ## Measure which lines the tests run, in all pr
 mutants: .venv/made ## Measure how many one-token bugs the nearest tests find; ARGS='--seed 7' repeats a run
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
-conformance: .venv/made .venv-mcp1/made tests/conformance/npm/node_modules/made ## Run the official MCP conformance suite against both sides of mcpd
+conformance: .venv/made .venv-mcp1/made .everything/made tests/conformance/npm/node_modules/made ## Run the official MCP conformance suite against both sides of mcpd
 	@$(BIN)/python -m tests.conformance.run $(ARGS)
 
 check: .venv/made ## Check formatting, lint and types

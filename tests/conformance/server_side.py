@@ -1,9 +1,10 @@
 """Run mcpd's MCP endpoint under the conformance suite: what passes directly must also pass through mcpd.
 
-The suite tests the reference servers of `tests/servers/reference` three times: directly over HTTP, through an
-mcpd that connects to them over stdio, and through one that connects over HTTP. Every check that succeeds
-directly must succeed through mcpd; there is no list of exceptions. The suite skips optional protocol features
-that are not used, such as a stream instead of JSON. The report mentions those.
+The suite tests the reference servers of `tests/servers/reference` and the everything-server of the Python SDK
+three times: directly over HTTP, through an mcpd that connects to them over stdio, and through one that
+connects over HTTP. Every check that succeeds directly must succeed through mcpd; there is no list of
+exceptions. The suite skips optional protocol features that are not used, such as a stream instead of JSON.
+The report mentions those.
 """
 
 from __future__ import annotations
@@ -38,14 +39,36 @@ class Reference:
     name: str
     python: Path
     revisions: tuple[str, ...]
+    imports: Path = ROOT
+    """The directory that it is imported from."""
 
-    def argv(self, *flags: str) -> list[str]:
-        return [str(self.python), "-m", f"tests.servers.reference.{self.name}", *flags]
+    def stdio(self) -> list[str]:
+        return [*self._module, "--stdio"]
+
+    def http(self, port: int) -> list[str]:
+        return [*self._module, "--http", f"127.0.0.1:{port}"]
+
+    @property
+    def _module(self) -> tuple[str, ...]:
+        return (str(self.python), "-m", f"tests.servers.reference.{self.name}")
 
 
+class Everything(Reference):
+    """The everything-server of the Python SDK. It speaks both eras, and asks in the way of either."""
+
+    def stdio(self) -> list[str]:
+        return [str(self.python), "-c", "from mcp_everything_server.server import mcp; mcp.run()"]
+
+    def http(self, port: int) -> list[str]:
+        return [str(self.python), "-m", "mcp_everything_server", "--port", str(port)]
+
+
+OTHERS = frozenset({"everything"})
+"""The servers that we have not written. They may fail the suite themselves, but not through mcpd."""
 REFERENCES = (
     Reference("sdk2", Path(sys.executable), REVISIONS),
     Reference("sdk1", ROOT / ".venv-mcp1" / "bin" / "python", REVISIONS[:-1]),
+    Everything("everything", Path(sys.executable), REVISIONS, ROOT / ".everything"),
 )
 
 
@@ -53,7 +76,7 @@ REFERENCES = (
 def listening(reference: Reference) -> Iterator[str]:
     """Run a reference server over HTTP and return its URL."""
     port = peers.free_port()
-    with peers.listening(reference.argv("--http", f"127.0.0.1:{port}"), port):
+    with peers.listening(reference.http(port), port, {"PYTHONPATH": str(reference.imports)}):
         yield f"http://127.0.0.1:{port}/mcp"
 
 
@@ -80,8 +103,9 @@ def reached(reference: Reference, way: str, home: Path) -> Iterator[str]:
     """Run a new reference server, reached in one of `WAYS`, and return the URL for the suite."""
     with ExitStack() as stack:
         if way == STDIO:
-            command, *args = reference.argv("--stdio")
-            definition = {"command": command, "args": args, "env": {"PYTHONPATH": str(ROOT)}}
+            command, *args = reference.stdio()
+            environ = {"PYTHONPATH": str(reference.imports)}
+            definition = {"command": command, "args": args, "env": environ}
             yield stack.enter_context(behind_mcpd(home, definition))
             return
         url = stack.enter_context(listening(reference))
@@ -124,7 +148,8 @@ def surprises(row: Row) -> list[str]:
     where = f"{row.reference} {row.scenario} ({row.revision})"
     found = []
     for way, outcome in row.outcomes.items():
-        found += [f"{where}, {way}: {complaint}" for complaint in outcome.complaints]
+        if way != DIRECT or row.reference not in OTHERS:
+            found += [f"{where}, {way}: {complaint}" for complaint in outcome.complaints]
         if outcome.passed and (lost := missing(row, outcome) - outcome.unused):
             found.append(f"{where}, {way}: no longer proven: {', '.join(sorted(lost))}")
     return found
@@ -135,9 +160,15 @@ def missing(row: Row, outcome: Outcome) -> frozenset[str]:
 
 
 def notes(row: Row) -> list[str]:
-    """Return the optional protocol features that the reference server uses and mcpd does not."""
+    """Return the optional protocol features that the reference server uses and mcpd does not, and what it
+    fails without mcpd."""
     where = f"{row.reference} {row.scenario} ({row.revision})"
-    return [
+    failed = [
+        f"{where}, {DIRECT}: fails by itself: {complaint}"
+        for complaint in row.outcomes[DIRECT].complaints
+        if row.reference in OTHERS
+    ]
+    return failed + [
         f"{where}, {way}: optional, and not used: {', '.join(sorted(unused))}"
         for way, outcome in row.outcomes.items()
         if (unused := missing(row, outcome) & outcome.unused)
@@ -198,8 +229,9 @@ def main(revisions: Sequence[str], only: Sequence[str] | None, out: Path) -> lis
     One mcpd for each way serves all revisions, as it does for a user with clients of different ages.
     """
     for reference in REFERENCES:
-        if not reference.python.exists():
-            raise NotInstalled(f"{reference.python} is missing: `make interop` makes it")
+        for needed in (reference.python, reference.imports):
+            if not needed.exists():
+                raise NotInstalled(f"{needed} is missing: `make interop` makes it")
     found: list[str] = []
     for reference in REFERENCES:
         listed = {r: suite.scenarios("server", r) for r in reference.revisions if r in revisions}

@@ -85,6 +85,12 @@ def test_check_that_passes_directly_must_pass_through_mcpd() -> None:
         "sdk2 ping (2025-11-25), via stdio: optional, and not used: ping"
     ]
     assert server_side.surprises(row(failed, both)) == ["sdk2 ping (2025-11-25), direct: ping: no answer"]
+    theirs = attrs.evolve(row(failed, both), reference="everything")
+    assert server_side.surprises(theirs) == []
+    assert server_side.notes(theirs) == [
+        "everything ping (2025-11-25), direct: fails by itself: ping: no answer"
+    ]
+    assert server_side.surprises(attrs.evolve(row(failed, failed), reference="everything"))
     shown = server_side.table([row(both, failed)])
     assert shown.splitlines()[2:] == [
         "ping          ok 2      FAILED",
