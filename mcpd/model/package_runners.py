@@ -21,9 +21,9 @@ class PackageRunner:
 
     @property
     def progress_message(self) -> str:
-        """`npx is installing @scope/server`."""
+        """`npx is installing or starting @scope/server`: from outside, the two look the same."""
         verb = "pulling" if self.container else "installing"
-        return f"{self.name} is {verb} {self.package or 'its package'}"
+        return f"{self.name} is {verb} or starting {self.package or 'its package'}"
 
     @property
     def failure_message(self) -> str:

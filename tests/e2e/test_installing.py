@@ -41,10 +41,10 @@ def test_install_is_shown_and_exempt_from_the_connect_timeout(start: Start, tmp_
     """The download takes longer than the connect timeout allows, and one process does everything."""
     daemon = start({"it": slow_npx(tmp_path, connect=5.0)})
     status = daemon.wait_status("it", lambda status: "installing" in status["reason"])
-    assert (status["status"], status["reason"]) == ("pending", "npx is installing @scope/server")
+    assert (status["status"], status["reason"]) == ("pending", "npx is installing or starting @scope/server")
     installing = status["pid"]
     with pytest.raises(AssertionError):  # the status stays the same for longer than the connect timeout
-        daemon.wait_status("it", lambda status: status["reason"] != "npx is installing @scope/server", 6)
+        daemon.wait_status("it", lambda status: status["reason"] != "npx is installing or starting @scope/server", 6)
     (tmp_path / "go").touch()
     status = daemon.wait_status("it", lambda status: status["status"] == "connected")
     assert status["pid"] == installing
@@ -60,7 +60,7 @@ def test_package_download_has_its_own_timeout(start: Start, tmp_path: Path) -> N
     daemon = start({"it": slow_npx(tmp_path, install=0.5)})
     status = daemon.wait_status("it", lambda status: status["last_error"] is not None)
     assert status["last_error"]["kind"] == "timeout"
-    assert "npx is installing @scope/server, and was not done after 0.5 s" in status["last_error"]["message"]
+    assert "npx is installing or starting @scope/server, and was not done after 0.5 s" in status["last_error"]["message"]
     assert "timeouts.install" in status["last_error"]["message"]
 
 
@@ -103,7 +103,7 @@ def test_image_pull_is_exempt_from_the_connect_timeout(start: Start, tmp_path: P
     docker.chmod(0o755)
     definition = {"command": str(docker), "args": ["run", "-i", "mcp/time"]}
     daemon = start({"it": definition})
-    daemon.wait_status("it", lambda status: status["reason"] == "docker run is pulling mcp/time")
+    daemon.wait_status("it", lambda status: status["reason"] == "docker run is pulling or starting mcp/time")
     go.touch()
     daemon.wait_connected("it")
 

@@ -30,7 +30,7 @@ from mcpd.model.package_runners import find_runner, is_runner
     ],
 )
 def test_package_runner_and_its_package_are_recognized(line: str, name: str, package: str) -> None:
-    """The status shows `npx is installing @scope/server`."""
+    """The status shows `npx is installing or starting @scope/server`."""
     command, *args = line.split()
     runner = find_runner(command, args)
     assert runner is not None
