@@ -78,12 +78,37 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
     if method == "initialize":
         return {
             "protocolVersion": params["protocolVersion"],
-            "capabilities": {"tools": {}, PAYLOADS[0]: {}},
+            "capabilities": {"tools": {}, "resources": {}, "prompts": {}, PAYLOADS[0]: {}},
             "serverInfo": {"name": PAYLOADS[1], "version": PAYLOADS[2], "title": PAYLOADS[3]},
             "instructions": PAYLOADS[4],
         }
     if method == "tools/list":
         return {"tools": [tool(number) for number in range(len(PAYLOADS))]}
+    if method == "resources/list":
+        some = enumerate(PAYLOADS[:20])
+        return {"resources": [{"uri": f"x://{n}/{text}", "name": text, "title": text} for n, text in some]}
+    if method == "resources/templates/list":
+        return {"resourceTemplates": [{"uriTemplate": f"x://{{a}}/{PAYLOADS[0]}", "name": PAYLOADS[1]}]}
+    if method == "resources/read":
+        code = base64.b64encode(PAYLOADS[2].encode()).decode()
+        parts: list[dict[str, Any]] = [
+            {"text": PAYLOADS[0]},
+            {"blob": code, "mimeType": "text/html"},
+            {"text": {"toString": "x"}},
+        ]
+        return {"contents": [{"uri": params["uri"], **part} for part in parts]}
+    if method == "prompts/list":
+        wanted = [{"name": "a", "description": PAYLOADS[0]}, {"name": PAYLOADS[1]}]
+        return {
+            "prompts": [{"name": text, "description": text, "arguments": wanted} for text in PAYLOADS[:20]]
+        }
+    if method == "prompts/get":
+        blocks = [
+            {"type": "text", "text": PAYLOADS[0]},
+            {"type": PAYLOADS[1]},
+            {"type": "image", "data": "x"},
+        ]
+        return {"messages": [{"role": PAYLOADS[0], "content": block} for block in blocks]}
     if method == "tools/call":
         content = [{"type": "text", "text": text} for text in PAYLOADS]
         code = base64.b64encode(PAYLOADS[2].encode()).decode()
@@ -115,7 +140,7 @@ def main() -> None:
                 print(json.dumps(note), flush=True)
         if message["method"] == "tools/call" and message["params"]["name"] == "tool-2":
             reply: dict[str, Any] = {"error": {"code": -32000, "message": "".join(PAYLOADS[:20])}}
-        elif message["method"] in ("initialize", "tools/list", "tools/call", "ping"):
+        elif message["method"] == "ping" or answer(message["method"], message.get("params", {})):
             reply = {"result": answer(message["method"], message.get("params", {}))}
         else:
             reply = {"error": {"code": -32601, "message": PAYLOADS[0]}}

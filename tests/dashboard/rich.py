@@ -55,6 +55,8 @@ TOOLS: dict[str, Any] = {
     "cancelled": {"type": "object", "properties": {}},
 }
 
+ANNOTATIONS = {"bare": {"destructiveHint": True}, "data": {"readOnlyHint": False, "destructiveHint": False}}
+
 
 def png(side: int) -> bytes:
     def chunk(kind: bytes, data: bytes) -> bytes:
@@ -119,7 +121,10 @@ class Server:
         elif method == "tools/call":
             self.call(key, params, line)
         elif method == "tools/list":
-            tools = [{"name": name, "inputSchema": schema} for name, schema in TOOLS.items()]
+            tools = [
+                {"name": name, "inputSchema": schema, "annotations": ANNOTATIONS.get(name, {})}
+                for name, schema in TOOLS.items()
+            ]
             self.send(id=key, result={"tools": tools})
         elif method == "initialize":
             about = {"name": "rich", "version": "1"}

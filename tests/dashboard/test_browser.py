@@ -126,6 +126,27 @@ def test_server_texts_are_never_executed(chromium: Browser, start: Start) -> Non
             page.click(f"#tab-{tab}")
             page.wait_for_selector(f"#panel-{tab} >> text=pwned" if tab != "events" else "#events li")
         page.locator("#log > div").nth(len(PAYLOADS) - 1).wait_for(state="attached")
+        page.click("#tab-messages")
+        for tab, verb in (("resources", "Read"), ("prompts", "Get")):
+            page.click(f"#tab-{tab}")
+            expect(page.locator(f"#panel-{tab} details[data-key]").nth(19)).to_be_attached()
+            page.click(f"#panel-{tab} summary >> nth=0")
+            page.click(f"#panel-{tab} button:text-is('{verb}')")
+            page.wait_for_selector(f"#panel-{tab} .result:has-text('pwned')")
+        page.click("#tab-messages")
+        with daemon.client() as client:
+
+            def is_shown() -> bool:
+                client.call("hostile", "tool-0", {"truth": True})  # the tap may start after the first one
+                return page.locator("#messages summary").count() > 0
+
+            wait_until(is_shown, lambda: "no message is shown")
+        page.evaluate(
+            "document.querySelectorAll('#messages details').forEach((each) => { each.open = true })"
+        )
+        page.wait_for_selector("#messages pre >> text=pwned")
+        for name in ("clients", "events", "servers"):
+            page.click(f"#page-{name}")
         page.click("#servers li:has-text('dead') .pick")
         page.wait_for_selector("#head pre >> text=pwned")
         harmful = page.evaluate("/[\\u202e\\u200b\\ufeff\\u001b\\u0000]/.test(document.body.textContent)")

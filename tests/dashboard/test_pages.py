@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import expect
 
+from tests.dashboard.test_form import RICH
 from tests.dashboard.window import Window, wait_for_js, window
 from tests.e2e.conftest import Start
 from tests.e2e.harness import Daemon, fake, wait_until
@@ -213,6 +214,19 @@ def test_badges_mark_tools_that_write_or_destroy(chromium: Browser, start: Start
     }"""
     with window(chromium, start({}, *PORT)) as opened:
         assert opened.page.evaluate(script, [given for given, _ in table]) == [badge for _, badge in table]
+
+
+def test_tools_can_be_filtered_by_their_badge(chromium: Browser, start: Start) -> None:
+    daemon = start({"rich": RICH}, *PORT)
+    daemon.wait_connected("rich")
+    with window(chromium, daemon) as opened:
+        page = opened.page
+        expect(page.locator("details[data-tool=bare] .chip.destroys")).to_have_text("destroys")
+        expect(page.locator("details[data-tool=data] .chip.writes")).to_have_text("writes")
+        expect(page.locator(".chip")).to_have_count(2)
+        page.fill("#filter", "destroys")
+        expect(page.locator("details[data-tool]:visible")).to_have_count(1)
+        expect(page.locator("details[data-tool=bare]")).to_be_visible()
 
 
 def test_texts_of_mcpd_have_no_raw_backticks(chromium: Browser, start: Start) -> None:

@@ -44,7 +44,9 @@ def test_install_is_shown_and_exempt_from_the_connect_timeout(start: Start, tmp_
     assert (status["status"], status["reason"]) == ("pending", "npx is installing or starting @scope/server")
     installing = status["pid"]
     with pytest.raises(AssertionError):  # the status stays the same for longer than the connect timeout
-        daemon.wait_status("it", lambda status: status["reason"] != "npx is installing or starting @scope/server", 6)
+        daemon.wait_status(
+            "it", lambda status: status["reason"] != "npx is installing or starting @scope/server", 6
+        )
     (tmp_path / "go").touch()
     status = daemon.wait_status("it", lambda status: status["status"] == "connected")
     assert status["pid"] == installing
@@ -60,7 +62,10 @@ def test_package_download_has_its_own_timeout(start: Start, tmp_path: Path) -> N
     daemon = start({"it": slow_npx(tmp_path, install=0.5)})
     status = daemon.wait_status("it", lambda status: status["last_error"] is not None)
     assert status["last_error"]["kind"] == "timeout"
-    assert "npx is installing or starting @scope/server, and was not done after 0.5 s" in status["last_error"]["message"]
+    assert (
+        "npx is installing or starting @scope/server, and was not done after 0.5 s"
+        in status["last_error"]["message"]
+    )
     assert "timeouts.install" in status["last_error"]["message"]
 
 

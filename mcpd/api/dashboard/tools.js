@@ -105,7 +105,7 @@ function item(tool, key, isOpen) {
   const title = [tool.title, tool.annotations?.title].find((each) => typeof each === "string" && each && each !== tool.name);
   const warned = warning(Object(tool.annotations));
   const brief = [title, about.trim().split("\n")[0]].filter(Boolean).join(" — ");
-  const element = make("details", { "data-tool": tool.name, "data-about": about, "data-key": key },
+  const element = make("details", { "data-tool": tool.name, "data-about": `${about} ${warned?.[0] ?? ""}`, "data-key": key },
     make("summary", {}, make("bdi", { className: "name" }, clean(tool.name)), " ",
       make("span", { className: "dim brief" }, clean(brief).slice(0, LONGEST_BRIEF)),
       warned && make("span", { className: `chip ${warned[0]}`, title: warned[1] }, warned[0])));
