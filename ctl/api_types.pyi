@@ -374,6 +374,8 @@ class ServerStats(TypedDict):
     seconds: float
     in_flight: int
     restarts: int
+    cache_hits: NotRequired[int]
+    cache_misses: NotRequired[int]
     buckets: NotRequired[list[LatencyBucket]]
     tools: NotRequired[list[ToolStats]]
     clients: NotRequired[list[ClientUsage]]
@@ -390,6 +392,12 @@ class Stats(TypedDict):
 class StatsParams(TypedDict):
     server: NotRequired[str | None]
     processes: NotRequired[bool]
+
+class CacheCleared(TypedDict):
+    results: int
+
+class CacheClearParams(TypedDict):
+    server: NotRequired[str | None]
 
 class Metrics(TypedDict):
     content_type: str
@@ -645,6 +653,13 @@ class Call(Protocol):
     def __call__(
         self, method: Literal["mcpd/stats"], params: StatsParams | None = None, **options: Unpack[CallOptions]
     ) -> Reply[Stats]: ...
+    @overload
+    def __call__(
+        self,
+        method: Literal["mcpd/cache/clear"],
+        params: CacheClearParams | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Reply[CacheCleared]: ...
     @overload
     def __call__(
         self, method: Literal["mcpd/metrics"], params: NoParams | None = None, **options: Unpack[CallOptions]

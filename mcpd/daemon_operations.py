@@ -152,6 +152,17 @@ class Operations:
             self.supervisor.get(name)
         return self.event_history.history(name, limit)
 
+    def clear_cache(self, server: str | None) -> int:
+        """Drop the cached results of one server or of all. Return how many. Raises UnknownServer."""
+        if server is not None:
+            self.supervisor.get(server)
+        every = (*self.supervisor.servers(), *self.supervisor.instances())
+        return sum(
+            each.results.clear()
+            for each in every
+            if server is None or (each.original or each).spec.name == server
+        )
+
     async def stats(self, name: str | None, *, processes: bool = False) -> Stats:
         """Return usage statistics. Raises UnknownServer."""
         servers = self.supervisor.servers() if name is None else [self.supervisor.get(name)]

@@ -94,6 +94,8 @@ def _server_stats(
         seconds=round(total.times.total, 6),
         in_flight=sum(each.upstream.link.in_flight for each in instances if each.upstream is not None),
         restarts=status.restarts,
+        cache_hits=sum(each.results.hits for each in instances),
+        cache_misses=sum(each.results.misses for each in instances),
         buckets=tuple(
             LatencyBucket(seconds=seconds, calls=calls)
             for seconds, calls in total.times.cumulative_counts()

@@ -63,6 +63,7 @@ _TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("calls", "calls", "Show which client called which tool, and how it ended."),
         ("clients", "clients", "List connected clients and the servers they use."),
         ("stats", "stats_top_metrics", "Show calls, errors and latencies per server."),
+        ("cache", "cache", "Manage the results that mcpd uses again."),
         ("top", "stats_top_metrics", "Show the memory, CPU and call rate of each server."),
         ("tap", "logs_events_tap", "Show a server's messages live, with secrets masked."),
         ("metrics", "stats_top_metrics", "Print all metrics in Prometheus text format."),

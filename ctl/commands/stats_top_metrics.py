@@ -126,6 +126,8 @@ def server_stats(answer: Stats, fit: int | None) -> list[Line]:
             for client in clients
         ]
         lines += [[], *table(("CLIENT", "PID", "CONNECTED", "USE"), rows, right=(1,))]
+    if asked := (hits := server.get("cache_hits", 0)) + server.get("cache_misses", 0):
+        lines += [[], *labelled_lines([("cache", f"{hits} of {count(asked, 'cacheable request')} answered")])]
     if cost := server.get("cost"):
         processes = "1 process" if cost["processes"] == 1 else f"{cost['processes']} processes"
         usage = [

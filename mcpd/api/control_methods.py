@@ -38,7 +38,7 @@ from mcpd.model.events import Event, History, HistoryParams, TapFrame, TapParams
 from mcpd.model.status import parse_timestamp
 from mcpd.model.text import shorten
 from mcpd.model.tool_result import ToolResult
-from mcpd.model.usage_stats import ClientsResult, Stats, StatsParams
+from mcpd.model.usage_stats import CacheCleared, CacheClearParams, ClientsResult, Stats, StatsParams
 from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
 from mcpd.supervision.managed_server import ManagedServer
 
@@ -254,6 +254,12 @@ METHODS: Mapping[str, Method[Any]] = {
         StatsParams,
         Stats,
         lambda operations, params: operations.stats(params.server, processes=params.processes),
+    ),
+    "mcpd/cache/clear": Method(
+        "Drop the cached results of one server or all servers.",
+        CacheClearParams,
+        CacheCleared,
+        lambda operations, params: CacheCleared(results=operations.clear_cache(params.server)),
     ),
     "mcpd/metrics": Method(
         "Return all metrics in the Prometheus text format.",

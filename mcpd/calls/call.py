@@ -29,6 +29,15 @@ INTERACTIVE_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 """Methods during which a server may request input from the client."""
 
 Work = Callable[[], Awaitable[None]]
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A result that a stage has for a call, which is not sent then. In the server's revision."""
+
+    result: Raw | bytes
+
+
+StageWork = Callable[[], Awaitable[Answer | None]]
 ResponseCallback = Callable[[Message | None], None]
 """Called with the client's response, or with None if there will be none."""
 
@@ -72,8 +81,10 @@ class Scope:
 class Stage(Protocol):
     """A named step around the calls of one route."""
 
-    def before(self, call: Call) -> Work | None:
-        """Run before the call is sent. Raises the McpdError that refuses it; may return what to wait for."""
+    def before(self, call: Call) -> Answer | StageWork | None:
+        """Run before the call is sent. Raises the McpdError that refuses it. May return an answer, or what to
+        wait for.
+        """
 
     def after(self, call: Call, result: Raw | bytes) -> Raw | bytes | Callable[[], Awaitable[Raw | bytes]]:
         """Return the server's final result as it is passed on, or what returns it later. Must not raise."""
@@ -261,6 +272,10 @@ class Call(Exchange):
     counted_bytes: int = 0
     counted_for: Caller | None = None
     """The client whose budget for large arguments contains this call (`argument_budget`)."""
+    was_asked: bool = False
+    """Whether the server has sent its client a request during the call."""
+    on_end: Callable[[], None] | None = None
+    """Called when the call ends, unless it is None by then."""
     notes: tuple[str, ...] = ()
     """What the stages noticed about the result."""
 

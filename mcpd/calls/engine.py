@@ -24,11 +24,13 @@ from mcpd.calls.call import (
     QUEUED,
     SENT,
     SUSPENDED,
+    Answer,
     Binding,
     Call,
     Caller,
     Route,
     Scope,
+    StageWork,
     Work,
     is_name_unique,
     restore_alias,
@@ -196,15 +198,19 @@ class CallEngine:
         """Run the stages, and send the call; in a task if something must be waited for."""
         for number, stage in enumerate(call.route.stages, 1):
             pending = stage.before(call)
+            if isinstance(pending, Answer):
+                self._answer(call, pending)
+                return
             if pending is not None:
                 self._start_work(call, partial(self._prepare, call, number, pending))
                 return
         self._send(call, self._connection(call.server))
 
-    async def _prepare(self, call: Call, passed: int = 0, pending: Work | None = None) -> None:
+    async def _prepare(self, call: Call, passed: int = 0, pending: StageWork | None = None) -> None:
         """Wait for the server and the stages but the first `passed` ones, then send the call."""
+        answer = None
         if pending is not None:
-            await pending()
+            answer = await pending()
         else:
             server = await self.companions.wait_connected(
                 call.caller, call.context, call.server, may_open=call.route.method in INTERACTIVE_METHODS
@@ -215,13 +221,23 @@ class CallEngine:
                 call.caller.scope, call.server, call.route.method, call.route.tool, call.params
             )
         for stage in call.route.stages[passed:]:
-            waiting = stage.before(call)
-            if waiting is not None:
-                await waiting()
+            if answer is not None:
+                break
+            found = stage.before(call)
+            answer = await found() if callable(found) else found
         if call.server.upstream is None:
             await self._operations.wait_ready(call.server)
         await trio.lowlevel.checkpoint_if_cancelled()
-        self._send(call, self._connection(call.server))
+        if answer is None:
+            self._send(call, self._connection(call.server))
+        else:
+            self._answer(call, answer)
+
+    def _answer(self, call: Call, answer: Answer) -> None:
+        """Complete the call with a stage's answer."""
+        call.work = None
+        self._bind(call, self._connection(call.server))
+        self._complete(call, answer.result)
 
     def _add_waiting(self, call: Call) -> None:
         """Raise Overloaded if too many calls wait for the server to connect: each holds memory."""
@@ -504,7 +520,13 @@ class CallEngine:
         call.move(DONE)
         call.request = None
         call.caller.send_result(call, request, result)
-        if call.open_questions or call.holds_turn or call.has_been_suspended or call.counted_bytes:
+        if (
+            call.open_questions
+            or call.holds_turn
+            or call.has_been_suspended
+            or call.counted_bytes
+            or call.on_end is not None
+        ):
             self._release(call)
 
     def fail(self, call: Call, error: McpdError) -> None:
@@ -544,6 +566,8 @@ class CallEngine:
 
     def _release(self, call: Call) -> None:
         """The call has ended: assign its open questions to others, and let the next call have its turn."""
+        if call.on_end is not None:
+            call.on_end()
         self._remove_waiting(call)
         if call.counted_bytes:
             self._arguments.remove(call)

@@ -10,7 +10,7 @@ from functools import partial
 import attrs
 from msgspec import Raw
 
-from mcpd.calls.call import Call, Scope, Work
+from mcpd.calls.call import Call, Scope, StageWork
 from mcpd.config.settings import Settings
 from mcpd.model.errors import InvalidArguments, McpdError, Problem, UnknownPrompt, UnknownTool, Unsupported
 from mcpd.model.text import shorten
@@ -27,7 +27,7 @@ _FEATURE = {
 
 
 class KnownItemStageFactory:
-    def is_enabled(self, scope: Scope, server: ManagedServer, settings: Settings) -> bool:
+    def is_enabled(self, scope: Scope, server: ManagedServer, method: str, settings: Settings) -> bool:
         return scope.is_control
 
     def make(self, scope: Scope, server: ManagedServer, method: str, name: str) -> KnownItemStage | None:
@@ -42,7 +42,7 @@ class KnownItemStage:
     server: ManagedServer
     method: str
 
-    def before(self, call: Call) -> Work | None:
+    def before(self, call: Call) -> StageWork | None:
         try:
             self._check(call)
         except (UnknownTool, UnknownPrompt):

@@ -34,8 +34,8 @@ CONTROL = Scope(is_control=True)
 class StageFactory(Protocol):
     """Decides which routes have a stage."""
 
-    def is_enabled(self, scope: Scope, server: ManagedServer, settings: Settings) -> bool:
-        """Return whether any tool of the server may have the stage."""
+    def is_enabled(self, scope: Scope, server: ManagedServer, method: str, settings: Settings) -> bool:
+        """Return whether any calls of the method may have the stage."""
 
     def make(self, scope: Scope, server: ManagedServer, method: str, name: str) -> Stage | None:
         """Return the stage for calls of one tool or prompt (`name`), or of a method; None if it has none."""
@@ -53,7 +53,7 @@ def find_route(
     the params of its calls usually begin.
     """
     spec, times = server.spec, server.spec.timeouts
-    enabled = [factory for factory in factories if factory.is_enabled(scope, server, settings)]
+    enabled = [factory for factory in factories if factory.is_enabled(scope, server, method, settings)]
     is_call = method == "tools/call"
     stages = [each.make(scope, server, method, tool) for each in enabled]
     item = server.catalog.tool(tool) if tool and server.catalog is not None else None

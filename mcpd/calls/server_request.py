@@ -70,6 +70,7 @@ class ServerRequest:
         """Assign the request to `call`, and extend the deadlines of all calls it may belong to."""
         self.call = call
         call.open_questions += 1
+        call.was_asked = True
         self.asked = self.open_questions.add(call, self.message.method, self.client_params)
         for each in ambiguous_with(call):
             self.link.extend_deadline(each, ANSWER_TIMEOUT)

@@ -10,7 +10,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls.call import Call, Scope, Work
+from mcpd.calls.call import Call, Scope, StageWork
 from mcpd.calls.schema_validation import Findings, ToolSchemas, compile_schemas
 from mcpd.config.settings import Settings
 from mcpd.model.errors import SchemaViolation
@@ -25,7 +25,7 @@ class ValidationStageFactory:
     server's own check decides. A profile's `validate` takes precedence over a definition's, and that over the
     one in the settings."""
 
-    def is_enabled(self, scope: Scope, server: ManagedServer, settings: Settings) -> bool:
+    def is_enabled(self, scope: Scope, server: ManagedServer, method: str, settings: Settings) -> bool:
         profile = None if scope.profile is None else scope.profile.validate
         for chosen in (profile, server.spec.validate, settings.validate):
             if chosen is not None:
@@ -53,7 +53,7 @@ class ValidationStage:
         known = self.server.validators.get(self.tool.name)
         return known if isinstance(known, ToolSchemas) else None
 
-    def before(self, call: Call) -> Work | None:
+    def before(self, call: Call) -> StageWork | None:
         """Raises SchemaViolation; the server has seen nothing then."""
         schemas = self._schemas
         findings = None if schemas is None else schemas.check_arguments_now(_arguments(call))

@@ -44,6 +44,7 @@ _TYPE: Shape = {"enum": list(TRANSPORT_TYPES)}
 _COMMAND: Shape = {"anyOf": [{"type": "string", "minLength": 1}, {**STRINGS, "minItems": 1}]}
 _UMASK: Shape = {"type": "string", "pattern": "^[0-7]{3,4}$"}
 _TOOL_TIMEOUTS: Shape = {"type": "object", "additionalProperties": MILLISECONDS}
+_CACHE: Shape = {"anyOf": [{"const": False}, {"type": "object", "additionalProperties": {"type": "string"}}]}
 _INCLUDE_ALIASES = ("enabledTools", "enabled_tools", "tools")
 _EXCLUDE_ALIASES = ("disabledTools", "disabled_tools")
 
@@ -69,6 +70,7 @@ FIELDS = (
     FieldSpec("toolTimeouts", _TOOL_TIMEOUTS, "Milliseconds for single tools, instead of `timeout`."),
     FieldSpec("includeTools", STRINGS, "Provide only these tools; `*` and `?` allowed.", _INCLUDE_ALIASES),
     FieldSpec("excludeTools", STRINGS, "Do not provide these tools; `*` and `?` allowed.", _EXCLUDE_ALIASES),
+    FieldSpec("cache", _CACHE, "How long to use the results of tools again; `false`: cache nothing."),
     FieldSpec("validate", BOOLEAN, "Whether to check arguments and structured results of tools."),
     FieldSpec("trust", BOOLEAN, "Declare that the server's tools need no confirmation. Not used yet."),
     FieldSpec("debug", BOOLEAN, "Log the server's messages, HTTP headers and timing."),

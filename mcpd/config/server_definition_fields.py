@@ -30,6 +30,8 @@ _CONCURRENCY: Mapping[str, Concurrency] = {"free": "free", "writes": "writes", "
 _SHARE: Mapping[str, Share] = {"all": "all", "root": "root", "client": "client"}
 _ERAS: Mapping[str, Era] = {"auto": "auto", "modern": "modern", "legacy": "legacy"}
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_DURATION = re.compile(r"([1-9][0-9]{0,5})([smh])")
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _SCHEMES: Mapping[str, tuple[str, ...]] = {
     "http": ("http", "https"),
     "sse": ("http", "https"),
@@ -52,6 +54,7 @@ def parse_common_fields(name: str, section: Section, settings: Settings, warning
         lazy=section.boolean("lazy") or False,
         include_tools=include,
         exclude_tools=section.strings("excludeTools") or (),
+        cache=_cache(section),
         debug=settings.debug if debug is None else debug,
         validate=settings.validate if validate is None else validate,
         description=description or "",
@@ -65,6 +68,20 @@ def parse_common_fields(name: str, section: Section, settings: Settings, warning
         share=section.choice("share", _SHARE) or _DEFAULT.share,
         has_no_spare=section.has("share") or section.has("concurrency"),
     )
+
+
+def _cache(section: Section) -> dict[str, float] | None:
+    if section.values.get("cache") is False:
+        return None
+    lifetimes = {}
+    for tool, text in (section.string_map("cache") or {}).items():
+        found = _DURATION.fullmatch(text)
+        if found is None:
+            path = join_path(join_path(section.path, "cache"), tool)
+            section.problems.append(Problem(path, f"{text!r} is not a duration", 'write "60s", "5m" or "1h"'))
+        else:
+            lifetimes[tool] = int(found[1]) * _UNITS[found[2]]
+    return lifetimes
 
 
 def _integer(section: Section, key: str, minimum: int, default: int) -> int:

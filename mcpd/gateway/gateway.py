@@ -11,6 +11,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
+from mcpd.calls.cache_stage import CacheStageFactory
 from mcpd.calls.call import INTERACTIVE_METHODS, Call, Caller
 from mcpd.calls.call_log import CallLog
 from mcpd.calls.client_context import ClientContext, ClientIdentity
@@ -66,7 +67,7 @@ class Gateway:
     def __init__(self, core: Operations, clients: ClientHooks, call_log: CallLog | None = None) -> None:
         self.core = core
         self.sessions: dict[ClientSession, None] = {}
-        stages = (KnownItemStageFactory(), ValidationStageFactory())
+        stages = (KnownItemStageFactory(), ValidationStageFactory(), CacheStageFactory())
         self.dedicated_servers = DedicatedServers(core, self.spawn)
         self.calls = CallEngine(core, self.spawn, self.roots, stages, self._find_spare, call_log)
         self.subscriptions = ClientSubscriptions(self.spawn)
@@ -202,6 +203,7 @@ class Gateway:
         if method.endswith("/list_changed"):
             self._notify_list_changed(server, method.split("/")[1])
         elif method == "notifications/resources/updated":
+            server.results.forget("resources")
             self.subscriptions.on_resource_updated(server, notification.uri)
         elif method == "notifications/message":
             self._forward_log_message(server, notification)

@@ -87,6 +87,9 @@ class ServerSpec:
     include_tools: tuple[str, ...] | None = None
     """The original names of the tools to include, with the wildcards `*` and `?`. None includes all tools."""
     exclude_tools: tuple[str, ...] = ()
+    cache: Mapping[str, float] | None = attrs.field(factory=dict)
+    """Seconds for which the results of tools that only read are used again. None: nothing is cached, not even
+    what the server says is cacheable."""
     debug: bool = False
     validate: bool | None = None
     """Whether arguments and structured results are checked against the tools' schemas. A profile overrides

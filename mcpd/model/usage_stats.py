@@ -20,6 +20,20 @@ class StatsParams(Record):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
+class CacheClearParams(Record):
+    server: str | None = None
+    """If this is null, the request applies to all servers."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class CacheCleared(Record):
+    """The result of `mcpd/cache/clear`."""
+
+    results: int
+    """The number of results that were dropped."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class CallCounts(Record):
     """The number of completed tool calls, and the response times of calls that received a response."""
 
@@ -87,6 +101,10 @@ class ServerStats(Record):
     """The total time of all calls that received a response."""
     in_flight: int
     restarts: int
+    cache_hits: int = 0
+    """The number of requests that mcpd answered with the result of an equal request."""
+    cache_misses: int = 0
+    """The number of cacheable requests that mcpd sent to the server."""
     buckets: tuple[LatencyBucket, ...] = ()
     tools: tuple[ToolStats, ...] = ()
     """The server's tools, starting with the tool that is called most often."""

@@ -31,6 +31,7 @@ from mcpd.supervision.health import ProbeTimer, run_health_checks
 from mcpd.supervision.message_tap import ConnectionTrace, ServerTaps
 from mcpd.supervision.package_download import package_runner_of, wait_package_downloaded
 from mcpd.supervision.resolve_secrets import resolve_secrets
+from mcpd.supervision.result_cache import ResultCache
 from mcpd.supervision.server_log import ServerLog
 from mcpd.supervision.server_state import StateTracker, add_connections, build_status, unparsable_output
 from mcpd.supervision.supervisor_context import SupervisorContext
@@ -104,6 +105,7 @@ class ManagedServer:
         self._probe_timer = ProbeTimer()
         self._attempt = Attempt()
         self._catalog_sync = CatalogSync(spec, context.store, key, self._list_changed)
+        self.results = ResultCache()
         self.routes = self._catalog_sync.routes
         """How calls of each tool run (`calls.routes`); cleared when the lists change."""
         self._apply_debug()
@@ -159,6 +161,7 @@ class ManagedServer:
         enabled_changed = spec.enabled != self.spec.enabled
         self.spec = self._strategy.spec = self._catalog_sync.spec = spec
         self._backoff.policy = restart.effective_restart_policy(spec)
+        self.results.clear()
         self._catalog_sync.mark_stale("tools")
         self._apply_debug()
         if enabled_changed and self._desired.set_default(spec.enabled):
@@ -419,6 +422,7 @@ class ManagedServer:
         if self.upstream is not None:
             self._last_received_at = self.upstream.link.last_received_at
             self.upstream = None
+            self.results.clear()
 
     async def _serve(self, connection: OpenTransport, slot: StartSlot) -> None:
         async with trio.open_nursery() as nursery:
@@ -449,7 +453,7 @@ class ManagedServer:
     def _hooks(self) -> Hooks:
         clients, asked = self._context.clients, self._context.clients.on_server_request
         return Hooks(
-            on_list_changed=self._catalog_sync.mark_stale,
+            on_list_changed=self._on_list_changed,
             on_change_announced=self._catalog_sync.note_announcement,
             on_log=self.log.add_line,
             capabilities=clients.capabilities(self),
@@ -471,6 +475,10 @@ class ManagedServer:
         self._catalog_sync.replace(catalog)
         self._announce(ServerState.CONNECTED, "")
         self._catalog_sync.save()
+
+    def _on_list_changed(self, feature: str) -> None:
+        self.results.forget(feature)
+        self._catalog_sync.mark_stale(feature)
 
     def _list_changed(self, feature: str, summary: str) -> None:
         """Notify clients, also of an announced change that is none: a tool may have come and gone between two

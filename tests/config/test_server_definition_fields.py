@@ -79,6 +79,26 @@ def test_every_choice_and_limit_is_passed_on() -> None:
         assert len(problems({"command": "x", key: value})) == 1
 
 
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ({"search": "60s", "fetch": "2m", "list": "1h"}, {"search": 60, "fetch": 120, "list": 3600}),
+        ({}, {}),
+        (False, None),
+        (None, {}),
+    ],
+)
+def test_lifetimes_of_cached_results(value: object, found: object) -> None:
+    assert stdio(cache=value).cache == found
+
+
+@pytest.mark.parametrize(
+    "value", [{"a": "60"}, {"a": "0s"}, {"a": 60}, {"a": "1 h"}, {"a": "9999999h"}, True, "60s"]
+)
+def test_other_lifetimes_are_refused(value: object) -> None:
+    assert len(problems({"command": "x", "cache": value})) == 1
+
+
 @pytest.mark.parametrize("field", ["lazy", "trust", "debug"])
 def test_booleans_are_checked_and_false_by_default(field: str) -> None:
     assert getattr(stdio(), field, False) is False

@@ -1,4 +1,4 @@
-"""`mcpctl calls`."""
+"""`mcpctl calls` and `mcpctl cache`."""
 
 from __future__ import annotations
 
@@ -66,3 +66,9 @@ def test_time_is_relative(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     assert "no calls match" in mcpctl("calls", "--since", "1h").err
     assert daemon.params_of("mcpd/calls")["since"].endswith("Z")
     assert mcpctl("calls", "--since", "yesterday").code == 2
+
+
+def test_cache_is_cleared(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    daemon.answers["mcpd/cache/clear"] = {"results": 12}
+    assert mcpctl("cache", "clear", "time").out == "dropped 12 results\n"
+    assert daemon.params_of("mcpd/cache/clear") == {"server": "time"}

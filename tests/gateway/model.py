@@ -33,6 +33,7 @@ from mcpd.protocol.upstream_session import ServerNotification, Upstream
 from mcpd.protocol.upstream_subscriptions import NotificationInterests
 from mcpd.supervision.catalog_cache import Catalog, Item
 from mcpd.supervision.elicitation_history import ElicitationHistory
+from mcpd.supervision.result_cache import ResultCache
 from mcpd.supervision.supervisor_context import ClientHooks
 from mcpd.support.broadcast import Broadcast
 from mcpd.support.outbox import batch
@@ -145,6 +146,7 @@ def make_server(name: str = NAME, catalog: Catalog | None = None, **spec: Any) -
         validators={},
         routes={},
         call_stats=CallStats(),
+        results=ResultCache(),
         interests=NotificationInterests(),
         turn_queue=None,
         elicitation_history=ElicitationHistory(never_asks=False, learn=lambda quiet: None),
