@@ -9,8 +9,10 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
+from typing import Any
 
 import attrs
+import msgspec
 
 from mcpd.config.in_place_edits.document import KeyPath
 from mcpd.support.atomic_files import write_atomically
@@ -117,6 +119,28 @@ class BackupRecord:
     """All changes. One of the two still applies if the file was edited close to the entry."""
 
 
+_Lines = tuple[str, ...]
+
+
+class _StoredEntry(msgspec.Struct):
+    name: str
+    entry: dict[str, Any]
+    removed: bool
+
+
+class _StoredRecord(msgspec.Struct):
+    """How the file spells a record."""
+
+    path: str
+    existed: bool
+    after: str
+    slot: tuple[str, ...]
+    taken: tuple[_StoredEntry, ...]
+    made: tuple[str, ...]
+    changes: tuple[tuple[_Lines, _Lines, _Lines, _Lines], ...] = ()
+    with_ours: tuple[tuple[_Lines, _Lines, _Lines, _Lines], ...] = ()
+
+
 class EditorBackups:
     """The records of all changed files, in a directory that only the user can read."""
 
@@ -130,21 +154,21 @@ class EditorBackups:
     def load(self, path: Path) -> BackupRecord | None:
         """Return the record of a file; None if there is none or it is unreadable."""
         try:
-            data = json.loads(self._record_path(path).read_bytes())
+            data = msgspec.convert(json.loads(self._record_path(path).read_bytes()), _StoredRecord)
+            for text in (data.path, *data.made):
+                os.path.realpath(text)  # raises ValueError if no file can have this name
             return BackupRecord(
-                data["path"],
-                data["existed"],
+                data.path,
+                data.existed,
                 self.original_path(path).read_bytes(),
-                data["after"],
-                tuple(data["slot"]),
-                tuple(DisabledEntry(one["name"], one["entry"], one["removed"]) for one in data["taken"]),
-                tuple(data["made"]),
-                *(
-                    tuple(DiffHunk(*map(tuple, one)) for one in data.get(kind, ()))
-                    for kind in ("changes", "with_ours")
-                ),
+                data.after,
+                data.slot,
+                tuple(DisabledEntry(one.name, one.entry, one.removed) for one in data.taken),
+                data.made,
+                tuple(DiffHunk(*one) for one in data.changes),
+                tuple(DiffHunk(*one) for one in data.with_ours),
             )
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        except (OSError, ValueError, RecursionError):
             return None
 
     def save(self, record: BackupRecord) -> None:
@@ -178,10 +202,10 @@ class EditorBackups:
         for facts in sorted(self.directory.glob("*.json")):
             try:
                 path = Path(json.loads(facts.read_bytes())["path"])
-            except (OSError, ValueError, KeyError, TypeError):
+                if facts != self._record_path(path) or os.path.realpath(path) in known:
+                    continue
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 continue  # the original content of a file may be JSON too
-            if facts != self._record_path(path) or os.path.realpath(path) in known:
-                continue
             if os.path.lexists(path):
                 left.append(path)
             else:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import attrs
+import msgspec
 
 from ctl.editors.discovery import DiscoveredEntries, EntrySource, ImportCandidate
 from ctl.editors.editor_catalog import BY_NAME
@@ -51,6 +52,18 @@ class ImportedEntry:
     """Whether the definitions differ, but the user has said that they mean the same server."""
 
 
+class _StoredEntry(msgspec.Struct):
+    """How the file spells an entry."""
+
+    where: EntryKey
+    server: str
+    editor: str
+    theirs: dict[str, str]
+    ours: dict[str, str]
+    unfolded: bool
+    same: bool = False
+
+
 class ImportHistory:
     """The imports into one configuration file. An unreadable history counts as empty."""
 
@@ -62,17 +75,12 @@ class ImportHistory:
         self._other_configs: list[object] = []
         try:
             data = json.loads(self.path.read_bytes())
-            self._salt = str(data["salt"])
+            self._salt = msgspec.convert(data["salt"], str)
             for one in data["entries"]:
                 if one["config"] == self._config:
-                    path, scope, project, name = one["where"]
-                    self.entries[path, scope, project, name] = ImportedEntry(
-                        one["server"],
-                        one["editor"],
-                        dict(one["theirs"]),
-                        dict(one["ours"]),
-                        one["unfolded"],
-                        one.get("same") is True,
+                    stored = msgspec.convert(one, _StoredEntry)
+                    self.entries[stored.where] = ImportedEntry(
+                        stored.server, stored.editor, stored.theirs, stored.ours, stored.unfolded, stored.same
                     )
                 else:
                     self._other_configs.append(one)
@@ -94,7 +102,9 @@ class ImportHistory:
         """Return a digest of each part, salted because short secrets could be guessed otherwise."""
         return {
             part: hashlib.sha256(
-                f"{self._salt} {part} {json.dumps(value, sort_keys=True, default=str)}".encode()
+                f"{self._salt} {part} {json.dumps(value, sort_keys=True, default=str)}".encode(
+                    "utf-8", "surrogatepass"
+                )
             ).hexdigest()[:32]
             for part, value in definition_parts(definition).items()
         }

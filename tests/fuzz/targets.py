@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -405,16 +406,17 @@ class Configuration(Target):
         kind = dice.choice(("json", "yaml", "toml"))
         file = self.world.daemon.home / f"fuzzed.{kind}"
         for _ in range(dice.randrange(3)):
-            data = corrupt(_EXAMPLES[kind], dice)
+            data = corrupt(EXAMPLES[kind], dice)
         else:
-            data = garble(corrupt(_EXAMPLES[kind], dice), dice)
+            data = garble(corrupt(EXAMPLES[kind], dice), dice)
         file.write_bytes(data)
         environ = {"HOME": str(file.parent), "A": "x"}
-        with suppress(BadSpec):
+        with suppress(BadSpec), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the YAML parser; the daemon does not show them
             load_at_start(file, environ, file.parent / "nowhere")
 
 
-_EXAMPLES = {
+EXAMPLES = {
     "json": b"""{ // a comment
   "mcpServers": {
     "one": {"command": "npx", "args": ["-y", "${A}", "x"], "env": {"T": "${secret:T}"}, "timeout": 5},
@@ -425,7 +427,7 @@ _EXAMPLES = {
 }
 """,
     "yaml": b"""# a comment
-servers:
+mcpServers:
   one: &it {command: npx, args: [-y, "${A}"], env: {T: !!str 5}}
   two:
     url: https://u:p@example.com/mcp
@@ -437,13 +439,13 @@ settings:
   maxStarts: 3
 """,
     "toml": b"""# a comment
-[servers.one]
+[mcpServers.one]
 command = "npx"
 args = ["-y", '${A}', \"\"\"x\"\"\"]
 timeout = 5.5
-[servers.one.env]
+[mcpServers.one.env]
 T = "${secret:T}"
-[servers."two x"]
+[mcpServers."two"]
 url = "https://u:p@example.com/mcp"
 headers = { Authorization = "Bearer" }
 [settings]

@@ -41,6 +41,7 @@ from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.server_log import ServerLog
 from mcpd.support.redact import Redactor
 from tests.corruption import corrupt
+from tests.fuzz.targets import EXAMPLES
 from tests.sampling import scaled
 from tests.supervision.peer import surroundings
 
@@ -188,6 +189,23 @@ def test_secrets(tmp_path: Path) -> None:
         assert not refused or str(file) in refused
         assert "hunter2" not in refused
     assert COUNT * 0.01 < usable < COUNT
+
+
+@pytest.mark.parametrize(
+    ("kind", "count"), [("json", COUNT // 4), ("toml", COUNT // 4), ("yaml", COUNT // 16)]
+)
+@pytest.mark.filterwarnings("ignore")  # of the YAML parser; the daemon does not show them
+def test_configuration(tmp_path: Path, kind: str, count: int) -> None:
+    """It is refused, or read as far as possible, with the problems. YAML takes ten times as long."""
+    config, dice, usable = tmp_path / f"config.{kind}", random.Random(9), 0
+    environ = {"HOME": str(tmp_path), "A": "x"}
+    for _ in range(count):
+        config.write_bytes(corrupt(EXAMPLES[kind], dice))
+        with suppress(BadSpec):
+            loaded = load_at_start(config, environ, tmp_path / "nowhere")
+            usable += 1
+            codec.encode(loaded.problems)
+    assert count * 0.01 < usable < count
 
 
 def test_last_valid_configuration(
