@@ -17,6 +17,7 @@ import trio
 from mcpd.auth.client_choice import describe_client
 from mcpd.auth.completed_login import CompletedLogin
 from mcpd.auth.discovery import LoginError, discover, probe
+from mcpd.auth.dpop import load_dpop_key
 from mcpd.auth.guarded_fetch import FetchError, GuardedFetch
 from mcpd.auth.login_attempt import LoginRequest
 from mcpd.auth.logins import Logins
@@ -26,6 +27,7 @@ from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.scopes import first_request, more_scopes
 from mcpd.auth.oauth.token_requests import TokenRequest, revocation_request
 from mcpd.auth.stored_login import RedirectKind, StoredLogin
+from mcpd.auth.token_exchange import post_with_proof
 from mcpd.auth.token_manager import ServerCredentials, TokenManager
 from mcpd.auth.token_store import StoreError, TokenStore
 from mcpd.auth.unattended import UnattendedCredentials
@@ -169,6 +171,7 @@ class LoginService:
             sent_resource=login.sent_resource,
             revocation_endpoint=login.revocation_endpoint,
             requested_scopes=login.requested,
+            dpop_key=login.dpop_key,
             logged_in_at=time.time(),
         )
         await self._manager.add_login(stored, login.server_url)
@@ -356,8 +359,11 @@ class LoginService:
         ca_file = next(
             (self._ca_files.get(used.url) for used in self._credentials.values() if _uses(used, login)), None
         )
+        managed = next((used.login for used in self._credentials.values() if _uses(used, login)), None)
+        key = managed.dpop if managed is not None else load_dpop_key(login.dpop_key)
         try:
-            answer = await GuardedFetch(login.resource, self._context.environ, ca_file).post(request)
+            fetch = GuardedFetch(login.resource, self._context.environ, ca_file)
+            answer = await post_with_proof(fetch, request, key)
         except FetchError as error:
             raise RequestFailed(error.message, may_have_arrived=error.may_have_arrived) from None
         return TokenAnswer(

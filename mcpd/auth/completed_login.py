@@ -28,6 +28,8 @@ class CompletedLogin:
     requested: tuple[str, ...] | None
     """The requested scopes; None if there was no such parameter."""
     tokens: TokenSet
+    dpop_key: str | None = attrs.field(default=None, repr=False)
+    """The PEM key that the tokens are bound to."""
 
 
 class KnownClients(Protocol):

@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from mcpd.auth.discovery import Discovery, LoginError
+from mcpd.auth.dpop import DpopKey
 from mcpd.auth.guarded_fetch import MAX_REQUESTS, FetchError, GuardedFetch
 from mcpd.auth.oauth.device_code import (
     SLOW_DOWN,
@@ -49,6 +50,7 @@ async def wait_for_device(
     *,
     resource: str | None,
     requested: Iterable[str] | None,
+    key: DpopKey | None = None,
     now: Now = time.time,
 ) -> TokenSet:
     """Poll until the person has entered the code. Raises LoginError when it expires, and TokenError.
@@ -63,7 +65,7 @@ async def wait_for_device(
             polling = attrs.evolve(fetch, left=MAX_REQUESTS)  # the limit of requests is for the discovery
             try:
                 request = token_request(endpoint, grant, parameters)
-                return await request_tokens(polling, request, requested=requested, now=now)
+                return await request_tokens(polling, request, requested=requested, key=key, now=now)
             except FetchError as error:
                 if error.is_forbidden:
                     raise LoginError("device code", error.message) from None

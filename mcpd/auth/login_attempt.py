@@ -20,6 +20,7 @@ from mcpd.auth.client_choice import choose_client
 from mcpd.auth.completed_login import CompletedLogin, KnownClients
 from mcpd.auth.device_login import request_device_code, wait_for_device
 from mcpd.auth.discovery import Discovery, LoginError, discover, probe
+from mcpd.auth.dpop import DpopKey
 from mcpd.auth.guarded_fetch import FetchError, GuardedFetch
 from mcpd.auth.oauth.authorization import (
     AnswerError,
@@ -41,6 +42,7 @@ from mcpd.auth.oauth.token_requests import (
     code_request,
 )
 from mcpd.auth.redirect_listener import Page, PortTaken, RedirectListener, open_listener
+from mcpd.auth.signed_jwt import KeyUnusable
 from mcpd.auth.token_exchange import client_authentication, request_tokens
 from mcpd.model.oauth_settings import OAuthSettings
 
@@ -113,6 +115,7 @@ class LoginAttempt:
         self._code = ""
         self._rejection: AnswerError | None = None
         self._is_browser_waiting = False
+        self._key: DpopKey | None = None
         self._offered = trio.Event()
         self._ended = trio.Event()
         self._scope = trio.CancelScope()
@@ -339,7 +342,10 @@ class LoginAttempt:
             resource=found.resource,
         )
         try:
-            tokens = await request_tokens(self._fetch, request, requested=scopes, now=self._now)
+            self._key = _dpop_key(found, self.request.settings)
+            tokens = await request_tokens(
+                self._fetch, request, requested=scopes, key=self._key, now=self._now
+            )
         except FetchError as error:
             raise LoginError("token", error.message, try_later=not error.is_forbidden) from None
         except TokenError as error:
@@ -367,8 +373,15 @@ class LoginAttempt:
             )
         )
         try:
+            self._key = _dpop_key(found, self.request.settings)
             tokens = await wait_for_device(
-                self._fetch, code, endpoint, resource=found.resource, requested=scopes, now=self._now
+                self._fetch,
+                code,
+                endpoint,
+                resource=found.resource,
+                requested=scopes,
+                key=self._key,
+                now=self._now,
             )
         except TokenError as error:
             raise await self._token_failure(error, client) from None
@@ -407,9 +420,25 @@ class LoginAttempt:
             revocation_endpoint=found.server.revocation_endpoint,
             requested=scopes,
             tokens=tokens,
+            dpop_key=self._key.pem if self._key is not None and tokens.is_bound else None,
         )
         await self._save(login)
         return login
+
+
+def _dpop_key(found: Discovery, settings: OAuthSettings) -> DpopKey | None:
+    """Return a new key if the server wants tokens that are bound to one (RFC 9449). Raises LoginError."""
+    challenged = found.challenge is not None and found.challenge.scheme == "dpop"
+    required = found.metadata is not None and found.metadata.requires_dpop
+    if not settings.dpop or not (challenged or required):
+        return None
+    if found.server.dpop_algorithms and "ES256" not in found.server.dpop_algorithms:
+        message = f"{found.server.issuer} binds tokens to keys, but not with the algorithm ES256"
+        raise LoginError("token", message)
+    try:
+        return DpopKey.generate()
+    except KeyUnusable as error:
+        raise LoginError("token", str(error)) from None
 
 
 def _port_of(client: ClientRegistration | None) -> int | None:

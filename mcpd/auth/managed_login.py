@@ -19,6 +19,7 @@ from typing import Literal
 import attrs
 import trio
 
+from mcpd.auth.dpop import DpopKey, load_dpop_key
 from mcpd.auth.login_file import LoginFile
 from mcpd.auth.oauth.client_authentication import ClientAuthentication
 from mcpd.auth.oauth.issuer_quirks import quirks_of
@@ -121,6 +122,8 @@ class ManagedLogin:
         self.used_at = -math.inf
         """When a request was last signed, in seconds since boot."""
         self.is_removed = False
+        self.dpop: DpopKey | None = None
+        """The key that the tokens are bound to."""
         self._context = context
         self._boot = context.clocks.boot
         self._backoff = Backoff(context.random)
@@ -141,6 +144,8 @@ class ManagedLogin:
         tokens = stored.tokens
         headers = (("Authorization", f"{tokens.token_type} {tokens.access_token}"),)
         self.signature = Signature(headers, stored.generation)
+        if self.dpop is None or self.dpop.pem != stored.dpop_key:
+            self.dpop = load_dpop_key(stored.dpop_key)
         self.failure = None
         self._refused = False
         self._issued_at = clocks.boot() if issued_now else -math.inf
@@ -173,6 +178,14 @@ class ManagedLogin:
         if self._renewal is None and self.failure is not None and not self.failure.permits_attempt(now):
             return None if self._refused and not self.failure.needs_person else self.signature
         return None if self._start_renewal() else self.signature
+
+    def bind(self, signature: Signature, method: str, url: str) -> Signature:
+        """Return the signature with a proof for one request, if the token is bound to a key (RFC 9449)."""
+        if self.dpop is None or not signature.headers:
+            return signature
+        token = signature.headers[0][1].partition(" ")[2]
+        proof = self.dpop.proof(method, url, token)
+        return Signature((*signature.headers, ("DPoP", proof)), signature.generation)
 
     async def sign_when_ready(self) -> Signature:
         """As `Credentials.sign_when_ready`."""

@@ -75,6 +75,8 @@ class StoredLogin:
     requested_scopes: tuple[str, ...] | None = None
     extra_parameters: Mapping[str, str] = attrs.field(factory=dict)
     """Further parameters of every renewal."""
+    dpop_key: str | None = attrs.field(default=None, repr=False)
+    """The PEM key that the tokens are bound to; None for tokens that anybody can use."""
     subject: str | None = None
     """Who is logged in, for people."""
     machine: str = ""
@@ -115,7 +117,8 @@ class StoredLogin:
 
     def secrets(self) -> tuple[str, ...]:
         """Return everything in it that must not be shown."""
-        found = (self.tokens.access_token, self.tokens.refresh_token, self.client.client_secret)
+        tokens = self.tokens
+        found = (tokens.access_token, tokens.refresh_token, self.client.client_secret, self.dpop_key)
         return tuple(each for each in found if each)
 
 

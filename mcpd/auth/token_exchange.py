@@ -7,8 +7,11 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
+import attrs
+
 from mcpd.auth.discovery import LoginError
-from mcpd.auth.guarded_fetch import GuardedFetch
+from mcpd.auth.dpop import DpopKey
+from mcpd.auth.guarded_fetch import Answer, GuardedFetch
 from mcpd.auth.oauth.client_authentication import ClientAuthentication
 from mcpd.auth.oauth.grants import assertion_claims
 from mcpd.auth.oauth.registration import ClientRegistration
@@ -20,14 +23,40 @@ Now = Callable[[], float]
 
 
 async def request_tokens(
-    fetch: GuardedFetch, request: TokenRequest, *, requested: Iterable[str] | None, now: Now = time.time
+    fetch: GuardedFetch,
+    request: TokenRequest,
+    *,
+    requested: Iterable[str] | None,
+    key: DpopKey | None = None,
+    now: Now = time.time,
 ) -> TokenSet:
-    """Send a token request and return the tokens. Raises FetchError without an answer, and TokenError."""
+    """Send a token request and return the tokens. Raises FetchError without an answer, and TokenError.
+
+    With `key`, the tokens are bound to it.
+    """
     sent_at = now()
-    answer = await fetch.post(request)
+    answer = await post_with_proof(fetch, request, key)
     return parse_token_answer(
         answer.status, answer.body, sent_at=sent_at, content_type=answer.content_type, requested=requested
     )
+
+
+async def post_with_proof(fetch: GuardedFetch, request: TokenRequest, key: DpopKey | None) -> Answer:
+    """Send a token request, with a proof of `key` if there is one (RFC 9449, 5). Raises FetchError.
+
+    A server that wants a nonce in the proof has done nothing yet, so the request is sent once more (8).
+    """
+    if key is None:
+        return await fetch.post(request)
+    answer = await fetch.post(_with_proof(request, key))
+    is_new = key.take_nonce(request.url, answer.headers.get("dpop-nonce"))
+    if is_new and answer.status in (400, 401) and b"use_dpop_nonce" in answer.body:
+        answer = await fetch.post(_with_proof(request, key))
+    return answer
+
+
+def _with_proof(request: TokenRequest, key: DpopKey) -> TokenRequest:
+    return attrs.evolve(request, headers={**request.headers, "DPoP": key.proof("POST", request.url)})
 
 
 def client_authentication(

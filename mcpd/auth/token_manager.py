@@ -64,14 +64,15 @@ class ServerCredentials:
         login = self.login
         if login is None or not self._may_send(login.stored, url):
             return UNSIGNED
-        return login.sign()
+        signature = login.sign()
+        return signature if signature is None else login.bind(signature, method, url)
 
     async def sign_when_ready(self, method: str, url: str) -> Signature:
         login = self.login
         if login is None or not self._may_send(login.stored, url):
             return UNSIGNED
         try:
-            return await login.sign_when_ready()
+            return login.bind(await login.sign_when_ready(), method, url)
         except LinkLost as error:
             raise self._named(error) from None
 
@@ -80,6 +81,8 @@ class ServerCredentials:
         self.challenge = tuple(refusal.headers.get_list("www-authenticate"))
         if login is None or refusal.status != 401:
             return False
+        if login.dpop is not None and login.dpop.take_nonce(self.url, refusal.headers.get("dpop-nonce")):
+            return refusal.repeats == 0  # the token is good, and the proof needs the nonce
         if not refusal.signature.headers:  # it was sent before somebody logged in, or to another URL
             return refusal.repeats == 0 and login.is_usable
         try:

@@ -37,6 +37,7 @@ def parse_oauth(section: Section, warnings: list[str]) -> OAuthSettings:
 
 def _parse_members(oauth: Section, warnings: list[str]) -> OAuthSettings:
     enabled = oauth.boolean("enabled")
+    dpop = oauth.boolean("dpop")
     strict = oauth.boolean("strictIssuer")
     resource = None if isinstance(oauth.values.get("resource"), bool) else oauth.string("resource")
     return OAuthSettings(
@@ -57,6 +58,7 @@ def _parse_members(oauth: Section, warnings: list[str]) -> OAuthSettings:
         redirect_uri=_redirect_uri(oauth),
         extra_params=oauth.string_map("extraParams") or {},
         assertion=oauth.string("assertion"),
+        dpop=dpop is not False,
         identity_provider=_identity_provider(oauth),
     )
 

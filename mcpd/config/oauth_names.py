@@ -34,6 +34,7 @@ OAUTH_FIELDS = (
     FieldSpec("callbackPort", {"type": "integer"}, "The port on localhost to which the login returns."),
     FieldSpec("extraParams", STRING_MAP, "More parameters for the authorization request."),
     FieldSpec("assertion", STRING, "The JWT of a workload, for the grant `workload`."),
+    FieldSpec("dpop", BOOLEAN, "Whether to bind tokens to a key if the server asks for it."),
     FieldSpec("identityProvider", {"type": "object"}, "The identity provider, for the grant `enterprise`."),
 )
 """Every member of `oauth`."""

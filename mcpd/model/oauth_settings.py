@@ -62,6 +62,9 @@ class OAuthSettings:
     identity_provider: IdentityProvider | None = None
     """For the grant `enterprise`."""
 
+    dpop: bool = True
+    """Whether to bind tokens to a key if the server asks for it (RFC 9449)."""
+
     @property
     def identity(self) -> tuple[object, ...]:
         """What decides which login is used; no secrets."""

@@ -345,6 +345,36 @@ async def test_a_cancelled_login_closes_its_port() -> None:
             await trio.open_tcp_stream("127.0.0.1", port or 0)
 
 
+async def test_tokens_are_bound_to_a_key_if_the_server_asks_for_that() -> None:
+    pytest.importorskip("cryptography")
+    async with authorization_server() as server:
+        server.challenge = f'DPoP algs="ES256", resource_metadata="{server.origin}{PRM}"'
+        server.token_type = "DPoP"
+        server.nonce = "n-1"
+        login = (await logged_in(server)).saved[0]
+        assert login.tokens.is_bound
+        assert login.dpop_key is not None
+        assert login.dpop_key not in repr(login)
+        assert len(server.asked("/token")) == 2  # the first proof had no nonce
+        assert len(server.token_requests) == 1
+
+
+async def test_a_definition_may_do_without_keys() -> None:
+    async with authorization_server() as server:
+        server.challenge = "DPoP"
+        login = (await logged_in(server, dpop=False)).saved[0]
+        assert login.dpop_key is None
+        assert "dpop" not in server.asked("/token")[0].headers
+
+
+async def test_a_server_whose_keys_have_another_algorithm_is_refused() -> None:
+    async with authorization_server() as server:
+        assert server.metadata is not None
+        server.metadata["dpop_signing_alg_values_supported"] = ["EdDSA"]
+        server.challenge = "DPoP"
+        assert "ES256" in (await failure(server)).message
+
+
 # ── device code ─────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -54,6 +54,7 @@ def test_all_members() -> None:
             "clientName": "x",
             "clientMetadataUrl": "https://c.example/c.json",
             "extraParams": {"prompt": "consent"},
+            "dpop": False,
         }
     ) == OAuthSettings(
         account="work",
@@ -67,6 +68,7 @@ def test_all_members() -> None:
         client_name="x",
         client_metadata_url="https://c.example/c.json",
         extra_params={"prompt": "consent"},
+        dpop=False,
     )
 
 

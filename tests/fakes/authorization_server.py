@@ -39,6 +39,9 @@ class AuthorizationServer:
     token_requests: list[dict[str, str]] = attrs.field(factory=list)
     access_tokens: set[str] = attrs.field(factory=set)
     expires_in: object = 3600
+    token_type: str = "Bearer"
+    nonce: str | None = None
+    """The nonce that proofs at the token endpoint must contain."""
     device_entered: bool = False
     polled: trio.Event = attrs.field(factory=trio.Event)
     """Set when somebody has asked whether the device code was entered."""
@@ -159,6 +162,9 @@ class AuthorizationServer:
 
     async def _token(self, request: Request) -> None:
         form = {name: values[0] for name, values in parse_qs(request.body.decode()).items()}
+        if self.nonce is not None and nonce_of(request) != self.nonce:
+            await request.reply(400, b'{"error":"use_dpop_nonce"}', DPoP_Nonce=self.nonce)
+            return
         self.token_requests.append(form)
         error = getattr(self, "_check_" + form["grant_type"].rpartition(":")[2])(form)
         if error is not None:
@@ -168,7 +174,7 @@ class AuthorizationServer:
         access, refresh = f"access-{self._count}-secret", f"refresh-{self._count}-secret"
         self.access_tokens.add(access)
         self.refresh_tokens[refresh] = form.get("client_id", "")
-        tokens = {"access_token": access, "refresh_token": refresh, "token_type": "Bearer"}
+        tokens = {"access_token": access, "refresh_token": refresh, "token_type": self.token_type}
         await request.reply(200, json.dumps({**tokens, "expires_in": self.expires_in}).encode())
 
     def _check_authorization_code(self, form: dict[str, str]) -> str | None:
@@ -198,6 +204,12 @@ class AuthorizationServer:
             "interval": 1,
         }
         await request.reply(200, json.dumps(answer).encode())
+
+
+def nonce_of(request: Request) -> object:
+    """Return the nonce in the proof of a request."""
+    payload = request.headers.get("dpop", "..").split(".")[1]
+    return json.loads(base64.urlsafe_b64decode(payload + "==") or b"{}").get("nonce")
 
 
 @asynccontextmanager

@@ -44,6 +44,11 @@ class TokenSet:
     """The granted scopes; None if neither the request nor the answer named any."""
 
     @property
+    def is_bound(self) -> bool:
+        """Whether each request needs a proof of the key that the token is bound to (RFC 9449)."""
+        return self.token_type == "DPoP"  # noqa: S105 - a type, no password
+
+    @property
     def lifetime(self) -> float | None:
         """Seconds from the request to the expiry."""
         return None if self.expires_at is None else self.expires_at - self.obtained_at
