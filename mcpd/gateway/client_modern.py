@@ -44,17 +44,26 @@ _Resource = tuple[str, ManagedServer, str]
 _NOT_CACHEABLE: Mapping[str, object] = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
+class _Params(msgspec.Struct, gc=False):
+    meta: Raw = msgspec.field(name="_meta", default=Raw(b""))
+
+
+_decode_meta = msgspec.json.Decoder(_Params).decode
+
+
 def apply_request_meta(request: ClientRequest) -> None:
     """Read from `_meta` what is meant for mcpd: the progress token and, in this revision, the client's
     context. If nothing else is in it, `_meta` is removed from the params.
 
     Raises BadFrame if it is malformed, UnsupportedRevision.
     """
-    members = wire.members(request.params)
-    raw = members.get("_meta")
-    if raw is None:
+    params = request.params
+    try:
+        meta = bytes(_decode_meta(params).meta)
+    except wire.DECODE_ERRORS as error:
+        raise BadFrame(str(error)) from None
+    if not meta:
         return
-    meta = bytes(raw)
     request.progress_token, context, says_more = (
         _parse_meta(meta) if len(meta) <= _MAX_CACHED_META else _parse_meta.__wrapped__(meta)
     )
@@ -62,10 +71,11 @@ def apply_request_meta(request: ClientRequest) -> None:
         request.context = context
     if says_more:
         return
-    params, head = request.params, b'{"_meta":' + raw
-    if params.startswith(head + b","):
-        params = b"{" + params[len(head) + 1 :]
+    first = b'{"_meta":%b,' % meta
+    if params.startswith(first):
+        params = b"{" + params[len(first) :]
     else:
+        members = wire.members(params)
         del members["_meta"]
         params = msgspec.json.encode(members)
     request.params = params

@@ -43,6 +43,7 @@ from mcpd.wire.message import BadFrame, Message
 from mcpd.wire.request_meta import strip_reserved
 
 log = logging.getLogger("mcpd.gateway")
+_EVERY_SERVER = Profile()
 
 CAPABILITIES: Mapping[str, object] = {
     "elicitation": {"form": {}, "url": {}},
@@ -106,7 +107,7 @@ class Gateway:
 
     def _profile(self, name: str | None) -> Profile:
         if not name or name == ALL_SERVERS:
-            return Profile()
+            return _EVERY_SERVER
         profiles = self.core.config.loaded.settings.profiles
         if name not in profiles:
             known = ", ".join(sorted(profiles)) or "none (define them in `settings.profiles`)"

@@ -27,6 +27,7 @@ from mcpd.protocol.upstream_session import FEATURES, Upstream
 from mcpd.supervision.undeclared_lists import find_undeclared_lists
 from mcpd.support.turns import Turns
 from mcpd.wire import message as wire
+from mcpd.wire.headers import mirrored_properties
 
 MAX_PAGES = 1000
 MAX_ENTRIES = 10_000
@@ -89,8 +90,24 @@ class Catalog:
         return self._tools_by_name.get(name)
 
     @cached_property
+    def annotated_tools(self) -> Mapping[str, Mapping[str, object]]:
+        """Tool → input schema, for the few tools whose arguments are repeated in HTTP headers."""
+        return {
+            tool.name: schema
+            for tool in self.tools
+            if b"x-mcp-header" in tool.raw and mirrored_properties(schema := _input_schema(tool.raw))
+        }
+
+    @cached_property
     def _tools_by_name(self) -> Mapping[str, Item]:
         return {tool.name: tool for tool in reversed(self.tools)}
+
+
+def _input_schema(tool: bytes) -> Mapping[str, object]:
+    try:
+        return wire.mapping(wire.members(tool).get("inputSchema"))
+    except wire.BadFrame:
+        return {}
 
 
 @attrs.frozen

@@ -7,6 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 import attrs
+import trio
 
 from mcpd.api.http_server.connection import SpawnTask
 from mcpd.api.http_server.http_exchange import HttpExchange, ServeRequest
@@ -44,7 +45,6 @@ class McpEndpoint:
     gateway: Gateway
     sessions: legacy.LegacyHttpSessions
     sse_sessions: SseSessions
-    parameter_headers: modern.ParameterHeaderCheck = attrs.field(factory=modern.ParameterHeaderCheck)
 
     def view(self, scope: EndpointScope) -> View:
         """Return the virtual server of a path. Raises UnknownServer or UnknownProfile."""
@@ -152,12 +152,16 @@ class _PostRoute:
             None if version is None or version in legacy.VERSION_HEADERS else version.decode("latin-1")[:40]
         )
         self._names_session = legacy.SESSION_HEADER in head.headers
-        self._check = modern.HeaderCheck(head, self._endpoint.parameter_headers)
+        self._check = modern.HeaderCheck(head)
+        self._view: View | None = None
+        """What the path meant when it was last looked up."""
+        self._http: LegacyHttpSession | None = None
+        """The session as last found, for `_view`."""
 
     def serve(self, body: bytes, exchange: HttpExchange) -> None:
         """See `ServeRequest`."""
         try:
-            view = self._endpoint.view(self._scope)
+            view = self._current_view()
             if body.lstrip(b" \t\r\n")[:1] == b"[":
                 self._receive_batch(view, parse_batch(body), exchange)
                 return
@@ -196,10 +200,23 @@ class _PostRoute:
             session = self._handler.modern_session(self._scope, view)
             modern.handle_request(message, exchange, session, self._check)
 
+    def _current_view(self) -> View:
+        """Return the view of the path. Raises UnknownServer or UnknownProfile."""
+        view = self._view
+        if view is None or (server := view.single) is None or server.is_closed:
+            view = self._endpoint.view(self._scope)
+            if view is not self._view:
+                self._view, self._http = view, None
+        return view
+
     def _find_session(self, view: View) -> LegacyHttpSession | None:
-        if not self._names_session:
-            return None
-        return self._endpoint.find_session(self._head, view, self._scope, self._handler.principal)
+        http = self._http
+        if http is not None and not http.session.is_closed:
+            http.used_at = trio.current_time()
+        elif self._names_session:
+            principal = self._handler.principal
+            http = self._http = self._endpoint.find_session(self._head, view, self._scope, principal)
+        return http
 
     def _refuse_without_session(self, key: bytes, exchange: HttpExchange) -> None:
         status = 400

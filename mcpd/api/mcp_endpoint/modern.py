@@ -6,11 +6,7 @@ https://modelcontextprotocol.io/specification/2026-07-28/basic/transports#stream
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Mapping
-
 import msgspec
-import trio
 from msgspec import UNSET, Raw, UnsetType
 
 from mcpd.api.http_server.http_exchange import HttpExchange
@@ -28,15 +24,12 @@ from mcpd.gateway.client_view import View
 from mcpd.model.errors import McpdError
 from mcpd.model.text import shorten
 from mcpd.protocol.modern import HEADER_MISMATCH, VERSIONS
-from mcpd.supervision.catalog_cache import Catalog
-from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.headers import NAME_PARAMETERS, decode_header_value, mirrored_properties, param_headers
 from mcpd.wire.message import ABSENT, INVALID_PARAMS, BadFrame, Message
 from mcpd.wire.request_meta import RESERVED_PREFIX, may_have_meta
 
 VERSION_HEADERS = frozenset(version.encode() for version in VERSIONS)
-_RECHECK_INTERVAL = 1.0
 
 
 class _Object(msgspec.Struct, gc=False):
@@ -83,11 +76,13 @@ class RequestMismatch(Exception):
 class HeaderCheck:
     """Checks that `_meta` is complete and the body matches the headers of a head. Requests may share it."""
 
-    def __init__(self, head: Head, parameter_headers: ParameterHeaderCheck) -> None:
+    def __init__(self, head: Head) -> None:
         self._head = head
         self._version = _utf8(head, b"mcp-protocol-version")
         self._method = _utf8(head, b"mcp-method")
-        self._parameter_headers = parameter_headers
+        name = head.get(b"mcp-name")
+        self._plain_name = None if name is None or name.startswith("=?") else name
+        """The name if it needs no decoding."""
         self._is_repeated = any(name.startswith(b"mcp-") for name in head.repeated)
 
     def check(self, message: Message, view: View) -> None:
@@ -105,10 +100,10 @@ class HeaderCheck:
         if named_by is not None:
             given: Raw | UnsetType = getattr(params, named_by)
             name = None if given is UNSET else _decode_string(given)
-            if name is not None or given is UNSET:
+            if (name is not None or given is UNSET) and (name is None or name != self._plain_name):
                 _check_header(head, "Mcp-Name", name)
-            if named_by == "name" and message.method == "tools/call" and name is not None:
-                self._parameter_headers.check(head, message, name, view)
+            if message.method == "tools/call" and name is not None:
+                _check_parameters(head, message, name, view)
         if self._is_repeated:
             raise RequestMismatch(HEADER_MISMATCH, "an Mcp- header is repeated")
 
@@ -145,71 +140,26 @@ def _header_mismatch(head: Head, header: str, expected: str | None) -> RequestMi
     return RequestMismatch(HEADER_MISMATCH, f"{header} {problem}, but {body}")
 
 
-_AnnotatedTools = Mapping[str, Mapping[str, object]]
-"""Tool → input schema, for tools whose schema has `x-mcp-header` annotations."""
-
-
-class ParameterHeaderCheck:
-    """Checks arguments that are repeated in headers. Few tools have them, so the lookup is cached."""
-
-    def __init__(self) -> None:
-        self._of: weakref.WeakKeyDictionary[ManagedServer, tuple[Catalog, _AnnotatedTools]] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._views: weakref.WeakKeyDictionary[View, tuple[float, bool]] = weakref.WeakKeyDictionary()
-
-    def check(self, head: Head, message: Message, name: str, view: View) -> None:
-        """Raise RequestMismatch if an argument and its header differ."""
-        server = view.single
-        if server is None:
-            if not self._any(view):
-                return
-            try:
-                route = view.route(message.method, bytes(message.params))
-            except McpdError:
-                return  # the gateway reports the error
-            server, name = route.server, route.tool
-        schema = self._annotated(server).get(name)
-        if schema is None:
-            return
+def _check_parameters(head: Head, message: Message, name: str, view: View) -> None:
+    """Raise RequestMismatch if an argument and the header that repeats it differ."""
+    server = view.single
+    if server is None:
         try:
-            arguments = wire.mapping(wire.members(message.params).get("arguments"))
-        except BadFrame as error:
-            raise RequestMismatch(INVALID_PARAMS, f"arguments: {error}") from None
-        wanted = param_headers(schema, arguments)
-        for header in mirrored_properties(schema).values():
-            text = wanted.get(header)
-            _check_value(head, header, None if text is None else decode_header_value(text))
-
-    def _any(self, view: View) -> bool:
-        now = trio.current_time()
-        looked_at, found = self._views.get(view, (-_RECHECK_INTERVAL, False))
-        if now - looked_at >= _RECHECK_INTERVAL:
-            found = any(self._annotated(server) for server in view.servers())
-            self._views[view] = (now, found)
-        return found
-
-    def _annotated(self, server: ManagedServer) -> _AnnotatedTools:
-        catalog = server.catalog
-        if catalog is None:
-            return {}
-        known = self._of.get(server)
-        if known is not None and known[0] is catalog:
-            return known[1]
-        schemas = {
-            tool.name: schema
-            for tool in catalog.tools
-            if b"x-mcp-header" in tool.raw and mirrored_properties(schema := _input_schema(tool.raw))
-        }
-        self._of[server] = (catalog, schemas)
-        return schemas
-
-
-def _input_schema(tool: bytes) -> Mapping[str, object]:
+            route = view.route(message.method, bytes(message.params))
+        except McpdError:
+            return  # the gateway reports the error
+        server, name = route.server, route.tool
+    schema = None if server.catalog is None else server.catalog.annotated_tools.get(name)
+    if schema is None:
+        return
     try:
-        return wire.mapping(wire.members(tool).get("inputSchema"))
-    except BadFrame:
-        return {}
+        arguments = wire.mapping(wire.members(message.params).get("arguments"))
+    except BadFrame as error:
+        raise RequestMismatch(INVALID_PARAMS, f"arguments: {error}") from None
+    wanted = param_headers(schema, arguments)
+    for header in mirrored_properties(schema).values():
+        text = wanted.get(header)
+        _check_value(head, header, None if text is None else decode_header_value(text))
 
 
 def _check_value(head: Head, header: str, expected: str | None) -> None:

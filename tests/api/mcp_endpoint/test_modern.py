@@ -76,7 +76,7 @@ def check(view: object, tool: str, arguments: bytes, **headers: str) -> int:
     }
     head = Head("POST", "/mcp", "", told, frozenset(), True, True)
     try:
-        modern.HeaderCheck(head, modern.ParameterHeaderCheck()).check(
+        modern.HeaderCheck(head).check(
             Message(id=Raw(b"1"), method="tools/call", params=Raw(params)), cast("View", view)
         )
     except modern.RequestMismatch as refusal:
