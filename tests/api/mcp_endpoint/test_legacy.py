@@ -67,6 +67,9 @@ class StandIn:
 class Everything:
     single = None
 
+    def __init__(self) -> None:
+        self.scope = object()
+
 
 VIEW = cast("View", Everything())
 HELLO = Message(id=Raw(b"0"), method="initialize")
