@@ -337,6 +337,40 @@ class ConnectedClient(TypedDict):
 class ClientsResult(TypedDict):
     clients: list[ConnectedClient]
 
+class PolicyClient(TypedDict):
+    names: list[str]
+    executable: str
+    transport: str
+    profile: str
+    directory: str
+    connected: bool
+
+class PolicyStep(TypedDict):
+    rule: str
+    decision: str
+    matches: bool
+    mismatch: NotRequired[str]
+
+class PolicyResult(TypedDict):
+    decision: str
+    rule: str | None
+    reason: str
+    source: str
+    client: PolicyClient
+    annotations: Mapping[str, bool] | None
+    steps: list[PolicyStep]
+
+class PolicyParams(TypedDict):
+    client: str
+    server: str
+    tool: NotRequired[str | None]
+    prompt: NotRequired[str | None]
+    resource: NotRequired[str | None]
+    executable: NotRequired[str | None]
+    transport: NotRequired[str | None]
+    profile: NotRequired[str | None]
+    directory: NotRequired[str | None]
+
 class CallCounts(TypedDict):
     calls: int
     errors: int
@@ -649,6 +683,10 @@ class Call(Protocol):
     def __call__(
         self, method: Literal["mcpd/clients"], params: NoParams | None = None, **options: Unpack[CallOptions]
     ) -> Reply[ClientsResult]: ...
+    @overload
+    def __call__(
+        self, method: Literal["mcpd/policy"], params: PolicyParams, **options: Unpack[CallOptions]
+    ) -> Reply[PolicyResult]: ...
     @overload
     def __call__(
         self, method: Literal["mcpd/stats"], params: StatsParams | None = None, **options: Unpack[CallOptions]

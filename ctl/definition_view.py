@@ -42,6 +42,11 @@ def is_enabled(definition: Mapping[str, object]) -> bool:
     return fields.get("enabled") is not False and fields.get("disabled") is not True
 
 
+def has_exclusive_calls(definition: Mapping[str, object]) -> bool:
+    """Return whether calls must not overlap, so that clients cannot have processes of their own."""
+    return _canonical(definition).get("concurrency") in ("serial", "writes")
+
+
 def _canonical(definition: Mapping[str, object]) -> dict[str, object]:
     known = {key: value for key, value in definition.items() if key in CANONICAL_NAMES and value is not None}
     return {CANONICAL_NAMES[key]: value for key, value in known.items()}

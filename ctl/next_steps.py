@@ -63,7 +63,9 @@ def config_step(problems: Iterable[Mapping[str, object]], path: object, fix: obj
 
 def _after_question(detail: ServerDetail, client: str) -> str:
     """Return the step for calls that wait for the answer of a client."""
-    if detail.get("definition", {}).get("concurrency") in ("serial", "writes"):
+    from ctl.definition_view import has_exclusive_calls
+
+    if has_exclusive_calls(detail.get("definition", {})):
         name = detail["server"]["name"]
         return f"mcpctl reconnect {name}   (ends the call; or answer the question in {client})"
     return (

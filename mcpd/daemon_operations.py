@@ -23,6 +23,8 @@ from mcpd.model.api import (
     DashboardLink,
     HttpListener,
     PingResult,
+    PolicyParams,
+    PolicyResult,
     PromptsResult,
     ResourcesResult,
     ServerDetail,
@@ -70,6 +72,8 @@ class Operations:
     event_history: EventHistory
     list_clients: Callable[[], ClientsResult] = lambda: ClientsResult(clients=())
     """Return the connected clients and their usage. Set by the gateway."""
+    explain_policy: Callable[[PolicyParams], PolicyResult] = attrs.field(init=False, repr=False)
+    """Explain a decision. Raises UnknownServer, InvalidArguments. Set by the gateway."""
     clients: ClientRegistry = attrs.field(factory=ClientRegistry)
     environ: Mapping[str, str] = attrs.field(factory=dict)
     http: HttpListener | None = None

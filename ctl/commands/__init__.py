@@ -52,6 +52,7 @@ _TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("uninstall", "install", "Undo the changes made by install."),
         ("edit", "config_edit", "Edit the configuration file and validate it before applying it."),
         ("secret", "secret", "Manage the secrets referenced as ${secret:NAME}."),
+        ("policy", "policy", "Explain which client may use which tools."),
         ("config", "config_edit", "Validate, show or locate the configuration."),
     ),
     "Diagnostics": (

@@ -25,6 +25,7 @@ from mcpd.model.errors import (
     UnknownResource,
     UpstreamRefused,
 )
+from mcpd.model.policy import ClientFacts
 from mcpd.model.text import shorten
 from mcpd.model.tool_result import normalize_result
 from mcpd.protocol.upstream_session import Upstream, to_upstream_error
@@ -33,7 +34,7 @@ from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
 from mcpd.wire.request_meta import RESERVED_PREFIX, may_have_meta
 
-_CONTEXT = ClientContext(version="")
+NO_CONTEXT = ClientContext(version="")
 """The caller declares nothing, cannot be asked, and gets what the server sends."""
 _RESOURCE_NOT_FOUND = (-32002, -32602)
 """Error codes for an unknown resource, until 2025-11-25 and since."""
@@ -102,7 +103,11 @@ class ControlCaller:
         responder: Responder,
         spawn: Callable[[Work], None],
         client: ClientConnection,
+        read_facts: Callable[[], ClientFacts] = ClientFacts,
     ) -> None:
+        """`read_facts` is called once, when a policy needs to know the client."""
+        self._read_facts = read_facts
+        self._facts: ClientFacts | None = None
         self._engine = engine
         self._operations = operations
         self._responder = responder
@@ -121,7 +126,7 @@ class ControlCaller:
             "tools/call",
             params,
             self._responder,
-            _CONTEXT,
+            NO_CONTEXT,
             progress_token=call.progress_token,
             timeout=call.timeout or 0.0,
             has_no_meta=not may_have_meta(params),
@@ -148,7 +153,7 @@ class ControlCaller:
 
     def _start(self, key: bytes, name: str, method: str, body: Mapping[str, object]) -> None:
         server, params = self._operations.supervisor.get(name), msgspec.json.encode(body)
-        request = ControlCallRequest(key, method, params, self._responder, _CONTEXT)
+        request = ControlCallRequest(key, method, params, self._responder, NO_CONTEXT)
         self._engine.start(self, request, Target(server, params))
 
     def cancel(self, key: bytes, reason: str) -> bool:
@@ -208,6 +213,11 @@ class ControlCaller:
     @property
     def may_return(self) -> bool:
         return False
+
+    def facts(self, context: ClientContext) -> ClientFacts:
+        if self._facts is None:
+            self._facts = self._read_facts()
+        return self._facts
 
     def describe(self, context: ClientContext) -> str:
         return "a client of the control API"

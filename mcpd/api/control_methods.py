@@ -249,6 +249,12 @@ METHODS: Mapping[str, Method[Any]] = {
         ClientsResult,
         lambda operations, params: operations.list_clients(),
     ),
+    "mcpd/policy": Method(
+        "Explain whether the policies allow a client to use a tool, prompt, or resource. Nothing is called.",
+        api.PolicyParams,
+        api.PolicyResult,
+        lambda operations, params: operations.explain_policy(params),
+    ),
     "mcpd/stats": Method(
         "Return call counts, latencies, memory use, and CPU time by server, tool, and client.",
         StatsParams,

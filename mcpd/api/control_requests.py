@@ -10,18 +10,21 @@ from typing import Any, Protocol
 import msgspec
 import trio
 
-from mcpd.api.control_calls import ControlCaller, read_call
+from mcpd.api.control_calls import NO_CONTEXT, ControlCaller, read_call
 from mcpd.api.control_methods import MAX_WAIT, METHODS, decode_params, openrpc_document
+from mcpd.api.visible_lists import LISTS, without_denied
 from mcpd.calls.call_log import record_filter
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.client_registry import MAX_REPORTED, ClientConnection
 from mcpd.event_history import acting_for
+from mcpd.gateway.client_facts import client_facts
 from mcpd.gateway.client_view import View
 from mcpd.gateway.gateway import Gateway
 from mcpd.model import api, codec
 from mcpd.model.call_record import CallRecords, CallsParams
 from mcpd.model.errors import McpdError, Overloaded, SlowConsumer, Unsupported
 from mcpd.model.events import Event, TapParams
+from mcpd.model.policy import ClientFacts
 from mcpd.wire import message as wire
 from mcpd.wire.message import INTERNAL_ERROR, METHOD_NOT_FOUND, BadFrame, Message
 
@@ -75,12 +78,17 @@ class ControlRequests:
         self._start_task = start
         self._open_session = open_session
         self.calls = ControlCaller(
-            gateway.calls, gateway.core, responder, lambda work: start(work, "call"), client
+            gateway.calls, gateway.core, responder, lambda work: start(work, "call"), client, self._read_facts
         )
         self._running: dict[bytes, Callable[[str], None]] = {}
         """Request id → how to cancel it, for requests other than calls."""
         self._streams: set[bytes] = set()
         """The ids of those that are streams."""
+
+    def _read_facts(self) -> ClientFacts:
+        client = self._client
+        names = (client.reported_name, client.name)
+        return client_facts(names, "control", peer_pid=self._pid, reported_pid=client.pid or 0)
 
     @property
     def is_busy(self) -> bool:
@@ -115,7 +123,7 @@ class ControlRequests:
             if inspect.isawaitable(result):
                 self._start(message, lambda: self._await_result(message, result))
             else:
-                self._finish(message, codec.encode(result))
+                self._finish(message, self._encode(result))
         elif name == "rpc.discover":
             self._finish(message, openrpc_document())
         else:
@@ -155,9 +163,16 @@ class ControlRequests:
         except Exception as error:
             self._send_error(message, error)
 
+    def _encode(self, result: object) -> bytes:
+        """Return a result as JSON. Lists are without what policies forbid this client."""
+        policies = self._gateway.policies
+        if isinstance(result, LISTS) and policies.exist():
+            result = without_denied(result, self._operations, policies, self.calls.facts(NO_CONTEXT))
+        return codec.encode(result)
+
     async def _await_result(self, message: Message, awaitable: Awaitable[object]) -> None:
         result = await awaitable
-        self._finish(message, bytes(result) if isinstance(result, msgspec.Raw) else codec.encode(result))
+        self._finish(message, bytes(result) if isinstance(result, msgspec.Raw) else self._encode(result))
 
     async def _events(self, message: Message, params: api.EventsParams) -> None:
         def notify(event: Event) -> None:
@@ -247,6 +262,7 @@ class ControlRequests:
                 name=identity.name[:MAX_REPORTED],
                 pid=identity.pid or self._pid,
                 cwd=(identity.cwd or "") if len(identity.cwd or "") <= _MAX_PATH else "",
+                peer_pid=self._pid,
             ),
         )
         upstream = None if server is None else server.upstream

@@ -166,7 +166,9 @@ class RouteHandler:
         self._spawn = spawn
         self._dashboard = routes.dashboard
         self._client = self._operations.clients.add(pid or None, "" if pid else "an HTTP client")
-        principal = Principal(routes.principal, ClientIdentity(via="http", pid=pid), self._client)
+        principal = Principal(
+            routes.principal, ClientIdentity(via="http", pid=pid, peer_pid=pid), self._client
+        )
         self._mcp = McpHandler(routes.endpoint, principal, spawn)
         self._rpc = HttpRpc(gateway, self._client, pid, spawn) if routes.serves_rpc else None
         self.admit = routes.guard.admit

@@ -172,9 +172,9 @@ class SocketConnection:
         elif method == "mcpd/call":  # before `is_mcp`, because it is the most frequent
             self._requests.receive(message)
         elif METHODS.is_known(method):
-            self._open_session(self._gateway.view(), ClientIdentity(via="socket", pid=self._pid)).receive(
-                message, self
-            )
+            self._open_session(
+                self._gateway.view(), ClientIdentity(via="socket", pid=self._pid, peer_pid=self._pid)
+            ).receive(message, self)
         else:
             self._requests.receive(message)
 

@@ -15,6 +15,7 @@ from msgspec import Raw
 
 from mcpd.calls.client_context import ClientContext, ClientRequest, Responder
 from mcpd.model.errors import McpdError
+from mcpd.model.policy import ClientFacts
 from mcpd.model.profile import Profile
 from mcpd.model.server_spec import ServerSpec
 from mcpd.protocol.revision_translation import Translation
@@ -166,6 +167,10 @@ class Caller(Protocol):
     @property
     def may_return(self) -> bool:
         """Whether a client that is not connected may send its next request as another caller."""
+
+    def facts(self, context: ClientContext) -> ClientFacts:
+        """Return what policies may know of the client of a call in this context; always the same object for
+        the same facts."""
 
     def describe(self, context: ClientContext) -> str:
         """Return who the client of a call in this context is, for people: `cursor (pid 4711)`."""

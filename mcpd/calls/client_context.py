@@ -32,13 +32,15 @@ class Responder(Protocol):
 
 @attrs.frozen(kw_only=True)
 class ClientIdentity:
-    """Who the client is. Self-reported, except for `via`."""
+    """Who the client is. Self-reported, except for `via` and `peer_pid`."""
 
     via: str
     """How it connected: `socket`, `bridge` or `http`."""
     name: str = ""
     pid: int = 0
     cwd: str = ""
+    peer_pid: int = 0
+    """The process at the other end of its connection, according to the kernel; 0 over TCP."""
 
 
 MAX_CAPABILITY_VALUES = 2000

@@ -123,12 +123,14 @@ class WaitingCalls:
             self._handler.send_elsewhere(call, spare)
 
     def describe(self, server: ManagedServer, mask: Callable[[str], str]) -> WaitingReport:
-        """Return the open questions of a server, its first waiting calls, and the number of all of them."""
-        questions = self._questions.of(server)[:_MAX_SHOWN]
-        waiting = () if server.turn_queue is None else _waiting(server)
+        """Return the open questions of a server and of its legacy connection, the first calls that wait, and
+        the number of all of them."""
+        connections = [each for each in (server, server.companion) if each is not None]
+        questions = [question for each in connections for question in self._questions.of(each)]
+        waiting = [call for each in connections if each.turn_queue is not None for call in _waiting(each)]
         now, wall = trio.current_time(), time.time()
         return (
-            tuple(each.describe(mask) for each in questions),
+            tuple(each.describe(mask) for each in questions[:_MAX_SHOWN]),
             tuple(
                 WaitingCall(
                     client=call.caller.describe(call.context),

@@ -117,6 +117,8 @@ def assemble(
         specs = {name: attrs.evolve(spec, enabled=False) for name, spec in specs.items()}
     warnings += parsed.warnings
     warnings += _unknown_profile_servers(settings, definitions, join_path(layout.settings_path, "profiles"))
+    for rule in settings.policies:
+        warnings += _unknown_servers(rule.servers, definitions, join_path(rule.place, "servers"))
     return LoadedConfig(
         specs,
         definitions,
@@ -134,13 +136,20 @@ def assemble(
 def _unknown_profile_servers(settings: Settings, servers: Mapping[str, object], path: str) -> list[str]:
     """Warn about names that no server has. Without any server in the file, they come from elsewhere."""
     warnings = []
-    for name, profile in settings.profiles.items() if servers else ():
-        for pattern in profile.servers or ():
-            if pattern not in servers and not set("*?[") & set(pattern):
-                match = closest_match(pattern, list(servers))
-                hint = f"; did you mean '{match}'?" if match else ""
-                where = join_path(join_path(path, name), "servers")
-                warnings.append(f"{where}: there is no server '{shorten(pattern, 40)}'{hint}")
+    for name, profile in settings.profiles.items():
+        warnings += _unknown_servers(profile.servers, servers, join_path(join_path(path, name), "servers"))
+    return warnings
+
+
+def _unknown_servers(
+    patterns: tuple[str, ...] | None, servers: Mapping[str, object], where: str
+) -> list[str]:
+    warnings = []
+    for pattern in (patterns or ()) if servers else ():
+        if pattern not in servers and not set("*?[") & set(pattern):
+            match = closest_match(pattern, list(servers))
+            hint = f"; did you mean '{match}'?" if match else ""
+            warnings.append(f"{where}: there is no server '{shorten(pattern, 40)}'{hint}")
     return warnings
 
 

@@ -71,6 +71,7 @@ FIELDS = (
     FieldSpec("includeTools", STRINGS, "Provide only these tools; `*` and `?` allowed.", _INCLUDE_ALIASES),
     FieldSpec("excludeTools", STRINGS, "Do not provide these tools; `*` and `?` allowed.", _EXCLUDE_ALIASES),
     FieldSpec("cache", _CACHE, "How long to use the results of tools again; `false`: cache nothing."),
+    FieldSpec("readOnly", BOOLEAN, "Refuse all tools that are not annotated as read-only.", ("read_only",)),
     FieldSpec("validate", BOOLEAN, "Whether to check arguments and structured results of tools."),
     FieldSpec("trust", BOOLEAN, "Declare that the server's tools need no confirmation. Not used yet."),
     FieldSpec("debug", BOOLEAN, "Log the server's messages, HTTP headers and timing."),

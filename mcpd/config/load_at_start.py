@@ -23,10 +23,12 @@ from mcpd.config.check_document import (
     check,
     check_settings,
 )
-from mcpd.config.json_path import is_within, join_path
+from mcpd.config.json_path import closest_match, is_within, join_path
 from mcpd.config.loader import find_path, read_document
 from mcpd.config.server_definition import check_name, parse_valid_servers
+from mcpd.config.settings import Settings, parse_settings
 from mcpd.model.errors import BadSpec, Problem
+from mcpd.model.policy import Decision, PolicyRule
 from mcpd.model.server_spec import InvalidSpec, ServerSpec
 from mcpd.support.atomic_files import write_atomically
 from mcpd.support.regular_files import read_regular_file
@@ -50,8 +52,9 @@ class LastValidConfig(msgspec.Struct, frozen=True, kw_only=True):
 def load_at_start(flag: Path | None, environ: Mapping[str, str], state_dir: Path) -> LoadedConfig:
     """Return the configuration to start with, and the errors in it as `problems`.
 
-    Invalid settings have their defaults. A document that is unusable as a whole is replaced by the last
-    valid one. Raises BadSpec if there is none, and if a file that was named does not exist.
+    Invalid settings have their defaults, and `policies` the last valid rules. A document that is unusable as
+    a whole is replaced by the last valid one. Raises BadSpec if there is none, and if a file that was named
+    does not exist.
     """
     document = None
     try:
@@ -156,6 +159,7 @@ def _without_invalid_parts(
     """Replace invalid definitions by the last valid ones, or else by an InvalidSpec."""
     warnings = list(document.warnings)
     settings = check_settings(document, environ, [], warnings)
+    settings = attrs.evolve(settings, policies=_policies(document, settings, environ, problems, last))
 
     named = [entry for entry in document.layout.servers if check_name(entry[0], entry[2], [])]
     errors = {str(name): tuple(p for p in problems if is_within(p.path, path)) for name, _, path in named}
@@ -177,6 +181,31 @@ def _without_invalid_parts(
         specs[str(name)] = usable or _invalid_spec(str(name), definition, own)
     definitions = {str(name): value if isinstance(value, Mapping) else {} for name, value, _ in chosen}
     return assemble(document, settings, attrs.evolve(parsed, specs=specs), definitions, warnings)
+
+
+def _policies(
+    document: Document,
+    settings: Settings,
+    environ: Mapping[str, str],
+    problems: tuple[Problem, ...],
+    last: LastValidConfig | None,
+) -> tuple[PolicyRule, ...]:
+    """Return the rules of invalid settings: the last valid ones. Without them, everything is denied if the
+    errors concern the rules, because leaving rules out would allow what they deny."""
+    path = document.layout.settings_path
+    errors = [problem for problem in problems if is_within(problem.path, path)]
+    if not errors:
+        return settings.policies
+    if last is not None:
+        stored = parse_settings(last.settings, environ=environ, path=path, problems=[], warnings=[])
+        return stored.policies
+    where = join_path(path, "policies")
+    misspelled = [
+        key for key in document.layout.settings if closest_match(key, ["policies"]) and key != "policies"
+    ]
+    if misspelled or any(problem.path == path or is_within(problem.path, where) for problem in errors):
+        return (PolicyRule(decision=Decision.DENY, place=where, reason="the rules have errors"),)
+    return settings.policies
 
 
 def _invalid_spec(name: str, definition: object, problems: tuple[Problem, ...]) -> InvalidSpec:

@@ -55,6 +55,7 @@ def parse_common_fields(name: str, section: Section, settings: Settings, warning
         include_tools=include,
         exclude_tools=section.strings("excludeTools") or (),
         cache=_cache(section),
+        read_only=section.boolean("readOnly") or False,
         debug=settings.debug if debug is None else debug,
         validate=settings.validate if validate is None else validate,
         description=description or "",

@@ -11,10 +11,12 @@ import attrs
 
 from mcpd.config.field_spec import BOOLEAN, MILLISECONDS, NUMBERS, STRING, STRINGS, FieldSpec, Shape
 from mcpd.config.json_path import closest_match, join_path
+from mcpd.config.policy_rules import MAX_RULES, RULE_SCHEMA, parse_policies
 from mcpd.config.section_reader import Section, parse_restart_policy, parse_timeouts
 from mcpd.config.variables import expand, expand_home, misplaced_reference
 from mcpd.model.call_record import CallLogLevel
 from mcpd.model.errors import Problem
+from mcpd.model.policy import Decision, PolicyRule, read_only_rule
 from mcpd.model.profile import ALL_SERVERS, Profile
 from mcpd.model.server_spec import RestartPolicy, Timeouts
 from mcpd.model.text import shorten
@@ -34,11 +36,13 @@ PROFILE_SCHEMA: Mapping[str, Any] = {
         "includeTools": STRINGS,
         "excludeTools": STRINGS,
         "clientToolNames": _CLIENT_TOOL_NAMES,
+        "readOnly": BOOLEAN,
         "validate": BOOLEAN,
     },
 }
 """One of `settings.profiles`. Names may contain `*` and `?`; a tool may be written `tool@server`."""
 _PROFILES: Shape = {"type": "object", "additionalProperties": PROFILE_SCHEMA}
+_POLICIES: Shape = {"type": "array", "maxItems": MAX_RULES, "items": RULE_SCHEMA}
 _PROFILE_RULES: Shape = {"type": "object", "additionalProperties": {"type": "string"}}
 
 SETTINGS = (
@@ -55,6 +59,7 @@ SETTINGS = (
         _PROFILE_RULES,
         "Directory, with * and ? in its parts → the profile of clients that work in it or below it.",
     ),
+    FieldSpec("policies", _POLICIES, "Rules: which client may use which tools, prompts and resources."),
     FieldSpec("validate", BOOLEAN, "Whether to check arguments and structured results, on any server."),
     FieldSpec("callLog", {"enum": list(_CALL_LOG_LEVELS)}, "What the call log contains; see `mcpctl calls`."),
     FieldSpec("watch", BOOLEAN, "Apply the file automatically when it changes."),
@@ -117,6 +122,9 @@ class Settings:
     """By name."""
     profile_by_directory: Mapping[str, str] = attrs.field(factory=dict)
     """Absolute directory, may contain `*` and `?` → a name in `profiles`, or `*` for everything."""
+    policies: tuple[PolicyRule, ...] = ()
+    """In the order in which they apply. Those of `readOnly` profiles come first. If the rules have errors, a
+    single rule that denies everything."""
     validate: bool | None = None
     """Whether tool calls are checked against the tools' schemas. None: as `ServerSpec.validate`."""
     call_log: CallLogLevel = CallLogLevel.CALLS
@@ -156,6 +164,7 @@ def parse_settings(
         tool_names=section.choice("toolNames", _NAME_STYLES) or NameStyle.SUFFIX,
         client_tool_names=section.choice("clientToolNames", _CLIENT_STYLES) or ClientStyle.UNDERSCORES,
         profiles=(profiles := _parse_profiles(section)),
+        policies=_parse_policies(section, profiles, environ),
         validate=section.boolean("validate"),
         call_log=section.choice("callLog", _CALL_LOG_LEVELS) or CallLogLevel.CALLS,
         watch=section.boolean("watch") is not False,
@@ -178,12 +187,30 @@ def _parse_profiles(section: Section) -> dict[str, Profile]:
         profiles[name] = Profile(
             name=name,
             style=child.choice("clientToolNames", _CLIENT_STYLES),
+            # An invalid value is an error; until it is fixed, the profile allows less and not more.
+            read_only=child.has("readOnly") and child.boolean("readOnly") is not False,
             validate=child.boolean("validate"),
             servers=child.strings("servers"),
             include_tools=child.strings("includeTools"),
             exclude_tools=child.strings("excludeTools") or (),
         )
     return profiles
+
+
+def _parse_policies(
+    section: Section, profiles: Mapping[str, Profile], environ: Mapping[str, str]
+) -> tuple[PolicyRule, ...]:
+    rules = parse_policies(section, "policies", environ)
+    path = join_path(section.path, "policies")
+    if rules is None:
+        return (PolicyRule(decision=Decision.DENY, place=path, reason="the rules have errors"),)
+    places = ((name, join_path(join_path(section.path, "profiles"), name)) for name in profiles)
+    read_only = (
+        read_only_rule(join_path(place, "readOnly"), profiles=(name,))
+        for name, place in places
+        if profiles[name].read_only
+    )
+    return (*read_only, *rules)
 
 
 def _parse_profile_rules(

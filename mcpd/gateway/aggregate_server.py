@@ -48,6 +48,8 @@ class _AggregateIndex:
     tools: Mapping[str, OwnedName]
     prompts: Mapping[str, OwnedName]
     entries: Mapping[str, Sequence[bytes]]
+    owners: Mapping[str, Sequence[tuple[str, str]]]
+    """For each entry: (server, the server's own name or URI)."""
     resources: Mapping[str, tuple[str, str]]
     """URI or alias → (server, the server's own URI)."""
     templates: Sequence[tuple[UriTemplate, str]]
@@ -81,7 +83,7 @@ class AggregateServer:
         self._indexed_catalogs: list[tuple[str, Catalog | None]] = []
         self._indexed_style = self.announced_style = self.style
         """The naming style that clients were last notified of; maintained by `Gateway`."""
-        self._cached_index = _AggregateIndex({}, {}, {}, {}, (), {}, {})
+        self._cached_index = _AggregateIndex({}, {}, {}, {}, {}, (), {}, {})
 
     def servers(self) -> Sequence[ManagedServer]:
         return [
@@ -98,6 +100,9 @@ class AggregateServer:
 
     def entries(self, member: str) -> Sequence[bytes]:
         return self._index().entries.get(member, ())
+
+    def owners(self, member: str) -> Sequence[tuple[str, str]]:
+        return self._index().owners.get(member, ())
 
     def route(self, method: str, params: bytes) -> Target:
         if method == "tools/call" and (known := self._route_known_call(params)) is not None:
@@ -242,12 +247,12 @@ class AggregateServer:
         prompts = public_names(style, ((s, item.name) for s, c in catalogs for item in c.prompts))
         resources: dict[str, OwnedName] = {}
         templates: dict[str, OwnedName] = {}
-        entries = {
+        listed = {
             "resources": _unique_entries(resources, catalogs, "resources", "uri"),
             "resourceTemplates": _unique_entries(templates, catalogs, "resourceTemplates", "uriTemplate"),
         }
         pages = _index_pages(resources, catalogs)
-        entries |= {
+        listed |= {
             "tools": _rename(
                 tools, ((s, item.name, item.raw) for s, c in catalogs for item in c.tools), pages
             ),
@@ -263,7 +268,9 @@ class AggregateServer:
         for owned in tools.values():
             if owned[0] in with_apps:
                 app_tools.setdefault(owned[1], []).append(owned)
-        return _AggregateIndex(tools, prompts, entries, resources, patterns, templates, app_tools)
+        entries = {member: tuple(entry for _, _, entry in each) for member, each in listed.items()}
+        owners = {member: tuple((server, own) for server, own, _ in each) for member, each in listed.items()}
+        return _AggregateIndex(tools, prompts, entries, owners, resources, patterns, templates, app_tools)
 
     def _includes_tool(self, server: str, tool: str) -> bool:
         include, exclude = self.profile.include_tools, self.profile.exclude_tools
@@ -289,11 +296,15 @@ def _any_matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
+_Entry = tuple[str, str, bytes]
+"""(server, the server's own name or URI, the entry that clients see)."""
+
+
 def _rename(
     names: Mapping[str, OwnedName],
     items: Iterable[tuple[str, str, bytes]],
     pages: Mapping[OwnedName, str] | None = None,
-) -> Sequence[bytes]:
+) -> Sequence[_Entry]:
     """Return the entries under their public names, marked with their server; other bytes are kept. `pages`
     are the public URIs of the pages that they name.
     """
@@ -309,13 +320,13 @@ def _rename(
         members["description"] = Raw(msgspec.json.encode(f"[{server}] {text}".rstrip()))
         if pages and (uri := mcp_apps.resource_uri(members)) and (page := pages[server, uri]) != uri:
             mcp_apps.replace_resource_uri(members, page)
-        entries.append(msgspec.json.encode(members))
-    return tuple(entries)
+        entries.append((server, name, msgspec.json.encode(members)))
+    return entries
 
 
 def _unique_entries(
     index: dict[str, OwnedName], catalogs: Sequence[tuple[str, Catalog]], member: str, key: str
-) -> Sequence[bytes]:
+) -> Sequence[_Entry]:
     """Return the entries under unique URIs, and add the owner of each to `index`."""
     entries = []
     for server, catalog in catalogs:
@@ -325,8 +336,8 @@ def _unique_entries(
                 uri = _alias(server, uri)
                 raw = _replace_member(wire.members(raw), key, uri)
             index[uri] = (server, item.name)
-            entries.append(raw)
-    return tuple(entries)
+            entries.append((server, item.name, raw))
+    return entries
 
 
 def _index_pages(

@@ -81,6 +81,7 @@ def _subscribe(session: ClientSession, request: ClientRequest) -> None:
         text = f"`uri` is {len(uri)} characters long, and a client can subscribe to at most {MAX_URI}"
         raise BadFrame(text)
     server, own = session.view.resource(uri)
+    session.check_resource(request.context, server, own)
     server = session.gateway.dedicated_servers.server_for(session, server)
     name, subscriptions = server.spec.name, session.gateway.subscriptions
     companions = session.gateway.calls.companions

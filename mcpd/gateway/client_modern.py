@@ -168,7 +168,7 @@ def _listen(session: ClientSession, request: ClientRequest) -> None:
     lists = [name for name in _LISTS if wanted.get(f"{name}ListChanged") is True and name in offered]
     stream = ClientListenStream(request, frozenset(lists))
     uris = wanted.get("resourceSubscriptions")
-    resources = _resolve_resources(session, uris if isinstance(uris, list) else [])
+    resources = _resolve_resources(session, request.context, uris if isinstance(uris, list) else [])
     subscriptions = session.gateway.subscriptions
 
     def acknowledge(confirmed: Sequence[_Resource]) -> None:
@@ -211,7 +211,9 @@ def _declares_subscriptions(server: ManagedServer) -> bool:
     return server.upstream is None or server.upstream.has("resources", "subscribe")
 
 
-def _resolve_resources(session: ClientSession, uris: Sequence[object]) -> list[_Resource]:
+def _resolve_resources(
+    session: ClientSession, context: ClientContext, uris: Sequence[object]
+) -> list[_Resource]:
     """Return the resources that can be subscribed to. Those beyond a limit are left out, too."""
     found = []
     room = MAX_SUBSCRIPTIONS - session.gateway.subscriptions.count(session)
@@ -222,6 +224,7 @@ def _resolve_resources(session: ClientSession, uris: Sequence[object]) -> list[_
             continue
         try:
             server, own = session.view.resource(uri)
+            session.check_resource(context, server, own)
         except McpdError:
             continue
         server = session.gateway.dedicated_servers.server_for(session, server)

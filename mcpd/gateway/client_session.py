@@ -27,14 +27,17 @@ from mcpd.calls.client_context import (
     forwarded_capabilities,
 )
 from mcpd.calls.engine import CallEngine, Spawn
+from mcpd.calls.policies import Policies, refuse_denied
 from mcpd.calls.server_request import ANSWER_TIMEOUT
 from mcpd.client_registry import program_name
 from mcpd.daemon_operations import Operations
+from mcpd.gateway.client_facts import client_facts
 from mcpd.gateway.client_requests import ClientRequests
 from mcpd.gateway.client_subscriptions import ClientSubscriptions
 from mcpd.gateway.client_view import LIST_MEMBERS, View
 from mcpd.gateway.per_client_servers import DedicatedServers
 from mcpd.model.errors import McpdError, Overloaded, ProtocolViolation, SchemaViolation
+from mcpd.model.policy import ClientFacts
 from mcpd.model.profile import ALL_SERVERS
 from mcpd.model.text import shorten
 from mcpd.protocol.legacy import BATCH_VERSION, VERSIONS
@@ -53,6 +56,8 @@ DEFAULT_LOG_LEVEL = "info"
 """The log level of a modern server's messages for a legacy client that did not set one."""
 _RESOURCE_NOT_FOUND = -32002
 """The legacy revisions' error code for an unknown resource."""
+_MAX_NAMES = 20
+"""Names that one client may use in one session, if there are policies."""
 _FIRST_CONNECT_TIMEOUT = 10.0
 """Seconds that a new client's first request waits for its server to connect."""
 _MAX_WAITING_REQUESTS = 1024
@@ -61,9 +66,20 @@ _VALID_ID_START = frozenset(b'"-0123456789')
 """A string or a number (integers by the specification, floats by some clients); never null or a structure."""
 
 
+class VisibleEntries(msgspec.Struct, frozen=True, eq=False):
+    """The part of a list that a client sees, and what it was computed from."""
+
+    entries: Sequence[bytes]
+    """The whole list."""
+    rules: object
+    client: ClientFacts
+    visible: Sequence[bytes]
+
+
 class SessionHost(Protocol):
     """The gateway, as a session uses it."""
 
+    policies: Policies
     core: Operations
     calls: CallEngine
     subscriptions: ClientSubscriptions
@@ -153,6 +169,10 @@ class ClientSession:
         self.request_tasks: dict[bytes, trio.CancelScope] = {}
         """Requests other than calls that wait for something."""
         self.is_closed = False
+        self._facts: ClientFacts | None = None
+        self._fact_names: set[str] = set()
+        self.visible_entries: dict[str, VisibleEntries] = {}
+        """The lists as policies let this client see them; see `visible_entries`."""
         self.has_connection: Callable[[], bool] = lambda: True
         """Whether a question can reach the client now, as far as its transport knows."""
 
@@ -343,6 +363,31 @@ class ClientSession:
     @property
     def may_return(self) -> bool:
         return self.is_anonymous
+
+    def facts(self, context: ClientContext) -> ClientFacts:
+        """A client of the modern revision may use another name in each request, and is known by all of
+        them from then on."""
+        names = (self.client.name, self.peer, context.client_name)
+        if self._facts is None or not self._fact_names.issuperset(names):
+            self._fact_names.update(names)
+            if len(self._fact_names) > _MAX_NAMES:
+                raise Overloaded(f"a client can have at most {_MAX_NAMES} names; reconnect to use others")
+            profile = self.scope.profile
+            self._facts = client_facts(
+                sorted(self._fact_names),
+                self.client.via,
+                "" if profile is None else profile.name,
+                peer_pid=self.client.peer_pid,
+                reported_pid=self.client.pid,
+            )
+        return self._facts
+
+    def check_resource(self, context: ClientContext, server: ManagedServer, uri: str) -> None:
+        """Raise Denied if policies forbid the client this resource."""
+        policies = self.gateway.policies
+        if policies.apply_to(server):
+            verdict = policies.verdict(self.facts(context), server, "resource", uri)
+            refuse_denied(verdict, server, "resource", uri)
 
     def describe(self, context: ClientContext) -> str:
         pid = self.client.pid

@@ -68,6 +68,9 @@ class View(Protocol):
     def entries(self, member: str) -> Sequence[bytes]:
         """Return the list `member` as currently known, under the names that `route` accepts."""
 
+    def owners(self, member: str) -> Sequence[tuple[str, str]]:
+        """Return, for each of `entries`, the name of its server and the server's own name for it."""
+
     def route(self, method: str, params: bytes) -> Target: ...
 
     def resource(self, uri: str) -> tuple[ManagedServer, str]:
@@ -135,8 +138,14 @@ class SingleServer:
         return server is self.single
 
     def entries(self, member: str) -> Sequence[bytes]:
+        return tuple(item.raw for item in self._items(member))
+
+    def owners(self, member: str) -> Sequence[tuple[str, str]]:
+        return [(self.single.spec.name, item.name) for item in self._items(member)]
+
+    def _items(self, member: str) -> Sequence[Item]:
         catalog = catalog_for_legacy(self.single) if self.is_for_legacy else self.single.catalog
-        return () if catalog is None else tuple(item.raw for item in catalog_items(catalog, member))
+        return () if catalog is None else catalog_items(catalog, member)
 
     def route(self, method: str, params: bytes) -> Target:
         server = self.single

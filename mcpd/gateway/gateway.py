@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NoReturn
 
 import msgspec
@@ -17,6 +18,7 @@ from mcpd.calls.call_log import CallLog
 from mcpd.calls.client_context import ClientContext, ClientIdentity
 from mcpd.calls.engine import CallEngine, Spawn
 from mcpd.calls.known_items import KnownItemStageFactory
+from mcpd.calls.policies import Policies, PolicyStageFactory
 from mcpd.calls.validation_stage import ValidationStageFactory
 from mcpd.client_registry import ClientConnection, program_name
 from mcpd.daemon_operations import Operations
@@ -25,9 +27,11 @@ from mcpd.gateway.aggregate_server import AggregateServer
 from mcpd.gateway.client_session import ClientSession, SessionMethods
 from mcpd.gateway.client_subscriptions import ClientSubscriptions
 from mcpd.gateway.client_view import SingleServer, View
+from mcpd.gateway.explain_policy import explain_policy
 from mcpd.gateway.per_client_servers import DedicatedServers
 from mcpd.model.errors import UnknownProfile
 from mcpd.model.events import Event, EventKind
+from mcpd.model.policy import PolicyRule
 from mcpd.model.profile import ALL_SERVERS, Profile, match_profile
 from mcpd.model.status import ServerState, rfc3339
 from mcpd.model.usage_stats import ClientsResult, ConnectedClient, ServerUsage
@@ -68,7 +72,13 @@ class Gateway:
     def __init__(self, core: Operations, clients: ClientHooks, call_log: CallLog | None = None) -> None:
         self.core = core
         self.sessions: dict[ClientSession, None] = {}
-        stages = (KnownItemStageFactory(), ValidationStageFactory(), CacheStageFactory())
+        self.policies = Policies(core)
+        stages = (
+            PolicyStageFactory(self.policies),  # first: a cached result must not be answered either
+            KnownItemStageFactory(),
+            ValidationStageFactory(),
+            CacheStageFactory(),
+        )
         self.dedicated_servers = DedicatedServers(core, self.spawn)
         self.calls = CallEngine(core, self.spawn, self.roots, stages, self._find_spare, call_log)
         self.subscriptions = ClientSubscriptions(self.spawn)
@@ -76,9 +86,12 @@ class Gateway:
         self._disabled: dict[str, bool] = {}
         self._synced_servers: dict[str, ManagedServer] = {}
         """Servers that know all interests, by name. A name may get a new server."""
+        self._announced_rules: dict[str, tuple[PolicyRule, ...]] = {}
+        """The policies that clients know of, by server."""
         self._aggregates: dict[Profile, AggregateServer] = {}
         core.list_clients = lambda: connected_clients(self.sessions, core.clients.connected())
         clients.capabilities = self._capabilities_for
+        core.explain_policy = partial(explain_policy, self)
         clients.on_server_request = self._on_server_request
         clients.on_notification = self._on_notification
         clients.describe_waiting = self.calls.waiting_calls.describe
@@ -261,8 +274,9 @@ class Gateway:
             send(frame)
 
     def _on_event(self, event: Event) -> None:
-        """Notify clients if a server was enabled, disabled or removed, or if the naming style changed."""
+        """Notify clients if a server was enabled, disabled or removed, or if names or policies changed."""
         if event.server is None:
+            self._on_config_changed()
             for view in self._aggregates.values():
                 if view.announced_style is not view.style:
                     view.announced_style = view.style
@@ -283,6 +297,20 @@ class Gateway:
                 self._notify_all_lists_changed(event.server)
             if event.status.status is ServerState.CONNECTED:
                 self._sync_interests(event.server)
+
+    def _on_config_changed(self) -> None:
+        """Apply changed policies to calls and lists: what a client may use may be listed now, or not any
+        more."""
+        rules = {server.spec.name: self.policies.rules(server) for server in self.core.supervisor.servers()}
+        changed = {name for name, each in rules.items() if self._announced_rules.get(name, ()) != each}
+        self._announced_rules = rules
+        if not changed:
+            return
+        self.calls.forget_routes()
+        for session in list(self.sessions):
+            if any(server.spec.name in changed for server in session.view.servers()):
+                for feature in _LISTS:
+                    session.notify_list_changed(feature)
 
     def _on_names_changed(self, view: View) -> None:
         for session in list(self.sessions):

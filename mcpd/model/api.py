@@ -185,6 +185,67 @@ class EventsParams(Record):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
+class PolicyParams(Record):
+    """A use of a tool, prompt, or resource by a client, to see what the policies say about it. Set one of
+    `tool`, `prompt`, and `resource`."""
+
+    client: str
+    """The name of a client. If a client with this name is connected, mcpd uses what it knows about it, except
+    for the members that are set here."""
+    server: str
+    tool: str | None = None
+    prompt: str | None = None
+    resource: str | None = None
+    executable: str | None = None
+    transport: str | None = None
+    profile: str | None = None
+    directory: str | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class PolicyClient(Record):
+    """What the policies know about the client. An empty value is unknown."""
+
+    names: tuple[str, ...]
+    executable: str
+    transport: str
+    profile: str
+    directory: str
+    connected: bool
+    """Whether this is a connected client."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class PolicyStep(Record):
+    """One rule, and whether it matches."""
+
+    rule: str
+    """The rule's JSON path in the configuration."""
+    decision: str
+    matches: bool
+    mismatch: str = ""
+    """The condition that is not met."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class PolicyResult(Record):
+    """A decision, and how it was made."""
+
+    decision: str
+    """`allow` or `deny`."""
+    rule: str | None
+    """The JSON path of the rule that decides. This is null if no rule matches."""
+    reason: str
+    source: str
+    """The file that contains the rules."""
+    client: PolicyClient
+    annotations: Mapping[str, bool] | None
+    """The tool's annotations, including the defaults. This is null if they are not known."""
+    steps: tuple[PolicyStep, ...]
+    """The rules up to the one that decides, in order."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class AttachedClient(Record):
     """A description of the client program. mcpd displays it and reports it to servers that request it."""
 

@@ -16,6 +16,7 @@
      ├─ LoginFailed          login_failed       502   -32000   4    a step of a login failed
      ├─ HttpRefused          http_status        502   -32000   6    an HTTP status without an MCP response
      ├─ CallTimeout          timeout            504   -32000   7
+     ├─ Denied               denied             403   -32000   1    a rule forbids it; nothing was sent
      ├─ Unsupported          unsupported        501   -32601   1    the server lacks the capability
      ├─ InputNeeded          input_required     502   -32000   1    the server needs input from a user
      ├─ UpstreamRefused      upstream_error     502   (its own) 1   the server returned a JSON-RPC error
@@ -262,6 +263,21 @@ class CallTimeout(McpdError):
 
     def data(self) -> dict[str, object]:
         return {**super().data(), "after": self.after}
+
+
+@final
+class Denied(McpdError):
+    """A rule of `settings.policies`, or `readOnly`, forbids the call to this client. `rule` is its place."""
+
+    code, http, rpc, exit = "denied", 403, -32000, 1
+    may_have_run = False
+
+    def __init__(self, message: str, *, server: str, rule: str) -> None:
+        super().__init__(message, server=server)
+        self.rule = rule
+
+    def data(self) -> dict[str, object]:
+        return {**super().data(), "rule": self.rule}
 
 
 @final

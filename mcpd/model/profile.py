@@ -23,6 +23,8 @@ class Profile:
     exclude_tools: tuple[str, ...] = ()
     style: ClientStyle | None = None
     """The style of tool names. None selects the style set in `settings.clientToolNames`."""
+    read_only: bool = False
+    """Whether tools that are not annotated as read-only are refused."""
     validate: bool | None = None
     """Whether tool calls are checked against the tools' schemas. None: as `ServerSpec.validate`."""
 

@@ -90,6 +90,8 @@ class ServerSpec:
     cache: Mapping[str, float] | None = attrs.field(factory=dict)
     """Seconds for which the results of tools that only read are used again. None: nothing is cached, not even
     what the server says is cacheable."""
+    read_only: bool = False
+    """Whether tools that are not annotated as read-only are refused to every client."""
     debug: bool = False
     validate: bool | None = None
     """Whether arguments and structured results are checked against the tools' schemas. A profile overrides

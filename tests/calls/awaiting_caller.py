@@ -15,6 +15,7 @@ from mcpd.calls.client_context import ClientContext, ClientRequest, Responder
 from mcpd.calls.engine import CallEngine, Target
 from mcpd.calls.routes import CONTROL
 from mcpd.model.errors import McpdError
+from mcpd.model.policy import ClientFacts
 from mcpd.model.server_spec import ServerSpec, Timeouts
 from mcpd.protocol.upstream_session import Upstream, to_upstream_error
 from mcpd.wire.message import Message
@@ -53,6 +54,9 @@ class AwaitingCaller:
     @property
     def may_return(self) -> bool:
         return False
+
+    def facts(self, context: ClientContext) -> ClientFacts:
+        return ClientFacts()
 
     def describe(self, context: ClientContext) -> str:
         return "a test"

@@ -184,7 +184,12 @@ def make_core(*servers: Any, **settings: Any) -> Any:
         config=SimpleNamespace(
             loaded=SimpleNamespace(
                 settings=SimpleNamespace(
-                    **{"client_tool_names": ClientStyle.UNDERSCORES, "validate": None, **settings}
+                    **{
+                        "client_tool_names": ClientStyle.UNDERSCORES,
+                        "validate": None,
+                        "policies": (),
+                        **settings,
+                    }
                 )
             )
         ),

@@ -180,7 +180,9 @@ async def test_resources_that_cannot_be_reported_are_left_out(
     monkeypatch.setattr(type(session.view), "resource", lambda self, uri: resource(uri))
 
     def found() -> list[str]:
-        return [uri for uri, _, _ in client_modern._resolve_resources(session, ["x:1", "a:1"])]
+        return [
+            uri for uri, _, _ in client_modern._resolve_resources(session, session.context, ["x:1", "a:1"])
+        ]
 
     assert found() == ["a:1"]
     w.server.upstream.era = "modern"
@@ -188,4 +190,6 @@ async def test_resources_that_cannot_be_reported_are_left_out(
     w.server.upstream.capabilities["resources"] = {"subscribe": True}
     assert found() == ["a:1"]
     w.server.upstream = None
-    assert [uri for uri, _, _ in client_modern._resolve_resources(session, ["a:1", "x:1"])] == ["a:1"]
+    assert [
+        uri for uri, _, _ in client_modern._resolve_resources(session, session.context, ["a:1", "x:1"])
+    ] == ["a:1"]

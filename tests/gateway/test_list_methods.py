@@ -18,6 +18,8 @@ from mcpd.gateway.list_methods import FIRST_START_TIMEOUT
 from mcpd.wire.message import BadFrame
 from tests.gateway.model import LEGACY, Json
 
+NO_POLICIES = SimpleNamespace(apply_to=lambda server: False)
+
 
 @pytest.mark.parametrize(
     ("known_after", "answered_after"),
@@ -48,7 +50,7 @@ async def test_merged_list_waits_for_servers_that_start_for_the_first_time(
                 capabilities=lambda version: {"tools": {}},
                 entries=lambda member: (b'{"name":"echo"}',),
             ),
-            gateway=SimpleNamespace(core=SimpleNamespace(refresh_catalogs=nothing)),
+            gateway=SimpleNamespace(core=SimpleNamespace(refresh_catalogs=nothing), policies=NO_POLICIES),
             request_tasks={},
             spawn_request=lambda request, work: nursery.start_soon(work),
             respond=lambda request, body: answered.append((trio.current_time() - began, body)),
@@ -78,7 +80,7 @@ def a_session(
             entries=lambda member: entries,
             freshness=lambda member: (5, "public"),
         ),
-        gateway=SimpleNamespace(core=None),
+        gateway=SimpleNamespace(core=None, policies=NO_POLICIES),
         request_tasks={},
         spawn_request=lambda request, work: tasks.append(work),
         respond=lambda request, body: answers.append(json.loads(body)),

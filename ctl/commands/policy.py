@@ -1,0 +1,97 @@
+"""`mcpctl policy`: explain which rule decides about a client's use of a tool, prompt or resource."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from ctl.call_arguments import split_target
+from ctl.errors import UsageError
+from ctl.invocation import CliContext
+from ctl.output import Line, paint
+from ctl.status_view import labelled_lines
+from ctl.table import table
+from mcpd.model.policy import TRANSPORTS
+
+if TYPE_CHECKING:
+    from ctl.api_types import PolicyClient, PolicyParams, PolicyResult
+
+DENIED_EXIT = 1
+_COLORS = {"allow": "green", "ask": "yellow", "deny": "red"}
+_KINDS = ("tool", "prompt", "resource")
+
+
+@click.group(epilog="Example:\n\n\b\n  mcpctl policy test zed delete_repo@github")
+def policy() -> None:
+    """Explain which client may use which tools.
+
+    The rules are in the configuration, under `settings.policies`.
+    """
+
+
+@policy.command(
+    epilog="Examples:\n\n\b\n  mcpctl policy test zed delete_repo@github\n"
+    "  mcpctl policy test zed file:///etc/passwd@files --kind resource\n"
+    "  mcpctl policy test codex create_issue@github --executable /usr/bin/codex"
+)
+@click.argument("client")
+@click.argument("target", metavar="TOOL", nargs=-1)
+@click.option("--kind", type=click.Choice(_KINDS), default="tool", help="What TOOL names.", show_default=True)
+@click.option("--executable", metavar="PATH", help="The client's program.")
+@click.option("--transport", type=click.Choice(TRANSPORTS), help="How the client is connected.")
+@click.option("--profile", metavar="NAME", help="The client's profile.")
+@click.option("--directory", metavar="DIR", help="The client's working directory.")
+@click.pass_obj
+def test(cli: CliContext, /, client: str, target: tuple[str, ...], kind: str, **known: str | None) -> int:
+    """Show whether the rules allow CLIENT to use TOOL, and which rule decides.
+
+    If a client of that name is connected, what mcpd knows about it is used, unless an option says otherwise.
+    Nothing is called. Exits with 1 if the use is denied.
+    """
+    server, name, rest = split_target(target, kind)
+    if rest:
+        raise UsageError(f"unexpected argument: {rest[0]}", hint="arguments of the tool do not count")
+    given = {key: value for key, value in known.items() if value is not None}
+    params = cast("PolicyParams", {"client": client, "server": server, kind: name, **given})
+    reply = cli.call("mcpd/policy", params)
+    if not cli.show_json(reply):
+        cli.out.lines(render(reply.value, f"{name}@{server}", cli.out.columns))
+    return DENIED_EXIT if reply.value["decision"] == "deny" else 0
+
+
+def render(result: PolicyResult, target: str, fit: int | None) -> list[Line]:
+    """The decision first, then what it is based on, then the rules that were compared."""
+    decision = result["decision"]
+    rule = f" by {result['rule']}" if result["rule"] else ": no rule matches"
+    lines: list[Line] = [[paint(f"{target}: ", "bold"), paint(decision, _COLORS.get(decision, "bold")), rule]]
+    if reason := result["reason"]:
+        lines.append([f"reason: {reason}"])
+    rows = [("client", ", ".join(_described(result["client"])))]
+    if (hints := result["annotations"]) is not None:
+        rows.append(
+            ("annotations", ", ".join(name for name, value in hints.items() if value) or "none is true")
+        )
+    rows.append(("rules in", result["source"]))
+    lines += [[], *labelled_lines(rows)]
+    steps: list[Line] = [
+        [step["rule"], step["decision"], "matches" if step["matches"] else step.get("mismatch", "")]
+        for step in result["steps"]
+    ]
+    return [*lines, [], *table(("RULE", "DECISION", "COMPARED"), steps, fit=fit)] if steps else lines
+
+
+def _described(client: PolicyClient) -> list[str]:
+    """Return what is known of the client."""
+    parts = [" or ".join(client["names"]) or "no name"]
+    parts += [
+        f"{name} {value}"
+        for name, value in (
+            ("executable", client["executable"]),
+            ("transport", client["transport"]),
+            ("profile", client["profile"]),
+            ("directory", client["directory"]),
+        )
+        if value
+    ]
+    return [*parts, "connected now" if client["connected"] else "not connected"]

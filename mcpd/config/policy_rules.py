@@ -1,0 +1,145 @@
+"""Parses `settings.policies`: the rules, or every error in them."""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from mcpd.config.field_spec import STRING, STRINGS, Shape
+from mcpd.config.json_path import join_path, type_name
+from mcpd.config.section_reader import Section
+from mcpd.config.variables import expand_home
+from mcpd.model.errors import Problem
+from mcpd.model.policy import HINTS, TRANSPORTS, Decision, PolicyRule
+
+_DECISIONS = {decision.value: decision for decision in Decision}
+_HINTS: Shape = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {name: {"type": "boolean"} for name in HINTS},
+}
+RULE_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["decision"],
+    "properties": {
+        "decision": {"enum": list(_DECISIONS)},
+        "reason": STRING,
+        "clients": STRINGS,
+        "executables": STRINGS,
+        "transports": {"type": "array", "items": {"enum": list(TRANSPORTS)}},
+        "profiles": STRINGS,
+        "directories": STRINGS,
+        "servers": STRINGS,
+        "tools": STRINGS,
+        "prompts": STRINGS,
+        "resources": STRINGS,
+        "annotations": _HINTS,
+    },
+}
+"""One of `settings.policies`; see `PolicyRule`."""
+MAX_RULES = 1000
+"""Each call of a client may be compared with all of them."""
+
+
+def parse_policies(section: Section, key: str, environ: Mapping[str, str]) -> tuple[PolicyRule, ...] | None:
+    """Return the rules at `key`; None if any of them is invalid, because part of a rule set may allow what
+    the whole would not."""
+    value = section.values.get(key)
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        message = f"'{key}' must be a list of rules, not {type_name(value)}"
+        section.add_problem(key, message, 'write [{"servers": ["…"], "decision": "deny"}]')
+        return None
+    before = len(section.problems)
+    if len(value) > MAX_RULES:
+        section.add_problem(
+            key, f"there are {len(value)} rules; at most {MAX_RULES} are allowed", "merge some"
+        )
+        return None
+    path = join_path(section.path, key)
+    rules = [
+        _parse_rule(each, join_path(path, index), section.problems, environ)
+        for index, each in enumerate(value)
+    ]
+    parsed = tuple(rule for rule in rules if rule is not None)
+    return parsed if len(section.problems) == before else None
+
+
+def _parse_rule(
+    value: object, path: str, problems: list[Problem], environ: Mapping[str, str]
+) -> PolicyRule | None:
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        fix = 'write {"servers": ["…"], "decision": "deny"}'
+        problems.append(Problem(path, f"a rule must be an object, not {type_name(value)}", fix))
+        return None
+    rule = Section(value, path, problems)
+    rule.refuse_unknown(RULE_SCHEMA["properties"])
+    decision = rule.choice("decision", _DECISIONS)
+    if decision is None and not rule.has("decision"):
+        rule.add_problem("decision", "'decision' is missing", f"write one of {', '.join(_DECISIONS)}")
+    transports = _patterns(rule, "transports")
+    for index, transport in enumerate(transports or ()):
+        if transport not in TRANSPORTS:
+            message = f"unknown transport '{transport[:40]}'"
+            where = join_path(join_path(path, "transports"), index)
+            problems.append(Problem(where, message, f"write one of {', '.join(TRANSPORTS)}"))
+    return PolicyRule(
+        decision=decision or Decision.DENY,
+        place=path,
+        reason=rule.string("reason") or "",
+        clients=_patterns(rule, "clients"),
+        executables=_patterns(rule, "executables"),
+        transports=transports,
+        profiles=_patterns(rule, "profiles"),
+        directories=_directories(rule, environ),
+        servers=_patterns(rule, "servers"),
+        tools=_patterns(rule, "tools"),
+        prompts=_patterns(rule, "prompts"),
+        resources=_patterns(rule, "resources"),
+        hints=_hints(rule),
+    )
+
+
+def _patterns(rule: Section, key: str) -> tuple[str, ...] | None:
+    found = rule.strings(key)
+    if found is not None and not found:
+        rule.add_problem(
+            key, f"'{key}' is empty, so the rule would never match", "add a pattern, or remove it"
+        )
+    for index, pattern in enumerate(found or ()):
+        if not pattern or re.search(r"[\[\]]", pattern):
+            what = "is empty" if not pattern else "contains a bracket, which is no wildcard here"
+            where = join_path(join_path(rule.path, key), index)
+            rule.problems.append(Problem(where, f"this pattern {what}", "use the wildcards * and ?"))
+    return found
+
+
+def _directories(rule: Section, environ: Mapping[str, str]) -> tuple[str, ...] | None:
+    found = _patterns(rule, "directories")
+    if found is None:
+        return None
+    expanded = []
+    for index, text in enumerate(found):
+        pattern = expand_home(text, environ)
+        if not pattern.startswith("/"):
+            where = join_path(join_path(rule.path, "directories"), index)
+            rule.problems.append(Problem(where, "not an absolute directory", "begin it with / or ~/"))
+        expanded.append(os.path.normpath(pattern))
+    return tuple(expanded)
+
+
+def _hints(rule: Section) -> Mapping[str, bool] | None:
+    child = rule.child("annotations")
+    if child is None:
+        return None
+    child.refuse_unknown(HINTS)
+    hints = {name: value for name in HINTS if (value := child.boolean(name)) is not None}
+    if not child.values:
+        rule.add_problem(
+            "annotations", "'annotations' is empty", 'write {"readOnlyHint": false}, or remove it'
+        )
+    return hints

@@ -1,0 +1,88 @@
+"""Explains a decision of the policies, for `mcpctl policy test`: which rule decides, and why no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from mcpd.calls.policies import Policies, used_item
+from mcpd.daemon_operations import Operations
+from mcpd.gateway.client_session import ClientSession
+from mcpd.model.api import PolicyClient, PolicyParams, PolicyResult, PolicyStep
+from mcpd.model.errors import InvalidArguments, Problem
+from mcpd.model.policy import TRANSPORTS, ClientFacts, Decision, ItemKind
+
+
+class PolicyHost(Protocol):
+    """The gateway, as this module uses it."""
+
+    core: Operations
+    policies: Policies
+    sessions: dict[ClientSession, None]
+
+
+def explain_policy(host: PolicyHost, params: PolicyParams) -> PolicyResult:
+    """Return the decision about one use. Raises UnknownServer, InvalidArguments."""
+    server = host.core.supervisor.get(params.server)
+    kind, name = _chosen(params)
+    if params.transport is not None and params.transport not in TRANSPORTS:
+        problem = Problem("$.transport", f"unknown transport; write one of {', '.join(TRANSPORTS)}")
+        raise InvalidArguments(f"mcpd/policy: {problem}", [problem])
+    found = _find_client(host.sessions, params.client)
+    known = found or ClientFacts(names=(params.client,))
+    client = ClientFacts(
+        names=known.names,
+        executable=known.executable if params.executable is None else params.executable,
+        transport=known.transport if params.transport is None else params.transport,
+        profile=known.profile if params.profile is None else params.profile,
+        directory=known.directory if params.directory is None else params.directory,
+    )
+    item = used_item(server, kind, name)
+    steps, decision, decisive = [], Decision.ALLOW, None
+    for rule in host.policies.rules(server):
+        mismatch = rule.mismatch(client, item)
+        steps.append(
+            PolicyStep(rule=rule.place, decision=rule.decision.value, matches=not mismatch, mismatch=mismatch)
+        )
+        if not mismatch:
+            decision, decisive = rule.decision, rule
+            break
+    return PolicyResult(
+        decision=decision.value,
+        rule=None if decisive is None else decisive.place,
+        reason="" if decisive is None else decisive.reason,
+        source=host.core.config.loaded.source,
+        client=PolicyClient(
+            names=client.names,
+            executable=client.executable,
+            transport=client.transport,
+            profile=client.profile,
+            directory=client.directory,
+            connected=found is not None,
+        ),
+        annotations=item.hints,
+        steps=tuple(steps),
+    )
+
+
+def _chosen(params: PolicyParams) -> tuple[ItemKind, str]:
+    kinds: tuple[tuple[ItemKind, str | None], ...] = (
+        ("tool", params.tool),
+        ("prompt", params.prompt),
+        ("resource", params.resource),
+    )
+    given = [(kind, name) for kind, name in kinds if name is not None]
+    if len(given) != 1:
+        problem = Problem("$", "set one of `tool`, `prompt` and `resource`")
+        raise InvalidArguments(f"mcpd/policy: {problem.message}", [problem])
+    return given[0]
+
+
+def _find_client(sessions: Iterable[ClientSession], name: str) -> ClientFacts | None:
+    """Return the facts of the first connected client with this name, whatever its case."""
+    wanted = name.casefold()
+    for session in sessions:
+        facts = session.facts(session.context)
+        if any(each.casefold() == wanted for each in facts.names):
+            return facts
+    return None

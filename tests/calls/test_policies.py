@@ -1,0 +1,319 @@
+"""Denied calls are refused before the server hears of them, however they are spelled or sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import attrs
+import pytest
+import trio.testing
+from msgspec import Raw
+
+from mcpd.api.control_calls import ControlCaller, read_call
+from mcpd.calls.client_context import ClientIdentity
+from mcpd.client_registry import ClientConnection
+from mcpd.gateway.client_session import ClientSession
+from mcpd.model.api import CompleteParams, PromptParams, ReadParams
+from mcpd.model.errors import McpdError
+from mcpd.model.policy import ClientFacts, Decision, PolicyRule
+from mcpd.wire import message as wire
+from tests.gateway.mcp_client import meta
+from tests.gateway.model import LEGACY, Json, World, make_catalog, make_upstream, world
+from tests.model.test_policy import LOOK_ALIKES, URIS
+
+Clock = trio.testing.MockClock
+READER: Json = {"name": "get_issue", "annotations": {"readOnlyHint": True}}
+CATALOG = make_catalog(
+    tools=["delete_repo", READER],
+    resources=["file:///secret/key", "file:///public/a"],
+    templates=["file:///secret/{name}"],
+    prompts=["review"],
+)
+
+
+def rule(decision: str, place: str = "$.settings.policies[0]", **conditions: Any) -> PolicyRule:
+    return PolicyRule(decision=Decision(decision), place=place, **conditions)
+
+
+NO_DELETE = rule("deny", tools=("delete_*",))
+NO_SECRETS = rule("deny", resources=("file:///secret/*",))
+NOTHING = rule("deny", servers=("srv",))
+
+
+@pytest.fixture
+async def w() -> AsyncIterator[World]:
+    async with world() as made:
+        made.server.catalog = CATALOG
+        made.server.upstream = make_upstream(made.wire, tools={}, resources={"subscribe": True}, prompts={})
+        yield made
+
+
+def apply(w: World, *rules: PolicyRule) -> None:
+    """Put rules into effect, as a changed configuration does."""
+    settings: Any = w.gateway.core.config.loaded.settings
+    kept = {name: value for name, value in vars(settings).items() if name != "policies"}
+    w.gateway.core.config.loaded.settings = type(settings)(**kept, policies=rules)  # type: ignore[misc]
+
+
+class Client:
+    """A client of one revision, in front of one server or of all."""
+
+    def __init__(self, w: World, *, modern: bool = False, single: bool = True, name: str = "zed") -> None:
+        self.modern = modern
+        self.name = name
+        self.frames: list[Json] = []
+        view = w.gateway.view("srv" if single else None)
+        identity = ClientIdentity(via="http" if modern else "bridge", name="" if modern else name)
+        self.session: ClientSession = w.gateway.open_session(view, identity, self.send, w.spawn)
+        self.number = 0
+        if not modern:
+            self.ask("initialize", protocolVersion=LEGACY, capabilities={}, clientInfo={"name": name})
+            self.session.receive(wire.parse(b'{"jsonrpc":"2.0","method":"notifications/initialized"}'), self)
+
+    def ask(self, method: str, **params: Any) -> Json | None:
+        if self.modern:
+            info = {"io.modelcontextprotocol/clientInfo": {"name": self.name}}
+            params["_meta"] = meta({}, **info)
+        return self.raw(method, json.dumps(params))
+
+    def raw(self, method: str, params: str) -> Json | None:
+        """Send a request with these params; returns the response if there is one already."""
+        self.number += 1
+        text = f'{{"jsonrpc":"2.0","id":{self.number},"method":{json.dumps(method)},"params":{params}}}'
+        self.session.receive(wire.parse(text.encode("utf-8", "surrogatepass")), self)
+        return next((frame for frame in self.frames if frame.get("id") == self.number), None)
+
+    def send(self, frame: bytes) -> None:
+        self.frames.append(json.loads(frame))
+
+    def finish(self, frame: bytes, code: int = 0) -> None:
+        self.send(frame)
+
+    def drop(self) -> None: ...
+
+
+def assert_refused(w: World, answer: Json | None, code: str = "") -> None:
+    """The client has an error, and the server has heard nothing."""
+    assert answer is not None
+    assert "error" in answer, answer
+    if code:
+        assert answer["error"]["data"]["code"] == code, answer
+    assert w.wire.frames == []
+
+
+KINDS = [
+    {"modern": False},
+    {"modern": True},
+    {"modern": False, "single": False},
+    {"modern": True, "single": False},
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+async def test_denied_tool_is_refused_with_the_rule_and_is_in_no_list(w: World, kind: Any) -> None:
+    prefix = "" if kind.get("single", True) else "srv__"
+    client = Client(w, **kind)
+    apply(w, attrs.evolve(NO_DELETE, reason="too dangerous"))
+    answer = client.ask("tools/call", name=f"{prefix}delete_repo", arguments={})
+    assert_refused(w, answer, "denied")
+    assert answer is not None
+    assert answer["error"]["message"].startswith(
+        "srv: tool 'delete_repo' was not used: the rule at $.settings.policies[0] denies it (too dangerous); "
+    )
+    assert answer["error"]["data"]["rule"] == "$.settings.policies[0]"
+    assert answer["error"]["data"]["may_have_run"] is False
+    listed = client.ask("tools/list")
+    assert listed is not None
+    assert [tool["name"] for tool in listed["result"]["tools"]] == [f"{prefix}get_issue"]
+    assert client.ask("tools/call", name=f"{prefix}get_issue", arguments={}) is None
+    assert len(w.wire.frames) == 1, "sent"
+
+
+async def test_changed_rules_apply_to_the_next_call(w: World) -> None:
+    client = Client(w)
+    assert client.ask("tools/call", name="delete_repo", arguments={}) is None
+    w.wire.frames.clear()
+    apply(w, NO_DELETE)
+    assert_refused(w, client.ask("tools/call", name="delete_repo", arguments={}), "denied")
+    apply(w, rule("allow", clients=("zed",)), NO_DELETE)
+    assert client.ask("tools/call", name="delete_repo", arguments={}) is None
+
+
+async def test_read_only_server_refuses_all_other_tools(w: World) -> None:
+    client = Client(w)
+    w.server.spec = attrs.evolve(w.server.spec, read_only=True)
+    answer = client.ask("tools/call", name="delete_repo", arguments={})
+    assert_refused(w, answer, "denied")
+    assert answer is not None
+    assert "the rule at $.mcpServers.srv.readOnly denies it" in answer["error"]["message"]
+    assert_refused(w, client.ask("tools/call", name="hidden", arguments={}), "denied")
+    assert client.ask("tools/call", name="get_issue", arguments={}) is None
+    assert client.ask("prompts/get", name="review") is None
+    assert client.ask("resources/read", uri="file:///public/a") is None
+
+
+async def test_dedicated_instance_has_the_rules_of_its_definition(w: World) -> None:
+    apply(w, NOTHING)
+    original, spec = w.server, attrs.evolve(w.server.spec, name="srv~1")
+    client = Client(w)
+    w.server.spec = spec
+    w.server.original = type(w.server)(spec=attrs.evolve(spec, name="srv"))
+    assert_refused(w, client.ask("tools/call", name="get_issue", arguments={}), "denied")
+    assert original is w.server
+
+
+async def test_without_rules_there_is_no_stage(w: World) -> None:
+    client = Client(w)
+    client.ask("tools/call", name="delete_repo", arguments={})
+    assert all(route.stages == () for route in w.server.routes.values())
+    assert client.session._facts is None, "nothing was read about the client"
+
+
+# ── evasions ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", LOOK_ALIKES, ids=ascii)
+@pytest.mark.parametrize("modern", [False, True])
+async def test_names_that_look_alike_are_refused(w: World, name: str, modern: bool) -> None:
+    client = Client(w, modern=modern)
+    apply(w, NO_DELETE)
+    assert_refused(w, client.ask("tools/call", name=name, arguments={}), "denied")
+
+
+PARAMS = [
+    '{"name":"get_issue","name":"delete_repo","arguments":{}}',
+    '{"name":"delete_repo","Name":"get_issue","arguments":{}}',
+    '{"name":"get_issue","Name":"delete_repo","arguments":{}}',
+    '{"name":"get_issue","NAME":"delete_repo","arguments":{}}',
+    '{"name":"get_issue","n\\u0041me":"delete_repo","arguments":{}}',
+    '{"n\\u0061me":"delete_repo","arguments":{}}',
+    '{"name":"get_issue","n\\u0061me":"delete_repo","arguments":{}}',
+    '{"name":"del\\u0065te_repo","arguments":{}}',
+    '{ "arguments":{}, "name" : "delete_repo" }',
+    '{"arguments":{"name":"get_issue"},"name":"delete_repo"}',
+    '{"arguments":{}}',
+    '{"NAME":"delete_repo","arguments":{}}',
+    '{"name":["delete_repo"],"arguments":{}}',
+    '{"name":null,"arguments":{}}',
+    '{"name":"","Name":"delete_repo"}',
+    "{}",
+    "[]",
+]
+
+
+@pytest.mark.parametrize("params", PARAMS)
+@pytest.mark.parametrize("single", [True, False])
+async def test_other_spellings_of_the_params_are_refused(w: World, params: str, single: bool) -> None:
+    """JSON parsers differ in which of two members counts, and in whether case matters."""
+    client = Client(w, single=single)
+    apply(w, NO_DELETE)
+    if not single:
+        params = params.replace("delete_repo", "srv__delete_repo").replace("get_issue", "srv__get_issue")
+    assert_refused(w, client.raw("tools/call", params))
+
+
+async def test_server_gets_exactly_the_name_that_was_compared(w: World) -> None:
+    client = Client(w)
+    apply(w, NO_DELETE)
+    client.raw("tools/call", '{"name":"delete_repo","name":"get_issue","arguments":{"a":1E+400}}')
+    (frame,) = w.wire.frames
+    assert b"delete_repo" not in frame
+    assert b'"arguments":{"a":1E+400}' in frame, "the rest is as it was written"
+
+
+@pytest.mark.parametrize("uri", ["file:///secret/key", *URIS])
+async def test_other_spellings_of_a_uri_are_refused(w: World, uri: str) -> None:
+    client = Client(w)
+    apply(w, NO_SECRETS)
+    assert_refused(w, client.ask("resources/read", uri=uri), "denied")
+    assert_refused(w, client.ask("resources/subscribe", uri=uri), "denied")
+    reference = {"type": "ref/resource", "uri": uri}
+    assert_refused(w, client.ask("completion/complete", ref=reference, argument={}), "denied")
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+async def test_denied_server_cannot_be_used_in_another_way(w: World, kind: Any) -> None:
+    """Resources, prompts, completion and unknown methods instead of tools."""
+    prefix = "" if kind.get("single", True) else "srv__"
+    client = Client(w, **kind)
+    apply(w, NOTHING)
+    for method, params in (
+        ("tools/call", {"name": f"{prefix}get_issue", "arguments": {}}),
+        ("prompts/get", {"name": f"{prefix}review"}),
+        ("resources/read", {"uri": "file:///public/a"}),
+        ("resources/read", {"uri": "mcpd://srv/file:///public/a"}),
+        ("completion/complete", {"ref": {"type": "ref/prompt", "name": f"{prefix}review"}, "argument": {}}),
+        ("completion/complete", {"ref": {"type": "ref/resource", "uri": "file:///public/a"}, "argument": {}}),
+        (
+            "completion/complete",
+            {"ref": {"type": "ref/prompt", "name": "x", "Name": "review"}, "argument": {}},
+        ),
+        ("x/delete", {}),
+        ("TOOLS/CALL", {"name": f"{prefix}get_issue"}),
+    ):
+        assert_refused(w, client.ask(method, **params))
+    for method, member in (
+        ("tools/list", "tools"),
+        ("prompts/list", "prompts"),
+        ("resources/list", "resources"),
+    ):
+        listed = client.ask(method)
+        assert listed is not None
+        assert listed["result"][member] == []
+
+
+async def test_control_api_is_refused_the_same(autojump_clock: Clock, w: World) -> None:
+    answers: list[Json] = []
+
+    class Here:
+        def send(self, frame: bytes) -> None: ...
+        def drop(self) -> None: ...
+        def finish(self, frame: bytes, code: int = 0) -> None:
+            answers.append(json.loads(frame))
+
+    apply(w, NO_DELETE, rule("deny", prompts=("*",)), NO_SECRETS)
+    facts = ClientFacts(names=("mcpctl",), transport="control")
+    caller = ControlCaller(
+        w.gateway.calls, w.gateway.core, Here(), w.spawn, ClientConnection(None), lambda: facts
+    )
+    attempts: tuple[Callable[[], None], ...] = (
+        lambda: caller.call(b"1", read_call(Raw(b'{"server":"srv","tool":"delete_repo"}'))),
+        lambda: caller.call(b"2", read_call(Raw(b'{"server":"srv","tool":"d\\u0435lete_repo"}'))),
+        lambda: caller.get_prompt(b"3", PromptParams(server="srv", prompt="review")),
+        lambda: caller.read_resource(b"4", ReadParams(server="srv", uri="file:///%73ecret/key")),
+        lambda: caller.complete(
+            b"5",
+            CompleteParams(server="srv", ref={"type": "ref/prompt", "name": "review"}, argument={}),
+        ),
+    )
+    for attempt in attempts:
+        with pytest.raises(McpdError, match="denies it"):
+            attempt()
+    assert (answers, w.wire.frames) == ([], [])
+
+
+async def test_client_that_renames_itself_keeps_its_former_names(w: World) -> None:
+    """In the revision in which each request has a name; and no name at all is no way out."""
+    client = Client(w, modern=True, name="codex")
+    apply(w, rule("deny", clients=("codex",), tools=("delete_*",)))
+    for name in ("codex", "zed", "Codex CLI 0.1", "c\u043edex", ""):
+        client.name = name
+        assert_refused(w, client.ask("tools/call", name="delete_repo", arguments={}), "denied")
+    nameless = Client(w, modern=True, name="")
+    assert_refused(w, nameless.ask("tools/call", name="delete_repo", arguments={}), "denied")
+    for number in range(40):
+        client.name = f"name {number}"
+        assert_refused(w, client.ask("tools/call", name="delete_repo", arguments={}))
+
+
+async def test_suspended_state_is_no_way_around(w: World) -> None:
+    """A forged or foreign `requestState` does not skip the rules."""
+    client = Client(w, modern=True)
+    apply(w, NO_DELETE)
+    for state in ("p.x", "u.x", "x"):
+        answer = client.ask(
+            "tools/call", name="delete_repo", arguments={}, requestState=state, inputResponses={}
+        )
+        assert_refused(w, answer)

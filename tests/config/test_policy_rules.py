@@ -1,0 +1,192 @@
+"""`settings.policies` and `readOnly`: parsed as a whole, or refused as a whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcpd.config.load_at_start import load_at_start, save_last_valid
+from mcpd.config.loader import load
+from mcpd.config.policy_rules import MAX_RULES
+from mcpd.model.errors import BadSpec
+from mcpd.model.policy import Decision, PolicyRule
+
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "config.json"
+
+
+def write(file: Path, settings: Json, **servers: Json) -> None:
+    file.write_text(json.dumps({"mcpServers": servers or {"git": {"command": "x"}}, "settings": settings}))
+
+
+def rules(file: Path, *policies: object, **settings: Any) -> tuple[PolicyRule, ...]:
+    write(file, {"policies": list(policies), **settings})
+    return load(file, {"HOME": "/home/ada"}).settings.policies
+
+
+def problems(file: Path, policies: object) -> list[str]:
+    write(file, {"policies": policies})
+    with pytest.raises(BadSpec) as refused:
+        load(file, {})
+    return [str(problem) for problem in refused.value.problems]
+
+
+def test_every_field_of_a_rule_is_parsed(file: Path) -> None:
+    (found,) = rules(
+        file,
+        {
+            "decision": "allow",
+            "reason": "r",
+            "clients": ["zed"],
+            "executables": ["/usr/bin/*"],
+            "transports": ["bridge", "http"],
+            "profiles": ["work"],
+            "directories": ["~/src", "/a/../b"],
+            "servers": ["git"],
+            "tools": ["t"],
+            "prompts": ["p"],
+            "resources": ["file:///*"],
+            "annotations": {"readOnlyHint": True, "openWorldHint": False},
+        },
+    )
+    assert found == PolicyRule(
+        decision=Decision.ALLOW,
+        place="$.settings.policies[0]",
+        reason="r",
+        clients=("zed",),
+        executables=("/usr/bin/*",),
+        transports=("bridge", "http"),
+        profiles=("work",),
+        directories=("/home/ada/src", "/b"),
+        servers=("git",),
+        tools=("t",),
+        prompts=("p",),
+        resources=("file:///*",),
+        hints={"readOnlyHint": True, "openWorldHint": False},
+    )
+
+
+def test_without_rules_there_are_none(file: Path) -> None:
+    write(file, {})
+    assert load(file, {}).settings.policies == ()
+    assert rules(file) == ()
+
+
+@pytest.mark.parametrize(
+    ("policies", "place", "message", "fix"),
+    [
+        ({}, "$.settings.policies", "must be a list of rules", "write [{"),
+        (["deny"], "$.settings.policies[0]", "a rule must be an object, not a string", "write {"),
+        ([{}], "$.settings.policies[0].decision", "'decision' is missing", "write one of allow"),
+        ([{"decision": "block"}], "$.settings.policies[0].decision", "unknown value 'block'", "write one of"),
+        (
+            [{"decision": "deny", "tool": ["x"]}],
+            "$.settings.policies[0].tool",
+            "unknown",
+            "did you mean 'tools'?",
+        ),
+        (
+            [{"decision": "deny", "tools": "x"}],
+            "$.settings.policies[0].tools",
+            "must be a list",
+            'write ["x"]',
+        ),
+        ([{"decision": "deny", "tools": []}], "$.settings.policies[0].tools", "would never match", "add a"),
+        ([{"decision": "deny", "tools": [""]}], "$.settings.policies[0].tools[0]", "is empty", "wildcards"),
+        ([{"decision": "deny", "tools": ["[a]"]}], "$.settings.policies[0].tools[0]", "bracket", "* and ?"),
+        (
+            [{"decision": "deny"}, {"decision": "deny", "transports": ["tcp"]}],
+            "$.settings.policies[1].transports[0]",
+            "unknown transport 'tcp'",
+            "write one of bridge",
+        ),
+        (
+            [{"decision": "deny", "directories": ["src"]}],
+            "$.settings.policies[0].directories[0]",
+            "absolute",
+            "~/",
+        ),
+        (
+            [{"decision": "deny", "annotations": {"readOnly": True}}],
+            "$.settings.policies[0].annotations.readOnly",
+            "unknown field",
+            "did you mean 'readOnlyHint'?",
+        ),
+        (
+            [{"decision": "deny", "annotations": {}}],
+            "$.settings.policies[0].annotations",
+            "is empty",
+            "write",
+        ),
+        ([{"decision": "deny"}] * (MAX_RULES + 1), "$.settings.policies", "at most 1000", "merge"),
+    ],
+)
+def test_invalid_rules_are_refused_as_a_whole(
+    file: Path, policies: object, place: str, message: str, fix: str
+) -> None:
+    """With the place, and what to write instead."""
+    (problem,) = problems(file, policies)
+    assert f"@ {place} (" in problem
+    assert message in problem
+    assert fix in problem
+
+
+def test_unknown_server_in_a_rule_is_a_warning(file: Path) -> None:
+    write(file, {"policies": [{"decision": "deny", "servers": ["gitt", "x*"]}]}, git={"command": "x"})
+    (warning,) = load(file, {}).warnings
+    assert warning == "$.settings.policies[0].servers: there is no server 'gitt'; did you mean 'git'?"
+
+
+def test_read_only_profiles_and_servers(file: Path) -> None:
+    (found, other) = rules(
+        file,
+        {"decision": "allow"},
+        profiles={"look": {"readOnly": True}, "write": {"readOnly": False}},
+    )
+    assert found.place == "$.settings.profiles.look.readOnly"
+    assert (found.profiles, found.hints) == (("look",), {"readOnlyHint": False})
+    assert other.decision is Decision.ALLOW
+    write(file, {}, git={"command": "x", "readOnly": True}, files={"command": "x"})
+    specs = load(file, {}).specs
+    assert (specs["git"].read_only, specs["files"].read_only) == (True, False)
+
+
+BAD: Json = {"policies": [{"decision": "deny", "tools": ["x"]}, {"decision": "perhaps"}]}
+GOOD: Json = {"policies": [{"decision": "deny", "tools": ["y"]}]}
+
+
+def test_last_valid_rules_stay_in_force_at_a_start_with_errors(file: Path, tmp_path: Path) -> None:
+    """Whatever is wrong with the settings."""
+    state = tmp_path / "state"
+    state.mkdir()
+    write(file, GOOD)
+    save_last_valid(load_at_start(file, {}, state), state)
+    invalid: list[Json] = [BAD, {"polices": []}, {"maxStarts": "many"}, {"policies": 5}]
+    for settings in invalid:
+        write(file, settings)
+        loaded = load_at_start(file, {}, state)
+        assert loaded.problems
+        assert [rule.tools for rule in loaded.settings.policies] == [("y",)]
+
+
+@pytest.mark.parametrize("settings", [BAD, {"polices": []}, {"policies": 5}])
+def test_everything_is_denied_if_no_valid_rules_are_known(file: Path, tmp_path: Path, settings: Json) -> None:
+    """A part of the rules may allow what the whole would not."""
+    write(file, settings)
+    (rule,) = load_at_start(file, {}, tmp_path).settings.policies
+    assert rule == PolicyRule(
+        decision=Decision.DENY, place="$.settings.policies", reason="the rules have errors"
+    )
+
+
+def test_other_errors_leave_valid_rules_in_force(file: Path, tmp_path: Path) -> None:
+    write(file, {**GOOD, "maxStarts": "many", "profiles": {"look": {"readOnly": "yes"}}})
+    found = load_at_start(file, {}, tmp_path).settings.policies
+    assert [rule.place for rule in found] == ["$.settings.profiles.look.readOnly", "$.settings.policies[0]"]

@@ -1,0 +1,145 @@
+"""Policies with the real daemon: every way in, changes of the file, and `mcpctl policy test`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Start
+from tests.e2e.harness import Daemon, Json, Refused, wait_until
+from tests.e2e.test_bridge import Editor
+from tests.e2e.web import PORT, Session, ask, door
+from tests.gateway.mcp_client import MODERN, McpClient
+
+SERVER: Json = {"command": sys.executable, "args": ["-m", "mcpd.testserver"]}
+NO_FAIL: Json = {"decision": "deny", "tools": ["fail"], "reason": "it only fails"}
+
+
+def write(daemon: Daemon, *policies: object) -> None:
+    document = json.loads(daemon.config.read_text())
+    document["settings"]["policies"] = list(policies)
+    daemon.config.write_text(json.dumps(document))
+
+
+def names(tools: Json) -> set[str]:
+    return {tool["name"].rpartition("__")[2] for tool in tools["tools"]}
+
+
+def test_denied_tool_is_refused_over_every_transport(start: Start) -> None:
+    daemon = start({"test": SERVER}, *PORT, settings={"policies": [NO_FAIL]})
+    daemon.wait_connected("test")
+    for version in (MODERN, "2025-11-25", "2024-11-05"):
+        for server, prefix in ((None, "test__"), ("test", "")):
+            client = McpClient(daemon, version, server=server)
+            assert "fail" not in names(client.request("tools/list"))
+            with pytest.raises(Refused, match=r"policies\[0\] denies it \(it only fails\)"):
+                client.call(f"{prefix}fail")
+            assert client.call(f"{prefix}echo", {"text": "a"})
+    with daemon.client() as control:
+        assert "fail" not in names(control.request("mcpd/tools"))
+        with pytest.raises(Refused) as refused:
+            control.call("test", "fail")
+        assert refused.value.code == "denied"
+        assert control.call("test", "echo", {"text": "a"})["success"]
+    web = door(daemon)
+    with web.client() as http:
+        modern = ask(http, "/mcp", "tools/call", name="test__fail", arguments={})
+        assert modern.json()["error"]["data"]["rule"] == "$.settings.policies[0]"
+        session = Session(http)
+        assert session.call("test__fail").json()["error"]["data"]["code"] == "denied"
+        batch = Session(http, version="2025-03-26")
+        answers = batch.post([batch.calling("test__fail", key) for key in range(3)]).json()
+        assert [answer["error"]["data"]["code"] for answer in answers] == ["denied"] * 3
+    stats = daemon.client().request("mcpd/stats", server="test")["servers"][0]
+    assert stats["counts"]["calls"] == 7, "only the calls of `echo` were sent"
+
+
+def test_changed_rules_apply_at_once_and_clients_are_notified(start: Start) -> None:
+    """Invalid rules are refused as a whole, and the valid ones stay in force."""
+    daemon = start({"test": SERVER})
+    daemon.wait_connected("test")
+    client, control = McpClient(daemon, "2025-11-25"), daemon.client()
+    assert "fail" in names(client.request("tools/list"))
+    write(daemon, NO_FAIL)
+    control.request("mcpd/reload")
+    client.wait_heard("notifications/tools/list_changed")
+    assert "fail" not in names(client.request("tools/list"))
+    write(daemon, {"decision": "allow"}, {"decision": "denny"})
+    with pytest.raises(Refused) as refused:
+        control.request("mcpd/reload")
+    (problem,) = refused.value.body["data"]["problems"]
+    assert problem["path"] == "$.settings.policies[1].decision"
+    assert problem["fix"].startswith("write one of allow, ")
+    with pytest.raises(Refused, match="denies it"):
+        client.call("test__fail")
+    write(daemon)
+    control.request("mcpd/reload")
+    client.wait_heard("notifications/tools/list_changed")
+    assert "fail" in names(client.request("tools/list"))
+
+
+def test_executable_is_what_the_kernel_says(start: Start, tmp_path: Path) -> None:
+    """A bridge counts as the program that started it; a name that a client reports is not its executable."""
+    me = os.readlink(f"/proc/{os.getpid()}/exe")
+    allow = {"decision": "allow", "executables": [me], "transports": ["bridge"], "tools": ["fail"]}
+    daemon = start({"test": SERVER}, *PORT, settings={"policies": [allow, NO_FAIL]})
+    daemon.wait_connected("test")
+    editor = Editor({**daemon.environ, "MCPD_SOCKET": daemon.socket}, tmp_path)
+    try:
+        hello: Json = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "ed", "version": "1"},
+        }
+        editor.send(id=1, method="initialize", params=hello)
+        assert editor.next()["id"] == 1
+        editor.send(method="notifications/initialized")
+        editor.send(id=2, method="tools/call", params={"name": "test__fail", "arguments": {}})
+        while (answer := editor.next()).get("id") != 2:
+            pass
+        assert "denied" not in json.dumps(answer)
+    finally:
+        editor.process.kill()
+        editor.process.communicate()
+    with door(daemon).client() as http:
+        answer = ask(http, "/mcp", "tools/call", name="test__fail", arguments={}).json()
+        assert answer["error"]["data"]["code"] == "denied", "the executable is not known"
+
+
+def test_policy_test_explains_the_decision(start: Start) -> None:
+    daemon = start(
+        {"test": {**SERVER, "readOnly": True}, "other": SERVER},
+        settings={"policies": [{"decision": "allow", "clients": ["zed"]}, NO_FAIL]},
+    )
+    daemon.wait_connected("test", "other")
+    control = daemon.client()
+
+    def explain(client: str, server: str, **item: Any) -> tuple[str, str | None]:
+        told = control.request("mcpd/policy", client=client, server=server, **item)
+        return told["decision"], told["rule"]
+
+    assert explain("zed", "test", tool="fail") == ("deny", "$.mcpServers.test.readOnly")
+    assert explain("zed", "other", tool="fail") == ("allow", "$.settings.policies[0]")
+    assert explain("codex", "other", tool="fail") == ("deny", "$.settings.policies[1]")
+    assert explain("codex", "other", tool="echo") == ("allow", None)
+    assert explain("codex", "test", prompt="x") == ("allow", None)
+    told = control.request("mcpd/policy", client="codex", server="other", tool="fail")
+    assert told["steps"][0] == {
+        "rule": "$.settings.policies[0]",
+        "decision": "allow",
+        "matches": False,
+        "mismatch": "the client is codex",
+    }
+    assert told["client"]["connected"] is False
+    with pytest.raises(Refused, match="set one of"):
+        explain("zed", "test")
+    McpClient(daemon, "2025-11-25", client={"name": "Zed"})
+    wait_until(
+        lambda: control.request("mcpd/policy", client="zed", server="other", tool="x")["client"]["connected"],
+        lambda: "the client is not known",
+    )
