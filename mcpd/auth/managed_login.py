@@ -185,7 +185,7 @@ class ManagedLogin:
             return signature
         token = signature.headers[0][1].partition(" ")[2]
         proof = self.dpop.proof(method, url, token)
-        return Signature((*signature.headers, ("DPoP", proof)), signature.generation)
+        return Signature((*signature.headers, ("DPoP", proof)), signature.generation, signature.token)
 
     async def sign_when_ready(self) -> Signature:
         """As `Credentials.sign_when_ready`."""
@@ -226,7 +226,7 @@ class ManagedLogin:
         """Return whether a newer token might help; otherwise the refusal has another reason than its age."""
         if now >= self._expires_at:
             return True
-        if now - self._issued_at < YOUNG and not signature.was_accepted:
+        if now - self._issued_at < YOUNG and not signature.token.was_accepted:
             return False
         while self._refusals and self._refusals[0] <= now - REFUSAL_PERIOD:
             self._refusals.popleft()

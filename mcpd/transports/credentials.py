@@ -30,6 +30,14 @@ def _check_value(headers: tuple[tuple[str, str], ...]) -> bytes:
 
 
 @attrs.define(eq=False)
+class TokenUse:
+    """What is known of a token from its use."""
+
+    was_accepted: bool = False
+    """Whether the server has answered a request that was signed with it."""
+
+
+@attrs.frozen(eq=False)
 class Signature:
     """The headers that authorize a request; none, if nothing is known that would.
 
@@ -39,14 +47,13 @@ class Signature:
     headers: tuple[tuple[str, str], ...] = attrs.field(default=(), repr=False)
     generation: int = 0
     """Which token was used; greater for a newer one, and 0 for none."""
+    token: TokenUse = attrs.field(factory=TokenUse, repr=False)
+    """The same object in all signatures with the same token."""
     lines: bytes = attrs.field(init=False, repr=False)
     """The same headers as lines of an HTTP/1.1 head."""
 
-    was_accepted: bool = False
-    """Whether the server has answered a request that was signed like this."""
-
     def __attrs_post_init__(self) -> None:
-        self.lines = _check_value(self.headers)
+        object.__setattr__(self, "lines", _check_value(self.headers))
 
 
 UNSIGNED = Signature()

@@ -314,7 +314,7 @@ async def _open(
             if not await credentials.refused(refusal):
                 raise refused.to_error(spec.name, refusal, credentials, own=own) from None
         else:
-            signature.was_accepted = True
+            signature.token.was_accepted = True
             return channel
         repeats += 1
 

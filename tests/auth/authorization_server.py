@@ -166,7 +166,7 @@ class World:
             await trio.sleep(self.latency)
             if value.removeprefix("Bearer ") in self.authorization.access:
                 self.executed += 1
-                signature.was_accepted = True
+                signature.token.was_accepted = True
                 return "ok"
             self.refused += 1
             challenge = httpx.Headers({"WWW-Authenticate": "Bearer"})

@@ -152,7 +152,7 @@ class HttpClient:
         if response.status_code in (UNAUTHORIZED, FORBIDDEN):
             response.extensions[SIGNATURE] = signature
         elif response.status_code < 300:
-            signature.was_accepted = True
+            signature.token.was_accepted = True
         if self._watch is not None:
             self._watch(request, response, time.perf_counter() - began)
         if self._loopback is not None and "set-cookie" in response.headers:

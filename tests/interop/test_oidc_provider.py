@@ -1,0 +1,157 @@
+"""Logins at a certified authorization server that others have written, with its strict checks.
+
+It rotates refresh tokens, and a second use of an old one ends the login.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import unescape
+from http.cookiejar import CookieJar
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode, urljoin
+
+import pytest
+
+from tests.e2e.conftest import Start
+from tests.e2e.harness import BOUND, Daemon, Json
+from tests.interop.clients.drivers import HERE, modules, node
+from tests.interop.peers import free_port
+
+pytestmark = pytest.mark.skipif(
+    not modules("oidc-provider").exists(), reason="oidc-provider is not installed: run `make interop`"
+)
+
+CALLS = 50
+ROUNDS = 5
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+class Browser:
+    """A person who fills in every form that the authorization server shows."""
+
+    def __init__(self) -> None:
+        cookies = urllib.request.HTTPCookieProcessor(CookieJar())
+        self._opener = urllib.request.build_opener(_NoRedirect, cookies, urllib.request.ProxyHandler({}))
+
+    def visit(self, url: str, elsewhere: str = "http://127.0.0.1") -> str:
+        """Return the address of the first redirect that begins with `elsewhere`, or else the last page."""
+        form: dict[str, str] | None = None
+        for _ in range(20):
+            data = None if form is None else urlencode(form).encode()
+            status, page, location = self._open(url, data)
+            form = None
+            if location:
+                if location.startswith(elsewhere):
+                    return location
+                url = urljoin(url, location)
+            elif (action := re.search(r'<form[^>]*\baction="([^"]*)"', page)) is not None:
+                url, form = urljoin(url, unescape(action[1])), self._fill_in(page)
+            else:
+                assert status == 200, page
+                return page
+        raise AssertionError(f"the authorization server shows forms for ever, now at {url}")
+
+    @staticmethod
+    def _fill_in(page: str) -> dict[str, str]:
+        form = {"login": "ada", "password": "any"} if 'name="login"' in page else {}
+        for found in re.findall(r"<input[^>]*>", page):
+            attributes = dict(re.findall(r'(\w+)="([^"]*)"', found))
+            if attributes.get("type") == "hidden":
+                form[attributes["name"]] = unescape(attributes.get("value", ""))
+            elif attributes.get("name") == "user_code":
+                form["user_code"] = unescape(attributes.get("value", ""))
+        return form
+
+    def _open(self, url: str, data: bytes | None) -> tuple[int, str, str]:
+        try:
+            with self._opener.open(url, data, timeout=BOUND) as answer:
+                return answer.status, answer.read().decode(), ""
+        except HTTPError as error:
+            with error:
+                return error.code, error.read().decode(), error.headers.get("Location", "")
+
+
+@contextmanager
+def provider(*flags: str) -> Iterator[str]:
+    """Run the server, and return its origin."""
+    port = free_port()
+    process = subprocess.Popen(
+        [node(), str(HERE / "oidc_server.mjs"), str(port), *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=HERE,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield f"http://localhost:{port}"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ask(url: str) -> Json:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=BOUND) as answer:
+        return dict(json.load(answer))
+
+
+def log_in(daemon: Daemon, *, device: bool = False) -> None:
+    daemon.wait_status("remote", lambda status: status["status"] == "needs-auth")
+    with daemon.client() as client:
+        offer = client.request("mcpd/login/begin", server="remote", device=device)
+        waiting = client.send("mcpd/login/wait", attempt=offer["attempt"])
+        end = Browser().visit(offer["url"])
+        if not device:
+            client.request("mcpd/login/answer", attempt=offer["attempt"], url=end)
+        login = client.answer(waiting)
+    assert login["renews"]
+    daemon.wait_connected("remote")
+
+
+@pytest.mark.parametrize("flags", [(), ("--dpop",)], ids=["bearer", "dpop"])
+def test_fifty_calls_on_an_expired_token_renew_it_once(start: Start, flags: tuple[str, ...]) -> None:
+    """A second renewal with the same refresh token would end the login."""
+    with provider(*flags) as origin:
+        daemon = start({"remote": {"url": f"{origin}/mcp", "maxInFlight": 100}})
+        log_in(daemon)
+        with daemon.client() as client:
+            for number in range(ROUNDS):
+                ask(f"{origin}/test/expire")
+                calls = [
+                    client.send("mcpd/call", server="remote", tool="echo", arguments={}) for _ in range(CALLS)
+                ]
+                assert all(client.answer(call)["success"] for call in calls)
+                stats = ask(f"{origin}/test/stats")
+                assert (stats["refreshed"], stats["failed"]) == (number + 1, 0)
+                assert stats["calls"] == (number + 1) * CALLS
+
+
+def test_a_device_code(start: Start) -> None:
+    with provider() as origin:
+        daemon = start({"remote": {"url": f"{origin}/mcp"}})
+        log_in(daemon, device=True)
+        with daemon.client() as client:
+            assert client.call("remote", "echo")["success"]
+
+
+def test_logging_out_revokes_the_login(start: Start) -> None:
+    with provider() as origin:
+        daemon = start({"remote": {"url": f"{origin}/mcp"}})
+        log_in(daemon)
+        with daemon.client() as client:
+            result = client.request("mcpd/logout", server="remote")
+        assert result == {"was_logged_in": True, "servers": ["remote"], "revoked": True}
+        daemon.wait_status("remote", lambda status: status["status"] == "needs-auth")
