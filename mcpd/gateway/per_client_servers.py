@@ -86,7 +86,8 @@ class DedicatedServers:
         key = (server.spec.name, owner)
         found = self._instances.get(key)
         if found is None or self._core.supervisor.is_ending(found.server):
-            found = self._instances[key] = self._start(server, owner)
+            own_only = owner is session and session.context.prefers_legacy
+            found = self._instances[key] = self._start(server, owner, prefers_legacy=own_only)
         _add_user(found, session)
         return found.server
 
@@ -179,9 +180,14 @@ class DedicatedServers:
         if not instance.users and self._instances.get(key) is instance:
             self._end(key, instance, _UNUSED)
 
-    def _start(self, server: ManagedServer, owner: object) -> _Instance:
-        """Start an instance for `owner`. An instance has no spares of its own."""
+    def _start(self, server: ManagedServer, owner: object, *, prefers_legacy: bool = False) -> _Instance:
+        """Start an instance for `owner`. An instance has no spares of its own.
+
+        `prefers_legacy`: whether its only client is of the legacy era and can be asked (`ClientContext`).
+        """
         spec = attrs.evolve(server.spec, name=self._name_for(server), lazy=True, has_no_spare=True)
+        if prefers_legacy and spec.era == "auto" and isinstance(spec, StdioSpec):
+            spec = attrs.evolve(spec, era="legacy-first")  # the era that its client would use directly
         if isinstance(spec, StdioSpec) and isinstance(owner, str) and spec.cwd is None:
             spec = attrs.evolve(spec, cwd=owner)
         return _Instance(self._core.supervisor.start_instance(server.original or server, spec))

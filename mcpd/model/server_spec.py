@@ -15,7 +15,8 @@ from mcpd.model.oauth_settings import NO_SETTINGS, OAuthSettings
 
 MEBIBYTE = 1024 * 1024
 
-Era = Literal["auto", "modern", "legacy"]
+Era = Literal["auto", "modern", "legacy", "legacy-first"]
+"""`legacy-first` is not for definitions: it prefers the legacy era of a server that speaks both."""
 Concurrency = Literal["free", "writes", "serial"]
 Share = Literal["all", "root", "client"]
 

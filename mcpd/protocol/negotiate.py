@@ -27,7 +27,7 @@ from mcpd.protocol import legacy, modern
 from mcpd.protocol.upstream_session import Hooks, Upstream
 from mcpd.transports.base import Channel
 
-Hint = Literal["auto", "modern", "legacy"]
+Hint = Literal["auto", "modern", "legacy", "legacy-first"]
 Trace = Callable[[str, str, float], None]
 """Called with a step, its outcome, and the seconds it took."""
 
@@ -223,7 +223,7 @@ async def negotiate(
         link, hooks, trace, probe_timeout, max(probe_timeout, start_timeout), hint == "modern"
     )
     version = legacy.VERSIONS[0]
-    if hint != "legacy":
+    if hint not in ("legacy", "legacy-first"):
         found = await negotiation.probe()
         if isinstance(found, Upstream):
             return found
@@ -233,7 +233,12 @@ async def negotiate(
                 server=link.name,
             )
         version = found or version
-    upstream = await negotiation.handshake(version)
+    try:
+        upstream = await negotiation.handshake(version)
+    except UpstreamRefused:
+        if hint != "legacy-first":
+            raise
+        upstream = None
     if upstream is None:  # it started slowly and is not legacy: try once more
         found = await negotiation.probe(last=True)
         if not isinstance(found, Upstream):

@@ -18,6 +18,7 @@ from mcpd.model.server_spec import InvalidSpec, ServerSpec
 from mcpd.protocol.upstream_session import FEATURES, ServerNotification, Upstream
 from mcpd.supervision.catalog_cache import Catalog
 from mcpd.supervision.managed_server import ManagedServer
+from mcpd.supervision.message_tap import ServerTaps
 from mcpd.supervision.server_log import ServerLog
 from mcpd.supervision.supervisor_context import SupervisorContext
 from mcpd.wire.message import ABSENT
@@ -76,6 +77,9 @@ class LegacyCompanion(ManagedServer):
     def _open_log(self, context: SupervisorContext) -> ServerLog:
         shared = self.original.log
         return ServerLog(shared.path, context.redactor, shared)
+
+    def _make_taps(self, context: SupervisorContext) -> ServerTaps:
+        return ServerTaps(self.spec.name, context.redactor.mask, self.original.taps)
 
     def _publish(self, kind: EventKind, message: str) -> None:
         if kind is EventKind.STATUS and not self.original.is_closed:

@@ -69,7 +69,7 @@ class ManagedServer:
         self.is_closed = False
         """The server has been removed and will not run again."""
         self.log = self._open_log(context)
-        self.taps = ServerTaps(spec.name, context.redactor.mask)
+        self.taps = self._make_taps(context)
         self.call_stats: CallStats = CallStats(spec.name) if original is None else original.call_stats
         """Covers all connections, and is shared with the dedicated instances."""
         self.cpu_usage = CpuTimeTotal()
@@ -112,6 +112,9 @@ class ManagedServer:
 
     def _open_log(self, context: SupervisorContext) -> ServerLog:
         return ServerLog(context.log_dir / f"{self.spec.name}.log", context.redactor)
+
+    def _make_taps(self, context: SupervisorContext) -> ServerTaps:
+        return ServerTaps(self.spec.name, context.redactor.mask)
 
     @property
     def label(self) -> str:

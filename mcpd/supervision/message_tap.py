@@ -9,6 +9,7 @@ import fnmatch
 import logging
 import re
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -68,12 +69,17 @@ class RoundTripTracker:
 class ServerTaps:
     """The taps of one server, across its connections."""
 
-    def __init__(self, server: str, mask: Callable[[str], str]) -> None:
+    def __init__(self, server: str, mask: Callable[[str], str], first: ServerTaps | None = None) -> None:
+        """`first`: those of the server's first connection, whose taps show the messages of this one, too."""
         self._server = server
         self._mask = mask
         self._channel: Channel | None = None
         self._debug_sink: FrameSink | None = None
-        self._taps: set[Tap] = set()
+        self._taps: set[Tap] = set() if first is None else first._taps
+        self._connections: weakref.WeakSet[ServerTaps] = (
+            weakref.WeakSet() if first is None else first._connections
+        )
+        self._connections.add(self)
 
     def set_debug_sink(self, show: FrameSink | None) -> None:
         """Pass all frames to `show` as well, from now on; None stops that."""
@@ -102,12 +108,16 @@ class ServerTaps:
             raise InvalidArguments(f"mcpd/tap: limit {problem}", [Problem("$.limit", problem)])
         tap = Tap(self._server, self._mask, methods, limit)
         self._taps.add(tap)
-        self._install()
+        self._install_all()
         try:
             yield tap
         finally:
             self._taps.discard(tap)
-            self._install()
+            self._install_all()
+
+    def _install_all(self) -> None:
+        for each in list(self._connections):
+            each._install()
 
     def _install(self) -> None:
         if self._channel is not None:
@@ -118,12 +128,12 @@ class ServerTaps:
             self._debug_sink(direction, frame)
         now = time.time()
         for tap in self._taps:
-            tap.put(now, _DIRECTIONS[direction], frame)
+            tap.put(now, _DIRECTIONS[direction], frame, self)
 
     def _add_note(self, note: str) -> None:
         now = time.time()
         for tap in self._taps:
-            tap.put(now, MessageDirection.NOTE, note.encode())
+            tap.put(now, MessageDirection.NOTE, note.encode(), self)
 
 
 class Tap:
@@ -137,18 +147,20 @@ class Tap:
         self._mask = mask
         self._methods = methods
         self._limit = limit
-        self._frames: deque[tuple[float, MessageDirection, bytes]] = deque()
+        self._frames: deque[tuple[float, MessageDirection, bytes, RoundTripTracker]] = deque()
         self._size = 0
         self._dropped = 0
         self._available = trio.Event()
-        self._round_trips = RoundTripTracker()
+        self._round_trips: weakref.WeakKeyDictionary[object, RoundTripTracker] = weakref.WeakKeyDictionary()
+        """By connection: each has ids of its own."""
 
-    def put(self, at: float, direction: MessageDirection, frame: bytes) -> None:
+    def put(self, at: float, direction: MessageDirection, frame: bytes, connection: object) -> None:
         full = len(self._frames) >= MAX_FRAMES or self._size + len(frame) > MAX_BYTES
         if full and self._frames:
             self._dropped += 1
             return
-        self._frames.append((at, direction, frame))
+        round_trips = self._round_trips.setdefault(connection, RoundTripTracker())
+        self._frames.append((at, direction, frame, round_trips))
         self._size += len(frame)
         self._available.set()
 
@@ -159,14 +171,14 @@ class Tap:
                 self._available = trio.Event()
                 await self._available.wait()
             await trio.lowlevel.checkpoint()
-            at, direction, frame = self._frames.popleft()
+            at, direction, frame, round_trips = self._frames.popleft()
             self._size -= len(frame)
             is_note, message, method = direction is MessageDirection.NOTE, None, ""
             if not is_note:
                 with suppress(BadFrame):  # shown as text
                     message = wire.parse(frame)
                     to_server = direction is MessageDirection.TO_SERVER
-                    answered, _ = self._round_trips.match(message, to_server=to_server, at=at)
+                    answered, _ = round_trips.match(message, to_server=to_server, at=at)
                     method = message.method or answered
             wanted = not self._methods or any(fnmatch.fnmatchcase(method, each) for each in self._methods)
             if not (is_note or wanted):

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from msgspec import Raw
 
-from mcpd.calls.client_context import ClientContext, ClientIdentity
+from mcpd.calls.client_context import ClientContext, ClientIdentity, make_client_context
 from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.per_client_servers import LINGER_SECONDS, DedicatedServers, working_directory
 from mcpd.model.server_spec import RemoteSpec
@@ -111,6 +111,27 @@ async def test_remote_server_of_a_root_has_no_directory(pool: Pool) -> None:
     server.spec = RemoteSpec(name="srv", kind="http", url="https://a/b", share="root")
     found = pool.servers.server_for(pool.session(cwd="/a"), server)
     assert found.spec == attrs.evolve(server.spec, name="srv~1", lazy=True, has_no_spare=True)
+
+
+@pytest.mark.parametrize(
+    ("share", "capabilities", "modern", "defined", "era"),
+    [
+        ("client", {"elicitation": {}}, False, "auto", "legacy-first"),
+        ("client", {"roots": {}}, False, "auto", "legacy-first"),
+        ("client", {}, False, "auto", "auto"),
+        ("client", {"elicitation": {}}, True, "auto", "auto"),
+        ("client", {"elicitation": {}}, False, "modern", "modern"),
+        ("root", {"elicitation": {}}, False, "auto", "auto"),
+    ],
+)
+async def test_server_of_one_client_uses_the_era_of_its_client(
+    pool: Pool, share: str, capabilities: Json, modern: bool, defined: str, era: str
+) -> None:
+    """As the client would directly: a server can ask it only so."""
+    session = pool.session(cwd="/a")
+    session.context = make_client_context(LEGACY, capabilities, modern=modern)
+    found = pool.servers.server_for(session, make_server(share=share, era=defined))
+    assert found.spec.era == era
 
 
 async def test_clients_of_one_root_share_a_server(pool: Pool) -> None:

@@ -228,3 +228,18 @@ def test_server_without_sessions_cannot_ask_and_keeps_one_connection(tmp_path: P
     ):
         assert all("not available on protocol revision" in text for text in ask_all(daemon))
         assert [each["revision"] for each in daemon.status(NAME)["connections"]] == [MODERN]
+
+
+def test_process_of_one_client_speaks_the_era_of_its_client(tmp_path: Path) -> None:
+    """With `share: client`, each client has a process anyway, so that none gets a second one."""
+    with everything("stdio") as definition:
+        definition = {**definition, "share": "client"}
+        with shared(definition, tmp_path / "mcpd") as daemon:
+            users = [Tagged(daemon, version, f"client-{version}") for version in (MODERN, "2025-11-25")]
+            assert use_all(users) == []
+            found = daemon.client().request("mcpd/status")["servers"]
+            assert sorted((each["name"], len(each["connections"])) for each in found) == [
+                (NAME, 1),
+                (f"{NAME}~1", 1),
+                (f"{NAME}~2", 1),
+            ]

@@ -577,3 +577,23 @@ async def test_failed_server_has_no_revision_and_nothing_in_flight(
         statuses = [event.status for _, event in world.events if event.status is not None]
         (failed, *_) = [status for status in statuses if status.status is ServerState.FAILED]
         assert (failed.protocol_version, failed.era, failed.capabilities) == (None, None, ())
+
+
+@pytest.mark.parametrize(
+    ("life", "era"),
+    [
+        (Life(dual=True), "legacy"),
+        (Life(), "legacy"),
+        (Life(modern=True), "modern"),
+        (Life(modern=True, names_versions=True), "modern"),
+    ],
+    ids=["both", "legacy only", "modern only", "modern only, names versions"],
+)
+async def test_legacy_era_may_be_preferred(
+    autojump_clock: MockClock, tmp_path: Path, life: Life, era: str
+) -> None:
+    """A server that has only the other one is connected in the same attempt."""
+    async with living(tmp_path, life, era="legacy-first") as world:
+        await world.wait_connected()
+        assert world.server.status().era == era
+        assert len(world.starts) == 1
