@@ -252,19 +252,17 @@ def _targets(
 ) -> list[InstallTarget]:
     """Return the file of each editor; with `everywhere`, all its existing files."""
     if bool(editors) == every:
-        raise UsageError(
-            "which editors?", hint=f"name editors ({', '.join(installable_editors())}), or use --all"
-        )
+        here = ", ".join(_configured(user))
+        named = f"found here: {here}" if here else f"one of {', '.join(installable_editors())}"
+        raise UsageError("which editors?", hint=f"name editors ({named}), or use --all")
     for editor in editors:
         if editor not in BY_NAME:
             raise unknown_editor(editor, installable_editors())
     if every:
-        configured = {
-            target.editor.name
-            for target in find_editor_files(tuple(BY_NAME[name] for name in installable_editors()), user)
-        }
-        editors = tuple(name for name in installable_editors() if name in configured)
-        if not editors:
+        editors = _configured(user)
+        if not editors and all_files:
+            cli.out.message("no editor configuration found, so there is nothing to undo")
+        elif not editors:
             raise NotFound("no editor configuration found", hint="name an editor: mcpctl install cursor")
     found: list[InstallTarget] = []
     for editor in dict.fromkeys(editors):
@@ -275,6 +273,13 @@ def _targets(
             if not every:
                 raise
     return found
+
+
+def _configured(user: UserContext) -> tuple[str, ...]:
+    """Return the names of the editors that have a configuration file on this machine."""
+    known = tuple(BY_NAME[name] for name in installable_editors())
+    found = {target.editor.name for target in find_editor_files(known, user)}
+    return tuple(name for name in installable_editors() if name in found)
 
 
 def _warn_if_unknown(cli: CliContext, server: str | None, profile: str | None) -> None:

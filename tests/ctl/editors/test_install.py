@@ -451,6 +451,16 @@ def as_map(value: object) -> object:
 # ---- which editors -----------------------------------------------------------------------------------
 
 
+def test_editors_that_are_here_are_suggested(home: Path, alone: Mcpctl) -> None:
+    """All editors only if there are none; then there is nothing to uninstall either."""
+    assert "name editors (one of claude-code, " in alone("install").err
+    ran = alone("uninstall", "--all")
+    assert (ran.code, "nothing to undo" in ran.err) == (0, True)
+    assert alone("install", "--all").code == 5
+    settle("zed", home)
+    assert "name editors (found here: zed), or use --all\n" in alone("install").err
+
+
 def test_all_selects_every_editor_with_a_configuration(home: Path, alone: Mcpctl) -> None:
     """If there is none, an error says so."""
     assert alone("install", "--all").code == 5
