@@ -23,6 +23,7 @@ from ctl.editors.import_history import (
 from ctl.editors.import_target import ImportTarget, find_problems, read_definitions
 from ctl.editors.inline_secrets import LiftedDefinition, free_secret_name, lift_secrets
 from ctl.editors.merging import MergedServer, MergeResult, fill_in_secrets, merge_candidates, replace_text
+from ctl.editors.missing_variables import ask_for_missing_variables
 from ctl.editors.similar_servers import SimilarServer, find_similar
 from ctl.editors.variables import NeededSecret, secret_reference
 from ctl.errors import DaemonError
@@ -53,6 +54,8 @@ class ImportPlan:
     discovered: DiscoveredEntries
     similar: Mapping[str, SimilarServer] = attrs.field(factory=dict)
     """Server → one that it is probably the same as, although the definitions differ."""
+    asked: frozenset[str] = frozenset()
+    """Servers in which a secret replaces an environment variable that mcpd does not have."""
     unwrapped: frozenset[EntrySource] = frozenset()
     """Entries that are imported without their `mcp-remote`."""
 
@@ -118,13 +121,21 @@ def plan_import(
         merged = attrs.evolve(merged, servers=tuple(off))
     secret_names = dict(stored)
     servers = [*merged.servers, *(one.server for one in drift.updates)]
+
+    def check(some: Sequence[MergedServer]) -> dict[str, str]:
+        return find_problems(cli, target, {server.name: _with_placeholders(server) for server in some})
+
+    blocked, asked = check(servers), frozenset[str]()
+    if can_ask:
+        new, blocked, asked = ask_for_missing_variables(merged.servers, blocked, check)
+        merged = attrs.evolve(merged, servers=tuple(new))
+        servers = [*new, *(one.server for one in drift.updates)]
     lifted = {
         server.name: lift_secrets(server.name, server.definition, secret_names) for server in merged.servers
     }
     lifted |= {one.server.name: lift_update_secrets(one, secret_names) for one in drift.updates}
-    blocked = find_problems(cli, target, {server.name: _with_placeholders(server) for server in servers})
     similar = find_similar(merged.servers, target.servers, os.environ)
-    result = ImportPlan(merged, drift, lifted, blocked, stored, discovered, similar, without)
+    result = ImportPlan(merged, drift, lifted, blocked, stored, discovered, similar, asked, without)
     if can_ask:
         noted = (
             attrs.evolve(one, notes=(*one.notes, _REMOVED)) if _was_removed(one, drift) else one
@@ -256,7 +267,12 @@ def record_import(
         if name in ours and source not in plan.drift.ambiguous:
             here = history.digests(fill_in_secrets(ours[name], os.environ))
             history.entries[entry_key(source)] = ImportedEntry(
-                name, source.editor, now[source], here, source in plan.unwrapped, source in same
+                name,
+                source.editor,
+                now[source],
+                here,
+                source in plan.unwrapped,
+                source in same or name in plan.asked,
             )
 
 

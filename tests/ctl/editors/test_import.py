@@ -300,14 +300,32 @@ def test_prompt_accepts_all_or_a_choice(home: Path, cursor: Path) -> None:
         "c: choose": "c",
         "time: uvx mcp-server-time --zone=Europe/Paris?": "n",
         "api: https://api.example.com/mcp?": "y",
+        "unset: x?": "n",
         "Move 1 secret (API_TOKEN) to": "",
     }
     code, seen = on_terminal(home, answers, "import")
     assert (code, "1 server saved" in seen) == (0, True)
     assert [*ours(home)] == ["api"]
     assert "s3cr3t" not in seen
-    assert on_terminal(home, {"c: choose": "y"}, "import")[0] == 0
+    assert on_terminal(home, {"c: choose": "y", "unset: the value": ""}, "import")[0] == 0
     assert [*ours(home)] == ["api", "time"]
+
+
+def test_value_of_an_unset_variable_is_asked_for_and_stored(home: Path, cursor: Path, alone: Mcpctl) -> None:
+    """Without a terminal, or without an answer, the server is left out. The entry counts as imported."""
+    answers = {"c: choose": "y", "unset: the value of SURELY_NOT_SET": "typed-by-hand", "Move 1 secret": "y"}
+    code, seen = on_terminal(home, answers, "import", "-s", "unset", "-s", "api")
+    assert (code, "typed-by-hand" in seen) == (0, False)
+    assert ours(home)["unset"]["env"] == {"A": "${secret:SURELY_NOT_SET}"}
+    assert secrets(home) == {"API_TOKEN": "s3cr3t-t0ken-value", "SURELY_NOT_SET": "typed-by-hand"}
+    again = alone("import", "--dry-run", "--json").json()
+    assert [one["server"] for one in again["known"]] == ["api", "unset"]
+    assert alone("config", "validate").code == 0
+
+
+def test_server_with_an_unset_variable_is_skipped_without_an_answer(home: Path, cursor: Path) -> None:
+    code, seen = on_terminal(home, {"c: choose": "y", "unset: the value": ""}, "import", "-s", "unset")
+    assert (code, "nothing was imported" in seen) == (0, True)
 
 
 def test_control_characters_are_not_sent_to_the_terminal(home: Path) -> None:
@@ -344,7 +362,7 @@ def test_empty_secret_skips_the_server(home: Path, cursor: Path) -> None:
 def test_aborted_prompt_imports_nothing(question: str, home: Path, cursor: Path) -> None:
     """Ctrl-D or Ctrl-C; the message is on a line of its own."""
     answers = {"c: choose": "y"} | {question: "\x04"}
-    code, seen = on_terminal(home, answers, "import")
+    code, seen = on_terminal(home, answers, "import", "-s", "api")
     assert code == 130
     assert seen.replace("\r", "").endswith("\nnothing was imported\n")
     assert not (home / ".config/mcpd").exists()
