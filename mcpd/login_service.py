@@ -67,8 +67,12 @@ class LoginService:
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Renew tokens and run logins until cancelled."""
-        async with self._manager.running():
-            await self._logins.run(task_status)
+        end = self._context.on_resume.add(lambda slept: self._manager.on_resume())
+        try:
+            async with self._manager.running():
+                await self._logins.run(task_status)
+        finally:
+            end()
 
     async def credentials_for(self, spec: RemoteSpec) -> Credentials | None:
         """Return what the connection to a server is signed with; None if it has credentials of its own."""

@@ -208,6 +208,7 @@ class Supervisor:
     def _on_resume(self, slept: float) -> None:
         """Check the remote servers after a suspend, spread over time: their connections are probably dead."""
         log.info("resumed after %.0f s of suspend: checking the remote servers", slept)
+        self._context.on_resume(slept)
         for life in self._all_running():
             life.server.probe_soon(_RESUME_PROBE_SPREAD * self._context.random())
 

@@ -15,6 +15,7 @@ from mcpd.model.status import OpenQuestion, WaitingCall
 from mcpd.persistent_state import StateFile
 from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.supervision.secret_reads import SecretReads
+from mcpd.support.broadcast import CallbackList
 from mcpd.support.redact import Redactor
 from mcpd.transports.base import Channel
 from mcpd.transports.child_process import ProcessGroupGuard
@@ -71,5 +72,7 @@ class SupervisorContext:
     """Running `${cmd:…}` processes: excluded from the cleanup of orphans."""
     credentials_for: Callable[[RemoteSpec], Awaitable[Credentials | None]] | None = None
     """Returns what the connection to a remote server is signed with; None if it has no login."""
+    on_resume: CallbackList[float] = attrs.field(factory=CallbackList)
+    """Called after a suspend, with its seconds."""
     debug: bool = False
     """Log all messages of all servers."""

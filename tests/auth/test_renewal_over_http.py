@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +17,7 @@ import pytest
 import trio
 
 from mcpd.auth.guarded_fetch import FetchError, GuardedFetch
-from mcpd.auth.managed_login import RequestFailed, TokenAnswer
+from mcpd.auth.managed_login import Clocks, RequestFailed, TokenAnswer
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.token_requests import TokenRequest, TokenSet
 from mcpd.auth.stored_login import StoredLogin
@@ -26,6 +28,9 @@ from mcpd.support.redact import Redactor
 from mcpd.transports.http_client import client_factory
 from tests.fakes.http import FakeHttp, LegacyScript, ModernScript, Request, Script, fake_http
 from tests.transports.remote import answer, outcome, talking
+
+ROUNDS = int(os.environ.get("MCPD_TEST_ROUNDS", "10"))
+"""Of fifty calls each; the full run has 200."""
 
 
 @pytest.fixture(params=["loopback", "network"])
@@ -102,11 +107,26 @@ class Place:
     credentials: ServerCredentials
     manager: TokenManager
     redactor: Redactor
+    clock: Clock
+
+
+@attrs.define(eq=False)
+class Clock:
+    """All clocks together, which a test can advance."""
+
+    ahead: float = 0.0
+
+    def clocks(self) -> Clocks:
+        return Clocks(
+            wall=lambda: time.time() + self.ahead,
+            boot=lambda: time.monotonic() + self.ahead,
+            awake=lambda: time.monotonic() + self.ahead,
+        )
 
 
 @asynccontextmanager
 async def logged_in(home: Path, script: Script) -> AsyncIterator[Place]:
-    tokens, redactor = Tokens(), Redactor()
+    tokens, redactor, clock = Tokens(), Redactor(), Clock()
     guard = Guard(tokens, script)
 
     async def send(login: StoredLogin, request: TokenRequest) -> TokenAnswer:
@@ -116,7 +136,7 @@ async def logged_in(home: Path, script: Script) -> AsyncIterator[Place]:
             raise RequestFailed(error.message, may_have_arrived=error.may_have_arrived) from None
         return TokenAnswer(found.status, found.body, found.content_type)
 
-    manager = TokenManager(TokenStore(home, "m"), send, redactor)
+    manager = TokenManager(TokenStore(home, "m"), send, redactor, clocks=clock.clocks())
     async with fake_http(guard) as server, fake_http(tokens) as authorization, manager.running():
         issuer = authorization.url.removesuffix("/mcp")
         credentials = await manager.credentials_for("it", server.url)
@@ -130,7 +150,7 @@ async def logged_in(home: Path, script: Script) -> AsyncIterator[Place]:
             tokens=TokenSet(access, refresh),
         )
         await manager.add_login(login, server.url)
-        yield Place(server, guard, tokens, credentials, manager, redactor)
+        yield Place(server, guard, tokens, credentials, manager, redactor, clock)
 
 
 @pytest.mark.parametrize("script", [LegacyScript, ModernScript])
@@ -149,6 +169,29 @@ async def test_t1_fifty_calls_over_http_with_a_dead_token_need_one_token_request
                 await answer(exchange)
             assert place.tokens.requests == round
     assert len(place.guard.executed) == 300
+    assert set(place.guard.executed.values()) == {1}
+    assert place.tokens.reuse == 0
+
+
+async def test_t1_calls_after_the_end_of_the_token_need_one_token_request(
+    tmp_path: Path, engine: str
+) -> None:
+    """No call is sent with the old token."""
+    async with (
+        logged_in(tmp_path, ModernScript()) as place,
+        talking(place.server.url, credentials=place.credentials) as talk,
+    ):
+        place.tokens.valid = "none"  # the first token has no end
+        await answer(talk.call(round=0))
+        place.guard.seen.clear()
+        for round in range(1, ROUNDS + 1):
+            place.clock.ahead += 4000
+            exchanges = [talk.call(round=round, n=n) for n in range(50)]
+            for exchange in exchanges:
+                await answer(exchange)
+            assert place.tokens.requests == round + 1
+            assert len(place.guard.seen) == round
+    assert len(place.guard.executed) == 50 * ROUNDS + 1
     assert set(place.guard.executed.values()) == {1}
     assert place.tokens.reuse == 0
 

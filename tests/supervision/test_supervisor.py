@@ -253,3 +253,12 @@ async def test_enabled_setting_survives_a_daemon_restart(autojump_clock: MockClo
         server.set_enabled(True)
         await trio.sleep(1)
         assert server.state.value == "connected"
+
+
+async def test_a_resume_is_passed_on(tmp_path: Path) -> None:
+    """Timers of the logins were delayed, too."""
+    around = surroundings(tmp_path, lambda event: None)
+    slept: list[float] = []
+    around.on_resume.add(slept.append)
+    Supervisor(around)._on_resume(30.0)
+    assert slept == [30.0]
