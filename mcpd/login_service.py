@@ -21,11 +21,11 @@ from mcpd.auth.dpop import load_dpop_key
 from mcpd.auth.guarded_fetch import FetchError, GuardedFetch
 from mcpd.auth.login_attempt import LoginRequest
 from mcpd.auth.logins import Logins
-from mcpd.auth.managed_login import RequestFailed, TokenAnswer
 from mcpd.auth.oauth.challenge import Challenge, read_challenge
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.scopes import first_request, more_scopes
 from mcpd.auth.oauth.token_requests import TokenRequest, revocation_request
+from mcpd.auth.renewal_request import RequestFailed, TokenAnswer
 from mcpd.auth.stored_login import RedirectKind, StoredLogin
 from mcpd.auth.token_exchange import post_with_proof
 from mcpd.auth.token_manager import ServerCredentials, TokenManager

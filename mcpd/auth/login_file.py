@@ -8,7 +8,7 @@ from typing import TypeVar, TypeVarTuple
 import trio
 
 from mcpd.auth.oauth.registration import ClientRegistration
-from mcpd.auth.stored_login import StoredLogin, StoredLogins
+from mcpd.auth.stored_login import StoredLogin, StoredLogins, server_key
 from mcpd.auth.token_store import TokenStore
 
 T = TypeVar("T")
@@ -39,7 +39,13 @@ class LoginFile:
         return await self._run(self._store.open)
 
     async def find(self, id: str) -> StoredLogin | None:
-        return (await self.read()).logins.get(id)
+        found = await self._run(self._store.open, {"id": id})
+        return found.logins.get(id)
+
+    async def find_for(self, url: str, account: str) -> StoredLogin | None:
+        """Return the login of the server at `url`."""
+        found = await self._run(self._store.open, {"server": server_key(url, account)})
+        return found.login_of(url, account)
 
     async def keeps_logins(self) -> bool:
         """Return whether this daemon may renew tokens: no other one does."""

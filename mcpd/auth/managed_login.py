@@ -12,25 +12,19 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Literal
 
 import attrs
 import trio
 
 from mcpd.auth.dpop import DpopKey, load_dpop_key
-from mcpd.auth.login_file import LoginFile
-from mcpd.auth.oauth.client_authentication import ClientAuthentication
-from mcpd.auth.oauth.issuer_quirks import quirks_of
-from mcpd.auth.oauth.token_requests import (
-    TokenEndpoint,
-    TokenError,
-    TokenErrorKind,
-    TokenRequest,
-    TokenSet,
-    parse_token_answer,
-    refresh_request,
+from mcpd.auth.oauth.token_requests import TokenError, TokenErrorKind
+from mcpd.auth.renewal_request import (
+    LoginContext,
+    LoginEvent,
+    RequestFailed,
+    may_be_lost,
+    request_renewal,
 )
 from mcpd.auth.renewal_schedule import (
     ACTIVE,
@@ -44,13 +38,10 @@ from mcpd.auth.renewal_schedule import (
 from mcpd.auth.stored_login import Evidence, RenewalAttempt, StoredLogin, hash_token
 from mcpd.auth.token_store import StoreError
 from mcpd.model.errors import LinkLost
-from mcpd.support.suspend_detection import boottime
 from mcpd.transports.credentials import UNSIGNED, Refusal, Signature
 
 log = logging.getLogger("mcpd.auth")
 
-RENEWAL_TIMEOUT = 30.0
-"""Seconds for a token endpoint to answer. No deadline of a caller ends a renewal."""
 READY_TIMEOUT = 5.0
 """Seconds that a new request waits for a renewal before it is sent with the old token."""
 _MAX_CLOCK_JUMP = 30.0
@@ -58,59 +49,6 @@ _SUSPEND, _AFTER_SUSPEND = 10.0, 5.0
 """After a suspend of so many seconds, the network gets so many seconds to come back before a renewal."""
 _WRITE_INTERVAL = 1.0
 """Seconds between attempts to store tokens that could not be written."""
-
-LoginEvent = Literal["login_done", "login_refreshed", "login_needed"]
-
-
-@attrs.frozen
-class Clocks:
-    """Seconds of three clocks."""
-
-    wall: Callable[[], float] = time.time
-    boot: Callable[[], float] = boottime
-    """Includes suspended time, and never jumps."""
-    awake: Callable[[], float] = time.monotonic
-
-
-@attrs.frozen
-class TokenAnswer:
-    """The whole response of a token endpoint."""
-
-    status: int
-    body: bytes = attrs.field(repr=False)
-    content_type: str = "application/json"
-    retry_after: float | None = None
-
-
-class RequestFailed(Exception):
-    """A token request has no answer. The message is safe to show."""
-
-    def __init__(self, message: str, *, may_have_arrived: bool) -> None:
-        super().__init__(message)
-        self.message = message
-        self.may_have_arrived = may_have_arrived
-
-
-SendTokenRequest = Callable[[StoredLogin, TokenRequest], Awaitable[TokenAnswer]]
-"""Sends a request once, without following redirects. Raises RequestFailed, and nothing else."""
-
-
-@attrs.frozen(kw_only=True)
-class LoginContext:
-    """What all logins share."""
-
-    file: LoginFile
-    send: SendTokenRequest
-    clocks: Clocks
-    random: Callable[[], float]
-    start: Callable[[Callable[[], Awaitable[None]]], bool]
-    """Runs a function in a task that no caller can cancel; False if mcpd is stopping."""
-    mask: Callable[[StoredLogin], None]
-    """Keeps the tokens out of everything that mcpd shows, before they are used."""
-    authenticate: Callable[[StoredLogin], ClientAuthentication]
-    """Returns how the client of a login authenticates; the definition may contain its secret."""
-    changed: Callable[[StoredLogin, LoginEvent | None], None]
-    """Called after every change; with None if only the schedule has changed."""
 
 
 class ManagedLogin:
@@ -207,7 +145,7 @@ class ManagedLogin:
         if used != current and self.is_usable:
             return True  # somebody else was quicker
         if used == current and not self._refused:
-            if self._renewal is None and not self._may_renew_refused(refusal.signature, self._boot()):
+            if self._renewal is None and not self._may_renew_refused(self._boot()):
                 return False
             self._refused, self._fresh_until = True, -math.inf
         if self.why_not_renewable():
@@ -222,11 +160,11 @@ class ManagedLogin:
         await self._renewal.wait()
         return self.stored.generation > current or self._report_failure()
 
-    def _may_renew_refused(self, signature: Signature, now: float) -> bool:
+    def _may_renew_refused(self, now: float) -> bool:
         """Return whether a newer token might help; otherwise the refusal has another reason than its age."""
         if now >= self._expires_at:
             return True
-        if now - self._issued_at < YOUNG and not signature.token.was_accepted:
+        if now - self._issued_at < YOUNG and not self.signature.token.was_accepted:
             return False
         while self._refusals and self._refusals[0] <= now - REFUSAL_PERIOD:
             self._refusals.popleft()
@@ -390,16 +328,17 @@ class ManagedLogin:
             self.stored = before
             await self._save(before)
         try:
-            tokens = await self._request(before)
+            tokens = await request_renewal(before, self._context)
         except (RequestFailed, TokenError) as error:
             if self._replaced_since(before):
                 return None
-            if not _may_be_lost(error) or lost is not None:
+            if not may_be_lost(error) or lost is not None:
                 return await self._conclude(before, error, lost)
             log.info("the answer of %s was lost; repeating the request", before.token_endpoint)
             lost = attempt
             try:
-                tokens = await self._request(before)  # the server may accept the same token for a while
+                # The server may accept the same token for a while.
+                tokens = await request_renewal(before, self._context)
             except (RequestFailed, TokenError) as again:
                 return await self._conclude(before, again, lost)
         if self._replaced_since(before):
@@ -426,7 +365,7 @@ class ManagedLogin:
         """End the login if its newest refresh token is not accepted; raise everything else."""
         if self._replaced_since(used):
             return None
-        if lost is None and not _may_be_lost(error):
+        if lost is None and not may_be_lost(error):
             self.stored = attrs.evolve(used, attempt=None)  # nothing was issued
         if not isinstance(error, TokenError) or error.kind is not TokenErrorKind.INVALID_GRANT:
             raise error
@@ -458,31 +397,6 @@ class ManagedLogin:
             return False
         self._use(found, issued_now=False)
         return True
-
-    async def _request(self, used: StoredLogin) -> TokenSet:
-        tokens, quirks = used.tokens, quirks_of(used.issuer)
-        assert tokens.refresh_token is not None
-        endpoint = TokenEndpoint(used.token_endpoint, self._context.authenticate(used))
-        request = refresh_request(
-            endpoint,
-            tokens.refresh_token,
-            resource=used.sent_resource,
-            scopes=tokens.scopes if quirks.scope_on_refresh else None,
-            extra=used.extra_parameters,
-        )
-        sent_at = self._context.clocks.wall()
-        with trio.move_on_after(RENEWAL_TIMEOUT):
-            answer = await self._context.send(used, request)
-            return parse_token_answer(
-                answer.status,
-                answer.body,
-                sent_at=sent_at,
-                content_type=answer.content_type,
-                retry_after=answer.retry_after,
-                requested=tokens.scopes,
-                refresh_token=tokens.refresh_token,
-            )
-        raise RequestFailed(f"no answer within {RENEWAL_TIMEOUT:g} s", may_have_arrived=True)
 
     async def _save(self, stored: StoredLogin) -> None:
         """Store the login. If that fails, it is kept in memory, and writing is tried again."""
@@ -538,10 +452,3 @@ class ManagedLogin:
 
 
 _TEMPORARY = (TokenErrorKind.UNAVAILABLE, TokenErrorKind.UNUSABLE)
-
-
-def _may_be_lost(error: RequestFailed | TokenError) -> bool:
-    """Return whether the server may have issued tokens that did not arrive here."""
-    if isinstance(error, RequestFailed):
-        return error.may_have_arrived
-    return error.kind is TokenErrorKind.UNUSABLE and 200 <= error.status < 300

@@ -192,8 +192,11 @@ def to_json(logins: StoredLogins) -> dict[str, object]:
     return {name: {**logins.unreadable.get(name, {}), **entries} for name, entries in sections.items()}
 
 
-def from_json(document: Mapping[str, object]) -> StoredLogins:
-    """Return the contents; what is not understood is in `unreadable`. Raises ValueError for no object."""
+def from_json(document: Mapping[str, object], *, only: Mapping[str, str] | None = None) -> StoredLogins:
+    """Return the contents; what is not understood is in `unreadable`. Raises ValueError for no object.
+
+    With `only`, the logins are left out, except for that of `id` or of `server` (a `server_key`).
+    """
     unreadable: dict[str, dict[str, object]] = {}
 
     def section(name: str, kind: type) -> dict[str, object]:
@@ -209,8 +212,18 @@ def from_json(document: Mapping[str, object]) -> StoredLogins:
         return found
 
     servers, clients = section("servers", str), section("clients", ClientRegistration)
+    if only is not None:
+        id = only.get("id") or str(servers.get(only.get("server", ""), ""))
+        document = {"logins": _entry(document.get("logins"), id)}
     logins = section("logins", StoredLogin)
     return StoredLogins(servers=servers, clients=clients, logins=logins, unreadable=unreadable)  # type: ignore[arg-type]  # checked by `structure`
+
+
+def _entry(entries: object, key: str) -> object:
+    """Return a section with this entry alone; anything else as it is."""
+    if not isinstance(entries, dict):
+        return {} if entries is None else entries
+    return {key: entries[key]} if key in entries else {}
 
 
 def _storable(login: StoredLogin) -> StoredLogin:

@@ -16,17 +16,12 @@ import attrs
 import trio
 
 from mcpd.auth.login_file import LoginFile
-from mcpd.auth.managed_login import (
-    Clocks,
-    LoginContext,
-    LoginEvent,
-    ManagedLogin,
-    SendTokenRequest,
-)
+from mcpd.auth.managed_login import ManagedLogin
 from mcpd.auth.oauth.client_authentication import ClientAuthentication
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.token_requests import TokenError, TokenErrorKind
 from mcpd.auth.oauth.well_known import covers
+from mcpd.auth.renewal_request import Clocks, LoginContext, LoginEvent, SendTokenRequest
 from mcpd.auth.stored_login import RedirectKind, StoredLogin, StoredLogins, client_key, server_key
 from mcpd.auth.token_store import StoreError, TokenStore
 from mcpd.model.errors import LinkLost
@@ -215,7 +210,7 @@ class TokenManager:
             self._client_secrets[key] = client_secret
             self._redactor.add([client_secret])
         if key not in self._servers and self._store.exists():
-            found = (await self._file.read()).login_of(url, account)
+            found = await self._file.find_for(url, account)
             if found is not None:
                 self._servers[key] = found.id
                 self._manage(found)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
-import json
 import logging
 import os
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -61,10 +60,10 @@ class TokenStore:
         """Return whether anything was ever stored. Creates nothing."""
         return os.path.lexists(self.path)
 
-    def open(self) -> StoredLogins:
+    def open(self, only: Mapping[str, str] | None = None) -> StoredLogins:
         """Take the lock if it is free, and return the contents; empty if they cannot be read. Never raises.
 
-        May be called again, to find out whether the other daemon has ended.
+        May be called again, to find out whether the other daemon has ended. `only`: see `from_json`.
         """
         if self._lock is None:
             try:
@@ -75,18 +74,18 @@ class TokenStore:
         if self.is_keeper:
             remove_stale_temporaries(self.path)
         try:
-            return self.read()
+            return self.read(only)
         except StoreError:
             return StoredLogins()
 
-    def read(self) -> StoredLogins:
+    def read(self, only: Mapping[str, str] | None = None) -> StoredLogins:
         """Return the contents; empty if there is no file. Raises StoreError, which has been logged."""
         try:
-            contents = self._read()
+            contents = self._read(only)
         except StoreError as error:
             self._report(str(error))
             raise
-        if self.is_keeper or self.other_daemon:  # otherwise the directory cannot be used
+        if only is None and (self.is_keeper or self.other_daemon):  # otherwise the directory cannot be used
             damaged = sum(map(len, contents.unreadable.values()))
             self._report(
                 f"{damaged} entries of {self.path} are damaged; they are kept and not used" if damaged else ""
@@ -115,7 +114,8 @@ class TokenStore:
         after = edit(before)
         document = {"version": VERSION, **to_json(after)}
         try:
-            write_atomically(self.path, json.dumps(document, indent=1).encode(), 0o600)
+            data = msgspec.json.format(msgspec.json.encode(document), indent=1)
+            write_atomically(self.path, data, 0o600)
         except OSError as error:
             message = f"cannot write {self.path}: {_reason(error)}; logins are kept in memory"
             self._report(message)
@@ -131,7 +131,7 @@ class TokenStore:
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
 
-    def _read(self) -> StoredLogins:
+    def _read(self, only: Mapping[str, str] | None = None) -> StoredLogins:
         try:
             with open_regular_file(self.path) as (file, found):
                 self._check_access(found)
@@ -154,7 +154,7 @@ class TokenStore:
                 f"(format {str(document['version'])[:20]}); it is not used or changed"
             )
         try:
-            return from_json(document)
+            return from_json(document, only=only)
         except ValueError:
             raise self._damaged() from None
 

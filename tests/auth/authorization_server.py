@@ -14,9 +14,9 @@ import attrs
 import httpx
 import trio
 
-from mcpd.auth.managed_login import Clocks, RequestFailed, TokenAnswer
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.token_requests import TokenRequest, TokenSet
+from mcpd.auth.renewal_request import Clocks, RequestFailed, TokenAnswer
 from mcpd.auth.stored_login import StoredLogin
 from mcpd.auth.token_manager import ServerCredentials, TokenManager
 from mcpd.auth.token_store import TokenStore

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from mcpd.auth.managed_login import TokenAnswer
 from mcpd.auth.oauth.token_requests import TokenRequest
+from mcpd.auth.renewal_request import TokenAnswer
 from mcpd.auth.stored_login import StoredLogin
 from mcpd.auth.token_manager import TokenManager
 from mcpd.auth.token_store import TokenStore

@@ -17,9 +17,9 @@ import pytest
 import trio
 
 from mcpd.auth.guarded_fetch import FetchError, GuardedFetch
-from mcpd.auth.managed_login import Clocks, RequestFailed, TokenAnswer
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.token_requests import TokenRequest, TokenSet
+from mcpd.auth.renewal_request import Clocks, RequestFailed, TokenAnswer
 from mcpd.auth.stored_login import StoredLogin
 from mcpd.auth.token_manager import ServerCredentials, TokenManager
 from mcpd.auth.token_store import TokenStore

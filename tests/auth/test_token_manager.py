@@ -17,9 +17,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mcpd.auth.managed_login import TokenAnswer
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.token_requests import TokenRequest
+from mcpd.auth.renewal_request import TokenAnswer
 from mcpd.auth.renewal_schedule import lead_time
 from mcpd.auth.stored_login import RenewalAttempt, hash_token
 from mcpd.auth.token_manager import TokenManager

@@ -94,6 +94,20 @@ def test_the_secret_of_a_preregistered_client_stays_in_the_definition(tmp_path: 
     store.close()
 
 
+def test_one_login_is_read_without_the_others(tmp_path: Path) -> None:
+    """A daemon with many servers reads the file for each of them."""
+    store = opened(tmp_path)
+    save(store)
+    other = attrs.evolve(LOGIN, resource="https://other.example/mcp")
+    store.change(lambda logins: logins.with_login(other, "https://other.example/mcp"))
+    assert store.open({"id": other.id}).logins == {other.id: other}
+    assert store.open({"id": "unknown"}).logins == {}
+    assert store.open({"server": f"{URL}\ndefault"}).logins == {LOGIN.id: LOGIN}
+    assert store.open({"server": f"{URL}\nwork"}).logins == {}
+    assert len(store.read().logins) == 2
+    store.close()
+
+
 def test_a_second_daemon_reads_and_does_not_write(tmp_path: Path) -> None:
     """It knows which process holds the logins, and takes over when that ends."""
     first, second = opened(tmp_path), TokenStore(tmp_path, "m1")
