@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from mcpd.daemon import _NOT_IMPORTED_AT_START
 
 ROOT = Path(__file__).parent.parent
 
@@ -232,6 +236,15 @@ def test_a_planted_cycle_is_found() -> None:
     up = "if TYPE_CHECKING:\n    from mcpd.b import B"
     assert import_cycle({"mcpd.a": up, "mcpd.b": "from mcpd.a import A"}) == "mcpd.a → mcpd.b → mcpd.a"
     assert import_cycle({"mcpd.a": up, "mcpd.b": "def f():\n    from mcpd.a import A"}) == ""
+
+
+def test_start_imports_nothing_for_http() -> None:
+    """Most daemons have no remote servers and no HTTP clients; httpx would take 0.1 s and 4 MB."""
+    names = [name for name in _NOT_IMPORTED_AT_START if not name.startswith("mcpd.")]
+    assert "httpx" in names
+    program = f"import sys, mcpd.main, mcpd.daemon; print(*sorted(sys.modules.keys() & {set(names)}))"
+    started = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert started.stdout == "\n"
 
 
 def files_named(page: str) -> Iterator[str]:

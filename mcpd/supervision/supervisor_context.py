@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import trio
@@ -19,9 +19,11 @@ from mcpd.support.broadcast import CallbackList
 from mcpd.support.redact import Redactor
 from mcpd.transports.base import Channel
 from mcpd.transports.child_process import ProcessGroupGuard
-from mcpd.transports.credentials import Credentials
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire.message import Message
+
+if TYPE_CHECKING:  # most daemons have no remote servers: test_start_imports_nothing_for_http
+    from mcpd.transports.credentials import Credentials
 
 WaitingReport = tuple[tuple[OpenQuestion, ...], tuple[WaitingCall, ...], int]
 """The open questions of a server, its first waiting calls, and the number of all waiting calls."""
