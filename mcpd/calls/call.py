@@ -18,13 +18,14 @@ from mcpd.model.errors import McpdError
 from mcpd.model.policy import ClientFacts
 from mcpd.model.profile import Profile
 from mcpd.model.server_spec import ServerSpec
-from mcpd.protocol.revision_translation import Translation
+from mcpd.protocol.revision_translation import R1, Translation
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.transports.tool_call_stats import ToolCallStats
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
+from mcpd.wire.request_meta import strip_reserved
 
 INTERACTIVE_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 """Methods during which a server may request input from the client."""
@@ -276,7 +277,7 @@ class Call(Exchange):
     """Progress of earlier rounds, added to that of this round."""
     counted_bytes: int = 0
     counted_for: Caller | None = None
-    """The client whose budget for large arguments contains this call (`argument_budget`)."""
+    """The client whose budget for large arguments contains this call (`call_limits`)."""
     was_asked: bool = False
     """Whether the server has sent its client a request during the call."""
     on_end: Callable[[], None] | None = None
@@ -327,6 +328,19 @@ class Call(Exchange):
             return False
         self.progress_high = done
         return True
+
+    def report_progress(self, members: dict[str, Raw]) -> None:
+        """Send the client a progress notification with these members, if it asked for any."""
+        request = self.request
+        if request is None or not request.progress_token:
+            return
+        members["progressToken"] = Raw(request.progress_token)
+        strip_reserved(members)
+        if self.context.version == R1:  # which has no such member
+            members.pop("message", None)
+        if self.advance_progress(members):
+            frame = wire.notification("notifications/progress", msgspec.json.encode(members))
+            request.responder.send(frame)
 
     def answered(self, message: Message) -> None:
         self.handler.on_answered(self, message)

@@ -15,7 +15,6 @@ import trio
 from msgspec import Raw
 
 from mcpd.calls import concurrency, input_rounds, url_elicitation
-from mcpd.calls.argument_budget import SMALL, ArgumentBudget
 from mcpd.calls.call import (
     BETWEEN_ROUNDS,
     DONE,
@@ -28,20 +27,17 @@ from mcpd.calls.call import (
     Binding,
     Call,
     Caller,
-    Route,
-    Scope,
     StageWork,
     Work,
-    is_name_unique,
     restore_alias,
-    tool_name,
 )
+from mcpd.calls.call_limits import SMALL, ArgumentBudget, ConnectingCalls
 from mcpd.calls.call_log import CallLog
 from mcpd.calls.client_context import ClientRequest
 from mcpd.calls.input_rounds import StateSigner
 from mcpd.calls.legacy_companions import LegacyCompanions
 from mcpd.calls.open_questions import OpenQuestions
-from mcpd.calls.routes import StageFactory, find_route, make_binding
+from mcpd.calls.routes import RouteTable, StageFactory, make_binding
 from mcpd.calls.server_request_router import ServerRequestRouter
 from mcpd.calls.suspended_calls import SuspendedCalls
 from mcpd.calls.url_elicitation import UrlElicitations
@@ -59,14 +55,13 @@ from mcpd.model.errors import (
     ProtocolViolation,
 )
 from mcpd.protocol import mcp_tasks
-from mcpd.protocol.revision_translation import R1, R5
+from mcpd.protocol.revision_translation import R5
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support.outbox import batch
 from mcpd.support.pipe_reader import traffic
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
-from mcpd.wire.request_meta import strip_reserved
 
 log = logging.getLogger("mcpd.calls")
 _batch = batch()
@@ -102,15 +97,12 @@ class CallEngine:
     ) -> None:
         self._operations = operations
         self._spawn = spawn
-        self._stages = stages
-        self._settings: Settings | None = None
-        """The settings that the routes were resolved with."""
+        self._routes = RouteTable(operations, stages, self._apply_settings)
         self.call_log = call_log
         self._recording: CallLog | None = None
         """The call log, unless the settings switch it off."""
         self._state_signer = StateSigner()
-        self._waiting: dict[ManagedServer, set[Call]] = {}
-        """Calls that wait until their server is connected."""
+        self._connecting = ConnectingCalls()
         self._arguments = ArgumentBudget()
         self.open_questions = OpenQuestions()
         self.asking = self.open_questions.asking
@@ -137,7 +129,7 @@ class CallEngine:
         elif context.prefers_legacy:
             may_open = request.method in INTERACTIVE_METHODS
             server = self.companions.choose(caller, context, server, may_open=may_open)
-        route = self._route(caller.scope, server, request.method, target.tool, params)
+        route = self._routes.find(caller.scope, server, request.method, target.tool, params)
         call = caller.calls[request.key] = Call(self, caller, request, context, server, params, route)
         if self._recording is not None:
             call.arrived_at = _batch.now if _batch.depth else trio.current_time()
@@ -151,7 +143,7 @@ class CallEngine:
             if len(params) > SMALL:
                 self._arguments.add(call)
             if (upstream := server.upstream) is None:
-                self._add_waiting(call)
+                self._connecting.add(call)
                 self._start_work(call, lambda: self._prepare(call))
             elif route.stages:
                 self._run_stages(call)
@@ -166,33 +158,14 @@ class CallEngine:
             self._release(call)
             raise
 
-    def _route(self, scope: Scope, server: ManagedServer, method: str, tool: str, params: bytes) -> Route:
-        settings = self._operations.config.loaded.settings
-        if settings is not self._settings:
-            if self._operations.is_stopping:  # asked here, and not for every call: see `forget_routes`
-                raise self._operations.not_ready_error(server)
-            self._settings = settings
-            for each in (*self._operations.supervisor.servers(), *self._operations.supervisor.instances()):
-                each.routes.clear()
-            if self.call_log is not None:
-                self.call_log.level = settings.call_log
-                self._recording = None if settings.call_log is CallLogLevel.OFF else self.call_log
-        route: Route | None
-        if tool or method != "tools/call":
-            route = server.routes.get((scope, method, tool))
-        else:
-            beginning = params[: params.find(b'"', 9)]  # usually the name is the first member
-            route = server.routes.get((scope, method, beginning))
-            if route is None or (route.depends_on_tool and not is_name_unique(params)):
-                tool = tool_name(params)
-                route = server.routes.get((scope, method, tool))
-        if route is None or route.spec is not server.spec:
-            route = find_route(scope, server, method, tool, settings, self._stages)
-        return route
-
     def forget_routes(self) -> None:
-        """Resolve the routes of new calls again, which fails while the daemon stops."""
-        self._settings = None
+        """See `RouteTable.forget`."""
+        self._routes.forget()
+
+    def _apply_settings(self, settings: Settings) -> None:
+        if self.call_log is not None:
+            self.call_log.level = settings.call_log
+            self._recording = None if settings.call_log is CallLogLevel.OFF else self.call_log
 
     def _run_stages(self, call: Call) -> None:
         """Run the stages, and send the call; in a task if something must be waited for."""
@@ -215,9 +188,9 @@ class CallEngine:
             server = await self.companions.wait_connected(
                 call.caller, call.context, call.server, may_open=call.route.method in INTERACTIVE_METHODS
             )
-            self._remove_waiting(call)
+            self._connecting.remove(call)
             call.server = server
-            call.route = self._route(  # the lists may have come with the connection
+            call.route = self._routes.find(  # the lists may have come with the connection
                 call.caller.scope, call.server, call.route.method, call.route.tool, call.params
             )
         for stage in call.route.stages[passed:]:
@@ -238,24 +211,6 @@ class CallEngine:
         call.work = None
         self._bind(call, self._connection(call.server))
         self._complete(call, answer.result)
-
-    def _add_waiting(self, call: Call) -> None:
-        """Raise Overloaded if too many calls wait for the server to connect: each holds memory."""
-        server = call.server
-        if len(self._waiting.get(server, ())) >= server.spec.max_queued:
-            name, limit = server.spec.name, server.spec.max_queued
-            raise Overloaded(
-                f"{name}: {limit} calls are already waiting until it is connected (`maxQueued` in its "
-                "definition sets the limit); nothing was sent, try again later",
-                server=name,
-            )
-        self._waiting.setdefault(server, set()).add(call)
-
-    def _remove_waiting(self, call: Call) -> None:
-        if (calls := self._waiting.get(call.server)) is not None:
-            calls.discard(call)
-            if not calls:
-                del self._waiting[call.server]
 
     def _connection(self, server: ManagedServer) -> Upstream:
         upstream = server.upstream
@@ -314,7 +269,7 @@ class CallEngine:
         call.move(PREPARING)
         call.server = server
         try:
-            call.route = self._route(
+            call.route = self._routes.find(
                 call.caller.scope, server, call.route.method, call.route.tool, call.params
             )
             self._send(call, self._connection(server))
@@ -408,7 +363,7 @@ class CallEngine:
         def report(text: str) -> None:
             nonlocal reports
             reports += 1
-            self._report_progress(call, {"progress": Raw(b"%d" % reports), "message": _json(text)})
+            call.report_progress({"progress": Raw(b"%d" % reports), "message": _json(text)})
 
         result = await mcp_tasks.await_task(
             call.upstream,
@@ -495,19 +450,7 @@ class CallEngine:
     def on_progress(self, call: Call, params: Raw) -> None:
         request = call.request
         if request is not None and request.progress_token:
-            self._report_progress(call, wire.members(params))
-
-    def _report_progress(self, call: Call, members: dict[str, Raw]) -> None:
-        request = call.request
-        if request is None or not request.progress_token:
-            return
-        members["progressToken"] = Raw(request.progress_token)
-        strip_reserved(members)
-        if call.context.version == R1:  # which has no such member
-            members.pop("message", None)
-        if call.advance_progress(members):
-            frame = wire.notification("notifications/progress", msgspec.json.encode(members))
-            request.responder.send(frame)
+            call.report_progress(wire.members(params))
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
@@ -568,7 +511,7 @@ class CallEngine:
         """The call has ended: assign its open questions to others, and let the next call have its turn."""
         if call.on_end is not None:
             call.on_end()
-        self._remove_waiting(call)
+        self._connecting.remove(call)
         if call.counted_bytes:
             self._arguments.remove(call)
         if call.open_questions:

@@ -5,12 +5,13 @@ A route is valid until its server's lists or the settings change. `ManagedServer
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from mcpd.calls.call import Binding, Caller, Route, Scope, Stage
+from mcpd.calls.call import Binding, Caller, Route, Scope, Stage, is_name_unique, tool_name
 from mcpd.calls.client_context import ClientContext
 from mcpd.config.settings import Settings
+from mcpd.daemon_operations import Operations
 from mcpd.protocol.revision_translation import no_translation, translation
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.catalog_cache import Item
@@ -41,7 +42,7 @@ class StageFactory(Protocol):
         """Return the stage for calls of one tool or prompt (`name`), or of a method; None if it has none."""
 
 
-def find_route(
+def resolve_route(
     scope: Scope,
     server: ManagedServer,
     method: str,
@@ -84,6 +85,49 @@ def find_route(
     if is_call and tool and tool.isascii() and not set(tool) & set('"\\'):
         server.routes[scope, method, b'{"name":"%b' % tool.encode()] = route
     return route
+
+
+class RouteTable:
+    """Finds the route of each call. `on_settings` is called with the settings before they are first used."""
+
+    def __init__(
+        self,
+        operations: Operations,
+        factories: Sequence[StageFactory],
+        on_settings: Callable[[Settings], None] = lambda settings: None,
+    ) -> None:
+        self._operations = operations
+        self._factories = factories
+        self._on_settings = on_settings
+        self._settings: Settings | None = None
+        """The settings that the routes were resolved with."""
+
+    def find(self, scope: Scope, server: ManagedServer, method: str, tool: str, params: bytes) -> Route:
+        """Return the route of a call; `tool` may be empty. Raises NotReady while the daemon stops."""
+        settings = self._operations.config.loaded.settings
+        if settings is not self._settings:
+            if self._operations.is_stopping:  # asked here, and not for every call: see `forget`
+                raise self._operations.not_ready_error(server)
+            self._settings = settings
+            for each in (*self._operations.supervisor.servers(), *self._operations.supervisor.instances()):
+                each.routes.clear()
+            self._on_settings(settings)
+        route: Route | None
+        if tool or method != "tools/call":
+            route = server.routes.get((scope, method, tool))
+        else:
+            beginning = params[: params.find(b'"', 9)]  # usually the name is the first member
+            route = server.routes.get((scope, method, beginning))
+            if route is None or (route.depends_on_tool and not is_name_unique(params)):
+                tool = tool_name(params)
+                route = server.routes.get((scope, method, tool))
+        if route is None or route.spec is not server.spec:
+            route = resolve_route(scope, server, method, tool, settings, self._factories)
+        return route
+
+    def forget(self) -> None:
+        """Resolve the routes of new calls again, which fails while the daemon stops."""
+        self._settings = None
 
 
 def make_binding(caller: Caller, context: ClientContext, upstream: Upstream) -> Binding:

@@ -15,7 +15,7 @@ from mcpd.calls import concurrency as turns
 from mcpd.calls.call import QUEUED, Binding, Call
 from mcpd.calls.concurrency import TurnQueue
 from mcpd.calls.open_questions import OpenQuestions
-from mcpd.calls.routes import DIRECT, find_route, is_read_only
+from mcpd.calls.routes import DIRECT, is_read_only, resolve_route
 from mcpd.calls.server_request import ANSWER_TIMEOUT
 from mcpd.calls.waiting_calls import ABSENT_TIMEOUT, WaitingCalls
 from mcpd.config.settings import Settings
@@ -325,7 +325,7 @@ def a_call(server: Any, caller: Any, method: str = "tools/call", **more: Any) ->
         context=context,
         server=server,
         params=b'{"name":"%b"}' % more.get("tool", "t").encode(),
-        route=find_route(DIRECT, server, method, tool, Settings(), ()),
+        route=resolve_route(DIRECT, server, method, tool, Settings(), ()),
         idle_timeout=10.0,
     )
     call.binding = Binding(

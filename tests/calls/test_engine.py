@@ -12,8 +12,8 @@ import trio
 import trio.testing
 from msgspec import Raw
 
-from mcpd.calls.argument_budget import MAX_PER_CLIENT
 from mcpd.calls.call import CallState
+from mcpd.calls.call_limits import MAX_PER_CLIENT
 from mcpd.calls.url_elicitation import RETRY_INTERVAL
 from mcpd.model.errors import LinkLost
 from mcpd.model.server_spec import Timeouts
@@ -277,7 +277,7 @@ async def test_calls_waiting_for_a_server_are_limited(autojump_clock: Clock, w: 
     w.connect()
     await trio.testing.wait_all_tasks_blocked()
     assert len(sent(w)) == 3
-    assert w.gateway.calls._waiting == {}
+    assert len(w.gateway.calls._connecting) == 0
 
 
 async def test_burst_of_calls_that_arrive_together_is_limited(w: World) -> None:
@@ -288,7 +288,7 @@ async def test_burst_of_calls_that_arrive_together_is_limited(w: World) -> None:
     told = [put(user, name="t") for _ in range(5)]
     assert [len(each.answers) for each in told] == [0, 0, 0, 1, 1]
     user.leave()
-    assert w.gateway.calls._waiting == {}
+    assert len(w.gateway.calls._connecting) == 0
 
 
 @pytest.mark.parametrize("choked", [True, False])

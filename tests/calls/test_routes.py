@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.calls.engine import CallEngine
-from mcpd.calls.routes import DIRECT
+from mcpd.calls.routes import DIRECT, RouteTable
 from mcpd.model.server_spec import Timeouts
 from tests.gateway.model import make_core, make_server
 
@@ -21,8 +20,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=50
 def routes_of(**spec: Any) -> Any:
     """Return a function from params to the route, and the server."""
     server = make_server(**spec)
-    engine = CallEngine(make_core(server), lambda work: None, lambda server: ())
-    return partial(engine._route, DIRECT, server, "tools/call", ""), server
+    return partial(RouteTable(make_core(server), ()).find, DIRECT, server, "tools/call", ""), server
 
 
 @pytest.mark.parametrize("timeouts", [Timeouts(), Timeouts(tools={"slow": 77.0})])

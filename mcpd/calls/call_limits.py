@@ -1,4 +1,4 @@
-"""The memory that large arguments of unfinished calls may take: per client, and overall.
+"""How many calls may wait for a server to connect, and the memory that unfinished calls may take.
 
 The arguments of a call are kept until it has ended: while it waits for its server or its turn, is being
 written to a server that reads slowly, or may have to be sent again.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from mcpd.calls.call import Call, Caller
 from mcpd.model.errors import Overloaded
+from mcpd.supervision.managed_server import ManagedServer
 
 SMALL = 16 * 1024
 """Bytes of arguments that are not counted; `maxQueued` limits how many such calls can wait."""
@@ -51,3 +52,32 @@ class ArgumentBudget:
         self._by_caller[caller] -= size
         if not self._by_caller[caller]:
             del self._by_caller[caller]
+
+
+class ConnectingCalls:
+    """The calls that wait until their server is connected; `maxQueued` in its definition limits them."""
+
+    def __init__(self) -> None:
+        self._calls: dict[ManagedServer, set[Call]] = {}
+
+    def add(self, call: Call) -> None:
+        """Raise Overloaded if too many calls wait for the server: each holds memory."""
+        server = call.server
+        if len(self._calls.get(server, ())) >= server.spec.max_queued:
+            name, limit = server.spec.name, server.spec.max_queued
+            raise Overloaded(
+                f"{name}: {limit} calls are already waiting until it is connected (`maxQueued` in its "
+                "definition sets the limit); nothing was sent, try again later",
+                server=name,
+            )
+        self._calls.setdefault(server, set()).add(call)
+
+    def remove(self, call: Call) -> None:
+        """The call does not wait any more. Does nothing if it did not."""
+        if (calls := self._calls.get(call.server)) is not None:
+            calls.discard(call)
+            if not calls:
+                del self._calls[call.server]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._calls.values()))
