@@ -126,7 +126,7 @@ class CallEngine:
             if self.suspended_calls.resume(caller, request):
                 return
             params = self._state_signer.restore(server.spec.name, params)
-        elif context.prefers_legacy:
+        elif context.prefers_legacy and ((own := server.upstream) is None or own.era != "legacy"):
             may_open = request.method in INTERACTIVE_METHODS
             server = self.companions.choose(caller, context, server, may_open=may_open)
         route = self._routes.find(caller.scope, server, request.method, target.tool, params)

@@ -107,7 +107,11 @@ def may_have_companion(server: ManagedServer) -> bool:
     Not with an `era` in the definition, which decides, and not where a second process might do harm (see
     `ServerSpec.has_no_spare`).
     """
-    if server.companion is None and (server.upstream is None or server.upstream.era != "modern"):
+    upstream = server.upstream
+    if upstream is None:
+        if server.companion is None:
+            return False
+    elif upstream.era == "legacy":
         return False
     spec = server.spec
     return (

@@ -185,13 +185,19 @@ def add_connections(status: ServerStatus, companion: ServerStatus | None) -> Ser
     """Return the status of a server together with that of its second connection, if it has one."""
     if companion is None:
         return attrs.evolve(status, connections=(_connection(status),))
+    warnings = [*status.warnings, *companion.warnings]
+    if companion.status is ServerState.FAILED and companion.last_error is not None:
+        failure = companion.last_error.summary
+        warnings.append(
+            f"the second connection failed: {failure}; until it is back, all clients use the first"
+        )
     return attrs.evolve(
         status,
         in_flight=status.in_flight + companion.in_flight,
         questions=(*status.questions, *companion.questions),
         waiting=(*status.waiting, *companion.waiting),
         waiting_calls=status.waiting_calls + companion.waiting_calls,
-        warnings=tuple(dict.fromkeys((*status.warnings, *companion.warnings))),
+        warnings=tuple(dict.fromkeys(warnings)),
         connections=(_connection(status), _connection(companion)),
     )
 

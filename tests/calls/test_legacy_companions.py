@@ -289,12 +289,16 @@ async def test_second_process_is_restarted(autojump_clock: MockClock, tmp_path: 
         assert companion.state is ServerState.FAILED
         second = world.server.status().connections[1]
         assert second.last_error is not None
+        assert world.server.status().warnings == (
+            "the second connection failed: exited with status 1; until it is back, all clients use the first",
+        )
         assert await world.use("client") is world.server
         assert world.companions.used_by("client") == [companion]
         await trio.sleep(40)
         assert await world.use("client") is companion
         assert world.server.status().connections[1].restarts == 1
         assert world.server.status().restarts == 0
+        assert world.server.status().warnings == ()
 
 
 async def test_era_of_the_second_connection_is_not_remembered(
@@ -342,3 +346,16 @@ async def test_tap_shows_the_messages_of_both_connections(autojump_clock: MockCl
             assert {method for _, method in seen} == {"initialize", "tools/list"}
             await companion.upstream.request("tools/list")  # type: ignore[union-attr]
             assert (await tap.next()).method == "tools/list"
+
+
+async def test_second_connection_ends_when_the_server_has_become_legacy(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """As after a downgrade."""
+    async with living(tmp_path, DUAL, DUAL, Life()) as world:
+        await world.companion()
+        world.server.reconnect()
+        await world.server.wait_settled()
+        assert await world.use("client") is world.server
+        await trio.testing.wait_all_tasks_blocked()
+        assert world.running == []
