@@ -371,6 +371,28 @@ class PolicyParams(TypedDict):
     profile: NotRequired[str | None]
     directory: NotRequired[str | None]
 
+class PendingApproval(TypedDict):
+    id: str
+    client: str
+    server: str
+    kind: str
+    name: str
+    arguments: str
+    rule: str
+    reason: str
+    since: str
+    expires_at: str
+
+class ApprovalsResult(TypedDict):
+    approvals: list[PendingApproval]
+
+class EmptyResult(TypedDict):
+    pass
+
+class ApproveParams(TypedDict):
+    id: str
+    decision: str
+
 class CallCounts(TypedDict):
     calls: int
     errors: int
@@ -463,9 +485,6 @@ class LoginParams(TypedDict):
     server: str
     device: NotRequired[bool]
     scopes: NotRequired[list[str]]
-
-class EmptyResult(TypedDict):
-    pass
 
 class LoginAnswerParams(TypedDict):
     attempt: str
@@ -687,6 +706,17 @@ class Call(Protocol):
     def __call__(
         self, method: Literal["mcpd/policy"], params: PolicyParams, **options: Unpack[CallOptions]
     ) -> Reply[PolicyResult]: ...
+    @overload
+    def __call__(
+        self,
+        method: Literal["mcpd/approvals"],
+        params: NoParams | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Reply[ApprovalsResult]: ...
+    @overload
+    def __call__(
+        self, method: Literal["mcpd/approve"], params: ApproveParams, **options: Unpack[CallOptions]
+    ) -> Reply[EmptyResult]: ...
     @overload
     def __call__(
         self, method: Literal["mcpd/stats"], params: StatsParams | None = None, **options: Unpack[CallOptions]

@@ -22,6 +22,7 @@ from mcpd.model.api import (
     DaemonStatus,
     DashboardLink,
     HttpListener,
+    PendingApproval,
     PingResult,
     PolicyParams,
     PolicyResult,
@@ -74,6 +75,11 @@ class Operations:
     """Return the connected clients and their usage. Set by the gateway."""
     explain_policy: Callable[[PolicyParams], PolicyResult] = attrs.field(init=False, repr=False)
     """Explain a decision. Raises UnknownServer, InvalidArguments. Set by the gateway."""
+    list_approvals: Callable[[], tuple[PendingApproval, ...]] = attrs.field(init=False, repr=False)
+    """Return the calls that wait for approval. Set by the gateway."""
+    approve: Callable[[str, str], None] = attrs.field(init=False, repr=False)
+    """Answer for the call with this id: `once`, `session` or `no`. Raises InvalidArguments. Set by the
+    gateway."""
     clients: ClientRegistry = attrs.field(factory=ClientRegistry)
     environ: Mapping[str, str] = attrs.field(factory=dict)
     http: HttpListener | None = None

@@ -53,6 +53,7 @@ _TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("edit", "config_edit", "Edit the configuration file and validate it before applying it."),
         ("secret", "secret", "Manage the secrets referenced as ${secret:NAME}."),
         ("policy", "policy", "Explain which client may use which tools."),
+        ("approvals", "approvals", "List the calls that wait for your approval, or answer them."),
         ("config", "config_edit", "Validate, show or locate the configuration."),
     ),
     "Diagnostics": (

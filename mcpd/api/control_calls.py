@@ -220,7 +220,7 @@ class ControlCaller:
         return self._facts
 
     def describe(self, context: ClientContext) -> str:
-        return "a client of the control API"
+        return self._client.describe() or "a client of the control API"
 
     def message_prefix(self, server: str) -> str:
         return ""

@@ -154,6 +154,11 @@ def _version(operations: Operations, _: api.NoParams) -> api.VersionInfo:
     )
 
 
+def _approve(operations: Operations, params: api.ApproveParams) -> api.EmptyResult:
+    operations.approve(params.id, params.decision)
+    return api.EmptyResult()
+
+
 def _shutdown(operations: Operations, _: api.NoParams) -> api.EmptyResult:
     operations.stop("requested by a client")
     return api.EmptyResult()
@@ -254,6 +259,18 @@ METHODS: Mapping[str, Method[Any]] = {
         api.PolicyParams,
         api.PolicyResult,
         lambda operations, params: operations.explain_policy(params),
+    ),
+    "mcpd/approvals": Method(
+        "List the calls that wait for the approval of a person.",
+        api.NoParams,
+        api.ApprovalsResult,
+        lambda operations, _: api.ApprovalsResult(approvals=operations.list_approvals()),
+    ),
+    "mcpd/approve": Method(
+        "Approve or refuse a call that waits for approval.",
+        api.ApproveParams,
+        api.EmptyResult,
+        _approve,
     ),
     "mcpd/stats": Method(
         "Return call counts, latencies, memory use, and CPU time by server, tool, and client.",

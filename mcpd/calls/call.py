@@ -62,10 +62,10 @@ class CallState(enum.IntEnum):
 
 PREPARING, QUEUED, SENT, SUSPENDED, BETWEEN_ROUNDS, DONE = CallState
 _MOVES = {
-    PREPARING: frozenset({QUEUED, SENT, DONE}),
+    PREPARING: frozenset({QUEUED, SENT, SUSPENDED, DONE}),
     QUEUED: frozenset({PREPARING, SENT, DONE}),  # PREPARING: its server restarts when its turn has come
     SENT: frozenset({SUSPENDED, BETWEEN_ROUNDS, DONE}),
-    SUSPENDED: frozenset({SENT, DONE}),
+    SUSPENDED: frozenset({PREPARING, SENT, DONE}),
     BETWEEN_ROUNDS: frozenset({QUEUED, SENT, DONE}),
     DONE: frozenset[CallState](),
 }

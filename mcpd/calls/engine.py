@@ -546,7 +546,7 @@ class CallEngine:
 
     def resume(self, call: Call, caller: Caller, request: ClientRequest) -> None:
         """Continue the call for the client's next request."""
-        call.move(SENT)
+        call.move(PREPARING if call.binding is None else SENT)  # a stage may ask before anything is sent
         call.caller, call.request = caller, request
         caller.calls[request.key] = call
 
@@ -572,9 +572,10 @@ class CallEngine:
                 except Exception as error:
                     if call.state is not DONE:
                         call.work = None
-                        self.fail(call, self._to_mcpd_error(call, error))
+                        self.on_failed(call, self._to_mcpd_error(call, error))
 
-        call.caller.spawn(run)
+        # A modern client may answer a question over another connection than that of its call.
+        (self._spawn if call.context.modern else call.caller.spawn)(run)
 
     def _to_mcpd_error(self, call: Call, error: Exception) -> McpdError:
         """Convert an exception raised on behalf of a call into the error that its client gets."""

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import attrs
 import msgspec
 from msgspec import Raw
 
-from mcpd.calls.call import Call, Scope, is_name_unique
+from mcpd.calls.approvals import Approvals
+from mcpd.calls.call import Call, Scope, StageWork, is_name_unique
 from mcpd.config.json_path import join_path
 from mcpd.config.settings import Settings
 from mcpd.daemon_operations import Operations
@@ -75,7 +77,10 @@ class Policies:
         """Return what the rules say about this use."""
         if not self.apply_to(server):
             return ALLOWED
-        return decide(self.rules(server), client, used_item(server, kind, name))
+        verdict = decide(self.rules(server), client, used_item(server, kind, name))
+        if verdict.decision is Decision.ASK and (server.original or server).spec.trust:
+            return Verdict(decision=Decision.ALLOW, rule=verdict.rule)
+        return verdict
 
 
 def definition_name(server: ManagedServer) -> str:
@@ -126,28 +131,36 @@ def refuse_denied(verdict: Verdict, server: ManagedServer, kind: ItemKind, name:
 class PolicyStageFactory:
     """Calls have the stage if there are rules. It comes first, so that other stages reveal nothing before."""
 
-    def __init__(self, policies: Policies) -> None:
+    def __init__(self, policies: Policies, approvals: Approvals) -> None:
         self._policies = policies
+        self._approvals = approvals
 
     def is_enabled(self, scope: Scope, server: ManagedServer, method: str, settings: Settings) -> bool:
         return self._policies.apply_to(server)
 
     def make(self, scope: Scope, server: ManagedServer, method: str, name: str) -> PolicyStage | None:
-        return None if method.startswith(_TASK_METHODS) else PolicyStage(self._policies, server, method)
+        return (
+            None
+            if method.startswith(_TASK_METHODS)
+            else PolicyStage(self._policies, self._approvals, server, method)
+        )
 
 
 @attrs.define(eq=False)
 class PolicyStage:
-    """Refuses denied calls. What is compared with the rules is exactly what the server gets."""
+    """Refuses denied calls, and lets a person decide about others. What is compared with the rules is exactly
+    what the server gets."""
 
     policies: Policies
+    approvals: Approvals
     server: ManagedServer
     method: str
     verdicts: dict[tuple[ClientFacts, str], Verdict] = attrs.field(factory=dict)
     """Clients repeat their calls. Valid as long as the stage, which is made again when the rules change."""
 
-    def before(self, call: Call) -> None:
-        """Raises Denied, and InvalidArguments if it is not clear what the call would use."""
+    def before(self, call: Call) -> StageWork | None:
+        """Raises Denied, and InvalidArguments if it is not clear what the call would use. Returns how to wait
+        for a person's approval, if that is required."""
         kind, name = read_used_item(call)
         client = call.caller.facts(call.context)
         verdict = self.verdicts.get((client, name))
@@ -157,6 +170,10 @@ class PolicyStage:
                 self.verdicts.clear()
             self.verdicts[client, name] = verdict
         refuse_denied(verdict, self.server, kind, name)
+        if verdict.decision is not Decision.ASK or verdict.rule is None:
+            return None
+        use = (definition_name(self.server), kind, name)
+        return partial(self.approvals.wait_approved, call, use, verdict.rule)
 
     def after(self, call: Call, result: Raw | bytes) -> Raw | bytes:
         return result

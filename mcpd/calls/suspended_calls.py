@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import attrs
 import msgspec
@@ -35,6 +36,15 @@ _MAX_CALLS = 1000
 _IGNORED_MEMBERS = ("inputResponses", "requestState", "_meta")
 
 
+class Question(Protocol):
+    """What a client is asked: a server's request, or mcpd's own."""
+
+    @property
+    def message(self) -> Message: ...
+    def respond(self, result: Raw | bytes) -> None: ...
+    def decline(self, reason: str) -> None: ...
+
+
 @attrs.define(eq=False)
 class _SuspendedCall:
     """A suspended call, from its first question to its end."""
@@ -43,7 +53,7 @@ class _SuspendedCall:
     digest: bytes
     """Of the request: the client must return with the same one."""
     number: int = 0
-    questions: dict[str, tuple[ServerRequest, bytes]] = attrs.field(factory=dict)
+    questions: dict[str, tuple[Question, bytes]] = attrs.field(factory=dict)
     """Unanswered questions, by the key the client sees."""
     state: str = ""
     """The `requestState` that the client must bring; empty while it has a request pending."""
@@ -69,7 +79,7 @@ class SuspendedCalls:
     def __len__(self) -> int:
         return len(self._states)
 
-    def ask(self, call: Call, question: ServerRequest, params: bytes) -> None:
+    def ask(self, call: Call, question: Question, params: bytes) -> None:
         """Put a question to the client that made the call, now or when it returns."""
         suspended = self._calls.get(call)
         if suspended is None:

@@ -73,7 +73,7 @@ FIELDS = (
     FieldSpec("cache", _CACHE, "How long to use the results of tools again; `false`: cache nothing."),
     FieldSpec("readOnly", BOOLEAN, "Refuse all tools that are not annotated as read-only.", ("read_only",)),
     FieldSpec("validate", BOOLEAN, "Whether to check arguments and structured results of tools."),
-    FieldSpec("trust", BOOLEAN, "Declare that the server's tools need no confirmation. Not used yet."),
+    FieldSpec("trust", BOOLEAN, "Use the server's tools without asking, where a policy says `ask`."),
     FieldSpec("debug", BOOLEAN, "Log the server's messages, HTTP headers and timing."),
     FieldSpec("era", {"enum": ["auto", "modern", "legacy"]}, "The MCP protocol era to use."),
     FieldSpec("maxFrame", {"type": "integer", "minimum": 1024}, "Maximum size of one message in bytes."),

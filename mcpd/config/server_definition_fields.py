@@ -47,7 +47,6 @@ def parse_common_fields(name: str, section: Section, settings: Settings, warning
     debug = section.boolean("debug")
     description = section.string("description") if section.values.get("description") != "" else ""
     validate = section.boolean("validate")
-    section.boolean("trust")  # checked, but not used yet
     return ServerSpec(
         name=name,
         enabled=_is_enabled(section),
@@ -56,6 +55,7 @@ def parse_common_fields(name: str, section: Section, settings: Settings, warning
         exclude_tools=section.strings("excludeTools") or (),
         cache=_cache(section),
         read_only=section.boolean("readOnly") or False,
+        trust=section.boolean("trust") or False,
         debug=settings.debug if debug is None else debug,
         validate=settings.validate if validate is None else validate,
         description=description or "",

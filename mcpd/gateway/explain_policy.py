@@ -46,6 +46,8 @@ def explain_policy(host: PolicyHost, params: PolicyParams) -> PolicyResult:
         )
         if not mismatch:
             decision, decisive = rule.decision, rule
+            if decision is Decision.ASK and server.spec.trust:
+                decision = Decision.ALLOW
             break
     return PolicyResult(
         decision=decision.value,

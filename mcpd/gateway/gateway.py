@@ -12,6 +12,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
+from mcpd.calls.approvals import Approvals
 from mcpd.calls.cache_stage import CacheStageFactory
 from mcpd.calls.call import INTERACTIVE_METHODS, Call, Caller
 from mcpd.calls.call_log import CallLog
@@ -72,9 +73,11 @@ class Gateway:
     def __init__(self, core: Operations, clients: ClientHooks, call_log: CallLog | None = None) -> None:
         self.core = core
         self.sessions: dict[ClientSession, None] = {}
-        self.policies = Policies(core)
+        self.policies, self.approvals = Policies(core), Approvals()
         stages = (
-            PolicyStageFactory(self.policies),  # first: a cached result must not be answered either
+            PolicyStageFactory(
+                self.policies, self.approvals
+            ),  # first: a cached result must not be answered either
             KnownItemStageFactory(),
             ValidationStageFactory(),
             CacheStageFactory(),
@@ -92,6 +95,9 @@ class Gateway:
         core.list_clients = lambda: connected_clients(self.sessions, core.clients.connected())
         clients.capabilities = self._capabilities_for
         core.explain_policy = partial(explain_policy, self)
+        core.list_approvals = lambda: self.approvals.list(core.redactor.mask)
+        core.approve = self.approvals.answer
+        self.approvals.ask_modern_client = self.calls.suspended_calls.ask
         clients.on_server_request = self._on_server_request
         clients.on_notification = self._on_notification
         clients.describe_waiting = self.calls.waiting_calls.describe

@@ -203,6 +203,41 @@ class PolicyParams(Record):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
+class PendingApproval(Record):
+    """A call that waits for the approval of a person."""
+
+    id: str
+    client: str
+    server: str
+    kind: str
+    """`tool`, `prompt`, `resource`, or `method`."""
+    name: str
+    arguments: str
+    """The arguments as JSON, at most 500 characters. Secrets are masked."""
+    rule: str
+    """The JSON path of the rule that requires the approval."""
+    reason: str
+    since: str
+    expires_at: str
+    """The time at which the call is refused if nobody has answered."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ApprovalsResult(Record):
+    """The calls that wait for approval, the oldest first."""
+
+    approvals: tuple[PendingApproval, ...]
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ApproveParams(Record):
+    id: str
+    decision: str
+    """`once` allows the call. `session` also allows further uses of the same tool until the client
+    disconnects. `no` refuses the call."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class PolicyClient(Record):
     """What the policies know about the client. An empty value is unknown."""
 
@@ -232,7 +267,7 @@ class PolicyResult(Record):
     """A decision, and how it was made."""
 
     decision: str
-    """`allow` or `deny`."""
+    """`allow`, `ask`, or `deny`."""
     rule: str | None
     """The JSON path of the rule that decides. This is null if no rule matches."""
     reason: str

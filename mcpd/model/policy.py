@@ -4,8 +4,8 @@ The first rule that matches decides; without one, everything is allowed. Clients
 themselves, and servers how they name things, so a rule that restricts is matched generously, and a rule that
 allows exactly:
 
-- A restricting rule also matches if mcpd does not know what it asks for, such as the executable of a client
-  on a TCP connection, and names that only look like the one in the rule.
+- A restricting rule (`deny` or `ask`) also matches if mcpd does not know what it asks for, such as the
+  executable of a client on a TCP connection, and names that only look like the one in the rule.
 - An allowing rule matches only what is known, and only names as they are written.
 """
 
@@ -41,6 +41,8 @@ HINTS: Mapping[str, bool] = {
 
 class Decision(enum.Enum):
     ALLOW = "allow"
+    ASK = "ask"
+    """A person must approve each use."""
     DENY = "deny"
 
 

@@ -93,6 +93,8 @@ class ServerSpec:
     what the server says is cacheable."""
     read_only: bool = False
     """Whether tools that are not annotated as read-only are refused to every client."""
+    trust: bool = False
+    """Whether rules that say `ask` allow the use of this server without asking."""
     debug: bool = False
     validate: bool | None = None
     """Whether arguments and structured results are checked against the tools' schemas. A profile overrides

@@ -1,0 +1,215 @@
+"""Calls that wait for a person's approval, because a rule says `ask`.
+
+The client that made the call is asked, if it supports elicitation. Whether it does or not, the call is listed
+in `mcpctl approvals`, and the first answer counts. Nothing is sent to the server before that.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+
+import attrs
+import msgspec
+import trio
+from msgspec import Raw
+
+from mcpd.calls.call import SUSPENDED, Call, Caller
+from mcpd.calls.suspended_calls import Question
+from mcpd.model.api import PendingApproval
+from mcpd.model.errors import Denied, InvalidArguments, McpdError, Overloaded, Problem
+from mcpd.model.policy import ItemKind, PolicyRule
+from mcpd.model.status import rfc3339
+from mcpd.model.text import shorten
+from mcpd.protocol.revision_translation import R3, translate_request
+from mcpd.wire import message as wire
+from mcpd.wire.message import Message
+
+APPROVAL_TIMEOUT = 300.0
+"""Seconds without an answer after which a call is refused."""
+MAX_PENDING = 100
+"""Calls that may wait for approval: each is a question to a person."""
+_MAX_ARGUMENTS = 500
+_ANSWERS = {"once": "Allow this call", "session": "Allow it until the client disconnects", "no": "Refuse"}
+_Use = tuple[str, ItemKind, str]
+"""(definition name, kind, name)."""
+
+
+@attrs.define(eq=False)
+class _Pending:
+    """One call that waits. `answer` is set once."""
+
+    call: Call
+    use: _Use
+    rule: PolicyRule
+    asked_at: float = attrs.field(factory=time.time)
+    answer: str = ""
+    """One of `_ANSWERS`; empty until then."""
+    answered: trio.Event = attrs.field(factory=trio.Event)
+
+    def settle(self, answer: str) -> None:
+        if not self.answer:
+            self.answer = answer
+            self.answered.set()
+
+
+@attrs.define(eq=False)
+class _ClientQuestion:
+    """The question to a modern client, which returns with the answer (see `SuspendedCalls`)."""
+
+    pending: _Pending
+    message: Message
+    returned: trio.Event = attrs.field(factory=trio.Event)
+
+    def respond(self, result: Raw | bytes) -> None:
+        self.pending.settle(_read_answer(result))
+        self.returned.set()
+
+    def decline(self, reason: str) -> None:
+        self.pending.settle("no")
+        self.returned.set()
+
+
+class Approvals:
+    """All calls that wait for approval, and what was allowed until a client disconnects."""
+
+    def __init__(self) -> None:
+        self._pending: dict[str, _Pending] = {}
+        self._numbers = itertools.count(1)
+        self._granted: weakref.WeakKeyDictionary[Caller, set[_Use]] = weakref.WeakKeyDictionary()
+        self.ask_modern_client: Callable[[Call, Question, bytes], None] = lambda call, question, params: None
+        """`SuspendedCalls.ask`. Set by the gateway."""
+
+    async def wait_approved(self, call: Call, use: _Use, rule: PolicyRule) -> None:
+        """Return when a person has approved the call. Raises Denied if not, Overloaded if too many wait."""
+        if use in self._granted.get(call.caller, ()):
+            await trio.lowlevel.checkpoint()
+            return
+        if len(self._pending) >= MAX_PENDING:
+            message = f"{use[0]}: {MAX_PENDING} calls are already waiting for approval"
+            raise Overloaded(f"{message}; nothing was sent, see `mcpctl approvals`", server=use[0])
+        pending = _Pending(call, use, rule)
+        key = str(next(self._numbers))
+        self._pending[key] = pending
+        try:
+            with trio.move_on_after(APPROVAL_TIMEOUT):
+                await self._ask(pending)
+        finally:
+            del self._pending[key]
+        if pending.answer == "session":
+            self._granted.setdefault(call.caller, set()).add(use)
+        if pending.answer not in ("once", "session"):
+            raise _refusal(pending)
+
+    async def _ask(self, pending: _Pending) -> None:
+        call = pending.call
+        params = self._question(pending)
+        if params is None:
+            await pending.answered.wait()
+        elif call.context.modern:
+            question = _ClientQuestion(pending, Message(method="elicitation/create"))
+            with call.handler.asking(call, question.message.method, params):
+                self.ask_modern_client(call, question, params)
+                await pending.answered.wait()
+                if call.state is SUSPENDED:  # answered elsewhere: the client is still expected to return
+                    await question.returned.wait()
+        else:
+            async with trio.open_nursery() as nursery:
+
+                async def ask_client() -> None:
+                    with call.handler.asking(call, "elicitation/create", params), suppress(McpdError):
+                        answer = await call.caller.ask(call, "elicitation/create", Raw(params))
+                        pending.settle(_read_answer(answer))
+                    pending.settle("no")
+
+                nursery.start_soon(ask_client)
+                await pending.answered.wait()
+                nursery.cancel_scope.cancel(reason="it was answered")
+
+    def _question(self, pending: _Pending) -> bytes | None:
+        """Return the params of the elicitation for this client; None if it cannot be asked."""
+        call, (server, kind, name) = pending.call, pending.use
+        if not call.context.supports("elicitation") or call.context.version < R3:
+            return None
+        why = f" ({pending.rule.reason})" if pending.rule.reason else ""
+        arguments = _arguments(call)
+        shown = f" with {arguments}" if arguments else ""
+        body = {
+            "message": f"May the {kind} {shorten(name, 80)!r} of {server} be used{shown}? "
+            f"A rule requires your approval{why}.",
+            "requestedSchema": {
+                "type": "object",
+                "properties": {
+                    "decision": {
+                        "type": "string",
+                        "title": "Decision",
+                        "enum": list(_ANSWERS),
+                        "enumNames": list(_ANSWERS.values()),
+                    }
+                },
+                "required": ["decision"],
+            },
+        }
+        params = msgspec.json.encode(body)
+        if not call.context.modern:
+            return params  # `Caller.ask` translates them
+        return translate_request("elicitation/create", Raw(params), call.context.version, "")
+
+    def list(self, mask: Callable[[str], str]) -> tuple[PendingApproval, ...]:
+        """Return the calls that wait, the oldest first."""
+        return tuple(
+            PendingApproval(
+                id=key,
+                client=each.call.caller.describe(each.call.context),
+                server=each.use[0],
+                kind=each.use[1],
+                name=each.use[2],
+                arguments=mask(_arguments(each.call)),
+                rule=each.rule.place,
+                reason=each.rule.reason,
+                since=rfc3339(each.asked_at),
+                expires_at=rfc3339(each.asked_at + APPROVAL_TIMEOUT),
+            )
+            for key, each in self._pending.items()
+        )
+
+    def answer(self, key: str, answer: str) -> None:
+        """Answer for the person. Raises InvalidArguments if no such call waits, or the answer is unknown."""
+        pending = self._pending.get(key)
+        if answer not in _ANSWERS:
+            problem = Problem("$.decision", f"must be one of {', '.join(_ANSWERS)}")
+        elif pending is None or pending.answer:
+            problem = Problem("$.id", f"no call {shorten(key, 20)!r} waits for approval", "mcpctl approvals")
+        else:
+            pending.settle(answer)
+            return
+        raise InvalidArguments(f"mcpd/approve: {problem}", [problem])
+
+
+def _arguments(call: Call) -> str:
+    arguments = bytes(wire.members_or_empty(call.params).get("arguments", b""))
+    return "" if arguments in (b"", b"{}") else shorten(arguments, _MAX_ARGUMENTS)
+
+
+def _read_answer(result: Raw | bytes) -> str:
+    """Return what a client's response to the elicitation means. Only a clear answer is an approval."""
+    members = wire.members_or_empty(result)
+    if wire.string_or(members, "action") != "accept":
+        return "no"
+    decision = wire.string_or(wire.members_or_empty(members.get("content", b"{}")), "decision")
+    return decision if decision in _ANSWERS else "no"
+
+
+def _refusal(pending: _Pending) -> Denied:
+    server, kind, name = pending.use
+    what = "was not approved" if pending.answer else f"was not approved within {APPROVAL_TIMEOUT:g} s"
+    why = f" ({pending.rule.reason})" if pending.rule.reason else ""
+    return Denied(
+        f"{server}: {kind} {shorten(name, 80)!r} was not used: it requires approval by the rule at "
+        f"{pending.rule.place}{why}, and {what}",
+        server=server,
+        rule=pending.rule.place,
+    )

@@ -1,0 +1,277 @@
+"""Nothing is sent to a server before a person has approved it, if a rule says `ask`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from mcpd.calls.approvals import APPROVAL_TIMEOUT, MAX_PENDING
+from mcpd.calls.suspended_calls import ORPHAN_TIMEOUT
+from mcpd.model.errors import InvalidArguments
+from tests.calls.test_policies import apply, rule
+from tests.gateway.model import Asked, Script, User, World, make_catalog, make_upstream, world
+
+Clock = trio.testing.MockClock
+ASK = rule("ask", tools=("converse",), reason="it talks")
+
+
+@pytest.fixture
+async def w() -> AsyncIterator[World]:
+    async with world() as made:
+        made.server.catalog = make_catalog(tools=["converse"])
+        made.server.upstream = make_upstream(made.wire, tools={}, prompts={})
+        apply(made, ASK)
+        yield made
+
+
+def heard(w: World) -> list[str]:
+    w.hear()
+    return [work.tag for work in w.work.values()]
+
+
+def accept(decision: object = "once") -> Any:
+    return {"elicitation/create": {"action": "accept", "content": {"decision": decision}}}
+
+
+async def asked(w: World, user: User) -> Asked:
+    """Make a call and return it when its client has been asked."""
+    user.check = lambda params: None  # type: ignore[method-assign]  # the question is mcpd's, not the server's
+    call = user.call()
+    await trio.sleep(1)
+    assert heard(w) == []
+    return call
+
+
+def reply(user: User, call: Asked) -> None:
+    if user.kind == "legacy":
+        user.answer()
+    else:
+        user.come_back(call)
+
+
+def error(call: Asked) -> Any:
+    assert call.done is not None
+    return call.done["error"]
+
+
+KINDS = ["legacy", "modern", "stateless"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_call_is_sent_once_its_client_has_approved_it(
+    autojump_clock: Clock, w: World, kind: str
+) -> None:
+    """The person sees who wants what, why, and with which arguments."""
+    user = w.user(kind)
+    user.says = accept()
+    call = await asked(w, user)
+    params = user.questions[0]["params"] if kind == "legacy" else None
+    if params is None:
+        assert call.needs is not None
+        (question,) = call.needs["inputRequests"].values()
+        params = question["params"]
+    assert params["message"] == (
+        f"May the tool 'converse' of srv be used with {json.dumps({'tag': user.tag})}? "
+        "A rule requires your approval (it talks)."
+    )
+    reply(user, call)
+    await trio.sleep(1)
+    assert heard(w) == [user.tag]
+    w.end(next(iter(w.work.values())))
+    assert call.done is not None
+    assert "result" in call.done
+    assert w.gateway.approvals.list(str) == ()
+    assert w.empty() == []
+    await asked(w, user)  # only that call was approved
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"action": "decline"},
+        {"action": "cancel"},
+        {"action": "accept"},
+        {"action": "accept", "content": {}},
+        {"action": "accept", "content": {"decision": "no"}},
+        {"action": "accept", "content": {"decision": "Once"}},
+        {"action": "accept", "content": {"decision": True}},
+        {"action": "accept", "content": ["once"]},
+        {"Action": "accept", "content": {"decision": "once"}},
+        {},
+    ],
+    ids=json.dumps,
+)
+async def test_anything_but_a_clear_answer_means_no(
+    autojump_clock: Clock, w: World, kind: str, answer: Any
+) -> None:
+    user = w.user(kind)
+    user.says = {"elicitation/create": answer}
+    call = await asked(w, user)
+    reply(user, call)
+    await trio.sleep(1)
+    assert error(call)["data"]["code"] == "denied"
+    assert error(call)["message"] == (
+        "srv: tool 'converse' was not used: it requires approval by the rule at $.settings.policies[0] "
+        "(it talks), and was not approved"
+    )
+    assert heard(w) == []
+    assert w.empty() == []
+
+
+@pytest.mark.parametrize("kind", ["legacy", "modern"])
+async def test_approval_for_the_session_is_for_one_tool_of_one_client(
+    autojump_clock: Clock, w: World, kind: str
+) -> None:
+    apply(w, rule("ask"))
+    user, other = w.user(kind), w.user(kind)
+    user.says = accept("session")
+    call = await asked(w, user)
+    reply(user, call)
+    await trio.sleep(1)
+    user.call()
+    await trio.sleep(1)
+    assert heard(w) == [user.tag] * 2
+    call = await asked_again(w, other)
+    assert call.done is None
+    apply(w, rule("deny"), rule("ask"))
+    assert error(user.call())["data"]["code"] == "denied", "a rule that denies still does"
+
+
+async def asked_again(w: World, user: User) -> Asked:
+    user.check = lambda params: None  # type: ignore[method-assign]
+    call = user.call()
+    await trio.sleep(1)
+    assert user.tag not in heard(w)
+    return call
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_no_answer_within_the_limit_means_no(autojump_clock: Clock, w: World, kind: str) -> None:
+    user = w.user(kind)
+    call = await asked(w, user)
+    await trio.sleep(APPROVAL_TIMEOUT + 1)
+    if kind == "legacy":
+        assert user.questions == [], "it was withdrawn"
+    else:
+        user.says = accept()
+        user.come_back(call)
+    await trio.sleep(1)
+    assert "was not approved within 300 s" in error(call)["message"]
+    assert heard(w) == []
+    assert w.empty() == []
+
+
+@pytest.mark.parametrize("kind", ["legacy", "modern"])
+async def test_client_that_leaves_takes_its_question_along(
+    autojump_clock: Clock, w: World, kind: str
+) -> None:
+    user = w.user(kind)
+    await asked(w, user)
+    user.leave()
+    await trio.sleep(ORPHAN_TIMEOUT + 1)
+    assert w.gateway.approvals.list(str) == ()
+    assert heard(w) == []
+    assert w.empty() == []
+
+
+@pytest.mark.parametrize("kind", ["modern", "stateless"])
+async def test_approval_cannot_be_replayed(autojump_clock: Clock, w: World, kind: str) -> None:
+    """Its state is valid once, and for the same call only."""
+    user = w.user(kind)
+    user.says = accept()
+    call = await asked(w, user)
+    needs = dict(call.needs or {})
+    other = attrs.evolve(call, params={**call.params, "arguments": {"tag": "other"}}, needs=dict(needs))
+    user.come_back(other)
+    assert error(other)["data"]["code"] == "invalid_arguments"
+    assert heard(w) == []
+    user.come_back(call)
+    await trio.sleep(1)
+    assert heard(w) == [user.tag]
+    again = attrs.evolve(call, needs=needs)
+    user.come_back(again)
+    assert error(again)["data"]["code"] == "invalid_arguments"
+    assert heard(w) == [user.tag]
+
+
+@pytest.mark.parametrize("kind", ["script", "legacy"])
+@pytest.mark.parametrize("decision", ["once", "session", "no"])
+async def test_others_are_approved_with_mcpctl(
+    autojump_clock: Clock, w: World, kind: str, decision: str
+) -> None:
+    """A client that cannot be asked, and the control API."""
+    approvals = w.gateway.approvals
+    script, user = Script(w), w.user("legacy", capabilities={})
+    if kind == "script":
+        key = script.call("converse", arguments={"tag": script.tag})
+        tag = script.tag
+    else:
+        key, tag = 0, user.tag
+        user.call()
+    await trio.sleep(1)
+    assert heard(w) == []
+    (waiting,) = approvals.list(str.upper)
+    assert (waiting.kind, waiting.name, waiting.server) == ("tool", "converse", "srv")
+    assert waiting.arguments.replace(" ", "") == f'{{"TAG":"{tag.upper()}"}}'
+    for bad in (("9", "once"), (waiting.id, "maybe")):
+        with pytest.raises(InvalidArguments):
+            approvals.answer(*bad)
+    approvals.answer(waiting.id, decision)
+    with pytest.raises(InvalidArguments, match="no call"):
+        approvals.answer(waiting.id, "once")
+    await trio.sleep(1)
+    assert heard(w) == ([] if decision == "no" else [tag])
+    if decision == "no" and kind == "script":
+        assert script.error(key)["data"]["code"] == "denied"
+
+
+@pytest.mark.parametrize("kind", ["modern", "stateless"])
+async def test_modern_client_returns_to_a_call_that_was_approved_elsewhere(
+    autojump_clock: Clock, w: World, kind: str
+) -> None:
+    user = w.user(kind)
+    user.says = {"elicitation/create": {"action": "decline"}}
+    call = await asked(w, user)
+    (waiting,) = w.gateway.approvals.list(str)
+    w.gateway.approvals.answer(waiting.id, "once")
+    await trio.sleep(1)
+    assert heard(w) == [], "nobody could receive the result"
+    user.come_back(call)
+    await trio.sleep(1)
+    assert heard(w) == [user.tag], "the first answer counts"
+
+
+async def test_trusted_server_is_used_without_asking(w: World) -> None:
+    w.server.spec = attrs.evolve(w.server.spec, trust=True)
+    user = w.user("legacy")
+    user.call()
+    assert heard(w) == [user.tag]
+    apply(w, rule("deny"))
+    assert error(user.call())["data"]["code"] == "denied"
+
+
+async def test_calls_that_wait_for_approval_are_limited(autojump_clock: Clock, w: World) -> None:
+    script = Script(w)
+    for _ in range(MAX_PENDING):
+        script.call("converse")
+    await trio.sleep(1)
+    last = script.call("converse")
+    await trio.sleep(1)
+    assert script.error(last)["data"]["code"] == "overloaded"
+    assert "`mcpctl approvals`" in script.error(last)["message"]
+    assert heard(w) == []
+
+
+async def test_open_question_is_shown(autojump_clock: Clock, w: World) -> None:
+    await asked(w, w.user("modern"))
+    describe = w.side.describe_waiting
+    assert describe is not None
+    (question,), _, _ = describe(w.server, str)
+    assert question.text.startswith("May the tool 'converse' of srv be used")
