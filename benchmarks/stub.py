@@ -17,7 +17,8 @@ PIPE = 1 << 16
 ECHO = b'{"content":[{"type":"text","text":"pong"}],"isError":false}'
 BIG = b'{"content":[{"type":"text","text":"' + b"x" * MIB + b'"}],"isError":false}'
 TOOLS = b'{"tools":[%s]}' % b",".join(
-    b'{"name":"%s","inputSchema":{"type":"object"}}' % name for name in (b"echo", b"big")
+    b'{"name":"%s","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}' % name
+    for name in (b"echo", b"big")
 )
 HELLO = (
     b'{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"stub","version":"1"}}'

@@ -231,6 +231,7 @@ class ServerDetail(TypedDict):
     junk_sample: NotRequired[str]
     late_replies: NotRequired[int]
     negotiation: NotRequired[list[ConnectStep]]
+    concurrency: NotRequired[str]
     definition: NotRequired[Mapping[str, object]]
     history: NotRequired[list[HistoryEntry]]
 

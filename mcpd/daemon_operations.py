@@ -33,7 +33,7 @@ from mcpd.model.api import (
 )
 from mcpd.model.errors import CallTimeout, NotReady, Unsupported, UpstreamRefused
 from mcpd.model.events import Event, EventKind, History, TapParams
-from mcpd.model.server_spec import RemoteSpec, StdioSpec
+from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import ServerStatus, rfc3339
 from mcpd.model.text import shorten
 from mcpd.model.tool_names import qualified_name
@@ -140,6 +140,7 @@ class Operations:
             junk_sample=shorten(mask(link.unparsable_sample)) if link else "",
             late_replies=link.late_replies if link else 0,
             negotiation=tuple(server.trace.steps),
+            concurrency=_effective_concurrency(spec),
             definition=self.config.definition((server.original or server).spec.name),
             history=self.event_history.history(name, HISTORY_TAIL).entries,
         )
@@ -328,6 +329,11 @@ class Operations:
             message = f"{name}: no answer to {upstream.ping_method} within {timeout:g} s"
             raise CallTimeout(message, server=name, after=timeout) from None
         return PingResult(server=name, ms=round((time.perf_counter() - started) * 1000, 2))
+
+
+def _effective_concurrency(spec: ServerSpec) -> str:
+    """Return the definition's `concurrency`; `free` if `auto` means that for this server."""
+    return "free" if spec.concurrency == "auto" and not spec.takes_write_turns else spec.concurrency
 
 
 def _add_server_member(item: Item, server: str, **extra: str) -> Raw:

@@ -73,6 +73,14 @@ def why(cli: CliContext, server: str, shell: bool | None, utc: bool) -> int:
     return not_ready_exit(status)
 
 
+_OVERLAP = {
+    "auto": "those of different clients that may change something take turns of at most a second",
+    "writes": "those that may change something run one at a time",
+    "serial": "they run one at a time",
+}
+"""What a value of `concurrency` means for calls, if they cannot simply overlap."""
+
+
 def explain(
     detail: ServerDetail, past: Sequence[HistoryEntry], login: Mapping[str, str] | None
 ) -> Explanation:
@@ -92,6 +100,7 @@ def explain(
         "evidence": {name: failure.get(name) for name in _EVIDENCE} if failure else None,
         "connections": server.get("connections", []),
         "second_connection": second_connection(detail) or None,
+        "concurrency": detail.get("concurrency") or None,
         "url": detail.get("url") or None,
         "binary": binary,
         "environment": _environment(detail, login),
@@ -193,6 +202,8 @@ def render(explanation: Explanation, server: ServerStatus, fit: int | None, *, u
         rows.append(("url", url))
     if second := explanation["second_connection"]:
         rows.append(("connection 2", second))
+    if (overlap := _OVERLAP.get(explanation["concurrency"])) and status in READY:
+        rows.append(("calls", f"{overlap} (concurrency: {explanation['concurrency']})"))
     down_since = explanation["down_since"]
     if down_since and down_since[:19] < server["since"][:19]:
         rows.insert(0, ("down since", format_time(down_since, utc=utc)))

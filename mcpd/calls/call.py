@@ -111,6 +111,11 @@ class Route(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     is_read_only: bool = False
     is_exclusive: bool = False
     """Whether the definition forbids other calls at the same time (`concurrency`)."""
+    write_turn: float = 0.0
+    """Seconds for which a call keeps calls of other clients waiting that may change something, too; 0 if it
+    neither keeps any waiting nor waits itself (`write_turns`)."""
+    may_wait: bool = False
+    """Whether calls are exclusive or take write turns."""
     requires_task: bool = False
     """Whether the tool can only be called as a task (`execution.taskSupport`, 2025-11-25)."""
 

@@ -2,7 +2,7 @@
 
 A legacy server that cannot tell which call its requests belong to gets the calls of one client at a time (if
 that client can be asked at all), until it has shown that it never asks. A server whose definition sets
-`concurrency` gets exclusive calls one at a time.
+`concurrency` gets exclusive calls one at a time. The short turns of other servers are in `write_turns`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 import trio
 
 from mcpd.calls.call import INTERACTIVE_METHODS, Call
+from mcpd.calls.write_turns import write_turns
 from mcpd.model.errors import Overloaded
 from mcpd.supervision.managed_server import ManagedServer
 
@@ -49,6 +50,9 @@ class TurnQueue:
         elif self._waiting:
             self._waiting = deque(each for each in self._waiting if each[0] is not entry)
             self._start_next()  # if only this entry kept the owner's next calls waiting
+
+    def has_turn(self, entry: object) -> bool:
+        return entry in self._holders
 
     def waiting(self) -> list[object]:
         """Return the entries that wait for a turn, in order."""
@@ -131,8 +135,13 @@ def acquire_turn(call: Call, owner: object, start: Callable[[], None]) -> bool:
 
 
 def release_turn(call: Call) -> None:
-    """End the call's turn, or its wait for one."""
+    """End the call's turns, or its wait for one."""
     call.holds_turn = False
-    if call.context.accepts_server_requests and call.key:  # the call was sent
+    if (turns := write_turns(call.server)) is not None:
+        turns.leave(call)
+    if call.server.turn_queue is None:
+        return
+    queue = turn_queue(call.server)
+    if call.context.accepts_server_requests and call.key and queue.has_turn(call):  # the call was sent
         call.server.elicitation_history.record_call()
-    turn_queue(call.server).release(call)
+    queue.release(call)

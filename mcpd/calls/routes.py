@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from mcpd.calls import write_turns
 from mcpd.calls.call import Binding, Caller, Route, Scope, Stage, is_name_unique, tool_name
 from mcpd.calls.client_context import ClientContext
 from mcpd.config.settings import Settings
@@ -59,6 +60,9 @@ def resolve_route(
     stages = [each.make(scope, server, method, tool) for each in enabled]
     item = server.catalog.tool(tool) if tool and server.catalog is not None else None
     read_only = item is not None and is_read_only(item)
+    exclusive = is_call and (spec.concurrency == "serial" or (spec.concurrency == "writes" and not read_only))
+    turns = spec.takes_write_turns
+    write_turn = _write_turn(item) if is_call and turns else 0.0
     own_timeout = times.tools.get(tool) if is_call else None
     route = Route(
         spec=spec,
@@ -67,14 +71,16 @@ def resolve_route(
         stats=server.call_stats.for_tool(tool) if is_call else None,
         depends_on_tool=bool(enabled or times.tools)
         or spec.concurrency == "writes"
+        or (turns and _any_has_hint(server))
         or _any_requires_task(server),
         stages=tuple(stage for stage in stages if stage is not None),
         idle_timeout=times.call if own_timeout is None else own_timeout,
         total_timeout=times.call_max,
         timeout_source=FROM_TIMEOUT if own_timeout is None else _FROM_TOOL_TIMEOUTS,
         is_read_only=read_only,
-        is_exclusive=is_call
-        and (spec.concurrency == "serial" or (spec.concurrency == "writes" and not read_only)),
+        is_exclusive=exclusive,
+        write_turn=write_turn,
+        may_wait=exclusive or write_turn > 0,
         requires_task=item is not None and requires_task(item),
     )
     if len(tool) + len(method) > _MAX_NAME:
@@ -168,6 +174,23 @@ def _declares(tool: Item, section: str, member: str, value: bytes) -> bool:
     except BadFrame:
         return False
     return bytes(declared.get(member, b"")) == value
+
+
+def _write_turn(tool: Item | None) -> float:
+    """Return `Route.write_turn`. A tool that declares `openWorldHint` works on something that mcpd does not
+    run, and which has other users anyway.
+    """
+    if tool is None or b"Hint" not in tool.raw:
+        return write_turns.UNDECLARED
+    if is_read_only(tool) or _declares(tool, "annotations", "openWorldHint", b"true"):
+        return 0.0
+    says_it_writes = _declares(tool, "annotations", "readOnlyHint", b"false")
+    return write_turns.DECLARED if says_it_writes else write_turns.UNDECLARED
+
+
+def _any_has_hint(server: ManagedServer) -> bool:
+    """Return whether tools of the server may differ in `_write_turn`."""
+    return server.catalog is not None and any(b"Hint" in tool.raw for tool in server.catalog.tools)
 
 
 def _any_requires_task(server: ManagedServer) -> bool:

@@ -167,6 +167,6 @@ def _overdue(call: Call, blocking: Sequence[AskedQuestion]) -> Overloaded:
             holder = holders[0]
             message += f" ({holder.description} of {holder.caller.describe(holder.context)})"
     message += "; nothing was sent, try again later"
-    if server.spec.concurrency == "free":
+    if server.spec.concurrency in ("auto", "free"):
         message += f" (`share: client` in the definition of {name} gives each its own)"
     return Overloaded(message, server=name)

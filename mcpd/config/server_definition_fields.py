@@ -26,7 +26,12 @@ TransportKind = Literal["stdio", RemoteKind]
 
 _DEFAULT = ServerSpec(name="")
 _DEFAULT_UMASK = StdioSpec(name="", command="").umask
-_CONCURRENCY: Mapping[str, Concurrency] = {"free": "free", "writes": "writes", "serial": "serial"}
+_CONCURRENCY: Mapping[str, Concurrency] = {
+    "auto": "auto",
+    "free": "free",
+    "writes": "writes",
+    "serial": "serial",
+}
 _SHARE: Mapping[str, Share] = {"all": "all", "root": "root", "client": "client"}
 _ERAS: Mapping[str, Era] = {"auto": "auto", "modern": "modern", "legacy": "legacy"}
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")

@@ -158,6 +158,8 @@ class ServerDetail(Record):
     late_replies: int = 0
     """The number of responses that arrived after their request was canceled or timed out."""
     negotiation: tuple[ConnectStep, ...] = ()
+    concurrency: str = ""
+    """Which calls may overlap: `concurrency` in the definition, or what mcpd chose."""
     definition: Mapping[str, object] = attrs.field(factory=dict)
     """The active definition, in which secrets are masked."""
     history: tuple[HistoryEntry, ...] = ()

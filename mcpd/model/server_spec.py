@@ -17,7 +17,7 @@ MEBIBYTE = 1024 * 1024
 
 Era = Literal["auto", "modern", "legacy", "legacy-first"]
 """`legacy-first` is not for definitions: it prefers the legacy era of a server that speaks both."""
-Concurrency = Literal["free", "writes", "serial"]
+Concurrency = Literal["auto", "free", "writes", "serial"]
 Share = Literal["all", "root", "client"]
 
 
@@ -106,9 +106,10 @@ class ServerSpec:
     max_frame: int = 32 * MEBIBYTE
     max_in_flight: int = 64
     """The maximum number of concurrent requests; further requests are queued."""
-    concurrency: Concurrency = "free"
+    concurrency: Concurrency = "auto"
     """The calls that may overlap. `free` allows all, `serial` none, and `writes` only calls to read-only
-    tools."""
+    tools. With `auto`, calls of different clients that may change something take turns in a shared process,
+    but none waits longer than a second."""
     share: Share = "all"
     """The clients that share a process or session, which are `all`, those with the same `root`, or none
     (`client`)."""
@@ -125,6 +126,13 @@ class ServerSpec:
     def identity(self) -> tuple[object, ...]:
         """The fields whose change requires a new connection."""
         raise NotImplementedError
+
+    @property
+    def takes_write_turns(self) -> bool:
+        """Whether calls of different clients that may change something take turns. A remote server has other
+        users anyway.
+        """
+        return self.concurrency == "auto" and self.share == "all" and isinstance(self, StdioSpec)
 
 
 @attrs.frozen(kw_only=True)

@@ -93,6 +93,8 @@ class ManagedServer:
             self.notifications.add(partial(context.clients.on_notification, self))
         self.turn_queue: object = None
         """Reserved for `calls.concurrency`, which keeps the server's turn queue here."""
+        self.write_turns: object = None
+        """Reserved for `calls.write_turns`."""
         self.elicitation_history = ElicitationHistory(
             never_asks=context.store.is_quiet(key), learn=partial(context.store.set_quiet, key)
         )

@@ -428,6 +428,7 @@ def test_released_call_holds_no_turn() -> None:
     for accepts, key, counted in ((True, b"", 0), (False, b"1", 0), (True, b"1", 1)):
         call = a_call(server, Stub(), accepts=accepts)
         call.key, call.holds_turn = key, True
+        assert turns.turn_queue(server).acquire(call, call.caller, lambda: None)
         turns.release_turn(call)
         assert not call.holds_turn
         assert len(learned) == counted, "counted only if it was sent and the server could have asked"

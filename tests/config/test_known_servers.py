@@ -40,12 +40,12 @@ def test_known_server_is_recognized_by_its_command_line(
 @pytest.mark.parametrize(
     ("definition", "share", "concurrency"),
     [
-        ({"command": "x"}, "all", "free"),
+        ({"command": "x"}, "all", "auto"),
         ({"command": "x", "share": "root", "concurrency": "serial"}, "root", "serial"),
         ({"command": "server-memory"}, "all", "writes"),
         ({"command": "server-memory", "concurrency": "free"}, "all", "free"),
-        ({"command": "server-puppeteer"}, "client", "free"),
-        ({"command": "server-puppeteer", "share": "all"}, "all", "free"),
+        ({"command": "server-puppeteer"}, "client", "auto"),
+        ({"command": "server-puppeteer", "share": "all"}, "all", "auto"),
     ],
 )
 def test_definition_takes_precedence_over_known_facts(

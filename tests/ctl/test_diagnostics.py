@@ -92,6 +92,24 @@ def test_why_finds_a_program_only_in_the_shells_path(daemon: FakeDaemon, mcpctl:
     assert told["evidence"]["kind"] == "spawn"
 
 
+@pytest.mark.parametrize(
+    ("concurrency", "shown"),
+    [
+        ("auto", "of different clients"),
+        ("writes", "one at a time"),
+        ("serial", "one at a time"),
+        ("free", ""),
+    ],
+)
+def test_why_shows_which_calls_wait(daemon: FakeDaemon, mcpctl: Mcpctl, concurrency: str, shown: str) -> None:
+    daemon.answers["mcpd/server"] = detail(server("files"), concurrency=concurrency)
+    out = mcpctl("why", "files", "--no-shell").out
+    assert (f"(concurrency: {concurrency})" in out) is bool(shown)
+    assert shown in out
+    told = mcpctl("why", "files", "--no-shell", "--json").json()
+    assert told["concurrency"] == concurrency
+
+
 def test_why_suggests_fixing_path_in_the_definition(daemon: FakeDaemon, mcpctl: Mcpctl, shell: Path) -> None:
     """It overrides the daemon's PATH, so a restart would not help."""
     gone = failure("command not found: mcp-server-files", kind="spawn", exit_code=None)

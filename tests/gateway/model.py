@@ -149,6 +149,7 @@ def make_server(name: str = NAME, catalog: Catalog | None = None, **spec: Any) -
         results=ResultCache(),
         interests=NotificationInterests(),
         turn_queue=None,
+        write_turns=None,
         elicitation_history=ElicitationHistory(never_asks=False, learn=lambda quiet: None),
         log=SimpleNamespace(add_line=lambda line: None),
     )
@@ -360,7 +361,7 @@ class World:
     def empty(self) -> list[str]:
         """Describe what is left although no call is in flight; empty if nothing is."""
         left = {
-            "queued": len(self.server.turn_queue),
+            "queued": len(self.server.turn_queue) + len(self.server.write_turns or ()),
             "questions": len(self.gateway.calls.server_requests._open),
             "suspended": len(self.gateway.calls.suspended_calls._calls)
             + len(self.gateway.calls.suspended_calls._states),

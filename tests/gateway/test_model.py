@@ -163,7 +163,7 @@ async def play(steps: Sequence[Step], concurrency: str, version: str) -> None:
 
 
 @settings(max_examples=scaled(500), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(PLAYS, st.sampled_from(["free", "writes"]), st.sampled_from([LEGACY, LEGACY, MODERN]))
+@given(PLAYS, st.sampled_from(["auto", "auto", "free", "writes"]), st.sampled_from([LEGACY, LEGACY, MODERN]))
 def test_every_request_has_one_response_and_no_queue_stays(
     steps: list[Step], concurrency: str, version: str
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from tests.e2e import harness
 from tests.gateway.mcp_client import MODERN as REVISION
+from tests.gateway.mcp_client import VERSIONS, McpClient
 from tests.interop import sharing
 from tests.interop.attached import Attached
 from tests.interop.clients.drivers import Call, Driver, Json, http, stdio
@@ -133,6 +135,29 @@ def test_shared_server_leaves_no_process(tmp_path: Path) -> None:
         assert sharing.conversations(users, tmp_path) == []
         (pid,) = processes(daemon)
     assert gone(pid)
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_writes_of_four_clients_to_an_unknown_server_are_all_kept(attempt: int, tmp_path: Path) -> None:
+    """By default, calls of different clients that may write take turns. Each waits for its own calls."""
+    home, file = tmp_path / "mcpd", tmp_path / "memory.json"
+    home.mkdir()
+    program = tmp_path / "notes"
+    program.write_text(f'#!/bin/sh\nexec "{memory()}"\n')
+    program.chmod(0o700)
+    servers = {"notes": stdio(str(program), environ={"MEMORY_FILE_PATH": str(file)})}
+    with harness.running(home, servers) as daemon, ThreadPoolExecutor(4) as threads:
+        daemon.wait_connected("notes")
+
+        def write(number: int) -> None:
+            tool = "create_entities" if number % 2 else "notes__create_entities"
+            client = McpClient(daemon, VERSIONS[number], server="notes" if number % 2 else None)
+            for each in range(25):
+                arguments = {"entities": [sharing.entity(f"{number}-{each}")]}
+                assert not client.request("tools/call", name=tool, arguments=arguments).get("isError")
+
+        list(threads.map(write, range(4)))
+    assert len(file.read_text().splitlines()) == 100
 
 
 def test_concurrent_writes_of_four_clients_are_all_kept(tmp_path: Path) -> None:
