@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -159,7 +160,11 @@ def install(
         selected = chosen.name if chosen else profile
         sees = redundant.summary(target.editor.title, target.editor.name, selected, had)
         if not cli.out.json:
-            _report_installed(cli, target, change, left_on, backups, user, dry_run)
+            selected_by = [("--server", server), ("--profile", profile), ("--name", name)]
+            options = [word for option, value in selected_by if value for word in (option, value)]
+            words = ["mcpctl", "install", target.editor.name, *options, *(["--own"] if chosen else [])]
+            again = shlex.join([*words, *(["--project"] if project else [])])
+            _report_installed(cli, target, change, left_on, again, backups, user, dry_run)
             if chosen is not None and chosen.is_new:
                 would = "would be " if dry_run else ""
                 cli.out.line(f"  profile {chosen.name}: {would}added with {', '.join(chosen.servers)}")
@@ -344,10 +349,12 @@ def _report_installed(
     target: InstallTarget,
     change: FileChange,
     left_on: dict[str, str],
+    again: str,
     backups: EditorBackups,
     user: UserContext,
     dry_run: bool,
 ) -> None:
+    """Print what was changed. `again` is the command that was run, for the entries that are left on."""
     would, path = "would be " if dry_run else "", user.display_path(target.path)
     if change.added is None:
         cli.out.line(f"{target.editor.title}: already configured in {path}")
@@ -360,11 +367,11 @@ def _report_installed(
         if reason:
             cli.out.line(f"  {name}: {would}left on, because {reason}")
     if any(left_on.values()):
-        cli.out.message(f"  to take these over too: mcpctl install {target.editor.name} --take-over=all")
+        cli.out.message(f"  to take these over too: {again} --take-over=all")
     elif left_on:
         cli.out.message(
             f"  also provided by mcpd: {', '.join(left_on)}; disable them in the editor with: "
-            f"mcpctl install {target.editor.name} --take-over"
+            f"{again} --take-over"
         )
     if change.added is not None and not dry_run:
         if change.existed:

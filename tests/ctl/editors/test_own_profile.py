@@ -84,7 +84,12 @@ def test_existing_profile_is_used_unchanged(home: Path, config: Path, mcpctl: Mc
     config.write_text(json.dumps(document))
     ran = mcpctl("install", "cursor", "--own", "--take-over")
     assert "Cursor will see 1 tool of 1 server" in ran.out
-    assert list(entries(home)) == ["time", "git", "other", "mcpd"], "mail replaces none of them"
+    (home / ".cursor/mcp.json").write_text(json.dumps({"mcpServers": {"mail": OURS["mail"]}}))
+    ran = mcpctl("install", "cursor", "--own")
+    assert "disable them in the editor with: mcpctl install cursor --own --take-over\n" in ran.err
+    (home / ".cursor/mcp.json").write_text(json.dumps({"mcpServers": {"time": OURS["time"]}}))
+    ran = mcpctl("install", "cursor", "--own", "--take-over")
+    assert list(entries(home)) == ["time", "mcpd"], "the profile does not provide it"
     assert profiles(config) == {"cursor": {"servers": ["m*"]}}
 
 
