@@ -267,3 +267,28 @@ def test_a_daemon_without_remote_servers_imports_nothing_of_it(start: Start) -> 
     assert "mcpd.daemon\n" in daemon.log
     assert "mcpd.auth" not in daemon.log
     assert "mcpd.login_service" not in daemon.log
+
+
+def test_fifty_calls_with_a_revoked_token_share_one_renewal(start: Start, tmp_path: Path) -> None:
+    """Each is executed once, and the renewed login is stored."""
+    with served() as server:
+        daemon = start({"remote": {"url": server.url}})
+        needs_login(daemon)
+        logged_in(daemon)
+        with daemon.client() as client:
+            client.call("remote", "echo")
+            before = len(server.token_requests)
+            server.access_tokens.clear()
+            waiting = [
+                client.send("mcpd/call", server="remote", tool="echo", arguments={}) for _ in range(50)
+            ]
+            for key in waiting:
+                client.answer(key)
+        assert len(server.token_requests) == before + 1
+        calls = [request for request in server.asked("/mcp") if b"tools/call" in request.body]
+        signed = [request.headers["authorization"] for request in calls]
+        assert len([each for each in signed if each.removeprefix("Bearer ") in server.access_tokens]) == 50
+        assert daemon.status("remote")["status"] == "connected"
+        stored = json.loads((tmp_path / "state" / "mcpd" / "login" / "logins.json").read_text())
+        (login,) = stored["logins"].values()
+        assert login["tokens"]["access_token"] in server.access_tokens
