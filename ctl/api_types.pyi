@@ -188,6 +188,7 @@ class DaemonInfo(TypedDict):
     instance: str
     clients: int
     http: NotRequired[HttpListener | None]
+    approvals: NotRequired[int]
 
 class DaemonStatus(TypedDict):
     servers: list[ServerStatus]

@@ -135,6 +135,10 @@ def status_table(result: DaemonStatus, columns: int | None, *, utc: bool = False
     ]
     if broken and not config.get("problems"):  # one next step: the file comes first
         lines += [[], [paint("next: ", "dim"), f"mcpctl why {broken}"]]
+    if waiting := result["daemon"].get("approvals", 0):
+        verb = "waits" if waiting == 1 else "wait"
+        text = f"{count(waiting, 'call')} {verb} for your approval"
+        lines += [[], [paint(text, "yellow"), ": mcpctl approvals"]]
     if http:
         file = http.get("token_file")
         token = f"token in {file}" if file else "WITHOUT a token (--http-auth none)"

@@ -75,7 +75,7 @@ class Operations:
     """Return the connected clients and their usage. Set by the gateway."""
     explain_policy: Callable[[PolicyParams], PolicyResult] = attrs.field(init=False, repr=False)
     """Explain a decision. Raises UnknownServer, InvalidArguments. Set by the gateway."""
-    list_approvals: Callable[[], tuple[PendingApproval, ...]] = attrs.field(init=False, repr=False)
+    list_approvals: Callable[[], tuple[PendingApproval, ...]] = lambda: ()
     """Return the calls that wait for approval. Set by the gateway."""
     approve: Callable[[str, str], None] = attrs.field(init=False, repr=False)
     """Answer for the call with this id: `once`, `session` or `no`. Raises InvalidArguments. Set by the
@@ -113,6 +113,7 @@ class Operations:
                 socket=self.socket,
                 instance=self.instance,
                 clients=len(self.clients),
+                approvals=len(self.list_approvals()),
                 http=self.http,
             ),
         )

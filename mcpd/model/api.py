@@ -86,6 +86,8 @@ class DaemonInfo(Record):
     clients: int
     http: HttpListener | None = None
     """This is null if mcpd does not serve HTTP."""
+    approvals: int = 0
+    """The number of calls that wait for the approval of a person (`mcpd/approvals`)."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

@@ -101,6 +101,16 @@ def test_calls_that_wait_for_an_answer_are_shown(daemon: FakeDaemon, mcpctl: Mcp
     assert "cursor" not in mcpctl("status").out
 
 
+@pytest.mark.parametrize(("number", "line"), [(1, "1 call waits"), (2, "2 calls wait")])
+def test_calls_that_wait_for_approval_are_shown(
+    daemon: FakeDaemon, mcpctl: Mcpctl, number: int, line: str
+) -> None:
+    answer = status(server("time"))
+    answer["daemon"]["approvals"] = number
+    daemon.answers["mcpd/status"] = answer
+    assert mcpctl("status").out.splitlines()[-1] == f"{line} for your approval: mcpctl approvals"
+
+
 def test_temporarily_disabled_server_shows_until_when(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """It replaces the last error, which is irrelevant while the server is disabled."""
     reason = "switched off until 2026-11-21 18:00:00 UTC"

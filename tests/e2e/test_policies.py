@@ -167,6 +167,7 @@ def test_person_is_asked_before_the_call(start: Start, version: str) -> None:
         wait_until(lambda: bool(control.request("mcpd/approvals")["approvals"]), lambda: "it does not wait")
         (waiting,) = control.request("mcpd/approvals")["approvals"]
         assert json.loads(waiting["arguments"]) == {"a": 2, "b": 2}
+        assert control.request("mcpd/status")["daemon"]["approvals"] == 1
         control.request("mcpd/approve", id=waiting["id"], decision=decision)
         if decision == "no":
             with pytest.raises(Refused, match="was not approved"):
