@@ -94,6 +94,10 @@ class LoginService:
         self._credentials[spec.name] = found
         return found
 
+    def known_credentials(self, name: str) -> Credentials | None:
+        """Return the credentials of a server if they have been loaded."""
+        return self._credentials.get(name)
+
     # ── logging in ──────────────────────────────────────────────────────────────────────────────
 
     async def begin(self, params: LoginParams) -> LoginOffer:
@@ -104,6 +108,7 @@ class LoginService:
         )
         self._ca_files[spec.url] = spec.ca_file
         challenge = self._challenge(spec.name)
+        self._credentials.setdefault(spec.name, credentials)
         stored = None if credentials.login is None else credentials.login.stored
         earlier: tuple[str, ...] = ()
         if params.scopes or (challenge is not None and challenge.needs_more_scopes):

@@ -265,8 +265,22 @@ def test_a_daemon_without_remote_servers_imports_nothing_of_it(start: Start) -> 
     daemon = start({"fake": fake()}, program=(sys.executable, "-X", "importtime", "-m", "mcpd"))
     daemon.wait_connected("fake")
     assert "mcpd.daemon\n" in daemon.log
-    assert "mcpd.auth" not in daemon.log
-    assert "mcpd.login_service" not in daemon.log
+    for name in ("mcpd.auth", "mcpd.login_service", "mcpd.transports.credentials", "httpx"):
+        assert name not in daemon.log
+
+
+def test_nothing_of_it_is_imported_for_a_server_that_wants_no_login(start: Start) -> None:
+    with served() as server:
+        server.challenge = None
+        program = (sys.executable, "-X", "importtime", "-m", "mcpd")
+        daemon = start({"remote": {"url": server.url}}, program=program)
+        daemon.wait_connected("remote")
+        assert "mcpd.login_service" not in daemon.log
+        logged_in(daemon)  # it can be logged in to although it did not ask
+        with daemon.client() as client:
+            client.call("remote", "echo")
+        used = server.http.requests[-1].headers.get("authorization", "")
+        assert used.removeprefix("Bearer ") in server.access_tokens
 
 
 def test_fifty_calls_with_a_revoked_token_share_one_renewal(start: Start, tmp_path: Path) -> None:
