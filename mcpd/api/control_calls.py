@@ -27,7 +27,7 @@ from mcpd.model.errors import (
 )
 from mcpd.model.policy import ClientFacts
 from mcpd.model.text import shorten
-from mcpd.model.tool_result import normalize_result
+from mcpd.model.tool_result import ToolResult, normalize_in_steps, normalize_result
 from mcpd.protocol.upstream_session import Upstream, to_upstream_error
 from mcpd.supervision.catalog_cache import did_you_mean
 from mcpd.wire import message as wire
@@ -36,6 +36,8 @@ from mcpd.wire.request_meta import RESERVED_PREFIX, may_have_meta
 
 NO_CONTEXT = ClientContext(version="")
 """The caller declares nothing, cannot be asked, and gets what the server sends."""
+_LARGE = 2 * 1024 * 1024
+"""Bytes of a result that is normalized in several turns."""
 _RESOURCE_NOT_FOUND = (-32002, -32602)
 """Error codes for an unknown resource, until 2025-11-25 and since."""
 
@@ -177,9 +179,26 @@ class ControlCaller:
 
     def send_result(self, call: Call, request: ClientRequest, result: Raw | bytes) -> None:
         self.calls.pop(request.key, None)
-        if not (isinstance(request, ControlCallRequest) and request.raw):
-            result = codec.encode(normalize_result(result, call.notes))
-        self._responder.finish(wire.result(request.key, result))
+        if isinstance(request, ControlCallRequest) and request.raw:
+            self._responder.finish(wire.result(request.key, result))
+        elif len(result) > _LARGE:
+            self._spawn(lambda: self._send_large(request.key, result, call.notes))
+        else:
+            self._send_normalized(request.key, normalize_result(result, call.notes))
+
+    async def _send_large(self, key: bytes, result: Raw | bytes, notes: tuple[str, ...]) -> None:
+        """Let other tasks run between two looks at the result, which take up to 3 ms per MiB each."""
+        steps = normalize_in_steps(result, notes)
+        while True:
+            await trio.lowlevel.checkpoint()
+            try:
+                next(steps)
+            except StopIteration as done:
+                self._send_normalized(key, done.value)
+                return
+
+    def _send_normalized(self, key: bytes, result: ToolResult) -> None:
+        self._responder.finish(wire.result(key, codec.encode(result)))
 
     def send_error(self, call: Call, request: ClientRequest, error: McpdError) -> None:
         self.calls.pop(request.key, None)

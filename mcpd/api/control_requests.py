@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
@@ -261,7 +262,7 @@ class ControlRequests:
                 via=door,
                 name=identity.name[:MAX_REPORTED],
                 pid=identity.pid or self._pid,
-                cwd=(identity.cwd or "") if len(identity.cwd or "") <= _MAX_PATH else "",
+                cwd=_usable_directory(identity.cwd or ""),
                 peer_pid=self._pid,
             ),
         )
@@ -331,6 +332,17 @@ class ControlRequests:
 
     def _complete(self, message: Message, params: api.CompleteParams) -> None:
         self.calls.complete(message.key, params)
+
+
+def _usable_directory(text: str) -> str:
+    """Return an absolute path that can exist; otherwise nothing, since servers get it as a root."""
+    if not text.startswith("/") or len(text) > _MAX_PATH or "\0" in text:
+        return ""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return ""
+    return text
 
 
 class _EventEncoder:

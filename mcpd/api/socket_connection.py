@@ -18,7 +18,7 @@ from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.client_view import View
 from mcpd.gateway.gateway import METHODS, Gateway
 from mcpd.model.errors import Overloaded
-from mcpd.support.memory_tuning import trim_heap
+from mcpd.support.memory_tuning import trim_heap, trim_heap_soon
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import READ_SMALL, Reader, has_hung_up
 from mcpd.wire import message as wire
@@ -31,6 +31,8 @@ MAX_BACKLOG = 3 * 1024 * 1024
 """Bytes that may wait for a client that does not read. A larger message may wait if it is the only one."""
 STALL_TIMEOUT = 30.0
 MAX_FRAME = 32 * 1024 * 1024
+_LARGE = 1024 * 1024
+"""Bytes of a message whose memory is returned to the system afterwards."""
 _DRAIN_TIMEOUT = 1.0
 _POLL_INTERVAL = 0.05
 
@@ -91,6 +93,8 @@ class SocketConnection:
                 self._operations.clients.remove(self._client)
             self._cancel_all("the client left")
             self._outbox.close()  # the descriptor's number may soon be another client's
+            if self._session is not None:  # it may have held subscriptions and calls by the thousand
+                trim_heap_soon(collect=True)
             # These refer back to the connection; without the cycle it is freed immediately.
             self._session = None
             del self._requests, self._client
@@ -140,6 +144,8 @@ class SocketConnection:
         with batch() as now:
             self._received_at = now
             lines = self._splitter.feed(portion)
+            if lines and len(lines[0]) > _LARGE:  # the others are parts of this portion
+                trim_heap_soon(collect=True)
             if len(lines) > 1:
                 return map(self._handle_line, lines)
             for line in lines:

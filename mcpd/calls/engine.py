@@ -68,6 +68,10 @@ log = logging.getLogger("mcpd.calls")
 _batch = batch()
 OK, TOOL_ERROR, INPUT_REQUIRED = CallOutcome.OK, CallOutcome.TOOL_ERROR, CallOutcome.INPUT_REQUIRED
 
+_LARGE = 2 * 1024 * 1024
+"""Bytes of a result or error that is not looked at in the turn in which it arrived: each look takes up to
+3 ms per MiB, as reading its envelope did."""
+
 Spawn = Callable[[Work], None]
 """Starts a task. The provider decides how long it may live."""
 
@@ -413,6 +417,9 @@ class CallEngine:
         """Run the stages but the first `passed` ones, and send the client the server's final result, in its
         own revision.
         """
+        if len(result) > _LARGE and call.state is SENT:
+            self._complete_later(call, partial(_after_others, result), passed)
+            return
         binding = call.binding
         assert binding is not None
         for stage in call.route.stages[passed:] if passed else call.route.stages:
@@ -446,6 +453,9 @@ class CallEngine:
         request, binding = call.request, call.binding
         assert request is not None
         assert binding is not None
+        if len(message.error) > _LARGE:
+            self._continue(call, lambda: self._finish_large_error(call, message.error))
+            return
         if binding.translation.server < R5 and url_elicitation.is_url_required(message.error):
             if not binding.translation.to_modern:
                 self.url_elicitations.record_all(call, message.error)
@@ -459,10 +469,22 @@ class CallEngine:
         if self._recording is not None:
             text = wire.string_or(wire.members_or_empty(message.error), "message")
             self._recording.add(call, CallOutcome.ERROR, message=text)
-        error = binding.translation.error(call.route.method, message.error)
+        self._finish_error(call, message.error)
+
+    async def _finish_large_error(self, call: Call, error: Raw) -> None:
+        """Pass on an error that is too large to be anything but passed on."""
+        await _after_others(error)
+        if self._recording is not None:
+            self._recording.add(call, CallOutcome.ERROR, message="")
+        self._finish_error(call, error)
+
+    def _finish_error(self, call: Call, error_object: Raw) -> None:
+        binding = call.binding
+        assert binding is not None
+        error = binding.translation.error(call.route.method, error_object)
         code = 0
         if binding.translation.to_modern and call.missing_capabilities:
-            error = url_elicitation.missing_capability_error(call.missing_capabilities, message.error)
+            error = url_elicitation.missing_capability_error(call.missing_capabilities, error_object)
             code = url_elicitation.MISSING_CLIENT_CAPABILITY
         self._end(call, lambda request: call.caller.send_error_object(call, request, error, code))
 
@@ -617,6 +639,12 @@ class CallEngine:
             return ProtocolViolation(f"{name}: {error}", server=name)
         log.error("%s: an error in mcpd itself, while handling a call", name, exc_info=error)
         return ProtocolViolation(f"{name}: an error in mcpd itself; see its log", server=name)
+
+
+async def _after_others(result: Raw | bytes) -> Raw | bytes:
+    """Return it when other tasks have had their turn."""
+    await trio.lowlevel.checkpoint()
+    return result
 
 
 def _json(value: object) -> Raw:

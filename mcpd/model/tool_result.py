@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 import attrs
 import msgspec
@@ -66,17 +66,32 @@ def normalize_result(result: Raw | bytes, warnings: Sequence[str] = ()) -> ToolR
     Violations of the specification (`content` is not a list, blocks are not objects) become warnings. Content
     blocks beyond MAX_BLOCKS are left out, with a warning.
     """
+    steps = normalize_in_steps(result, warnings)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            normalized: ToolResult = done.value
+            return normalized
+
+
+def normalize_in_steps(
+    result: Raw | bytes, warnings: Sequence[str] = ()
+) -> Generator[None, None, ToolResult]:
+    """As `normalize_result`, but yields between the steps that take long for a large result."""
     notes = list(warnings)
     try:
         members = _decode_result(result)
     except _DECODE_ERRORS:
         notes.append("the server's result is not an object")
         return ToolResult(success=False, error="malformed result", data=Raw(result), warnings=tuple(notes))
+    yield
     try:
         blocks, has_more = first_items(members.content if len(members.content) else b"[]", MAX_BLOCKS)
     except _DECODE_ERRORS:
         notes.append("the result's content is not a list")
         blocks, has_more = [], False
+    yield
     texts: list[str] = []
     others: list[Raw] = []
     malformed = 0

@@ -36,7 +36,7 @@ from mcpd.supervision.server_log import ServerLog
 from mcpd.supervision.server_state import StateTracker, add_connections, build_status, unparsable_output
 from mcpd.supervision.supervisor_context import SupervisorContext
 from mcpd.support.broadcast import CallbackList
-from mcpd.support.memory_tuning import trim_heap
+from mcpd.support.memory_tuning import trim_heap_soon
 from mcpd.support.processes import CpuTimeTotal
 from mcpd.transports.base import Channel
 from mcpd.transports.child_process import Child, Launch, prepare_launch
@@ -332,7 +332,7 @@ class ManagedServer:
                 await self._connect_and_serve()
             except* Exception as group:  # one server's failure must not affect the others
                 self._record_end(group)
-        trim_heap()
+        trim_heap_soon(collect=True)
         if not self._wake_event.is_set() and attempt.has_ended:
             with trio.move_on_at(self._tracker.retry_due):
                 await self._wake_event.wait()

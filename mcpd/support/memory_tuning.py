@@ -59,10 +59,16 @@ def trim_heap() -> None:
 
 
 _is_trimming: trio.lowlevel.RunVar[bool] = trio.lowlevel.RunVar("the heap will be trimmed", default=False)
+_must_collect: trio.lowlevel.RunVar[bool] = trio.lowlevel.RunVar("garbage is collected before", default=False)
 
 
-def trim_heap_soon() -> None:
-    """Call `trim_heap` once within half a second, however many ask for it. Does not wait."""
+def trim_heap_soon(*, collect: bool = False) -> None:
+    """Call `trim_heap` once within half a second, however many ask for it. Does not wait.
+
+    `collect`: collect garbage first, because exceptions about a large message may refer to it in cycles.
+    """
+    if collect:
+        _must_collect.set(True)
     if not _is_trimming.get():
         _is_trimming.set(True)
         trio.lowlevel.spawn_system_task(_trim_later, name="trim the heap")
@@ -71,4 +77,7 @@ def trim_heap_soon() -> None:
 async def _trim_later() -> None:
     await trio.sleep(_TRIM_DELAY)
     _is_trimming.set(False)
+    if _must_collect.get():
+        _must_collect.set(False)
+        gc.collect()
     trim_heap()

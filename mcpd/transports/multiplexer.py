@@ -17,6 +17,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation
+from mcpd.model.json_limits import MAX_BYTES
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.text import shorten
 from mcpd.support.outbox import batch
@@ -293,6 +294,8 @@ class RequestMultiplexer:
         self.last_received_at = _batch.now
         if message.id is not ABSENT:
             self.inbound.on_request(message, exchange)
+        elif len(message.params) > MAX_BYTES:
+            self._count_deviation(f"notifications longer than {MAX_BYTES} bytes were ignored")
         elif message.method == "notifications/progress":
             self._receive_progress(message)
         else:

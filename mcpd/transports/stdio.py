@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from mcpd.model.server_spec import ServerSpec, StdioSpec
-from mcpd.support.memory_tuning import trim_heap
+from mcpd.support.memory_tuning import trim_heap, trim_heap_soon
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import Reader, traffic
 from mcpd.transports.child_process import Child, Launch, ProcessGroupGuard, describe_exit, spawn
@@ -29,6 +29,8 @@ _EOF_GRACE = 0.5
 """Seconds to wait for the end of stdout after stdin was closed, which gives a better message."""
 _MAX_REPLY_BACKLOG = 1 << 20
 """Bytes queued for a server before its own requests are no longer answered."""
+_LARGE = 1 << 20
+"""Bytes of a message whose memory is returned to the system afterwards."""
 
 
 class PipeChannel(RequestMultiplexer):
@@ -102,6 +104,8 @@ class PipeChannel(RequestMultiplexer):
 
     def _take(self, portion: bytes) -> Iterable[object] | None:
         lines = self._splitter.feed(portion)
+        if lines and len(lines[0]) > _LARGE:  # the others are parts of this portion
+            trim_heap_soon(collect=True)
         if len(lines) > 1:
             return map(self.receive, lines)
         with _batch:

@@ -107,3 +107,20 @@ async def test_streams_and_requests_in_progress_are_limited(monkeypatch: pytest.
         await trio.testing.wait_all_tasks_blocked()
         assert not asked._streams
         assert not asked.is_busy
+
+
+@pytest.mark.parametrize(
+    ("text", "usable"),
+    [
+        ("/home/größe", True),
+        ("/a\udcff", True),
+        ("", False),
+        ("a/b", False),
+        ("/a\0", False),
+        ("/\ud800", False),
+        ("/" * 5000, False),
+    ],
+)
+def test_directory_of_a_client_is_used_only_if_it_can_exist(text: str, usable: bool) -> None:
+    """A relative one made every `roots/list` of a shared server fail."""
+    assert control_requests._usable_directory(text) == (text if usable else "")

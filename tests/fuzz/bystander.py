@@ -2,9 +2,9 @@
 
     python -m tests.fuzz.bystander SOCKET PID
 
-It calls every 10 ms until its stdin ends, and then prints one JSON object. A call costs the processor time
-that the thread of the daemon's event loop uses until the answer is there, whoever it works for: the time that
-the call takes on an idle machine, at most.
+It prints a line after its first call, calls every 10 ms until its stdin ends, and then prints one JSON
+object. A call costs the processor time that the thread of the daemon's event loop uses until the answer is
+there, whoever it works for: the time that the call takes on an idle machine, at most.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ def main(path: str, pid: int) -> None:
                 began = cpu()
                 result = client.call(CALM, "echo", {"n": number})
                 costs.append(cpu() - began)
+                if number == 1:
+                    print("ready", flush=True)
                 if result["output"] != f'{{"n": {number}}}':
                     wrong.append(f"call {number}: {result}")
     except Exception as error:

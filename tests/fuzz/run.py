@@ -172,6 +172,8 @@ def bystander(world: World, report: Report) -> Iterator[None]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
+    assert process.stdout is not None
+    process.stdout.readline()
     try:
         yield
     finally:

@@ -1,0 +1,166 @@
+"""A server on stdin and stdout that does once what would hold up or fill an unprotected daemon.
+
+    python -I -S attacker.py [KIND [SIZE]]
+
+A call of the tool `attack` names the kind and the size, in bytes or pieces. With arguments on the command
+line, the handshake or the list of tools is the attack.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+Json = dict[str, Any]
+MIB = 1 << 20
+
+
+def write(data: bytes, fd: int = 1) -> None:
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[os.write(fd, view) :]
+    except OSError:
+        os._exit(0)
+
+
+def reply(key: bytes, result: bytes, member: bytes = b"result") -> None:
+    write(b'{"jsonrpc":"2.0","id":%b,"%b":%b}\n' % (key, member, result))
+
+
+def filled(start: bytes, piece: bytes, size: int, end: bytes) -> bytes:
+    """Return JSON of about `size` bytes, most of it repetitions of `piece`."""
+    return start + piece * (size // len(piece)) + end
+
+
+def text(key: bytes, content: bytes) -> None:
+    reply(key, b'{"content":[{"type":"text","text":"%b"}]}' % content)
+
+
+def note(method: bytes, params: bytes) -> bytes:
+    return b'{"jsonrpc":"2.0","method":"%b","params":%b}\n' % (method, params)
+
+
+def flood(key: bytes, line: bytes, seconds: float, fd: int = 1) -> None:
+    portion, end = line * (65536 // len(line)), time.monotonic() + seconds
+    while time.monotonic() < end:
+        write(portion, fd)
+    text(key, b"done")
+
+
+def blocks(key: bytes, size: int) -> None:
+    reply(key, filled(b'{"content":[', b"{},", size, b"{}]}"))
+
+
+def error_data(key: bytes, size: int) -> None:
+    reply(key, filled(b'{"code":1,"message":"no","data":[', b"[],", size, b"1]}"), b"error")
+
+
+def surrogates(key: bytes, size: int) -> None:
+    write(filled(b'{"jsonrpc":"2.0","method":"\\ud800","x":"', b"\\n", size, b'"}\n'))
+    text(key, b"done")
+
+
+def progress(key: bytes, size: int) -> None:
+    members = b",".join(b'"%d":0' % number for number in range(size // 10))
+    write(note(b"notifications/progress", b'{"progressToken":%b,"progress":1,%b}' % (key, members)))
+    text(key, b"done")
+
+
+def params(key: bytes, size: int) -> None:
+    write(note(b"notifications/message", filled(b'{"level":"info","data":[', b"[],", size, b"1]}")))
+    text(key, b"done")
+
+
+def updates(key: bytes, size: int) -> None:
+    one = note(b"notifications/resources/updated", b'{"uri":"test://nobody/follows/this/%d"}')
+    write(b"".join(one % number for number in range(size)))
+    text(key, b"done")
+
+
+def large_updates(key: bytes, size: int) -> None:
+    for number in range(size):
+        uri = b"test://one/%d/" % number + b"x" * 4 * MIB
+        write(note(b"notifications/resources/updated", b'{"uri":"%b"}' % uri))
+    text(key, b"done")
+
+
+def names(key: bytes, size: int) -> None:
+    for number in range(size):
+        write(note(b"%d" % number + b"x" * 24 * MIB, b"{}"))
+    text(key, b"done")
+
+
+def relist(key: bytes, size: int) -> None:
+    for _ in range(size):
+        write(note(b"notifications/tools/list_changed", b"{}"))
+        time.sleep(0.6)
+    text(key, b"done")
+
+
+ATTACKS: dict[str, Callable[[bytes, int], None]] = {
+    "questions": lambda key, size: text(key, b"?" * size),
+    "blocks": blocks,
+    "error_data": error_data,
+    "surrogates": surrogates,
+    "progress": progress,
+    "params": params,
+    "updates": updates,
+    "large_updates": large_updates,
+    "names": names,
+    "relist": relist,
+    "blank_lines": lambda key, size: flood(key, b"\n", size),
+    "junk_lines": lambda key, size: flood(key, b"y\n", size),
+    "blank_stderr": lambda key, size: flood(key, b"\n", size, 2),
+}
+
+
+def hello(kind: str, size: int) -> bytes:
+    more = filled(b',"x":[', b"[],", size, b"1]") if kind == "initialize" else b""
+    shared = b'{"tools":{"listChanged":true},"resources":{"subscribe":true}%b}' % more
+    return (
+        b'{"protocolVersion":"2025-11-25","capabilities":%b,"serverInfo":{"name":"a","version":"1"}}' % shared
+    )
+
+
+def tools(kind: str, size: int, count: int) -> bytes:
+    found = b'{"name":"attack","inputSchema":{"type":"object"}}'
+    if kind == "tools":
+        one = b',{"name":"t%07d"}'
+        found += b"".join(one % number for number in range(size // 20))
+    if kind == "large_tool":
+        found += b',{"name":"large","description":"%d%b","inputSchema":{}}' % (count, b"x" * size)
+    if kind == "schema":
+        pattern = b',"p%d":{"pattern":"[\\\\p{L}\\\\p{N}]{180}x%d"}'
+        patterns = b"".join(pattern % (number, number) for number in range(size))
+        found += b',{"name":"schema","inputSchema":{"type":"object","properties":{"a":{}%b}}}' % patterns
+    return b'{"tools":[%b]}' % found
+
+
+def main(kind: str = "", size: str = "0") -> None:
+    listed = 0
+    for line in sys.stdin.buffer:
+        request: Json = json.loads(line)
+        if "id" not in request or "method" not in request:
+            continue
+        key, method = json.dumps(request["id"]).encode(), request["method"]
+        if method == "initialize":
+            reply(key, hello(kind, int(size)))
+        elif method == "tools/list":
+            listed += 1
+            reply(key, tools(kind, int(size), listed))
+        elif method == "tools/call" and request["params"]["name"] == "attack":
+            given = request["params"]["arguments"]
+            ATTACKS[given["kind"]](key, given["size"])
+        elif method in ("tools/call", "resources/subscribe", "ping"):
+            reply(key, b'{"content":[]}')
+        else:
+            reply(key, b'{"code":-32601,"message":"no"}', b"error")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
