@@ -6,6 +6,7 @@ import inspect
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -79,17 +80,17 @@ class ControlRequests:
         self._start_task = start
         self._open_session = open_session
         self.calls = ControlCaller(
-            gateway.calls, gateway.core, responder, lambda work: start(work, "call"), client, self._read_facts
+            gateway.calls,
+            gateway.core,
+            responder,
+            lambda work: start(work, "call"),
+            client,
+            partial(_read_facts, client, pid),  # not a method: it would be a reference cycle
         )
         self._running: dict[bytes, Callable[[str], None]] = {}
         """Request id → how to cancel it, for requests other than calls."""
         self._streams: set[bytes] = set()
         """The ids of those that are streams."""
-
-    def _read_facts(self) -> ClientFacts:
-        client = self._client
-        names = (client.reported_name, client.name)
-        return client_facts(names, "control", peer_pid=self._pid, reported_pid=client.pid or 0)
 
     @property
     def is_busy(self) -> bool:
@@ -343,6 +344,11 @@ def _usable_directory(text: str) -> str:
     except UnicodeEncodeError:
         return ""
     return text
+
+
+def _read_facts(client: ClientConnection, pid: int) -> ClientFacts:
+    names = (client.reported_name, client.name)
+    return client_facts(names, "control", peer_pid=pid, reported_pid=client.pid or 0)
 
 
 class _EventEncoder:

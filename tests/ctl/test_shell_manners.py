@@ -39,7 +39,7 @@ def test_help_begins_with_the_everyday_commands(mcpctl: Mcpctl) -> None:
 
 def test_list_tools_can_be_filtered(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """By every word, in any case, in names and descriptions. Also with --json."""
-    other = {**TOOL, "name": "convert", "description": "Between zones."}
+    other = {**TOOL, "name": "convert", "qualified_name": "convert@time", "description": "Between zones."}
     daemon.answers["mcpd/tools"] = {"tools": [TOOL, other], "dropped": 0}
     assert [line.split()[0] for line in mcpctl("search", "BETWEEN", "time").out.splitlines()[1:]] == [
         "convert@time"
