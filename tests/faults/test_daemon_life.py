@@ -241,7 +241,7 @@ def test_daemon_stops_under_load_within_ten_seconds(tmp_path: Path, number: sign
     rungs = {} if number == signal.SIGTERM else {"timeouts": {"stop_close": 0.5, "stop_term": 0.5}}
     servers = {
         "deaf": fake("--ignore-eof", "--ignore-term", **rungs),
-        "busy": fake(maxInFlight=100),
+        "busy": fake(maxInFlight=100, concurrency="free"),
         "npx": fake("--wrapper"),
     }
     with service_manager(tmp_path) as (address, said):  # noqa: SIM117 - all is said once the daemon is gone
