@@ -154,5 +154,7 @@ def test_every_mcpd_error_is_classified() -> None:
         errors.NotReady,
         errors.Unsupported,
         errors.SlowConsumer,
+        errors.Denied,
+        errors.LoginFailed,
     }
     assert ours - not_from_a_connection == {type(row[0]) for row in TABLE} & ours
