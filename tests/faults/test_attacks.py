@@ -28,8 +28,9 @@ from tests.stopwatch import within
 MIB = 1 << 20
 STALL = 0.1
 """Seconds of processor time of the daemon that a client of another server may wait."""
-PEAK, GROWTH = 250 * MIB, 10 * MIB
-"""Bytes of resident memory, at most; and more than before, after the attacker has gone."""
+PEAK, GROWTH = 250 * MIB, 42 * MIB
+"""Bytes of resident memory, at most; and more than before, after the attacker has gone: 10 MiB, and one of
+the longest messages, whose memory the allocator may keep for the next one."""
 TRIES = 4
 """What else the machine does can only lengthen the waits, so the shortest of several tries counts."""
 
@@ -222,6 +223,8 @@ def test_attack_holds_up_nobody_and_its_memory_returns(start: Start, kind: str) 
         if shortest <= STALL:
             break
     assert within(shortest, STALL), f"a call waited for {shortest * 1000:.0f} ms"
+    for name in bad:
+        daemon.client().request("mcpd/disconnect", server=name)
     wait_until(
         lambda: resident(daemon.pid) - base <= GROWTH,
         lambda: f"{(resident(daemon.pid) - base) / MIB:.1f} MiB more than before",
