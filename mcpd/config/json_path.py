@@ -20,6 +20,15 @@ def join_path(path: str, key: str | int) -> str:
     return f'{path}["{shorten(key, 64)}"]'
 
 
+def split_path(path: str) -> tuple[str, str]:
+    """Return the path of the value that contains this one, and the last step as text."""
+    if path.endswith('"]'):
+        parent, _, key = path.partition('["')
+        return parent, key[:-2]
+    parent, _, key = path.rpartition(".")
+    return parent, key
+
+
 def is_within(path: str, part: str) -> bool:
     """Return whether `path` is `part` or a place inside it."""
     return path == part or path.startswith((f"{part}.", f"{part}["))

@@ -23,7 +23,7 @@ from mcpd.config.check_document import (
     check,
     check_settings,
 )
-from mcpd.config.json_path import closest_match, is_within, join_path
+from mcpd.config.json_path import closest_match, is_within, join_path, split_path
 from mcpd.config.loader import find_path, read_document
 from mcpd.config.server_definition import check_name, parse_valid_servers
 from mcpd.config.settings import Settings, parse_settings
@@ -36,6 +36,8 @@ from mcpd.support.regular_files import read_regular_file
 log = logging.getLogger("mcpd.config")
 
 _FILE_NAME = "last-valid-config.json"
+_RULE_HOLDERS = ["settings", "mcp", "globalSettings", "policies"]
+"""Keys above `policies` in a document."""
 _MAX_SIZE = 64 << 20
 """Bytes. A larger file was not written by mcpd."""
 
@@ -191,21 +193,29 @@ def _policies(
     last: LastValidConfig | None,
 ) -> tuple[PolicyRule, ...]:
     """Return the rules of invalid settings: the last valid ones. Without them, everything is denied if the
-    errors concern the rules, because leaving rules out would allow what they deny."""
+    errors may conceal rules, because leaving rules out would allow what they deny."""
     path = document.layout.settings_path
-    errors = [problem for problem in problems if is_within(problem.path, path)]
+    errors = [each for each in problems if is_within(each.path, path) or _may_conceal_rules(each.path, path)]
     if not errors:
         return settings.policies
     if last is not None:
         stored = parse_settings(last.settings, environ=environ, path=path, problems=[], warnings=[])
         return stored.policies
-    where = join_path(path, "policies")
-    misspelled = [
-        key for key in document.layout.settings if closest_match(key, ["policies"]) and key != "policies"
-    ]
-    if misspelled or any(problem.path == path or is_within(problem.path, where) for problem in errors):
+    if any(_may_conceal_rules(problem.path, path) for problem in errors):
+        where = join_path(path, "policies")
         return (PolicyRule(decision=Decision.DENY, place=where, reason="the rules have errors"),)
     return settings.policies
+
+
+def _may_conceal_rules(place: str, settings_path: str) -> bool:
+    """Return whether rules may be missing because of an error at this place: in `policies`, in the settings
+    as a whole, or in a key that may be a misspelling of either."""
+    parent, key = split_path(place)
+    if parent == settings_path:
+        return closest_match(key, ["policies"]) is not None
+    return is_within(place, join_path(settings_path, "policies")) or (
+        parent in ("$", "$.mcp") and closest_match(key, _RULE_HOLDERS) is not None
+    )
 
 
 def _invalid_spec(name: str, definition: object, problems: tuple[Problem, ...]) -> InvalidSpec:

@@ -342,6 +342,10 @@ def _check_top_level_key(key: object, section: Section, warnings: list[str], set
         section.add_problem(key, f"unknown field '{shorten(key, 64)}'", f"did you mean '{match}'?")
     elif not is_comment(key):
         setting = closest_match(key, [field.name for field in SETTINGS])
+        if setting == "policies":  # without an error, calls that the user forbids would be allowed
+            fix = f"move the rules to '{settings_name}.policies'"
+            section.add_problem(key, f"mcpd does not read rules from '{shorten(key, 64)}'", fix)
+            return
         hint = f"; did you mean '{setting}' in '{settings_name}'?" if setting else ""
         path = join_path("$", key)
         warnings.append(f"{path}: '{shorten(key, 64)}' is not used by mcpd here and was ignored{hint}")

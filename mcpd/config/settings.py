@@ -187,8 +187,13 @@ def _parse_profiles(section: Section) -> dict[str, Profile]:
         profiles[name] = Profile(
             name=name,
             style=child.choice("clientToolNames", _CLIENT_STYLES),
-            # An invalid value is an error; until it is fixed, the profile allows less and not more.
-            read_only=child.has("readOnly") and child.boolean("readOnly") is not False,
+            # An invalid value or name is an error; until it is fixed, the profile allows less and not more.
+            read_only=any(
+                key != "readOnly"
+                and closest_match(str(key), list(PROFILE_SCHEMA["properties"])) == "readOnly"
+                for key in child.values
+            )
+            or (child.has("readOnly") and child.boolean("readOnly") is not False),
             validate=child.boolean("validate"),
             servers=child.strings("servers"),
             include_tools=child.strings("includeTools"),

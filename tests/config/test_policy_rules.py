@@ -190,3 +190,46 @@ def test_other_errors_leave_valid_rules_in_force(file: Path, tmp_path: Path) -> 
     write(file, {**GOOD, "maxStarts": "many", "profiles": {"look": {"readOnly": "yes"}}})
     found = load_at_start(file, {}, tmp_path).settings.policies
     assert [rule.place for rule in found] == ["$.settings.profiles.look.readOnly", "$.settings.policies[0]"]
+
+
+SERVERS: Json = {"git": {"command": "x"}}
+RULES = [{"decision": "deny", "tools": ["x"]}]
+MISPLACED: list[tuple[Json, str, str]] = [
+    ({"mcpServers": SERVERS, "policies": RULES}, "$.policies", "move the rules to 'settings.policies'"),
+    ({"mcpServers": SERVERS, "polices": RULES}, "$.polices", "move the rules to 'settings.policies'"),
+    ({"mcpServers": SERVERS, "poli cies": RULES}, '$["poli cies"]', "move the rules to"),
+    ({"mcpServers": SERVERS, "setings": {"policies": RULES}}, "$.setings", "did you mean 'settings'?"),
+    ({"mcpServers": SERVERS, "Settings": {"policies": RULES}}, "$.Settings", "did you mean 'settings'?"),
+    ({"mcpServers": SERVERS, "settings": {"polices": RULES}}, "$.settings.polices", "did you mean"),
+    ({"mcpServers": SERVERS, "settings": RULES}, "$.settings", 'write {"name": value, …}'),
+    ({"mcp": {"servers": SERVERS, "policies": RULES}}, "$.mcp.policies", "known fields: "),
+    ({"mcp": {"servers": SERVERS, "globalSetting": {"policies": RULES}}}, "$.mcp.globalSetting", "did you"),
+    ({"mcp": {"servers": SERVERS}, "settings": {"policies": RULES}}, "$.settings", "move them to"),
+    ({"mcp": {"servers": SERVERS}, "policies": RULES}, "$.policies", "to 'mcp.globalSettings.policies'"),
+]
+
+
+@pytest.mark.parametrize(("document", "place", "fix"), MISPLACED, ids=lambda value: str(value)[:50])
+def test_misplaced_rules_are_refused_and_deny_everything_at_the_first_start(
+    file: Path, tmp_path: Path, document: Json, place: str, fix: str
+) -> None:
+    """Servers start, so that clients see what is wrong, but no call reaches them."""
+    file.write_text(json.dumps(document))
+    with pytest.raises(BadSpec) as refused:
+        load(file, {})
+    assert [(each.path, fix in each.fix) for each in refused.value.problems] == [(place, True)]
+    loaded = load_at_start(file, {}, tmp_path / "none")
+    assert list(loaded.specs) == ["git"]
+    assert [(rule.decision, rule.tools) for rule in loaded.settings.policies] == [(Decision.DENY, None)]
+    state = tmp_path / "state"
+    state.mkdir()
+    write(file, GOOD)
+    save_last_valid(load_at_start(file, {}, state), state)
+    file.write_text(json.dumps(document))
+    assert [rule.tools for rule in load_at_start(file, {}, state).settings.policies] == [("y",)]
+
+
+def test_misspelled_read_only_of_a_profile_restricts_it(file: Path, tmp_path: Path) -> None:
+    write(file, {"profiles": {"look": {"readonly": True}, "other": {"servers": ["*"]}}})
+    (rule,) = load_at_start(file, {}, tmp_path).settings.policies
+    assert (rule.profiles, rule.hints) == (("look",), {"readOnlyHint": False})

@@ -200,12 +200,13 @@ def running(
     servers: Mapping[str, Json],
     *flags: str,
     settings: Json | None = None,
+    top_level: Json | None = None,
     environ: Mapping[str, str] | None = None,
     program: Sequence[str] = (sys.executable, "-m", "mcpd"),
 ) -> Iterator[Daemon]:
     """Run a private daemon. Leaving the block stops it and asserts that no process is left."""
     config = home / "config.json"
-    config.write_text(json.dumps({"mcpServers": servers, "settings": settings or {}}))
+    config.write_text(json.dumps({"mcpServers": servers, "settings": settings or {}, **(top_level or {})}))
     env = private_environment(home) | dict(environ or {})
     socket_path = str(home / "run" / "mcpd" / "mcpd.sock")
     with (home / "daemon.log").open("ab") as log:

@@ -83,6 +83,20 @@ def test_changed_rules_apply_at_once_and_clients_are_notified(start: Start) -> N
     assert "fail" in names(client.request("tools/list"))
 
 
+def test_first_start_with_misplaced_rules_refuses_every_call(start: Start) -> None:
+    """The servers run, and every error says that the rules have errors."""
+    daemon = start({"test": SERVER}, top_level={"polices": [NO_FAIL]})
+    daemon.wait_connected("test")
+    client, control = McpClient(daemon, "2025-11-25"), daemon.client()
+    assert client.request("tools/list")["tools"] == []
+    for refused_call in (lambda: client.call("test__echo"), lambda: control.call("test", "echo")):
+        with pytest.raises(Refused, match=r"at \$.settings.policies denies it \(the rules have errors\)"):
+            refused_call()
+    (problem,) = control.request("mcpd/status")["config"]["problems"]
+    assert problem["path"] == "$.polices"
+    assert problem["fix"] == "move the rules to 'settings.policies'"
+
+
 def test_executable_is_what_the_kernel_says(start: Start, tmp_path: Path) -> None:
     """A bridge counts as the program that started it; a name that a client reports is not its executable."""
     me = os.readlink(f"/proc/{os.getpid()}/exe")
