@@ -11,7 +11,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-import attrs
 import trio
 
 from mcpd.auth.client_choice import describe_client
@@ -24,7 +23,7 @@ from mcpd.auth.logins import Logins
 from mcpd.auth.oauth.challenge import Challenge, read_challenge
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.scopes import first_request, more_scopes
-from mcpd.auth.oauth.token_requests import TokenRequest, revocation_request
+from mcpd.auth.oauth.token_requests import TokenError, TokenRequest, revocation_request
 from mcpd.auth.renewal_request import RequestFailed, TokenAnswer
 from mcpd.auth.stored_login import RedirectKind, StoredLogin
 from mcpd.auth.token_exchange import post_with_proof
@@ -88,9 +87,7 @@ class LoginService:
                 spec.ca_file,
             )
         self._ca_files[spec.url] = spec.ca_file
-        found = await self._manager.credentials_for(
-            spec.name, spec.url, spec.oauth.account, spec.oauth.client_secret
-        )
+        found = await self._credentials_of(spec)
         self._credentials[spec.name] = found
         return found
 
@@ -103,9 +100,7 @@ class LoginService:
     async def begin(self, params: LoginParams) -> LoginOffer:
         """Begin a login, and return what a person needs. Raises UnknownServer, Unsupported, LoginFailed."""
         spec = await self._resolve(params.server)
-        credentials = await self._manager.credentials_for(
-            spec.name, spec.url, spec.oauth.account, spec.oauth.client_secret
-        )
+        credentials = await self._credentials_of(spec)
         self._ca_files[spec.url] = spec.ca_file
         challenge = self._challenge(spec.name)
         self._credentials.setdefault(spec.name, credentials)
@@ -240,36 +235,41 @@ class LoginService:
             return LogoutResult(was_logged_in=False)
         stored = login.stored
         users = self._users(spec.url, spec.oauth.account)
+        request = self._revocation(stored)
         try:
             await self._manager.remove_login(stored.id)
         except StoreError as error:
             raise LoginFailed(f"{name}: {error}", server=name, step="storage") from None
-        revoked = await self._revoke(stored, spec)
+        revoked = False
+        if request is not None:
+            fetch = GuardedFetch(spec.url, self._context.environ, spec.ca_file)
+            with suppress(FetchError):
+                revoked = (await fetch.post(request)).status == 200
         for server in users:
             server.reconnect()
         return LogoutResult(
-            was_logged_in=True, servers=tuple(server.spec.name for server in users), revoked=revoked
+            was_logged_in=True,
+            servers=tuple(server.spec.name for server in users),
+            revoked=None if stored.revocation_endpoint is None else revoked,
         )
 
-    async def _revoke(self, stored: StoredLogin, spec: RemoteSpec) -> bool | None:
-        """Revoke the refresh token, or the access token if there is none (RFC 7009)."""
+    def _revocation(self, stored: StoredLogin) -> TokenRequest | None:
+        """Return the request that revokes the refresh token, or the access token without one (RFC 7009).
+
+        None if the server offers none, or if the client cannot authenticate.
+        """
+        tokens = stored.tokens
         if stored.revocation_endpoint is None:
             return None
-        tokens, client = stored.tokens, stored.client
-        if client.origin == "pre-registered":
-            client = attrs.evolve(client, client_secret=spec.oauth.client_secret)
-        fetch = GuardedFetch(spec.url, self._context.environ, spec.ca_file)
-        kind = "refresh_token" if tokens.refresh_token else "access_token"
         try:
-            request = revocation_request(
+            return revocation_request(
                 stored.revocation_endpoint,
-                client.authentication(),
+                self._manager.authentication(stored),
                 tokens.refresh_token or tokens.access_token,
-                "refresh_token" if kind == "refresh_token" else "access_token",
+                "refresh_token" if tokens.refresh_token else "access_token",
             )
-            return (await fetch.post(request)).status == 200
-        except (FetchError, ValueError):
-            return False
+        except (TokenError, LoginError):
+            return None
 
     async def refresh(self, name: str) -> LoginStatus:
         """Renew a login now. Raises UnknownServer, Unsupported, LoginFailed."""
@@ -323,9 +323,7 @@ class LoginService:
         ]
 
     async def _credentials_of(self, spec: RemoteSpec) -> ServerCredentials:
-        return await self._manager.credentials_for(
-            spec.name, spec.url, spec.oauth.account, spec.oauth.client_secret
-        )
+        return await self._manager.credentials_for(spec.name, spec.url, spec.oauth)
 
     # ── explaining ──────────────────────────────────────────────────────────────────────────────
 

@@ -9,6 +9,7 @@ from typing import Literal
 import attrs
 import trio
 
+from mcpd.auth.discovery import LoginError
 from mcpd.auth.login_file import LoginFile
 from mcpd.auth.oauth.client_authentication import ClientAuthentication
 from mcpd.auth.oauth.issuer_quirks import quirks_of
@@ -88,13 +89,16 @@ async def request_renewal(login: StoredLogin, context: LoginContext) -> TokenSet
     """
     tokens, quirks = login.tokens, quirks_of(login.issuer)
     assert tokens.refresh_token is not None
-    request = refresh_request(
-        TokenEndpoint(login.token_endpoint, context.authenticate(login)),
-        tokens.refresh_token,
-        resource=login.sent_resource,
-        scopes=tokens.scopes if quirks.scope_on_refresh else None,
-        extra=login.extra_parameters,
-    )
+    try:
+        request = refresh_request(
+            TokenEndpoint(login.token_endpoint, context.authenticate(login)),
+            tokens.refresh_token,
+            resource=login.sent_resource,
+            scopes=tokens.scopes if quirks.scope_on_refresh else None,
+            extra=login.extra_parameters,
+        )
+    except LoginError as error:  # the key of the definition cannot sign
+        raise TokenError(TokenErrorKind.REFUSED, error.message) from None
     sent_at = context.clocks.wall()
     with trio.move_on_after(RENEWAL_TIMEOUT):
         answer = await context.send(login, request)

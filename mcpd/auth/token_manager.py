@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
+from mcpd.auth.discovery import LoginError
 from mcpd.auth.login_file import LoginFile
 from mcpd.auth.managed_login import ManagedLogin
 from mcpd.auth.oauth.client_authentication import ClientAuthentication
@@ -23,8 +24,10 @@ from mcpd.auth.oauth.token_requests import TokenError, TokenErrorKind
 from mcpd.auth.oauth.well_known import covers
 from mcpd.auth.renewal_request import Clocks, LoginContext, LoginEvent, SendTokenRequest
 from mcpd.auth.stored_login import RedirectKind, StoredLogin, StoredLogins, client_key, server_key
+from mcpd.auth.token_exchange import client_authentication
 from mcpd.auth.token_store import StoreError, TokenStore
 from mcpd.model.errors import LinkLost
+from mcpd.model.oauth_settings import NO_SETTINGS, OAuthSettings
 from mcpd.support.redact import Redactor
 from mcpd.transports.credentials import UNSIGNED, Refusal, Signature
 
@@ -153,8 +156,8 @@ class TokenManager:
         self._logins: dict[str, ManagedLogin] = {}
         self._servers: dict[str, str] = {}
         """`server_key` → the id of its login; servers without a login are missing."""
-        self._client_secrets: dict[str, str] = {}
-        """`server_key` → the secret of a pre-registered client, from the definition."""
+        self._settings: dict[str, OAuthSettings] = {}
+        """`server_key` → the definition's settings, if it names a client."""
         self._nursery: trio.Nursery | None = None
         self._timer = trio.CancelScope()
         self._context = LoginContext(
@@ -164,7 +167,7 @@ class TokenManager:
             random=draw,
             start=self._start,
             mask=self._mask,
-            authenticate=self._authenticate,
+            authenticate=self.authentication,
             changed=self._changed,
         )
 
@@ -202,13 +205,14 @@ class TokenManager:
     # ── servers ─────────────────────────────────────────────────────────────────────────────────
 
     async def credentials_for(
-        self, name: str, url: str, account: str = "default", client_secret: str | None = None
+        self, name: str, url: str, settings: OAuthSettings = NO_SETTINGS
     ) -> ServerCredentials:
         """Return the credentials of a server, whose login is read if there is one."""
+        account = settings.account
         key = server_key(url, account)
-        if client_secret is not None:
-            self._client_secrets[key] = client_secret
-            self._redactor.add([client_secret])
+        if settings.client_id is not None:
+            self._settings[key] = settings
+            self._redactor.add(filter(None, (settings.client_secret, settings.private_key)))
         if key not in self._servers and self._store.exists():
             found = await self._file.find_for(url, account)
             if found is not None:
@@ -357,14 +361,21 @@ class TokenManager:
     def _mask(self, stored: StoredLogin) -> None:
         self._redactor.add_tokens(stored.secrets(), of=stored.id)
 
-    def _authenticate(self, stored: StoredLogin) -> ClientAuthentication:
-        client = stored.client
+    def authentication(self, stored: StoredLogin) -> ClientAuthentication:
+        """Return how the client of a login authenticates. Raises TokenError.
+
+        What proves a client of the definition is only there: its secret, or the key that signs each request.
+        """
+        client, settings = stored.client, NO_SETTINGS
         if client.origin == "pre-registered":
-            keys = [key for key, id in self._servers.items() if id == stored.id]
-            secret = next((self._client_secrets[key] for key in keys if key in self._client_secrets), None)
-            client = attrs.evolve(client, client_secret=secret)
+            keys = (key for key, id in self._servers.items() if id == stored.id)
+            found = (self._settings[key] for key in keys if key in self._settings)
+            settings = next((each for each in found if each.client_id == client.client_id), NO_SETTINGS)
+            client = attrs.evolve(client, client_secret=settings.client_secret)
         try:
-            return client.authentication()
+            return client_authentication(client, settings, self._clocks.wall)
+        except LoginError as error:
+            raise TokenError(TokenErrorKind.REFUSED, error.message) from None
         except ValueError as error:
             message = f"{error}, which its definition does not contain any more"
             raise TokenError(TokenErrorKind.REFUSED, message) from None

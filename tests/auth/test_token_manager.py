@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import json
 import logging
@@ -17,6 +18,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from mcpd.auth.dpop import new_key
+from mcpd.auth.oauth.client_authentication import ASSERTION_TYPE
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.token_requests import TokenRequest
 from mcpd.auth.renewal_request import TokenAnswer
@@ -25,6 +28,7 @@ from mcpd.auth.stored_login import RenewalAttempt, hash_token
 from mcpd.auth.token_manager import TokenManager
 from mcpd.auth.token_store import TokenStore
 from mcpd.model.errors import LinkLost
+from mcpd.model.oauth_settings import OAuthSettings
 from mcpd.support.redact import Redactor
 from mcpd.transports.credentials import UNSIGNED, Refusal, Signature
 from tests.auth.authorization_server import (
@@ -718,7 +722,7 @@ async def test_two_servers_with_one_login_share_its_renewal(
     """The same resource, issuer and account; accounts are kept apart."""
     async with logged_in(tmp_path) as world:
         other = await world.manager.credentials_for("again", URL)
-        work = await world.manager.credentials_for("work", URL, "work")
+        work = await world.manager.credentials_for("work", URL, OAuthSettings(account="work"))
         assert other.login is world.credentials.login
         assert work.login is None
         login = a_login(world.authorization.issue(), START, account="work")
@@ -755,11 +759,49 @@ async def test_the_secret_of_a_preregistered_client_comes_from_the_definition(
         server.access.clear()
         with pytest.raises(LinkLost, match="client secret"):
             await world.call()
-        await world.manager.credentials_for("it", URL, client_secret="own-canary")
+        other = OAuthSettings(client_id="another", client_secret="of-another-client")
+        await world.manager.credentials_for("it", URL, other)
         await trio.sleep(5)
+        with pytest.raises(LinkLost, match="client secret"):
+            await world.call()
+        own = OAuthSettings(client_id="own", client_secret="own-canary")
+        await world.manager.credentials_for("it", URL, own)
+        await trio.sleep(10)
         assert await world.call() == "ok"
         assert server.requests[-1]["client_secret"] == "own-canary"
         assert "own-canary" not in world.store.path.read_text()
+
+
+async def test_a_renewal_is_signed_with_the_key_of_the_definition(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """`private_key_jwt`: each request has a new assertion for the issuer. An unusable key ends nothing."""
+    client = ClientRegistration(ISSUER, "own", "pre-registered", "private_key_jwt")
+    server = AuthorizationServer()
+    async with logged_in(tmp_path, server, client=client) as world:
+        server.access.clear()
+        for key, error in ((None, "no `privateKey`"), ("not a key", "not an unencrypted PEM key")):
+            settings = OAuthSettings(client_id="own", private_key=key)
+            await world.manager.credentials_for("it", URL, settings)
+            with pytest.raises(LinkLost, match=error):
+                await world.call()
+            await trio.sleep(20)
+        pem = new_key()
+        await world.manager.credentials_for("it", URL, OAuthSettings(client_id="own", private_key=pem))
+        login = world.credentials.login
+        assert login is not None
+        await trio.sleep(40)
+        assert await world.call() == "ok"
+        seen = set()
+        for _ in range(3):
+            await world.manager.renew(login.stored.id)
+            sent = server.requests[-1]
+            assert sent["client_assertion_type"] == ASSERTION_TYPE
+            claims = json.loads(base64.urlsafe_b64decode(sent["client_assertion"].split(".")[1] + "=="))
+            assert (claims["iss"], claims["sub"], claims["aud"]) == ("own", "own", ISSUER)
+            seen.add(claims["jti"])
+        assert len(seen) == 3
+        assert pem.splitlines()[1] not in world.store.path.read_text()
 
 
 # ── stopping, secrets and cost ──────────────────────────────────────────────────────────────────
