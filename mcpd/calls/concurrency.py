@@ -2,7 +2,8 @@
 
 A legacy server that cannot tell which call its requests belong to gets the calls of one client at a time (if
 that client can be asked at all), until it has shown that it never asks. A server whose definition sets
-`concurrency` gets exclusive calls one at a time. The short turns of other servers are in `write_turns`.
+`concurrency` gets exclusive calls one at a time. Calls that may change something have short turns
+(`write_turns`); a call that needs both kinds waits for the long one first.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import Callable
 
 import trio
 
-from mcpd.calls.call import INTERACTIVE_METHODS, Call
-from mcpd.calls.write_turns import write_turns
+from mcpd.calls.call import INTERACTIVE_METHODS, Call, Work
+from mcpd.calls.write_turns import WriteTurns, write_turns
 from mcpd.model.errors import Overloaded
 from mcpd.supervision.managed_server import ManagedServer
 
@@ -88,6 +89,41 @@ class TurnQueue:
 
     def __len__(self) -> int:
         return len(self._holders) + len(self._waiting)
+
+
+class Turns:
+    """Decides when calls may be sent. `start` sends a call whose turn has come, and must not raise. `spawn`
+    must run tasks that outlive the calls.
+    """
+
+    def __init__(self, start: Callable[[Call], None], spawn: Callable[[Work], None]) -> None:
+        self._start = start
+        self._spawn = spawn
+
+    def enter(self, call: Call) -> bool:
+        """Return True if the call may be sent now; otherwise `start` is called for it later. Its turn or its
+        wait ends with `release_turn`.
+
+        Raises Overloaded if too many calls wait; the call has no turn then.
+        """
+        owner = turn_owner(call)
+        if owner is not None and not acquire_turn(call, owner, lambda: self._on_turn(call)):
+            return False
+        return self._enter_write_turn(call)
+
+    def _on_turn(self, call: Call) -> None:
+        if self._enter_write_turn(call):
+            self._start(call)
+
+    def _enter_write_turn(self, call: Call) -> bool:
+        if not call.route.write_turn:
+            return True
+        turns = write_turns(call.server)
+        if turns is None:
+            turns = WriteTurns(self._start, self._spawn)
+            (call.server.original or call.server).write_turns = turns
+        call.holds_turn = True
+        return turns.enter(call)
 
 
 def turn_queue(server: ManagedServer) -> TurnQueue:

@@ -42,7 +42,6 @@ from mcpd.calls.server_request_router import ServerRequestRouter
 from mcpd.calls.suspended_calls import SuspendedCalls
 from mcpd.calls.url_elicitation import UrlElicitations
 from mcpd.calls.waiting_calls import FindSpare, WaitingCalls
-from mcpd.calls.write_turns import WriteTurns, write_turns
 from mcpd.config.settings import Settings
 from mcpd.daemon_operations import Operations
 from mcpd.model.call_record import CallLogLevel, CallOutcome
@@ -112,6 +111,7 @@ class CallEngine:
         self.open_questions = OpenQuestions()
         self.asking = self.open_questions.asking
         self.waiting_calls = WaitingCalls(self, self.open_questions, spawn, find_spare)
+        self._turns = concurrency.Turns(self._start_turn, spawn)
         self.companions = LegacyCompanions(operations, spawn)
         self.suspended_calls = SuspendedCalls(self, spawn)
         self.url_elicitations = UrlElicitations()
@@ -228,46 +228,13 @@ class CallEngine:
         binding = self._bind(call, upstream)
         if binding.is_modern_to_legacy and call.state is PREPARING:
             self._accept_visit(call)
-        if binding.may_be_misrouted or call.route.may_wait:
-            owner = concurrency.turn_owner(call)
-            if owner is not None and not concurrency.acquire_turn(
-                call, owner, lambda: self._start_turn(call)
-            ):
-                call.work = None
+        if (binding.may_be_misrouted or call.route.may_wait) and not self._turns.enter(call):
+            call.work = None
+            if call.state is not QUEUED:
                 call.move(QUEUED)
-                self.waiting_calls.add(call)
-                return
-            self._submit_in_write_turn(call)
+            self.waiting_calls.add(call)
         else:
             self._submit(call)
-
-    def _submit_in_write_turn(self, call: Call) -> None:
-        """Submit the call now, or when those of other clients that may change something let it."""
-        if call.route.write_turn:
-            turns = write_turns(call.server)
-            if turns is None:
-                turns = WriteTurns(self._end_write_wait, self._spawn)
-                (call.server.original or call.server).write_turns = turns
-            call.holds_turn = True
-            if not turns.enter(call):
-                call.work = None
-                if call.state is not QUEUED:
-                    call.move(QUEUED)
-                return
-        self._submit(call)
-
-    def _end_write_wait(self, call: Call) -> None:
-        """Submit the call. Its server may have been restarted since it was queued."""
-        upstream = call.server.upstream
-        try:
-            if upstream is None:
-                call.move(PREPARING)
-                self._start_work(call, lambda: self._submit_when_ready(call))
-            else:
-                self._bind(call, upstream)
-                self._submit(call)
-        except Exception as error:  # calls behind it must still get their turn
-            self.fail(call, self._to_mcpd_error(call, error))
 
     def _bind(self, call: Call, upstream: Upstream) -> Binding:
         """Assign the call to a connection. The binding is shared with the client's other calls there."""
@@ -294,7 +261,7 @@ class CallEngine:
                 self._start_work(call, lambda: self._submit_when_ready(call))
             else:
                 self._bind(call, upstream)
-                self._submit_in_write_turn(call)
+                self._submit(call)
         except Exception as error:  # calls behind it must still get their turn
             self.fail(call, self._to_mcpd_error(call, error))
 

@@ -51,8 +51,13 @@ class WaitingCalls:
         self._find_spare = find_spare
 
     def add(self, call: Call) -> None:
-        """Watch a call that has just been queued. It may be sent to a spare instance immediately."""
+        """Watch a call that has just been queued. It may be sent to a spare instance immediately.
+
+        Short waits (`write_turns`) need no watching.
+        """
         queue = turn_queue(call.server)
+        if not queue.waiting():
+            return
         if not queue.is_watched:
             queue.is_watched = True
             self._spawn(lambda server=call.server: self._watch(server))  # type: ignore[misc]
