@@ -44,7 +44,7 @@ class LogNote(TypedDict):
     line: NotRequired[str]
     missed: NotRequired[int]
 
-EventKind = Literal["snapshot", "status", "removed", "tools", "resources", "prompts", "config"]
+EventKind = Literal["snapshot", "status", "removed", "tools", "resources", "prompts", "config", "login"]
 
 ServerState = Literal["pending", "connected", "failed", "disabled", "needs-auth", "idle"]
 
@@ -204,7 +204,7 @@ class ConnectStep(TypedDict):
     outcome: str
     ms: float
 
-HistoryEventKind = Literal["state", "tools", "resources", "prompts", "removed", "config", "daemon"]
+HistoryEventKind = Literal["state", "tools", "resources", "prompts", "removed", "config", "login", "daemon"]
 
 class HistoryEntry(TypedDict):
     at: str
@@ -504,6 +504,8 @@ class LoginStatus(TypedDict):
     expires_at: NotRequired[str | None]
     scopes: NotRequired[list[str]]
     reason: NotRequired[str]
+    renewals: NotRequired[int]
+    failed_renewals: NotRequired[int]
 
 class LoginAttemptParam(TypedDict):
     attempt: str

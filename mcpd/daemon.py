@@ -325,6 +325,7 @@ class _Daemon:
                 logins = LoginService(self._supervisor, self._context, self._state)
                 await self._services.start(logins.run)
                 self._logins = logins
+                self._operations.login_statuses = partial(logins.status, None)
         return self._logins
 
     async def _credentials_for(self, spec: RemoteSpec) -> Credentials | None:

@@ -33,6 +33,7 @@ from mcpd.model.api import (
 )
 from mcpd.model.errors import CallTimeout, NotReady, Unsupported, UpstreamRefused
 from mcpd.model.events import Event, EventKind, History, TapParams
+from mcpd.model.login import AuthStatus
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import ServerStatus, rfc3339
 from mcpd.model.text import shorten
@@ -88,6 +89,8 @@ class Operations:
     """Return an address of the dashboard, and open a port for it first if there is none."""
     open_logins: Callable[[], Awaitable[LoginService]] | None = None
     """Return what logs in to remote servers, which is created on first use. Set by the daemon."""
+    login_statuses: Callable[[], Awaitable[AuthStatus]] | None = None
+    """Return all logins. Set by the daemon once something logs in to remote servers."""
     _started_at: float = attrs.field(factory=time.time)
     _ready_waits: set[trio.CancelScope] = attrs.field(factory=set)
     """The scopes of callers that wait for a server; cancelled when the daemon stops."""

@@ -59,6 +59,8 @@ class EventHistory:
         self._entries: dict[str | None, deque[HistoryEntry]] = {}
         self._states: dict[str, tuple[ServerState, str]] = {}
         self._repeated: dict[str, dict[tuple[ServerState, str], int]] = {}
+        self._logins: dict[str, tuple[str, int]] = {}
+        """The last event of a server's login, and how often it has happened in a row."""
         self._unwritten: deque[HistoryEntry] = deque(maxlen=_MAX_UNWRITTEN)
         self._has_unwritten = trio.Event()
         self._thread = OwnThread()
@@ -70,10 +72,13 @@ class EventHistory:
         """Record an event if it is a change; new details of an unchanged state are ignored."""
         if event.kind is EventKind.STATUS:
             self._record_state(event)
+        elif event.kind is EventKind.LOGIN:
+            self._record_login(event)
         elif (kind := _KINDS.get(event.kind)) is not None:
             if event.server is not None and kind is HistoryEventKind.REMOVED:
                 self._states.pop(event.server, None)
                 self._repeated.pop(event.server, None)
+                self._logins.pop(event.server, None)
             if event.server is None or kind is HistoryEventKind.REMOVED or ":" in event.message:
                 self._add(event, kind)  # without names, it is the first list: no change
 
@@ -115,6 +120,15 @@ class EventHistory:
             signal=failure.signal if failure else None,
             times=times,
         )
+
+    def _record_login(self, event: Event) -> None:
+        """Record what happened to a login; of many renewals in a row, the 1st, 2nd, 4th, 8th, … one."""
+        assert event.server is not None
+        last, times = self._logins.get(event.server, ("", 0))
+        times = times + 1 if last == event.message else 1
+        self._logins[event.server] = (event.message, times)
+        if not times & (times - 1):
+            self._add(event, HistoryEventKind.LOGIN, times=times)
 
     def _add(self, event: Event, what: HistoryEventKind, **extra: object) -> None:
         message = self._masked(str(extra.pop("message", event.message)))

@@ -19,12 +19,13 @@ from mcpd.auth.discovery import LoginError, discover, probe
 from mcpd.auth.dpop import load_dpop_key
 from mcpd.auth.guarded_fetch import FetchError, GuardedFetch
 from mcpd.auth.login_attempt import LoginRequest
+from mcpd.auth.login_events import LoginEvents
 from mcpd.auth.logins import Logins
 from mcpd.auth.oauth.challenge import Challenge, read_challenge
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.scopes import first_request, more_scopes
 from mcpd.auth.oauth.token_requests import TokenError, TokenRequest, revocation_request
-from mcpd.auth.renewal_request import RequestFailed, TokenAnswer
+from mcpd.auth.renewal_request import LoginEvent, RequestFailed, TokenAnswer
 from mcpd.auth.stored_login import RedirectKind, StoredLogin
 from mcpd.auth.token_exchange import post_with_proof
 from mcpd.auth.token_manager import ServerCredentials, TokenManager
@@ -57,8 +58,11 @@ class LoginService:
     def __init__(self, supervisor: Supervisor, context: SupervisorContext, state_dir: Path) -> None:
         self._supervisor = supervisor
         self._context = context
-        self._manager = TokenManager(TokenStore(state_dir), self._send, context.redactor)
-        self._logins = Logins(_Known(self._manager), self._save, context.environ)
+        self._events = LoginEvents(context.announce, context.redactor.mask)
+        self._manager = TokenManager(
+            TokenStore(state_dir), self._send, context.redactor, on_event=self._on_login_event
+        )
+        self._logins = Logins(_Known(self._manager), self._save, context.environ, self._events)
         self._credentials: dict[str, ServerCredentials] = {}
         """By the name of the server."""
         self._ca_files: dict[str, str | None] = {}
@@ -318,6 +322,8 @@ class LoginService:
                 expires_at=_time(found.expires_at),
                 scopes=found.scopes or (),
                 reason=self._context.redactor.mask(found.reason),
+                renewals=found.renewals,
+                failed_renewals=found.failed_renewals,
             )
             for found in await self._manager.statuses()
         ]
@@ -360,6 +366,11 @@ class LoginService:
         )
 
     # ── renewals ────────────────────────────────────────────────────────────────────────────────
+
+    def _on_login_event(self, event: LoginEvent, stored: StoredLogin) -> None:
+        users = {name: used.login for name, used in self._credentials.items() if _uses(used, stored)}
+        reason = next((login.why_refused() for login in users.values() if login is not None), "")
+        self._events.on_event(event, users, stored.issuer, reason)
 
     async def _send(self, login: StoredLogin, request: TokenRequest) -> TokenAnswer:
         """Send the token request of a renewal. Raises RequestFailed."""

@@ -137,8 +137,7 @@ async def _when_applied(operations: Operations, applied: ApplyResult) -> ApplyRe
 
 
 async def _metrics(operations: Operations, _: api.NoParams) -> api.Metrics:
-    stats = await operations.stats(None, processes=True)
-    return api.Metrics(content_type=metrics.CONTENT_TYPE, text=metrics.render(operations.status(), stats))
+    return api.Metrics(content_type=metrics.CONTENT_TYPE, text=await metrics.collect(operations))
 
 
 def _version(operations: Operations, _: api.NoParams) -> api.VersionInfo:

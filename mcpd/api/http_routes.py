@@ -196,8 +196,7 @@ class RouteHandler:
             self._spawn(lambda: self._metrics(exchange))
 
     async def _metrics(self, exchange: HttpExchange) -> None:
-        stats = await self._operations.stats(None, processes=True)
-        text = metrics.render(self._operations.status(), stats)
+        text = await metrics.collect(self._operations)
         exchange.respond(200, text.encode(), metrics.CONTENT_TYPE.encode())
 
     def closed(self, reason: str) -> None:

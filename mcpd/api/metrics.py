@@ -5,10 +5,12 @@ https://prometheus.io/docs/instrumenting/exposition_formats/
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 
+from mcpd.daemon_operations import Operations
 from mcpd.model.api import DaemonStatus
+from mcpd.model.login import LoginStatus
 from mcpd.model.status import ServerState
 from mcpd.model.usage_stats import CallCounts, ServerStats, Stats
 
@@ -34,11 +36,24 @@ _HELP = {
     "server_processes": "Processes in the server's process tree.",
     "server_memory_bytes": "Resident memory of the server's process tree; shared pages count per process.",
     "server_cpu_seconds_total": "CPU seconds used by the server's processes, including exited ones.",
+    "login_needed": "1 if a person has to log in to the MCP server, else 0.",
+    "login_renewals_total": "Renewals of the MCP server's login since mcpd started, by outcome.",
+    "login_time_seconds": "When a person logged in to the MCP server, in seconds since the Unix epoch.",
+    "login_renewed_time_seconds": "When that login was last renewed, in seconds since the Unix epoch.",
+    "login_token_expiry_time_seconds": "When its current token expires, in seconds since the Unix epoch.",
 }
 """Metric (without the prefix `mcpd_`) → its HELP text. Names in `_total` are counters, others gauges."""
 
 
-def render(status: DaemonStatus, stats: Stats) -> str:
+async def collect(operations: Operations) -> str:
+    """Return the metrics page of the daemon."""
+    stats = await operations.stats(None, processes=True)
+    statuses = operations.login_statuses
+    logins = () if statuses is None else (await statuses()).logins
+    return render(operations.status(), stats, logins)
+
+
+def render(status: DaemonStatus, stats: Stats, logins: Sequence[LoginStatus] = ()) -> str:
     """Return the metrics page. Server and tool names are escaped."""
     servers = stats.servers
     costs = [(server, server.cost) for server in servers if server.cost is not None]
@@ -82,7 +97,33 @@ def render(status: DaemonStatus, stats: Stats) -> str:
     spent = [(_server(s), s.cpu_seconds) for s in servers if s.cost is not None or s.cpu_seconds]
     if spent:
         family("server_cpu_seconds_total", spent)
+    for name, samples in _login_families(status, logins).items():
+        if samples:
+            family(name, samples)
     return "\n".join(lines) + "\n"
+
+
+def _login_families(status: DaemonStatus, logins: Sequence[LoginStatus]) -> dict[str, list[Sample]]:
+    """Return the samples of each server that has, or needs, a login."""
+    used = [(name, login) for login in logins for name in login.servers]
+    needed = {name: login.state == "over" for name, login in used}
+    needed |= {each.name: True for each in status.servers if each.status is ServerState.NEEDS_AUTH}
+
+    def times(read: Callable[[LoginStatus], str | None]) -> list[Sample]:
+        found = [(name, read(login)) for name, login in used]
+        return [({"server": name}, datetime.fromisoformat(at).timestamp()) for name, at in found if at]
+
+    return {
+        "login_needed": [({"server": name}, is_needed) for name, is_needed in needed.items()],
+        "login_renewals_total": [
+            ({"server": name, "outcome": outcome}, number)
+            for name, login in used
+            for outcome, number in (("ok", login.renewals), ("failed", login.failed_renewals))
+        ],
+        "login_time_seconds": times(lambda login: login.logged_in_at),
+        "login_renewed_time_seconds": times(lambda login: login.renewed_at),
+        "login_token_expiry_time_seconds": times(lambda login: login.expires_at),
+    }
 
 
 def _server(server: ServerStats) -> dict[str, str]:

@@ -9,6 +9,7 @@ import trio
 from mcpd.auth.completed_login import KnownClients
 from mcpd.auth.discovery import LoginError
 from mcpd.auth.login_attempt import LoginAttempt, LoginRequest, Save
+from mcpd.auth.login_events import LoginEvents
 
 _MAX_ENDED = 32
 """Attempts whose outcome can still be asked for."""
@@ -17,9 +18,12 @@ _MAX_ENDED = 32
 class Logins:
     """Runs attempts in a nursery of its own, so that no client's disconnection ends one."""
 
-    def __init__(self, known: KnownClients, save: Save, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, known: KnownClients, save: Save, environ: Mapping[str, str], events: LoginEvents
+    ) -> None:
         self._known = known
         self._save = save
+        self._events = events
         self._environ = environ
         self._attempts: dict[str, LoginAttempt] = {}
         self._nursery: trio.Nursery | None = None
@@ -40,8 +44,14 @@ class Logins:
             del self._attempts[ended]
         attempt = LoginAttempt(request, self._known, self._save, self._environ)
         self._attempts[attempt.id] = attempt
-        self._nursery.start_soon(attempt.run)
+        self._events.on_begun(request.server)
+        self._nursery.start_soon(self._run, attempt)
         return attempt
+
+    async def _run(self, attempt: LoginAttempt) -> None:
+        await attempt.run()
+        if isinstance(attempt.outcome, LoginError):
+            self._events.on_failed(attempt.request.server, attempt.outcome)
 
     def get(self, id: str) -> LoginAttempt:
         """Raises LoginError if there is no such attempt."""

@@ -62,6 +62,10 @@ class ManagedLogin:
         self.is_removed = False
         self.dpop: DpopKey | None = None
         """The key that the tokens are bound to."""
+        self.renewals = 0
+        """How often it was renewed since mcpd started."""
+        self.failed_renewals = 0
+        """How often a renewal failed since then."""
         self._context = context
         self._boot = context.clocks.boot
         self._backoff = Backoff(context.random)
@@ -290,12 +294,12 @@ class ManagedLogin:
             with trio.CancelScope(shield=True) as self._critical:
                 event = await self._renew()
         except TokenError as error:
-            self._fail(error, generation)
+            event = self._fail(error, generation)
         except RequestFailed as error:
-            self._fail(TokenError(TokenErrorKind.UNAVAILABLE, error.message), generation)
+            event = self._fail(TokenError(TokenErrorKind.UNAVAILABLE, error.message), generation)
         except Exception as error:  # a bug must not leave everybody waiting
             log.exception("an error in mcpd itself while renewing a login")
-            self._fail(
+            event = self._fail(
                 TokenError(TokenErrorKind.UNAVAILABLE, f"internal error ({type(error).__name__})"), generation
             )
         finally:
@@ -357,6 +361,7 @@ class ManagedLogin:
             return None
         self._backoff.reset()
         self._use(renewed, issued_now=True)
+        self.renewals += 1
         return "login_refreshed"
 
     async def _conclude(
@@ -383,6 +388,7 @@ class ManagedLogin:
         self.stored = attrs.evolve(used, attempt=None, ended=ended)
         log.warning("the login at %s (account %s) is over: %s", used.issuer, used.account, message)
         self._reported = used.generation
+        self.failed_renewals += 1
         await self._save(self.stored)
         return "login_needed"
 
@@ -428,10 +434,11 @@ class ManagedLogin:
         if self._suspended - before > _SUSPEND:
             await trio.sleep(_AFTER_SUSPEND)
 
-    def _fail(self, error: TokenError, generation: int) -> None:
-        """Plan the next attempt. The login is kept."""
+    def _fail(self, error: TokenError, generation: int) -> LoginEvent | None:
+        """Plan the next attempt. The login is kept. Only the first failure in a row is an event."""
         if self.stored.generation != generation or self.is_removed:
-            return
+            return None
+        self.failed_renewals += 1
         now = self._boot()
         retry_at = now + self._backoff.next_delay(error.retry_after)
         may_hurry = error.retry_after is None and error.status != 429
@@ -449,6 +456,7 @@ class ManagedLogin:
             message,
             retry_at - now,
         )
+        return "renewal_failed" if self._backoff.failures == 1 else None
 
 
 _TEMPORARY = (TokenErrorKind.UNAVAILABLE, TokenErrorKind.UNUSABLE)

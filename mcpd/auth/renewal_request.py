@@ -28,7 +28,7 @@ from mcpd.support.suspend_detection import boottime
 RENEWAL_TIMEOUT = 30.0
 """Seconds for a token endpoint to answer. No deadline of a caller ends a renewal."""
 
-LoginEvent = Literal["login_done", "login_refreshed", "login_needed"]
+LoginEvent = Literal["login_done", "login_refreshed", "renewal_failed", "login_needed"]
 
 
 @attrs.frozen

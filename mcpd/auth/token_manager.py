@@ -133,6 +133,9 @@ class LoginStatus:
     can_renew: bool
     servers: tuple[str, ...]
     """The URLs of the servers that use it."""
+    renewals: int = 0
+    failed_renewals: int = 0
+    """Since mcpd started."""
 
 
 class TokenManager:
@@ -340,6 +343,8 @@ class TokenManager:
             next_attempt_at=None if due == math.inf else self._clocks.wall() + max(0.0, due - now),
             can_renew=not over,
             servers=servers,
+            renewals=login.renewals,
+            failed_renewals=login.failed_renewals,
         )
 
     # ── for the logins ──────────────────────────────────────────────────────────────────────────

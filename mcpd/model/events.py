@@ -24,6 +24,8 @@ class EventKind(enum.Enum):
     CONFIG = "config"
     """A new set of servers is active, or mcpd rejected a configuration. If `server` is set, its definition
     changed."""
+    LOGIN = "login"
+    """A login to a server began, ended or failed, was renewed, or is needed again. The message says which."""
 
 
 @attrs.frozen(kw_only=True)
@@ -51,6 +53,8 @@ class HistoryEventKind(enum.Enum):
     """A server was removed."""
     CONFIG = "config"
     """A new set of servers became active, or mcpd rejected a configuration."""
+    LOGIN = "login"
+    """A login to a server began, ended or failed, was renewed, or is needed again. The message says which."""
     DAEMON = "daemon"
     """mcpd started or stopped."""
 

@@ -73,6 +73,10 @@ class LoginStatus(Record):
     scopes: tuple[str, ...] = ()
     reason: str = ""
     """Why it is failing or over."""
+    renewals: int = 0
+    """The number of times mcpd has renewed it since it started."""
+    failed_renewals: int = 0
+    """The number of times that failed since mcpd started."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

@@ -6,7 +6,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mcpd.api.metrics import render
 from mcpd.model.api import ConfigStatus, DaemonInfo, DaemonStatus
-from mcpd.model.status import ServerState
+from mcpd.model.login import LoginStatus
+from mcpd.model.status import ServerState, ServerStatus
 from mcpd.model.usage_stats import CallCounts, LatencyBucket, ProcessCost, ServerStats, Stats, ToolStats
 
 NOW = "2026-11-21T06:30:00.000Z"
@@ -60,3 +61,37 @@ def test_names_with_special_characters_are_escaped() -> None:
         (None, 0.5),
         (None, 2.0),
     ]
+
+
+def test_logins_are_counted_for_each_server_that_uses_them() -> None:
+    login = LoginStatus(
+        servers=("one", "two"),
+        url="https://mcp.example",
+        issuer="https://as.example",
+        account="default",
+        state="over",
+        renews=False,
+        logged_in_at=NOW,
+        renewals=7,
+        failed_renewals=2,
+    )
+    unused = LoginStatus(
+        servers=(), url="u", issuer="i", account="default", state="over", renews=False, expires_at=NOW
+    )
+    waiting = ServerStatus(name="new", status=ServerState.NEEDS_AUTH, since=NOW, transport="http")
+    status = DaemonStatus(
+        servers=(waiting,),
+        config=ConfigStatus(source="none", path="", generation=1, loaded_at=NOW),
+        daemon=DaemonInfo(version="1", pid=1, started_at=NOW, socket="/s", instance="i", clients=0),
+    )
+    text = render(status, Stats(since=NOW, at=NOW, servers=(), clients=(), daemon=None), (login, unused))
+    families = {family.name: family.samples for family in text_string_to_metric_families(text)}
+    assert {(s.labels["server"], s.value) for s in families["mcpd_login_needed"]} == {
+        ("one", 1.0),
+        ("two", 1.0),
+        ("new", 1.0),
+    }
+    renewals = {(s.labels["server"], s.labels["outcome"], s.value) for s in families["mcpd_login_renewals"]}
+    assert renewals == {(n, o, v) for n in ("one", "two") for o, v in (("ok", 7.0), ("failed", 2.0))}
+    assert {s.labels["server"] for s in families["mcpd_login_time_seconds"]} == {"one", "two"}
+    assert "mcpd_login_token_expiry_time_seconds" not in families

@@ -322,7 +322,7 @@ async def test_an_unknown_client_keeps_the_login_and_says_what_helps(
         world.authorization.faults = [answering(401, b'{"error":"invalid_client"}', kind="application/json")]
         assert await world.call() == "401"
         assert await world.calls(5) == ["401"] * 5
-        assert world.events == ["login_done", "login_needed"]
+        assert world.events == ["login_done", "renewal_failed", "login_needed"]
         assert "registration" in world.credentials.advice()
         assert world.credentials.advice().endswith("run `mcpctl login it` to log in again")
         assert world.stored().ended is None

@@ -156,3 +156,17 @@ async def test_state_changes_of_a_server_are_recorded(
         "failed: exited with status 1",
         "connected: ",
     ]
+
+
+async def test_many_renewals_of_a_login_do_not_displace_other_entries(tmp_path: Path) -> None:
+    history = opened(tmp_path)
+    happened = ["logged in", *["renewed"] * 100, "not renewed: hunter2", *["renewed"] * 3]
+    for message in happened:
+        history.record(Event(kind=EventKind.LOGIN, at=AT, server="it", message=message))
+    assert [(e.message, e.times) for e in history.history("it", 100).entries] == [
+        ("logged in", 1),
+        *(("renewed", times) for times in (1, 2, 4, 8, 16, 32, 64)),
+        ("not renewed: ***", 1),
+        ("renewed", 1),
+        ("renewed", 2),
+    ]
