@@ -235,6 +235,7 @@ class ServerDetail(TypedDict):
     concurrency: NotRequired[str]
     definition: NotRequired[Mapping[str, object]]
     history: NotRequired[list[HistoryEntry]]
+    next: NotRequired[str]
 
 class ServerParam(TypedDict):
     server: str

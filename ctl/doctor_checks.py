@@ -16,11 +16,14 @@ from ctl import login_shell, systemd_units
 from ctl.daemon_client import Json
 from ctl.daemon_process import daemon_command
 from ctl.errors import CtlError
+from ctl.next_steps import this_shell
 from ctl.status_view import shell_join
 from ctl.terminal_text import count
 from mcpd.config.check_document import LoadedConfig
+from mcpd.config.next_step import missing_program_step
 from mcpd.config.secret_store import read_secrets, secrets_path
 from mcpd.model.errors import BadSpec
+from mcpd.support.find_programs import find_program
 
 if TYPE_CHECKING:
     from ctl.api_types import ConfigView, DaemonStatus, VersionInfo
@@ -203,7 +206,7 @@ def check_path(daemon_path: str | None, login: Mapping[str, str] | None) -> Iter
 def check_programs(needed: set[str], path: str, login: Mapping[str, str] | None) -> Iterator[Finding]:
     """Check the interpreters and package runners that servers commonly need."""
     for name in dict.fromkeys((*RUNTIMES, *sorted(needed))):
-        found = login_shell.find_program(name, path)
+        found = find_program(name, path)
         if found is not None:
             if name in RUNTIMES:
                 yield _check_version(name, found, path, needed=name in needed)
@@ -211,14 +214,9 @@ def check_programs(needed: set[str], path: str, login: Mapping[str, str] | None)
         if name not in needed:
             yield Finding("program", SKIP, f"{name} is not installed (no server needs it)")
             continue
-        in_shell = None if login is None else login_shell.find_program(name, login.get("PATH", ""))
-        locations = [in_shell] if in_shell else login_shell.find_elsewhere(name)
-        if locations:
-            fix = f"use {locations[0]} as the command, or run mcpctl daemon install in a shell that finds it"
-            message = f"{name} is required but not in the PATH of mcpd; found at {locations[0]}"
-            yield Finding("program", FAIL, message, fix)
-        else:
-            yield Finding("program", FAIL, f"{name} is required but was not found", f"install {name}")
+        step = missing_program_step(name, this_shell(login))
+        message = "is required but not in the PATH of mcpd" if step else "is required but was not found"
+        yield Finding("program", FAIL, f"{name} {message}", step or f"install {name}")
 
 
 def _check_version(name: str, found: str, path: str, *, needed: bool) -> Finding:
@@ -253,7 +251,7 @@ def _check_version(name: str, found: str, path: str, *, needed: bool) -> Finding
 
 def check_name(search_path: str) -> Iterator[Finding]:
     """Check that `mcpd` in the PATH of a terminal is this program: others have the same name."""
-    found = login_shell.find_program("mcpd", search_path)
+    found = find_program("mcpd", search_path)
     if found is None:
         return  # mcpctl finds the one it belongs to by itself
     (ours, *_) = daemon_command()

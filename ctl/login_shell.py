@@ -1,13 +1,11 @@
-"""The environment of a login shell, and where programs are found.
+"""The environment of a login shell.
 
 A service runs without that environment, which is the most common cause of "works in my terminal".
 """
 
 from __future__ import annotations
 
-import glob
 import os
-import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -17,25 +15,6 @@ _MARK = "__mcpd_environment__"
 _KEPT = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
 _SHELL_VARIABLES = "_ SHLVL PWD OLDPWD PS1 PS2 TERM LS_COLORS COLUMNS LINES HISTFILE MAIL PATH"
 _IGNORED = frozenset(_SHELL_VARIABLES.split())
-_PROGRAM_DIRECTORIES = (
-    "~/.local/bin",
-    "~/.nvm/versions/node/*/bin",
-    "~/.local/share/fnm/node-versions/*/installation/bin",
-    "~/.volta/bin",
-    "~/.asdf/shims",
-    "~/.local/share/mise/shims",
-    "~/.pyenv/shims",
-    "~/.cargo/bin",
-    "~/.bun/bin",
-    "~/.deno/bin",
-    "~/.local/share/pnpm",
-    "~/go/bin",
-    "~/.nix-profile/bin",
-    "/home/linuxbrew/.linuxbrew/bin",
-    "/opt/homebrew/bin",
-    "/usr/local/bin",
-    "/snap/bin",
-)
 
 
 def login_environment(environ: Mapping[str, str]) -> dict[str, str] | None:
@@ -86,21 +65,3 @@ def missing_directories(login_path: str, path: str) -> list[str]:
     entries = dict.fromkeys(entry for entry in login_path.split(":") if os.path.isabs(entry))
     lacking = (entry for entry in entries if entry not in known and not entry.endswith("/sbin"))
     return [entry for entry in lacking if os.path.isdir(entry)]
-
-
-def find_elsewhere(command: str) -> list[str]:
-    """Find a program in the directories of version managers and installers, regardless of PATH."""
-    if "/" in command:
-        return []
-    found = []
-    for place in _PROGRAM_DIRECTORIES:
-        for directory in sorted(glob.glob(os.path.expanduser(place))):
-            candidate = os.path.join(directory, command)
-            if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
-                found.append(candidate)
-    return found
-
-
-def find_program(command: str, path: str) -> str | None:
-    """Return what a shell with that PATH would run."""
-    return shutil.which(os.path.expanduser(command), path=path)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Failure,
         HistoryEntry,
         Problem,
+        Reply,
         ServerDetail,
         ServerStats,
         ServerStatus,
@@ -66,16 +67,30 @@ def show_status(cli: CliContext, server: str | None, *, utc: bool = False) -> in
             _note_version_mismatch(cli, reply.value["daemon"]["version"])
         return 0
     detail = cli.call("mcpd/server", {"server": server}, timeout=STATUS_TIMEOUT)
-    if not cli.show_json(detail):
+    if cli.out.json:
+        cli.out.json_document(_with_next_step(detail))
+    else:
         cli.out.lines(server_block(detail.value, utc=utc))
     return not_ready_exit(detail.value["server"])
+
+
+def _with_next_step(reply: Reply[ServerDetail]) -> str:
+    """Return the daemon's document, byte for byte unless the text form shows another step."""
+    from ctl.next_steps import next_step  # here, because the table does not need it
+
+    step = next_step(reply.value)
+    if reply.value.get("next") in (None, step):  # None: an older daemon
+        return reply.text
+    import json
+
+    return json.dumps({**reply.value, "next": step})
 
 
 def show_several(cli: CliContext, servers: Sequence[str], *, utc: bool) -> int:
     """Print several servers in detail. Returns the highest of their exit codes."""
     replies = [cli.call("mcpd/server", {"server": name}, timeout=STATUS_TIMEOUT) for name in servers]
     if cli.out.json:
-        cli.out.json_document(f'{{"servers":[{",".join(reply.text for reply in replies)}]}}')
+        cli.out.json_document(f'{{"servers":[{",".join(map(_with_next_step, replies))}]}}')
     for number, reply in enumerate(replies if not cli.out.json else ()):
         cli.out.lines([*([[]] if number else []), *server_block(reply.value, utc=utc)])
     return max(not_ready_exit(reply.value["server"]) for reply in replies)
@@ -373,6 +388,6 @@ def shell_join(command: Sequence[str]) -> str:
 
 
 def _configured_command(definition: Mapping[str, object]) -> list[str]:
-    from ctl.definition_view import command  # here, because the table does not need it
+    from mcpd.config.definition_view import command  # here, because the table does not need it
 
     return command(definition)

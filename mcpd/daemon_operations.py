@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 import msgspec
@@ -16,6 +16,7 @@ from msgspec import Raw
 from mcpd import __version__, usage_report
 from mcpd.active_config import ActiveConfig
 from mcpd.client_registry import ClientRegistry
+from mcpd.config.next_step import next_step
 from mcpd.event_history import EventHistory
 from mcpd.model.api import (
     DaemonInfo,
@@ -31,6 +32,7 @@ from mcpd.model.api import (
     ServerDetail,
     ToolsResult,
 )
+from mcpd.model.codec import unstructure
 from mcpd.model.errors import CallTimeout, NotReady, Unsupported, UpstreamRefused
 from mcpd.model.events import Event, EventKind, History, TapParams
 from mcpd.model.login import AuthStatus
@@ -130,7 +132,7 @@ class Operations:
         link = server.upstream.link if server.upstream is not None else None
         launch = server.launch
         mask = self.redactor.mask
-        return ServerDetail(
+        detail = ServerDetail(
             server=server.status(),
             command=tuple(map(mask, (stdio.command, *stdio.args))) if stdio else (),
             url=mask(redact_url(spec.url)) if isinstance(spec, RemoteSpec) else "",
@@ -148,6 +150,7 @@ class Operations:
             definition=self.config.definition((server.original or server).spec.name),
             history=self.event_history.history(name, HISTORY_TAIL).entries,
         )
+        return attrs.evolve(detail, next=next_step(cast("dict[str, Any]", unstructure(detail))))
 
     def dashboard_link(self) -> DashboardLink | Awaitable[DashboardLink]:
         """Return a one-time address of the dashboard. Raises Unsupported while the daemon stops."""

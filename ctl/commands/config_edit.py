@@ -12,7 +12,6 @@ from pathlib import Path
 
 import click
 
-from ctl import definition_view
 from ctl.commands.add_remove_apply import show_applied
 from ctl.errors import CtlError, DaemonError, DaemonUnreachable, UsageError
 from ctl.invocation import CliContext
@@ -20,6 +19,7 @@ from ctl.output import Line, paint
 from ctl.status_view import labelled_lines, shell_join
 from ctl.table import table
 from ctl.terminal_text import count
+from mcpd.config import definition_view
 from mcpd.config.loader import default_path, load, parse_config
 from mcpd.model.errors import BadSpec
 from mcpd.support.atomic_files import write_atomically

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ctl import definition_view, doctor_checks, login_shell, systemd_units
+from ctl import doctor_checks, login_shell, systemd_units
 from ctl.daemon_client import DaemonClient
 from ctl.doctor_checks import FAIL, OK, SKIP, WARN, DoctorReport, Finding
 from ctl.errors import CtlError, DaemonError, DaemonUnreachable
@@ -18,10 +18,12 @@ from ctl.output import Line, paint
 from ctl.status_view import short_message, waiting_summary
 from ctl.terminal_text import count, seconds_since
 from mcpd import __version__
+from mcpd.config import definition_view
 from mcpd.config.loader import load
 from mcpd.model.errors import BadSpec
 from mcpd.model.server_spec import RemoteSpec, StdioSpec
 from mcpd.support import paths
+from mcpd.support.find_programs import find_program
 
 if TYPE_CHECKING:
     from ctl.api_types import PingResult, ServerDetail
@@ -268,7 +270,7 @@ def _check_configured_servers(report: DoctorReport, path: str) -> Iterator[Findi
         elif isinstance(spec, RemoteSpec):
             yield Finding(check, SKIP, "not checked: mcpd is not running")
         elif isinstance(spec, StdioSpec):
-            found = login_shell.find_program(spec.command, spec.env.get("PATH", path))
+            found = find_program(spec.command, spec.env.get("PATH", path))
             if found is None:
                 message = f"command not found: {spec.command}"
                 yield Finding(check, FAIL, message, "mcpctl edit   (use its full path as `command`)")

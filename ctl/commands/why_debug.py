@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ctl import definition_view, login_shell
+from ctl import login_shell
 from ctl.commands.history import history_table
 from ctl.completion_candidates import server_names
 from ctl.invocation import CliContext
-from ctl.next_steps import next_step, port_in_use
+from ctl.next_steps import next_step
 from ctl.output import Line, paint
 from ctl.status_view import (
     COLORS,
@@ -35,6 +35,9 @@ from ctl.status_view import (
 from ctl.table import table
 from ctl.terminal_text import ago, clock_time, in_local_time, until
 from ctl.time_options import utc_option
+from mcpd.config import definition_view
+from mcpd.config.next_step import port_in_use
+from mcpd.support.find_programs import find_elsewhere, find_program
 
 if TYPE_CHECKING:
     from ctl.api_types import Failure, HistoryEntry, ServerDetail, ServerStatus
@@ -156,9 +159,9 @@ def _binary(detail: ServerDetail, login: Mapping[str, str] | None) -> Explanatio
     if not command:
         return None
     path, program = detail.get("path", ""), command[0]
-    found = detail.get("executable") or login_shell.find_program(program, path)
-    in_shell = None if login is None else login_shell.find_program(program, login.get("PATH", ""))
-    others = [] if found else [each for each in login_shell.find_elsewhere(program) if each != in_shell]
+    found = detail.get("executable") or find_program(program, path)
+    in_shell = None if login is None else find_program(program, login.get("PATH", ""))
+    others = [] if found else [each for each in find_elsewhere(program) if each != in_shell]
     return {
         "command": program,
         "found": found,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ctl import definition_view
 from ctl.editors.discovery import ImportCandidate, discover_in_file
 from ctl.editors.editor_paths import EditorFile, UserContext
 from ctl.editors.import_history import ImportHistory
@@ -24,6 +23,7 @@ from ctl.json_values import mapping, strings
 from ctl.server_progress import wait_for_each
 from ctl.status_view import READY, failure_summary
 from ctl.terminal_text import count
+from mcpd.config import definition_view
 from mcpd.config.in_place_edits.document import Document
 
 if TYPE_CHECKING:

@@ -166,6 +166,9 @@ class ServerDetail(Record):
     """The active definition, in which secrets are masked."""
     history: tuple[HistoryEntry, ...] = ()
     """The server's most recent events, oldest first. To get more events, use `mcpd/history`."""
+    next: str = ""
+    """The suggested next command, followed by a remark in parentheses. `mcpctl` may suggest another one for a
+    program that mcpd cannot find, because it knows the PATH of the user's shell."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

@@ -12,6 +12,7 @@ import pytest
 
 from ctl import doctor_checks, login_shell, systemd_units
 from ctl.commands.ui import has_browser
+from mcpd.support.find_programs import find_elsewhere
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.fake_daemon import NOW, Caller, FakeDaemon, detail, failure, server
 
@@ -242,8 +243,8 @@ def test_programs_of_version_managers_are_found(tmp_path: Path, monkeypatch: pyt
     place.parent.mkdir(parents=True)
     place.write_text("")
     place.chmod(0o755)
-    assert login_shell.find_elsewhere("npx-of-mine") == [str(place)]
-    assert login_shell.find_elsewhere("/usr/bin/npx-of-mine") == []
+    assert find_elsewhere("npx-of-mine") == [str(place)]
+    assert find_elsewhere("/usr/bin/npx-of-mine") == []
 
 
 def test_history_table_is_oldest_first(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:

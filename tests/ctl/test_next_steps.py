@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from ctl.next_steps import config_step, missing_variable, next_step, port_in_use
+from ctl.next_steps import config_step, next_step
+from mcpd.config import next_step as decision
+from mcpd.config.next_step import missing_variable, port_in_use
 
 if TYPE_CHECKING:
     from ctl.api_types import ServerDetail
@@ -172,6 +174,23 @@ def test_port_in_use_is_found(line: str, port: str) -> None:
 )
 def test_missing_variable_is_found(line: str, name: str) -> None:
     assert missing_variable([line]) == name
+
+
+def test_daemon_leaves_missing_programs_to_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not know the PATH of the user's shell. It does look where version managers install programs."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    failure = {"kind": "spawn", "message": "command not found: mcp-server-files"}
+    detail = how("failed", failure, {"command": "mcp-server-files"})
+    detail["path"] = "/usr/bin"
+    step = "mcpctl why it   (looks for mcp-server-files in the PATH of your shell)"
+    assert decision.next_step(detail) == step
+    program = tmp_path / ".local" / "bin" / "mcp-server-files"
+    program.parent.mkdir(parents=True)
+    program.write_text("")
+    program.chmod(0o755)
+    assert decision.next_step(detail) == f"mcpctl edit   (use {program} as its command)"
 
 
 def test_file_of_another_program_is_moved_and_imported() -> None:

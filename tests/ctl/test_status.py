@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ctl.terminal_text import ago, until
 from tests.ctl.conftest import Mcpctl
-from tests.ctl.fake_daemon import NOW, FakeDaemon, Fault, detail, failure, server, status
+from tests.ctl.fake_daemon import NOW, FakeDaemon, Fault, Raw, detail, failure, server, status
 
 ESCAPES = "\x1b[31mred\x1b[0m \x1b]0;title\x07 \u202eevil\x9b2J"
 
@@ -297,3 +299,28 @@ def test_relative_times() -> None:
         "",
         "-",
     )
+
+
+def test_json_suggests_the_same_next_step_as_the_text(
+    mcpctl: Mcpctl, daemon: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a terminal knows where its user's programs are."""
+    missing = server("time", "failed", last_error=failure("command not found: its-program", kind="spawn"))
+    daemon.answers["mcpd/server"] = detail(
+        missing, command=["its-program"], executable=None, next="mcpctl why time"
+    )
+    program = tmp_path / "its-program"
+    program.write_text("")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    shown = mcpctl("status", "time").out.splitlines()[-1].removeprefix("next: ")
+    assert shown.startswith("mcpctl daemon restart   (uses the PATH of this shell")
+    assert mcpctl("status", "time", "--json").json()["next"] == shown
+    assert mcpctl("status", "time", "git", "--json").json()["servers"][1]["next"] == shown
+
+
+def test_json_of_one_server_is_that_of_the_daemon(mcpctl: Mcpctl, daemon: FakeDaemon) -> None:
+    """Byte for byte, unless the next step differs."""
+    text = json.dumps(detail(server("time"), next="mcpctl list-tools time")).replace(": 0", ": 0.0")
+    daemon.answers["mcpd/server"] = Raw(text)
+    assert mcpctl("status", "time", "--json").out == text + "\n"

@@ -85,8 +85,11 @@ def test_why_is_explained_on_the_page(chromium: Browser, daemon: Daemon) -> None
             "MY_API_KEY is required",
             "Down since",
             "mcpctl why dead",
+            "What to do",
+            "(add MY_API_KEY to its env)",
         ):
             expect(why).to_contain_text(text)
+        expect(why.get_by_text("mcpctl edit", exact=True)).to_have_js_property("tagName", "CODE")
 
 
 def test_tab_shows_only_the_events_of_its_server(chromium: Browser, daemon: Daemon) -> None:

@@ -20,7 +20,8 @@ function parts(detail) {
   const isBroken = needsAttention(detail.server);
   return [
     ...section("Why", isBroken && [make("dl", {}, ...rows(cause(detail))),
-      make("p", {}, "To see what to do, and how this differs from your shell, run ", make("code", {}, `mcpctl why ${clean(name)}`), ".")]),
+      dependsOnEnvironment(detail.server) && make("p", {}, "To compare the environment of the server with that of your shell, run ",
+        make("code", {}, `mcpctl why ${clean(name)}`), ".")]),
     ...section("Details", [make("dl", {}, ...rows(facts(detail)))]),
     ...section("Last failure", failure && status === "connected" && [ // otherwise it is shown above
       make("p", { className: "past" }, make("bdi", {}, ...withCode(failure.message)), " (", clean(failure.kind), ", ", distance(failure.at, "ago"), ")"),
@@ -36,8 +37,17 @@ function parts(detail) {
 const rows = (all) => all.filter(([, value]) => value).map(([what, value]) =>
   make("div", {}, make("dt", {}, what), make("dd", {}, value instanceof Node ? value : make("bdi", {}, ...withCode(value)))));
 
+const dependsOnEnvironment = ({ transport, last_error: failure }) =>
+  transport === "stdio" && ["spawn", "exited", "closed"].includes(failure?.kind);
+
+/** The suggested command, and the remark after it. */
+function step(text) {
+  const [, command, remark] = text.match(/^(.*?)(?: {3}(\(.*))?$/s);
+  return make("span", {}, make("code", {}, clean(command)), ...(remark ? [" ", ...withCode(remark)] : []));
+}
+
 /** What `mcpctl why` shows first: the cause, its evidence, and since when. */
-function cause({ server, history, executable, command, path }) {
+function cause({ server, history, executable, command, path, next }) {
   const failure = server.last_error;
   const firstBad = history.slice(history.findLastIndex(({ state }) => state === "connected" || state === "disabled") + 1).find(({ state }) => state);
   const ended = failure && [
@@ -52,6 +62,7 @@ function cause({ server, history, executable, command, path }) {
     ["Down since", firstBad && moment(firstBad.at)],
     ["Next attempt", server.retry_at && distance(server.retry_at, "in")],
     ["Searched in", command.length > 0 && !executable && path.replaceAll(":", " ")],
+    ["What to do", next && step(next)],
   ];
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ctl.json_values import mapping, strings
 from mcpd.config.field_names import CANONICAL_NAMES
 
 
@@ -12,17 +11,17 @@ def command(definition: Mapping[str, object]) -> list[str]:
     """Return the command line; empty for a remote server."""
     fields = _canonical(definition)
     program = fields.get("command")
-    return ([program] if isinstance(program, str) else strings(program)) + strings(fields.get("args"))
+    return ([program] if isinstance(program, str) else _strings(program)) + _strings(fields.get("args"))
 
 
 def environment(definition: Mapping[str, object]) -> Mapping[str, object]:
     """Return the environment variables that it sets."""
-    return mapping(_canonical(definition).get("env"))
+    return _mapping(_canonical(definition).get("env"))
 
 
 def headers(definition: Mapping[str, object]) -> Mapping[str, object]:
     """Return the HTTP headers that it sets."""
-    return mapping(_canonical(definition).get("headers"))
+    return _mapping(_canonical(definition).get("headers"))
 
 
 def url(definition: Mapping[str, object]) -> str:
@@ -45,6 +44,14 @@ def is_enabled(definition: Mapping[str, object]) -> bool:
 def has_exclusive_calls(definition: Mapping[str, object]) -> bool:
     """Return whether calls must not overlap, so that clients cannot have processes of their own."""
     return _canonical(definition).get("concurrency") in ("serial", "writes")
+
+
+def _strings(value: object) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, list | tuple) else []
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _canonical(definition: Mapping[str, object]) -> dict[str, object]:

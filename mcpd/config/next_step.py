@@ -1,0 +1,222 @@
+"""The command to type next for a server: one line that begins with the command, decided from the cause.
+
+The only place that decides it. The daemon puts it into the result of `mcpd/server`, and the dashboard
+shows it. `status`, `why`, `doctor`, `wait` and the commands that connect servers add what only a terminal
+knows: the PATH of the user's shell.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it costs mcpctl 3 ms on every run
+if TYPE_CHECKING:
+    from typing import Any
+
+    Members = Mapping[str, Any]
+
+_VARIABLE = r"\b([A-Z][A-Z0-9]*_[A-Z0-9_]+)\b"
+
+
+class Shell:
+    """What a terminal knows: where its user's programs are, and how mcpd gets that PATH."""
+
+    def __init__(self, path: str, login_path: str, *, has_service: Callable[[], bool]) -> None:
+        self.path = path
+        """PATH of the terminal."""
+        self.login_path = login_path
+        """PATH of a new login shell; empty if it is not known."""
+        self.has_service = has_service
+        """Returns whether the systemd service is installed, which keeps a PATH of its own."""
+
+
+def next_step(detail: Members, shell: Shell | None = None) -> str:
+    """Return the command, followed by a remark in parentheses on what to do there.
+
+    `detail` is the result of `mcpd/server` as JSON values. Without `shell`, nobody has looked for a missing
+    program in the PATH of the user's shell yet, and the step is the command that does.
+    """
+    server = detail["server"]
+    name, failure = server["name"], server.get("last_error")
+    match server["status"]:
+        case "connected" if server.get("waiting_calls") and (questions := server.get("questions")):
+            return _after_question(detail, questions[0]["client"])
+        case "connected":
+            return f"mcpctl list-tools {name}"
+        case "idle":
+            return f"mcpctl connect {name}   (or call one of its tools to start it)"
+        case "disabled" if server.get("off_until"):
+            return f"mcpctl enable {name}   (or wait until it is enabled automatically)"
+        case "disabled":  # by `mcpctl disconnect`, or by `mcpctl disable`
+            by_hand = server.get("reason", "").startswith("disconnected")
+            return f"mcpctl {'connect' if by_hand else 'enable'} {name}"
+        case "needs-auth":
+            return _after_refusal(detail)
+        case "pending" if not failure:
+            return f"mcpctl wait {name}"
+    if not failure:
+        return f"mcpctl debug {name}, then: mcpctl reconnect {name}"
+    return _after_failure(server, failure, detail, shell)
+
+
+def missing_program_step(program: str, shell: Shell | None, *, has_own_path: bool = False) -> str:
+    """Return the step for a program that is not in the PATH of mcpd; empty if it has to be installed.
+
+    `has_own_path`: the definition sets PATH in `env`, which replaces that of mcpd.
+    """
+    from mcpd.support.find_programs import find_elsewhere, find_program
+
+    for is_here, path in ((True, shell.path), (False, shell.login_path)) if shell else ():
+        found = find_program(program, path) if path else None
+        if not found:
+            continue
+        if has_own_path:
+            return f"mcpctl edit   (use {found} as its command, or fix PATH in its `env`)"
+        command = "mcpctl daemon install" if shell and shell.has_service() else "mcpctl daemon restart"
+        which = "this shell" if is_here else "the shell it runs in, so use a new terminal"
+        return f"{command}   (uses the PATH of {which}; or use {found} as its command)"
+    if others := find_elsewhere(program):
+        return f"mcpctl edit   (use {others[0]} as its command)"
+    return ""
+
+
+def _after_question(detail: Members, client: str) -> str:
+    """Return the step for calls that wait for the answer of a client."""
+    from mcpd.config.definition_view import has_exclusive_calls
+
+    if has_exclusive_calls(detail.get("definition", {})):
+        name = detail["server"]["name"]
+        return f"mcpctl reconnect {name}   (ends the call; or answer the question in {client})"
+    return (
+        f'mcpctl edit   (add "share": "client" to the definition, and each client has its own process; '
+        f"or answer the question in {client})"
+    )
+
+
+def _after_failure(server: Members, failure: Members, detail: Members, shell: Shell | None) -> str:
+    name, remote, message = server["name"], server["transport"] != "stdio", failure["message"]
+    again = "" if server["status"] == "pending" else f", then: mcpctl reconnect {name}"
+    stderr = failure.get("stderr", [])
+    match failure["kind"]:
+        case "secret" if command := _quoted_command(message):
+            secret = command.removeprefix("mcpctl secret set ")
+            if secret != command and _is_stored(secret):
+                return f"mcpctl reconnect {name}   (the secret {secret} is stored now)"
+            return command if secret != command else f"{command}{again}"
+        case "config":
+            return "mcpctl edit   (fix the definition; the server is restarted when the file is saved)"
+        case "spawn":
+            return _after_spawn_failure(detail, shell)
+        case "http" if failure.get("http_status") == 429 or (failure.get("http_status") or 0) >= 500:
+            return f"mcpctl reconnect {name}   (when it has recovered; mcpd also retries automatically)"
+        case "http" | "protocol" if remote:
+            return "mcpctl edit   (fix its `url`; the service at that address does not speak MCP)"
+        case "unreachable" if "TLS" in message:
+            return "mcpctl edit   (fix its `url` or `caFile`; mcpd also retries automatically)"
+        case "unreachable":
+            return f"mcpctl reconnect {name}   (when the server is running; or fix its `url`: mcpctl edit)"
+        case "timeout" if remote:
+            return f"mcpctl reconnect {name}   (when it has recovered; or raise the timeout: mcpctl edit)"
+        case "timeout" if "`connectTimeout`" in message and not _names_a_cause(stderr):
+            return "mcpctl edit   (raise its `connectTimeout`; it did not finish starting in time)"
+        case "internal":
+            return "mcpctl daemon logs   (please report the error shown there)"
+        case _ if port := port_in_use(stderr):
+            return f"ss -ltnp 'sport = :{port}'   (shows which program uses its port; stop it){again}"
+        case _ if variable := missing_variable(stderr):
+            return f"mcpctl edit   (add {variable} to its `env`)"
+        case _ if stderr:
+            return f"mcpctl logs {name}   (fix the error shown there){again}"
+        case _ if not remote:
+            return f"mcpctl debug {name}   (run its command by hand to see the error){again}"
+    return f"mcpctl debug {name}{again}"
+
+
+def _after_refusal(detail: Members) -> str:
+    """Return the step for a server that wants credentials, or rejected those in its definition."""
+    import re
+
+    from mcpd.config import definition_view
+
+    definition = detail.get("definition", {})
+    headers = definition_view.headers(definition)
+    credentials = " ".join([*map(str, headers.values()), definition_view.url(definition)])
+    if secrets := re.findall(r"\$\{secret:([A-Za-z_]\w*)", credentials):
+        return f"mcpctl secret set {secrets[0]}   (the server rejected the stored value)"
+    if variables := re.findall(r"\$\{(?:env:)?([A-Za-z_]\w*)\}", credentials):
+        return f"mcpctl edit   (the server rejected ${{{variables[0]}}}; a secret can be changed more easily)"
+    if any(key.lower() == "authorization" for key in headers):
+        return "mcpctl edit   (the server rejected the `Authorization` header under `headers`)"
+    if definition_view.forbids_login(definition):
+        return "mcpctl edit   (remove `oauth`, or add an `Authorization` header under `headers`)"
+    name = detail["server"]["name"]
+    return f"mcpctl login {name}   (or add an `Authorization` header under `headers`: mcpctl edit)"
+
+
+def _after_spawn_failure(detail: Members, shell: Shell | None) -> str:
+    """Return the step for a program that mcpd could not run."""
+    from mcpd.config import definition_view
+    from mcpd.support.find_programs import find_program
+
+    definition, name = detail.get("definition", {}), detail["server"]["name"]
+    program = (detail.get("command") or definition_view.command(definition) or [""])[0]
+    path = detail.get("path", "")
+    if not program or "/" in program or detail.get("executable") or find_program(program, path):
+        return "mcpctl edit   (fix the definition; the server is restarted when the file is saved)"
+    has_own_path = "PATH" in definition_view.environment(definition)
+    if step := missing_program_step(program, shell, has_own_path=has_own_path):
+        return step
+    if shell is None:
+        return f"mcpctl why {name}   (looks for {program} in the PATH of your shell)"
+    return f"install {program}, then: mcpctl reconnect {name}"
+
+
+def port_in_use(stderr: Sequence[str]) -> str:
+    """Return the port that another program uses, according to a server's stderr; empty if there is none."""
+    import re
+
+    for line in reversed(stderr):
+        if re.search(
+            r"EADDRINUSE|address (?:is )?already in use|port \d+ is (?:already )?in use", line, re.I
+        ):
+            found = re.search(r"[:\]](\d{2,5})\b|port (\d{2,5})\b|, (\d{2,5})\)", line, re.I)
+            if found:
+                return next(group for group in found.groups() if group)
+    return ""
+
+
+def missing_variable(stderr: Sequence[str]) -> str:
+    """Return the environment variable that a server says it lacks on stderr; empty if there is none."""
+    import re
+
+    complaint = r"requir|missing|not set|must|undefined|unset|not found|provide|KeyError"
+    for line in reversed(stderr):
+        if re.search(complaint, line, re.IGNORECASE) and (found := re.search(_VARIABLE, line)):
+            return found[1]
+    return ""
+
+
+def _names_a_cause(stderr: Sequence[str]) -> bool:
+    from mcpd.model.failure_summary import informative_line
+
+    return bool(informative_line(stderr, only_causes=True))
+
+
+def _is_stored(name: str) -> bool:
+    from mcpd.config.secret_store import read_secrets
+    from mcpd.model.errors import BadSpec
+
+    try:
+        return name in read_secrets(os.environ)
+    except BadSpec:
+        return False
+
+
+def _quoted_command(message: str) -> str:
+    """Return the `mcpctl` command quoted in one of mcpd's own messages; empty if there is none.
+
+    Not for messages that quote a server: it could name any command.
+    """
+    _, found, rest = message.partition("`mcpctl ")
+    return f"mcpctl {rest.partition('`')[0]}" if found else ""
