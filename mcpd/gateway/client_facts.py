@@ -6,10 +6,45 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from mcpd.calls.client_context import ClientIdentity
 from mcpd.client_registry import program_name
+from mcpd.model.errors import Overloaded
 from mcpd.model.policy import ClientFacts
+from mcpd.model.profile import Profile
 
 _MAX_NAME = 100
+_MAX_NAMES = 20
+"""Names that one client may use in one session."""
+
+
+class SessionFacts:
+    """The facts of the client of one session. Nothing is read before they are needed."""
+
+    def __init__(self, client: ClientIdentity, profile: Profile | None) -> None:
+        self._client = client
+        self._profile = "" if profile is None else profile.name
+        self._names: set[str] = {client.name}
+        self._facts: ClientFacts | None = None
+
+    def known_by(self, *names: str) -> ClientFacts:
+        """Return the facts of the client; always the same object for the same facts.
+
+        A client of the modern revision may use another name in each request, and is known by all of them
+        from then on. Raises Overloaded if there are too many.
+        """
+        if self._facts is None or not self._names.issuperset(names):
+            self._names.update(names)
+            if len(self._names) > _MAX_NAMES:
+                raise Overloaded(f"a client can have at most {_MAX_NAMES} names; reconnect to use others")
+            client = self._client
+            self._facts = client_facts(
+                sorted(self._names),
+                client.via,
+                self._profile,
+                peer_pid=client.peer_pid,
+                reported_pid=client.pid,
+            )
+        return self._facts
 
 
 def client_facts(

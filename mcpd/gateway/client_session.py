@@ -31,11 +31,13 @@ from mcpd.calls.policies import Policies, refuse_denied
 from mcpd.calls.server_request import ANSWER_TIMEOUT
 from mcpd.client_registry import program_name
 from mcpd.daemon_operations import Operations
-from mcpd.gateway.client_facts import client_facts
+from mcpd.gateway.client_facts import SessionFacts
 from mcpd.gateway.client_requests import ClientRequests
 from mcpd.gateway.client_subscriptions import ClientSubscriptions
 from mcpd.gateway.client_view import LIST_MEMBERS, View
 from mcpd.gateway.per_client_servers import DedicatedServers
+from mcpd.gateway.server_call_counts import ServerCallCounts
+from mcpd.gateway.visible_entries import VisibleEntries
 from mcpd.model.errors import McpdError, Overloaded, ProtocolViolation, SchemaViolation
 from mcpd.model.policy import ClientFacts
 from mcpd.model.profile import ALL_SERVERS
@@ -56,24 +58,12 @@ DEFAULT_LOG_LEVEL = "info"
 """The log level of a modern server's messages for a legacy client that did not set one."""
 _RESOURCE_NOT_FOUND = -32002
 """The legacy revisions' error code for an unknown resource."""
-_MAX_NAMES = 20
-"""Names that one client may use in one session, if there are policies."""
 _FIRST_CONNECT_TIMEOUT = 10.0
 """Seconds that a new client's first request waits for its server to connect."""
 _MAX_WAITING_REQUESTS = 1024
 """Requests of one client that wait for something, apart from calls: each takes a task."""
 _VALID_ID_START = frozenset(b'"-0123456789')
 """A string or a number (integers by the specification, floats by some clients); never null or a structure."""
-
-
-class VisibleEntries(msgspec.Struct, frozen=True, eq=False):
-    """The part of a list that a client sees, and what it was computed from."""
-
-    entries: Sequence[bytes]
-    """The whole list."""
-    rules: object
-    client: ClientFacts
-    visible: Sequence[bytes]
 
 
 class SessionHost(Protocol):
@@ -155,10 +145,8 @@ class ClientSession:
         """What the client calls itself, as `name version`."""
         self.listen_streams: dict[bytes, ListenStream] = {}
         self.roots: tuple[Raw, ...] = ()
-        self.calls_by_live_server: dict[ManagedServer, int] = {}
-        """Tool calls by server, for servers that existed when it last used a new one."""
-        self.calls_by_ended_server: dict[str, int] = {}
-        """Tool calls to servers that no longer exist, by definition name."""
+        self.call_counts = ServerCallCounts()
+        """The tool calls that were sent to servers."""
         self.client_requests = ClientRequests(tell)
         self.last_version = ""
         """The revision of its last request."""
@@ -169,10 +157,8 @@ class ClientSession:
         self.request_tasks: dict[bytes, trio.CancelScope] = {}
         """Requests other than calls that wait for something."""
         self.is_closed = False
-        self._facts: ClientFacts | None = None
-        self._fact_names: set[str] = set()
-        self.visible_entries: dict[str, VisibleEntries] = {}
-        """The lists as policies let this client see them; see `visible_entries`."""
+        self._facts = SessionFacts(client, view.scope.profile)
+        self.visible = VisibleEntries(gateway.policies)
         self.has_connection: Callable[[], bool] = lambda: True
         """Whether a question can reach the client now, as far as its transport knows."""
 
@@ -219,7 +205,7 @@ class ClientSession:
             target = msgspec.structs.replace(target, server=server)
         self.gateway.calls.start(self, request, target)
         if request.method == "tools/call":
-            self.count_call(target.server)
+            self.call_counts.add(target.server)
         self.last_version = request.context.version
 
     def _receive_without_id(self, message: Message) -> None:
@@ -365,22 +351,7 @@ class ClientSession:
         return self.is_anonymous
 
     def facts(self, context: ClientContext) -> ClientFacts:
-        """A client of the modern revision may use another name in each request, and is known by all of
-        them from then on."""
-        names = (self.client.name, self.peer, context.client_name)
-        if self._facts is None or not self._fact_names.issuperset(names):
-            self._fact_names.update(names)
-            if len(self._fact_names) > _MAX_NAMES:
-                raise Overloaded(f"a client can have at most {_MAX_NAMES} names; reconnect to use others")
-            profile = self.scope.profile
-            self._facts = client_facts(
-                sorted(self._fact_names),
-                self.client.via,
-                "" if profile is None else profile.name,
-                peer_pid=self.client.peer_pid,
-                reported_pid=self.client.pid,
-            )
-        return self._facts
+        return self._facts.known_by(self.peer, context.client_name)
 
     def check_resource(self, context: ClientContext, server: ManagedServer, uri: str) -> None:
         """Raise Denied if policies forbid the client this resource."""
@@ -482,29 +453,9 @@ class ClientSession:
         """Whether its revision knows JSON-RPC batches."""
         return self.version == BATCH_VERSION
 
-    @property
-    def call_count(self) -> int:
-        """The number of tool calls sent to servers."""
-        return sum(self.calls_by_live_server.values()) + sum(self.calls_by_ended_server.values())
-
-    def count_call(self, server: ManagedServer) -> None:
-        """Count a tool call. Ended servers are dropped, so that long sessions do not keep them."""
-        counts, ended = self.calls_by_live_server, self.calls_by_ended_server
-        try:
-            counts[server] += 1
-        except KeyError:
-            for gone in [each for each in counts if each.is_closed]:
-                name = (gone.original or gone).spec.name
-                ended[name] = ended.get(name, 0) + counts.pop(gone)
-            counts[server] = 1
-
-    def calls_by_server(self) -> dict[str, int]:
-        """Return tool calls by definition name, dedicated servers included."""
-        calls = dict(self.calls_by_ended_server)
-        for server, count in self.calls_by_live_server.items():
-            name = (server.original or server).spec.name
-            calls[name] = calls.get(name, 0) + count
-        return calls
+    def calls_by_server(self) -> Mapping[str, int]:
+        """Return how often it has called tools, by definition name."""
+        return self.call_counts.by_name()
 
     @property
     def attached(self) -> str:

@@ -429,6 +429,7 @@ def _session_report(session: ClientSession) -> ConnectedClient:
     client, view = session.client, session.view
     version = session.version or session.last_version
     companions = {each.original: each for each in session.gateway.calls.companions.used_by(session)}
+    counts = session.call_counts
     return ConnectedClient(
         door=client.via,
         name=client.name or session.peer or (program_name(client.pid) if client.pid else ""),
@@ -436,17 +437,17 @@ def _session_report(session: ClientSession) -> ConnectedClient:
         since=rfc3339(time.time() - session.age),
         sees=view.label,
         protocol_version=version,
-        calls=session.call_count,
+        calls=counts.total,
         in_flight=session.in_flight,
         cwd=client.cwd,
-        servers={name: ServerUsage(calls=calls) for name, calls in session.calls_by_ended_server.items()}
+        servers={name: ServerUsage(calls=calls) for name, calls in counts.ended.items()}
         | {
             (server.original or server).spec.name: ServerUsage(
-                calls=calls + session.calls_by_ended_server.get((server.original or server).spec.name, 0),
+                calls=calls + counts.ended.get((server.original or server).spec.name, 0),
                 revisions=_revisions(version, companions.get(server, server)),
                 instance=server.spec.name if server.original else None,
             )
-            for server, calls in session.calls_by_live_server.items()
+            for server, calls in counts.live.items()
         },
     )
 

@@ -13,7 +13,6 @@ from msgspec import Raw
 from mcpd.calls.client_context import ClientRequest
 from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.client_view import LIST_MEMBERS
-from mcpd.gateway.visible_entries import visible_entries
 from mcpd.protocol.revision_translation import entry_translation
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
@@ -62,7 +61,7 @@ def answer_list(session: ClientSession, request: ClientRequest) -> None:
 
 
 def _respond_with_page(session: ClientSession, request: ClientRequest, member: str) -> None:
-    entries = visible_entries(session, request.context, member)
+    entries = session.visible.entries(session.view, member, lambda: session.facts(request.context))
     translate = entry_translation(member, request.context.version)
     start = _cursor_position(request, entries)
     page: list[Raw] = []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from mcpd.calls.client_context import ClientContext
-from mcpd.gateway.client_session import ClientSession, VisibleEntries
-from mcpd.model.policy import Decision, ItemKind
+import msgspec
+
+from mcpd.calls.policies import Policies
+from mcpd.gateway.client_view import View
+from mcpd.model.policy import ClientFacts, Decision, ItemKind
 
 _KINDS: dict[str, ItemKind] = {
     "tools": "tool",
@@ -16,29 +18,47 @@ _KINDS: dict[str, ItemKind] = {
 }
 
 
-def visible_entries(session: ClientSession, context: ClientContext, member: str) -> Sequence[bytes]:
-    """Return the list `member` of the session's view without the entries that its client may not use.
+class _Known(msgspec.Struct, frozen=True, eq=False):
+    """The visible part of a list, and what it was computed from."""
 
-    The result is kept, because comparing a long list with many rules takes milliseconds. A resource template
-    is compared as it is written; each resource is compared again when it is read.
+    entries: Sequence[bytes]
+    """The whole list."""
+    rules: object
+    client: ClientFacts
+    visible: Sequence[bytes]
+
+
+class VisibleEntries:
+    """The lists of one session. They are kept, because comparing a long list with many rules takes
+    milliseconds.
     """
-    view, policies = session.view, session.gateway.policies
-    entries = view.entries(member)
-    servers = view.servers()
-    restricted = [server for server in servers if policies.apply_to(server)]
-    if not restricted:
-        return entries
-    client = session.facts(context)
-    rules = [policies.rules(server) for server in restricted]
-    known = session.visible_entries.get(member)
-    if known is not None and known.entries == entries and known.rules == rules and known.client is client:
-        return known.visible
-    by_name = {server.spec.name: server for server in servers}
-    visible = tuple(
-        entry
-        for entry, (name, own) in zip(entries, view.owners(member), strict=True)
-        if (server := by_name.get(name)) is None
-        or policies.verdict(client, server, _KINDS[member], own).decision is not Decision.DENY
-    )
-    session.visible_entries[member] = VisibleEntries(entries, rules, client, visible)
-    return visible
+
+    def __init__(self, policies: Policies) -> None:
+        self._policies = policies
+        self._known: dict[str, _Known] = {}
+
+    def entries(self, view: View, member: str, read_facts: Callable[[], ClientFacts]) -> Sequence[bytes]:
+        """Return the list `member` of the session's view without the entries that the client may not use.
+
+        `read_facts` returns the facts of the client; it is called only if policies apply. A resource template
+        is compared as it is written; each resource is compared again when it is read.
+        """
+        entries, servers = view.entries(member), view.servers()
+        policies = self._policies
+        restricted = [server for server in servers if policies.apply_to(server)]
+        if not restricted:
+            return entries
+        client = read_facts()
+        rules = [policies.rules(server) for server in restricted]
+        known = self._known.get(member)
+        if known is not None and known.entries == entries and known.rules == rules and known.client is client:
+            return known.visible
+        by_name = {server.spec.name: server for server in servers}
+        visible = tuple(
+            entry
+            for entry, (name, own) in zip(entries, view.owners(member), strict=True)
+            if (server := by_name.get(name)) is None
+            or policies.verdict(client, server, _KINDS[member], own).decision is not Decision.DENY
+        )
+        self._known[member] = _Known(entries, rules, client, visible)
+        return visible

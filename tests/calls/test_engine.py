@@ -94,13 +94,13 @@ async def test_tool_calls_are_counted_and_time_out_as_defined(w: World) -> None:
     w.server.spec = attrs.evolve(w.server.spec, timeouts=Timeouts(call=20, tools={"slow": 40}))
     user = w.user("legacy", {})
     put(user, name="slow")
-    assert user.session.call_count == 1
+    assert user.session.call_counts.total == 1
     put(user, "prompts/get", name="slow")
     slow, prompt = user.session.calls.values()
     assert (slow.idle_timeout, prompt.idle_timeout) == (40, 20)
     assert slow.timeout_source == "`toolTimeouts` in its definition sets"
     assert prompt.timeout_source == "`timeout` in its definition sets"
-    assert user.session.call_count == 1
+    assert user.session.call_counts.total == 1
     assert user.session.last_version == LEGACY
     assert not slow.is_task
     assert not slow.resumed_after_url

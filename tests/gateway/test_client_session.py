@@ -361,12 +361,12 @@ async def test_long_session_does_not_keep_ended_servers(w: World) -> None:
     session = w.user("legacy").session
     for _ in range(50):
         server = copy(w.server)
-        session.count_call(server)
-        session.count_call(server)
+        session.call_counts.add(server)
+        session.call_counts.add(server)
         server.is_closed = True
-    session.count_call(w.server)
-    assert list(session.calls_by_live_server) == [w.server]
-    assert session.call_count == 101
+    session.call_counts.add(w.server)
+    assert list(session.call_counts.live) == [w.server]
+    assert session.call_counts.total == 101
     assert session.calls_by_server() == {NAME: 101}
     (told,) = connected_clients([session], []).clients
     assert (told.calls, told.servers[NAME].calls) == (101, 101)

@@ -381,8 +381,8 @@ async def test_session_report_counts_calls_and_names_revisions(w: World) -> None
     user.call()
     dedicated = make_server("other~1")
     dedicated.original = make_server("other")
-    session.count_call(dedicated)
-    session.calls_by_ended_server = {"srv": 2, "gone": 1}
+    session.call_counts.add(dedicated)
+    session.call_counts.ended = {"srv": 2, "gone": 1}
     (report,) = connected_clients([session], []).clients
     assert (report.calls, report.in_flight, report.pid, report.name) == (5, 1, None, user.tag)
     used = {name: (each.calls, each.revisions, each.instance) for name, each in report.servers.items()}

@@ -15,10 +15,11 @@ from msgspec import Raw
 from mcpd.calls.client_context import ClientRequest, make_client_context
 from mcpd.gateway import list_methods
 from mcpd.gateway.list_methods import FIRST_START_TIMEOUT
+from mcpd.gateway.visible_entries import VisibleEntries
 from mcpd.wire.message import BadFrame
 from tests.gateway.model import LEGACY, Json
 
-NO_POLICIES = SimpleNamespace(apply_to=lambda server: False)
+NO_POLICIES: Any = SimpleNamespace(apply_to=lambda server: False)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,8 @@ async def test_merged_list_waits_for_servers_that_start_for_the_first_time(
                 capabilities=lambda version: {"tools": {}},
                 entries=lambda member: (b'{"name":"echo"}',),
             ),
-            gateway=SimpleNamespace(core=SimpleNamespace(refresh_catalogs=nothing), policies=NO_POLICIES),
+            gateway=SimpleNamespace(core=SimpleNamespace(refresh_catalogs=nothing)),
+            visible=VisibleEntries(NO_POLICIES),
             request_tasks={},
             spawn_request=lambda request, work: nursery.start_soon(work),
             respond=lambda request, body: answered.append((trio.current_time() - began, body)),
@@ -80,7 +82,8 @@ def a_session(
             entries=lambda member: entries,
             freshness=lambda member: (5, "public"),
         ),
-        gateway=SimpleNamespace(core=None, policies=NO_POLICIES),
+        gateway=SimpleNamespace(core=None),
+        visible=VisibleEntries(NO_POLICIES),
         request_tasks={},
         spawn_request=lambda request, work: tasks.append(work),
         respond=lambda request, body: answers.append(json.loads(body)),
