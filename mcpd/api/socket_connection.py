@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket as sockets
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 
 import trio
@@ -23,7 +23,7 @@ from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import READ_SMALL, Reader, has_hung_up
 from mcpd.wire import message as wire
 from mcpd.wire.framing import LineSplitter, LineTooLong
-from mcpd.wire.message import ABSENT, INVALID_REQUEST, PARSE_ERROR, BadFrame
+from mcpd.wire.message import ABSENT, INVALID_REQUEST, PARSE_ERROR, BadFrame, Message
 
 log = logging.getLogger("mcpd.client")
 
@@ -59,7 +59,7 @@ class SocketConnection:
         self._client: ClientConnection
         self._outbox = Outbox(self._fd, MAX_BACKLOG)
         self._send = self._outbox.put
-        self._splitter = LineSplitter(MAX_FRAME)
+        self._splitter = LineSplitter(MAX_FRAME, limit_structure=True)
         self._nursery: trio.Nursery
         self._requests: ControlRequests
         self._session: ClientSession | None = None
@@ -144,22 +144,46 @@ class SocketConnection:
         with batch() as now:
             self._received_at = now
             lines = self._splitter.feed(portion)
+            if self._splitter.dropped:
+                self._refuse_dropped()
             if lines and len(lines[0]) > _LARGE:  # the others are parts of this portion
                 trim_heap_soon(collect=True)
+                return self._handle_in_turns(lines)
             if len(lines) > 1:
                 return map(self._handle_line, lines)
             for line in lines:
                 self._handle_line(line)
         return None
 
-    def _handle_line(self, line: bytes) -> None:
+    def _refuse_dropped(self) -> None:
+        """Respond to requests with too much structure."""
+        trim_heap_soon(collect=True)
+        for sample, reason in self._splitter.dropped:
+            body = wire.error_body(INVALID_REQUEST, f"a message with {reason} is not accepted")
+            self._send(wire.error(wire.guess_request_id(sample), body))
+        self._splitter.dropped.clear()
+
+    def _handle_in_turns(self, lines: Sequence[bytes]) -> Iterator[None]:
+        """Handle the lines, of which the first is large: parse it in a turn of its own."""
         try:
-            message = wire.parse(line)
-        except BadFrame as error:
-            if line.strip() and not self._handle_batch(line):
-                body = wire.error_body(PARSE_ERROR, f"not a JSON-RPC message: {error}")
-                self._send(wire.error(b"null", body))
-            return
+            message = wire.parse(lines[0])
+        except BadFrame:
+            message = None
+        yield
+        self._handle_line(lines[0], message)
+        for line in lines[1:]:
+            yield
+            self._handle_line(line)
+
+    def _handle_line(self, line: bytes, message: Message | None = None) -> None:
+        if message is None:
+            try:
+                message = wire.parse(line)
+            except BadFrame as error:
+                if line.strip() and not self._handle_batch(line):
+                    body = wire.error_body(PARSE_ERROR, f"not a JSON-RPC message: {error}")
+                    self._send(wire.error(b"null", body))
+                return
         method = message.method
         session = self._session
         if session is not None and method[:5] != "mcpd/":

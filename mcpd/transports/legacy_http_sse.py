@@ -25,6 +25,7 @@ from mcpd.transports.outgoing_notifications import OutgoingNotifications
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.event_stream import EventTooLong, SseEvent
+from mcpd.wire.structure_limit import TooMuchStructure
 from mcpd.wire.url import redact_url, resolve_same_origin
 
 _POST_TIMEOUT = 30.0
@@ -88,6 +89,8 @@ class SseChannel(RequestMultiplexer):
             return await read_events(response, StreamState(), self._max_frame, self._take_event)
         except EventTooLong as error:
             return f"it sent a message longer than {error.limit} bytes (raise `maxFrame` to allow it)"
+        except TooMuchStructure as error:
+            return f"it sent a message with {error}; raise `maxFrame` to allow it"
 
     def _take_event(self, event: SseEvent) -> None:
         if event.event == "endpoint":

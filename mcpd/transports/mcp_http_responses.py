@@ -18,6 +18,7 @@ from mcpd.transports.http_client.connection_errors import describe_error
 from mcpd.wire import message as wire
 from mcpd.wire.event_stream import EventTooLong, SseDecoder, SseEvent
 from mcpd.wire.message import BadFrame, Message
+from mcpd.wire.structure_limit import TooMuchStructure
 
 EVENT_STREAM, JSON = "text/event-stream", "application/json"
 
@@ -104,7 +105,8 @@ async def read_events(
 ) -> str:
     """Pass every event of a response to `take` until it ends; return why. `limit` bounds an event's data.
 
-    Raises EventTooLong, ProtocolViolation (also for too many bytes without an event), and what `take` raises.
+    Raises EventTooLong, TooMuchStructure, ProtocolViolation (also for too many bytes without an event), and
+    what `take` raises.
     """
     decoder = SseDecoder(limit)
     last_event = trio.current_time()
@@ -233,7 +235,7 @@ class ResumableStreams:
                     await bodies.close(response)
             except (httpx.TransportError, LinkLost):
                 pass  # requests find out whether the server is reachable
-            except (EventTooLong, ProtocolViolation) as error:
+            except (EventTooLong, TooMuchStructure, ProtocolViolation) as error:
                 on_unparsable(str(error).encode())
             except McpdError:
                 return  # such as a redirect to another origin

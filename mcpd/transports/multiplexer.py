@@ -323,6 +323,18 @@ class RequestMultiplexer:
             how = f"with an unparsable message (invalid or nested too deeply): {shorten(line)}"
             self._fail_lost(answered, protocol_violation(self.name, answered, how))
 
+    def receive_dropped(self, sample: bytes, reason: str) -> None:
+        """Fail the request that a message answers which is too large to be read, within a `batch()`.
+
+        `sample`: the beginning and the end of the message; `reason`: what it has too much of.
+        """
+        self._count_deviation(f"messages with {reason} were ignored")
+        answered = self._pop_pending(wire.normalize_id(wire.guess_response_id(sample)))
+        if answered is not None:
+            self._send_queued()
+            how = f"with {reason}; raise `maxFrame` to allow it"
+            self._fail_lost(answered, protocol_violation(self.name, answered, how))
+
     def _receive_unmatched(self, message: Message, line: bytes) -> None:
         key = message.key
         number = wire.normalize_id(key)

@@ -42,7 +42,7 @@ class PipeChannel(RequestMultiplexer):
         super().__init__(spec)
         self._reads = reads
         self._outbox = Outbox(writes)
-        self._splitter = LineSplitter(spec.max_frame)
+        self._splitter = LineSplitter(spec.max_frame, limit_structure=True)
         self._spread = MultilineJoiner(spec.max_frame)
         self._write_timeout = spec.timeouts.write
         self._why_ended = why_ended
@@ -104,6 +104,8 @@ class PipeChannel(RequestMultiplexer):
 
     def _take(self, portion: bytes) -> Iterable[object] | None:
         lines = self._splitter.feed(portion)
+        if self._splitter.dropped:
+            self._receive_dropped()
         if lines and len(lines[0]) > _LARGE:  # the others are parts of this portion
             trim_heap_soon(collect=True)
         if len(lines) > 1:
@@ -112,6 +114,14 @@ class PipeChannel(RequestMultiplexer):
             for line in lines:
                 self.receive(line)
         return None
+
+    def _receive_dropped(self) -> None:
+        """Fail the requests that were answered by messages with too much structure."""
+        trim_heap_soon(collect=True)
+        with _batch:
+            for sample, reason in self._splitter.dropped:
+                self.receive_dropped(sample, reason)
+        self._splitter.dropped.clear()
 
     def _count_unparsable(self, line: bytes) -> None:
         super()._count_unparsable(line)

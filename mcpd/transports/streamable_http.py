@@ -18,6 +18,7 @@ import trio
 from mcpd.model.errors import LinkLost, McpdError
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.text import shorten
+from mcpd.support.memory_tuning import trim_heap_soon
 from mcpd.support.outbox import batch
 from mcpd.transports.credentials import Credentials
 from mcpd.transports.http_client import bodies
@@ -43,10 +44,13 @@ from mcpd.transports.outgoing_request import Exchange, PendingRetries
 from mcpd.wire import message as wire
 from mcpd.wire.event_stream import EventTooLong, SseEvent
 from mcpd.wire.message import ABSENT, Message
+from mcpd.wire.structure_limit import TooMuchStructure
 
 _STREAM_END_TIMEOUT = 0.25
 """Seconds a server has to end its stream after the response, so that the connection can be reused."""
 _NOTIFICATION_TIMEOUT = 30.0
+_LARGE = 1 << 20
+"""Bytes of a body that is not parsed in the turn in which it arrived. Its memory is returned afterwards."""
 _HTTP_LEVEL_STATUSES = (401, 403, 429)
 """Statuses about authorization and rate limits, whatever the body says."""
 
@@ -210,11 +214,14 @@ class HttpChannel(RequestMultiplexer):
                     await bodies.close(response)
             except httpx.TransportError as error:
                 self._handle_transport_error(exchange, error)
-            except (BodyTooLarge, EventTooLong):
-                limit = f"{self._max_frame} bytes (raise `maxFrame` to allow it)"
-                self._fail_if_pending(
-                    exchange, protocol_violation(self.name, exchange, f"with more than {limit}")
+            except (BodyTooLarge, EventTooLong, TooMuchStructure) as error:
+                what = (
+                    str(error)
+                    if isinstance(error, TooMuchStructure)
+                    else f"more than {self._max_frame} bytes"
                 )
+                how = f"with {what} (raise `maxFrame` to allow it)"
+                self._fail_if_pending(exchange, protocol_violation(self.name, exchange, how))
             except McpdError as error:
                 self._fail_if_pending(exchange, error)
         if self._posts.get(key) is post:
@@ -239,6 +246,10 @@ class HttpChannel(RequestMultiplexer):
             raise protocol_violation(
                 self.name, exchange, f"with {shorten(kind or 'nothing', 60)} instead of JSON"
             )
+        body = bodies.to_one_line(body)
+        if len(body) > _LARGE:
+            await trio.lowlevel.checkpoint()  # each look at it takes up to 3 ms per MiB
+            trim_heap_soon(collect=True)
         self._receive_body(exchange, body)
 
     def _receive_body(self, exchange: Exchange, body: bytes) -> None:

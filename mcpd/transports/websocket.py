@@ -25,7 +25,9 @@ from trio_websocket import (
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.text import shorten
+from mcpd.support.memory_tuning import trim_heap_soon
 from mcpd.support.outbox import batch
+from mcpd.support.turns import Turns
 from mcpd.support.websocket import CONNECTION_ENDED, MAX_UNCOUNTED, READ_SIZE, GuardedStream, keep_alive
 from mcpd.transports.credentials import (
     FORBIDDEN,
@@ -42,6 +44,7 @@ from mcpd.transports.http_client.connection_errors import describe_error
 from mcpd.transports.http_client.dial import CONNECT_TIMEOUT, open_tcp, start_tls
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_request import Exchange
+from mcpd.wire.structure_limit import COUNTED_FROM, StructureCounter, TooMuchStructure
 
 SUBPROTOCOL = "mcp"
 _HEAD = re.compile(rb"HTTP/1\.\d (\d{3})[^\r\n]*\r?\n")
@@ -190,6 +193,10 @@ _CLOSE_TIMEOUT = 0.25
 """Seconds for the closing handshake, which is optional."""
 _MAX_REPLY_BACKLOG = 1 << 20
 """Bytes queued for a server before its own requests are no longer answered."""
+_PORTION = 1 << 18
+"""Bytes of a large message that are counted at once."""
+_SAMPLE = 200
+"""Bytes of the beginning and the end of a large message that may name the request which it answers."""
 
 
 class WebSocketChannel(RequestMultiplexer):
@@ -264,10 +271,29 @@ class WebSocketChannel(RequestMultiplexer):
             while True:
                 data = await self._connection.get_message()
                 self._wire.message_received()
+                line = data.encode() if isinstance(data, str) else data
+                if len(line) > COUNTED_FROM:
+                    await self._receive_large(line)
+                    continue
                 with _batch:
-                    self.receive(data.encode() if isinstance(data, str) else data)
+                    self.receive(line)
         except ConnectionClosed as error:
             return self._wire.close_reason or self._describe(error.reason)
+
+    async def _receive_large(self, line: bytes) -> None:
+        """Handle a message that may have too much structure, in turns that do not delay other tasks."""
+        turns, counter = Turns(), StructureCounter(self._max_frame)
+        try:
+            for start in range(0, len(line), _PORTION):
+                counter.feed(line[start : start + _PORTION])
+                await turns.pause()
+        except TooMuchStructure as error:
+            with _batch:
+                self.receive_dropped(line[:_SAMPLE] + line[-_SAMPLE:], str(error))
+        else:
+            with _batch:
+                self.receive(line)
+        trim_heap_soon(collect=True)
 
     def _describe(self, reason: CloseReason | None) -> str:
         code = 1006 if reason is None else reason.code

@@ -10,6 +10,8 @@ import re
 
 import msgspec
 
+from mcpd.wire.structure_limit import COUNTED_FROM, StructureCounter
+
 _BOM = b"\xef\xbb\xbf"
 _MAX_FIELD_PREFIX = len(b"retry: ")
 _MAX_ID = 4096
@@ -65,10 +67,15 @@ class SseDecoder:
         self._event = ""
         self._data: bytes | bytearray | None = None  # an array from its second line on
         self._size = 0
+        self._counter: StructureCounter | None = None
+        """Counts the data once it is long."""
         self._retry: int | None = None
 
     def feed(self, data: bytes) -> list[SseEvent]:
-        """Take what was read; return the events that it completed. Do not use it after EventTooLong."""
+        """Take what was read; return the events that it completed.
+
+        Raises EventTooLong and TooMuchStructure; do not use the decoder afterwards.
+        """
         if not self._started:
             data = self._without_bom(data)
         if self._after_cr and data:
@@ -81,17 +88,17 @@ class SseDecoder:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         lines = data.split(b"\n")  # `splitlines` takes three times as long
         rest = lines.pop()
-        if lines and self._parts:
-            self._parts.append(lines[0])
-            lines[0] = b"".join(self._parts)
-            self._parts.clear()
-            self._open = 0
-        events = [event for line in lines if (event := self._take_line(line)) is not None]
+        events = []
+        if lines and self._parts and (event := self._take_long_line(lines.pop(0))) is not None:
+            events.append(event)
+        events += [event for line in lines if (event := self._take_line(line)) is not None]
         if rest:
             self._parts.append(rest)
             self._open += len(rest)
             if self._size + self._open > self._limit + _MAX_FIELD_PREFIX:
                 raise EventTooLong(self._limit)
+            if self._size + self._open > COUNTED_FROM:
+                self._count(rest)
         return events
 
     def _without_bom(self, data: bytes) -> bytes:
@@ -102,7 +109,24 @@ class SseDecoder:
         start, self._start = self._start, b""
         return start.removeprefix(_BOM)
 
-    def _take_line(self, line: bytes) -> SseEvent | None:
+    def _take_long_line(self, last: bytes) -> SseEvent | None:
+        """Take the last part of a line that came in several."""
+        self._parts.append(last)
+        if self._counter is not None:
+            self._count(last)
+        line = b"".join(self._parts)
+        self._parts.clear()
+        self._open = 0
+        return self._take_line(line, is_counted=self._counter is not None)
+
+    def _count(self, portion: bytes) -> None:
+        """Count what was added to the data or to the open line. Raises TooMuchStructure."""
+        if self._counter is None:
+            self._counter = StructureCounter(self._limit)
+            portion = b"".join((self._data or b"", *self._parts))
+        self._counter.feed(portion)
+
+    def _take_line(self, line: bytes, *, is_counted: bool = False) -> SseEvent | None:
         if not line:
             if self._has_fields:
                 return self._finish_event()
@@ -116,6 +140,8 @@ class SseDecoder:
         if name == b"data":
             self._has_fields = True
             self._append_data(text)
+            if self._size > COUNTED_FROM and not is_counted:
+                self._count(text)
             return None
         self.overhead += len(line) + 1
         if name == b"event":

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
+
+from mcpd.wire.structure_limit import COUNTED_FROM, StructureCounter, TooMuchStructure
+
 MAX_JOINED = 4 * 1024 * 1024
 """Bytes of a message that spans several lines."""
+_SAMPLE = 200
+"""Bytes of the beginning and the end of a line that is dropped."""
 
 
 class LineTooLong(ValueError):
@@ -12,6 +18,15 @@ class LineTooLong(ValueError):
     def __init__(self, limit: int) -> None:
         super().__init__(f"a line is longer than the limit of {limit} bytes")
         self.limit = limit
+
+
+class _DroppedLine(msgspec.Struct):
+    """A line that is being dropped: its beginning, its last bytes so far, why, and its size so far."""
+
+    start: bytes
+    end: bytes
+    reason: str
+    size: int
 
 
 class LineSplitter:
@@ -23,10 +38,18 @@ class LineSplitter:
 
     A line over `limit` raises LineTooLong. With `skip_long`, it is dropped up to its newline and counted in
     `skipped`, and the lines after it are returned as usual.
+
+    With `limit_structure`, a line with too much structure (`wire/structure_limit.py`) is dropped, too: its
+    beginning and end are added to `dropped`, with the reason. The caller empties this list.
     """
 
-    def __init__(self, limit: int, *, skip_long: bool = False) -> None:
+    def __init__(self, limit: int, *, skip_long: bool = False, limit_structure: bool = False) -> None:
         self.skipped = 0
+        self.dropped: list[tuple[bytes, str]] = []
+        self._limit_structure = limit_structure
+        self._counter: StructureCounter | None = None
+        """Counts the open line once it is long."""
+        self._dropping: _DroppedLine | None = None
         self._limit = limit
         self._skip_long = skip_long
         self._skipping = False
@@ -37,6 +60,8 @@ class LineSplitter:
         first, newline, rest = portion.partition(b"\n")
         if self._skipping:
             self._skipping = not newline
+            if self._dropping is not None:
+                self._drop(first, has_ended=bool(newline))
             lines: list[bytes] = []
         elif len(self._open) + len(first) > self._limit:
             self.clear()
@@ -47,6 +72,8 @@ class LineSplitter:
             lines = []
         elif not newline:
             self._open += portion
+            if len(self._open) > COUNTED_FROM and self._limit_structure:
+                self._count(portion)
             return []
         elif self._open:
             self._open += first
@@ -67,6 +94,33 @@ class LineSplitter:
     def clear(self) -> None:
         """Forget the open line."""
         self._open = bytearray()
+        self._counter = None
+
+    def _count(self, portion: bytes) -> None:
+        """Count what was added to the open line; drop the line if it has too many small values."""
+        try:
+            if self._counter is None:
+                self._counter = StructureCounter(self._limit)
+                self._counter.feed(self._open)
+            else:
+                self._counter.feed(portion)
+        except TooMuchStructure as error:
+            sample = bytes(self._open[:_SAMPLE]), portion[-_SAMPLE:]
+            self._dropping = _DroppedLine(*sample, str(error), len(self._open))
+            self._skipping = True
+            self.clear()
+
+    def _drop(self, portion: bytes, *, has_ended: bool) -> None:
+        """Take the next portion of a line that is being dropped."""
+        line = self._dropping
+        assert line is not None
+        line.size += len(portion)
+        line.end = (line.end + portion[-_SAMPLE:])[-_SAMPLE:]
+        if has_ended:
+            self._dropping = None
+            self.dropped.append((line.start + line.end, line.reason))
+        elif line.size > self._limit:
+            raise LineTooLong(self._limit)
 
 
 class MultilineJoiner:

@@ -101,6 +101,18 @@ def guess_response_id(line: bytes) -> bytes:
     return b"" if found is None else found[1]
 
 
+_ANY_ID = re.compile(rb'"id"\s*:\s*(-?[0-9]{1,20}|"[^"\\]{0,100}")\s*[,}]')
+
+
+def guess_request_id(sample: bytes) -> bytes:
+    """Return the id in the beginning or the end of a request that is too large to be read; empty for none.
+
+    Use it only to tell the sender that the request was refused.
+    """
+    found = _ANY_ID.search(sample)
+    return b"" if found is None else found[1]
+
+
 _LOOSE_NUMBER = re.compile(rb'"([0-9]{1,20})"|([0-9]{1,20})\.0+')
 
 

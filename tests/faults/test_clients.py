@@ -21,7 +21,7 @@ import trio
 
 from mcpd.api.connection_limit import MAX_ESTABLISHED, MAX_PER_PROCESS
 from tests.e2e.conftest import Start
-from tests.e2e.harness import BOUND, Client, Json, fake, wait_until
+from tests.e2e.harness import BOUND, Client, Json, Refused, fake, wait_until
 from tests.faults.bystander import nothing_left, resident, undisturbed
 from tests.faults.measure import more_descriptors, peak_memory
 from tests.servers.fake import malformed
@@ -366,6 +366,19 @@ def test_oversized_request_is_refused_with_an_error(start: Start) -> None:
     assert "longer than the limit of 33554432 bytes" in answer["error"]["message"]
     assert is_closed(client, BOUND)
     wait_until(lambda: resident(daemon.pid) - base < 8 * MIB, lambda: "the memory is not given back")
+
+
+def test_request_of_small_values_is_refused_with_its_id(start: Start) -> None:
+    """The limit is named, and the connection stays open."""
+    daemon = start({"calm": fake()})
+    daemon.wait_connected("calm")
+    with undisturbed(daemon, "calm"), daemon.client() as client:
+        values = b"[" + b"1," * (5 * MIB) + b"1]"
+        for head, tail in ((b'{"id":"x",', b"}"), (b"{", b',"id":"x"}')):
+            client.send_raw(head + b'"method":"mcpd/call","params":' + values + tail)
+            with pytest.raises(Refused, match="more than 8388608 bytes outside of strings"):
+                client.answer("x")
+        assert client.call("calm", "echo")["success"]
 
 
 @pytest.mark.root

@@ -16,7 +16,7 @@ import trio.testing
 from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest, serve_websocket
 from wsproto.events import TextMessage
 
-from mcpd.model.errors import CallTimeout, HttpRefused, LinkLost, McpdError, NeedsAuth
+from mcpd.model.errors import CallTimeout, HttpRefused, LinkLost, McpdError, NeedsAuth, ProtocolViolation
 from mcpd.model.server_spec import MEBIBYTE, RemoteSpec, Timeouts
 from mcpd.protocol import negotiate as eras
 from mcpd.protocol.upstream_session import Hooks
@@ -190,6 +190,28 @@ async def test_messages_above_32_mebibytes_end_the_connection() -> None:
         async with connected(a_spec(port, max_frame=MEBIBYTE)) as channel:
             with pytest.raises(LinkLost, match=r"longer than 1048576 bytes \(raise `maxFrame`"):
                 await asked(channel, "echo", {"text": "x" * MEBIBYTE})
+
+
+async def test_answer_of_small_values_fails_only_its_call() -> None:
+    async def answer(connection: WebSocketConnection, message: Json) -> None:
+        if message["method"] == "small":
+            values = "[]," * MEBIBYTE
+            result = f'{{"jsonrpc":"2.0","id":{message["id"]},"result":[{values}1]}}'
+        else:
+            result = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": {"text": "[]," * MEBIBYTE}})
+        await connection.send_message(result)
+
+    async def handler(request: WebSocketRequest) -> None:
+        connection = await request.accept(subprotocol="mcp")
+        while True:
+            await answer(connection, json.loads(await connection.get_message()))
+
+    limit = r"more than 1048576 bytes outside of strings.*raise `maxFrame`"
+    async with serving(handler) as port, connected(a_spec(port, max_frame=4 * MEBIBYTE)) as channel:
+        with pytest.raises(ProtocolViolation, match=limit):
+            await asked(channel, "small")
+        assert len((await asked(channel, "text"))["text"]) == 3 * MEBIBYTE
+        assert any("outside of strings" in what for what in channel.protocol_deviations)
 
 
 async def test_fragmented_message_has_a_time_limit() -> None:

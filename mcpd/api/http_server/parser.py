@@ -14,6 +14,8 @@ import msgspec
 from httptools.parser.errors import HttpParserCallbackError, HttpParserError, HttpParserUpgrade
 from httptools.parser.parser import HttpRequestParser
 
+from mcpd.wire.structure_limit import COUNTED_FROM, StructureCounter, TooMuchStructure
+
 MAX_HEAD = 64 * 1024
 MAX_HEADERS = 100
 MAX_BODY = 32 * 1024 * 1024
@@ -109,6 +111,8 @@ class RequestParser:
         self._body: bytes | bytearray = b""
         self._size = 0
         """Bytes so far of the body, with CHUNK_COST for each chunk."""
+        self._structure: StructureCounter | None = None
+        """Counts the body once it is long."""
         self._skipping_upgrade = False
         self._offered_upgrade = b""
         self.is_between = True
@@ -213,6 +217,7 @@ class RequestParser:
         self._repeated = set()
         self._head_size = self._header_count = self._size = 0
         self._body = b""
+        self._structure = None
 
     def on_url(self, portion: bytes) -> None:
         self._target += portion
@@ -275,6 +280,18 @@ class RequestParser:
             self._body += portion
         else:
             self._body = bytearray(self._body) + portion
+        if len(self._body) > COUNTED_FROM:
+            self._limit_structure(portion)
+
+    def _limit_structure(self, portion: bytes) -> None:
+        try:
+            if self._structure is None:
+                self._structure = StructureCounter(self._max_body)
+                self._structure.feed(self._body)
+            else:
+                self._structure.feed(portion)
+        except TooMuchStructure as error:
+            raise BadRequest(413, f"a body with {error} is not accepted") from None
 
     def on_chunk_header(self) -> None:
         self._header_count = 0

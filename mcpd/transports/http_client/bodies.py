@@ -16,6 +16,7 @@ import trio
 from mcpd.model.errors import ProtocolViolation
 from mcpd.model.text import shorten
 from mcpd.transports.http_client.connection import HttpBody
+from mcpd.wire.structure_limit import StructureCounter, TooMuchStructure
 
 _PORTION = 1 << 16
 _MAX_TURN = 0.002
@@ -51,10 +52,19 @@ async def feed_body(
 
 
 async def read(response: httpx.Response, limit: int) -> bytes:
-    """Return the whole decoded body, and close the response. Raises as `feed_body`."""
+    """Return the whole decoded body, and close the response.
+
+    Raises as `feed_body`, and TooMuchStructure.
+    """
     parts: list[bytes] = []
+    counter = StructureCounter(limit)
+
+    def take(part: bytes) -> None:
+        parts.append(part)
+        counter.feed(part)
+
     try:
-        await feed_body(response, parts.append, limit)
+        await feed_body(response, take, limit)
     finally:
         await close(response)
     return b"".join(parts)
@@ -64,7 +74,7 @@ async def read_short(response: httpx.Response) -> bytes:
     """Return a short body, and close the response. The body is empty if it is too long or cannot be read."""
     try:
         return await read(response, _MAX_SHORT_BODY)
-    except (httpx.TransportError, BodyTooLarge, ProtocolViolation):
+    except (httpx.TransportError, BodyTooLarge, TooMuchStructure, ProtocolViolation):
         return b""
 
 

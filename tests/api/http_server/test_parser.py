@@ -208,6 +208,32 @@ def test_body_of_tiny_chunks_is_kept_compactly_and_counts_more() -> None:
     assert "20000 bytes" in refusal.value.message
 
 
+def feed_often(parser: RequestParser, portion: bytes, times: int) -> None:
+    for _ in range(times):
+        parser.feed(portion)
+
+
+@pytest.mark.parametrize("values", [b"[],", b"1,", b" ", b'{"a":1},'])
+def test_body_of_small_values_is_refused(values: bytes) -> None:
+    taken = Taken(8 << 20)
+    size = 7 << 20
+    taken.parser.feed(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % size)
+    portion = values * (65536 // len(values))
+    with pytest.raises(BadRequest, match="more than 2097152 bytes outside of strings") as refusal:
+        feed_often(taken.parser, portion, size // len(portion))
+    assert refusal.value.status == 413
+
+
+def test_long_body_of_text_is_taken() -> None:
+    taken = Taken(8 << 20)
+    body = b'{"text":"' + b"[1,2]" * (1 << 20) + b'"}'
+    data = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    for _ in range(2):
+        for start in range(0, len(data), 65536):
+            taken.parser.feed(data[start : start + 65536])
+    assert [body for _, body in taken.requests] == [body, body]
+
+
 @pytest.mark.parametrize("framing", [b"Content-Length: 1", b"Transfer-Encoding: chunked"])
 def test_path_without_bodies_refuses_one_at_its_head(framing: bytes) -> None:
     with pytest.raises(BadRequest) as refusal:
