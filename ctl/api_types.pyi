@@ -488,6 +488,10 @@ class LoginParams(TypedDict):
     server: str
     device: NotRequired[bool]
     scopes: NotRequired[list[str]]
+    account: NotRequired[str | None]
+    client_id: NotRequired[str | None]
+    client_secret_name: NotRequired[str | None]
+    callback_port: NotRequired[int | None]
 
 class LoginAnswerParams(TypedDict):
     attempt: str
@@ -516,10 +520,18 @@ class LogoutResult(TypedDict):
     servers: NotRequired[list[str]]
     revoked: NotRequired[bool | None]
 
+class AccountParams(TypedDict):
+    server: str
+    account: NotRequired[str | None]
+
 class AuthStatus(TypedDict):
     logins: NotRequired[list[LoginStatus]]
     needed: NotRequired[list[str]]
     problem: NotRequired[str]
+
+class AuthStatusParams(TypedDict):
+    server: NotRequired[str | None]
+    account: NotRequired[str | None]
 
 class AuthStep(TypedDict):
     step: str
@@ -763,18 +775,18 @@ class Call(Protocol):
     ) -> Reply[EmptyResult]: ...
     @overload
     def __call__(
-        self, method: Literal["mcpd/logout"], params: ServerParam, **options: Unpack[CallOptions]
+        self, method: Literal["mcpd/logout"], params: AccountParams, **options: Unpack[CallOptions]
     ) -> Reply[LogoutResult]: ...
     @overload
     def __call__(
         self,
         method: Literal["mcpd/auth/status"],
-        params: OptionalServerParam | None = None,
+        params: AuthStatusParams | None = None,
         **options: Unpack[CallOptions],
     ) -> Reply[AuthStatus]: ...
     @overload
     def __call__(
-        self, method: Literal["mcpd/auth/refresh"], params: ServerParam, **options: Unpack[CallOptions]
+        self, method: Literal["mcpd/auth/refresh"], params: AccountParams, **options: Unpack[CallOptions]
     ) -> Reply[LoginStatus]: ...
     @overload
     def __call__(

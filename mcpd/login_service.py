@@ -11,19 +11,21 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import attrs
 import trio
 
-from mcpd.auth.client_choice import describe_client
 from mcpd.auth.completed_login import CompletedLogin
-from mcpd.auth.discovery import LoginError, discover, probe
+from mcpd.auth.discovery import LoginError
 from mcpd.auth.dpop import load_dpop_key
+from mcpd.auth.explanation import explain_login
 from mcpd.auth.guarded_fetch import FetchError, GuardedFetch
 from mcpd.auth.login_attempt import LoginRequest
 from mcpd.auth.login_events import LoginEvents
 from mcpd.auth.logins import Logins
+from mcpd.auth.named_client import with_client_named_now, with_client_of_login
 from mcpd.auth.oauth.challenge import Challenge, read_challenge
 from mcpd.auth.oauth.registration import ClientRegistration
-from mcpd.auth.oauth.scopes import first_request, more_scopes
+from mcpd.auth.oauth.scopes import more_scopes
 from mcpd.auth.oauth.token_requests import TokenError, TokenRequest, revocation_request
 from mcpd.auth.renewal_request import LoginEvent, RequestFailed, TokenAnswer
 from mcpd.auth.stored_login import RedirectKind, StoredLogin
@@ -35,14 +37,14 @@ from mcpd.model.errors import LoginFailed, Unsupported
 from mcpd.model.login import (
     AuthExplanation,
     AuthStatus,
-    AuthStep,
     LoginAnswerParams,
     LoginOffer,
     LoginParams,
     LoginStatus,
     LogoutResult,
 )
-from mcpd.model.server_spec import RemoteSpec, ServerSpec
+from mcpd.model.oauth_settings import account_problem
+from mcpd.model.server_spec import RemoteSpec, SecretReference, ServerSpec, UnavailableSecret
 from mcpd.model.status import ServerState, rfc3339
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.resolve_secrets import resolve_secrets
@@ -103,21 +105,30 @@ class LoginService:
 
     async def begin(self, params: LoginParams) -> LoginOffer:
         """Begin a login, and return what a person needs. Raises UnknownServer, Unsupported, LoginFailed."""
-        spec = await self._resolve(params.server)
+        defined = await self._resolve(params.server)
+        spec = _with_account(defined, params.account)
         credentials = await self._credentials_of(spec)
+        try:
+            settings = await with_client_named_now(spec.oauth, params, self._fetch_secret)
+            earlier_login = None if credentials.login is None else credentials.login.stored
+            settings = await with_client_of_login(settings, earlier_login, self._fetch_secret)
+        except LoginError as error:
+            raise _failed(error, spec.name) from None
+        await self._manager.credentials_for(spec.name, spec.url, settings)
         self._ca_files[spec.url] = spec.ca_file
         challenge = self._challenge(spec.name)
-        self._credentials.setdefault(spec.name, credentials)
-        stored = None if credentials.login is None else credentials.login.stored
+        if spec.oauth.account == defined.oauth.account:
+            self._credentials.setdefault(spec.name, credentials)
         earlier: tuple[str, ...] = ()
         if params.scopes or (challenge is not None and challenge.needs_more_scopes):
+            stored = earlier_login
             before = () if stored is None else more_scopes(stored.requested_scopes, stored.tokens.scopes)
             earlier = more_scopes(before, params.scopes)
         attempt = self._logins.begin(
             LoginRequest(
                 server=spec.name,
                 url=spec.url,
-                settings=spec.oauth,
+                settings=settings,
                 ca_file=spec.ca_file,
                 how="device" if params.device else "browser",
                 challenge=challenge,
@@ -153,12 +164,8 @@ class LoginService:
             login = await attempt.wait()
         except LoginError as error:
             raise _failed(error, None) from None
-        statuses = await self._statuses()
-        return next(
-            each
-            for each in statuses
-            if (each.url, each.issuer, each.account) == (login.resource, login.issuer, login.account)
-        )
+        statuses = await self._statuses(login.server_url, login.account)
+        return next(each for each in statuses if each.issuer == login.issuer)
 
     def cancel(self, id: str) -> None:
         """End an attempt. Whoever waits for it gets an error."""
@@ -231,9 +238,9 @@ class LoginService:
 
     # ── existing logins ─────────────────────────────────────────────────────────────────────────
 
-    async def logout(self, name: str) -> LogoutResult:
+    async def logout(self, name: str, account: str | None = None) -> LogoutResult:
         """Forget a server's login, and revoke its tokens if the authorization server offers that."""
-        spec = await self._resolve(name)
+        spec = _with_account(await self._resolve(name), account)
         login = (await self._credentials_of(spec)).login
         if login is None:
             return LogoutResult(was_logged_in=False)
@@ -275,35 +282,40 @@ class LoginService:
         except (TokenError, LoginError):
             return None
 
-    async def refresh(self, name: str) -> LoginStatus:
+    async def refresh(self, name: str, account: str | None = None) -> LoginStatus:
         """Renew a login now. Raises UnknownServer, Unsupported, LoginFailed."""
-        spec = await self._resolve(name)
+        spec = _with_account(await self._resolve(name), account)
         login = (await self._credentials_of(spec)).login
+        command = f"mcpctl login {name}" + (f" --account {account}" if account else "")
         if login is None:
-            message = f"{name}: nobody is logged in. Run `mcpctl login {name}`"
+            message = f"{name}: nobody is logged in. Run `{command}`"
             raise LoginFailed(message, server=name, step="renewal")
         before = login.stored.generation
         status = await self._manager.renew(login.stored.id)
         if status is None or status.generation == before:
             reason = "" if status is None else status.reason
             over = status is None or status.state == "over"
-            advice = f". Run `mcpctl login {name}`" if over else ""
+            advice = f". Run `{command}`" if over else ""
             text = reason or "the authorization server issued no refresh token"
             raise LoginFailed(f"{name}: it was not renewed: {text}{advice}", server=name, step="renewal")
-        statuses = await self._statuses()
-        return next(each for each in statuses if name in each.servers)
+        return (await self._statuses(spec.url, spec.oauth.account))[0]
 
-    async def status(self, name: str | None) -> AuthStatus:
+    async def status(self, name: str | None, account: str | None = None) -> AuthStatus:
         """Return all logins, or that of one server. Raises UnknownServer."""
         servers = self._supervisor.servers() if name is None else [self._supervisor.get(name)]
-        found = await self._statuses()
+        url = None
+        if name is not None and isinstance(spec := servers[0].spec, RemoteSpec):
+            used = self._credentials.get(name)
+            url, account = spec.url if used is None else used.url, account or spec.oauth.account
+        found = await self._statuses(url, account) if name is None or url is not None else []
         return AuthStatus(
-            logins=tuple(each for each in found if name is None or name in each.servers),
+            logins=tuple(found),
             needed=tuple(each.spec.name for each in servers if each.state is ServerState.NEEDS_AUTH),
             problem=self._manager.problem,
         )
 
-    async def _statuses(self) -> list[LoginStatus]:
+    async def _statuses(self, url: str | None = None, account: str | None = None) -> list[LoginStatus]:
+        """Return the logins, of the server at `url` and with this account if they are stated."""
         names: dict[tuple[str, str], list[str]] = {}
         for name, used in self._credentials.items():
             names.setdefault((used.url, used.account), []).append(name)
@@ -326,44 +338,33 @@ class LoginService:
                 failed_renewals=found.failed_renewals,
             )
             for found in await self._manager.statuses()
+            if (url is None or url in found.servers) and account in (None, found.account)
         ]
 
     async def _credentials_of(self, spec: RemoteSpec) -> ServerCredentials:
-        return await self._manager.credentials_for(spec.name, spec.url, spec.oauth)
+        """Return the credentials of a server, and what proves the client that its login was made with."""
+        found = await self._manager.credentials_for(spec.name, spec.url, spec.oauth)
+        if found.login is None or spec.oauth.client_id is not None:
+            return found
+        with suppress(LoginError):  # a renewal says what is missing
+            settings = await with_client_of_login(spec.oauth, found.login.stored, self._fetch_secret)
+            return await self._manager.credentials_for(spec.name, spec.url, settings)
+        return found
+
+    async def _fetch_secret(self, name: str) -> str:
+        """Return a secret of the store, which is masked from now on. Raises LoginError."""
+        reference = SecretReference("secret", (name,))
+        found = await self._context.secret_reads.fetch(reference, self._context.environ)
+        if isinstance(found, UnavailableSecret):
+            raise LoginError("client", f"{found.message}: {found.fix}")
+        self._context.redactor.add([found])
+        return found
 
     # ── explaining ──────────────────────────────────────────────────────────────────────────────
 
     async def explain(self, name: str) -> AuthExplanation:
         """Return every step up to the choice of the client. Registers and stores nothing."""
-        spec = await self._resolve(name)
-        steps: list[AuthStep] = []
-
-        def note(method: str, url: str, outcome: str, seconds: float) -> None:
-            steps.append(AuthStep(step=f"{method} {url}", outcome=outcome, ms=round(seconds * 1000, 1)))
-
-        fetch = GuardedFetch(spec.url, self._context.environ, spec.ca_file, note)
-        try:
-            challenge = await probe(fetch)
-            said = "sent no challenge" if challenge is None else _describe_challenge(challenge)
-            steps.append(AuthStep(step="server", outcome=said))
-            found = await discover(fetch, spec.oauth, challenge)
-        except LoginError as error:
-            return AuthExplanation(server=name, steps=tuple(steps), error=str(error))
-        scopes = first_request(
-            configured=spec.oauth.scopes,
-            challenge=None if challenge is None else challenge.scopes,
-            resource=None if found.metadata is None else found.metadata.scopes,
-            server=found.server.scopes,
-        )
-        return AuthExplanation(
-            server=name,
-            steps=tuple(steps),
-            issuer=found.server.issuer,
-            resource=found.resource,
-            scopes=scopes or (),
-            client=describe_client(found, spec.oauth),
-            device=found.server.device_authorization_endpoint is not None,
-        )
+        return await explain_login(await self._resolve(name), self._context.environ)
 
     # ── renewals ────────────────────────────────────────────────────────────────────────────────
 
@@ -423,13 +424,13 @@ def _uses(used: ServerCredentials, login: StoredLogin) -> bool:
     return used.login is not None and used.login.stored.id == login.id
 
 
-def _describe_challenge(challenge: Challenge) -> str:
-    parts = [f"asked for {challenge.scheme.capitalize()}"]
-    if challenge.resource_metadata:
-        parts.append("named its metadata")
-    if challenge.scopes:
-        parts.append(f"scopes {' '.join(challenge.scopes)}")
-    return ", ".join(parts)
+def _with_account(spec: RemoteSpec, account: str | None) -> RemoteSpec:
+    """Return the definition with another account. Raises Unsupported."""
+    if account is None:
+        return spec
+    if problem := account_problem(account):
+        raise Unsupported(problem, server=spec.name)
+    return attrs.evolve(spec, oauth=attrs.evolve(spec.oauth, account=account))
 
 
 def _time(seconds: float | None) -> str | None:

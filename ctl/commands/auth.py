@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ctl.commands.login import describe_login
+from ctl.commands.login import account_option, account_params, describe_login
 from ctl.completion_candidates import server_names
 from ctl.invocation import CliContext
 from ctl.output import Line, paint
@@ -14,7 +14,7 @@ from ctl.table import table
 from ctl.terminal_text import ago, until
 
 if TYPE_CHECKING:
-    from ctl.api_types import AuthStatus, LoginStatus
+    from ctl.api_types import AuthStatus, AuthStatusParams, LoginStatus
 
 HEADER = ("SERVERS", "STATE", "ISSUER", "ACCOUNT", "SINCE", "TOKEN UNTIL", "RENEWS")
 _STYLES = {"valid": "green", "over": "red", "failing": "yellow", "renewing": "cyan"}
@@ -36,15 +36,22 @@ def list_(cli: CliContext) -> int:
     return 0
 
 
-@auth.command("status", epilog="Examples:\n\n\b\n  mcpctl auth status linear")
+@auth.command(
+    "status",
+    epilog="Examples:\n\n\b\n  mcpctl auth status linear\n  mcpctl auth status linear --account work",
+)
 @click.argument("server", required=False, shell_complete=server_names)
+@account_option
 @click.pass_obj
-def status(cli: CliContext, server: str | None) -> int:
+def status(cli: CliContext, server: str | None, account: str | None) -> int:
     """Show the login of a server, or all logins in detail.
 
     Exits with 4 if a server needs a login.
     """
-    reply = cli.call("mcpd/auth/status", {"server": server})
+    asked: AuthStatusParams = (
+        {"server": server} if account is None else {"server": server, "account": account}
+    )
+    reply = cli.call("mcpd/auth/status", asked)
     answer = reply.value
     if not cli.show_json(reply):
         for login in answer["logins"]:
@@ -57,10 +64,11 @@ def status(cli: CliContext, server: str | None) -> int:
 
 @auth.command("refresh", epilog="Example:\n\n\b\n  mcpctl auth refresh linear")
 @click.argument("server", shell_complete=server_names)
+@account_option
 @click.pass_obj
-def refresh(cli: CliContext, server: str) -> int:
+def refresh(cli: CliContext, server: str, account: str | None) -> int:
     """Renew a login now."""
-    reply = cli.call("mcpd/auth/refresh", {"server": server}, timeout=90.0)
+    reply = cli.call("mcpd/auth/refresh", account_params(server, account), timeout=90.0)
     if not cli.show_json(reply):
         cli.out.line(f"{server}: renewed {describe_login(reply.value)}")
     return 0

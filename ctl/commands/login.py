@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 import click
@@ -21,24 +21,39 @@ from ctl.server_progress import hint_for, print_status
 from ctl.terminal_text import until
 
 if TYPE_CHECKING:
-    from ctl.api_types import LoginOffer, LoginStatus
+    from ctl.api_types import AccountParams, LoginOffer, LoginParams, LoginStatus, Reply
 
 _CONNECT_TIMEOUT = 30.0
 """Seconds to wait for the server after the login."""
 
 
 @click.command(
-    epilog="Examples:\n\n\b\n  mcpctl login linear\n  mcpctl login linear --paste\n"
-    "  mcpctl login linear --scope write"
+    epilog="Examples:\n\n\b\n  mcpctl login linear\n  mcpctl login linear --account work\n"
+    "  mcpctl login --all"
 )
-@click.argument("server", shell_complete=server_names)
+@click.argument("server", required=False, shell_complete=server_names)
+@click.option("--all", "all_servers", is_flag=True, help="Log in to all servers that need it, one by one.")
+@click.option("--account", metavar="NAME", help="Log in to this account instead of the definition's.")
 @click.option("--no-browser", is_flag=True, help="Print the address instead of opening a browser.")
 @click.option("--paste", is_flag=True, help="Log in on another machine, and paste the address it ends at.")
 @click.option("--device", is_flag=True, help="Use a code that you enter on any device.")
 @click.option("--scope", "scopes", multiple=True, metavar="SCOPE", help="Also request this scope.")
+@click.option("--client-id", metavar="ID", help="Use this client, which you have registered.")
+@click.option("--client-secret", metavar="NAME", help="The name of its secret (mcpctl secret set NAME).")
+@click.option("--callback-port", type=int, metavar="PORT", help="Return to this port of localhost.")
 @click.pass_obj
 def login(
-    cli: CliContext, server: str, no_browser: bool, paste: bool, device: bool, scopes: tuple[str, ...]
+    cli: CliContext,
+    server: str | None,
+    all_servers: bool,
+    account: str | None,
+    no_browser: bool,
+    paste: bool,
+    device: bool,
+    scopes: tuple[str, ...],
+    client_id: str | None,
+    client_secret: str | None,
+    callback_port: int | None,
 ) -> int:
     """Log in to a remote server in your browser.
 
@@ -47,8 +62,81 @@ def login(
     """
     if paste and device:
         raise UsageError("--paste and --device cannot be combined", hint="use one of them")
+    asked: LoginParams = {"server": server or "", "scopes": list(scopes)}
+    if account is not None:
+        asked["account"] = account
+    if client_id is not None:
+        asked["client_id"] = client_id
+    if client_secret is not None:
+        asked["client_secret_name"] = client_secret
+    if callback_port is not None:
+        asked["callback_port"] = callback_port
+    way = _Way(no_browser, paste, device)
+    if all_servers:
+        if server is not None or set(asked) != {"server", "scopes"}:
+            raise UsageError(
+                "--all logs in as the definitions say", hint="leave out the server and the client"
+            )
+        return _log_in_to_all(cli, asked, way)
+    if server is None:
+        raise UsageError("name a server, or use --all", hint="mcpctl auth list")
+    reply = _log_in(cli, asked, way)
+    if cli.show_json(reply):
+        return 0
+    if server in reply.value["servers"]:
+        _show_connected(cli, server)
+    else:
+        _show_unused(cli, server, reply.value)
+    return 0
+
+
+class _Way(NamedTuple):
+    """How a person logs in, as the options say."""
+
+    no_browser: bool
+    paste: bool
+    device: bool
+
+
+def _log_in_to_all(cli: CliContext, asked: LoginParams, way: _Way) -> int:
+    """Log in to each server that needs it. One login may serve several. Exits with 4 if any failed."""
+    done: list[LoginStatus] = []
+    failed: list[dict[str, str]] = []
+    tried: set[str] = set()
+    while names := [name for name in _needing(cli) if name not in tried]:
+        server = names[0]
+        tried.add(server)
+        cli.out.message(f"{server} ({len(names)} left)")
+        try:
+            reply = _log_in(cli, {**asked, "server": server}, way)
+        except DaemonError as error:
+            cli.out.error(error)
+            failed.append({"server": server, "error": str(error)})
+            continue
+        done.append(reply.value)
+        for name in reply.value["servers"]:
+            tried.add(name)  # if it needs something besides, another login does not give it
+            if not cli.out.json:
+                _show_connected(cli, name)
+    if cli.out.json:
+        cli.out.json_value({"logins": done, "failed": failed})
+    elif not tried:
+        cli.out.line("no server needs a login")
+    return 4 if failed else 0
+
+
+def _needing(cli: CliContext) -> list[str]:
+    """Return the servers that need a login, also those that still work without one."""
+    answer = cli.call("mcpd/auth/status").value
+    over = [name for each in answer["logins"] if each["state"] == "over" for name in each["servers"]]
+    return list(dict.fromkeys([*answer.get("needed", []), *over]))
+
+
+def _log_in(cli: CliContext, asked: LoginParams, way: _Way) -> Reply[LoginStatus]:
+    """Log in, with the help of the person, and print the outcome unless the output is JSON."""
+    no_browser, paste, device = way
     headless = not has_browser(os.environ) or _is_remote_shell(os.environ)
-    offer = _begin(cli, server, scopes, device=device, try_device=headless and not (paste or no_browser))
+    offer = _begin(cli, asked, device=device, try_device=headless and not (paste or no_browser))
     code = offer.get("user_code")
     opened = not (code or no_browser or paste or headless) and _open(offer["url"])
     if cli.out.json and not opened:
@@ -62,29 +150,41 @@ def login(
     except KeyboardInterrupt:
         cli.call("mcpd/login/cancel", {"attempt": offer["attempt"]})
         raise
-    if cli.show_json(reply):
-        return 0
-    cli.out.line(f"{server}: ", paint("logged in", "green"), f" {describe_login(reply.value)}")
+    if not cli.out.json:
+        outcome = f" {describe_login(reply.value)}"
+        cli.out.line(f"{asked['server']}: ", paint("logged in", "green"), outcome)
+    return reply
+
+
+def _show_connected(cli: CliContext, server: str) -> None:
+    """Wait for the server to connect, and show its state."""
     status = cli.call("mcpd/connect", {"server": server, "wait": _CONNECT_TIMEOUT}, timeout=60.0)
     print_status(cli, status.value["server"])
     if status.value["server"]["status"] != "connected":
         cli.out.next_step(hint_for(cli, server))
-    return 0
 
 
-def _begin(
-    cli: CliContext, server: str, scopes: tuple[str, ...], *, device: bool, try_device: bool
-) -> LoginOffer:
+def _show_unused(cli: CliContext, server: str, login: LoginStatus) -> None:
+    """Say how to use a login of another account than that of the definition."""
+    if users := ", ".join(login["servers"]):
+        cli.out.line(f"this login is used by {users}")
+        return
+    cli.out.message(
+        f"no definition uses this account yet. Add a server with the address of {server} and "
+        f'"oauth": {{"account": "{login["account"]}"}}'
+    )
+    cli.out.next_step("mcpctl edit")
+
+
+def _begin(cli: CliContext, asked: LoginParams, *, device: bool, try_device: bool) -> LoginOffer:
     """Begin a login; with `try_device` by a device code if there are any."""
     if device or try_device:
         try:
-            return cli.call(
-                "mcpd/login/begin", {"server": server, "device": True, "scopes": list(scopes)}
-            ).value
+            return cli.call("mcpd/login/begin", {**asked, "device": True}).value
         except DaemonError as error:
             if device or error.details.get("step") != "device code":
                 raise
-    return cli.call("mcpd/login/begin", {"server": server, "scopes": list(scopes)}).value
+    return cli.call("mcpd/login/begin", asked).value
 
 
 def _show_offer(cli: CliContext, offer: LoginOffer, *, opened: bool) -> None:
@@ -155,15 +255,26 @@ def describe_login(status: LoginStatus) -> str:
     return ", ".join(parts)
 
 
-@click.command(epilog="Examples:\n\n\b\n  mcpctl logout linear")
+def account_option(command: Callable[..., int]) -> Callable[..., int]:
+    """Add `--account` to a command for one login."""
+    text = "The account of the login instead of the definition's."
+    return click.option("--account", metavar="NAME", help=text)(command)
+
+
+def account_params(server: str, account: str | None) -> AccountParams:
+    return {"server": server} if account is None else {"server": server, "account": account}
+
+
+@click.command(epilog="Examples:\n\n\b\n  mcpctl logout linear\n  mcpctl logout linear --account work")
 @click.argument("server", shell_complete=server_names)
+@account_option
 @click.pass_obj
-def logout(cli: CliContext, server: str) -> int:
+def logout(cli: CliContext, server: str, account: str | None) -> int:
     """Log out of a remote server, and revoke its tokens.
 
     Other servers with the same address and account use the same login, so they are logged out, too.
     """
-    reply = cli.call("mcpd/logout", {"server": server})
+    reply = cli.call("mcpd/logout", account_params(server, account))
     if cli.show_json(reply):
         return 0
     result = reply.value
@@ -177,7 +288,9 @@ def logout(cli: CliContext, server: str) -> int:
         result.get("revoked"),  # type: ignore[arg-type]  # None is neither
         "the authorization server offers no revocation; the tokens are deleted here",
     )
-    others = [name for name in result.get("servers", []) if name != server]
+    if account is not None:
+        server = f"{server} (account {account})"
+    others = [name for name in result.get("servers", []) if account is None and name != server]
     also = f" (and {', '.join(others)})" if others else ""
     cli.out.line(f"{server}{also}: logged out; {confirmed}")
     return 0

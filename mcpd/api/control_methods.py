@@ -324,18 +324,18 @@ METHODS: Mapping[str, Method[Any]] = {
     ),
     "mcpd/logout": Method(
         "Forget a login, and revoke its tokens if the authorization server offers that.",
-        api.ServerParam,
+        login.AccountParams,
         login.LogoutResult,
         login_methods.logout,
     ),
     "mcpd/auth/status": Method(
         "Return the logins of one server or all servers. Tokens are never returned.",
-        api.OptionalServerParam,
+        login.AuthStatusParams,
         login.AuthStatus,
         login_methods.status,
     ),
     "mcpd/auth/refresh": Method(
-        "Renew a login now.", api.ServerParam, login.LoginStatus, login_methods.refresh
+        "Renew a login now.", login.AccountParams, login.LoginStatus, login_methods.refresh
     ),
     "mcpd/auth/explain": Method(
         "Return every step of a login up to the choice of the client, without logging in.",

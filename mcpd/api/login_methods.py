@@ -24,16 +24,16 @@ async def cancel(operations: Operations, params: login.LoginAttemptParam) -> api
     return api.EmptyResult()
 
 
-async def logout(operations: Operations, params: api.ServerParam) -> login.LogoutResult:
-    return await (await operations.logins()).logout(params.server)
+async def logout(operations: Operations, params: login.AccountParams) -> login.LogoutResult:
+    return await (await operations.logins()).logout(params.server, params.account)
 
 
-async def status(operations: Operations, params: api.OptionalServerParam) -> login.AuthStatus:
-    return await (await operations.logins()).status(params.server)
+async def status(operations: Operations, params: login.AuthStatusParams) -> login.AuthStatus:
+    return await (await operations.logins()).status(params.server, params.account)
 
 
-async def refresh(operations: Operations, params: api.ServerParam) -> login.LoginStatus:
-    return await (await operations.logins()).refresh(params.server)
+async def refresh(operations: Operations, params: login.AccountParams) -> login.LoginStatus:
+    return await (await operations.logins()).refresh(params.server, params.account)
 
 
 async def explain(operations: Operations, params: api.ServerParam) -> login.AuthExplanation:

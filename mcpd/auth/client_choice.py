@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import attrs
+
 from mcpd.auth.discovery import Discovery, LoginError
 from mcpd.auth.guarded_fetch import FetchError, GuardedFetch
 from mcpd.auth.oauth.client_authentication import NoCommonMethod
@@ -51,7 +53,8 @@ async def choose_client(
         return from_metadata_document(server.issuer, url)
     if server.registration_endpoint is None:
         advice = found.quirks.advice or (
-            "register a client there, and write its ID into `oauth.clientId` in the definition"
+            "register a client there, and write its ID into `oauth.clientId` in the definition, or add "
+            "`--client-id` to `mcpctl login`"
         )
         raise LoginError(STEP, f"{server.issuer} does not register clients by itself: {advice}")
     return await _register(fetch, found, settings, redirect_uris, scopes, server.registration_endpoint, now)
@@ -82,7 +85,7 @@ def _of_definition(
             "is right, run `mcpctl logout` for it first, and register a client there",
         )
     try:
-        return pre_registered(
+        client = pre_registered(
             server.issuer,
             client_id,
             settings.client_secret,
@@ -91,6 +94,8 @@ def _of_definition(
         )
     except NoCommonMethod as error:
         raise LoginError(STEP, str(error)) from None
+    demanded = () if settings.redirect_uri is None else (settings.redirect_uri,)
+    return attrs.evolve(client, secret_name=settings.client_secret_name, redirect_uris=demanded)
 
 
 async def _register(

@@ -160,7 +160,7 @@ class TokenManager:
         self._servers: dict[str, str] = {}
         """`server_key` → the id of its login; servers without a login are missing."""
         self._settings: dict[str, OAuthSettings] = {}
-        """`server_key` → the definition's settings, if it names a client."""
+        """`server_key` and a client ID → the settings that contain what proves this client."""
         self._nursery: trio.Nursery | None = None
         self._timer = trio.CancelScope()
         self._context = LoginContext(
@@ -214,7 +214,7 @@ class TokenManager:
         account = settings.account
         key = server_key(url, account)
         if settings.client_id is not None:
-            self._settings[key] = settings
+            self._settings[f"{key}\n{settings.client_id}"] = settings
             self._redactor.add(filter(None, (settings.client_secret, settings.private_key)))
         if key not in self._servers and self._store.exists():
             found = await self._file.find_for(url, account)
@@ -373,16 +373,20 @@ class TokenManager:
         """
         client, settings = stored.client, NO_SETTINGS
         if client.origin == "pre-registered":
-            keys = (key for key, id in self._servers.items() if id == stored.id)
-            found = (self._settings[key] for key in keys if key in self._settings)
-            settings = next((each for each in found if each.client_id == client.client_id), NO_SETTINGS)
+            keys = (f"{key}\n{client.client_id}" for key, id in self._servers.items() if id == stored.id)
+            settings = next((self._settings[key] for key in keys if key in self._settings), NO_SETTINGS)
             client = attrs.evolve(client, client_secret=settings.client_secret)
         try:
             return client_authentication(client, settings, self._clocks.wall)
         except LoginError as error:
             raise TokenError(TokenErrorKind.REFUSED, error.message) from None
         except ValueError as error:
-            message = f"{error}, which its definition does not contain any more"
+            name = client.secret_name
+            message = (
+                f"{error}, which its definition does not contain any more"
+                if name is None
+                else f"{error}: run `mcpctl secret set {name}`"
+            )
             raise TokenError(TokenErrorKind.REFUSED, message) from None
 
     async def _watch(self) -> None:

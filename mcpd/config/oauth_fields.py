@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from mcpd.config.json_path import join_path
 from mcpd.config.oauth_names import ALGORITHMS, GRANTS, OAUTH_NAMES
 from mcpd.config.section_reader import Section
-from mcpd.model.oauth_settings import NO_SETTINGS, IdentityProvider, OAuthSettings
+from mcpd.model.oauth_settings import NO_SETTINGS, IdentityProvider, OAuthSettings, account_problem
 from mcpd.model.text import shorten
 
 _PROVIDER = ("tokenEndpoint", "clientId", "clientSecret", "idToken")
@@ -42,7 +42,7 @@ def _parse_members(oauth: Section, warnings: list[str]) -> OAuthSettings:
     resource = None if isinstance(oauth.values.get("resource"), bool) else oauth.string("resource")
     return OAuthSettings(
         enabled=enabled is not False,
-        account=oauth.string("account") or NO_SETTINGS.account,
+        account=_account(oauth),
         grant=oauth.choice("grant", GRANTS) or NO_SETTINGS.grant,
         client_id=oauth.string("clientId"),
         client_secret=oauth.string("clientSecret"),
@@ -61,6 +61,16 @@ def _parse_members(oauth: Section, warnings: list[str]) -> OAuthSettings:
         dpop=dpop is not False,
         identity_provider=_identity_provider(oauth),
     )
+
+
+def _account(oauth: Section) -> str:
+    name = oauth.string("account")
+    if name is None:
+        return NO_SETTINGS.account
+    if problem := account_problem(name):
+        oauth.add_problem("account", f"'account' is not usable: {problem}", "choose another name")
+        return NO_SETTINGS.account
+    return name
 
 
 def _scopes(oauth: Section) -> tuple[str, ...] | None:

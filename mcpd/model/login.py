@@ -16,6 +16,34 @@ class LoginParams(Record):
     """Whether to use a device code instead of a browser on this machine."""
     scopes: tuple[str, ...] = ()
     """Scopes to request in addition to those of the current login."""
+    account: str | None = None
+    """The account to log in to. If this is null, the account of the definition."""
+    client_id: str | None = None
+    """The ID of a client that is registered already, instead of that of the definition. The login remembers
+    it."""
+    client_secret_name: str | None = None
+    """The name under which the secret of that client is stored (`mcpctl secret set`)."""
+    callback_port: int | None = None
+    """The port on localhost to which the browser returns, as it is registered for that client."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class AccountParams(Record):
+    """A server, and which of its logins."""
+
+    server: str
+    account: str | None = None
+    """If this is null, the account of the definition."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class AuthStatusParams(Record):
+    """The parameters of `mcpd/auth/status`."""
+
+    server: str | None = None
+    """If this is null, the request applies to all servers."""
+    account: str | None = None
+    """If this is null, the account of the server's definition."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

@@ -8,6 +8,7 @@ from typing import Literal
 import attrs
 
 DEFAULT_ACCOUNT = "default"
+_MAX_ACCOUNT = 64
 
 OAuthGrant = Literal["code", "client_credentials", "enterprise", "workload"]
 
@@ -35,6 +36,8 @@ class OAuthSettings:
     """`code`: a person logs in. The others need nobody."""
     client_id: str | None = None
     client_secret: str | None = attrs.field(default=None, repr=False)
+    client_secret_name: str | None = None
+    """The secret's name in the secret store, if a person named the client at a login."""
     private_key: str | None = attrs.field(default=None, repr=False)
     """A PEM key with which the client authenticates (`private_key_jwt`)."""
     algorithm: str = "ES256"
@@ -78,6 +81,15 @@ class OAuthSettings:
             self.send_resource,
             self.scopes,
         )
+
+
+def account_problem(name: str) -> str:
+    """Return why a text cannot name an account; empty if it can."""
+    if not name or len(name) > _MAX_ACCOUNT:
+        return f"the name of an account has 1 to {_MAX_ACCOUNT} characters"
+    if not name.isprintable() or name != name.strip():
+        return "the name of an account has no control characters, and no spaces at its ends"
+    return ""
 
 
 NO_SETTINGS = OAuthSettings()

@@ -10,7 +10,7 @@ import pytest
 from mcpd.config.server_definition import parse_servers
 from mcpd.config.settings import Settings
 from mcpd.model.errors import BadSpec
-from mcpd.model.oauth_settings import IdentityProvider, OAuthSettings
+from mcpd.model.oauth_settings import IdentityProvider, OAuthSettings, account_problem
 from mcpd.model.server_spec import RemoteSpec
 
 URL = "https://mcp.example/mcp"
@@ -139,6 +139,7 @@ def test_what_other_products_add_is_a_warning() -> None:
         ({"issuer": "as.example"}, "is not a URL"),
         ({"identityProvider": {"clientId": "c"}}, "'tokenEndpoint' is missing"),
         ({"clientSecret": 7}, "must be a string"),
+        ({"account": "a\tb"}, "no control characters"),
     ],
 )
 def test_problems(oauth: object, text: str) -> None:
@@ -153,3 +154,9 @@ def test_another_account_or_client_is_another_connection() -> None:
     plain = parsed(None)[0].identity
     assert parsed({"account": "work"})[0].identity != plain
     assert parsed({"clientSecret": "hush-hush"})[0].identity == plain
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", " a", "a" * 65])
+def test_an_account_has_a_printable_name(name: str) -> None:
+    assert account_problem(name)
+    assert not account_problem("Ada Lovelace <ada@example.com>")

@@ -9,7 +9,8 @@ from urllib.parse import parse_qsl
 
 from mcpd.auth.dpop import new_key
 from tests.e2e.conftest import Start
-from tests.e2e.test_login import logged_in, mcpctl, needs_login, served
+from tests.e2e.harness import BOUND, Daemon
+from tests.e2e.test_login import logged_in, mcpctl, needs_login, open_page, served, start_mcpctl, visit
 
 
 def test_a_key_signs_the_login_its_renewal_and_its_revocation(start: Start, tmp_path: Path) -> None:
@@ -39,3 +40,123 @@ def test_a_key_signs_the_login_its_renewal_and_its_revocation(start: Start, tmp_
             assert (claims["iss"], claims["sub"], claims["aud"]) == ("mine", "mine", server.origin)
             seen.add(claims["jti"])
         assert len(seen) == 3
+
+
+def log_in(daemon: Daemon, *argv: str) -> str:
+    """Run `mcpctl login` as a person with a browser; return what it printed."""
+    login = start_mcpctl(daemon, "login", *argv, "--no-browser")
+    assert login.stdout is not None
+    open_page(visit(login.stdout.readline().strip()))
+    out, err = login.communicate(timeout=BOUND)
+    assert login.returncode == 0, err
+    return out + err
+
+
+def logins_file(tmp_path: Path) -> str:
+    return (tmp_path / "state" / "mcpd" / "login" / "logins.json").read_text()
+
+
+def test_two_accounts_of_one_server_have_separate_logins(start: Start, tmp_path: Path) -> None:
+    """Listed, renewed and ended one by one; a definition chooses by its member `account`."""
+    with served() as server:
+        work = {"url": server.url, "oauth": {"account": "work"}}
+        daemon = start({"remote": {"url": server.url}, "remote-work": work})
+        needs_login(daemon)
+        assert "connected" in log_in(daemon, "remote")
+        daemon.wait_status("remote-work", lambda status: status["status"] == "needs-auth")
+        text = log_in(daemon, "remote", "--account", "work")
+        assert "this login is used by remote-work" in text
+        daemon.wait_connected("remote-work")
+        code, text = mcpctl(daemon, "auth", "list", "--json")
+        assert {(each["account"], *each["servers"]) for each in json.loads(text)["logins"]} == {
+            ("default", "remote"),
+            ("work", "remote-work"),
+        }
+        tokens = {}
+        for name in ("remote", "remote-work"):
+            with daemon.client() as client:
+                client.call(name, "echo")
+            tokens[name] = server.http.requests[-1].headers["authorization"]
+        assert tokens["remote"] != tokens["remote-work"]
+        code, text = mcpctl(daemon, "auth", "refresh", "remote", "--account", "work")
+        assert (code, "(account work)" in text) == (0, True), text
+        code, text = mcpctl(daemon, "auth", "status", "remote", "--account", "work")
+        assert (code, "remote-work" in text) == (0, True), text
+        code, text = mcpctl(daemon, "logout", "remote", "--account", "work")
+        assert code == 0, text
+        daemon.wait_status("remote-work", lambda status: status["status"] == "needs-auth")
+        assert daemon.status("remote")["status"] == "connected"
+        code, text = mcpctl(daemon, "logout", "remote", "--account", "work")
+        assert (code, "nobody is logged in" in text) == (0, True), text
+        code, text = mcpctl(daemon, "auth", "refresh", "remote", "--account", "work")
+        assert (code, "mcpctl login remote --account work" in text) == (4, True), text
+        assert [each["account"] for each in json.loads(logins_file(tmp_path))["logins"].values()] == [
+            "default"
+        ]
+
+
+def test_a_login_to_an_account_without_a_definition_says_how_to_use_it(start: Start) -> None:
+    with served() as server:
+        daemon = start({"remote": {"url": server.url}})
+        needs_login(daemon)
+        text = log_in(daemon, "remote", "--account", "ada@example.com")
+        assert '"oauth": {"account": "ada@example.com"}' in text
+        needs_login(daemon)
+        code, text = mcpctl(daemon, "login", "remote", "--account", "a\tb", "--no-browser")
+        assert (code != 0, "control characters" in text) == (True, True), text
+
+
+def test_a_client_named_at_the_login_is_remembered_and_its_secret_is_not_stored(
+    start: Start, tmp_path: Path
+) -> None:
+    """Also after a restart, and for the next login; the secret stays in the secret store."""
+    with served() as server:
+        server.clients["mine"] = {"redirect_uris": ["http://localhost:41878/callback"]}
+        definition = {"remote": {"url": server.url}}
+        daemon = start(definition)
+        needs_login(daemon)
+        named = ("--client-id", "mine", "--client-secret", "REMOTE_CLIENT", "--callback-port", "41878")
+        code, text = mcpctl(daemon, "login", "remote", *named)
+        assert (code, "REMOTE_CLIENT" in text) == (4, True), text
+        code, text = mcpctl(daemon, "login", "remote", "--client-secret", "REMOTE_CLIENT")
+        assert (code, "without its client ID" in text) == (4, True), text
+        stored = start_mcpctl(daemon, "secret", "set", "REMOTE_CLIENT")
+        stored.communicate("client-canary\n", timeout=BOUND)
+        assert stored.returncode == 0
+        log_in(daemon, "remote", *named)
+        daemon.stop()
+        again = start(definition)
+        again.wait_connected("remote")
+        code, text = mcpctl(again, "auth", "refresh", "remote")
+        assert code == 0, text
+        log_in(again, "remote")
+        proved = [base64.b64decode(each.headers["authorization"][6:]) for each in server.asked("/token")]
+        assert proved == [b"mine:client-canary"] * 3
+        assert server.asked("/register") == []
+        assert "client-canary" not in logins_file(tmp_path) + again.log + daemon.log
+
+
+def test_all_servers_are_logged_in_to_one_after_the_other(start: Start) -> None:
+    """A login that several servers share is asked for once, and a failure does not stop the others."""
+    with served() as one, served() as other, served() as broken:
+        broken.answers["/register"] = (403, b'{"error":"access_denied"}')
+        servers = {"broken": broken.url, "remote": one.url, "same": one.url, "third": other.url}
+        daemon = start({name: {"url": url} for name, url in servers.items()})
+        for name in servers:
+            daemon.wait_status(name, lambda status: status["status"] == "needs-auth")
+        login = start_mcpctl(daemon, "login", "--all", "--no-browser")
+        assert login.stdout is not None
+        found = ""
+        while line := login.stdout.readline():
+            found += line
+            if line.startswith("http"):
+                open_page(visit(line.strip()))
+        _, err = login.communicate(timeout=BOUND)
+        assert login.returncode == 4, err
+        assert "did not register mcpd" in err
+        for name in ("remote", "same", "third"):
+            assert f"{name}: connected" in found, found + err
+        assert (len(one.asked("/authorize")), len(other.asked("/authorize"))) == (1, 1)
+        del broken.answers["/register"]
+        log_in(daemon, "broken")
+        assert mcpctl(daemon, "login", "--all") == (0, "no server needs a login\n")

@@ -47,6 +47,8 @@ class ClientRegistration:
     secret_expires_at: float | None = None
     """Seconds since the epoch; None if the secret does not expire."""
     registered_at: float | None = None
+    secret_name: str | None = None
+    """The name of `client_secret` in the secret store, if a person named this client at a login."""
 
     def authentication(self, sign_assertion: Callable[[], str] | None = None) -> ClientAuthentication:
         """Return what a token request needs. `sign_assertion` is needed for `private_key_jwt`."""
