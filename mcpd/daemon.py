@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import random
-import secrets
 import signal
 import socket as sockets
 from collections import Counter
@@ -70,9 +69,14 @@ _NOT_IMPORTED_AT_START = (
     "mcpd.wire",
     "anyio",
     "h11",
+    "hashlib",
+    "hmac",
     "httpcore2",
     "httptools",
     "httpx",
+    "idna",
+    "secrets",
+    "ssl",
     "trio_websocket",
     "truststore",
     "wsproto",
@@ -120,7 +124,7 @@ async def run(options: DaemonOptions, redactor: Redactor) -> None:
         paths.private_directory(instances)
         for instance, found in processes.sweep_dead_instances(instances).items():
             log.warning("killed %d processes left behind by daemon %s", found, instance)
-        instance = secrets.token_hex(8)
+        instance = os.urandom(8).hex()
         stack.enter_context(processes.record_instance(instances, instance))
         stack.callback(
             process_labels.kill_marked, instance

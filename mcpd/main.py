@@ -21,10 +21,13 @@ from mcpd.config.loader import load
 from mcpd.config.settings import Address, parse_address
 from mcpd.model.errors import BadSpec
 from mcpd.support import library_warnings, logs, paths
+from mcpd.support.deferred_modules import defer_modules
 from mcpd.support.redact import Redactor
 
 _OFF = ("", "0", "false", "no", "off")
 """Values of MCPD_DEBUG that do not turn it on."""
+_NEEDED_BY_FEW = ("hashlib", "hmac", "idna", "secrets", "ssl")
+"""Modules that trio and mcpd import for TLS and signatures, which a daemon with local servers never uses."""
 EXIT_OK, EXIT_USAGE, EXIT_ALREADY_RUNNING, EXIT_UNUSABLE_PATH = 0, 2, 3, 78
 
 
@@ -61,6 +64,7 @@ def _main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 def _run(
     arguments: argparse.Namespace, environ: Mapping[str, str], loaded: LoadedConfig, http: Address | None
 ) -> int:
+    defer_modules(_NEEDED_BY_FEW)
     gc.disable()  # imports create many objects and nearly no garbage; enabled by limit_memory_growth()
     import trio  # imported here so that --validate-config starts fast
 

@@ -6,7 +6,6 @@ cannot be parsed is renamed, and the daemon starts with an empty state.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import time
@@ -18,6 +17,7 @@ import trio
 
 from mcpd.model import codec
 from mcpd.support.atomic_files import remove_stale_temporaries, write_atomically
+from mcpd.support.digests import sha256
 from mcpd.support.own_thread import OwnThread
 from mcpd.support.regular_files import read_regular_file
 
@@ -255,4 +255,4 @@ class StateFile:
 
 def fingerprint(identity: object) -> str:
     """Return a stable name for a definition, safe in file names. Does not reveal its secrets."""
-    return hashlib.sha256(repr(identity).encode()).hexdigest()[:32]
+    return sha256(repr(identity).encode()).hexdigest()[:32]

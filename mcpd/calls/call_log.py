@@ -7,7 +7,6 @@ records that do not fit into a bounded queue are counted and dropped.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
 import time
@@ -26,6 +25,7 @@ from mcpd.model.errors import InvalidArguments, Problem
 from mcpd.model.status import parse_timestamp, rfc3339
 from mcpd.model.text import shorten
 from mcpd.support.broadcast import Broadcast
+from mcpd.support.digests import sha256
 from mcpd.support.outbox import batch
 from mcpd.support.own_thread import OwnThread
 from mcpd.support.rotated_lines import append_lines, last_lines, older
@@ -207,7 +207,7 @@ class CallLog:
             "duration_ms": round(entry.seconds * 1000, 3),
             "request_bytes": entry.request_size,
             "response_bytes": entry.response_size,
-            "digest": hashlib.sha256(entry.params).hexdigest()[:16],
+            "digest": sha256(entry.params).hexdigest()[:16],
             "code": entry.code,
             "message": shorten(self._mask(entry.message), _MESSAGE_LENGTH) if entry.message else "",
             "trace": "" if trace is None else trace[1].decode(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import secrets
+import os
 from collections.abc import Mapping
 
 import attrs
@@ -154,7 +154,7 @@ class StateSigner:
     """Signs `requestState` values, which pass through clients, with a key of this daemon."""
 
     def __init__(self) -> None:
-        self._key = secrets.token_bytes(32)
+        self._key = os.urandom(32)
 
     def sign(self, server: str, state: Raw) -> str:
         """Return the server's `requestState` (JSON) with a signature."""

@@ -8,7 +8,6 @@ server's own validation decides.
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from msgspec import Raw
 from mcpd.calls.schema_cost import CHECK_BUDGET, DESCRIBE_BUDGET, SchemaTooExpensive, ValidationCost
 from mcpd.model.errors import Problem
 from mcpd.model.text import shorten
+from mcpd.support.digests import blake2b
 from mcpd.support.schema_checker import schema_checker
 from mcpd.support.schema_checker_process import compile_validator, find_problems
 from mcpd.wire import message as wire
@@ -223,7 +223,7 @@ async def _compile(raw: Raw | None, name: str, notes: list[str]) -> ToolSchema |
     if len(raw) > MAX_SCHEMA:
         notes.append(f"its {name} is larger than {MAX_SCHEMA} bytes and is not checked here")
         return None
-    digest = hashlib.blake2b(bytes(raw), digest_size=16).digest()
+    digest = blake2b(bytes(raw), digest_size=16).digest()
     try:
         if sys.modules.get("jsonschema_rs") is None:
             await trio.to_thread.run_sync(_load_library)

@@ -7,7 +7,6 @@ with its last valid definition, and those without one are listed as failed, with
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,6 +30,7 @@ from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.policy import Decision, PolicyRule
 from mcpd.model.server_spec import InvalidSpec, ServerSpec
 from mcpd.support.atomic_files import write_atomically
+from mcpd.support.digests import sha256
 from mcpd.support.regular_files import read_regular_file
 
 log = logging.getLogger("mcpd.config")
@@ -132,7 +132,7 @@ def _last_document(last: LastValidConfig | None) -> Document | None:
     path = Path(last.path)
     servers = [(name, value, join_path("$.mcpServers", name)) for name, value in last.servers.items()]
     try:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest = sha256(path.read_bytes()).hexdigest()
     except OSError:
         digest = ""
     return Document(

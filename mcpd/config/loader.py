@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import stat
@@ -25,6 +24,7 @@ from mcpd.config.settings import SETTINGS
 from mcpd.config.variables import expand_home
 from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.text import shorten
+from mcpd.support.digests import sha256
 from mcpd.support.paths import config_dir
 
 DEFAULT_NAME = "config.json"
@@ -97,7 +97,7 @@ def _parse_file(path: Path, data: bytes) -> Document:
         source=source,
         path=path,
         base_dir=path.parent,
-        digest=hashlib.sha256(data).hexdigest(),
+        digest=sha256(data).hexdigest(),
     )
 
 
@@ -374,5 +374,5 @@ def _parse_variable(text: str, path: Path, environ: Mapping[str, str]) -> Docume
         source=VARIABLE_SOURCE,
         path=path,
         base_dir=Path(expand_home("~", environ)),
-        digest=hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest(),
+        digest=sha256(text.encode("utf-8", "surrogateescape")).hexdigest(),
     )

@@ -19,6 +19,8 @@ from types import CodeType, ModuleType
 
 import trio
 
+from mcpd.support.deferred_modules import DeferredModule
+
 log = logging.getLogger("mcpd")
 _IMPORTING = threading.Lock()
 """Held by a thread that imports: two that import modules of each other at the same time may both fail."""
@@ -46,7 +48,8 @@ class KeptModules:
                 except Exception as error:  # it cannot be read now, for want of descriptors for example
                     log.warning("cannot keep the code of %s: %s; it is read when needed", name, error)
             for name in self._kept.keys() & sys.modules.keys():
-                del self._kept[name]  # an extension module has imported it
+                if not isinstance(sys.modules[name], DeferredModule):
+                    del self._kept[name]  # an extension module has imported it
             sys.meta_path.insert(0, self)
 
     def remove(self) -> None:
@@ -85,7 +88,7 @@ class KeptModules:
             return
         paths = spec.submodule_search_locations
         if isinstance(spec.loader, SourceFileLoader):
-            if name not in sys.modules:
+            if name not in sys.modules or isinstance(sys.modules[name], DeferredModule):
                 code = zlib.compress(marshal.dumps(spec.loader.get_code(name)), 1)
                 self._kept[name] = (code, spec.origin or "", None if paths is None else list(paths))
         elif spec.loader is not None:

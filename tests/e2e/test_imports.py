@@ -1,0 +1,38 @@
+"""What a daemon imports: memory and the time before the first call are mostly imported code."""
+
+from __future__ import annotations
+
+import re
+
+from tests.e2e.conftest import Start
+from tests.e2e.harness import fake
+from tests.e2e.web import meta
+
+_IMPORT = re.compile(r"^import time:.*\| +(\S+)$", re.MULTILINE)
+
+FOR_REMOTE_SERVERS = ("ssl", "_ssl", "_hashlib", "hmac", "idna", "anyio", "httpx", "httpcore2", "mcpd.auth")
+FOR_HTTP_CLIENTS = ("h11", "wsproto", "mcpd.api.http_routes", "mcpd.api.http_server", "mcpd.api.mcp_endpoint")
+FOR_FEW = ("asyncio", "email", "http", "ruamel", "tomlkit", "rich", "jsonschema_rs", "mcpd.login_service")
+
+
+def test_daemon_with_local_servers_imports_nothing_for_others(start: Start) -> None:
+    """OpenSSL and httpx alone would take 8 of 30 MB."""
+    servers = {f"local-{number}": fake() for number in range(3)}
+    daemon = start(servers, environ={"PYTHONPROFILEIMPORTTIME": "1"})  # to the log, also after the start
+    daemon.wait_connected(*servers)
+    with daemon.client() as client:
+        client.request("mcpd/status")
+        client.request("mcpd/attach", server="local-1")
+        client.request("tools/call", name="echo", arguments={"text": "hello"}, _meta=meta())
+    assert daemon.stop() == 0
+    imported = set(_IMPORT.findall(daemon.log))
+    assert {"trio", "mcpd.daemon"} <= imported
+    assert (
+        sorted(
+            name
+            for name in imported
+            for unwanted in (*FOR_REMOTE_SERVERS, *FOR_HTTP_CLIENTS, *FOR_FEW)
+            if name == unwanted or name.startswith(f"{unwanted}.")
+        )
+        == []
+    )
