@@ -37,6 +37,7 @@ from ctl.terminal_text import ago, clock_time, in_local_time, until
 from ctl.time_options import utc_option
 from mcpd.config import definition_view
 from mcpd.config.next_step import port_in_use
+from mcpd.model.failure_summary import lines_with_cause
 from mcpd.support.find_programs import find_elsewhere, find_program
 
 if TYPE_CHECKING:
@@ -230,7 +231,7 @@ def _evidence_rows(failure: Failure | None) -> list[tuple[str, str]]:
     if noise := failure.get("noise"):
         rows.append(("stdout", noise))
     stderr = [line for line in failure.get("stderr", ()) if line.strip()]
-    return rows + [("stderr", line) for line in stderr[-_STDERR_LINES:]]
+    return rows + [("stderr", line) for line in lines_with_cause(stderr, _STDERR_LINES)]
 
 
 def _binary_rows(binary: Explanation | None) -> list[tuple[str, str]]:

@@ -13,15 +13,19 @@ MAX_LENGTH = 200
 _NOISE = re.compile(
     r"at \S+|Node\.js v\d|Traceback \(|File \"|[\W_]*$|npm (?:notice|warn)\b"
     r"|npm (?:error|ERR!)(?: (?:A complete log|code |errno|syscall|path |dest )|\s*$)"
-    r"|(?:\w+ )?\[?(?:INFO|DEBUG)\b",
+    r"|(?:\w+ )?\[?(?:INFO|DEBUG)\b"
+    r"|[^\w/]*/\S*$"
+    r"|(?!err|message|reason)(?-i:[a-z])\w*: (?:undefined|null|true|false|-?\d+n?|'.*'|\".*\"|\[.*|\{.*),?$",
     re.IGNORECASE,
 )
-"""Lines that explain nothing: frames of a trace, versions, punctuation, and progress."""
+"""Lines that explain nothing: frames of a trace, versions, punctuation, progress, paths, and the properties
+that node shows after the trace of an error."""
 _CAUSE = re.compile(
     r"error|exception|required|missing|must|not |cannot|can't|unable|fail|invalid|denied|refused|in use"
     r"|no such|unknown|unset|undefined|fatal|panic",
     re.IGNORECASE,
 )
+_NPM = re.compile(r"npm (?:error|ERR!)\s*", re.IGNORECASE)
 _TIMESTAMP = re.compile(r"[\[(]?\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?[\])]?[\s:|-]*")
 
 
@@ -31,12 +35,27 @@ def informative_line(stderr: Sequence[str], *, only_causes: bool = False) -> str
     npm reports the cause first, all others report it last. If no line looks like a cause, it is the last one,
     unless `only_causes`.
     """
-    lines = [_TIMESTAMP.sub("", line.strip(), count=1) for line in stderr]
-    lines = [line for line in lines if line and not _NOISE.match(line)]
-    causes = [line for line in lines if _CAUSE.search(line)]
-    if npm := [line for line in causes if line.lower().startswith(("npm error", "npm err!"))]:
-        return re.sub(r"^npm (?:error|ERR!)\s*", "", npm[0])
-    return (causes or ([] if only_causes else lines) or [""])[-1]
+    place = _informative_place(stderr, only_causes=only_causes)
+    return "" if place is None else _NPM.sub("", _TIMESTAMP.sub("", stderr[place].strip(), count=1))
+
+
+def _informative_place(stderr: Sequence[str], *, only_causes: bool = False) -> int | None:
+    stripped = [_TIMESTAMP.sub("", line.strip(), count=1) for line in stderr]
+    lines = {place: line for place, line in enumerate(stripped) if line and not _NOISE.match(line)}
+    causes = [place for place, line in lines.items() if _CAUSE.search(line)]
+    if npm := [place for place in causes if _NPM.match(lines[place])]:
+        return npm[0]
+    found = causes or ([] if only_causes else list(lines))
+    return found[-1] if found else None
+
+
+def lines_with_cause(stderr: Sequence[str], count: int) -> tuple[str, ...]:
+    """Return `count` successive lines of stderr: the last ones, unless the line that names the cause is
+    before them. Then they begin with it, because a long trace may follow it.
+    """
+    place = _informative_place(stderr, only_causes=True)
+    start = max(0, len(stderr) - count)
+    return tuple(stderr[start if place is None else min(place, start) :][:count])
 
 
 def summarize(

@@ -356,7 +356,7 @@ class ManagedServer:
         mask = self._context.redactor.mask
         evidence = restart.Evidence(
             returncode=child.returncode if child else None,
-            stderr=self.log.last_lines() if child else (),
+            stderr=self.log.failure_lines() if child else (),
             unparsable_output=unparsable_output(link, self._strategy.kind, mask) if link else "",
             is_remote=isinstance(self.spec, RemoteSpec),
         )

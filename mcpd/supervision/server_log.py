@@ -12,6 +12,7 @@ from pathlib import Path
 
 import trio
 
+from mcpd.model.failure_summary import lines_with_cause
 from mcpd.model.status import rfc3339
 from mcpd.support.redact import MIN_START, Redactor
 from mcpd.support.regular_files import open_regular_file
@@ -20,6 +21,9 @@ MAX_LINE = 64 * 1024
 MAX_RING = 1024 * 1024
 FILE_QUOTA = 1024 * 1024
 """Bytes per file; one rotated file is kept in addition."""
+MAX_RUN_LINES = 200
+"""Lines of the current run in which the cause of a failure is looked for. A trace of node, with the
+properties of the error, has about 50."""
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x07|\x1b\\|$))")
 """Whole escape sequences; otherwise `[31m` would remain."""
 
@@ -46,7 +50,7 @@ class ServerLog:
         self._file_size = 0
         self._ends_mid_line = False
         """Whether the file ends in the middle of a line because the disk was full."""
-        self._run_lines: deque[str] = deque(maxlen=20)
+        self._run_lines: deque[str] = deque(maxlen=MAX_RUN_LINES)
         self.position = 0
         """Number of lines so far; see `lines_after`."""
         self._more = trio.Event()
@@ -84,11 +88,15 @@ class ServerLog:
         self._run_lines.clear()
 
     def last_lines(self, count: int = 20) -> tuple[str, ...]:
-        """Return the last lines of the current run, without timestamps."""
+        """Return the last lines of the current run, at most MAX_RUN_LINES, without timestamps."""
         tail = [line.partition(" ")[2] for line in list(self._run_lines)[-count:]]
         if self._partial_line:
             tail.append(self._clean(self._partial_line, unfinished=True))
         return tuple(line[:500] for line in tail[-count:])
+
+    def failure_lines(self) -> tuple[str, ...]:
+        """Return 20 lines of the current run that explain why the process ended (`lines_with_cause`)."""
+        return lines_with_cause(self.last_lines(MAX_RUN_LINES), 20)
 
     def tail(self, count: int) -> tuple[str, ...]:
         return tuple(self._lines)[-count:] if count > 0 else ()

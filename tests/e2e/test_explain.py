@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mcpd.model.errors import UnknownServer
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, FAKE, Client, Json, Refused, fake, in_flight, running, wait_until
+from tests.model.test_failure_summary import BINDINGS
 
 SECRET = "correct-horse-battery"
 
@@ -82,6 +84,27 @@ def test_failure_of_a_program_that_is_no_server_shows_its_output(start: Start) -
     error = daemon.wait_status("it", lambda status: status["status"] == "failed")["last_error"]
     assert error["noise"] == "1 line on its stdout was not JSON-RPC: Usage: it --token ***"
     assert error["stderr"] == ["no config"]
+
+
+def test_cause_is_shown_although_a_long_trace_follows_it(start: Start) -> None:
+    """A server in JavaScript whose native module is missing writes 40 lines after the one that says so."""
+    lines = [*BINDINGS, "", "Node.js v22.11.0"]
+    program = "import sys; sys.stderr.write(sys.argv[1]); sys.exit(1)"
+    definition = {"command": sys.executable, "args": ["-I", "-S", "-c", program, "\n".join(lines)]}
+    daemon = start({"db": definition})
+    error = daemon.wait_status("db", lambda status: status["status"] == "failed")["last_error"]
+    assert error["stderr"] == lines[:20]
+    assert error["summary"] == f"exited (1): {lines[0]}"
+    why = subprocess.run(
+        [sys.executable, "-m", "ctl", "why", "db", "--no-shell"],
+        env=daemon.environ,
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+    )
+    shown = [line.partition("stderr: ")[2] for line in why.stdout.splitlines() if "stderr" in line]
+    assert shown[0] == lines[0]
+    assert lines[1].strip() in why.stdout
 
 
 def test_history_knows_servers_that_have_left_and_no_others(start: Start) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from mcpd.model.failure_summary import MAX_LENGTH, informative_line
+from mcpd.model.failure_summary import MAX_LENGTH, informative_line, lines_with_cause
 from mcpd.model.status import Failure, FailureKind
 
 PYTHON = [
@@ -27,6 +27,40 @@ NODE = [
     "",
     "Node.js v22.11.0",
 ]
+PATHS = [f"/srv/node_modules/better-sqlite3/build/{name}/better_sqlite3.node" for name in "abcdefghijklmn"]
+"""Where the package `bindings` looks for a file."""
+BINDINGS = [
+    "Fatal error: Error: Could not locate the bindings file. Tried:",
+    *(f" \N{RIGHTWARDS ARROW} {path}" for path in PATHS),
+    *(f"    at frame{number} (/srv/node_modules/bindings/bindings.js:{number}:9)" for number in range(9)),
+    "    at async SQLiteConnector.connect (file:///srv/node_modules/dbhub/dist/index.js:1012:17) {",
+    "  tries: [",
+    *(f"    '{path}'," for path in PATHS),
+    "  ]",
+    "}",
+]
+POSTGRES = [
+    'error: password authentication failed for user "me"',
+    "    at Parser.parseErrorMessage (/srv/node_modules/pg-protocol/dist/parser.js:285:98) {",
+    "  length: 104,",
+    "  severity: 'FATAL',",
+    "  code: '28P01',",
+    "  detail: undefined,",
+    "  where: undefined,",
+    "  routine: 'auth_failed'",
+    "}",
+]
+WITH_CAUSE = [
+    "Fatal: Error: cannot start",
+    "    at file:///srv/index.js:3:9 {",
+    "  [cause]: Error: connect ECONNREFUSED 127.0.0.1:5432",
+    "      at TCPConnectWrap.afterConnect [as oncomplete] (node:net:1611:16) {",
+    "    errno: -111,",
+    "    code: 'ECONNREFUSED',",
+    "    syscall: 'connect'",
+    "  }",
+    "}",
+]
 NPM = [
     "npm error code E404",
     "npm error 404 Not Found - GET https://registry.npmjs.org/nonesuch - Not found",
@@ -41,6 +75,13 @@ NPM = [
         (["starting", "MY_API_KEY is required", ""], "MY_API_KEY is required"),
         (PYTHON, "KeyError: 'MY_API_KEY'"),
         (NODE, "Error: listen EADDRINUSE: address already in use 127.0.0.1:8080"),
+        (BINDINGS, "Fatal error: Error: Could not locate the bindings file. Tried:"),
+        (
+            [*BINDINGS, "", "Node.js v22.11.0"],
+            "Fatal error: Error: Could not locate the bindings file. Tried:",
+        ),
+        (POSTGRES, 'error: password authentication failed for user "me"'),
+        (WITH_CAUSE, "[cause]: Error: connect ECONNREFUSED 127.0.0.1:5432"),
         (NPM, "404 Not Found - GET https://registry.npmjs.org/nonesuch - Not found"),
         (["2026-11-21T06:30:00.123Z no database"], "no database"),
         (["one", "two"], "two"),
@@ -51,6 +92,15 @@ NPM = [
 def test_line_that_names_the_cause_is_chosen(stderr: list[str], line: str) -> None:
     """Not the end of a trace, a version or a path to a log."""
     assert informative_line(stderr) == line
+
+
+def test_long_trace_does_not_hide_the_line_that_names_the_cause() -> None:
+    """The lines that are shown begin with it."""
+    assert lines_with_cause(["starting", *BINDINGS], 3) == tuple(BINDINGS[:3])
+    assert lines_with_cause(PYTHON, 3) == tuple(PYTHON[-3:])
+    assert lines_with_cause(PYTHON, 20) == tuple(PYTHON)
+    assert lines_with_cause([f"line {number}" for number in range(9)], 2) == ("line 7", "line 8")
+    assert lines_with_cause((), 2) == ()
 
 
 def failure(kind: FailureKind, message: str, **more: object) -> Failure:
