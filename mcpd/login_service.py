@@ -6,7 +6,7 @@ Created with the first remote server that may need a login, because most daemons
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,14 +21,15 @@ from mcpd.auth.explanation import explain_login
 from mcpd.auth.guarded_fetch import FetchError, GuardedFetch
 from mcpd.auth.login_attempt import LoginRequest
 from mcpd.auth.login_events import LoginEvents
+from mcpd.auth.login_link import LoginLink, failed, link_of
 from mcpd.auth.logins import Logins
 from mcpd.auth.named_client import with_client_named_now, with_client_of_login
 from mcpd.auth.oauth.challenge import Challenge, read_challenge
-from mcpd.auth.oauth.registration import ClientRegistration
-from mcpd.auth.oauth.scopes import more_scopes
+from mcpd.auth.oauth.scopes import StepUpMemory, more_scopes
 from mcpd.auth.oauth.token_requests import TokenError, TokenRequest, revocation_request
 from mcpd.auth.renewal_request import LoginEvent, RequestFailed, TokenAnswer
-from mcpd.auth.stored_login import RedirectKind, StoredLogin
+from mcpd.auth.stored_clients import StoredClients, redirect_kind
+from mcpd.auth.stored_login import StoredLogin
 from mcpd.auth.token_exchange import post_with_proof
 from mcpd.auth.token_manager import ServerCredentials, TokenManager
 from mcpd.auth.token_store import StoreError, TokenStore
@@ -64,9 +65,11 @@ class LoginService:
         self._manager = TokenManager(
             TokenStore(state_dir), self._send, context.redactor, on_event=self._on_login_event
         )
-        self._logins = Logins(_Known(self._manager), self._save, context.environ, self._events)
+        self._logins = Logins(StoredClients(self._manager), self._save, context.environ, self._events)
         self._credentials: dict[str, ServerCredentials] = {}
         """By the name of the server."""
+        self._step_ups: dict[tuple[str, str], StepUpMemory] = {}
+        """By URL and account."""
         self._ca_files: dict[str, str | None] = {}
         """URL of a server → its CA file."""
 
@@ -105,43 +108,18 @@ class LoginService:
 
     async def begin(self, params: LoginParams) -> LoginOffer:
         """Begin a login, and return what a person needs. Raises UnknownServer, Unsupported, LoginFailed."""
-        defined = await self._resolve(params.server)
-        spec = _with_account(defined, params.account)
-        credentials = await self._credentials_of(spec)
-        try:
-            settings = await with_client_named_now(spec.oauth, params, self._fetch_secret)
-            earlier_login = None if credentials.login is None else credentials.login.stored
-            settings = await with_client_of_login(settings, earlier_login, self._fetch_secret)
-        except LoginError as error:
-            raise _failed(error, spec.name) from None
-        await self._manager.credentials_for(spec.name, spec.url, settings)
-        self._ca_files[spec.url] = spec.ca_file
-        challenge = self._challenge(spec.name)
-        if spec.oauth.account == defined.oauth.account:
-            self._credentials.setdefault(spec.name, credentials)
-        earlier: tuple[str, ...] = ()
-        if params.scopes or (challenge is not None and challenge.needs_more_scopes):
-            stored = earlier_login
-            before = () if stored is None else more_scopes(stored.requested_scopes, stored.tokens.scopes)
-            earlier = more_scopes(before, params.scopes)
-        attempt = self._logins.begin(
-            LoginRequest(
-                server=spec.name,
-                url=spec.url,
-                settings=settings,
-                ca_file=spec.ca_file,
-                how="device" if params.device else "browser",
-                challenge=challenge,
-                earlier_scopes=earlier,
-            )
-        )
+        challenge = self._challenge(params.server)
+        request = await self._request(params, challenge)
+        attempt = self._logins.begin(request)
+        if challenge is None or not challenge.needs_more_scopes:
+            self._step_ups.pop((request.url, request.settings.account), None)
         try:
             offer = await attempt.wait_offer()
         except LoginError as error:
-            raise _failed(error, spec.name) from None
+            raise failed(error, params.server) from None
         return LoginOffer(
             attempt=attempt.id,
-            server=spec.name,
+            server=params.server,
             url=offer.url,
             issuer=offer.issuer,
             expires_at=rfc3339(attempt.expires_at),
@@ -150,12 +128,67 @@ class LoginService:
             scopes=offer.scopes or (),
         )
 
+    async def link(self, name: str, operation: str, challenge_fields: Sequence[str]) -> LoginLink:
+        """Begin a login, or join one, for an MCP client whose call was refused with this challenge.
+
+        Raises McpdError if no login is possible, and if a person was asked for the same scopes before, or
+        often for the same operation: see `StepUpMemory`.
+        """
+        challenge = read_challenge(challenge_fields) or self._challenge(name)
+        request = await self._request(LoginParams(server=name), challenge)
+        attempt = self._logins.find(request)
+        if attempt is None:
+            key = (request.url, request.settings.account)
+            if challenge is not None and challenge.needs_more_scopes:
+                memory, scopes = self._step_ups.setdefault(key, StepUpMemory()), challenge.scopes or ()
+                if not memory.may_ask(operation, scopes):
+                    message = f"{name}: a person was asked for these scopes before, and it did not help"
+                    raise LoginFailed(message, server=name, step="scopes")
+                memory.asked(operation, scopes)
+            else:
+                self._step_ups.pop(key, None)
+            attempt = self._logins.begin(request)
+        return await link_of(attempt)
+
+    async def _request(self, params: LoginParams, challenge: Challenge | None) -> LoginRequest:
+        """Return what to log in to. A login for more scopes keeps the earlier ones (MCP 2026-07-28).
+
+        Raises UnknownServer, Unsupported, LoginFailed.
+        """
+        defined = await self._resolve(params.server)
+        spec = _with_account(defined, params.account)
+        credentials = await self._credentials_of(spec)
+        stored = None if credentials.login is None else credentials.login.stored
+        try:
+            settings = await with_client_named_now(spec.oauth, params, self._fetch_secret)
+            settings = await with_client_of_login(settings, stored, self._fetch_secret)
+        except LoginError as error:
+            raise failed(error, spec.name) from None
+        await self._manager.credentials_for(spec.name, spec.url, settings)
+        self._ca_files[spec.url] = spec.ca_file
+        if spec.oauth.account == defined.oauth.account:
+            self._credentials.setdefault(spec.name, credentials)
+        needed = challenge.scopes or () if challenge is not None and challenge.needs_more_scopes else None
+        earlier: tuple[str, ...] = ()
+        if params.scopes or needed is not None:
+            before = () if stored is None else more_scopes(stored.requested_scopes, stored.tokens.scopes)
+            earlier = more_scopes(before, params.scopes, needed)
+        return LoginRequest(
+            server=spec.name,
+            url=spec.url,
+            settings=settings,
+            ca_file=spec.ca_file,
+            how="device" if params.device else "browser",
+            challenge=challenge,
+            earlier_scopes=earlier,
+        )
+
     def answer(self, params: LoginAnswerParams) -> None:
         """Take the address at which the browser ended. Raises LoginFailed."""
         try:
             self._logins.get(params.attempt).answer(params.url)
         except LoginError as error:
-            raise _failed(error, None) from None
+            raise failed(error, None) from None
 
     async def wait(self, id: str) -> LoginStatus:
         """Return the login when the person has finished. Raises LoginFailed."""
@@ -163,7 +196,7 @@ class LoginService:
             attempt = self._logins.get(id)
             login = await attempt.wait()
         except LoginError as error:
-            raise _failed(error, None) from None
+            raise failed(error, None) from None
         statuses = await self._statuses(login.server_url, login.account)
         return next(each for each in statuses if each.issuer == login.issuer)
 
@@ -172,7 +205,7 @@ class LoginService:
         try:
             self._logins.get(id).cancel()
         except LoginError as error:
-            raise _failed(error, None) from None
+            raise failed(error, None) from None
 
     async def _save(self, login: CompletedLogin) -> None:
         """Store a login, and connect the servers that waited for it."""
@@ -191,7 +224,7 @@ class LoginService:
         )
         await self._manager.add_login(stored, login.server_url)
         if login.client.origin == "dynamic":
-            kind = _redirect_kind(next(iter(login.client.redirect_uris), None))
+            kind = redirect_kind(next(iter(login.client.redirect_uris), None))
             with suppress(StoreError):  # it is in the status
                 await self._manager.set_client(login.issuer, kind, login.client)
         for server in self._users(login.server_url, login.account):
@@ -393,33 +426,6 @@ class LoginService:
         )
 
 
-class _Known:
-    """What the token manager knows, as an attempt needs it."""
-
-    def __init__(self, manager: TokenManager) -> None:
-        self._manager = manager
-
-    async def known_issuers(self) -> Collection[str]:
-        return {each.issuer for each in await self._manager.statuses()}
-
-    async def registration(self, issuer: str, redirect_uri: str | None) -> ClientRegistration | None:
-        return await self._manager.client(issuer, _redirect_kind(redirect_uri))
-
-    async def bound_issuer(self, client_id: str) -> str | None:
-        return await self._manager.issuer_of_client(client_id)
-
-    async def forget_registration(self, client: ClientRegistration) -> None:
-        for uri in client.redirect_uris[:1]:
-            with suppress(StoreError):  # it is in the status
-                await self._manager.set_client(client.issuer, _redirect_kind(uri), None)
-
-
-def _redirect_kind(uri: str | None) -> RedirectKind:
-    if uri is None or uri.startswith("http://127.0.0.1"):
-        return "127.0.0.1"
-    return "localhost" if uri.startswith("http://localhost") else "other"
-
-
 def _uses(used: ServerCredentials, login: StoredLogin) -> bool:
     return used.login is not None and used.login.stored.id == login.id
 
@@ -435,9 +441,3 @@ def _with_account(spec: RemoteSpec, account: str | None) -> RemoteSpec:
 
 def _time(seconds: float | None) -> str | None:
     return None if seconds is None else rfc3339(seconds)
-
-
-def _failed(error: LoginError, server: str | None) -> LoginFailed:
-    prefix = f"{server}: " if server else ""
-    later = "; try again later" if error.try_later else ""
-    return LoginFailed(f"{prefix}{error}{later}", server=server, step=error.step)

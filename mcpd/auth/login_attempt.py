@@ -22,6 +22,7 @@ from mcpd.auth.device_login import request_device_code, wait_for_device
 from mcpd.auth.discovery import Discovery, LoginError, discover, probe
 from mcpd.auth.dpop import DpopKey
 from mcpd.auth.guarded_fetch import FetchError, GuardedFetch
+from mcpd.auth.login_pages import done_page, start_page
 from mcpd.auth.oauth.authorization import (
     AnswerError,
     AuthorizationRequest,
@@ -42,8 +43,7 @@ from mcpd.auth.oauth.token_requests import (
     code_request,
 )
 from mcpd.auth.redirect_listener import Page, PortTaken, RedirectListener, open_listener
-from mcpd.auth.signed_jwt import KeyUnusable
-from mcpd.auth.token_exchange import client_authentication, request_tokens
+from mcpd.auth.token_exchange import client_authentication, generate_key, request_tokens
 from mcpd.model.oauth_settings import OAuthSettings
 
 LIFETIME = 600.0
@@ -84,6 +84,8 @@ class Offer:
     scopes: tuple[str, ...] | None
     user_code: str | None = None
     """To type at `url`."""
+    page: str | None = attrs.field(default=None, repr=False)
+    """The loopback URL of a page that leads to `url`; None for a device code."""
 
 
 Save = Callable[[CompletedLogin], Awaitable[None]]
@@ -148,6 +150,12 @@ class LoginAttempt:
             raise LoginError("answer", str(error)) from None
         except AnswerError:
             return  # it is the outcome of the attempt
+
+    def supersede(self, login: CompletedLogin) -> None:
+        """End the attempt with the login that another attempt has completed, if it is as good."""
+        if self.offer is not None and set(self.offer.scopes or ()) <= set(login.tokens.scopes or ()):
+            self._end(login)
+            self._scope.cancel(reason="another login was completed")
 
     def cancel(self) -> None:
         """End the attempt. Whoever waits gets a LoginError."""
@@ -249,16 +257,17 @@ class LoginAttempt:
             authorization = self._authorize(found, scopes, client, listener.uri)
         self._authorization = authorization
         outcome: CompletedLogin | LoginError
+        page = f"/login/{secrets.token_urlsafe(16)}"
+        offer = Offer(
+            url=authorization.url,
+            redirect_uri=listener.uri,
+            issuer=found.server.issuer,
+            scopes=scopes,
+            page=listener.url(page),
+        )
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(listener.serve, self._take_from_browser)
-            self._make_offer(
-                Offer(
-                    url=authorization.url,
-                    redirect_uri=listener.uri,
-                    issuer=found.server.issuer,
-                    scopes=scopes,
-                )
-            )
+            nursery.start_soon(listener.serve, self._take_from_browser, {page: self._show_offer})
+            self._make_offer(offer)
             await self._answered.wait()
             try:
                 outcome = await self._exchange(found, scopes, client, authorization)
@@ -296,6 +305,11 @@ class LoginAttempt:
         self.offer = offer
         self._offered.set()
 
+    async def _show_offer(self, query: str) -> Page:
+        assert self.offer is not None
+        account, scopes = self.request.settings.account, self.offer.scopes or ()
+        return start_page(self.request.server, account, self.offer.issuer, scopes, self.offer.url)
+
     async def _take_from_browser(self, query: str) -> Page:
         try:
             self._take_answer(query)
@@ -307,7 +321,7 @@ class LoginAttempt:
         await self._ended.wait()
         if isinstance(self.outcome, LoginError):
             return Page(400, "Not logged in", str(self.outcome))
-        return Page(200, "Logged in", f"mcpd is logged in to {self.request.server}. You can close this page.")
+        return done_page(self.request.server)
 
     def _take_answer(self, answer: str) -> None:
         """Take the first answer to this login. Raises AnswerError if it is none, or has no code."""
@@ -342,7 +356,7 @@ class LoginAttempt:
             resource=found.resource,
         )
         try:
-            self._key = _dpop_key(found, self.request.settings)
+            self._key = generate_key(found, self.request.settings)
             tokens = await request_tokens(
                 self._fetch, request, requested=scopes, key=self._key, now=self._now
             )
@@ -373,7 +387,7 @@ class LoginAttempt:
             )
         )
         try:
-            self._key = _dpop_key(found, self.request.settings)
+            self._key = generate_key(found, self.request.settings)
             tokens = await wait_for_device(
                 self._fetch,
                 code,
@@ -424,21 +438,6 @@ class LoginAttempt:
         )
         await self._save(login)
         return login
-
-
-def _dpop_key(found: Discovery, settings: OAuthSettings) -> DpopKey | None:
-    """Return a new key if the server wants tokens that are bound to one (RFC 9449). Raises LoginError."""
-    challenged = found.challenge is not None and found.challenge.scheme == "dpop"
-    required = found.metadata is not None and found.metadata.requires_dpop
-    if not settings.dpop or not (challenged or required):
-        return None
-    if found.server.dpop_algorithms and "ES256" not in found.server.dpop_algorithms:
-        message = f"{found.server.issuer} binds tokens to keys, but not with the algorithm ES256"
-        raise LoginError("token", message)
-    try:
-        return DpopKey.generate()
-    except KeyUnusable as error:
-        raise LoginError("token", str(error)) from None
 
 
 def _port_of(client: ClientRegistration | None) -> int | None:

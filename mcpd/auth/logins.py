@@ -37,9 +37,9 @@ class Logins:
     def begin(self, request: LoginRequest) -> LoginAttempt:
         """Begin to log in, or join the attempt in progress for the same server, account and way."""
         assert self._nursery is not None
-        for attempt in self._attempts.values():
-            if attempt.outcome is None and _is_same(attempt.request, request):
-                return attempt
+        found = self.find(request)
+        if found is not None:
+            return found
         for ended in [key for key, each in self._attempts.items() if each.outcome is not None][:-_MAX_ENDED]:
             del self._attempts[ended]
         attempt = LoginAttempt(request, self._known, self._save, self._environ)
@@ -52,6 +52,17 @@ class Logins:
         await attempt.run()
         if isinstance(attempt.outcome, LoginError):
             self._events.on_failed(attempt.request.server, attempt.outcome)
+        elif attempt.outcome is not None:
+            for other in self._attempts.values():
+                if other.outcome is None and _is_same_login(other.request, attempt.request):
+                    other.supersede(attempt.outcome)
+
+    def find(self, request: LoginRequest) -> LoginAttempt | None:
+        """Return the attempt in progress for the same server, account and way."""
+        attempts = self._attempts.values()
+        return next(
+            (each for each in attempts if each.outcome is None and _is_same(each.request, request)), None
+        )
 
     def get(self, id: str) -> LoginAttempt:
         """Raises LoginError if there is no such attempt."""
@@ -61,10 +72,13 @@ class Logins:
         return attempt
 
 
+def _is_same_login(one: LoginRequest, other: LoginRequest) -> bool:
+    return one.url == other.url and one.settings == other.settings
+
+
 def _is_same(one: LoginRequest, other: LoginRequest) -> bool:
     return (
-        one.url == other.url
-        and one.settings == other.settings
+        _is_same_login(one, other)
         and one.how == other.how
         and one.earlier_scopes == other.earlier_scopes
         and one.challenge == other.challenge

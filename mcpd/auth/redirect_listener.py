@@ -1,7 +1,7 @@
 """The listener on a loopback port to which a browser returns after a login (RFC 8252, 7.3).
 
-It accepts only a GET of its own path with its own address as `Host`, so that no page of the Internet can
-reach it by another name, and shows a page without scripts, links and secrets.
+It accepts only a GET of its own paths with its own address as `Host`, so that no page of the Internet can
+reach it by another name, and shows pages without scripts and tokens.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import html
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
@@ -25,8 +25,8 @@ _TIMEOUT = 10.0
 _MAX_CONNECTIONS = 16
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)
 
-TakeAnswer = Callable[[str], Awaitable["Page"]]
-"""Takes the query of the redirect, and returns what to show."""
+Answer = Callable[[str], Awaitable["Page"]]
+"""Takes the query of a request, and returns what to show."""
 
 
 @attrs.frozen
@@ -36,6 +36,9 @@ class Page:
     status: int
     title: str
     text: str
+    link: str = ""
+    """The URL that the page leads to; it must have been checked."""
+    link_text: str = ""
 
 
 class PortTaken(Exception):
@@ -50,14 +53,20 @@ class RedirectListener:
     """The redirect URI, with the port that is bound."""
     _listeners: list[trio.SocketListener]
 
-    async def serve(self, take: TakeAnswer) -> None:
-        """Pass the query of each request for the redirect URI to `take`, until cancelled."""
-        path, hosts = urlsplit(self.uri).path, _hosts(self.uri)
+    def url(self, path: str) -> str:
+        """Return the address of another path."""
+        return f"http://{urlsplit(self.uri).netloc}{path}"
+
+    async def serve(self, take: Answer, pages: Mapping[str, Answer]) -> None:
+        """Pass the query of each request for the redirect URI to `take`, and of other paths to that of
+        `pages`, until cancelled."""
+        answers = {**pages, urlsplit(self.uri).path: take}
+        hosts = _hosts(self.uri)
         limit = trio.CapacityLimiter(_MAX_CONNECTIONS)
 
         async def handle(stream: trio.SocketStream) -> None:
             async with limit:
-                await _handle(stream, path, hosts, take)
+                await _handle(stream, answers, hosts)
 
         await trio.serve_listeners(handle, self._listeners)
 
@@ -129,7 +138,7 @@ def _hosts(uri: str) -> frozenset[str]:
     return frozenset(names)
 
 
-async def _handle(stream: trio.SocketStream, path: str, hosts: frozenset[str], take: TakeAnswer) -> None:
+async def _handle(stream: trio.SocketStream, answers: Mapping[str, Answer], hosts: frozenset[str]) -> None:
     async with stream:
         page = Page(400, "Bad request", "This address is only for the answer to a login.")
         try:
@@ -137,10 +146,10 @@ async def _handle(stream: trio.SocketStream, path: str, hosts: frozenset[str], t
                 request = await _read_request(stream)
                 if request is None:
                     return
-                query = _query_of(request, path, hosts)
-                if query is not None:
+                path, query = _target_of(request, hosts)
+                if path in answers:
                     with trio.move_on_after(_TIMEOUT):
-                        page = await take(query)
+                        page = await answers[path](query)
             with trio.move_on_after(_TIMEOUT):
                 await stream.send_all(_render(page))
                 await stream.send_eof()
@@ -159,8 +168,8 @@ async def _read_request(stream: trio.SocketStream) -> bytes | None:
     return head.partition(b"\r\n\r\n")[0]
 
 
-def _query_of(head: bytes, path: str, hosts: frozenset[str]) -> str | None:
-    """Return the query of a GET of `path` at one of `hosts`; None for any other request."""
+def _target_of(head: bytes, hosts: frozenset[str]) -> tuple[str, str]:
+    """Return path and query of a GET at one of `hosts`; an empty path for any other request."""
     try:
         first, *lines = head.decode("ascii").split("\r\n")
         method, target, version = first.split(" ")
@@ -168,10 +177,17 @@ def _query_of(head: bytes, path: str, hosts: frozenset[str]) -> str | None:
                  if name.lower() == "host"]  # fmt: skip
         parts = urlsplit(target)
     except ValueError:
-        return None
+        return "", ""
     usable = method == "GET" and version.startswith("HTTP/1.") and len(named) == 1 and named[0] in hosts
-    is_ours = target.startswith("/") and not parts.netloc and parts.path == path
-    return parts.query if usable and is_ours else None
+    is_ours = target.startswith("/") and not parts.netloc
+    return (parts.path, parts.query) if usable and is_ours else ("", "")
+
+
+def _render_link(page: Page) -> str:
+    if not page.link:
+        return ""
+    address, text = html.escape(page.link), html.escape(page.link_text)
+    return f'<p><a rel="noreferrer" href="{address}">{text}</a>'
 
 
 def _render(page: Page) -> bytes:
@@ -180,7 +196,7 @@ def _render(page: Page) -> bytes:
         f"<title>{html.escape(page.title)}</title>"
         "<style>body{font:1.1em system-ui;max-width:32em;margin:4em auto;padding:0 1em}"
         "@media(prefers-color-scheme:dark){body{background:#111;color:#eee}}</style>"
-        f"<h1>{html.escape(page.title)}</h1><p>{html.escape(page.text)}"
+        f"<h1>{html.escape(page.title)}</h1><p>{html.escape(page.text)}{_render_link(page)}"
     ).encode()
     reason = "OK" if page.status == 200 else "Bad Request"
     head = (

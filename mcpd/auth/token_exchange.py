@@ -9,7 +9,7 @@ from functools import partial
 
 import attrs
 
-from mcpd.auth.discovery import LoginError
+from mcpd.auth.discovery import Discovery, LoginError
 from mcpd.auth.dpop import DpopKey
 from mcpd.auth.guarded_fetch import Answer, GuardedFetch
 from mcpd.auth.oauth.client_authentication import ClientAuthentication
@@ -57,6 +57,21 @@ async def post_with_proof(fetch: GuardedFetch, request: TokenRequest, key: DpopK
 
 def _with_proof(request: TokenRequest, key: DpopKey) -> TokenRequest:
     return attrs.evolve(request, headers={**request.headers, "DPoP": key.proof("POST", request.url)})
+
+
+def generate_key(found: Discovery, settings: OAuthSettings) -> DpopKey | None:
+    """Return a new key if the server wants tokens that are bound to one (RFC 9449). Raises LoginError."""
+    challenged = found.challenge is not None and found.challenge.scheme == "dpop"
+    required = found.metadata is not None and found.metadata.requires_dpop
+    if not settings.dpop or not (challenged or required):
+        return None
+    if found.server.dpop_algorithms and "ES256" not in found.server.dpop_algorithms:
+        message = f"{found.server.issuer} binds tokens to keys, but not with the algorithm ES256"
+        raise LoginError("token", message)
+    try:
+        return DpopKey.generate()
+    except KeyUnusable as error:
+        raise LoginError("token", str(error)) from None
 
 
 def client_authentication(

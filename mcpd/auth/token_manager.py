@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 
 import attrs
@@ -18,6 +18,7 @@ import trio
 from mcpd.auth.discovery import LoginError
 from mcpd.auth.login_file import LoginFile
 from mcpd.auth.managed_login import ManagedLogin
+from mcpd.auth.oauth.challenge import read_challenge
 from mcpd.auth.oauth.client_authentication import ClientAuthentication
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.token_requests import TokenError, TokenErrorKind
@@ -28,6 +29,7 @@ from mcpd.auth.token_exchange import client_authentication
 from mcpd.auth.token_store import StoreError, TokenStore
 from mcpd.model.errors import LinkLost
 from mcpd.model.oauth_settings import NO_SETTINGS, OAuthSettings
+from mcpd.model.text import shorten
 from mcpd.support.redact import Redactor
 from mcpd.transports.credentials import UNSIGNED, Refusal, Signature
 
@@ -92,6 +94,9 @@ class ServerCredentials:
         login = self.login
         if login is None:
             return f"run `mcpctl login {self.name}`, or add an `Authorization` header to its definition"
+        challenge = read_challenge(self.challenge)
+        if challenge is not None and challenge.needs_more_scopes:
+            return _scope_advice(self.name, challenge.scopes or (), login.stored.tokens.scopes or ())
         reason = login.why_refused()
         return (f"{reason}; " if reason else "") + f"run `mcpctl login {self.name}` to log in again"
 
@@ -109,6 +114,14 @@ class ServerCredentials:
 
     def _named(self, error: LinkLost) -> LinkLost:
         return LinkLost(f"{self.name}: {error.message}", server=self.name, may_have_run=False)
+
+
+def _scope_advice(name: str, needed: Collection[str], granted: Collection[str]) -> str:
+    """Return what helps if a server refuses a good token because of its scopes."""
+    scopes = shorten(" ".join(needed), 200) or "more scopes"
+    if needed and set(needed) <= set(granted):
+        return f"it requires {scopes}, which the login already has: ask whoever runs the server"
+    return f"it requires {scopes}; run `mcpctl login {name}` to log in with more scopes"
 
 
 @attrs.frozen(kw_only=True)

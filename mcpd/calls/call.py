@@ -52,10 +52,10 @@ class CallState(enum.IntEnum):
     SENT = 2
     """The server works on it, and the client waits for the response."""
     SUSPENDED = 3
-    """A modern client answers a question of the server, and will return with another request."""
+    """A modern client answers a question of the server or of mcpd, and will return with another request."""
     BETWEEN_ROUNDS = 4
-    """The server has answered, but not finally: it asked for input, created a task, or wants a retry. Or a
-    stage has not finished with the result."""
+    """The server has answered, but not finally: it asked for input, created a task, or wants a retry or a
+    login. Or a stage has not finished with the result."""
     DONE = 5
     """It was answered, failed or cancelled."""
 
@@ -65,8 +65,8 @@ _MOVES = {
     PREPARING: frozenset({QUEUED, SENT, SUSPENDED, DONE}),
     QUEUED: frozenset({PREPARING, SENT, DONE}),  # PREPARING: its server restarts when its turn has come
     SENT: frozenset({SUSPENDED, BETWEEN_ROUNDS, DONE}),
-    SUSPENDED: frozenset({PREPARING, SENT, DONE}),
-    BETWEEN_ROUNDS: frozenset({QUEUED, SENT, DONE}),
+    SUSPENDED: frozenset({PREPARING, SENT, BETWEEN_ROUNDS, DONE}),
+    BETWEEN_ROUNDS: frozenset({QUEUED, SENT, SUSPENDED, DONE}),
     DONE: frozenset[CallState](),
 }
 
@@ -276,6 +276,8 @@ class Call(Exchange):
     """Client capabilities whose absence made us decline requests of the server."""
     resumed_after_url: bool = False
     """Whether the client has returned from visiting a URL (`url_elicitation`)."""
+    login_links: int = 0
+    """How often its client was shown a link to log in (`login_links`)."""
     progress_high: float = -math.inf
     """The progress last reported to the client."""
     progress_base: float = 0.0

@@ -36,6 +36,7 @@ from mcpd.calls.call_log import CallLog
 from mcpd.calls.client_context import ClientRequest
 from mcpd.calls.input_rounds import StateSigner
 from mcpd.calls.legacy_companions import LegacyCompanions
+from mcpd.calls.login_links import LoginLinks
 from mcpd.calls.open_questions import OpenQuestions
 from mcpd.calls.routes import RouteTable, StageFactory, make_binding
 from mcpd.calls.server_request_router import ServerRequestRouter
@@ -50,6 +51,7 @@ from mcpd.model.errors import (
     InvalidArguments,
     LinkLost,
     McpdError,
+    NotReady,
     Overloaded,
     Problem,
     ProtocolViolation,
@@ -115,6 +117,7 @@ class CallEngine:
         self.companions = LegacyCompanions(operations, spawn)
         self.suspended_calls = SuspendedCalls(self, spawn)
         self.url_elicitations = UrlElicitations()
+        self.login_links = LoginLinks(operations, self.suspended_calls.ask, spawn)
         self.server_requests = ServerRequestRouter(
             self.suspended_calls, self.url_elicitations, self.open_questions, spawn, roots
         )
@@ -190,9 +193,7 @@ class CallEngine:
         if pending is not None:
             answer = await pending()
         else:
-            server = await self.companions.wait_connected(
-                call.caller, call.context, call.server, may_open=call.route.method in INTERACTIVE_METHODS
-            )
+            server = await self._wait_connected(call)
             self._connecting.remove(call)
             call.server = server
             call.route = self._routes.find(  # the lists may have come with the connection
@@ -210,6 +211,21 @@ class CallEngine:
             self._send(call, self._connection(call.server))
         else:
             self._answer(call, answer)
+
+    async def _wait_connected(self, call: Call) -> ManagedServer:
+        """Return the connection for the call, once somebody has logged in if that is missing."""
+        may_open = call.route.method in INTERACTIVE_METHODS
+        try:
+            return await self.companions.wait_connected(
+                call.caller, call.context, call.server, may_open=may_open
+            )
+        except NotReady as error:
+            if not self.login_links.may_help(call, error):
+                raise
+            await self.login_links.wait_logged_in(call, error)
+            return await self.companions.wait_connected(
+                call.caller, call.context, call.server, may_open=may_open
+            )
 
     def _answer(self, call: Call, answer: Answer) -> None:
         """Complete the call with a stage's answer."""
@@ -509,8 +525,14 @@ class CallEngine:
     def on_failed(self, call: Call, error: McpdError) -> None:
         if call.state is SUSPENDED:
             self.suspended_calls.on_failed(call, error)
+        elif call.state is SENT and self.login_links.may_help(call, error):
+            self._retry(call, partial(self._wait_logged_in, call, error))  # the server refused to execute it
         else:
             self.fail(call, error)
+
+    async def _wait_logged_in(self, call: Call, error: McpdError) -> None:
+        await self.login_links.wait_logged_in(call, error)
+        await self._operations.wait_ready(call.server)
 
     def cancel(self, call: Call, reason: str) -> None:
         """Withdraw the call, at its server too. Its client gets no response, and the caller forgets it."""
@@ -566,8 +588,12 @@ class CallEngine:
 
     def resume(self, call: Call, caller: Caller, request: ClientRequest) -> None:
         """Continue the call for the client's next request."""
-        call.move(PREPARING if call.binding is None else SENT)  # a stage may ask before anything is sent
+        if call.binding is None:  # a stage asked before anything was sent
+            call.move(PREPARING)
+        else:
+            call.move(SENT if call.work is None else BETWEEN_ROUNDS)
         call.caller, call.request = caller, request
+        request.has_no_meta = False  # the params remain those of the first request
         caller.calls[request.key] = call
 
     # ── work that cannot be finished immediately ────────────────────────────────────────────────

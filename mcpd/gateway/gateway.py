@@ -98,6 +98,7 @@ class Gateway:
         core.list_approvals = lambda: self.approvals.list(core.redactor.mask)
         core.approve = self.approvals.answer
         self.approvals.ask_modern_client = self.calls.suspended_calls.ask
+        self.calls.login_links.notify_complete = _notify_elicitation_complete
         clients.on_server_request = self._on_server_request
         clients.on_notification = self._on_notification
         clients.describe_waiting = self.calls.waiting_calls.describe
@@ -229,8 +230,7 @@ class Gateway:
             self._forward_log_message(server, notification)
         elif method == "notifications/elicitation/complete":
             client = self.calls.url_elicitations.on_completed(server, notification)
-            if isinstance(client, ClientSession):
-                client.notify_elicitation_complete(notification.params)
+            _notify_elicitation_complete(client, notification.params)
         elif method == "notifications/cancelled" and server.upstream is not None:
             try:
                 self.calls.server_requests.cancel(server.upstream.link, notification.params)
@@ -370,6 +370,11 @@ class Gateway:
         dedicated = self.dedicated_servers.used_by(session)
         used = [*seen, *dedicated, *self.calls.companions.used_by(session)]
         return list(dict.fromkeys([*used, *self.dedicated_servers.spares(used)]))
+
+
+def _notify_elicitation_complete(client: Caller | None, params: Raw) -> None:
+    if isinstance(client, ClientSession):
+        client.notify_elicitation_complete(params)
 
 
 def _notify_roots_changed(servers: Iterable[ManagedServer]) -> None:

@@ -13,6 +13,7 @@
      ├─ Overloaded           overloaded         503   -32000   6    a bounded queue is full
      ├─ LinkLost             link_lost          502   -32000   6    says whether the call may have run
      ├─ NeedsAuth            auth_required      401   -32000   4    the user must log in; nothing was sent
+     ├─ LoginLinkOpen        login_link_open    401   -32042   4    the user was shown a link to log in
      ├─ LoginFailed          login_failed       502   -32000   4    a step of a login failed
      ├─ HttpRefused          http_status        502   -32000   6    an HTTP status without an MCP response
      ├─ CallTimeout          timeout            504   -32000   7
@@ -210,12 +211,32 @@ class NeedsAuth(McpdError):
     code, http, rpc, exit = "auth_required", 401, -32000, 4
     may_have_run = False
 
-    def __init__(self, message: str, *, server: str, status: int) -> None:
+    def __init__(self, message: str, *, server: str, status: int, challenge: tuple[str, ...] = ()) -> None:
         super().__init__(message, server=server)
         self.status = status
+        self.challenge = challenge
+        """The fields `WWW-Authenticate` of the response; untrusted."""
 
     def data(self) -> dict[str, object]:
         return {**super().data(), "status": self.status}
+
+
+@final
+class LoginLinkOpen(McpdError):
+    """The client was shown a link, and nobody has finished the login yet. The call was not executed.
+
+    `data.elicitations` is that of `URLElicitationRequiredError` (MCP 2025-11-25).
+    """
+
+    code, http, rpc, exit = "login_link_open", 401, -32042, 4
+    may_have_run = False
+
+    def __init__(self, message: str, *, server: str, elicitation: dict[str, object]) -> None:
+        super().__init__(message, server=server)
+        self.elicitation = elicitation
+
+    def data(self) -> dict[str, object]:
+        return {**super().data(), "elicitations": [self.elicitation]}
 
 
 @final

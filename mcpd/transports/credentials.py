@@ -132,4 +132,9 @@ def access_error(
         advice = credentials.advice()
     else:
         advice = "add an `Authorization` header to `headers` in its definition"
-    return NeedsAuth(f"{name}: {refused}: {advice}", server=name, status=refusal.status)
+    return NeedsAuth(
+        f"{name}: {refused}: {advice}",
+        server=name,
+        status=refusal.status,
+        challenge=tuple(refusal.headers.get_list("www-authenticate")),
+    )

@@ -32,7 +32,7 @@ async def listening(demanded: str | None = None) -> AsyncIterator[tuple[Redirect
 
     with trio.fail_after(30):
         async with open_listener(ISSUER, demanded=demanded) as listener, trio.open_nursery() as nursery:
-            nursery.start_soon(listener.serve, take)
+            nursery.start_soon(listener.serve, take, {})
             yield listener, queries
             nursery.cancel_scope.cancel()
 

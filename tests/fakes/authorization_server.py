@@ -47,6 +47,13 @@ class AuthorizationServer:
     """Set when somebody has asked whether the device code was entered."""
     iss: str | None = None
     """Sent with answers, if it is not None."""
+    call_scopes: frozenset[str] = frozenset()
+    """What a `tools/call` requires."""
+    withheld_scopes: frozenset[str] = frozenset()
+    """What no token gets, whatever is requested."""
+    granted: dict[str, frozenset[str]] = attrs.field(factory=dict)
+    """Token → its scopes."""
+    _granting: frozenset[str] = frozenset()
     _count: int = 0
 
     @property
@@ -130,6 +137,10 @@ class AuthorizationServer:
             await request.result({**capabilities, "serverInfo": {"name": "fake", "version": "1"}})
         elif request.rpc == "tools/list":
             await request.result({"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]})
+        elif request.rpc == "tools/call" and not self.call_scopes <= self.granted.get(token, frozenset()):
+            needed = " ".join(sorted(self.call_scopes))
+            challenge = f'Bearer error="insufficient_scope", scope="{needed}"'
+            await request.reply(403, WWW_Authenticate=challenge)
         elif request.rpc == "tools/call":
             await request.result({"content": [{"type": "text", "text": "done"}]})
         elif "id" in request.message:
@@ -174,6 +185,7 @@ class AuthorizationServer:
         access, refresh = f"access-{self._count}-secret", f"refresh-{self._count}-secret"
         self.access_tokens.add(access)
         self.refresh_tokens[refresh] = form.get("client_id", "")
+        self.granted[access] = self.granted[refresh] = self._granting - self.withheld_scopes
         tokens = {"access_token": access, "refresh_token": refresh, "token_type": self.token_type}
         await request.reply(200, json.dumps({**tokens, "expires_in": self.expires_in}).encode())
 
@@ -181,11 +193,13 @@ class AuthorizationServer:
         query = self.codes.pop(form["code"], None)
         if query is None or query["redirect_uri"] != form["redirect_uri"]:
             return "invalid_grant"
+        self._granting = frozenset(query.get("scope", "").split())
         digest = hashlib.sha256(form["code_verifier"].encode()).digest()
         challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
         return None if challenge == query["code_challenge"] else "invalid_grant"
 
     def _check_refresh_token(self, form: dict[str, str]) -> str | None:
+        self._granting = self.granted.get(form["refresh_token"], frozenset())
         return None if self.refresh_tokens.pop(form["refresh_token"], None) is not None else "invalid_grant"
 
     def _check_client_credentials(self, form: dict[str, str]) -> str | None:

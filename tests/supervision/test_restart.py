@@ -156,5 +156,6 @@ def test_every_mcpd_error_is_classified() -> None:
         errors.SlowConsumer,
         errors.Denied,
         errors.LoginFailed,
+        errors.LoginLinkOpen,
     }
     assert ours - not_from_a_connection == {type(row[0]) for row in TABLE} & ours

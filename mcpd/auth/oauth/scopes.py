@@ -10,7 +10,9 @@ from mcpd.auth.oauth.metadata import MAX_SCOPES
 
 OFFLINE_ACCESS = "offline_access"
 MAX_STEP_UPS = 2
-"""How often the same operation may ask for the same scopes without success."""
+"""How often one operation may ask a person for more scopes. With the first login, these are three
+authorization requests."""
+_MAX_OPERATIONS = 1000
 
 
 def first_request(
@@ -44,21 +46,20 @@ def more_scopes(*known: Iterable[str] | None) -> tuple[str, ...]:
 
 @attrs.define
 class StepUpMemory:
-    """Remembers which requests for more scopes did not help, so that nobody is asked for ever."""
+    """Which scopes a person was asked for since the last ordinary login, so that nobody is asked for ever."""
 
-    _failures: dict[tuple[str, frozenset[str]], int] = attrs.field(factory=dict)
+    _asked: dict[str, set[frozenset[str]]] = attrs.field(factory=dict)
+    """By operation."""
 
     def may_ask(self, operation: str, needed: Iterable[str]) -> bool:
-        """Return whether a person may be asked again for this operation and these scopes."""
-        return self._failures.get((operation, frozenset(needed)), 0) < MAX_STEP_UPS
+        """Return whether a person may be asked for these scopes: once, whatever operation needs them."""
+        scopes = frozenset(needed)
+        if any(scopes in each for each in self._asked.values()):
+            return False
+        return len(self._asked.get(operation, ())) < MAX_STEP_UPS
 
     def asked(self, operation: str, needed: Iterable[str]) -> None:
-        """Count one more request; `forget` after it helped."""
-        key = (operation, frozenset(needed))
-        if len(self._failures) >= 1000:
-            self._failures.clear()
-        self._failures[key] = self._failures.get(key, 0) + 1
-
-    def forget(self) -> None:
-        """Forget all failures, because a person logged in."""
-        self._failures.clear()
+        """Remember that a person is asked now."""
+        if operation not in self._asked and len(self._asked) >= _MAX_OPERATIONS:
+            del self._asked[next(iter(self._asked))]
+        self._asked.setdefault(operation, set()).add(frozenset(needed))

@@ -44,13 +44,16 @@ def test_a_step_up_asks_for_the_union_in_order() -> None:
     assert more_scopes(("a", "b"), None, ("b", "c")) == ("a", "b", "c")
 
 
-def test_a_step_up_that_does_not_help_is_asked_twice_at_most() -> None:
+def test_a_person_is_asked_once_for_the_same_scopes_and_twice_for_one_operation() -> None:
     memory = StepUpMemory()
-    for _ in range(2):
-        assert memory.may_ask("tools/call x", ("w",))
-        memory.asked("tools/call x", ("w",))
-    assert not memory.may_ask("tools/call x", ("w",))
     assert memory.may_ask("tools/call x", ("w", "v"))
-    assert memory.may_ask("tools/call y", ("w",))
-    memory.forget()
+    memory.asked("tools/call x", ("w", "v"))
+    assert not memory.may_ask("tools/call x", ("v", "w"))
+    assert not memory.may_ask("tools/call y", ("v", "w"))
     assert memory.may_ask("tools/call x", ("w",))
+    memory.asked("tools/call x", ("w",))
+    assert not memory.may_ask("tools/call x", ("z",))
+    assert memory.may_ask("tools/call y", ("z",))
+    for number in range(2000):
+        memory.asked(f"tools/call {number}", ("w",))
+    assert len(memory._asked) == 1000

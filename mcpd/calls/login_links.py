@@ -1,0 +1,253 @@
+"""Links to log in, shown to the client whose call needs a login (URL elicitation, MCP 2025-11-25 and later).
+
+The call waits until somebody has logged in and is then sent: without a login, the server has not executed it.
+A client is shown one link for each server, however many calls wait. The link leads to a page of mcpd on this
+machine, which tells the person who asks for what. mcpd never opens a browser.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import secrets
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import attrs
+import msgspec
+import trio
+from msgspec import Raw
+
+from mcpd.calls.call import INTERACTIVE_METHODS, Call, Caller, Work
+from mcpd.calls.suspended_calls import Question
+from mcpd.daemon_operations import Operations
+from mcpd.model.errors import LoginLinkOpen, McpdError, NeedsAuth, NotReady
+from mcpd.model.server_spec import RemoteSpec
+from mcpd.model.status import ServerState
+from mcpd.model.text import shorten
+from mcpd.protocol.revision_translation import R4, translate_request
+from mcpd.wire import message as wire
+from mcpd.wire.message import Message
+
+if TYPE_CHECKING:
+    from mcpd.auth.login_link import LoginLink
+
+DECLINED_FOR = 600.0
+"""Seconds for which a client that declined a link is not shown another one for the same server."""
+PROGRESS_INTERVAL = 15.0
+"""Seconds between reports of progress while a person logs in: clients give up on calls without any."""
+_MAX_LINKS = 2
+"""Links that one call may lead to: one for a login, and one for a login with more scopes."""
+_MAX_REMEMBERED = 1000
+_METHOD = "elicitation/create"
+_FORBIDDEN = 403
+_DECLINED = McpdError("the client declined the link")
+_Key = tuple[str, str]
+"""(client, definition name)."""
+
+
+@attrs.define(eq=False)
+class _LinkQuestion:
+    """The link as a question to a modern client, which returns with the answer (see `SuspendedCalls`)."""
+
+    message: Message = attrs.field(factory=lambda: Message(method=_METHOD))
+    is_accepted: bool = False
+    returned: trio.Event = attrs.field(factory=trio.Event)
+
+    def respond(self, result: Raw | bytes) -> None:
+        self.is_accepted = _is_accepted(result)
+        self.returned.set()
+
+    def decline(self, reason: str) -> None:
+        self.returned.set()
+
+
+@attrs.define(eq=False)
+class _ShownLink:
+    """A link that one call of a client shows, and others of the same client wait for."""
+
+    ended: trio.Event = attrs.field(factory=trio.Event)
+    is_logged_in: bool = False
+    failure: McpdError | None = None
+    """None also if the call was cancelled."""
+
+
+class LoginLinks:
+    """The links that clients are shown now. `spawn` must run tasks that outlive clients."""
+
+    def __init__(
+        self,
+        operations: Operations,
+        ask_modern_client: Callable[[Call, Question, bytes], None],
+        spawn: Callable[[Work], None],
+    ) -> None:
+        self._operations = operations
+        self._ask_modern_client = ask_modern_client
+        self._spawn = spawn
+        self.notify_complete: Callable[[Caller, Raw], None] = lambda caller, params: None
+        """Reports the end of a login to a client whose call has ended before. Set by the gateway."""
+        self._shown: dict[_Key, _ShownLink] = {}
+        self._declined: dict[_Key, float] = {}
+        """When the client declined a link (`trio.current_time()`)."""
+
+    def may_help(self, call: Call, error: McpdError) -> bool:
+        """Return whether the call failed because of a login, and its client can show a link."""
+        if isinstance(error, NotReady):
+            needs_login = error.state == ServerState.NEEDS_AUTH.value
+        else:
+            needs_login = isinstance(error, NeedsAuth)
+        spec, context = call.server.spec, call.context
+        return (
+            needs_login
+            and call.route.method in INTERACTIVE_METHODS
+            and context.version >= R4
+            and context.supports("elicitation", "url")
+            and isinstance(spec, RemoteSpec)
+            and spec.may_log_in
+            and spec.oauth.grant == "code"
+            and call.login_links < _MAX_LINKS
+        )
+
+    async def wait_logged_in(self, call: Call, error: McpdError) -> None:
+        """Show the client a link unless it sees one, and return when somebody has logged in.
+
+        Raises the call's own `error` if no login is possible or wanted, LoginFailed if it did not succeed,
+        and LoginLinkOpen if it takes longer than a legacy client may wait for the call.
+        """
+        server = (call.server.original or call.server).spec.name
+        key = (call.caller.describe(call.context), server)
+        call.login_links += 1
+        while (other := self._shown.get(key)) is not None:
+            await other.ended.wait()
+            if other.is_logged_in:
+                return
+            if other.failure is not None:
+                raise other.failure
+        if self._declined.get(key, -math.inf) > trio.current_time() - DECLINED_FOR:
+            raise error
+        shown = self._shown[key] = _ShownLink()
+        try:
+            link = await self._open(call, server, error)
+            await self._show(call, link, key, error)
+            shown.is_logged_in = True
+        except McpdError as failure:
+            shown.failure = failure
+            raise
+        finally:
+            del self._shown[key]
+            shown.ended.set()
+
+    async def _open(self, call: Call, server: str, error: McpdError) -> LoginLink:
+        challenge = error.challenge if isinstance(error, NeedsAuth) else ()
+        try:
+            logins = await self._operations.logins()
+            return await logins.link(server, f"{call.route.method} {call.tool}", challenge)
+        except McpdError:
+            raise error from None
+
+    async def _show(self, call: Call, link: LoginLink, key: _Key, error: McpdError) -> None:
+        elicitation: dict[str, object] = {
+            "mode": "url",
+            "elicitationId": secrets.token_urlsafe(12),
+            "url": link.url,
+            "message": _message(link, error),
+        }
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._report_progress, call)
+            show = self._show_modern if call.context.modern else self._show_legacy
+            failure = await show(call, link, elicitation)
+            nursery.cancel_scope.cancel(reason="the login has ended")
+        if failure is _DECLINED:
+            if len(self._declined) >= _MAX_REMEMBERED:
+                del self._declined[next(iter(self._declined))]
+            self._declined[key] = trio.current_time()
+            raise error
+        if isinstance(failure, LoginLinkOpen):
+            self._spawn(lambda: self._notify_when_done(call.caller, link, elicitation))
+        if failure is not None:
+            raise failure
+
+    async def _show_modern(
+        self, call: Call, link: LoginLink, elicitation: Mapping[str, object]
+    ) -> McpdError | None:
+        question = _LinkQuestion()
+        params = msgspec.json.encode(elicitation)
+        translated = translate_request(_METHOD, Raw(params), call.context.version, "")
+        assert translated is not None
+        with call.handler.asking(call, _METHOD, params):
+            self._ask_modern_client(call, question, translated)
+            await question.returned.wait()
+        if not question.is_accepted and not link.is_done:
+            return _DECLINED
+        return await _outcome(link)
+
+    async def _show_legacy(
+        self, call: Call, link: LoginLink, elicitation: dict[str, object]
+    ) -> McpdError | None:
+        params = msgspec.json.encode(elicitation)
+        server, request = link.server, call.request
+        assert request is not None
+        failure: McpdError | None = LoginLinkOpen(
+            f"{server}: nobody has finished the login within {call.idle_timeout:g} s. Finish it in the "
+            f"browser, or run `mcpctl login {server}`, and send the call again",
+            server=server,
+            elicitation=elicitation,
+        )
+        async with trio.open_nursery() as nursery:
+
+            async def ask() -> None:
+                nonlocal failure
+                with call.handler.asking(call, _METHOD, params):
+                    answer = await call.caller.ask(call, _METHOD, Raw(params))
+                if _is_accepted(answer):
+                    nursery.cancel_scope.deadline = trio.current_time() + call.idle_timeout
+                else:
+                    failure = _DECLINED
+                    nursery.cancel_scope.cancel(reason="the client declined the link")
+
+            nursery.start_soon(ask)
+            outcome = await _outcome(link)
+            failure = outcome
+            nursery.cancel_scope.cancel(reason="the login has ended")
+        if failure is None:
+            body = msgspec.json.encode({"elicitationId": elicitation["elicitationId"]})
+            request.responder.send(wire.notification("notifications/elicitation/complete", body))
+        return failure
+
+    async def _report_progress(self, call: Call) -> None:
+        """Report progress to a client that asked for it, so that it does not give up on the call."""
+        server = call.server.spec.name
+        for number in itertools.count(1):
+            progress = Raw(b"%d" % number)
+            call.report_progress({"progress": progress, "message": _json(f"waiting for a login to {server}")})
+            await trio.sleep(PROGRESS_INTERVAL)
+
+    async def _notify_when_done(
+        self, caller: Caller, link: LoginLink, elicitation: Mapping[str, object]
+    ) -> None:
+        if await _outcome(link) is None:
+            self.notify_complete(caller, _json({"elicitationId": elicitation["elicitationId"]}))
+
+
+async def _outcome(link: LoginLink) -> McpdError | None:
+    """Wait for the end of a login; return why it failed."""
+    try:
+        await link.wait()
+    except McpdError as error:
+        return error
+    return None
+
+
+def _message(link: LoginLink, error: McpdError) -> str:
+    what = "a login"
+    if isinstance(error, NeedsAuth) and error.status == _FORBIDDEN:
+        what = f"a login with more access ({shorten(' '.join(link.scopes), 200)})"
+    return f"{link.server} requires {what} at {link.issuer}. The call continues when you have logged in."
+
+
+def _is_accepted(answer: Raw | bytes) -> bool:
+    return wire.string_or(wire.members_or_empty(answer), "action") == "accept"
+
+
+def _json(value: object) -> Raw:
+    return Raw(msgspec.json.encode(value))
