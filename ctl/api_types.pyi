@@ -354,6 +354,11 @@ class PolicyStep(TypedDict):
     matches: bool
     mismatch: NotRequired[str]
 
+class PolicyLimit(TypedDict):
+    rule: str
+    rate: NotRequired[str | None]
+    concurrent: NotRequired[int | None]
+
 class PolicyResult(TypedDict):
     decision: str
     rule: str | None
@@ -362,6 +367,7 @@ class PolicyResult(TypedDict):
     client: PolicyClient
     annotations: Mapping[str, bool] | None
     steps: list[PolicyStep]
+    limits: NotRequired[list[PolicyLimit]]
 
 class PolicyParams(TypedDict):
     client: str

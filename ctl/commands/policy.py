@@ -15,7 +15,7 @@ from ctl.table import table
 from mcpd.model.policy import TRANSPORTS
 
 if TYPE_CHECKING:
-    from ctl.api_types import PolicyClient, PolicyParams, PolicyResult
+    from ctl.api_types import PolicyClient, PolicyLimit, PolicyParams, PolicyResult
 
 DENIED_EXIT = 1
 _COLORS = {"allow": "green", "ask": "yellow", "deny": "red"}
@@ -72,6 +72,7 @@ def render(result: PolicyResult, target: str, fit: int | None) -> list[Line]:
         rows.append(
             ("annotations", ", ".join(name for name, value in hints.items() if value) or "none is true")
         )
+    rows += [("limited to", _limit(each)) for each in result.get("limits", [])]
     rows.append(("rules in", result["source"]))
     lines += [[], *labelled_lines(rows)]
     steps: list[Line] = [
@@ -79,6 +80,12 @@ def render(result: PolicyResult, target: str, fit: int | None) -> list[Line]:
         for step in result["steps"]
     ]
     return [*lines, [], *table(("RULE", "DECISION", "COMPARED"), steps, fit=fit)] if steps else lines
+
+
+def _limit(limit: PolicyLimit) -> str:
+    concurrent = limit.get("concurrent")
+    parts = [limit.get("rate") or "", f"{concurrent} at the same time" if concurrent else ""]
+    return f"{' and '.join(filter(None, parts))} by {limit['rule']}"
 
 
 def _described(client: PolicyClient) -> list[str]:

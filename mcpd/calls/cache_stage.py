@@ -80,6 +80,8 @@ class _Asked:
     """The result, if others may use it."""
     is_private: bool = True
     """Whether only `owner` may use it; also if there is no result."""
+    on_end: Callable[[], None] | None = None
+    """What else to do when its call ends."""
 
 
 @attrs.define(eq=False)
@@ -120,7 +122,7 @@ class CacheStage:
         entry = (self.feature, key, owner if is_private else 0)
         asked = _Asked(entry, owner, self.server.upstream, epoch)
         results.pending[entry] = self._asked[call] = asked
-        call.on_end = partial(self._on_ended, call)
+        asked.on_end, call.on_end = call.on_end, partial(self._on_call_ended, call)
         return None
 
     async def _wait(self, call: Call, first: _Asked) -> Answer | None:
@@ -164,11 +166,16 @@ class CacheStage:
             return 0, True
         return min(milliseconds / 1000, MAX_TTL), scope != "public"
 
+    def _on_call_ended(self, call: Call) -> None:
+        self._on_ended(call)
+        if call.on_end is not None:
+            call.on_end()
+
     def _on_ended(self, call: Call) -> None:
         asked = self._asked.pop(call, None)
-        call.on_end = None
         if asked is None:
             return
+        call.on_end = asked.on_end
         pending = self.server.results.pending
         if pending.get(asked.entry) == asked:
             del pending[asked.entry]

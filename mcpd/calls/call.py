@@ -289,6 +289,8 @@ class Call(Exchange):
     """Whether the server has sent its client a request during the call."""
     on_end: Callable[[], None] | None = None
     """Called when the call ends, unless it is None by then."""
+    on_input_required: Callable[[bytes], None] | None = None
+    """Called with a result after which the client sends the call again, with what the server asked for."""
     notes: tuple[str, ...] = ()
     """What the stages noticed about the result."""
 

@@ -347,7 +347,10 @@ class CallEngine:
                 self.fail(call, error)
                 return True
             if call.context.modern:
-                self.finish(call, input_rounds.pass_on(call, needed, self._state_signer), INPUT_REQUIRED)
+                passed_on = input_rounds.pass_on(call, needed, self._state_signer)
+                if call.on_input_required is not None:
+                    call.on_input_required(passed_on)
+                self.finish(call, passed_on, INPUT_REQUIRED)
             else:
                 self._continue(call, lambda: self._run_round(call, needed))
             return True

@@ -1,22 +1,28 @@
 """Applies the policies: which tools, prompts and resources a client sees, and which of its calls are refused.
 
-`model.policy` decides. This module knows the rules in effect, and reads from a call what it would use.
+`model.policy` decides. This module knows the rules in effect, and reads from a call what it would use. What
+depends on the rules and the lists only is compared when those change, so that a decision takes microseconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from weakref import WeakKeyDictionary
 
 import attrs
 import msgspec
+import trio
 from msgspec import Raw
 
 from mcpd.calls.approvals import Approvals
 from mcpd.calls.call import Call, Scope, StageWork, is_name_unique
+from mcpd.calls.passed_rounds import PassedRounds
+from mcpd.calls.use_limits import UseLimits
 from mcpd.config.json_path import join_path
 from mcpd.config.settings import Settings
 from mcpd.daemon_operations import Operations
+from mcpd.model.compiled_rules import CompiledRules
 from mcpd.model.errors import Denied, InvalidArguments, Problem
 from mcpd.model.policy import (
     ALLOWED,
@@ -27,9 +33,9 @@ from mcpd.model.policy import (
     PolicyRule,
     UsedItem,
     Verdict,
-    decide,
     read_only_rule,
 )
+from mcpd.model.server_spec import ServerSpec
 from mcpd.model.text import shorten
 from mcpd.supervision.legacy_companion import catalog_for_legacy
 from mcpd.supervision.managed_server import ManagedServer
@@ -44,7 +50,10 @@ _NAMED_BY: Mapping[str, tuple[ItemKind, str]] = {
 """Method → what it uses, and the member that names it."""
 _TASK_METHODS = "tasks/"
 """They concern calls that were allowed when they were made."""
-_MAX_VERDICTS = 1000
+_MAX_UNLISTED = 1000
+"""Names for each server that are in none of its lists and whose comparison is kept: clients may use any."""
+_ITEMS_PER_TURN = 20
+"""Items that are compared before other tasks have their turn: with many rules, each takes a millisecond."""
 
 
 class Policies:
@@ -52,6 +61,9 @@ class Policies:
 
     def __init__(self, core: Operations) -> None:
         self._core = core
+        self._compiled = CompiledRules(())
+        self._tables: WeakKeyDictionary[ManagedServer, DecisionTable] = WeakKeyDictionary()
+        self._clients: WeakKeyDictionary[ClientFacts, tuple[CompiledRules, int]] = WeakKeyDictionary()
 
     @property
     def _settings(self) -> Settings:
@@ -67,20 +79,112 @@ class Policies:
 
     def rules(self, server: ManagedServer) -> tuple[PolicyRule, ...]:
         """Return the rules for a server, in the order in which they apply."""
-        if not (server.original or server).spec.read_only:
-            return self._settings.policies
-        name = definition_name(server)
-        place = join_path(join_path("$.mcpServers", name), "readOnly")
-        return (read_only_rule(place, servers=(name,)), *self._settings.policies)
+        own = own_rule(server)
+        return self._settings.policies if own is None else (own, *self._settings.policies)
 
     def verdict(self, client: ClientFacts, server: ManagedServer, kind: ItemKind, name: str) -> Verdict:
         """Return what the rules say about this use."""
         if not self.apply_to(server):
             return ALLOWED
-        verdict = decide(self.rules(server), client, used_item(server, kind, name))
-        if verdict.decision is Decision.ASK and (server.original or server).spec.trust:
-            return Verdict(decision=Decision.ALLOW, rule=verdict.rule)
+        table = self.table(server)
+        matching = table.about_item(kind, name)
+        if matching == READ_ONLY:
+            return Verdict(decision=Decision.DENY, rule=table.own)
+        verdict = table.compiled.verdict(matching & self.about_client(client))
+        if verdict.decision is Decision.ASK and table.spec.trust:
+            return Verdict(decision=Decision.ALLOW, rule=verdict.rule, limits=verdict.limits)
         return verdict
+
+    def table(self, server: ManagedServer) -> DecisionTable:
+        """Return what was compared for the server's current lists and the rules in effect."""
+        compiled, found = self._current_rules(), self._tables.get(server)
+        if found is None or not found.is_current(compiled):
+            found = self._tables[server] = DecisionTable.make(server, compiled)
+        return found
+
+    def _current_rules(self) -> CompiledRules:
+        if self._compiled.rules is not self._settings.policies:
+            self._compiled = CompiledRules(self._settings.policies)
+        return self._compiled
+
+    def about_client(self, client: ClientFacts) -> int:
+        """Return the rules whose conditions about this client are met."""
+        compiled, known = self._current_rules(), self._clients.get(client)
+        if known is None or known[0] is not compiled:
+            known = self._clients[client] = compiled, compiled.about_client(client)
+        return known[1]
+
+    async def prepare(self, server: ManagedServer) -> None:
+        """Compare a server's lists with the rules, so that no call has to wait for that."""
+        if not self.apply_to(server):
+            return
+        table = self.table(server)
+        for number, (kind, name) in enumerate(table.listed):
+            table.about_item(kind, name)
+            if number % _ITEMS_PER_TURN == 0:
+                await trio.lowlevel.checkpoint()
+
+
+READ_ONLY = -1
+"""Instead of the rules that match: `readOnly` in the server's definition denies the use."""
+
+
+@attrs.define(eq=False)
+class DecisionTable:
+    """What was compared for one server. Valid for these rules, this definition and these lists."""
+
+    server: ManagedServer
+    spec: ServerSpec
+    compiled: CompiledRules
+    own: PolicyRule | None
+    """The rule that `readOnly` in the definition stands for."""
+    catalogs: tuple[object, object]
+    listed: frozenset[tuple[ItemKind, str]]
+    """Everything in the server's lists."""
+    _matching: dict[tuple[ItemKind, str], int] = attrs.field(factory=dict)
+
+    @classmethod
+    def make(cls, server: ManagedServer, compiled: CompiledRules) -> DecisionTable:
+        catalogs = server.catalog, catalog_for_legacy(server)
+        items: list[tuple[ItemKind, str]] = []
+        for catalog in catalogs:
+            if catalog is not None:
+                items += [("tool", each.name) for each in catalog.tools]
+                items += [("prompt", each.name) for each in catalog.prompts]
+                items += [("resource", each.name) for each in catalog.resources]
+        return cls(server, _spec(server), compiled, own_rule(server), catalogs, frozenset(items))
+
+    def is_current(self, compiled: CompiledRules) -> bool:
+        return (
+            compiled is self.compiled
+            and self.spec is _spec(self.server)
+            and self.catalogs[0] is self.server.catalog
+            and self.catalogs[1] is catalog_for_legacy(self.server)
+        )
+
+    def about_item(self, kind: ItemKind, name: str) -> int:
+        """Return the rules whose conditions about this item are met, or READ_ONLY."""
+        found = self._matching.get((kind, name))
+        if found is None:
+            item = used_item(self.server, kind, name)
+            denied = self.own is not None and not self.own.item_mismatch(item)
+            found = READ_ONLY if denied else self.compiled.about_item(item)
+            if len(self._matching) >= len(self.listed) + _MAX_UNLISTED:
+                self._matching.clear()
+            self._matching[kind, name] = found
+        return found
+
+
+def _spec(server: ManagedServer) -> ServerSpec:
+    return (server.original or server).spec
+
+
+def own_rule(server: ManagedServer) -> PolicyRule | None:
+    """Return the rule that `readOnly` in the server's definition stands for."""
+    if not _spec(server).read_only:
+        return None
+    name = definition_name(server)
+    return read_only_rule(join_path(join_path("$.mcpServers", name), "readOnly"), servers=(name,))
 
 
 def definition_name(server: ManagedServer) -> str:
@@ -131,48 +235,49 @@ def refuse_denied(verdict: Verdict, server: ManagedServer, kind: ItemKind, name:
 class PolicyStageFactory:
     """Calls have the stage if there are rules. It comes first, so that other stages reveal nothing before."""
 
-    def __init__(self, policies: Policies, approvals: Approvals) -> None:
+    def __init__(self, policies: Policies, approvals: Approvals, limits: UseLimits) -> None:
         self._policies = policies
         self._approvals = approvals
+        self._limits = limits
+        self._rounds = PassedRounds()
 
     def is_enabled(self, scope: Scope, server: ManagedServer, method: str, settings: Settings) -> bool:
         return self._policies.apply_to(server)
 
     def make(self, scope: Scope, server: ManagedServer, method: str, name: str) -> PolicyStage | None:
-        return (
-            None
-            if method.startswith(_TASK_METHODS)
-            else PolicyStage(self._policies, self._approvals, server, method)
-        )
+        if method.startswith(_TASK_METHODS):
+            return None
+        return PolicyStage(self._policies, self._approvals, self._limits, self._rounds, server)
 
 
 @attrs.define(eq=False)
 class PolicyStage:
-    """Refuses denied calls, and lets a person decide about others. What is compared with the rules is exactly
-    what the server gets."""
+    """Refuses denied calls, applies limits, and lets a person decide about others. What is compared with the
+    rules is exactly what the server gets."""
 
     policies: Policies
     approvals: Approvals
+    limits: UseLimits
+    rounds: PassedRounds
     server: ManagedServer
-    method: str
-    verdicts: dict[tuple[ClientFacts, str], Verdict] = attrs.field(factory=dict)
-    """Clients repeat their calls. Valid as long as the stage, which is made again when the rules change."""
 
     def before(self, call: Call) -> StageWork | None:
-        """Raises Denied, and InvalidArguments if it is not clear what the call would use. Returns how to wait
-        for a person's approval, if that is required."""
+        """Raises Denied, Overloaded if a limit is reached, and InvalidArguments if it is not clear what the
+        call would use. Returns how to wait for a person's approval, if that is required."""
         kind, name = read_used_item(call)
         client = call.caller.facts(call.context)
-        verdict = self.verdicts.get((client, name))
-        if verdict is None:
-            verdict = self.policies.verdict(client, self.server, kind, name)
-            if len(self.verdicts) >= _MAX_VERDICTS:
-                self.verdicts.clear()
-            self.verdicts[client, name] = verdict
+        verdict = self.policies.verdict(client, self.server, kind, name)
         refuse_denied(verdict, self.server, kind, name)
-        if verdict.decision is not Decision.ASK or verdict.rule is None:
+        if not verdict.limits and verdict.decision is Decision.ALLOW:
             return None
         use = (definition_name(self.server), kind, name)
+        if self.rounds.continues(call, client, use):
+            return None
+        if verdict.limits:
+            is_listed = (kind, name) in self.policies.table(self.server).listed
+            self.limits.enter(call, verdict.limits, client, use, is_listed=is_listed)
+        if verdict.decision is not Decision.ASK or verdict.rule is None:
+            return None
         return partial(self.approvals.wait_approved, call, use, verdict.rule)
 
     def after(self, call: Call, result: Raw | bytes) -> Raw | bytes:

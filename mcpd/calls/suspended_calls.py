@@ -88,7 +88,9 @@ class SuspendedCalls:
                 return
             request = call.request
             assert request is not None
-            suspended = self._calls[call] = _SuspendedCall(call, _digest(request.method, request.params))
+            suspended = self._calls[call] = _SuspendedCall(
+                call, request_digest(request.method, request.params)
+            )
             call.has_been_suspended = True
         suspended.number += 1
         suspended.questions[f"q{suspended.number}"] = (question, params)
@@ -146,7 +148,7 @@ class SuspendedCalls:
         if not state.startswith(_STATE_PREFIX):
             return False
         suspended = self._states.get(state)
-        if suspended is None or suspended.digest != _digest(request.method, request.params):
+        if suspended is None or suspended.digest != request_digest(request.method, request.params):
             message = "unknown, expired or already used `requestState`"
             raise InvalidArguments(f"{message}; send the call again", [Problem("$.requestState", message)])
         answers = wire.members(members.get("inputResponses", Raw(b"{}")))
@@ -220,7 +222,7 @@ class SuspendedCalls:
         self._handler.cancel(suspended.call, reason)
 
 
-def _digest(method: str, params: bytes) -> bytes:
+def request_digest(method: str, params: bytes) -> bytes:
     """Return a digest of the request that ignores order and spelling of its members. Raises BadFrame."""
     members = {k: v for k, v in wire.members(params or b"{}").items() if k not in _IGNORED_MEMBERS}
     content: dict[str, object]

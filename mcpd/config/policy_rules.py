@@ -12,7 +12,8 @@ from mcpd.config.json_path import join_path, type_name
 from mcpd.config.section_reader import Section
 from mcpd.config.variables import expand_home
 from mcpd.model.errors import Problem
-from mcpd.model.policy import HINTS, TRANSPORTS, Decision, PolicyRule
+from mcpd.model.policy import HINTS, TRANSPORTS, Decision, PolicyRule, RateLimit
+from mcpd.model.text import shorten
 
 _DECISIONS = {decision.value: decision for decision in Decision}
 _HINTS: Shape = {
@@ -20,6 +21,10 @@ _HINTS: Shape = {
     "additionalProperties": False,
     "properties": {name: {"type": "boolean"} for name in HINTS},
 }
+_RATE = re.compile(r"^([1-9][0-9]{0,8}) ?/ ?(s|min|h)$")
+_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+MAX_RATE = 1000
+"""Uses in a period: the time of each is kept."""
 RULE_SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "additionalProperties": False,
@@ -37,6 +42,8 @@ RULE_SCHEMA: Mapping[str, Any] = {
         "prompts": STRINGS,
         "resources": STRINGS,
         "annotations": _HINTS,
+        "rate": {"type": "string", "pattern": _RATE.pattern},
+        "concurrent": {"type": "integer", "minimum": 1},
     },
 }
 """One of `settings.policies`; see `PolicyRule`."""
@@ -81,6 +88,7 @@ def _parse_rule(
     decision = rule.choice("decision", _DECISIONS)
     if decision is None and not rule.has("decision"):
         rule.add_problem("decision", "'decision' is missing", f"write one of {', '.join(_DECISIONS)}")
+    _check_limits(rule, decision)
     transports = _patterns(rule, "transports")
     for index, transport in enumerate(transports or ()):
         if transport not in TRANSPORTS:
@@ -101,7 +109,36 @@ def _parse_rule(
         prompts=_patterns(rule, "prompts"),
         resources=_patterns(rule, "resources"),
         hints=_hints(rule),
+        rate=_rate(rule),
+        concurrent=rule.integer("concurrent", minimum=1),
     )
+
+
+def _check_limits(rule: Section, decision: Decision | None) -> None:
+    limits = [key for key in ("rate", "concurrent") if rule.has(key)]
+    if decision is Decision.LIMIT and not limits:
+        rule.add_problem(None, "a rule that limits needs 'rate' or 'concurrent'", 'write "rate": "10/min"')
+    elif decision not in (Decision.LIMIT, None):
+        for key in limits:
+            fix = 'write "decision": "limit", and a rule for the decision after it'
+            rule.add_problem(key, f"only rules with the decision 'limit' can have '{key}'", fix)
+
+
+def _rate(rule: Section) -> RateLimit | None:
+    written = rule.string("rate")
+    if written is None:
+        return None
+    found = _RATE.fullmatch(written)
+    if found is None:
+        rule.add_problem(
+            "rate", f"'rate' cannot be {shorten(written, 40)!r}", 'write "10/s", "10/min" or "10/h"'
+        )
+        return None
+    count = int(found[1])
+    if count > MAX_RATE:
+        fix = f"write at most {MAX_RATE}, for a shorter period"
+        rule.add_problem("rate", f"'rate' allows {count} uses; at most {MAX_RATE} are possible", fix)
+    return RateLimit(count, _SECONDS[found[2]], written)
 
 
 def _patterns(rule: Section, key: str) -> tuple[str, ...] | None:

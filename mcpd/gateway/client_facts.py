@@ -26,6 +26,10 @@ class SessionFacts:
         self._names: set[str] = {client.name}
         self._facts: ClientFacts | None = None
 
+    @property
+    def are_read(self) -> bool:
+        return self._facts is not None
+
     def known_by(self, *names: str) -> ClientFacts:
         """Return the facts of the client; always the same object for the same facts.
 

@@ -46,6 +46,7 @@ def _initialize(session: ClientSession, request: ClientRequest) -> None:
             body["instructions"] = instructions
         session.respond(request, msgspec.json.encode(body))
         session.is_initialized = True
+        session.prepare_decisions()
 
     session.when_catalog_known(request, respond)
 

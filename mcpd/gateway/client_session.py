@@ -353,6 +353,11 @@ class ClientSession:
     def facts(self, context: ClientContext) -> ClientFacts:
         return self._facts.known_by(self.peer, context.client_name)
 
+    def prepare_decisions(self) -> None:
+        """If there are policies, read what they may ask of the client before its first call."""
+        if (self.is_initialized or self._facts.are_read) and self.gateway.policies.exist():
+            self.gateway.policies.about_client(self.facts(self.context))
+
     def check_resource(self, context: ClientContext, server: ManagedServer, uri: str) -> None:
         """Raise Denied if policies forbid the client this resource."""
         policies = self.gateway.policies

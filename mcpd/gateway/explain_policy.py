@@ -8,7 +8,7 @@ from typing import Protocol
 from mcpd.calls.policies import Policies, used_item
 from mcpd.daemon_operations import Operations
 from mcpd.gateway.client_session import ClientSession
-from mcpd.model.api import PolicyClient, PolicyParams, PolicyResult, PolicyStep
+from mcpd.model.api import PolicyClient, PolicyLimit, PolicyParams, PolicyResult, PolicyStep
 from mcpd.model.errors import InvalidArguments, Problem
 from mcpd.model.policy import TRANSPORTS, ClientFacts, Decision, ItemKind
 
@@ -39,12 +39,16 @@ def explain_policy(host: PolicyHost, params: PolicyParams) -> PolicyResult:
     )
     item = used_item(server, kind, name)
     steps, decision, decisive = [], Decision.ALLOW, None
+    limits: list[PolicyLimit] = []
     for rule in host.policies.rules(server):
         mismatch = rule.mismatch(client, item)
         steps.append(
             PolicyStep(rule=rule.place, decision=rule.decision.value, matches=not mismatch, mismatch=mismatch)
         )
-        if not mismatch:
+        if not mismatch and rule.decision is Decision.LIMIT:
+            rate = None if rule.rate is None else rule.rate.written
+            limits.append(PolicyLimit(rule=rule.place, rate=rate, concurrent=rule.concurrent))
+        elif not mismatch:
             decision, decisive = rule.decision, rule
             if decision is Decision.ASK and server.spec.trust:
                 decision = Decision.ALLOW
@@ -64,6 +68,7 @@ def explain_policy(host: PolicyHost, params: PolicyParams) -> PolicyResult:
         ),
         annotations=item.hints,
         steps=tuple(steps),
+        limits=tuple(limits),
     )
 
 

@@ -20,6 +20,7 @@ from mcpd.calls.client_context import ClientContext, ClientIdentity
 from mcpd.calls.engine import CallEngine, Spawn
 from mcpd.calls.known_items import KnownItemStageFactory
 from mcpd.calls.policies import Policies, PolicyStageFactory
+from mcpd.calls.use_limits import UseLimits
 from mcpd.calls.validation_stage import ValidationStageFactory
 from mcpd.client_registry import ClientConnection, program_name
 from mcpd.daemon_operations import Operations
@@ -75,9 +76,8 @@ class Gateway:
         self.sessions: dict[ClientSession, None] = {}
         self.policies, self.approvals = Policies(core), Approvals()
         stages = (
-            PolicyStageFactory(
-                self.policies, self.approvals
-            ),  # first: a cached result must not be answered either
+            # first: a cached result must not be answered either
+            PolicyStageFactory(self.policies, self.approvals, UseLimits()),
             KnownItemStageFactory(),
             ValidationStageFactory(),
             CacheStageFactory(),
@@ -303,6 +303,7 @@ class Gateway:
                 self._notify_all_lists_changed(event.server)
             if event.status.status is ServerState.CONNECTED:
                 self._sync_interests(event.server)
+                self._prepare_decisions([server])
 
     def _on_config_changed(self) -> None:
         """Apply changed policies to calls and lists: what a client may use may be listed now, or not any
@@ -313,10 +314,19 @@ class Gateway:
         if not changed:
             return
         self.calls.forget_routes()
+        self._prepare_decisions(self.core.supervisor.servers())
         for session in list(self.sessions):
             if any(server.spec.name in changed for server in session.view.servers()):
                 for feature in _LISTS:
                     session.notify_list_changed(feature)
+
+    def _prepare_decisions(self, servers: Iterable[ManagedServer]) -> None:
+        """Compare lists and clients with the rules now, and not when the first call arrives."""
+        for server in servers:
+            if self.policies.apply_to(server):
+                self.spawn(partial(self.policies.prepare, server))
+        for session in self.sessions:
+            session.prepare_decisions()
 
     def _on_names_changed(self, view: View) -> None:
         for session in list(self.sessions):

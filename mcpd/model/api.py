@@ -270,6 +270,18 @@ class PolicyStep(Record):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
+class PolicyLimit(Record):
+    """A rule that limits the use."""
+
+    rule: str
+    """The rule's JSON path in the configuration."""
+    rate: str | None = None
+    """How often each client may use the item, such as `10/min`."""
+    concurrent: int | None = None
+    """How many calls of the item each client may make at the same time."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class PolicyResult(Record):
     """A decision, and how it was made."""
 
@@ -285,6 +297,8 @@ class PolicyResult(Record):
     """The tool's annotations, including the defaults. This is null if they are not known."""
     steps: tuple[PolicyStep, ...]
     """The rules up to the one that decides, in order."""
+    limits: tuple[PolicyLimit, ...] = ()
+    """What limits the use, if it is not denied."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

@@ -11,6 +11,7 @@
      ├─ Conflict             conflict           412   -32000   9    the generation has changed
      ├─ NotReady             not_ready          503   -32000   6    the server's state, and when it is retried
      ├─ Overloaded           overloaded         503   -32000   6    a bounded queue is full
+     ├─ LimitReached         limit_reached      429   -32000   6    a rule limits the client; nothing was sent
      ├─ LinkLost             link_lost          502   -32000   6    says whether the call may have run
      ├─ NeedsAuth            auth_required      401   -32000   4    the user must log in; nothing was sent
      ├─ LoginLinkOpen        login_link_open    401   -32042   4    the user was shown a link to log in
@@ -191,6 +192,24 @@ class NotReady(McpdError):
 class Overloaded(McpdError):
     code, http, rpc, exit = "overloaded", 503, -32000, 6
     may_have_run = False
+
+
+@final
+class LimitReached(McpdError):
+    """A rule of `settings.policies` limits how often the client may do this. `rule` is its place, and
+    `retry_after` the seconds until it may, if that is known."""
+
+    code, http, rpc, exit = "limit_reached", 429, -32000, 6
+    may_have_run = False
+
+    def __init__(self, message: str, *, server: str, rule: str, retry_after: int | None = None) -> None:
+        super().__init__(message, server=server)
+        self.rule = rule
+        self.retry_after = retry_after
+
+    def data(self) -> dict[str, object]:
+        facts = {**super().data(), "rule": self.rule}
+        return facts if self.retry_after is None else {**facts, "retry_after": self.retry_after}
 
 
 @final

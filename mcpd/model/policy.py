@@ -7,6 +7,8 @@ allows exactly:
 - A restricting rule (`deny` or `ask`) also matches if mcpd does not know what it asks for, such as the
   executable of a client on a TCP connection, and names that only look like the one in the rule.
 - An allowing rule matches only what is known, and only names as they are written.
+
+A rule that limits (`limit`) restricts, and decides nothing: the rules behind it are compared as well.
 """
 
 from __future__ import annotations
@@ -14,13 +16,13 @@ from __future__ import annotations
 import enum
 import functools
 import re
-import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import translate
 from typing import Literal
-from urllib.parse import unquote
 
 import attrs
+
+from mcpd.model.lookalikes import fold, fold_uri
 
 ItemKind = Literal["tool", "prompt", "resource", "method"]
 """What a client uses. `method`: a request that mcpd does not know and only forwards."""
@@ -44,6 +46,8 @@ class Decision(enum.Enum):
     ASK = "ask"
     """A person must approve each use."""
     DENY = "deny"
+    LIMIT = "limit"
+    """A use that other rules allow counts towards the rule's limits."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -70,6 +74,20 @@ class UsedItem:
     """The server's own name for it; the URI of a resource."""
     hints: Mapping[str, bool] | None = None
     """The annotations of a tool, with the assumed values. None if they are not known."""
+    tags: tuple[str, ...] = ()
+    """The tags of its definition that apply to it."""
+    similar_tags: tuple[str, ...] = ()
+    """The tags of names that only look like its own."""
+
+
+@attrs.frozen
+class RateLimit:
+    """`count` uses in any `seconds`."""
+
+    count: int
+    seconds: float
+    written: str
+    """As in the rule: `10/min`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -96,14 +114,25 @@ class PolicyRule:
     """URIs. A rule with any of `tools`, `prompts` and `resources` is about nothing else."""
     hints: Mapping[str, bool] | None = None
     """Annotations that a tool must have. A rule with them is about tools."""
+    tags: tuple[str, ...] | None = None
+    """Tags in definitions of servers (`ServerSpec.tags`, `tool_tags`)."""
+    rate: RateLimit | None = None
+    """How often each client may use each item. Only of rules that limit, like `concurrent`."""
+    concurrent: int | None = None
+    """How many calls of each item each client may make at the same time."""
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """The same text for equal rules, wherever they are written."""
+        return repr(attrs.evolve(self, place=""))
 
     def mismatch(self, client: ClientFacts, item: UsedItem) -> str:
         """Return which condition is not met, in words; empty if the rule matches."""
+        return self.item_mismatch(item) or self.client_mismatch(client)
+
+    def client_mismatch(self, client: ClientFacts) -> str:
+        """Return which condition about the client is not met; empty if all are."""
         strict = self.decision is not Decision.ALLOW
-        if self.servers is not None and not _matches(self.servers, (item.server,), strict=strict):
-            return f"the server is {item.server}"
-        if problem := self._item_mismatch(item, strict=strict):
-            return problem
         for what, patterns, known in (
             ("client", self.clients, client.names),
             ("executable", self.executables, _path_forms(client.executable)),
@@ -124,7 +153,15 @@ class PolicyRule:
                 return f"the directory is {client.directory}"
         return ""
 
-    def _item_mismatch(self, item: UsedItem, *, strict: bool) -> str:
+    def item_mismatch(self, item: UsedItem) -> str:
+        """Return which condition about the server or the item is not met; empty if all are."""
+        strict = self.decision is not Decision.ALLOW
+        if self.servers is not None and not _matches(self.servers, (item.server,), strict=strict):
+            return f"the server is {item.server}"
+        if self.tags is not None:
+            tags = (*item.tags, *item.similar_tags) if strict else item.tags
+            if not _matches(self.tags, tags, strict=strict):
+                return f"the tags are {', '.join(item.tags)}" if item.tags else "it has no tags"
         lists = {"tool": self.tools, "prompt": self.prompts, "resource": self.resources}
         patterns = lists.get(item.kind)
         if patterns is None and any(each is not None for each in lists.values()):
@@ -151,27 +188,39 @@ class Verdict:
 
     decision: Decision
     rule: PolicyRule | None = None
+    limits: tuple[PolicyRule, ...] = ()
+    """The rules before it that limit the use."""
 
 
 ALLOWED = Verdict(decision=Decision.ALLOW)
 
 
 def decide(rules: Sequence[PolicyRule], client: ClientFacts, item: UsedItem) -> Verdict:
-    """Return the decision of the first rule that matches."""
-    for rule in rules:
-        if not rule.mismatch(client, item):
-            return Verdict(decision=rule.decision, rule=rule)
-    return ALLOWED
+    """Return the decision of the first rule that matches, apart from those that limit."""
+    return first_decision(rule for rule in rules if not rule.mismatch(client, item))
 
 
-def read_only_rule(place: str, **condition: tuple[str, ...]) -> PolicyRule:
+def first_decision(matching: Iterable[PolicyRule]) -> Verdict:
+    """Return the verdict of rules that match, in their order. They are read as far as necessary."""
+    limits: tuple[PolicyRule, ...] = ()
+    for rule in matching:
+        if rule.decision is not Decision.LIMIT:
+            return Verdict(decision=rule.decision, rule=rule, limits=limits)
+        limits = (*limits, rule)
+    return Verdict(decision=Decision.ALLOW, limits=limits) if limits else ALLOWED
+
+
+def read_only_rule(
+    place: str, *, servers: tuple[str, ...] | None = None, profiles: tuple[str, ...] | None = None
+) -> PolicyRule:
     """Return the rule that `readOnly: true` stands for: tools must be annotated as read-only."""
     return PolicyRule(
         decision=Decision.DENY,
         place=place,
         reason="only tools with readOnlyHint are allowed",
         hints={"readOnlyHint": False},
-        **condition,
+        servers=servers,
+        profiles=profiles,
     )
 
 
@@ -208,86 +257,3 @@ def _pattern(patterns: tuple[str, ...]) -> re.Pattern[str]:
 @functools.lru_cache(maxsize=4096)
 def _folded_pattern(patterns: tuple[str, ...]) -> re.Pattern[str]:
     return _pattern(tuple(map(fold, patterns)))
-
-
-_SAME_SHAPE = {
-    "a": "0430 03b1 0251",
-    "b": "0432 03b2 044c",
-    "c": "0441 03f2",
-    "d": "0501",
-    "e": "0435 0451 03b5 0454",
-    "g": "0261 0581",
-    "h": "04bb 043d 0570",
-    "k": "043a 03ba",
-    "l": "i 1 | 0456 0457 03b9 0269 04cf 05d5 0627",
-    "j": "0458 03f3",
-    "m": "043c",
-    "n": "0578 03b7",
-    "o": "0 043e 03bf 03c3 0585 3007 06f0 0966",
-    "p": "0440 03c1",
-    "q": "051b",
-    "r": "0433 0433",
-    "s": "0455",
-    "t": "0442 03c4",
-    "u": "03c5 057d",
-    "v": "03bd 0475",
-    "w": "051d 03c9",
-    "x": "0445 03c7",
-    "y": "0443 03b3",
-    "_": "- . 00b7 2010 2011 2012 2013 2014 2212",
-}
-"""A character → those that look like it: themselves, or their code points in hex."""
-_FOLDED = {
-    ord(each) if len(each) == 1 else int(each, 16): character
-    for character, others in _SAME_SHAPE.items()
-    for each in others.split()
-}
-_LATIN_VARIANT = re.compile(r"LATIN (?:SMALL |CAPITAL )?LETTER (?:[A-Z]{2,} )*([A-Z])(?: .*)?")
-
-
-_MAX_CACHED = 256
-"""Characters: clients choose the names, and the cache keeps thousands."""
-
-
-def fold(name: str) -> str:
-    """Return the same text for names that a person, or a tolerant server, may take for each other.
-
-    Case, accents, invisible characters, spaces, and letters of other alphabets that look alike do not count.
-    """
-    return _fold(name) if len(name) <= _MAX_CACHED else _fold.__wrapped__(name)
-
-
-@functools.lru_cache(maxsize=4096)
-def _fold(name: str) -> str:
-    decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", name).casefold())
-    visible = "".join(
-        each if each.isascii() else _latin(each)
-        for each in decomposed
-        if each.isprintable() and unicodedata.category(each)[0] not in "MC"
-    )
-    return "_".join(visible.translate(_FOLDED).split())
-
-
-def _latin(character: str) -> str:
-    """Return the plain letter of a variant, such as a small capital or one with a stroke."""
-    found = _LATIN_VARIANT.fullmatch(unicodedata.name(character, ""))
-    return found[1].lower() if found else character
-
-
-def fold_uri(uri: str) -> str:
-    """Return one spelling for URIs that lead to the same resource: without escapes, `.`, `..` and `//`."""
-    for _ in range(3):  # servers may decode twice
-        if (decoded := unquote(uri)) == uri:
-            break
-        uri = decoded
-    scheme, found, rest = uri.replace("\\", "/").partition("://")
-    if not found:
-        return uri
-    authority, slash, path = rest.partition("/")
-    parts: list[str] = []
-    for part in path.split("/"):
-        if part == "..":
-            del parts[-1:]
-        elif part not in ("", "."):
-            parts.append(part)
-    return f"{scheme.lower()}://{authority.lower()}{slash}{'/'.join(parts)}"

@@ -12,9 +12,11 @@ import trio
 import trio.testing
 
 from mcpd.calls.approvals import APPROVAL_TIMEOUT, MAX_PENDING
-from mcpd.calls.suspended_calls import ORPHAN_TIMEOUT
+from mcpd.calls.suspended_calls import ORPHAN_TIMEOUT, RESUME_TIMEOUT
 from mcpd.model.errors import InvalidArguments
+from mcpd.model.policy import RateLimit
 from tests.calls.test_policies import apply, rule
+from tests.gateway.mcp_client import MODERN
 from tests.gateway.model import Asked, Script, User, World, make_catalog, make_upstream, world
 
 Clock = trio.testing.MockClock
@@ -275,3 +277,85 @@ async def test_open_question_is_shown(autojump_clock: Clock, w: World) -> None:
     assert describe is not None
     (question,), _, _ = describe(w.server, str)
     assert question.text.startswith("May the tool 'converse' of srv be used")
+
+
+# ── calls of several rounds (2026-07-28, `input_required`) ──────────────────────────────────────
+
+
+@pytest.fixture
+async def rounds() -> AsyncIterator[World]:
+    async with world(version=MODERN) as made:
+        made.server.catalog = make_catalog(tools=["converse"])
+        apply(made, rule("limit", rate=RateLimit(1, 60.0, "1/min")), ASK)
+        yield made
+
+
+async def approve(w: World, user: User) -> Asked:
+    """Make a call that a person approves, and return it when its server needs input."""
+    call = await asked(w, user)
+    w.gateway.approvals.answer(w.gateway.approvals.list(str)[0].id, "once")
+    user.come_back(call)
+    await trio.sleep(1)
+    w.hear()
+    w.need_input(next(iter(w.work.values())), asks=True)
+    assert call.needs is not None
+    return call
+
+
+@pytest.mark.parametrize("kind", ["modern", "stateless"])
+async def test_person_is_asked_once_for_all_rounds_of_a_call(
+    autojump_clock: Clock, rounds: World, kind: str
+) -> None:
+    """And the rounds are one use for the rules that limit. The next call is another one."""
+    user = rounds.user(kind)
+    call = await approve(rounds, user)
+    for _ in range(3):
+        user.come_back(call)
+        await trio.sleep(0.1)
+        assert call.done is None
+        assert rounds.gateway.approvals.list(str) == ()
+        rounds.hear()
+        rounds.need_input(next(iter(rounds.work.values())), asks=True)
+    user.come_back(call)
+    rounds.hear()
+    rounds.end(next(iter(rounds.work.values())))
+    assert call.done is not None
+    assert "result" in call.done
+    limited = user.call()
+    assert error(limited)["data"]["code"] == "limit_reached"
+    await trio.sleep(60)
+    await asked(rounds, user)
+    assert len(rounds.gateway.approvals.list(str)) == 1
+
+
+@pytest.mark.parametrize("change", ["arguments", "state", "no state", "twice", "another client", "too late"])
+async def test_round_that_continues_no_approved_call_is_asked_about(
+    autojump_clock: Clock, rounds: World, change: str
+) -> None:
+    apply(rounds, ASK)
+    user = rounds.user("modern")
+    call = await approve(rounds, user)
+    needs = dict(call.needs or {})
+    replay = attrs.evolve(call, needs=dict(needs), key=call.key)
+    if change == "arguments":
+        replay.params = {**call.params, "arguments": {"tag": "other"}}
+    elif change == "state":
+        replay.needs = {**needs, "requestState": "u.forged.x"}
+    elif change == "no state":
+        replay.needs = {key: value for key, value in needs.items() if key != "requestState"}
+    elif change == "twice":
+        user.come_back(call)
+        rounds.hear()
+        rounds.work.clear()
+    elif change == "too late":
+        await trio.sleep(RESUME_TIMEOUT + 1)
+    other = user
+    if change == "another client":
+        other = rounds.user("modern")
+    other.come_back(replay)
+    await trio.sleep(1)
+    assert heard(rounds) == []
+    if change == "state":
+        assert error(replay)["data"]["code"] == "invalid_arguments"
+    else:
+        assert len(rounds.gateway.approvals.list(str)) == 1

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import attrs
 import pytest
+import trio
 import trio.testing
 from msgspec import Raw
 
@@ -22,6 +24,7 @@ from mcpd.wire import message as wire
 from tests.gateway.mcp_client import meta
 from tests.gateway.model import LEGACY, Json, World, make_catalog, make_upstream, world
 from tests.model.test_policy import LOOK_ALIKES, URIS
+from tests.stopwatch import within
 
 Clock = trio.testing.MockClock
 READER: Json = {"name": "get_issue", "annotations": {"readOnlyHint": True}}
@@ -169,6 +172,28 @@ async def test_without_rules_there_is_no_stage(w: World) -> None:
     client.ask("tools/call", name="delete_repo", arguments={})
     assert all(route.stages == () for route in w.server.routes.values())
     assert client.session._facts._facts is None, "nothing was read about the client"
+
+
+async def test_first_decision_takes_five_microseconds(autojump_clock: Clock, w: World) -> None:
+    """Lists and clients are compared with the rules when those change, and not when a call comes. With
+    twenty rules, of which none decides."""
+    rules = [rule("deny", f"$[{n}]", clients=("codex*",), tools=(f"x{n}_*",)) for n in range(20)]
+    w.server.catalog = make_catalog(tools=[f"tool_{n}" for n in range(200)])
+    client = Client(w)
+    apply(w, *rules)
+    await trio.sleep(0.1)
+    w.gateway._on_config_changed()
+    await trio.sleep(1)
+    policies = w.gateway.policies
+    assert client.session._facts.are_read, "before the first call"
+    facts = client.session.facts(client.session.context)
+    taken = []
+    for number in range(200):
+        began = time.perf_counter()
+        policies.verdict(facts, w.server, "tool", f"tool_{number}")
+        taken.append(time.perf_counter() - began)
+    assert within(taken[0], 20e-6), "whatever an interpreter does the first time"
+    assert within(sorted(taken)[100], 5e-6), sorted(taken)
 
 
 # ── evasions ────────────────────────────────────────────────────────────────────────────────────

@@ -12,7 +12,7 @@ import trio.testing
 
 from mcpd.calls import suspended_calls
 from mcpd.calls.call import Call
-from mcpd.calls.suspended_calls import ORPHAN_TIMEOUT, RESUME_TIMEOUT, _digest
+from mcpd.calls.suspended_calls import ORPHAN_TIMEOUT, RESUME_TIMEOUT, request_digest
 from mcpd.model.errors import LinkLost
 from mcpd.wire import message as wire
 from tests.gateway.model import Asked, Json, Told, User, Working, World, world
@@ -61,8 +61,8 @@ def resume(user: User, asked: Asked, **changes: object) -> Json:
     ],
 )
 def test_request_is_the_same_in_any_spelling(one: bytes, other: bytes, equal: bool) -> None:
-    assert (_digest("tools/call", one) == _digest("tools/call", other)) is equal
-    assert _digest("tools/call", one) != _digest("prompts/get", one)
+    assert (request_digest("tools/call", one) == request_digest("tools/call", other)) is equal
+    assert request_digest("tools/call", one) != request_digest("prompts/get", one)
 
 
 async def test_questions_are_gathered_before_the_client_is_asked(autojump_clock: Clock, w: World) -> None:

@@ -12,7 +12,7 @@ from mcpd.config.load_at_start import load_at_start, save_last_valid
 from mcpd.config.loader import load
 from mcpd.config.policy_rules import MAX_RULES
 from mcpd.model.errors import BadSpec
-from mcpd.model.policy import Decision, PolicyRule
+from mcpd.model.policy import Decision, PolicyRule, RateLimit
 
 Json = dict[str, Any]
 
@@ -73,6 +73,11 @@ def test_every_field_of_a_rule_is_parsed(file: Path) -> None:
     )
 
 
+def test_limits_are_parsed(file: Path) -> None:
+    (found,) = rules(file, {"decision": "limit", "tools": ["t"], "rate": "10/min", "concurrent": 2})
+    assert (found.rate, found.concurrent) == (RateLimit(10, 60.0, "10/min"), 2)
+
+
 def test_without_rules_there_are_none(file: Path) -> None:
     write(file, {})
     assert load(file, {}).settings.policies == ()
@@ -125,6 +130,13 @@ def test_without_rules_there_are_none(file: Path) -> None:
             "is empty",
             "write",
         ),
+        ([{"decision": "limit"}], "$.settings.policies[0]", "needs 'rate' or 'concurrent'", "10/min"),
+        ([{"decision": "deny", "rate": "1/s"}], "$.settings.policies[0].rate", "only rules with", "limit"),
+        ([{"decision": "limit", "rate": "10"}], "$.settings.policies[0].rate", "cannot be '10'", '"10/s"'),
+        ([{"decision": "limit", "rate": "0/s"}], "$.settings.policies[0].rate", "cannot be", '"10/s"'),
+        ([{"decision": "limit", "rate": 10}], "$.settings.policies[0].rate", "must be a string", "write"),
+        ([{"decision": "limit", "rate": "1001/s"}], "$.settings.policies[0].rate", "at most 1000", "shorter"),
+        ([{"decision": "limit", "concurrent": 0}], "$.settings.policies[0].concurrent", "1 or more", "write"),
         ([{"decision": "deny"}] * (MAX_RULES + 1), "$.settings.policies", "at most 1000", "merge"),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mcpd.model.lookalikes import fold, fold_uri
 from mcpd.model.policy import (
     HINTS,
     ClientFacts,
@@ -14,8 +15,6 @@ from mcpd.model.policy import (
     PolicyRule,
     UsedItem,
     decide,
-    fold,
-    fold_uri,
     read_only_rule,
 )
 from tests.stopwatch import within

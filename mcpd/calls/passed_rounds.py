@@ -1,0 +1,57 @@
+"""Rounds of one call that a modern client sends as several requests (2026-07-28, `input_required`).
+
+The rules look at the call, not at each request: a person who approved it is not asked again when the client
+returns with what the server wanted to know, and the rounds count as one use.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from weakref import ref
+
+import trio
+
+from mcpd.calls.call import Call
+from mcpd.calls.suspended_calls import RESUME_TIMEOUT, request_digest
+from mcpd.model.policy import ClientFacts
+from mcpd.wire import message as wire
+
+_MAX_ROUNDS = 1000
+_Key = tuple[object, ...]
+
+
+class PassedRounds:
+    """Which requests continue a call that has passed the rules. Each can be continued once, within
+    RESUME_TIMEOUT, by the same client, with the same params and the state that it was given. A client
+    without a connection of its own is the same if policies know the same of it."""
+
+    def __init__(self) -> None:
+        self._until: dict[_Key, float] = {}
+
+    def continues(self, call: Call, client: ClientFacts, use: tuple[str, str, str]) -> bool:
+        """Return whether a call is another round. Whether or not it is, the next one may be."""
+        request = call.request
+        if request is None or not call.context.modern:
+            return False
+        caller = call.caller
+        who = (client.executable, client.transport, client.names) if caller.may_return else ref(caller)
+        key = (who, use, request_digest(*_content(call)))
+        call.on_input_required = partial(self._remember, key)
+        if b'"inputResponses"' not in request.params and b'"requestState"' not in request.params:
+            return False
+        state = wire.string_or(wire.members_or_empty(request.params), "requestState")
+        return self._until.pop((*key, state), 0.0) > trio.current_time()
+
+    def _remember(self, key: _Key, result: bytes) -> None:
+        """The client was given `result`, and may return."""
+        now = trio.current_time()
+        if len(self._until) >= _MAX_ROUNDS:
+            self._until = {each: until for each, until in self._until.items() if until > now}
+        if len(self._until) < _MAX_ROUNDS:
+            state = wire.string_or(wire.members_or_empty(result), "requestState")
+            self._until[*key, state] = now + RESUME_TIMEOUT
+
+
+def _content(call: Call) -> tuple[str, bytes]:
+    assert call.request is not None
+    return call.request.method, call.request.params
