@@ -149,11 +149,10 @@ def outdated_reason(command: Sequence[str]) -> str:
     for name in (SERVICE, SOCKET):
         path = unit_directory() / name
         try:
-            found, expected = (
-                text.splitlines() for text in (path.read_text(), render_unit(name, command, "/"))
-            )
+            found = path.read_text("utf-8", "replace").splitlines()
         except OSError as error:
             return f"{path} cannot be read: {error.strerror}"
+        expected = render_unit(name, command, "/").splitlines()
         starts, ours = (
             next((line.removeprefix("ExecStart=") for line in lines if line.startswith("ExecStart=")), "")
             for lines in (found, expected)

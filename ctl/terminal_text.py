@@ -10,6 +10,8 @@ import time
 
 _EPOCH_DAY = 719468
 """Days from 0000-03-01 to 1970-01-01 in the proleptic Gregorian calendar."""
+_FIRST, _LAST = -62135596800.0, 253402300800.0
+"""The years 1 and 10000, in seconds since the epoch: what RFC 3339 can express."""
 
 
 def clean(text: str) -> str:
@@ -62,6 +64,7 @@ def cut(text: str, columns: int) -> str:
 def timestamp(stamp: str) -> float | None:
     """Return an RFC 3339 UTC time (`2026-11-21T06:30:00.123Z`) in seconds since the epoch; None if invalid.
 
+    The stamp may come from a damaged file, so the result is a time that can be shown.
     Parsed by hand: importing `datetime` would cost a sixth of the run time of `mcpctl status`.
     """
     try:
@@ -72,7 +75,8 @@ def timestamp(stamp: str) -> float | None:
     if month <= 2:
         year, month = year - 1, month + 12
     days = 365 * year + year // 4 - year // 100 + year // 400 + (153 * (month - 3) + 2) // 5 + day - 1
-    return (days - _EPOCH_DAY) * 86400 + clock
+    seconds = (days - _EPOCH_DAY) * 86400 + clock
+    return seconds if _FIRST <= seconds < _LAST else None
 
 
 def seconds_since(stamp: str, now: float | None = None) -> float | None:

@@ -13,12 +13,13 @@ from hypothesis import HealthCheck, settings
 from tests.e2e import harness
 
 TESTS = Path(__file__).parent
-E2E_DIRECTORIES = {"conformance", "dashboard", "e2e", "faults", "interop", "systemd"}
+E2E_DIRECTORIES = {"conformance", "dashboard", "e2e", "faults", "interop", "soak", "systemd"}
 MAX_WORKERS = 16
 
 # No deadlines: a busy machine is slow at everything, which says nothing about the tested code.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fast", settings.get_profile("patient"), max_examples=15)
+settings.register_profile("thorough", settings.get_profile("patient"), max_examples=1000)
 settings.load_profile("patient")  # `--hypothesis-profile=fast` replaces it later
 
 # A shell starts background jobs with SIGINT ignored, and every child of the tests would inherit that.

@@ -394,6 +394,9 @@ def test_outdated_units_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyP
     service.write_text(service.read_text().replace("KillMode=mixed", "KillMode=process"))
     assert "from another version" in systemd_units.outdated_reason(ours)
     systemd_units.write_units(ours, "/usr/bin")
+    service.write_bytes(service.read_bytes()[:99] + b"\xff" + service.read_bytes()[99:])
+    assert systemd_units.outdated_reason(ours)
+    systemd_units.write_units(ours, "/usr/bin")
     socket.unlink()
     assert "mcpd.socket cannot be read" in systemd_units.outdated_reason(ours)
 

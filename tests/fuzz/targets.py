@@ -13,8 +13,12 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import attrs
+
+from mcpd.auth.token_store import TokenStore
 from mcpd.config.load_at_start import load_at_start
 from mcpd.model.errors import BadSpec
+from tests.auth.test_token_store import LOGIN
 from tests.corruption import corrupt
 from tests.e2e.harness import BOUND, Client, Json, Refused, fake, running
 from tests.fuzz import messages
@@ -348,6 +352,14 @@ class Web(Server):
     server = "web"
 
 
+KEPT = {
+    *("state.json", "history.jsonl", "calls.jsonl", "calm.log", "last-valid-config.json"),
+    *("logins.json", "secrets.json"),
+}
+"""The files that a daemon reads again, in addition to its configuration and the lists of its servers."""
+REMOTE: Json = {"url": "http://127.0.0.1:9/mcp"}
+
+
 class Files(Target):
     """Damage to all files of a daemon at once, and then a start."""
 
@@ -368,10 +380,20 @@ class Files(Target):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(corrupt(data, dice) if dice.random() < 0.8 else data)
         (self._home / "daemon.log").unlink(missing_ok=True)
-        with running(self._home, {"calm": fake()}) as daemon:
+        broken = {"broken": {"command": 5}} if number % 2 else {}  # so that the last valid one is read
+        with running(self._home, {"calm": fake(), "remote": REMOTE, **broken}) as daemon:
             daemon.wait_connected("calm")
             with daemon.client() as client:
-                for method in ("status", "history", "config", "tools", "stats", "clients"):
+                for method in (
+                    "status",
+                    "history",
+                    "config",
+                    "tools",
+                    "stats",
+                    "clients",
+                    "calls",
+                    "auth/status",
+                ):
                     client.request(f"mcpd/{method}")
                 if client.call("calm", "echo", {"n": number})["output"] != f'{{"n": {number}}}':
                     raise Wrong("a wrong answer")
@@ -386,13 +408,21 @@ class Files(Target):
         secrets.write_text('{"A": "a secret value"}')
         secrets.chmod(0o600)
         servers = {"calm": fake(), "needy": fake(env={"A": "${secret:A}"}), "more": fake()}
+        store = TokenStore(self._home / "state" / "mcpd")
+        store.open()
+        login = attrs.evolve(LOGIN, resource=REMOTE["url"], machine=store.machine)
+        store.change(lambda logins: logins.with_login(login, REMOTE["url"]))
+        store.close()
         with running(self._home, servers) as daemon:
             daemon.wait_connected(*servers)
             daemon.client().call("calm", "stderr", {"text": "a line"})
             daemon.client().request("mcpd/disable", server="more")
         places = [self._home / name for name in ("state", "cache", "config")]
         files = [path for place in places for path in place.rglob("*") if path.is_file()]
-        self._whole = {path: path.read_bytes() for path in files}
+        self._whole = {path: path.read_bytes() for path in files if path.name != "lock"}
+        missing = KEPT - {path.name for path in self._whole}
+        if missing or not any(path.parent.name == "lists" for path in self._whole):
+            raise Wrong(f"the daemon has written no {missing or 'lists'}")
 
 
 class Configuration(Target):

@@ -13,17 +13,23 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import attrs
 import msgspec
 import pytest
 
+from ctl.commands.calls import calls_table
+from ctl.commands.history import history_table
+from mcpd.api.http_guard import load_token
+from mcpd.calls.call_log import CallLog, record_filter
 from mcpd.config.load_at_start import load_at_start, save_last_valid
 from mcpd.config.secret_store import read_secrets
 from mcpd.config.server_definition import parse_servers
 from mcpd.config.settings import Settings
 from mcpd.event_history import EventHistory
 from mcpd.model import codec
+from mcpd.model.call_record import CallsParams
 from mcpd.model.errors import BadSpec
 from mcpd.model.events import HistoryEntry, HistoryEventKind
 from mcpd.model.server_spec import StdioSpec
@@ -39,7 +45,9 @@ from mcpd.supervision.catalog_cache import (
 )
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.server_log import ServerLog
+from mcpd.support.paths import UnusablePath
 from mcpd.support.redact import Redactor
+from mcpd.support.rotated_lines import older
 from tests.corruption import corrupt
 from tests.fuzz.targets import EXAMPLES
 from tests.sampling import scaled
@@ -50,9 +58,9 @@ AT = "2026-11-21T06:30:00.000Z"
 COUNT = scaled(10_000)
 
 
-def damages(data: bytes) -> list[bytes]:
+def damages(data: bytes, count: int = COUNT) -> list[bytes]:
     dice = random.Random(len(data))
-    return [corrupt(data, dice) for _ in range(COUNT)]
+    return [corrupt(data, dice) for _ in range(count)]
 
 
 def quiet(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -107,6 +115,7 @@ def test_catalog_cache(
 def a_state() -> PersistentState:
     return PersistentState(
         toggles={"it": 1795370400.5, "that": False, "größe": True},
+        after_timed={"it": True},
         eras={fingerprint(n): "modern" for n in range(3)} | {fingerprint(SPEC.identity): "legacy"},
         quiet=(fingerprint(1), fingerprint(2)),
         applied=AppliedSet(servers={"it": {"command": "x", "args": ["\u2028"]}}, config_digest="d"),
@@ -130,6 +139,8 @@ async def test_state_file(
         codec.encode(server.status())
         server.set_enabled(False)
         server.set_enabled(True)
+        for name in ("it", "that"):
+            store.end_timed_disable(name)
         if (applied := store.state.applied) is not None:
             with suppress(BadSpec):
                 parse_servers(
@@ -158,15 +169,74 @@ def test_event_history(
     other = HistoryEntry(at=AT, what=HistoryEventKind.DAEMON, message="started", by="mcpctl (pid 7)")
     file = tmp_path / "history.jsonl"
     kept = 0
-    for data in damages(b"".join(codec.encode(each) + b"\n" for each in (entry, other, entry))):
+    whole = b"".join(codec.encode(each) + b"\n" for each in (entry, other, entry))
+    for number, data in enumerate(damages(whole)):
         file.write_bytes(data)
         history = EventHistory(file, str)
         for server in (None, "it"):
             found = history.history(server, 100)
-            codec.encode(found)
-            kept += len(found.entries)
+            shown = codec.decode(codec.encode(found), dict[str, Any])["entries"]
+            kept += len(shown)
+            if number % 10 == 0:
+                assert len(history_table(shown, servers=True, fit=80, utc=False)) == 1 + len(shown)
         history.record_daemon("started")
     assert kept > COUNT
+
+
+async def test_call_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is left can be filtered, sent to clients, and shown by mcpctl."""
+    quiet(monkeypatch, caplog)
+    record = {
+        "at": AT,
+        "outcome": "failed",
+        "client": "größe",
+        "pid": 7,
+        "via": "socket",
+        "server": "it",
+        "method": "tools/call",
+        "name": "echo",
+        "duration_ms": 1.25,
+        "request_bytes": 12,
+        "digest": "0" * 16,
+        "code": "link_lost",
+        "message": "it ended",
+    }
+    omitted = {"at": AT, "outcome": "omitted", "count": 3}
+    log, kept = CallLog(tmp_path / "calls.jsonl", str), 0
+    asked = [CallsParams(limit=9), CallsParams(limit=9, since=AT, client="g", server="it", failed=True)]
+    whole = b"".join(codec.encode(each) + b"\n" for each in (record, omitted, record))
+    for number, data in enumerate(damages(whole)):
+        (log.path if number % 2 else older(log.path)).write_bytes(data)
+        params = asked[number // 2 % 2]
+        found = log._read_files(record_filter(params), params.limit)
+        shown = codec.decode(codec.encode({"calls": found}), dict[str, Any])["calls"]
+        kept += len(shown)
+        if number % 8 < 2:
+            assert len(calls_table(shown, fit=80, utc=True)) == 1 + len(shown)
+    assert kept > COUNT
+
+
+def test_token_of_the_http_port(tmp_path: Path) -> None:
+    """It is usable in a header, or refused with a message that names the file: nobody is let in without."""
+    file, usable = tmp_path / "http-token", 0
+    whole = load_token(file).encode() + b"\n"
+    for data in damages(whole):
+        file.write_bytes(data)
+        refused = token = ""
+        try:
+            token = load_token(file)
+            usable += 1
+        except UnusablePath as error:
+            refused = str(error)
+        if refused:
+            assert str(file) in refused
+        else:
+            assert len(token) >= 32
+            assert token.isascii()
+            assert token.isprintable()
+    assert COUNT * 0.01 < usable < COUNT
 
 
 def test_secrets(tmp_path: Path) -> None:
@@ -192,7 +262,8 @@ def test_secrets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "count"), [("json", COUNT // 4), ("toml", COUNT // 4), ("yaml", COUNT // 16)]
+    ("kind", "count"),
+    [("json", scaled(10_000, 4)), ("toml", scaled(10_000, 4)), ("yaml", scaled(10_000, 16))],
 )
 @pytest.mark.filterwarnings("ignore")  # of the YAML parser; the daemon does not show them
 def test_configuration(tmp_path: Path, kind: str, count: int) -> None:
@@ -232,8 +303,8 @@ def test_last_valid_configuration(
 
 
 async def test_log_of_a_server(tmp_path: Path) -> None:
-    file = tmp_path / "it.log"
-    for data in damages(f"{AT} a line with \N{GRINNING FACE}\n{AT} another one\n".encode())[: COUNT // 4]:
+    file, count = tmp_path / "it.log", scaled(10_000, 4)
+    for data in damages(f"{AT} a line with \N{GRINNING FACE}\n{AT} another one\n".encode(), count):
         file.write_bytes(data)
         log = ServerLog(file, Redactor())
         log.add_line("one more")
