@@ -2,7 +2,7 @@
 # and again whenever a list of requirements changes. `make clean` removes it.
 
 .DEFAULT_GOAL := help
-.PHONY: help install-dev interop npm demo test test-fast test-changed test-lowest coverage mutants fuzz conformance check format \
+.PHONY: help install-dev interop npm demo test test-fast test-changed test-lowest coverage mutants fuzz soak conformance check format \
 	site bench docs man test-mcp-server wheel lock clean
 
 BIN := .venv/bin
@@ -12,7 +12,8 @@ PARALLEL := -n auto --dist loadgroup --max-worker-restart 0
 FAST := $(addprefix tests/,model config wire protocol supervision support transports calls gateway)
 IN_MEMORY := not e2e and not browser and not slow and not root
 ARGS ?=
-SECONDS ?= 300
+SECONDS ?=
+VARIANT ?= features
 PYTHON ?=
 
 help: ## Show this list
@@ -57,7 +58,10 @@ format: .venv/made ## Format the code and apply the fixes that ruff can make
 	@$(BIN)/ruff check --fix .
 
 fuzz: .venv/made ## Send random inputs to a daemon through every way in; SECONDS=300, ARGS='--seed 7' repeats a run
-	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
+	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),300) $(ARGS)
+
+soak: .venv/made interop npm ## Keep a daemon busy for an hour; VARIANT=load, churn, bridges, kills, files or all; SECONDS=60 shortens it
+	@$(BIN)/python -m tests.soak --variant $(VARIANT) $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
 
 site: .venv/made ## Build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

@@ -15,8 +15,8 @@ from mcpd.calls.schema_validation import Findings, compile_schemas
 from tests.e2e.harness import BOUND, Daemon, Json, fake, private_environment, running, wait_until
 from tests.e2e.test_bridge import editor
 from tests.faults.installed import ISOLATED, Installation, install
-from tests.faults.soak import soak
 from tests.processes import gone
+from tests.soak.features import use_features
 
 
 @pytest.fixture
@@ -28,9 +28,9 @@ def installation(tmp_path: Path) -> Installation:
 def test_daemon_keeps_working_after_its_files_were_replaced(tmp_path: Path) -> None:
     """The daemon imports or keeps at its start all modules that it needs later, so no ImportError occurs.
 
-    Python's own modules are not replaced here. For an hour-long run: `python -m tests.faults.soak`.
+    Python's own modules are not replaced here. `make soak VARIANT=features` does this for an hour.
     """
-    report = soak(tmp_path, seconds=0)
+    report = use_features(tmp_path, seconds=0)
     assert report.wrong == []
     assert (report.rounds, report.exit_code) == (2, 0)
     assert report.is_back, f"{report.before}, then {report.after}: {report.held}"

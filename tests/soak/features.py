@@ -1,13 +1,11 @@
 """A daemon whose files have been replaced, kept busy: does it stay as it was for an hour?
 
-    python -m tests.faults.soak [SECONDS]
-
-An hour by default; the suite makes two rounds. Twenty servers, every feature in each
-round, and between rounds a remote server that has forgotten its sessions, killed children and clients that
-hang up in the middle of a call. Exit status 1 when anything went wrong, a descriptor or a child is left over,
-or memory grows by more than 1 MB an hour. What is bounded, but would take hours to fill, is full from the
-start: the history of each server, and the sessions that HTTP clients have left behind. The first rounds are
-the warming up, and of a run shorter than half an hour the growth says nothing.
+Twenty servers, every feature in each round, and between rounds a remote server that has forgotten its
+sessions, killed children and clients that hang up in the middle of a call. Wrong is any unexpected result, a
+descriptor or a child that is left over, and memory that grows by more than 1 MB an hour. What is bounded, but
+would take hours to fill, is full from the start: the history of each server, and the sessions that HTTP
+clients have left behind. The first rounds are the warming up, and of a run shorter than half an hour the
+growth says nothing.
 """
 
 from __future__ import annotations
@@ -16,8 +14,6 @@ import json
 import os
 import random
 import signal
-import sys
-import tempfile
 import time
 from collections import Counter
 from contextlib import suppress
@@ -47,7 +43,7 @@ GROWTH = 1e6
 
 
 @attrs.define
-class Report:
+class FeaturesReport:
     """The observations of a run."""
 
     rounds: int = 0
@@ -76,10 +72,24 @@ class Report:
         last = min(self.memory[-part:], key=lambda seen: seen[1], default=(0.0, 0))
         return (last[1] - first[1]) / max(last[0] - first[0], 1.0) * 3600
 
+    def __str__(self) -> str:
+        lines = [f"{times} x {wrong}" for wrong, times in Counter(self.wrong).items()]
+        if not self.is_back:
+            lines.append(
+                f"more descriptors: {self.held[1] - self.held[0]}; fewer: {self.held[0] - self.held[1]}"
+            )
+        lines.append(
+            f"{self.rounds} rounds, {len(self.wrong)} errors; {self.before} at first, {self.after} at last; "
+            f"{self.growth() / 1e6:+.2f} MB an hour; exit {self.exit_code}"
+        )
+        return "\n".join(lines)
 
-def soak(home: Path, seconds: float, *, more: int = 0, pace: float = 0.0, seed: int = 11) -> Report:
+
+def use_features(
+    home: Path, seconds: float, *, more: int = 0, pace: float = 0.0, seed: int = 11
+) -> FeaturesReport:
     """Run for `seconds`, at least two rounds, with `more` servers in addition to those of the tour."""
-    report, chance = Report(), random.Random(seed)
+    report, chance = FeaturesReport(), random.Random(seed)
     installation = install(home / "venv")
     change_secrets(private_environment(home), {"STORED": "a stored secret"})
     others: Json = {f"server-{n}": fake(*LONG, "--wrapper" if n % 3 else "--ignore-eof") for n in range(more)}
@@ -133,7 +143,7 @@ def thread_names(pid: int) -> set[str]:
     return names
 
 
-def _is_back(daemon: Daemon, report: Report) -> bool:
+def _is_back(daemon: Daemon, report: FeaturesReport) -> bool:
     report.after = settled(daemon.pid)
     return report.is_back
 
@@ -167,25 +177,3 @@ def _hurt(daemon: Daemon, chance: random.Random, servers: list[str]) -> None:
     client.close()
     for server in servers:
         daemon.wait_connected(server)
-
-
-def main() -> int:
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 3600.0
-    with tempfile.TemporaryDirectory(prefix="mcpd-soak-") as home:
-        report = soak(Path(home), seconds, more=17, pace=ROUND)
-    for wrong, times in {each: report.wrong.count(each) for each in report.wrong}.items():
-        print(f"{times} x {wrong}")
-    growth = report.growth()
-    if not report.is_back:
-        print(
-            f"more descriptors: {report.held[1] - report.held[0]}; fewer: {report.held[0] - report.held[1]}"
-        )
-    print(
-        f"{report.rounds} rounds, {len(report.wrong)} errors; {report.before} at first, {report.after} "
-        f"at last; {growth / 1e6:+.2f} MB an hour; exit {report.exit_code}"
-    )
-    return 0 if report.is_back and not report.wrong and growth <= GROWTH and report.exit_code == 0 else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
