@@ -100,6 +100,7 @@ class WaitingCall(TypedDict):
 
 class ConnectionStatus(TypedDict):
     status: ServerState
+    state: NotRequired[ServerState]
     revision: NotRequired[str | None]
     era: NotRequired[str | None]
     pid: NotRequired[int | None]

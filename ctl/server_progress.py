@@ -71,7 +71,7 @@ class _ProgressLine:
     def note(self, status: ServerStatus) -> None:
         if status["name"] in self._awaited:
             failure = status.get("last_error") if status["status"] != "connected" else None
-            reason = status.get("reason") or status["status"]
+            reason = in_local_time(status.get("reason") or status["status"])
             self._awaited[status["name"]] = f"{reason}: {failure_summary(failure)}" if failure else reason
             self.show()
 

@@ -48,6 +48,9 @@ BROKEN = ("failed", "needs-auth")
 WIDE = 110
 """Columns from which on the table includes the process ids."""
 
+_ERROR_WIDTH = 36
+"""Characters of the last error that are worth more than other columns: the name of a missing variable."""
+
 _SECOND_CONNECTION = "connection 2"
 """The daemon calls the step so."""
 
@@ -144,7 +147,7 @@ def status_table(result: DaemonStatus, columns: int | None, *, utc: bool = False
     )
     http = result["daemon"].get("http")
     lines = [
-        *table(header, rows, right=(2, 3, 4), fit=columns, drop=(2, 4, 5, 3)),
+        *table(header, rows, right=(2, 3, 4), fit=columns, drop=(2, 4, 5, 3), preferred=_ERROR_WIDTH),
         *_config_problems(config),
         *_config_warnings(config),
     ]

@@ -20,18 +20,19 @@ def table(
     squeeze: Sequence[int] = (),
     drop: Sequence[int] = (),
     whole: int | None = None,
+    preferred: int = _PREFERRED_WIDTH,
 ) -> list[Line]:
     """Lay out columns as wide as their widest cell, two spaces apart. `right` lists the right-aligned ones.
 
-    With `fit`, the last column is truncated so that no line is longer. Before it gets too narrow, the columns
-    in `drop` are omitted and those in `squeeze` truncated, in that order. Cells of the column `whole` can be
-    copied: they are never truncated. Without `fit`, nothing is truncated.
+    With `fit`, the last column is truncated so that no line is longer. Before it has fewer than `preferred`
+    characters, the columns in `drop` are omitted and those in `squeeze` truncated, in that order. Cells of
+    the column `whole` can be copied: they are never truncated. Without `fit`, nothing is truncated.
     """
     cells = [[_clean_cell(cell) for cell in row] for row in rows]
     widths = [max(width(row[i]) for row in (header, *cells)) for i in range(len(header))]
     last = len(header) - 1
     if fit is not None:
-        wanted = max(len(header[last]), min(widths[last], _PREFERRED_WIDTH))
+        wanted = max(len(header[last]), min(widths[last], preferred))
         if drop and sum(widths[:last]) + wanted + 2 * last > fit:
             kept = [i for i in range(last + 1) if i != drop[0]]
             return table(
@@ -41,6 +42,7 @@ def table(
                 fit=fit,
                 squeeze=_remap(squeeze, kept),
                 drop=_remap(drop, kept),
+                preferred=preferred,
                 whole=None if whole is None else next(iter(_remap([whole], kept)), None),
             )
         if whole is not None:

@@ -129,7 +129,19 @@ def add(
         raise errors[0]
     if statuses[0]["status"] not in ("connected", "idle", "disabled"):
         cli.out.next_step(hint_for(cli, name))
+        if verb == "added":
+            _offer_to_remove(cli, statuses[0], save=not no_save)
     return 0
+
+
+def _offer_to_remove(cli: CliContext, status: ServerStatus, *, save: bool) -> None:
+    """Ask whether to remove a new server whose program cannot be run: its command is probably mistyped."""
+    failure = status.get("last_error")
+    can_ask = sys.stdin.isatty() and sys.stderr.isatty()
+    if can_ask and failure and failure["kind"] == "spawn":
+        name = status["name"]
+        if click.confirm(f"Remove {name} again?", err=True):
+            show_applied(cli, cli.call("mcpd/remove", {"server": name, "save": save}))
 
 
 def _is_relative_file(word: str) -> bool:

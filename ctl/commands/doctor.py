@@ -15,7 +15,7 @@ from ctl.errors import CtlError, DaemonError, DaemonUnreachable
 from ctl.invocation import CliContext
 from ctl.next_steps import config_step, next_step
 from ctl.output import Line, paint
-from ctl.status_view import short_message, waiting_summary
+from ctl.status_view import failure_summary, waiting_summary
 from ctl.terminal_text import count, seconds_since
 from mcpd import __version__
 from mcpd.config import definition_view
@@ -257,7 +257,7 @@ def _server_finding(
             return Finding(check, SKIP, reason or "disabled")
         case "pending" if not failure:
             return Finding(check, WARN, reason, next_step(detail, login))
-    message = f"[{failure['kind']}] {short_message(failure['message'])}" if failure else reason
+    message = f"[{failure['kind']}] {failure_summary(failure)}" if failure else reason
     return Finding(check, FAIL, message, next_step(detail, login))
 
 

@@ -108,6 +108,7 @@ def import_(
         cli.out.flush()
         answers: dict[str, str] = {}
         same: dict[str, str] = {}
+        left_out: list[str] = []
         try:
             if can_ask:
                 servers = _ask_which(servers, target) if servers else []
@@ -116,7 +117,9 @@ def import_(
                 updates = [each for each in updates if _confirm_update(each)]
                 servers += [each.server for each in updates]
                 answers = _ask_for_values(plan, servers)
+                chosen = servers
                 servers = [s for s in servers if all(answers.get(x.name) for x in plan.missing_secrets(s))]
+                left_out = [each.name for each in chosen if each not in servers]
                 keep_secrets = keep_secrets or not _confirm_storing_secrets(plan, servers)
         except click.Abort:
             cli.out.end_prompt_line()
@@ -134,7 +137,7 @@ def import_(
             report |= {"same": dict(result.same)}
             report |= {"taken_over": list(result.replaced), "secrets_stored": list(result.secrets)}
         if not cli.out.json:
-            _report(cli, target, result)
+            _report(cli, target, result, left_out)
     elif (servers or updates) and not cli.out.json:
         cli.out.next_step("mcpctl import (asks before it changes anything)")
     elif not discovered.files and not discovered.warnings and not cli.out.json:
@@ -150,9 +153,14 @@ def import_(
     return UsageError.exit if unreadable else 0
 
 
-def _report(cli: CliContext, target: ImportTarget, result: ImportResult) -> None:
+def _report(cli: CliContext, target: ImportTarget, result: ImportResult, left_out: list[str]) -> None:
+    """`left_out`: the servers whose values the user did not enter."""
     for name, other in result.same.items():
         cli.out.line(f"{name}: the same as {other}")
+    for name in left_out:
+        cli.out.line(
+            f"{name}: not imported, because you entered no value; mcpctl import -s {name} asks again"
+        )
     if not result.definitions:
         cli.out.line("nothing was imported")
         return
@@ -186,14 +194,15 @@ def parse_sources(sources: tuple[str, ...]) -> tuple[tuple[EditorSpec, ...], lis
                 raise NotFound(f"file not found: {source}")
             files.append(path.absolute())
         else:
-            raise unknown_editor(source, list(BY_NAME))
+            raise unknown_editor(source, list(BY_NAME), ("to add", "add NAME -- COMMAND"))
     return (tuple(editors) if sources else EDITORS), files
 
 
-def unknown_editor(source: str, known: list[str]) -> CtlError:
+def unknown_editor(source: str, known: list[str], meant: tuple[str, str]) -> CtlError:
+    """`meant`: what a user wants who named a server, and the command that does it."""
     error = UsageError(f"unknown editor: {source}")
     error.suggest(source.lower(), known, f"use one of {', '.join(known)}")
-    error.hint += "; to add a server, use: mcpctl add NAME -- COMMAND"
+    error.hint += f"; {meant[0]} a server, use: mcpctl {meant[1]}"
     return error
 
 
@@ -274,7 +283,7 @@ def _ask_for_values(plan: ImportPlan, servers: list[MergedServer]) -> dict[str, 
     for server in servers:
         for each in plan.missing_secrets(server):
             if each.name not in answers:
-                prompt = clean(f"{server.name}: {each.prompt} (press Return to skip)")
+                prompt = clean(f"{server.name}: {each.prompt} (press Return to leave {server.name} out)")
                 answers[each.name] = click.prompt(
                     prompt, hide_input=True, default="", show_default=False, err=True
                 )

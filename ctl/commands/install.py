@@ -262,7 +262,8 @@ def _targets(
         raise UsageError("which editors?", hint=f"name editors ({named}), or use --all")
     for editor in editors:
         if editor not in BY_NAME:
-            raise unknown_editor(editor, installable_editors())
+            meant = ("to remove", "remove NAME") if all_files else ("to add", "add NAME -- COMMAND")
+            raise unknown_editor(editor, installable_editors(), meant)
     if every:
         editors = _configured(user)
         if not editors and all_files:

@@ -74,16 +74,26 @@ def events(cli: CliContext, servers: tuple[str, ...], utc: bool) -> int:
 
 def print_events(cli: CliContext, servers: Sequence[str], *, utc: bool) -> None:
     """Print one line per event of `servers`, or of all servers if empty, until Ctrl-C."""
+    width = 16 if cli.out.json else _name_width(cli)
     for item in cli.stream("mcpd/events", {"servers": list(servers)}):
         if item is not None and "event" in item.value:
             event = item.value["event"]
-            cli.out.stream_item(event, *_event_line(event, utc=utc))
+            cli.out.stream_item(event, *_event_line(event, width, utc=utc))
 
 
-def _event_line(event: Event, *, utc: bool) -> Line:
+def _name_width(cli: CliContext) -> int:
+    """Return the width of the column of names."""
+    names = [server["name"] for server in cli.call("mcpd/status").value["servers"]]
+    return max((len(name) for name in names), default=1)
+
+
+def _event_line(event: Event, width: int, *, utc: bool) -> Line:
     """One event: time, server, what happened."""
     kind, status, message = event["kind"], event.get("status"), event.get("message", "")
-    parts = [paint(clock_time(event["at"], utc=utc)[11:], "dim"), f"  {event.get('server') or '-'!s:<16}  "]
+    parts = [
+        paint(clock_time(event["at"], utc=utc)[11:], "dim"),
+        f"  {event.get('server') or '-'!s:<{width}}  ",
+    ]
     if status and kind in ("snapshot", "status"):
         summary = status_summary(status)
         known = message in summary or message == status.get("reason")

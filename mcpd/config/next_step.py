@@ -156,12 +156,19 @@ def _after_refusal(detail: Members) -> str:
 
 def _after_spawn_failure(detail: Members, shell: Shell | None) -> str:
     """Return the step for a program that mcpd could not run."""
+    import shlex
+
     from mcpd.config import definition_view
     from mcpd.support.find_programs import find_program
 
     definition, name = detail.get("definition", {}), detail["server"]["name"]
     program = (detail.get("command") or definition_view.command(definition) or [""])[0]
-    path = detail.get("path", "")
+    path, message = detail.get("path", ""), detail["server"]["last_error"]["message"]
+    place = shlex.quote(detail.get("executable") or program)
+    if "`#!` line" in message:
+        return f"head -n 1 {place}   (install the interpreter it names), then: mcpctl reconnect {name}"
+    if "is not executable" in message:
+        return f"chmod +x {place}, then: mcpctl reconnect {name}"
     if not program or "/" in program or detail.get("executable") or find_program(program, path):
         return "mcpctl edit   (fix the definition; the server is restarted when the file is saved)"
     has_own_path = "PATH" in definition_view.environment(definition)

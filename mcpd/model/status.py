@@ -160,6 +160,9 @@ class ConnectionStatus:
     the legacy era."""
 
     status: ServerState
+    """The former name of `state`. It will be removed in the next version."""
+    state: ServerState = ServerState.PENDING
+    """The connection's state. Always set from `status`."""
     revision: str | None = None
     """The protocol revision. This is null until it has been negotiated."""
     era: str | None = None
@@ -168,6 +171,10 @@ class ConnectionStatus:
     restarts: int = 0
     in_flight: int = 0
     last_error: Failure | None = None
+
+    def __attrs_post_init__(self) -> None:
+        """Set the member that has replaced `status`, also for a copy by `attrs.evolve`."""
+        object.__setattr__(self, "state", self.status)
 
 
 @attrs.frozen(kw_only=True)
@@ -191,7 +198,8 @@ class ServerStatus:
     resources: int = 0
     prompts: int = 0
     restarts: int = 0
-    """The number of connections since mcpd started, not including the first one."""
+    """How often mcpd connected again after the connection had failed, since mcpd started. Connections that
+    a user requested, such as with `mcpctl reconnect` or `enable`, do not count."""
     attempts: int = 0
     """The number of failed attempts in a row."""
     last_error: Failure | None = None

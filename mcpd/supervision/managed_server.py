@@ -88,7 +88,9 @@ class ManagedServer:
         key = fingerprint(spec.identity if spec.era == "auto" else (spec.era, *spec.identity))
         self._backoff = restart.Backoff(restart.effective_restart_policy(spec), context.random)
         self._tracker = StateTracker()
-        self._connections = 0
+        self._connections = self._restarts = 0
+        self._has_failed = False
+        """The last connection failed, so that the next one is a restart."""
         if context.clients.on_notification is not None:
             self.notifications.add(partial(context.clients.on_notification, self))
         self.turn_queue: object = None
@@ -253,7 +255,7 @@ class ManagedServer:
             child=self.child,
             log=self.log,
             mask=mask,
-            connections=self._connections,
+            restarts=self._restarts,
             attempts=self._backoff.attempts,
             last_received=None if heard_at is None else time.time() - (trio.current_time() - heard_at),
             off_until=self._desired.off_until,
@@ -364,6 +366,7 @@ class ManagedServer:
 
     def _handle_failure(self, error: BaseException, evidence: restart.Evidence) -> None:
         name = self.spec.name
+        self._has_failed = self._connections > 0
         failure, verdict = self._attempt.diagnose(error, evidence, self._strategy)
         if self._attempt.was_stable(self.spec.restart):
             self._backoff.reset()
@@ -477,6 +480,8 @@ class ManagedServer:
         self.companion_refusal = ""
         self._attempt.ready_at = trio.current_time()
         self._connections += 1
+        self._restarts += self._has_failed
+        self._has_failed = False
         self._catalog_sync.replace(catalog)
         self._announce(ServerState.CONNECTED, "")
         self._catalog_sync.save()

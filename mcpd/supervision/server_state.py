@@ -135,13 +135,13 @@ def build_status(
     child: Child | None,
     log: ServerLog,
     mask: Callable[[str], str],
-    connections: int,
+    restarts: int,
     attempts: int,
     last_received: float | None,
     off_until: float | None,
     waiting: WaitingReport,
 ) -> ServerStatus:
-    """`connections` counts the current one; `last_received` and `off_until` are wall clock times."""
+    """`last_received` and `off_until` are wall clock times."""
     warnings = [] if catalog is None else list(catalog.warnings)
     if upstream is not None:
         if unparsable := unparsable_output(upstream.link, kind, mask):
@@ -160,7 +160,7 @@ def build_status(
         tools=len(catalog.tools) if catalog else 0,
         resources=len(catalog.resources) if catalog else 0,
         prompts=len(catalog.prompts) if catalog else 0,
-        restarts=max(0, connections - 1),
+        restarts=restarts,
         attempts=attempts,
         last_error=tracker.failure,
         last_ok=None if last_received is None else rfc3339(last_received),

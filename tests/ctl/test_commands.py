@@ -12,6 +12,7 @@ from ctl.commands import COMMANDS
 from ctl.errors import EXIT_CODES
 from mcpd.model.status import parse_timestamp
 from tests.ctl.conftest import Mcpctl
+from tests.ctl.editors.terminal import on_terminal
 from tests.ctl.fake_daemon import NOW, Caller, FakeDaemon, Fault, detail, failure, server, status
 
 APPLIED = {
@@ -282,6 +283,18 @@ def test_add_requires_a_command_or_a_url(daemon: FakeDaemon, mcpctl: Mcpctl, wor
     assert not daemon.requests
 
 
+def test_added_server_with_a_mistyped_command_can_be_removed_at_once(tmp_path: Path) -> None:
+    """Otherwise the file fills up with typos. Without a terminal, nobody is asked."""
+    fake = FakeDaemon(tmp_path / "no.sock")
+    missing = server("x", "failed", last_error=failure("command not found: uvxx", kind="spawn"))
+    fake.answers |= {"mcpd/add": {**APPLIED, "saved": "/c.json"}, "mcpd/connect": {"server": missing}}
+    fake.answers |= {"mcpd/server": detail(missing), "mcpd/remove": {**APPLIED, "removed": ["x"]}}
+    code, seen = on_terminal(tmp_path, {"Remove x again? [y/N]": "y"}, "add", "x", "--", "uvxx")
+    assert (code, "- x" in seen) == (0, True)
+    assert fake.params_of("mcpd/remove") == {"server": "x", "save": True}
+    fake.close()
+
+
 def test_remove_asks_or_requires_yes(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """It changes the user's file."""
     daemon.answers["mcpd/remove"] = {**APPLIED, "added": []}
@@ -390,7 +403,9 @@ def test_events_print_one_line_each(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
         {"kind": "removed", "server": "git"},
         {"kind": "config", "message": "reloaded"},
     )
+    daemon.answers["mcpd/status"] = status(server("git"), server("a-name-of-17-chars"))
     ran = mcpctl("events")
+    assert ran.out.splitlines()[0].startswith("03:00:00  git                 connected")
     assert [line.split() for line in ran.out.splitlines()] == [
         ["03:00:00", "git", "connected", "(2", "tools,", "pid", "4711)"],
         ["03:00:00", "git", "removed"],

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ctl import doctor_checks, login_shell, systemd_units
+from ctl.commands.doctor import _server_finding
 from ctl.commands.ui import has_browser
 from mcpd.support.find_programs import find_elsewhere
 from tests.ctl.conftest import Mcpctl
@@ -365,6 +366,13 @@ def test_doctor_fails_for_a_broken_program_only_if_needed(tmp_path: Path) -> Non
             if "does not run" in f.message
         ]
         assert [(f.result, f.message) for f in found] == [(result, f"{shim} does not run: no version is set")]
+
+
+def test_doctor_shows_the_line_of_stderr_that_helps() -> None:
+    """As `status` does: `exited with status 1` fits every cause."""
+    last = failure("exited with status 1", summary="exited (1): MY_API_KEY is required")
+    finding = _server_finding(detail(server("x", "failed", last_error=last)), {"ms": 1.0}, None)  # type: ignore[arg-type]
+    assert finding.message == "[exited] exited (1): MY_API_KEY is required"
 
 
 def test_doctor_reports_readable_directories(tmp_path: Path) -> None:

@@ -66,6 +66,16 @@ TABLE: list[tuple[ServerDetail, str]] = [
     (refused(headers={"authorization": "***"}), "mcpctl edit   (the server rejected the `Authorization`"),
     (how("failed", {"kind": "spawn", "message": "its directory /x does not exist"}), "mcpctl edit "),
     (
+        how(
+            "failed", {"kind": "spawn", "message": "/x cannot be run: … (check its `#!` line)"}, {"cmd": "/x"}
+        ),
+        "head -n 1 /x   (install the interpreter it names), then: mcpctl reconnect it",
+    ),
+    (
+        how("failed", {"kind": "spawn", "message": "/a b is not executable; …"}, {"command": "/a b"}),
+        "chmod +x '/a b', then: mcpctl reconnect it",
+    ),
+    (
         how("failed", {"kind": "secret", "message": "there is no secret T (`mcpctl secret set T`)"}),
         "mcpctl secret set T",
     ),

@@ -49,6 +49,12 @@ def test_list_tools_can_be_filtered(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     assert (ran.code, ran.out, ran.err) == (0, "", "no tool contains 'nothing'\n")
 
 
+def test_server_in_place_of_an_editor_leads_to_the_command_for_servers(mcpctl: Mcpctl) -> None:
+    """Elsewhere, `install` and `uninstall` are about packages."""
+    assert mcpctl("install", "time").err.endswith("; to add a server, use: mcpctl add NAME -- COMMAND\n")
+    assert mcpctl("uninstall", "time").err.endswith("; to remove a server, use: mcpctl remove NAME\n")
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ctl.status_view import status_table
 from ctl.terminal_text import ago, until
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.fake_daemon import NOW, FakeDaemon, Fault, Raw, detail, failure, server, status
@@ -32,6 +33,15 @@ def test_table_has_a_row_per_server(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     assert message.strip() in git
     assert "mcpctl why git" in rest[-1]
     assert (ran.code, ran.err) == (0, "")
+
+
+def test_cause_is_worth_more_than_numbers(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """In a terminal of 80 columns."""
+    last = failure("exited with status 1", summary="exited (1): MY_API_KEY is required")
+    one = server("everything-vscode", "needs-auth")
+    table = status_table(status(one, server("git", "failed", last_error=last)), 80)  # type: ignore[arg-type]
+    assert "".join(table[0]).split() == ["SERVER", "STATUS", "TOOLS", "UPTIME", "LAST", "ERROR"]
+    assert "".join(table[2]).endswith("exited (1): MY_API_KEY is required")
 
 
 def test_summary_of_the_failure_is_shown(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:

@@ -53,6 +53,7 @@ def test_both_connections_are_shown_as_one_server(start: Start) -> None:
     yours = legacy.call("one__pid")
     assert other.call("pid") == yours != mine
     first, second = connections(daemon)
+    assert [each["state"] for each in (first, second)] == ["connected", "connected"]
     assert (first["revision"], str(first["pid"])) == (MODERN, mine)
     assert (second["revision"], str(second["pid"])) == (LEGACY, yours)
     assert [each["name"] for each in control.request("mcpd/status")["servers"]] == ["one"]

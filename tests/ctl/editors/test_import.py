@@ -326,6 +326,7 @@ def test_value_of_an_unset_variable_is_asked_for_and_stored(home: Path, cursor: 
 def test_server_with_an_unset_variable_is_skipped_without_an_answer(home: Path, cursor: Path) -> None:
     code, seen = on_terminal(home, {"c: choose": "y", "unset: the value": ""}, "import", "-s", "unset")
     assert (code, "nothing was imported" in seen) == (0, True)
+    assert "unset: not imported, because you entered no value; mcpctl import -s unset asks again" in seen
 
 
 def test_control_characters_are_not_sent_to_the_terminal(home: Path) -> None:
