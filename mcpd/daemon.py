@@ -64,6 +64,7 @@ _KILL_INTERVAL = 0.05
 _NOT_IMPORTED_AT_START = (
     "mcpd.api",
     "mcpd.auth",
+    "mcpd.calls",
     "mcpd.support",
     "mcpd.transports",
     "mcpd.wire",
@@ -81,7 +82,8 @@ _NOT_IMPORTED_AT_START = (
     "truststore",
     "wsproto",
 )
-"""Packages of which some modules are needed only for HTTP servers, HTTP clients and the dashboard."""
+"""Packages of which most daemons do not need all modules: those for HTTP servers, HTTP clients, the dashboard
+and OpenTelemetry."""
 
 
 @attrs.frozen(kw_only=True)

@@ -2,7 +2,8 @@
 
 The call path only appends a tuple to a list. A thread makes the records and writes them, at most a few times
 per second, as JSON lines in two rotated files that only the user can read. A disk that stalls delays nobody:
-records that do not fit into a bounded queue are counted and dropped.
+records that do not fit into a bounded queue are counted and dropped. The same records can be exported as
+OpenTelemetry spans (`call_spans`).
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import logging
 import re
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import trio
@@ -26,10 +27,14 @@ from mcpd.model.status import parse_timestamp, rfc3339
 from mcpd.model.text import shorten
 from mcpd.support.broadcast import Broadcast
 from mcpd.support.digests import sha256
+from mcpd.support.kept_modules import import_in_thread
 from mcpd.support.outbox import batch
 from mcpd.support.own_thread import OwnThread
 from mcpd.support.rotated_lines import append_lines, last_lines, older
 from mcpd.wire import message as wire
+
+if TYPE_CHECKING:
+    from mcpd.calls.call_spans import CallSpanExporter
 
 log = logging.getLogger("mcpd.call_log")
 
@@ -48,7 +53,8 @@ _CONTENT = 4096
 _ENTRY_SIZE = 500
 """Bytes of memory that an entry takes, approximately, in addition to what it contains."""
 _NAME_LENGTH, _MESSAGE_LENGTH = 200, 300
-_TRACE = re.compile(rb'"traceparent"\s*:\s*"[0-9a-f]{2}-([0-9a-f]{32})-')
+_CODE_LENGTH = 40
+_TRACE_ID = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-")
 _NAMED_BY = {"prompts/get": "name", "resources/read": "uri"}
 _decode = msgspec.json.Decoder(CallRecord).decode
 _batch = batch()
@@ -70,6 +76,8 @@ class _Entry(msgspec.Struct, frozen=True, gc=False):
     code: str
     message: str
     result: bytes
+    request_id: bytes
+    protocol_version: str
 
 
 class CallLog:
@@ -78,6 +86,8 @@ class CallLog:
     def __init__(self, path: Path, mask: Callable[[str], str]) -> None:
         self.path = path
         self.level = CallLogLevel.OFF
+        self.otlp_endpoint = ""
+        """Where calls are exported as spans; empty for nowhere."""
         self.dropped = 0
         """Calls that could not be written."""
         self._mask = mask
@@ -91,6 +101,8 @@ class CallLog:
         self._has_entries = trio.Event()
         self._thread = OwnThread()
         self._written: Broadcast[CallRecord] = Broadcast()
+        self._exporter: CallSpanExporter | None = None
+        self._exporting_to = ""
 
     def add(
         self,
@@ -109,7 +121,7 @@ class CallLog:
         if self._room < 0 or self._waiting_bytes > MAX_WAITING_BYTES:
             self._omitted += 1
             return
-        params, route, arrived = call.params, call.route, call.arrived_at
+        params, route, arrived, request = call.params, call.route, call.arrived_at, call.request
         digested = params[:_DIGESTED]
         content = b""
         if self.level is CallLogLevel.CONTENTS:
@@ -130,6 +142,8 @@ class CallLog:
                 code,
                 message,
                 content,
+                b"" if request is None else request.key,
+                call.context.version,
             )
         )
         if not self._is_pending:
@@ -147,6 +161,7 @@ class CallLog:
             with trio.move_on_after(2, shield=True):
                 await self._write()
                 await self._thread.wait_idle()
+                await self._thread.run(self._close_exporter)
 
     async def read(self, params: CallsParams) -> tuple[CallRecord, ...]:
         """Return the newest matching records, oldest first. Raises InvalidArguments."""
@@ -168,6 +183,9 @@ class CallLog:
             self._has_entries = trio.Event()
         if not entries and not omitted:
             return
+        if self.otlp_endpoint and self._exporting_to != self.otlp_endpoint:
+            with suppress(ImportError):  # reported by `_set_exporter`
+                await import_in_thread("mcpd.calls.call_spans")
         try:
             records = await self._thread.run(self._append, entries, omitted)
         except RuntimeError:  # no thread can be started
@@ -179,8 +197,11 @@ class CallLog:
     def _append(self, entries: Sequence[_Entry], omitted: int) -> list[CallRecord]:
         """Write records. Runs in the thread."""
         described = [self._describe(entry) for entry in entries]
+        self._export(entries, described)
         if omitted:
             described.append({"at": rfc3339(time.time()), "outcome": CallOutcome.OMITTED, "count": omitted})
+        if self.level is CallLogLevel.OFF:
+            return []
         present = ({name: value for name, value in members.items() if value} for members in described)
         data = b"".join(msgspec.json.encode(members) + b"\n" for members in present)
         try:
@@ -191,9 +212,44 @@ class CallLog:
             self.dropped += len(entries) + omitted
         return [CallRecord(**members) for members in described]
 
+    def _export(self, entries: Sequence[_Entry], described: Sequence[dict[str, Any]]) -> None:
+        """Queue the spans of calls, if they are exported. Runs in the thread."""
+        if self._exporting_to != self.otlp_endpoint:
+            self._close_exporter()
+            self._open_exporter()
+        if self._exporter is None:
+            return
+        from mcpd.calls.call_spans import SpanFacts
+
+        for entry, members in zip(entries, described, strict=True):
+            facts = SpanFacts(
+                entry.at,
+                entry.seconds,
+                *_trace_context(entry.params),
+                entry.request_id.decode(errors="replace"),
+                entry.protocol_version,
+            )
+            self._exporter.add(CallRecord(**members), facts)
+
+    def _open_exporter(self) -> None:
+        self._exporting_to = self.otlp_endpoint
+        if not self.otlp_endpoint:
+            return
+        try:
+            from mcpd.calls.call_spans import CallSpanExporter
+        except ImportError as error:
+            log.error("`openTelemetry` needs mcpd with the extra `otel`; no spans are exported (%s)", error)
+        else:
+            self._exporter = CallSpanExporter(self.otlp_endpoint)
+
+    def _close_exporter(self) -> None:
+        exporter, self._exporter = self._exporter, None
+        if exporter is not None:
+            exporter.close()
+
     def _describe(self, entry: _Entry) -> dict[str, Any]:
         """Return the members of the record."""
-        trace = _TRACE.search(entry.params)
+        trace = _TRACE_ID.match(_trace_context(entry.params)[0])
         shows_contents = self.level is CallLogLevel.CONTENTS
         return {
             "at": rfc3339(entry.at),
@@ -208,9 +264,9 @@ class CallLog:
             "request_bytes": entry.request_size,
             "response_bytes": entry.response_size,
             "digest": sha256(entry.params).hexdigest()[:16],
-            "code": entry.code,
+            "code": entry.code[:_CODE_LENGTH],
             "message": shorten(self._mask(entry.message), _MESSAGE_LENGTH) if entry.message else "",
-            "trace": "" if trace is None else trace[1].decode(),
+            "trace": "" if trace is None else trace[1],
             "arguments": self._content(entry.params) if shows_contents else "",
             "result": self._content(entry.result) if shows_contents else "",
         }
@@ -262,6 +318,14 @@ def record_filter(params: CallsParams) -> Callable[[CallRecord], bool]:
         )
 
     return matches
+
+
+def _trace_context(params: bytes) -> tuple[str, str]:
+    """Return the `traceparent` and `tracestate` of a request; empty if it has none, or was not kept whole."""
+    if b'"traceparent"' not in params:
+        return "", ""
+    meta = wire.members_or_empty(wire.members_or_empty(params).get("_meta", b""))
+    return wire.string_or(meta, "traceparent"), wire.string_or(meta, "tracestate")
 
 
 def _name_in(method: str, params: bytes) -> str:

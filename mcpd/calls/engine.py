@@ -171,9 +171,11 @@ class CallEngine:
         self._routes.forget()
 
     def _apply_settings(self, settings: Settings) -> None:
-        if self.call_log is not None:
-            self.call_log.level = settings.call_log
-            self._recording = None if settings.call_log is CallLogLevel.OFF else self.call_log
+        log = self.call_log
+        if log is not None:
+            log.level, log.otlp_endpoint = settings.call_log, settings.otlp_endpoint
+            is_off = settings.call_log is CallLogLevel.OFF and not settings.otlp_endpoint
+            self._recording = None if is_off else log
 
     def _run_stages(self, call: Call) -> None:
         """Run the stages, and send the call; in a task if something must be waited for."""
@@ -453,8 +455,9 @@ class CallEngine:
                 self.finish(call, result, INPUT_REQUIRED)
                 return
         if self._recording is not None:
-            text = wire.string_or(wire.members_or_empty(message.error), "message")
-            self._recording.add(call, CallOutcome.ERROR, message=text)
+            members = wire.members_or_empty(message.error)
+            text = wire.string_or(members, "message")
+            self._recording.add(call, CallOutcome.ERROR, code=wire.error_code(members), message=text)
         self._finish_error(call, message.error)
 
     async def _finish_large_error(self, call: Call, error: Raw) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ipaddress
 import os.path
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
+from urllib.parse import urlsplit
 
 import attrs
 
@@ -62,6 +64,7 @@ SETTINGS = (
     FieldSpec("policies", _POLICIES, "Rules: which client may use which tools, prompts and resources."),
     FieldSpec("validate", BOOLEAN, "Whether to check arguments and structured results, on any server."),
     FieldSpec("callLog", {"enum": list(_CALL_LOG_LEVELS)}, "What the call log contains; see `mcpctl calls`."),
+    FieldSpec("openTelemetry", STRING, "Base URL of an OTLP endpoint that receives a span for each call."),
     FieldSpec("watch", BOOLEAN, "Apply the file automatically when it changes."),
     FieldSpec("allowCommands", BOOLEAN, "Allow ${cmd:…}. Requires a file that only you can write."),
     FieldSpec("timeouts", NUMBERS, "All timeouts of every server, in seconds."),
@@ -128,6 +131,8 @@ class Settings:
     validate: bool | None = None
     """Whether tool calls are checked against the tools' schemas. None: as `ServerSpec.validate`."""
     call_log: CallLogLevel = CallLogLevel.CALLS
+    otlp_endpoint: str = ""
+    """The base URL to which spans are exported; empty for none."""
     watch: bool = True
     """Whether to apply the file when it changes."""
     allow_commands: bool = False
@@ -167,6 +172,7 @@ def parse_settings(
         policies=_parse_policies(section, profiles, environ),
         validate=section.boolean("validate"),
         call_log=section.choice("callLog", _CALL_LOG_LEVELS) or CallLogLevel.CALLS,
+        otlp_endpoint=_parse_endpoint(section, warnings),
         watch=section.boolean("watch") is not False,
         timeouts=parse_timeouts(section, Timeouts(), warnings),
         restart=parse_restart_policy(section, RestartPolicy()),
@@ -174,6 +180,33 @@ def parse_settings(
         profile_by_directory=_parse_profile_rules(section, profiles, environ),
         allow_commands=section.boolean("allowCommands") or False,
     )
+
+
+def _parse_endpoint(section: Section, warnings: list[str]) -> str:
+    key = "openTelemetry"
+    url = section.string(key)
+    if url is None:
+        return ""
+    if not _is_base_url(url):
+        message = f"'{key}' must be the base URL of an OTLP endpoint, without user name and query"
+        fix = 'write "http://127.0.0.1:4318"; headers belong in OTEL_EXPORTER_OTLP_HEADERS'
+        section.add_problem(key, message, fix)
+        return ""
+    if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter.otlp.proto.http") is None:
+        where = join_path(section.path, key)
+        warnings.append(f"{where}: nothing is exported, because mcpd is installed without the extra `otel`")
+    return url
+
+
+def _is_base_url(url: str) -> bool:
+    """Return whether it is an HTTP URL that has nothing but an address and a path."""
+    try:
+        parts = urlsplit(url)
+        has_address = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    has_more = "@" in parts.netloc or parts.query or parts.fragment
+    return parts.scheme in ("http", "https") and has_address and not has_more
 
 
 def _parse_profiles(section: Section) -> dict[str, Profile]:

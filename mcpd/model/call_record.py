@@ -63,7 +63,7 @@ class CallRecord(Record):
     digest: str = ""
     """Identifies the request's parameters: the start of the SHA-256 digest of their first 16384 bytes."""
     code: str = ""
-    """The error code if mcpd returned an error, such as `timeout`."""
+    """The error code: one of mcpd's own, such as `timeout`, or the number in the server's error."""
     message: str = ""
     """The error message. Secrets are masked."""
     trace: str = ""

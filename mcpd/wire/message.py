@@ -184,6 +184,12 @@ def string_or(members: Mapping[str, Raw], name: str, default: str = "") -> str:
         return default
 
 
+def error_code(error: Mapping[str, Raw]) -> str:
+    """Return the code of an error object as text; empty if it is not an integer, as JSON-RPC requires."""
+    code = bytes(error.get("code", b""))
+    return code.decode() if len(code) < 12 and code.lstrip(b"-").isdigit() else ""
+
+
 def value(raw: Raw | bytes, max_values: int = MAX_VALUES, max_bytes: int = MAX_BYTES) -> object:
     """Decode a whole document. Raises BadFrame, and TooLarge when it exceeds the limits or nests too deep."""
     data = bytes(raw)

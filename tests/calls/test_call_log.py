@@ -209,11 +209,12 @@ async def test_files_are_rotated_and_private(tmp_path: Path, monkeypatch: pytest
 async def test_switched_off_log_records_nothing(tmp_path: Path) -> None:
     async with logged(tmp_path / "calls", CallLogLevel.OFF) as (w, log):
         loaded: Any = w.gateway.core.config.loaded
-        loaded.settings = SimpleNamespace(**vars(loaded.settings), call_log=CallLogLevel.OFF)
+        others = {**vars(loaded.settings), "otlp_endpoint": ""}
+        loaded.settings = SimpleNamespace(**others, call_log=CallLogLevel.OFF)
         put(w.user("legacy", {}), name="t")
         w.lose()
         assert await outcomes(log) == []
-        loaded.settings = SimpleNamespace(**{**vars(loaded.settings), "call_log": CallLogLevel.CALLS})
+        loaded.settings = SimpleNamespace(**others, call_log=CallLogLevel.CALLS)
         w.connect()
         put(w.user("legacy", {}), name="t")
         w.lose()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mcpd.config import settings as settings_module
 from mcpd.config.settings import Address, Settings, parse_address, parse_settings
 from mcpd.model.errors import Problem
 from mcpd.model.profile import Profile
@@ -110,6 +111,10 @@ def test_every_setting_is_passed_on() -> None:
     [
         ({"debg": True}, "$.settings.debg"),
         ({"http": "0.0.0.0:80"}, "$.settings.http"),
+        ({"openTelemetry": "127.0.0.1:4318"}, "$.settings.openTelemetry"),
+        ({"openTelemetry": "http://me:secret@127.0.0.1:4318"}, "$.settings.openTelemetry"),
+        ({"openTelemetry": "http://127.0.0.1:4318?key=secret"}, "$.settings.openTelemetry"),
+        ({"openTelemetry": "http://[::1"}, "$.settings.openTelemetry"),
         ({"http": "${NOPE}"}, "$.settings.http"),
         ({"maxStarts": 0}, "$.settings.maxStarts"),
         ({"profiles": {"a": {"server": []}}}, "$.settings.profiles.a.server"),
@@ -177,3 +182,22 @@ def test_rules_apply_to_directories_without_symbolic_links(
 def test_rule_for_the_root_is_not_relative_to_the_current_directory() -> None:
     found, _ = parsed({"profileByDirectory": {"/*": "*"}})
     assert {os.path.normpath(rule).strip("/") for rule in found.profile_by_directory} == {"*"}
+
+
+@pytest.mark.parametrize(("is_installed", "warnings"), [(True, 0), (False, 1)])
+def test_missing_extra_for_open_telemetry_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, is_installed: bool, warnings: int
+) -> None:
+    monkeypatch.setattr(settings_module, "find_spec", lambda name: object() if is_installed else None)
+    problems: list[Problem] = []
+    found: list[str] = []
+    settings = parse_settings(
+        {"openTelemetry": "https://collector.example/otlp"},
+        environ={},
+        path="$.settings",
+        problems=problems,
+        warnings=found,
+    )
+    assert settings.otlp_endpoint == "https://collector.example/otlp"
+    assert (problems, len(found)) == ([], warnings)
+    assert all("extra `otel`" in each for each in found)
