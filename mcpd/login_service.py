@@ -14,6 +14,7 @@ from pathlib import Path
 import attrs
 import trio
 
+from mcpd.auth.adoption import Adoption
 from mcpd.auth.completed_login import CompletedLogin
 from mcpd.auth.discovery import LoginError
 from mcpd.auth.dpop import load_dpop_key
@@ -26,8 +27,9 @@ from mcpd.auth.logins import Logins
 from mcpd.auth.named_client import with_client_named_now, with_client_of_login
 from mcpd.auth.oauth.challenge import Challenge, read_challenge
 from mcpd.auth.oauth.scopes import StepUpMemory, more_scopes
-from mcpd.auth.oauth.token_requests import TokenError, TokenRequest, revocation_request
+from mcpd.auth.oauth.token_requests import TokenRequest
 from mcpd.auth.renewal_request import LoginEvent, RequestFailed, TokenAnswer
+from mcpd.auth.revocation import request_to_revoke
 from mcpd.auth.stored_clients import StoredClients, redirect_kind
 from mcpd.auth.stored_login import StoredLogin
 from mcpd.auth.token_exchange import post_with_proof
@@ -36,6 +38,8 @@ from mcpd.auth.token_store import StoreError, TokenStore
 from mcpd.auth.unattended import UnattendedCredentials
 from mcpd.model.errors import LoginFailed, Unsupported
 from mcpd.model.login import (
+    AdoptParams,
+    AdoptResult,
     AuthExplanation,
     AuthStatus,
     LoginAnswerParams,
@@ -227,7 +231,11 @@ class LoginService:
             kind = redirect_kind(next(iter(login.client.redirect_uris), None))
             with suppress(StoreError):  # it is in the status
                 await self._manager.set_client(login.issuer, kind, login.client)
-        for server in self._users(login.server_url, login.account):
+        self._reconnect_users(login.server_url, login.account)
+
+    def _reconnect_users(self, url: str, account: str) -> None:
+        """Connect the servers that waited for a login."""
+        for server in self._users(url, account):
             if server.state in (ServerState.NEEDS_AUTH, ServerState.FAILED):
                 server.reconnect()
 
@@ -279,7 +287,7 @@ class LoginService:
             return LogoutResult(was_logged_in=False)
         stored = login.stored
         users = self._users(spec.url, spec.oauth.account)
-        request = self._revocation(stored)
+        request = request_to_revoke(stored, self._manager)
         try:
             await self._manager.remove_login(stored.id)
         except StoreError as error:
@@ -296,24 +304,6 @@ class LoginService:
             servers=tuple(server.spec.name for server in users),
             revoked=None if stored.revocation_endpoint is None else revoked,
         )
-
-    def _revocation(self, stored: StoredLogin) -> TokenRequest | None:
-        """Return the request that revokes the refresh token, or the access token without one (RFC 7009).
-
-        None if the server offers none, or if the client cannot authenticate.
-        """
-        tokens = stored.tokens
-        if stored.revocation_endpoint is None:
-            return None
-        try:
-            return revocation_request(
-                stored.revocation_endpoint,
-                self._manager.authentication(stored),
-                tokens.refresh_token or tokens.access_token,
-                "refresh_token" if tokens.refresh_token else "access_token",
-            )
-        except (TokenError, LoginError):
-            return None
 
     async def refresh(self, name: str, account: str | None = None) -> LoginStatus:
         """Renew a login now. Raises UnknownServer, Unsupported, LoginFailed."""
@@ -392,6 +382,23 @@ class LoginService:
             raise LoginError("client", f"{found.message}: {found.fix}")
         self._context.redactor.add([found])
         return found
+
+    async def adopt(self, params: AdoptParams) -> AdoptResult:
+        """Take over logins that other programs hold. Raises UnknownServer, Unsupported, LoginFailed."""
+        specs = [await self._resolve(params.server)] if params.server is not None else []
+        for server in () if params.server is not None else self._supervisor.servers():
+            with suppress(Unsupported, LoginFailed):  # it has no login, or its definition is incomplete
+                specs.append(await self._resolve(server.spec.name))
+        for spec in specs:
+            self._credentials.setdefault(spec.name, await self._credentials_of(spec))
+            self._ca_files[spec.url] = spec.ca_file
+        try:
+            adoption = Adoption(self._manager, self._context.environ, time.time)
+            return await adoption.run(
+                specs, params, lambda spec: self._reconnect_users(spec.url, spec.oauth.account)
+            )
+        except LoginError as error:
+            raise failed(error, None) from None
 
     # ── explaining ──────────────────────────────────────────────────────────────────────────────
 
