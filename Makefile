@@ -148,13 +148,19 @@ interop: .venv-mcp1/made .venv-fastmcp/made .everything/made
 	@.venv-$*/bin/$(PIP) --requirement $<
 	@touch $@
 
-# The everything-server of the Python SDK, which only the source package contains: in the version of .venv.
-.everything/made: constraints-dev.txt | .venv/made
-	@echo "Fetching the everything-server of the Python SDK into .everything, once."
-	@rm -rf .everything && mkdir .everything
-	@version=$$($(BIN)/python -c 'import importlib.metadata; print(importlib.metadata.version("mcp"))'); \
-	$(BIN)/python -m pip download -qq --disable-pip-version-check --no-deps --no-binary mcp --dest .everything "mcp==$$version"
-	@tar -xzf .everything/mcp-*.tar.gz -C .everything --strip-components=4 --wildcards '*/examples/servers/everything-server/*'
+# The everything-servers of both generations of the Python SDK, and their clients for the conformance suite. Only the
+# source packages contain them: in the versions of .venv and of .venv-mcp1.
+.everything/made: constraints-dev.txt tests/interop/requirements-mcp1.txt | .venv/made .venv-mcp1/made
+	@echo "Fetching the everything-servers of the Python SDK into .everything, once."
+	@rm -rf .everything
+	@for venv in .venv .venv-mcp1; do \
+		place=.everything/$$venv && mkdir -p $$place && \
+		version=$$($$venv/bin/python -c 'import importlib.metadata; print(importlib.metadata.version("mcp"))') && \
+		$(BIN)/python -m pip download -qq --disable-pip-version-check --no-deps --no-binary mcp --dest $$place "mcp==$$version" && \
+		tar -xzf $$place/mcp-*.tar.gz -C $$place --strip-components=4 --wildcards \
+			'*/examples/servers/everything-server/*' '*/.github/actions/conformance/client.py' && \
+		rm $$place/mcp-*.tar.gz || exit 1; \
+	done
 	@touch $@
 
 # Real servers from npm, if node is installed. Everything works without them; the demo shows less.

@@ -1,4 +1,5 @@
-"""Run mcpd's client under every scenario of every revision of the conformance suite.
+"""Run mcpd's client under every scenario of every revision of the conformance suite, and the client of the
+Python SDK with an mcpd in the middle under every scenario that is not about logins.
 
 A scenario that fails is a surprise unless it is in `expected-failures.txt`. One in that file that passes is a
 surprise, too.
@@ -14,7 +15,8 @@ from pathlib import Path
 import trio
 
 from tests.conformance import suite
-from tests.conformance.suite import EXTENSION, HERE, REVISIONS, Outcome, judged
+from tests.conformance.references import SDK_CLIENT
+from tests.conformance.suite import EXTENSION, HERE, REVISIONS, NotInstalled, Outcome, judged
 
 AT_ONCE = 2
 """One scenario measures half a second to within 200 ms: more at once than cores would spoil it."""
@@ -26,9 +28,9 @@ def expected_failures() -> frozenset[str]:
     return frozenset(line.strip() for line in lines if line.strip() and not line.startswith("#"))
 
 
-async def run_one(scenario: str, revision: str, out: Path) -> Outcome:
-    """Run one scenario in a harness of its own."""
-    client = f"{shlex.quote(sys.executable)} -m tests.conformance.client"
+async def run_one(client: str, scenario: str, revision: str, out: Path) -> Outcome:
+    """Run one scenario in a harness of its own. `client` is the module that is the client."""
+    client = f"{shlex.quote(sys.executable)} -m {client}"
     version = () if revision == EXTENSION else ("--spec-version", revision)
     command = (
         *("client", "--command", client, "--scenario", scenario, *version),
@@ -38,13 +40,14 @@ async def run_one(scenario: str, revision: str, out: Path) -> Outcome:
     return judged(scenario, revision, out, trouble, status)
 
 
-async def run_all(wanted: Sequence[tuple[str, str]], out: Path) -> list[Outcome]:
+async def run_all(client: str, wanted: Sequence[tuple[str, str]], out: Path) -> list[Outcome]:
     outcomes: list[Outcome] = []
     turns = trio.CapacityLimiter(AT_ONCE)
 
     async def one(scenario: str, revision: str) -> None:
         async with turns:
-            outcomes.append(await run_one(scenario, revision, out / revision / scenario.replace("/", "-")))
+            place = out / revision / scenario.replace("/", "-")
+            outcomes.append(await run_one(client, scenario, revision, place))
 
     async with trio.open_nursery() as nursery:
         for scenario, revision in wanted:
@@ -88,7 +91,7 @@ def surprises(outcomes: Sequence[Outcome], expected: frozenset[str]) -> list[str
     return found
 
 
-def main(revisions: Sequence[str], only: Sequence[str] | None, out: Path) -> list[str]:
+def main(revisions: Sequence[str], only: Sequence[str] | None, out: Path, *, full: bool = False) -> list[str]:
     """Run the chosen scenarios, print the table, and return one line for each surprise."""
     wanted = [
         (scenario, revision)
@@ -99,12 +102,35 @@ def main(revisions: Sequence[str], only: Sequence[str] | None, out: Path) -> lis
     if not wanted:
         return []
     expected = expected_failures()
-    outcomes = trio.run(run_all, wanted, out)
+    outcomes = trio.run(run_all, "tests.conformance.client", wanted, out)
     found = surprises(outcomes, expected)
     if only is None and tuple(revisions) == (*REVISIONS, EXTENSION):
         found += [
             f"{name} is expected to fail, but there is no such scenario"
             for name in sorted(expected - {scenario for scenario, _ in wanted})
         ]
-    print(table(outcomes, expected))
+    print(table(outcomes, expected), end="\n\n")
     return found
+
+
+def main_through_mcpd(
+    revisions: Sequence[str], only: Sequence[str] | None, out: Path, *, full: bool = False
+) -> list[str]:
+    """Like `main`, for a client that others have written and that is connected to mcpd.
+
+    mcpd logs in by itself, and with its own client: the scenarios about logins are left out.
+    """
+    if not SDK_CLIENT.exists():
+        raise NotInstalled(f"{SDK_CLIENT} is missing: `make interop` makes it")
+    wanted = [
+        (scenario, revision)
+        for revision in revisions
+        if revision != EXTENSION
+        for scenario in suite.scenarios("client", revision)
+        if not scenario.startswith("auth/") and (only is None or scenario in only)
+    ]
+    if not wanted:
+        return []
+    outcomes = trio.run(run_all, "tests.conformance.client_through_mcpd", wanted, out / "through-mcpd")
+    print("client of the Python SDK through mcpd", table(outcomes, frozenset()), sep="\n", end="\n\n")
+    return [f"through mcpd: {line}" for line in surprises(outcomes, frozenset())]

@@ -1,6 +1,7 @@
 """Run the official conformance suite for mcpd's client and server sides, and print tables.
 
-    make conformance                                # everything
+    make conformance
+    make conformance ARGS=--full    # each reference server in every way; takes about 20 minutes
     make conformance ARGS='--side client --revision 2025-11-25 --scenario sse-retry --keep out'
 
 Exits with 1 if a scenario fails unexpectedly, if an expected failure passes, or if a scenario passes directly
@@ -17,7 +18,8 @@ from pathlib import Path
 from tests.conformance import client_side, server_side
 from tests.conformance.suite import EXTENSION, REVISIONS, NotInstalled, scenarios
 
-SIDES = {"client": client_side.main, "server": server_side.main}
+SIDES = {"client": client_side.main, "middle": client_side.main_through_mcpd, "server": server_side.main}
+"""`middle`: mcpd between a client that others have written and the suite."""
 
 
 def main() -> int:
@@ -28,6 +30,7 @@ def main() -> int:
         "--revision", action="append", choices=known_revisions, help="only this one (repeatable)"
     )
     parser.add_argument("--scenario", action="append", help="only this one (repeatable)")
+    parser.add_argument("--full", action="store_true", help="every way to each reference server")
     parser.add_argument("--keep", type=Path, help="keep what the suite wrote in this directory")
     chosen = parser.parse_args()
     if chosen.keep and chosen.keep.exists() and any(chosen.keep.iterdir()):
@@ -35,13 +38,15 @@ def main() -> int:
     sides, revisions = chosen.side or SIDES, chosen.revision or known_revisions
     found: list[str] = []
     try:
-        known = {name for side in sides for revision in revisions for name in scenarios(side, revision)}
+        listed = {"server" if side == "server" else "client" for side in sides}
+        known = {name for side in listed for revision in revisions for name in scenarios(side, revision)}
         for name in chosen.scenario or ():
             if name not in known:
                 parser.error(f"there is no scenario {name} in what is chosen")
         with tempfile.TemporaryDirectory() as temporary:
             for side in sides:
-                found += SIDES[side](revisions, chosen.scenario, chosen.keep or Path(temporary))
+                place = chosen.keep or Path(temporary)
+                found += SIDES[side](revisions, chosen.scenario, place, full=chosen.full)
     except NotInstalled as error:
         found.append(str(error))
     for line in found:

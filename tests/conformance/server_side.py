@@ -1,115 +1,25 @@
-"""Run mcpd's MCP endpoint under the conformance suite: what passes directly must also pass through mcpd.
+"""Run mcpd's MCP endpoints under the conformance suite: what passes directly must also pass through mcpd.
 
-The suite tests the reference servers of `tests/servers/reference` and the everything-server of the Python SDK
-three times: directly over HTTP, through an mcpd that connects to them over stdio, and through one that
-connects over HTTP. Every check that succeeds directly must succeed through mcpd; there is no list of
-exceptions. The suite skips optional protocol features that are not used, such as a stream instead of JSON.
-The report mentions those.
+Every check that succeeds directly must succeed through mcpd in each of the ways of `tests.conformance.ways`,
+and none may warn; there is no list of exceptions. The suite skips optional protocol features that are not
+used, such as a stream instead of JSON. The report mentions those.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
 import attrs
 import trio
 
 from tests.conformance import suite
-from tests.conformance.suite import REVISIONS, ROOT, NotInstalled, Outcome, judged, left_behind
-from tests.e2e import harness
-from tests.interop import peers
-
-DIRECT, STDIO, HTTP = "direct", "via stdio", "via http"
-WAYS = (DIRECT, STDIO, HTTP)
-"""How the suite gets to the reference server: directly, or through an mcpd that reaches it like this."""
+from tests.conformance.references import OTHERS, REFERENCES
+from tests.conformance.suite import NotInstalled, Outcome, judged, left_behind
+from tests.conformance.ways import BASELINES, DIRECT, EVERY_WAY, WITHOUT_MCPD, Url, reached, usual_ways
 
 SCENARIO = 90.0
 """Seconds that one scenario may take; the longest waits a few on purpose, and the machine may be busy."""
-
-
-@attrs.frozen
-class Reference:
-    """A reference server, and the revisions that it supports."""
-
-    name: str
-    python: Path
-    revisions: tuple[str, ...]
-    imports: Path = ROOT
-    """The directory that it is imported from."""
-
-    def stdio(self) -> list[str]:
-        return [*self._module, "--stdio"]
-
-    def http(self, port: int) -> list[str]:
-        return [*self._module, "--http", f"127.0.0.1:{port}"]
-
-    @property
-    def _module(self) -> tuple[str, ...]:
-        return (str(self.python), "-m", f"tests.servers.reference.{self.name}")
-
-
-class Everything(Reference):
-    """The everything-server of the Python SDK. It speaks both eras, and asks in the way of either."""
-
-    def stdio(self) -> list[str]:
-        return [str(self.python), "-c", "from mcp_everything_server.server import mcp; mcp.run()"]
-
-    def http(self, port: int) -> list[str]:
-        return [str(self.python), "-m", "mcp_everything_server", "--port", str(port)]
-
-
-OTHERS = frozenset({"everything"})
-"""The servers that we have not written. They may fail the suite themselves, but not through mcpd."""
-REFERENCES = (
-    Reference("sdk2", Path(sys.executable), REVISIONS),
-    Reference("sdk1", ROOT / ".venv-mcp1" / "bin" / "python", REVISIONS[:-1]),
-    Everything("everything", Path(sys.executable), REVISIONS, ROOT / ".everything"),
-)
-
-
-@contextmanager
-def listening(reference: Reference) -> Iterator[str]:
-    """Run a reference server over HTTP and return its URL."""
-    port = peers.free_port()
-    with peers.listening(reference.http(port), port, {"PYTHONPATH": str(reference.imports)}):
-        yield f"http://127.0.0.1:{port}/mcp"
-
-
-@contextmanager
-def mcpd(home: Path, servers: Mapping[str, Any]) -> Iterator[tuple[harness.Daemon, str]]:
-    """Run an mcpd without authentication on loopback, because the suite sends no token; return its origin."""
-    home.mkdir(parents=True)
-    with harness.running(home, servers, "--http", "127.0.0.1:0", "--http-auth", "none") as daemon:
-        with daemon.client() as client:
-            told = urlsplit(client.request("mcpd/status")["daemon"]["http"]["url"])
-        yield daemon, f"{told.scheme}://{told.netloc}"
-
-
-@contextmanager
-def behind_mcpd(home: Path, definition: Mapping[str, Any]) -> Iterator[str]:
-    """Run an mcpd with this server only, and return the URL of the server's endpoint."""
-    with mcpd(home, {"reference": dict(definition)}) as (daemon, origin):
-        daemon.wait_connected("reference")
-        yield f"{origin}/servers/reference/mcp"
-
-
-@contextmanager
-def reached(reference: Reference, way: str, home: Path) -> Iterator[str]:
-    """Run a new reference server, reached in one of `WAYS`, and return the URL for the suite."""
-    with ExitStack() as stack:
-        if way == STDIO:
-            command, *args = reference.stdio()
-            environ = {"PYTHONPATH": str(reference.imports)}
-            definition = {"command": command, "args": args, "env": environ}
-            yield stack.enter_context(behind_mcpd(home, definition))
-            return
-        url = stack.enter_context(listening(reference))
-        yield url if way == DIRECT else stack.enter_context(behind_mcpd(home, {"url": url}))
 
 
 async def judge(url: str, revision: str, names: Sequence[str], all_of_them: bool, out: Path) -> list[Outcome]:
@@ -144,77 +54,90 @@ class Row:
 
 
 def surprises(row: Row) -> list[str]:
-    """Return the problems: failures, and checks that succeed directly but are missing through mcpd."""
+    """Return the problems: checks that fail through mcpd, and checks that succeed without mcpd but are
+    missing through it. Checks that also fail without mcpd are problems only with servers of our own.
+    """
     where = f"{row.reference} {row.scenario} ({row.revision})"
     found = []
     for way, outcome in row.outcomes.items():
-        if way != DIRECT or row.reference not in OTHERS:
-            found += [f"{where}, {way}: {complaint}" for complaint in outcome.complaints]
-        if outcome.passed and (lost := missing(row, outcome) - outcome.unused):
+        excused = without_mcpd(row, way).complaints if way in BASELINES or row.reference in OTHERS else ()
+        names = {_check(complaint) for complaint in excused}
+        found += [f"{where}, {way}: {each}" for each in outcome.complaints if _check(each) not in names]
+        if lost := missing(row, way) - outcome.unused - {_check(each) for each in outcome.complaints}:
             found.append(f"{where}, {way}: no longer proven: {', '.join(sorted(lost))}")
     return found
 
 
-def missing(row: Row, outcome: Outcome) -> frozenset[str]:
-    return row.outcomes[DIRECT].proven - outcome.proven
+def _check(complaint: str) -> str:
+    return complaint.partition(":")[0]
+
+
+def without_mcpd(row: Row, way: str) -> Outcome:
+    """Return the outcome that is reached in the same way without mcpd."""
+    return row.outcomes[way if way in WITHOUT_MCPD else BASELINES.get(way, DIRECT)]
+
+
+def missing(row: Row, way: str) -> frozenset[str]:
+    return without_mcpd(row, way).proven - row.outcomes[way].proven
 
 
 def notes(row: Row) -> list[str]:
-    """Return the optional protocol features that the reference server uses and mcpd does not, and what it
-    fails without mcpd."""
+    """Return the optional protocol features that the reference server uses and mcpd does not, and what fails
+    without mcpd.
+    """
     where = f"{row.reference} {row.scenario} ({row.revision})"
     failed = [
-        f"{where}, {DIRECT}: fails by itself: {complaint}"
-        for complaint in row.outcomes[DIRECT].complaints
-        if row.reference in OTHERS
+        f"{where}, {way}: fails without mcpd: {complaint}"
+        for way, outcome in row.outcomes.items()
+        for complaint in outcome.complaints
+        if way in WITHOUT_MCPD and (way in BASELINES or row.reference in OTHERS)
     ]
     return failed + [
         f"{where}, {way}: optional, and not used: {', '.join(sorted(unused))}"
         for way, outcome in row.outcomes.items()
-        if (unused := missing(row, outcome) & outcome.unused)
+        if (unused := missing(row, way) & outcome.unused)
     ]
 
 
-def cell(outcome: Outcome | None) -> str:
-    if outcome is None:
-        return ""
-    return f"ok {outcome.succeeded}" if outcome.passed else "FAILED"
+def cell(outcome: Outcome) -> str:
+    return f"ok {outcome.succeeded}" if outcome.passed else "FAIL"
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Tabulate the number of successful checks by scenario, revision and way."""
-    cells = {(row.scenario, row.revision): row.outcomes for row in rows}
-    columns = [
-        (revision, way) for revision in sorted({row.revision for row in rows}) for way in rows[0].outcomes
-    ]
-    names = list(dict.fromkeys(row.scenario for row in rows))
-    width = max(map(len, (*names, "passed")))
+    """Tabulate the number of successful checks by scenario and way, for each revision."""
+    return "\n\n".join(
+        _table_of_revision(revision, [row for row in rows if row.revision == revision])
+        for revision in dict.fromkeys(row.revision for row in rows)
+    )
 
-    def line(first: str, others: Sequence[str]) -> str:
-        return f"{first:{width}}  " + "  ".join(f"{other:>10}" for other in others)
 
-    def passed(revision: str, way: str) -> str:
-        judged_here = [o[way] for (_, r), o in cells.items() if r == revision]
-        return f"{sum(outcome.passed for outcome in judged_here)}/{len(judged_here)}"
+def _table_of_revision(revision: str, rows: Sequence[Row]) -> str:
+    width = max(len(f"{rows[0].reference} {revision}"), *(len(row.scenario) for row in rows))
 
+    def line(first: str, others: Iterable[str]) -> str:
+        return f"{first:{width}}  " + "  ".join(
+            f"{other:>{max(5, len(way))}}" for way, other in zip(ways, others, strict=True)
+        )
+
+    ways = list(rows[0].outcomes)
+    passed = [sum(row.outcomes[way].passed for row in rows) for way in ways]
     return "\n".join(
         [
-            line(rows[0].reference, [revision for revision, _ in columns]),
-            line("", [way for _, way in columns]),
-            *(line(name, [cell(cells.get((name, r), {}).get(way)) for r, way in columns]) for name in names),
-            line("passed", [passed(r, way) for r, way in columns]),
+            line(f"{rows[0].reference} {revision}", ways),
+            *(line(row.scenario, (cell(row.outcomes[way]) for way in ways)) for row in rows),
+            line("passed", (f"{count}/{len(rows)}" for count in passed)),
         ]
     )
 
 
 async def judge_all(
-    name: str, urls: Mapping[str, str], wanted: Mapping[str, Sequence[str]], all_of_them: bool, out: Path
+    name: str, urls: Mapping[str, Url], wanted: Mapping[str, Sequence[str]], all_of_them: bool, out: Path
 ) -> list[Row]:
     """Test one way after the other: scenarios measure time, and parallel ways would share the processor."""
     rows = []
     for revision, names in wanted.items():
         ways = {
-            way: await judge(url, revision, names, all_of_them, out / revision / way)
+            way: await judge(url(revision), revision, names, all_of_them, out / revision / way)
             for way, url in urls.items()
         }
         for index, scenario in enumerate(names):
@@ -222,11 +145,9 @@ async def judge_all(
     return rows
 
 
-def main(revisions: Sequence[str], only: Sequence[str] | None, out: Path) -> list[str]:
+def main(revisions: Sequence[str], only: Sequence[str] | None, out: Path, *, full: bool = False) -> list[str]:
     """Run the chosen scenarios, print a table for each reference server, and return one line for each
-    problem.
-
-    One mcpd for each way serves all revisions, as it does for a user with clients of different ages.
+    problem. `full`: in every way, instead of the usual ones.
     """
     for reference in REFERENCES:
         for needed in (reference.python, reference.imports):
@@ -240,8 +161,7 @@ def main(revisions: Sequence[str], only: Sequence[str] | None, out: Path) -> lis
         if not wanted:
             continue
         place = out / "server" / reference.name
-        with ExitStack() as stack:
-            urls = {way: stack.enter_context(reached(reference, way, place / "mcpd" / way)) for way in WAYS}
+        with reached(reference, EVERY_WAY if full else usual_ways(reference), place / "mcpd") as urls:
             rows = trio.run(judge_all, reference.name, urls, wanted, only is None, place)
         print("\n".join([table(rows), *(line for row in rows for line in notes(row))]), end="\n\n")
         found += [line for row in rows for line in surprises(row)]

@@ -16,6 +16,7 @@ import trio
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 REVISIONS = ("2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
+MODERN = REVISIONS[-1]
 EXTENSION = "extension"
 """Stands for the scenarios of extensions in tables. The suite runs them without a revision."""
 _MODULES = HERE / "npm" / "node_modules"
@@ -44,13 +45,20 @@ class Outcome:
         return bool(self.succeeded) and not self.complaints
 
 
-def suite(*arguments: str) -> list[str]:
-    """Return the command line of the suite. It needs node 22 or later; on x86-64 Linux it is installed."""
-    index = _MODULES / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
-    if not index.exists():
-        raise NotInstalled(f"{index} is missing: run `make conformance`, which installs it")
+def program(name: str, *arguments: str) -> list[str]:
+    """Return the command line of a program that `make conformance` installs from npm. The suite needs node 22
+    or later; on x86-64 Linux it is installed, too.
+    """
+    installed = _MODULES / ".bin" / name
+    if not installed.exists():
+        raise NotInstalled(f"{installed} is missing: run `make conformance`, which installs it")
     ours = _MODULES / ".bin" / "node"
-    return [str(ours) if ours.exists() else "node", str(index), *arguments]
+    return [str(ours) if ours.exists() else "node", str(installed.resolve()), *arguments]
+
+
+def suite(*arguments: str) -> list[str]:
+    """Return the command line of the suite."""
+    return program("conformance", *arguments)
 
 
 def scenarios(side: str, revision: str) -> list[str]:

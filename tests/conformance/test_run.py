@@ -11,7 +11,9 @@ import pytest
 
 from tests.conformance import server_side
 from tests.conformance.client_side import expected_failures, surprises, table
+from tests.conformance.references import OTHERS, REFERENCES
 from tests.conformance.suite import Outcome, judged, left_behind
+from tests.conformance.ways import EVERY_WAY, usual_ways
 
 
 def checks(out: Path, *statuses: str) -> Path:
@@ -64,37 +66,66 @@ def test_no_failure_is_expected() -> None:
     assert expected_failures() == frozenset()
 
 
-def row(direct: Outcome, through: Outcome) -> server_side.Row:
-    return server_side.Row("sdk2", direct.scenario, direct.revision, {"direct": direct, "via stdio": through})
+def row(direct: Outcome, through: Outcome, reference: str = "sdk2") -> server_side.Row:
+    outcomes = {"direct": direct, "stdio": through}
+    return server_side.Row(reference, direct.scenario, direct.revision, outcomes)
+
+
+BOTH = Outcome("ping", "2025-11-25", 2, (), frozenset({"ping", "schema"}))
+FAILED = Outcome("ping", "2025-11-25", 1, ("ping: no answer",), frozenset({"schema"}))
 
 
 def test_check_that_passes_directly_must_pass_through_mcpd() -> None:
     """There is no list of exceptions, and a missing check counts as a failure."""
-    both = Outcome("ping", "2025-11-25", 2, (), frozenset({"ping", "schema"}))
-    assert server_side.surprises(row(both, both)) == []
-    failed = Outcome("ping", "2025-11-25", 1, ("ping: no answer",), frozenset({"schema"}))
-    assert server_side.surprises(row(both, failed)) == ["sdk2 ping (2025-11-25), via stdio: ping: no answer"]
+    assert server_side.surprises(row(BOTH, BOTH)) == []
+    assert server_side.surprises(row(BOTH, FAILED)) == ["sdk2 ping (2025-11-25), stdio: ping: no answer"]
     less = Outcome("ping", "2025-11-25", 1, (), frozenset({"schema"}))
-    assert server_side.surprises(row(both, less)) == [
-        "sdk2 ping (2025-11-25), via stdio: no longer proven: ping"
-    ]
+    assert server_side.surprises(row(BOTH, less)) == ["sdk2 ping (2025-11-25), stdio: no longer proven: ping"]
     json = attrs.evolve(less, unused=frozenset({"ping"}))
-    assert server_side.surprises(row(both, json)) == []
-    assert server_side.notes(row(both, json)) == [
-        "sdk2 ping (2025-11-25), via stdio: optional, and not used: ping"
+    assert server_side.surprises(row(BOTH, json)) == []
+    assert server_side.notes(row(BOTH, json)) == [
+        "sdk2 ping (2025-11-25), stdio: optional, and not used: ping"
     ]
-    assert server_side.surprises(row(failed, both)) == ["sdk2 ping (2025-11-25), direct: ping: no answer"]
-    theirs = attrs.evolve(row(failed, both), reference="everything")
-    assert server_side.surprises(theirs) == []
-    assert server_side.notes(theirs) == [
-        "everything ping (2025-11-25), direct: fails by itself: ping: no answer"
+    shown = server_side.table([row(BOTH, FAILED)])
+    assert shown.splitlines() == [
+        "sdk2 2025-11-25  direct  stdio",
+        "ping               ok 2   FAIL",
+        "passed              1/1    0/1",
     ]
-    assert server_side.surprises(attrs.evolve(row(failed, failed), reference="everything"))
-    shown = server_side.table([row(both, failed)])
-    assert shown.splitlines()[2:] == [
-        "ping          ok 2      FAILED",
-        "passed         1/1         0/1",
+
+
+def test_server_by_others_may_fail_directly_but_nothing_more_through_mcpd() -> None:
+    """Servers that we have written must not fail at all."""
+    assert server_side.surprises(row(FAILED, BOTH)) == ["sdk2 ping (2025-11-25), direct: ping: no answer"]
+    assert len(server_side.surprises(row(FAILED, FAILED))) == 2
+    assert server_side.surprises(row(FAILED, BOTH, "everything1")) == []
+    assert server_side.notes(row(FAILED, BOTH, "everything1")) == [
+        "everything1 ping (2025-11-25), direct: fails without mcpd: ping: no answer"
     ]
+    assert server_side.surprises(row(FAILED, FAILED, "everything1")) == []
+    worse = attrs.evolve(FAILED, complaints=(*FAILED.complaints, "schema: wrong"), proven=frozenset())
+    assert server_side.surprises(row(FAILED, worse, "everything1")) == [
+        "everything1 ping (2025-11-25), stdio: schema: wrong"
+    ]
+
+
+def test_bridge_behind_supergateway_is_compared_with_the_server_behind_supergateway() -> None:
+    outcomes = {"direct": BOTH, "superg.": FAILED, "sg-bridge stdio": FAILED}
+    same = server_side.Row("sdk2", "ping", "2025-11-25", outcomes)
+    assert server_side.surprises(same) == []
+    outcomes = {"direct": BOTH, "superg.": BOTH, "sg-bridge stdio": FAILED}
+    worse = server_side.Row("sdk2", "ping", "2025-11-25", outcomes)
+    assert server_side.surprises(worse) == ["sdk2 ping (2025-11-25), sg-bridge stdio: ping: no answer"]
+
+
+def test_each_front_is_tested_in_front_of_each_generation() -> None:
+    """Also in a run that has to be short."""
+    for reference in REFERENCES:
+        usual = usual_ways(reference)
+        assert set(usual) < set(EVERY_WAY)
+        if reference.name in OTHERS:
+            assert {way.rpartition(" ")[0] for way in usual} >= {"", "all", "bridge"}
+            assert {way.rpartition(" ")[2] for way in usual} >= {"stdio", "http"}
 
 
 def test_the_suite_names_its_directories_after_scenario_and_time(tmp_path: Path) -> None:

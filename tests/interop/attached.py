@@ -39,11 +39,12 @@ class Attached:
                 return roots(job)
             if method == "elicitation/create":
                 report.asked.append(params["message"])
-                return elicited(job)
+                return elicited(job, params["requestedSchema"])
             report.asked.append(params["messages"][0]["content"]["text"])
             return sampled(job)
 
         client = McpClient(self.daemon, self.version, server=server["name"], answer=answer)
+        report.protocol = self.version
         report.tools = [tool["name"] for tool in client.request("tools/list")["tools"]]
         level = {_LEVEL: "debug"} if client.modern else {}
         wanted: list[Json] = [

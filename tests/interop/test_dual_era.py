@@ -6,7 +6,6 @@ a second connection, for the clients of the legacy era.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,162 +17,105 @@ from tests.e2e import harness
 from tests.e2e.harness import Daemon, Json
 from tests.gateway.mcp_client import MODERN, McpClient
 from tests.interop import peers
+from tests.interop.attached import Attached
 from tests.interop.clients.drivers import HERE as CLIENTS
-from tests.interop.clients.drivers import modules, node, stdio
-from tests.interop.peers import ROOT, made
+from tests.interop.clients.drivers import Driver, modules, node, stdio
+from tests.interop.everything import check_all, everything
+from tests.interop.peers import made
+from tests.interop.test_clients import AT_2026
+from tests.interop.test_sharing import library
+from tests.interop.test_through import by_bridge, by_url
 from tests.processes import gone
 
 NAME = "dual"
-EVERYTHING = ROOT / ".everything"
-"""`make interop` puts the everything-server of the Python SDK's source package there."""
 KINDS = {
     "legacy": ["2025-11-25", "2025-06-18"],
     "modern": [MODERN],
     "mixed": [MODERN, "2025-11-25"],
 }
-_LEVEL = "io.modelcontextprotocol/logLevel"
-_RUN = "from mcp_everything_server.server import mcp; mcp.run()"
-_SERVE = "from mcp_everything_server.server import main; main()"
-
-
-@contextmanager
-def everything(way: str) -> Iterator[Json]:
-    """Yield a definition of the everything-server, which is started by mcpd or runs over HTTP."""
-    if not EVERYTHING.exists():
-        pytest.skip(f"{EVERYTHING} is not there: `make interop` makes it")
-    environ = {"PYTHONPATH": str(EVERYTHING)}
-    if way == "stdio":
-        yield stdio(sys.executable, "-c", _RUN, environ=environ)
-        return
-    port = peers.free_port()
-    with peers.listening([sys.executable, "-c", _SERVE, "--port", str(port)], port, environ):
-        yield {"url": f"http://127.0.0.1:{port}/mcp"}
+LIBRARIES = {
+    "legacy": ["python-sdk-1", "typescript-sdk-1"],
+    "modern": ["python-sdk-2", "typescript-sdk-2", "fastmcp-4"],
+    "mixed": [
+        "python-sdk-1",
+        "python-sdk-2",
+        "typescript-sdk-1",
+        "typescript-sdk-2",
+        "python-sdk-1",
+        "fastmcp-4",
+    ],
+}
 
 
 @contextmanager
 def shared(definition: Json, home: Path) -> Iterator[Daemon]:
     home.mkdir()
-    with harness.running(home, {NAME: definition}) as daemon:
+    with harness.running(home, {NAME: definition}, "--http", "127.0.0.1:0") as daemon:
         daemon.wait_connected(NAME)
         yield daemon
 
 
-class Tagged:
-    """A client that answers every question with its own tag."""
-
-    def __init__(self, daemon: Daemon, version: str, tag: str) -> None:
-        self.tag = tag
-        self.client = McpClient(daemon, version, server=NAME, answer=self._answer)
-
-    def _answer(self, method: str, params: Json) -> Json:
-        if method == "elicitation/create":
-            names = params["requestedSchema"]["properties"]
-            return {"action": "accept", "content": dict.fromkeys(names, self.tag)}
-        if method == "roots/list":
-            return {"roots": [{"uri": f"file:///{self.tag}", "name": self.tag}]}
-        return {"role": "assistant", "model": "m", "content": {"type": "text", "text": self.tag}}
-
-    def questions(self) -> list[str]:
-        """Return the texts of the questions that it was asked."""
-        return [
-            params["message"] if "message" in params else params["messages"][0]["content"]["text"]
-            for method, params in self.client.asked
-            if method != "roots/list"
-        ]
-
-    def use(self) -> list[str]:
-        """Call all tools at the same time, and return everything that is wrong."""
-        ask = _ask_in_rounds if self.client.modern else _ask_in_a_session
-        return [f"{self.tag} ({self.client.version}): {wrong}" for wrong in ask(self)]
-
-    def call_all(self, calls: Sequence[tuple[str, Json]]) -> list[str]:
-        level = {_LEVEL: "debug"} if self.client.modern else {}
-        params: list[Json] = [
-            {"name": tool, "arguments": arguments, "_meta": {"progressToken": f"{self.tag}:{tool}", **level}}
-            for tool, arguments in calls
-        ]
-        return [result["content"][0]["text"] for result in self.client.request_all("tools/call", params)]
-
-    def complaints_about_notifications(self) -> list[str]:
-        progress, logs = [], []
-        for message in self.client.heard:
-            params = message.get("params", {})
-            if message["method"] == "notifications/progress":
-                progress.append((params["progressToken"], params["progress"]))
-            elif message["method"] == "notifications/message":
-                logs.append(params["data"])
-        expected = [(f"{self.tag}:test_tool_with_progress", done) for done in (0, 50, 100)]
-        lines = [f"Tool {what}" for what in ("execution started", "processing data", "execution completed")]
-        wrong = []
-        if progress != expected:
-            wrong.append(f"its progress is {progress}")
-        # A modern client also gets lines of other clients' overlapping calls: stdio does not name the call.
-        if set(logs) != set(lines) if self.client.modern else logs != lines:
-            wrong.append(f"its log lines are {logs}")
-        return wrong
+def use_all(daemon: Daemon, clients: Sequence[tuple[Driver, Json, bool]], home: Path, way: str) -> list[str]:
+    """Let all clients use the server at the same time, each with what it connects to and whether it is
+    modern. Return what was wrong.
+    """
+    users = {f"client{n}": (driver, entry) for n, (driver, entry, _) in enumerate(clients)}
+    modern = {f"client{n}": is_modern for n, (_, _, is_modern) in enumerate(clients)}
+    return check_all(users, home, modern=modern, certain_logs=way == "http")
 
 
-_NOTIFYING: list[tuple[str, Json]] = [("test_tool_with_progress", {}), ("test_tool_with_logging", {})]
+def attached(daemon: Daemon, kind: str) -> list[tuple[Driver, Json, bool]]:
+    versions = [KINDS[kind][n % len(KINDS[kind])] for n in range(8)]
+    return [(Attached(daemon, each), {"name": NAME}, each == MODERN) for each in versions]
 
 
-def _ask_in_a_session(user: Tagged) -> list[str]:
-    """Use the tools that send requests of their own. These cannot ask a modern client, also not directly."""
-    tag = user.tag
-    sampled, elicited, *_ = user.call_all(
-        [
-            ("test_sampling", {"prompt": f"{tag} samples"}),
-            ("test_elicitation", {"message": f"{tag} elicits"}),
-            *_NOTIFYING,
-        ]
-    )
-    wrong = user.complaints_about_notifications()
-    if sampled != f"LLM response: {tag}":
-        wrong.append(sampled)
-    if elicited != f'User response: action=accept, content={{"response":"{tag}"}}':
-        wrong.append(elicited)
-    if sorted(user.questions()) != [f"{tag} elicits", f"{tag} samples"]:
-        wrong.append(f"it was asked {user.questions()}")
-    return wrong
+def libraries(daemon: Daemon, kind: str) -> list[tuple[Driver, Json, bool]]:
+    """Return eight clients that others have written. Each second one is connected by the bridge."""
+    names = (LIBRARIES[kind] * 4)[:8]
+    ways = (by_bridge, by_url) * 4
+    return [
+        (library(name), reach(daemon, NAME), name in AT_2026) for name, reach in zip(names, ways, strict=True)
+    ]
 
 
-def _ask_in_rounds(user: Tagged) -> list[str]:
-    """Use the tools that return `input_required`."""
-    elicited, sampled, rounds, *_ = user.call_all(
-        [
-            ("test_input_required_result_elicitation", {}),
-            ("test_input_required_result_sampling", {}),
-            ("test_input_required_result_multi_round", {}),
-            *_NOTIFYING,
-        ]
-    )
-    wrong = user.complaints_about_notifications()
-    return wrong + [text for text in (elicited, sampled, rounds) if user.tag not in text]
-
-
-def use_all(users: Sequence[Tagged]) -> list[str]:
-    with ThreadPoolExecutor(len(users)) as pool:
-        return [wrong for found in pool.map(Tagged.use, users) for wrong in found]
-
-
-def pids(daemon: Daemon) -> list[int]:
-    return [each["pid"] for each in daemon.status(NAME)["connections"]]
+def assert_one_server(daemon: Daemon, kind: str, way: str) -> list[int]:
+    """Assert that there are at most two connections, and one server for users. Return the processes."""
+    used = daemon.status(NAME)["connections"]
+    assert [each["era"] for each in used] == ["modern", "legacy"][: 1 if kind == "modern" else 2]
+    assert [each["restarts"] for each in used] == [0] * len(used)
+    started = [each["pid"] for each in used if each["pid"]]
+    assert len(started) == (len(used) if way == "stdio" else 0)
+    assert [each["name"] for each in daemon.client().request("mcpd/status")["servers"]] == [NAME]
+    return started
 
 
 @pytest.mark.parametrize("way", ["stdio", "http"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_eight_clients_at_once_get_their_own_questions(kind: str, way: str, tmp_path: Path) -> None:
+def test_eight_clients_at_once_get_their_own_messages(kind: str, way: str, tmp_path: Path) -> None:
     """Over at most two connections, none of which is left afterwards."""
-    versions = KINDS[kind]
     with everything(way) as definition, shared(definition, tmp_path / "mcpd") as daemon:
-        users = [Tagged(daemon, versions[n % len(versions)], f"client{n}") for n in range(8)]
-        assert use_all(users) == []
-        used = daemon.status(NAME)["connections"]
-        assert [each["era"] for each in used] == ["modern", "legacy"][: 1 if kind == "modern" else 2]
-        assert [each["restarts"] for each in used] == [0] * len(used)
-        started = [each["pid"] for each in used if each["pid"]]
-        assert len(started) == (len(used) if way == "stdio" else 0)
-        assert [each["name"] for each in daemon.client().request("mcpd/status")["servers"]] == [NAME]
+        assert use_all(daemon, attached(daemon, kind), tmp_path, way) == []
+        started = assert_one_server(daemon, kind, way)
     assert all(gone(pid) for pid in started)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "way"), [("legacy", "stdio"), ("modern", "http"), ("mixed", "stdio"), ("mixed", "http")]
+)
+def test_eight_clients_by_others_get_their_own_messages(kind: str, way: str, tmp_path: Path) -> None:
+    """Over the bridge and over HTTP."""
+    with everything(way) as definition, shared(definition, tmp_path / "mcpd") as daemon:
+        assert use_all(daemon, libraries(daemon, kind), tmp_path, way) == []
+        started = assert_one_server(daemon, kind, way)
+    assert all(gone(pid) for pid in started)
+
+
+def test_eight_clients_share_a_server_of_the_legacy_era(tmp_path: Path) -> None:
+    """The everything-server of the first generation of the SDK, in one process."""
+    with everything("stdio", generation=1) as definition, shared(definition, tmp_path / "mcpd") as daemon:
+        assert use_all(daemon, attached(daemon, "legacy"), tmp_path, "stdio") == []
+        assert [each["era"] for each in daemon.status(NAME)["connections"]] == ["legacy"]
 
 
 _FASTMCP = """
@@ -199,9 +141,17 @@ def ask_all(daemon: Daemon) -> list[str]:
     """Let eight clients of two legacy revisions be asked at the same time; return what the tool got."""
 
     def ask(number: int) -> str:
-        user = Tagged(daemon, KINDS["legacy"][number % 2], f"client{number}")
-        text = user.client.call("elicit", {"message": f"{user.tag}?"})
-        assert user.questions() in ([f"{user.tag}?"], [])
+        name = f"client{number}"
+
+        def answer(method: str, params: Json) -> Json:
+            return {
+                "action": "accept",
+                "content": dict.fromkeys(params["requestedSchema"]["properties"], name),
+            }
+
+        client = McpClient(daemon, KINDS["legacy"][number % 2], server=NAME, answer=answer)
+        text = client.call("elicit", {"message": f"{name}?"})
+        assert [params["message"] for _, params in client.asked] in ([f"{name}?"], [])
         return text
 
     with ThreadPoolExecutor(8) as pool:
@@ -234,8 +184,11 @@ def test_process_of_one_client_speaks_the_era_of_its_client(tmp_path: Path) -> N
     with everything("stdio") as definition:
         definition = {**definition, "share": "client"}
         with shared(definition, tmp_path / "mcpd") as daemon:
-            users = [Tagged(daemon, version, f"client-{version}") for version in (MODERN, "2025-11-25")]
-            assert use_all(users) == []
+            versions = (MODERN, "2025-11-25")
+            users: list[tuple[Driver, Json, bool]] = [
+                (Attached(daemon, version), {"name": NAME}, version == MODERN) for version in versions
+            ]
+            assert use_all(daemon, users, tmp_path, "http") == []
             found = daemon.client().request("mcpd/status")["servers"]
             assert sorted((each["name"], len(each["connections"])) for each in found) == [
                 (NAME, 1),

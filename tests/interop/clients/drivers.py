@@ -77,12 +77,19 @@ class Library:
     argv: tuple[str, ...]
     needs: Path
     library: bool = True
+    one_by_one: bool = False
+    """Whether it waits for each call before it makes the next."""
 
     def missing(self) -> str | None:
         return None if self.needs.exists() else f"{self.name} is not there: `make interop` installs it"
 
     def use(self, server: Json, calls: Sequence[Call], home: Path, name: str = "somebody") -> Report:
-        job = {"server": server, "name": name, "calls": [list(call) for call in calls]}
+        job = {
+            "server": server,
+            "name": name,
+            "calls": [list(call) for call in calls],
+            "one_by_one": self.one_by_one,
+        }
         return Report(**json.loads(run(self.argv, home, json.dumps(job))))
 
 

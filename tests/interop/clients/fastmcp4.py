@@ -4,20 +4,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import Any
 
 from fastmcp import Client
 from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
 
-from tests.interop.clients.job import Job, Report, do, elicited, roots, sampled, text_of
+from tests.interop.clients.job import Job, Report, do, elicited, results, roots, sampled, text_of
 
 
 async def work(job: Job, report: Report) -> None:
     async def on_elicitation(message: str, response_type: Any, params: Any, context: Any) -> Any:
         report.asked.append(message)
-        return elicited(job)["content"]
+        return elicited(job, getattr(params, "requested_schema", None) or params.requestedSchema)["content"]
 
     async def on_sampling(messages: Any, params: Any, context: Any) -> str:
         report.asked.append(messages[0].content.text)
@@ -46,8 +45,7 @@ async def work(job: Job, report: Report) -> None:
     async with client:
         report.protocol = str(client.protocol_version)
         report.tools = [tool.name for tool in await client.list_tools()]
-        calls = (client.call_tool(name, arguments, raise_on_error=False) for name, arguments in job.calls)
-        for result in await asyncio.gather(*calls):
+        for result in await results(job, lambda *call: client.call_tool(*call, raise_on_error=False)):
             report.answer(text_of(result.content), result.is_error)
 
 

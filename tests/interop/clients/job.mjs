@@ -10,7 +10,11 @@ export const started = () => ({
   protocol: "", tools: [], texts: [], failed: [], asked: [], logs: [], progress: [],
 });
 
-export const elicited = (job) => ({ action: "accept", content: { name: job.name } });
+/** Fill in a form: each required text with the name. */
+export const elicited = (job, schema) => {
+  const wanted = schema?.required?.length ? schema.required : ["name"];
+  return { action: "accept", content: Object.fromEntries(wanted.map((name) => [name, job.name])) };
+};
 
 export const sampled = (job) => ({
   role: "assistant", content: { type: "text", text: job.name }, model: "none", stopReason: "endTurn",
@@ -24,13 +28,14 @@ export const textOf = (content) =>
 /** Where a server is started from: as `mcpServers` says, in our own environment and more. */
 export const command = ({ command, args, env }) => ({ command, args, env: { ...process.env, ...env } });
 
-/** List, make all calls at once by `call(params, options)`, and print the report. */
+/** List, make the calls by `call(params, options)`, and print the report. */
 export async function finish(client, call, job, report) {
   report.tools = (await client.listTools()).tools.map((tool) => tool.name);
   const onprogress = ({ progress, message }) => report.progress.push(message ?? String(progress));
-  const results = await Promise.all(
-    job.calls.map(([name, args]) => call({ name, arguments: args }, { onprogress })),
-  );
+  const make = ([name, args]) => call({ name, arguments: args }, { onprogress });
+  const results = [];
+  if (job.one_by_one) for (const each of job.calls) results.push(await make(each));
+  else results.push(...(await Promise.all(job.calls.map(make))));
   for (const result of results) {
     report.texts.push(textOf(result.content));
     report.failed.push(Boolean(result.isError));

@@ -2,8 +2,9 @@
 
     {"server": {"url": "http://127.0.0.1:1/mcp"}, "name": "alice", "calls": [["echo", {"text": "x"}]]}
 
-The server is written as in an `mcpServers` file. The client lists the tools, then makes all calls at once. It
-is somebody: asked by the server, it answers with its name, and it says what it was asked and told.
+The server is written as in an `mcpServers` file. The client lists the tools, then makes all calls at once, or
+with `"one_by_one": true` each after the previous. It is somebody: asked by the server, it answers with its
+name, and it says what it was asked and told.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import asyncio
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 Json = dict[str, Any]
@@ -27,6 +28,7 @@ class Job:
     server: Json
     name: str
     calls: list[tuple[str, Json]]
+    one_by_one: bool = False
 
 
 @dataclasses.dataclass
@@ -47,8 +49,10 @@ class Report:
         self.failed.append(failed)
 
 
-def elicited(job: Job) -> Json:
-    return {"action": "accept", "content": {"name": job.name}}
+def elicited(job: Job, schema: Json | None = None) -> Json:
+    """Fill in a form: each required text with the name."""
+    wanted = (schema or {}).get("required") or ["name"]
+    return {"action": "accept", "content": dict.fromkeys(wanted, job.name)}
 
 
 def sampled(job: Job) -> Json:
@@ -64,11 +68,16 @@ def text_of(content: list[Any]) -> str:
     return "".join(part.text for part in content if part.type == "text")
 
 
+async def results(job: Job, call: Callable[[str, Json], Awaitable[Any]]) -> list[Any]:
+    """Make the calls of the job, and return their results in order."""
+    if job.one_by_one:
+        return [await call(name, arguments) for name, arguments in job.calls]
+    return await asyncio.gather(*(call(name, arguments) for name, arguments in job.calls))
+
+
 def do(work: Callable[[Job, Report], Coroutine[Any, Any, None]]) -> None:
     """Read the job, have it done, print the report."""
-    given = json.load(sys.stdin)
-    job = Job(given["server"], given["name"], [(tool, arguments) for tool, arguments in given["calls"]])
-    report = Report()
+    job, report = Job(**json.load(sys.stdin)), Report()
     try:
         asyncio.run(asyncio.wait_for(work(job, report), LIMIT))
     except BaseException:

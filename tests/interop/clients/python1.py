@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from contextlib import AsyncExitStack
 from typing import Any
@@ -14,13 +13,13 @@ from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamablehttp_client
 
-from tests.interop.clients.job import Job, Report, do, elicited, roots, sampled, text_of
+from tests.interop.clients.job import Job, Report, do, elicited, results, roots, sampled, text_of
 
 
 async def work(job: Job, report: Report) -> None:
     async def on_elicitation(context: Any, params: Any) -> types.ElicitResult:
         report.asked.append(params.message)
-        return types.ElicitResult.model_validate(elicited(job))
+        return types.ElicitResult.model_validate(elicited(job, params.requestedSchema))
 
     async def on_sampling(context: Any, params: Any) -> types.CreateMessageResult:
         report.asked.append(params.messages[0].content.text)
@@ -59,8 +58,9 @@ async def work(job: Job, report: Report) -> None:
         await stack.enter_async_context(session)
         report.protocol = (await session.initialize()).protocolVersion
         report.tools = [tool.name for tool in (await session.list_tools()).tools]
-        calls = (session.call_tool(name, arguments, None, on_progress) for name, arguments in job.calls)
-        for result in await asyncio.gather(*calls):
+        for result in await results(
+            job, lambda name, given: session.call_tool(name, given, None, on_progress)
+        ):
             report.answer(text_of(result.content), result.isError)
 
 

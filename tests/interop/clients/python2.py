@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from contextlib import AsyncExitStack
 from typing import Any
@@ -11,13 +10,13 @@ import httpx2
 from mcp import Client, StdioServerParameters, types
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.interop.clients.job import Job, Report, do, elicited, roots, sampled, text_of
+from tests.interop.clients.job import Job, Report, do, elicited, results, roots, sampled, text_of
 
 
 async def work(job: Job, report: Report) -> None:
     async def on_elicitation(context: Any, params: Any) -> types.ElicitResult:
         report.asked.append(params.message)
-        return types.ElicitResult.model_validate(elicited(job))
+        return types.ElicitResult.model_validate(elicited(job, params.requested_schema))
 
     async def on_sampling(context: Any, params: Any) -> types.CreateMessageResult:
         report.asked.append(params.messages[0].content.text)
@@ -58,8 +57,9 @@ async def work(job: Job, report: Report) -> None:
         await stack.enter_async_context(client)
         report.protocol = client.protocol_version
         report.tools = [tool.name for tool in (await client.list_tools()).tools]
-        calls = (client.call_tool(name, arguments, None, on_progress) for name, arguments in job.calls)
-        for result in await asyncio.gather(*calls):
+        for result in await results(
+            job, lambda name, given: client.call_tool(name, given, None, on_progress)
+        ):
             report.answer(text_of(result.content), result.is_error)
 
 

@@ -26,7 +26,7 @@ const client = new Client(
 );
 client.setRequestHandler(ElicitRequestSchema, async ({ params }) => {
   report.asked.push(params.message);
-  return elicited(job);
+  return elicited(job, params.requestedSchema);
 });
 client.setRequestHandler(CreateMessageRequestSchema, async ({ params }) => {
   report.asked.push(params.messages[0].content.text);

@@ -18,7 +18,7 @@ const client = new Client(
 );
 client.setRequestHandler("elicitation/create", async ({ params }) => {
   report.asked.push(params.message);
-  return elicited(job);
+  return elicited(job, params.requestedSchema);
 });
 client.setRequestHandler("sampling/createMessage", async ({ params }) => {
   report.asked.push(params.messages[0].content.text);
@@ -33,4 +33,5 @@ client.setNotificationHandler("notifications/message", ({ params }) => {
 });
 await client.connect(transport);
 report.protocol = client.getNegotiatedProtocolVersion();
-await finish(client, (params, options) => client.callTool(params, options), job, report);
+const _meta = { "io.modelcontextprotocol/logLevel": "info" };
+await finish(client, (params, options) => client.callTool({ ...params, _meta }, options), job, report);
