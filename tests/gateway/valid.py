@@ -1,4 +1,4 @@
-"""Checks that what a client receives is valid by the schema of its revision."""
+"""Checks that what a client or a server receives is valid by the schema of its revision."""
 
 from __future__ import annotations
 
@@ -52,6 +52,35 @@ def complaints(version: str, message: Json, method: str = "") -> list[str]:
         asked = message["result"].get("resultType") == "input_required"
         kind = "InputRequiredResult" if asked else RESULTS.get(method, "Result")
         checked = message["result"]
+    return [
+        f"{kind} {list(e.path)}: {e.message[:300]}" for e in _validator(version, kind).iter_errors(checked)
+    ]
+
+
+ANSWERS = {
+    "ping": "EmptyResult",
+    "roots/list": "ListRootsResult",
+    "sampling/createMessage": "CreateMessageResult",
+    "elicitation/create": "ElicitResult",
+}
+
+
+def complaints_of_server(version: str, message: Json, method: str = "") -> list[str]:
+    """Return what is wrong with a message to a server of `version`; for a response, `method` is its
+    request's.
+
+    The messages that ask for a revision are valid in that one.
+    """
+    if message.get("method") == "server/discover":
+        version = "2026-07-28"
+    elif message.get("method") == "initialize":
+        version = message["params"]["protocolVersion"]
+    if "method" in message:
+        kind, checked = "ClientRequest" if "id" in message else "ClientNotification", message
+    elif "error" in message:
+        kind, checked = "JSONRPCMessage", message
+    else:
+        kind, checked = ANSWERS[method], message["result"]
     return [
         f"{kind} {list(e.path)}: {e.message[:300]}" for e in _validator(version, kind).iter_errors(checked)
     ]

@@ -30,6 +30,7 @@ Flags
   --ignore-eof, --ignore-term survive the end of stdin; SIGTERM and SIGINT
   --wrapper                   run as `sh -c 'server & wait'`, as npx does; the shell keeps our pid
   --lives FILE                add our pid to FILE at the start: a line for each life
+  --record FILE               add every message to FILE: `in` or `out`, a space, and the message
   --only-lives N              the `--at` actions happen only in the first N lives (needs --lives)
   --max-life S                end by SIGALRM after S seconds (default 1200)
   --script JSON               more flags, as an object: {"era": "legacy", "at": [["start", "die"]]};
@@ -66,6 +67,7 @@ Tools besides
   odd {kind}                  a right answer, oddly written: surrogate utf8 u2028 pretty crlf bom nul twice
                               batch unversioned pieces stringid
   drop                        never answered
+  log {level, data}           a log message of that level, if the caller wants log messages at all
   late {seconds=1}            answered then, cancelled or not
   too_late                    answered when it is cancelled, so that the two cross
   progress {total=1, every=0.1, more={}}  progress at that pace, then the answer; stops when cancelled
@@ -170,7 +172,14 @@ class Fake:
                 pass  # closed by ourselves
 
     def send(self, message: object) -> None:
-        self.write(json.dumps(message).encode() + self.end)
+        line = json.dumps(message).encode()
+        self.record(b"out", line)
+        self.write(line + self.end)
+
+    def record(self, way: bytes, line: bytes) -> None:
+        if self.told.record:
+            with self.lock, open(self.told.record, "ab") as file:
+                file.write(way + b" " + line + b"\n")
 
     def reply(self, request: Json, result: object) -> None:
         if self.modern and isinstance(result, dict):
@@ -199,6 +208,7 @@ class Fake:
             *lines, pending = (pending + chunk).split(b"\n")
             for line in lines:
                 if line.strip() and self.reading:
+                    self.record(b"in", line)
                     self.hear(json.loads(line))
         if self.reading:
             self.act("eof")
@@ -630,6 +640,11 @@ class Fake:
         """Answered when it is cancelled: the two cross."""
         self.answered_too_late[request["id"]] = request
 
+    def log(self, given: Json, request: Json) -> None:
+        if not self.modern or f"{RESERVED}logLevel" in request["params"]["_meta"]:
+            self.send({"jsonrpc": "2.0", "method": "notifications/message", "params": given})
+        self.text(request, "logged")
+
     def late(self, given: Json, request: Json) -> None:
         self.later(given.get("seconds", 1), lambda: self.text(request, "late"))
 
@@ -740,6 +755,7 @@ TOOLS: dict[str, Tool] = {
             Fake.endless,
             Fake.deep,
             Fake.odd,
+            Fake.log,
             Fake.late,
         ),
         *(Fake.progress, Fake.wants),
@@ -796,6 +812,7 @@ def _flags() -> argparse.ArgumentParser:
     ]:
         flags.add_argument(f"--{switch}", action="store_true")
     flags.add_argument("--lives")
+    flags.add_argument("--record")
     flags.add_argument("--only-lives", type=int)
     flags.add_argument("--max-life", type=float, default=1200)
     flags.add_argument("--script", default=os.environ.get("FAKE_SCRIPT", "{}"))
