@@ -2,13 +2,14 @@
 
 import { isOn, reconnect, toggle } from "./actions.js";
 import { block, button, byId, clean, make, withCode } from "./dom.js";
+import { loginButton, loginKey, loginPanel } from "./server_login.js";
 import { chosen, figures, now } from "./state.js";
 import { turnTo } from "./tabs.js";
 import { count, distance, memorySize, moment, took } from "./units.js";
 
 export function drawHead() {
   const server = chosen(), known = figures.get(now.chosen), place = byId("head");
-  const key = JSON.stringify([server, known?.counts, known?.cost, known?.cpu, known?.clients]);
+  const key = JSON.stringify([server, known?.counts, known?.cost, known?.cpu, known?.clients, loginKey(now.chosen)]);
   if (place.dataset.key === key) return;
   place.dataset.key = key;
   if (!server) {
@@ -20,12 +21,14 @@ export function drawHead() {
     make("div", { className: "title" },
       make("h2", {}, make("bdi", {}, clean(server.name))),
       make("span", { className: "acts" },
+        server.status === "needs-auth" && loginButton(server.name, drawHead),
         button("Reconnect", () => reconnect(server.name), { id: "reconnect", disabled: !isOn(server), title: "r" }),
         button(isOn(server) ? "Disable" : "Enable", () => toggle(server.name), { id: "toggle", title: "t" }))),
     make("p", { "data-state": server.status },
       make("b", { className: "state" }, server.status), " ", make("span", { className: "dim" }, distance(server.since, "for")),
       ...(server.reason ? [" · ", make("bdi", {}, ...withCode(server.reason))] : [])),
     make("p", { className: "facts dim" }, ...facts(server, known).map((fact, index) => make("span", {}, index ? " · " : "", clean(fact)))),
+    loginPanel(server.name),
     server.last_error && trouble(server),
     ...server.warnings.map((warning) => make("p", { className: "past" }, ...withCode(warning))),
   ].filter(Boolean));

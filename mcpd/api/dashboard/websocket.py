@@ -49,9 +49,13 @@ ALLOWED_METHODS = frozenset(
         "reconnect",
         "enable",
         "disable",
+        "login/begin",
+        "login/wait",
+        "login/cancel",
     )
 )
-"""Nothing that changes the set of servers: that can start programs, so it requires the Unix socket."""
+"""Nothing that changes the set of servers: that can start programs, so it requires the Unix socket. A login is
+finished by a person in the browser."""
 PROTOCOL = "mcpd.page"
 MAX_MESSAGE = 4 * 1024 * 1024
 """Maximum length of a message from the page."""
