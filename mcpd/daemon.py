@@ -328,7 +328,12 @@ class _Daemon:
                 await import_in_thread("mcpd.login_service")
                 from mcpd.login_service import LoginService
 
-                logins = LoginService(self._supervisor, self._context, self._state)
+                logins = LoginService(
+                    self._supervisor,
+                    self._context,
+                    self._state,
+                    lambda: self._configuration.loaded.settings.login_notifications,
+                )
                 await self._services.start(logins.run)
                 self._logins = logins
                 self._operations.login_statuses = partial(logins.status, None)

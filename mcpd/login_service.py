@@ -6,7 +6,7 @@ Created with the first remote server that may need a login, because most daemons
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from mcpd.auth.guarded_fetch import FetchError, GuardedFetch
 from mcpd.auth.login_attempt import LoginRequest
 from mcpd.auth.login_events import LoginEvents
 from mcpd.auth.login_link import LoginLink, failed, link_of
+from mcpd.auth.login_notifications import LoginNotifications
 from mcpd.auth.logins import Logins
 from mcpd.auth.named_client import with_client_named_now, with_client_of_login
 from mcpd.auth.oauth.challenge import Challenge, read_challenge
@@ -62,7 +63,14 @@ from mcpd.transports.credentials import Credentials
 class LoginService:
     """`run` once. Everything else may be called while it runs."""
 
-    def __init__(self, supervisor: Supervisor, context: SupervisorContext, state_dir: Path) -> None:
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        context: SupervisorContext,
+        state_dir: Path,
+        may_notify: Callable[[], bool],
+    ) -> None:
+        """`may_notify`: whether the user wants desktop notifications."""
         self._supervisor = supervisor
         self._context = context
         self._events = LoginEvents(context.announce, context.redactor.mask)
@@ -70,6 +78,7 @@ class LoginService:
             TokenStore(state_dir), self._send, context.redactor, on_event=self._on_login_event
         )
         self._logins = Logins(StoredClients(self._manager), self._save, context.environ, self._events)
+        self._notifications = LoginNotifications(context.environ, may_notify, self._logins.start)
         self._credentials: dict[str, ServerCredentials] = {}
         """By the name of the server."""
         self._step_ups: dict[tuple[str, str], StepUpMemory] = {}
@@ -412,6 +421,8 @@ class LoginService:
         users = {name: used.login for name, used in self._credentials.items() if _uses(used, stored)}
         reason = next((login.why_refused() for login in users.values() if login is not None), "")
         self._events.on_event(event, users, stored.issuer, reason)
+        if event == "login_needed":
+            self._notifications.on_needed(users, self._context.redactor.mask(reason))
 
     async def _send(self, login: StoredLogin, request: TokenRequest) -> TokenAnswer:
         """Send the token request of a renewal. Raises RequestFailed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import trio
 
@@ -33,6 +33,11 @@ class Logins:
         async with trio.open_nursery() as self._nursery:
             task_status.started()
             await trio.sleep_forever()
+
+    def start(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run a task beside the attempts."""
+        assert self._nursery is not None
+        self._nursery.start_soon(work)
 
     def begin(self, request: LoginRequest) -> LoginAttempt:
         """Begin to log in, or join the attempt in progress for the same server, account and way."""

@@ -39,6 +39,7 @@ def _parse_members(oauth: Section, warnings: list[str]) -> OAuthSettings:
     enabled = oauth.boolean("enabled")
     dpop = oauth.boolean("dpop")
     strict = oauth.boolean("strictIssuer")
+    keep_alive = oauth.boolean("keepAlive")
     resource = None if isinstance(oauth.values.get("resource"), bool) else oauth.string("resource")
     return OAuthSettings(
         enabled=enabled is not False,
@@ -58,6 +59,7 @@ def _parse_members(oauth: Section, warnings: list[str]) -> OAuthSettings:
         redirect_uri=_redirect_uri(oauth),
         extra_params=oauth.string_map("extraParams") or {},
         assertion=oauth.string("assertion"),
+        keep_alive=keep_alive is True,
         dpop=dpop is not False,
         identity_provider=_identity_provider(oauth),
     )

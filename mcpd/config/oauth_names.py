@@ -35,6 +35,7 @@ OAUTH_FIELDS = (
     FieldSpec("extraParams", STRING_MAP, "More parameters for the authorization request."),
     FieldSpec("assertion", STRING, "The JWT of a workload, for the grant `workload`."),
     FieldSpec("dpop", BOOLEAN, "Whether to bind tokens to a key if the server asks for it."),
+    FieldSpec("keepAlive", BOOLEAN, "Renew the login once a day while nobody uses it."),
     FieldSpec("identityProvider", {"type": "object"}, "The identity provider, for the grant `enterprise`."),
 )
 """Every member of `oauth`."""

@@ -65,6 +65,7 @@ SETTINGS = (
     FieldSpec("validate", BOOLEAN, "Whether to check arguments and structured results, on any server."),
     FieldSpec("callLog", {"enum": list(_CALL_LOG_LEVELS)}, "What the call log contains; see `mcpctl calls`."),
     FieldSpec("openTelemetry", STRING, "Base URL of an OTLP endpoint that receives a span for each call."),
+    FieldSpec("loginNotifications", BOOLEAN, "Show a desktop notification if a login has to be repeated."),
     FieldSpec("watch", BOOLEAN, "Apply the file automatically when it changes."),
     FieldSpec("allowCommands", BOOLEAN, "Allow ${cmd:…}. Requires a file that only you can write."),
     FieldSpec("timeouts", NUMBERS, "All timeouts of every server, in seconds."),
@@ -133,6 +134,8 @@ class Settings:
     call_log: CallLogLevel = CallLogLevel.CALLS
     otlp_endpoint: str = ""
     """The base URL to which spans are exported; empty for none."""
+    login_notifications: bool = True
+    """Whether to show a desktop notification if a person has to log in again."""
     watch: bool = True
     """Whether to apply the file when it changes."""
     allow_commands: bool = False
@@ -173,6 +176,7 @@ def parse_settings(
         validate=section.boolean("validate"),
         call_log=section.choice("callLog", _CALL_LOG_LEVELS) or CallLogLevel.CALLS,
         otlp_endpoint=_parse_endpoint(section, warnings),
+        login_notifications=section.boolean("loginNotifications") is not False,
         watch=section.boolean("watch") is not False,
         timeouts=parse_timeouts(section, Timeouts(), warnings),
         restart=parse_restart_policy(section, RestartPolicy()),

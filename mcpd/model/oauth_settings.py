@@ -65,6 +65,8 @@ class OAuthSettings:
     identity_provider: IdentityProvider | None = None
     """For the grant `enterprise`."""
 
+    keep_alive: bool = False
+    """Whether to renew the login once a day while nobody uses it."""
     dpop: bool = True
     """Whether to bind tokens to a key if the server asks for it (RFC 9449)."""
 

@@ -55,6 +55,7 @@ def test_all_members() -> None:
             "clientMetadataUrl": "https://c.example/c.json",
             "extraParams": {"prompt": "consent"},
             "dpop": False,
+            "keepAlive": True,
         }
     ) == OAuthSettings(
         account="work",
@@ -69,6 +70,7 @@ def test_all_members() -> None:
         client_metadata_url="https://c.example/c.json",
         extra_params={"prompt": "consent"},
         dpop=False,
+        keep_alive=True,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from contextlib import suppress
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.harness import BOUND, Daemon, Refused, fake
+from tests.e2e.harness import BOUND, Daemon, Refused, fake, wait_until
 from tests.e2e.login_people import logged_in, needs_login, open_page, served, visit
 
 __all__ = ["logged_in", "needs_login", "open_page", "served", "visit"]
@@ -285,3 +286,34 @@ def test_what_happens_to_a_login_is_in_the_history_and_the_metrics(start: Start)
         code, text = mcpctl(daemon, "history", "remote")
         assert code == 0
         assert "logged in at" in text
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_end_of_a_login_is_a_notification_unless_it_is_switched_off(
+    start: Start, tmp_path: Path, wanted: bool
+) -> None:
+    """One, however many calls fail, and none for a server that nobody has logged in to."""
+    programs, shown = tmp_path / "programs", tmp_path / "shown"
+    programs.mkdir()
+    shown.touch()
+    (programs / "notify-send").write_text(f'#!/bin/sh\necho "$*" >> {shown}\n')
+    (programs / "notify-send").chmod(0o755)
+    environ = {"PATH": f"{programs}:{os.environ['PATH']}", "DBUS_SESSION_BUS_ADDRESS": "unix:path=/nowhere"}
+    with served() as server:
+        settings = {} if wanted else {"loginNotifications": False}
+        daemon = start({"remote": {"url": server.url}}, environ=environ, settings=settings)
+        needs_login(daemon)
+        logged_in(daemon)
+        server.access_tokens.clear()
+        server.refresh_tokens.clear()
+        with daemon.client() as client:
+            for _ in range(5):
+                with pytest.raises(Refused, match="mcpctl login remote"):
+                    client.call("remote", "echo")
+            entries = client.request("mcpd/history", server="remote")["entries"]
+            assert "needed again" in entries[-1]["message"] or "needed again" in entries[-2]["message"]
+        if wanted:
+            wait_until(lambda: "login needed" in shown.read_text(), lambda: daemon.log)
+        daemon.stop()
+        assert len(shown.read_text().splitlines()) == (2 if wanted else 0)  # a title, and two lines of text
+        assert "mcpctl login remote" in shown.read_text() or not wanted

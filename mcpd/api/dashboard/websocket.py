@@ -54,8 +54,8 @@ ALLOWED_METHODS = frozenset(
         "login/cancel",
     )
 )
-"""Nothing that changes the set of servers: that can start programs, so it requires the Unix socket. A login is
-finished by a person in the browser."""
+"""Nothing that changes the set of servers: that can start programs, so it requires the Unix socket. A person
+finishes a login at the authorization server."""
 PROTOCOL = "mcpd.page"
 MAX_MESSAGE = 4 * 1024 * 1024
 """Maximum length of a message from the page."""
