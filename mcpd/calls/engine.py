@@ -51,6 +51,7 @@ from mcpd.model.errors import (
     InvalidArguments,
     LinkLost,
     McpdError,
+    NeedsAuth,
     NotReady,
     Overloaded,
     Problem,
@@ -158,6 +159,9 @@ class CallEngine:
             else:
                 self._send(call, upstream)
         except Exception as error:
+            if isinstance(error, NeedsAuth) and self.login_links.may_help(call, error):
+                self._retry_after_login(call, error)
+                return
             if self._recording is not None:
                 code = error.code if isinstance(error, McpdError) else ""
                 self._recording.add(call, CallOutcome.FAILED, code=code, message=str(error))
@@ -532,13 +536,23 @@ class CallEngine:
         if call.state is SUSPENDED:
             self.suspended_calls.on_failed(call, error)
         elif call.state is SENT and self.login_links.may_help(call, error):
-            self._retry(call, partial(self._wait_logged_in, call, error))  # the server refused to execute it
+            call.move(BETWEEN_ROUNDS)
+            self._retry_after_login(call, error)
         else:
             self.fail(call, error)
 
-    async def _wait_logged_in(self, call: Call, error: McpdError) -> None:
-        await self.login_links.wait_logged_in(call, error)
-        await self._operations.wait_ready(call.server)
+    def _retry_after_login(self, call: Call, error: McpdError) -> None:
+        """Send the call again when somebody has logged in: the server has refused to execute it."""
+        if call.holds_turn:
+            concurrency.release_turn(call)
+
+        async def send_again() -> None:
+            await self.login_links.wait_logged_in(call, error)
+            await self._operations.wait_ready(call.server)
+            await trio.lowlevel.checkpoint_if_cancelled()
+            self._send(call, self._connection(call.server))
+
+        self._start_work(call, send_again)
 
     def cancel(self, call: Call, reason: str) -> None:
         """Withdraw the call, at its server too. Its client gets no response, and the caller forgets it."""

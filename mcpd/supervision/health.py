@@ -75,8 +75,9 @@ async def run_health_checks(
             await upstream.request(upstream.ping_method, {}, timeout=times.ping)
         except UpstreamRefused:
             misses = 0  # an error response is a response
-        except NeedsAuth:
+        except NeedsAuth as error:
             if not link.is_busy:
+                link.stop_accepting(error)  # a call that comes now must not be lost with the connection
                 raise  # nothing can be used without a login
             needs_login = True  # what the server accepted before may still be answered
             await trio.sleep(times.ping)

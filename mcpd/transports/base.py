@@ -94,8 +94,8 @@ class Channel(Protocol):
     ) -> None:
         """Send a request, or queue it if too many are in flight. `plain`: see `request_with_meta`.
 
-        Does not wait. Raises LinkLost or Overloaded if nothing was sent, and BadFrame if params is not an
-        object. Otherwise the exchange's callbacks report the result.
+        Does not wait. Raises LinkLost, Overloaded, or the error of `stop_accepting`, if nothing was sent, and
+        BadFrame if params is not an object. Otherwise the exchange's callbacks report the result.
         """
 
     def extend_deadline(self, exchange: Exchange, seconds: float) -> None:
@@ -143,6 +143,10 @@ class Channel(Protocol):
 
     async def run(self) -> NoReturn:
         """Run the channel until it ends. Then raise `end_error`, having failed every request."""
+
+    def stop_accepting(self, error: McpdError) -> None:
+        """Refuse new requests with this error, because the connection is about to be closed. To be called
+        while no request waits for its turn."""
 
     def close(self, reason: str) -> None:
         """Fail every request now. Idempotent: the first reason is kept."""

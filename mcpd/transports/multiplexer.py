@@ -64,6 +64,8 @@ class RequestMultiplexer:
         self.on_unauthorized: Callable[[], None] | None = None
         self._meta = b""
         self._call_meta = b'"progressToken":'
+        self._refusal: McpdError | None = None
+        """See `stop_accepting`."""
         self._max_in_flight = spec.max_in_flight
         self._max_queued = spec.max_queued
         self._pending: dict[bytes, Exchange] = {}
@@ -136,9 +138,14 @@ class RequestMultiplexer:
         else:
             self._send(exchange, frame)
 
+    def stop_accepting(self, error: McpdError) -> None:
+        self._refusal, self._max_in_flight = error, 0  # so that `submit` needs no further check
+
     def _raise_unless_accepting(self) -> None:
         if self.end_error is not None:
             raise LinkLost(self.end_error.message, server=self.name, may_have_run=False)
+        if self._refusal is not None:
+            raise self._refusal
         if len(self._queue) >= self._max_queued:
             raise Overloaded(
                 f"{self.name}: {len(self._pending)} requests in flight, {len(self._queue)} queued; "

@@ -45,6 +45,7 @@ class AuthorizationServer:
     device_entered: bool = False
     polled: trio.Event = attrs.field(factory=trio.Event)
     """Set when somebody has asked whether the device code was entered."""
+    unknown_client_status: int = 400
     iss: str | None = None
     """Sent with answers, if it is not None."""
     call_scopes: frozenset[str] = frozenset()
@@ -159,7 +160,7 @@ class AuthorizationServer:
         query = dict(parse_qsl(urlsplit(request.path).query))
         client = self.clients.get(query["client_id"])
         if client is None or query["redirect_uri"] not in client["redirect_uris"]:
-            await request.reply(400, b"unknown client", kind="text/plain")
+            await request.reply(self.unknown_client_status, b"unknown client", kind="text/plain")
             return
         self._count += 1
         code = f"code-{self._count}-secret"

@@ -316,6 +316,38 @@ async def test_expired_login_ends_the_connection_once_everything_is_refused(tmp_
         assert refused.last_error.http_status == 401
 
 
+async def test_no_call_is_lost_with_the_connection_that_a_missing_login_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that comes between the refused health check and the end of the connection is not sent."""
+
+    async def refuse(request: Request) -> None:
+        await request.reply(401)
+
+    script = ModernScript()
+    late: list[AwaitedExchange | McpdError] = []
+
+    async with fake_http(script) as server, living(tmp_path, server.url) as world:
+        await world.wait(ServerState.CONNECTED)
+        assert world.server.upstream is not None
+        link = world.server.upstream.link
+        stop = link.stop_accepting
+
+        def call_late(error: McpdError) -> None:
+            stop(error)
+            try:
+                late.append(world.call())
+            except McpdError as refused:
+                late.append(refused)
+
+        monkeypatch.setattr(link, "stop_accepting", call_late)
+        script.on |= {"tools/call": refuse, "server/discover": refuse}
+        with pytest.raises(NeedsAuth), trio.fail_after(BOUND):
+            await world.call().wait_response()
+        await world.wait(ServerState.NEEDS_AUTH)
+        assert [type(each) for each in late] == [NeedsAuth]
+
+
 async def test_server_of_which_one_tool_wants_a_login_stays_connected(tmp_path: Path) -> None:
     """Each refused call fails alone; they do not cause a health check each."""
 
