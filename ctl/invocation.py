@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from ctl.daemon_client import (
     DaemonClient,
@@ -131,8 +132,23 @@ class CliContext:
             self.out.json_document(reply.text)
         return self.out.json
 
+    def _add_next_step(self, error: DaemonError) -> None:
+        from ctl.next_steps import next_step
+
+        with suppress(CtlError):  # a suggestion is not worth a second error
+            params = {"server": error.details["server"]}
+            detail = self.client().request("mcpd/server", params, timeout=5.0).value
+            if (
+                detail["server"]["status"] == error.details["state"]
+            ):  # otherwise it does not explain the error
+                error.hint = next_step(detail)
+
     def _add_suggestions(self, error: DaemonError, params: Json) -> None:
-        """Add the closest names to an error about an unknown name."""
+        """Add the closest names to an error about an unknown name, and the next step to one about a server
+        that is not connected.
+        """
+        if error.code == "not_ready" and error.details.get("state") in ("failed", "needs-auth"):
+            self._add_next_step(error)
         if error.code not in _NAME_SOURCES or error.hint:
             return
         command, method, member, key, param = _NAME_SOURCES[error.code]

@@ -11,7 +11,16 @@ from collections.abc import Mapping, Sequence
 from ctl.invocation import CliContext
 from ctl.output import Line, paint
 from ctl.table import table
-from ctl.terminal_text import ago, clock_time, count, format_duration, in_local_time, seconds_since, until
+from ctl.terminal_text import (
+    ago,
+    clock_time,
+    count,
+    format_duration,
+    in_local_time,
+    log_line,
+    seconds_since,
+    until,
+)
 
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it costs 3 ms on every run
 if TYPE_CHECKING:
@@ -236,7 +245,7 @@ def server_block(detail: ServerDetail, log_lines: int = 10, *, utc: bool = False
     lines += _failure_block(server)
     lines += ([paint("   warning: ", "yellow"), warning] for warning in server.get("warnings", ()))
     if log_lines and (log := detail.get("log", [])[-log_lines:]):
-        lines += [[], *([paint(line, "dim")] for line in log)]
+        lines += [[], *([paint(log_line(line, utc=utc), "dim")] for line in log)]
     from ctl.next_steps import next_step  # here, because the table does not need it
 
     return [*lines, [], [paint("next: ", "dim"), next_step(detail)]]

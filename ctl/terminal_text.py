@@ -106,6 +106,17 @@ def in_local_time(text: str, *, utc: bool = False) -> str:
     return re.sub(pattern, lambda found: clock_time(f"{found[1]}T{found[2]}Z"), text)
 
 
+def log_line(line: str, *, utc: bool = False) -> str:
+    """Convert the time at the beginning of a line of a log to the local time zone, unless `utc`.
+
+    A line without a time is returned unchanged.
+    """
+    stamp, space, text = line.partition(" ")
+    if utc or not stamp.endswith("Z") or timestamp(stamp) is None:
+        return line
+    return f"{clock_time(stamp)}{stamp[19:-1]}{space}{text}"
+
+
 def format_duration(seconds: float) -> str:
     """Format seconds as `4s`, `3m`, `5h` or `2d`: the largest unit that fits, rounded down."""
     whole = max(0, int(seconds))

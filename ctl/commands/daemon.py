@@ -17,6 +17,8 @@ from ctl.json_values import mapping, objects
 from ctl.next_steps import config_step
 from ctl.output import paint
 from ctl.systemd_units import SERVICE, SOCKET
+from ctl.terminal_text import log_line
+from ctl.time_options import utc_option
 from mcpd.config.loader import default_path, load
 from mcpd.model.errors import BadSpec
 
@@ -112,15 +114,16 @@ def status(cli: CliContext) -> int:
     "-n", "--lines", default=50, show_default=True, type=click.IntRange(1, 10_000), help="Lines to show."
 )
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until Ctrl-C.")
+@utc_option
 @click.pass_obj
-def logs(cli: CliContext, lines: int, follow: bool) -> int:
+def logs(cli: CliContext, lines: int, follow: bool, utc: bool) -> int:
     """Show the log of the daemon itself.
 
     Reads the journal of the systemd service, or the log file of a background daemon. For the log of a server
     use `mcpctl logs SERVER`.
     """
     if systemd_units.manages_socket(cli.socket):
-        return _show_journal(cli, lines, follow)
+        return _show_journal(cli, lines, follow, utc=utc)
     path = daemon_process.log_path()
     if not os.path.exists(path):
         raise CtlError(f"log file not found: {path}", hint="a daemon started by hand logs to its terminal")
@@ -132,7 +135,7 @@ def logs(cli: CliContext, lines: int, follow: bool) -> int:
         if cli.out.json:
             cli.out.json_line({"line": line})
         else:
-            cli.out.block(_format_record(line))
+            cli.out.block(log_line(_format_record(line), utc=utc))
         if follow:
             cli.out.flush()
     return 0
@@ -147,10 +150,10 @@ def _format_record(line: str) -> str:
         return line
 
 
-def _show_journal(cli: CliContext, lines: int, follow: bool) -> int:
+def _show_journal(cli: CliContext, lines: int, follow: bool, *, utc: bool) -> int:
     """Print the end of the service's journal. Returns journalctl's exit code."""
     command = ["journalctl", "--user", "--no-pager", "--quiet", "-u", SERVICE, "-n", str(lines)]
-    command += ["-o", "json" if cli.out.json and follow else "cat"] + ["-f"] * follow
+    command += ["-o", "json" if cli.out.json and follow else "cat"] + ["-f"] * follow + ["--utc"] * utc
     cli.out.flush()
     try:
         if follow:

@@ -13,7 +13,7 @@ from ctl.invocation import CliContext
 from ctl.output import Line, paint
 from ctl.server_progress import status_summary
 from ctl.status_view import painted_state
-from ctl.terminal_text import clean, clock_time, cut, in_local_time
+from ctl.terminal_text import clean, clock_time, cut, in_local_time, log_line
 from ctl.time_options import utc_option
 
 if TYPE_CHECKING:
@@ -28,8 +28,9 @@ _ARROWS = {"to-server": ("→", "cyan"), "from-server": ("←", "green"), "note"
 @click.option(
     "-n", "--lines", type=click.IntRange(min=0), default=100, show_default=True, help="Lines to show."
 )
+@utc_option
 @click.pass_obj
-def logs(cli: CliContext, server: str, follow: bool, lines: int) -> int:
+def logs(cli: CliContext, server: str, follow: bool, lines: int, utc: bool) -> int:
     """Show what a server wrote to stderr.
 
     The log survives restarts of the server and of the daemon. With --follow --json, prints one object per
@@ -40,7 +41,7 @@ def logs(cli: CliContext, server: str, follow: bool, lines: int) -> int:
         reply = cli.call("mcpd/logs", params)
         if not cli.show_json(reply):
             for line in reply.value["lines"]:
-                cli.out.line(line)
+                cli.out.line(log_line(line, utc=utc))
             if not reply.value["lines"] and lines:
                 cli.out.message(f"{server} has not written anything to stderr yet")
         return 0
@@ -54,7 +55,7 @@ def logs(cli: CliContext, server: str, follow: bool, lines: int) -> int:
                 cli.out.message(f"note: output too fast, {missed} lines skipped; see the log file")
             continue
         for line in [note["line"]] if "line" in note else note.get("lines", ()):
-            cli.out.stream_item({"line": line}, line)
+            cli.out.stream_item({"line": line}, log_line(line, utc=utc))
     return 0
 
 

@@ -33,7 +33,7 @@ from ctl.status_view import (
     waiting_summary,
 )
 from ctl.table import table
-from ctl.terminal_text import ago, clock_time, in_local_time, until
+from ctl.terminal_text import ago, clock_time, in_local_time, log_line, until
 from ctl.time_options import utc_option
 from mcpd.config import definition_view
 from mcpd.config.next_step import port_in_use
@@ -309,7 +309,8 @@ def _detail_lines(detail: ServerDetail, *, utc: bool) -> list[Line]:
     definition = json.dumps(detail.get("definition", {}), indent=2, ensure_ascii=False)
     lines += _section("Definition", [[f"  {line}"] for line in definition.splitlines()])
     return lines + _section(
-        f"Log ({detail.get('log_file') or '-'})", [[line] for line in detail.get("log", ())]
+        f"Log ({detail.get('log_file') or '-'})",
+        [[log_line(line, utc=utc)] for line in detail.get("log", ())],
     )
 
 

@@ -111,14 +111,15 @@ class StateTracker:
         back = "connect" if self.reason == DISCONNECTED else "enable"
         advice = {
             ServerState.DISABLED: f"run `mcpctl {back} {name}`",
-            ServerState.NEEDS_AUTH: f"run `mcpctl login {name}`",
+            ServerState.NEEDS_AUTH: "" if "`mcpctl login " in why else f"see `mcpctl why {name}`",
             ServerState.FAILED: f"see `mcpctl status {name}`, or run `mcpctl reconnect {name}` to retry now",
         }.get(self.state, "try again in a moment")
         when = ""
         if self.retry_at is not None:
             when = f"; next attempt in {max(0, self.retry_at - time.time()):.0f} s"
+        outcome = f"Nothing was sent; {advice}" if advice else "Nothing was sent"
         return NotReady(
-            f"{name} is {self.state.value}: {why}{when}. Nothing was sent; {advice}",
+            f"{name} is {self.state.value}: {why}{when}. {outcome}",
             server=name,
             state=self.state.value,
             retry_at=None if self.retry_at is None else rfc3339(self.retry_at),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.ctl.conftest import Mcpctl
-from tests.ctl.fake_daemon import Caller, FakeDaemon, Fault, Raw, server, status
+from tests.ctl.fake_daemon import Caller, FakeDaemon, Fault, Raw, detail, failure, server, status
 
 
 def result(output: str = "", **more: object) -> dict[str, object]:
@@ -175,6 +175,20 @@ def test_exit_code_of_the_daemons_error_is_used(daemon: FakeDaemon, mcpctl: Mcpc
     error = mcpctl("call", "now@time", "--json").error()
     assert (error["code"], error["state"], error["may_have_run"]) == ("not_ready", "failed", False)
     assert error["next"] == error["hint"] == "mcpctl why time"
+
+
+def test_next_step_after_a_refused_call_is_that_of_the_server(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Unless its state has changed in the meantime."""
+    login = failure("HTTP 401: rejected", kind="auth", http_status=401)
+    hub = detail(
+        server("hub", "needs-auth", last_error=login), definition={"headers": {"A": "${secret:HUB_TOKEN}"}}
+    )
+    fault = Fault("hub is needs-auth", code="not_ready", exit=4, server="hub", state="needs-auth")
+    daemon.answers |= {"mcpd/call": fault, "mcpd/server": hub}
+    ran = mcpctl("call", "x@hub")
+    assert "next: mcpctl secret set HUB_TOKEN   (the server rejected" in ran.err
+    daemon.answers["mcpd/server"] = detail(server("hub"))
+    assert "next: mcpctl why hub\n" in mcpctl("call", "x@hub").err
 
 
 @pytest.mark.parametrize("command", [["call", "now@time"], ["list-tools", "time"], ["resources", "time"]])

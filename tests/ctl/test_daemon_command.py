@@ -152,8 +152,9 @@ def test_json_log_record_is_shown_as_a_line(place: Place) -> None:
     log.parent.mkdir(parents=True)
     record = {"time": "2026-11-21T22:53:02Z", "level": "warning", "logger": "mcpd", "message": "no\nway"}
     log.write_text(f"{json.dumps(record)}\nplain\n[1]\n")
-    done = place.ctl("daemon", "logs")
-    assert done.stdout == "2026-11-21T22:53:02Z warning no\nway\nplain\n[1]\n"
+    rest = "warning no\nway\nplain\n[1]\n"
+    assert place.ctl("daemon", "logs", TZ="<-0330>3:30").stdout == f"2026-11-21 19:23:02 {rest}"
+    assert place.ctl("daemon", "logs", "--utc").stdout == f"2026-11-21T22:53:02Z {rest}"
     assert json.loads(place.ctl("daemon", "logs", "--json").stdout)["lines"][0] == json.dumps(record)
 
 

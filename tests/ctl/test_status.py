@@ -224,7 +224,7 @@ def test_failed_server_is_shown_with_its_evidence(daemon: FakeDaemon, mcpctl: Mc
         "[exited, exit code 3, crash loop] exited at once",
         "| ImportError: no tz",
         "(2098-12-31 20:30:00)",
-        "2026-11-21T06:30:00.123Z ready",
+        "2026-11-21 03:00:00.123 ready",
         "next: mcpctl logs time",
     ):
         assert evidence in out
