@@ -76,11 +76,19 @@ class _SecretLifter:
             return {name: self.named(name, f"env.{name}", text) for name, text in value.items()}
         if key == "headers" and isinstance(value, dict):
             return {name: self.header(name, text) for name, text in value.items()}
+        if key == "oauth" and isinstance(value, dict):
+            return {name: self.login(name, text) for name, text in value.items()}
         if key == "args" and isinstance(value, list):
             return self.args(value)
         if key == "url" and isinstance(value, str):
             return self.url(value, "url")
         return value
+
+    def login(self, name: str, value: object) -> object:
+        """Replace the secret of a login's client; the rest of its settings is public."""
+        if name != "clientSecret" or not isinstance(value, str) or "${" in value.replace("$${", ""):
+            return value
+        return self.lift(f"{self.server}_client_secret", f"oauth.{name}", value)
 
     def args(self, args: list[object]) -> list[object]:
         done: list[object] = []

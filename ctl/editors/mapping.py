@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import attrs
 
+from ctl.editors.login_settings import has_own_login, map_login
 from ctl.editors.read_entries import Fields, RawEntry
 from ctl.editors.variables import NeededSecret, UnusableEntry, VariableTranslator, read_dotenv
 from mcpd.config.field_names import TRANSPORT_TYPES
@@ -54,9 +55,13 @@ def map_entry(raw: RawEntry, translator: VariableTranslator) -> MappedEntry:
     else:
         definition = _map_program(fields, translator, base, notes)
     _map_common_fields(raw, fields, definition)
-    for key in _LOGIN:
+    if remote:
+        login = map_login(fields, translator, notes)
+        if login is not None and not (login is False and has_own_login(definition)):
+            definition["oauth"] = login
+    for key in () if remote else _LOGIN:
         if fields.get(key) not in (None, False, "", {}, "none"):
-            notes.append(f"its login settings ('{key}') are not imported")
+            notes.append(f"its login settings ('{key}') are not imported, because it is a program")
     if fields.get("headersHelper"):
         notes.append("mcpd does not run its headersHelper; add the headers to the definition yourself")
     if fields.get("sandboxEnabled") or fields.get("sandbox"):
