@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import deque
 from contextlib import suppress
 
 import attrs
@@ -55,6 +54,32 @@ _WRITE_INTERVAL = 1.0
 class ManagedLogin:
     """See the module. `stored` is what was last issued, whether it could be written or not."""
 
+    __slots__ = (  # there may be hundreds
+        "_backoff",
+        "_boot",
+        "_context",
+        "_critical",
+        "_expires_at",
+        "_fresh_until",
+        "_is_unsaved",
+        "_issued_at",
+        "_refusals",
+        "_refused",
+        "_renew_at",
+        "_renewal",
+        "_reported",
+        "_suspended",
+        "_wall_offset",
+        "dpop",
+        "failed_renewals",
+        "failure",
+        "is_removed",
+        "renewals",
+        "signature",
+        "stored",
+        "used_at",
+    )
+
     def __init__(self, stored: StoredLogin, context: LoginContext) -> None:
         self.stored = stored
         self.failure: Failure | None = None
@@ -72,7 +97,7 @@ class ManagedLogin:
         self._backoff = Backoff(context.random)
         self._renewal: trio.Event | None = None
         self._critical: trio.CancelScope | None = None
-        self._refusals: deque[float] = deque()
+        self._refusals: tuple[float, ...] = ()
         """When renewals were caused by refused tokens that had not expired, in seconds since boot."""
         self._is_unsaved = False
         self._reported = 0
@@ -171,11 +196,10 @@ class ManagedLogin:
             return True
         if now - self._issued_at < YOUNG and not self.signature.token.was_accepted:
             return False
-        while self._refusals and self._refusals[0] <= now - REFUSAL_PERIOD:
-            self._refusals.popleft()
+        self._refusals = tuple(each for each in self._refusals if each > now - REFUSAL_PERIOD)
         if len(self._refusals) >= MAX_REFUSALS:
             return False
-        self._refusals.append(now)
+        self._refusals += (now,)
         return True
 
     def _report_needed(self) -> None:

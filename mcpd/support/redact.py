@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from mcpd.support.escapes import Unescaped
 from mcpd.support.spellings import spellings
+from mcpd.support.token_index import HEAD, TokenIndex, is_token
 
 MASK = "***"
 _MIN_LENGTH = 6
@@ -23,12 +24,6 @@ _MAX_SETS_PER_SERVER = 100
 """How many different sets of secrets are remembered for each server: enough for dozens of starts."""
 _GENERATIONS = 2
 """How many sets of tokens are remembered for each login: the current one, and one that was replaced."""
-_TOKEN_START = 32
-"""Characters of a long token that are stored. Whatever begins like it is masked to its end."""
-_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
-"""A token of which only the start is stored (RFC 6750, 2.1)."""
-_TOKEN_REST = re.compile(r"[A-Za-z0-9._~+/=%-]*")
-"""The same, also if it is percent-encoded."""
 
 
 class _Index:
@@ -44,21 +39,13 @@ class _Index:
         """The first characters of spellings → the lengths of these spellings, the longest first."""
         self._spellings: set[str] = set()
         self._sorted: list[str] = []
-        self._starts: set[str] = set()
-        """Those spellings that are the start of a token."""
         self._characters: tuple[set[str], ...] = tuple(set() for _ in range(_MIN_LENGTH))
         """The characters that occur at each of the first positions."""
         self._candidate = re.compile("(?!)")
         self.add(spellings)
 
-    def add(self, spellings: Iterable[str], *, are_starts: bool = False) -> None:
-        """Find these, which have at least `_MIN_LENGTH` characters, from now on.
-
-        `are_starts`: what follows belongs to them, as far as it has the characters of a token.
-        """
-        if are_starts:
-            spellings = frozenset(spellings) - self._starts
-            self._starts |= spellings
+    def add(self, spellings: Iterable[str]) -> None:
+        """Find these, which have at least `_MIN_LENGTH` characters, from now on."""
         for spelling in spellings:
             if spelling in self._spellings:
                 continue
@@ -74,55 +61,53 @@ class _Index:
             classes = ("".join(map(re.escape, sorted(each))) for each in self._characters)
             self._candidate = re.compile("".join(f"[{each}]" for each in classes), re.DOTALL)
 
-    def remove(self, starts: Iterable[str]) -> None:
-        """Do not find these any more, which were added with `are_starts`. Takes microseconds."""
-        for spelling in starts:
-            self._starts.discard(spelling)
-            self._spellings.discard(spelling)
-            at = bisect.bisect_left(self._sorted, spelling)
-            if self._sorted[at : at + 1] == [spelling]:
-                del self._sorted[at]
-
-    def mask(self, text: str) -> str:
-        """Replace every spelling by MASK; where several begin, the longest."""
-        text = _replace(text, self._find(text))
-        if "\\" not in text:
-            return text
-        unescaped = Unescaped(text)
-        found = self._find(unescaped.text)
-        return _replace(text, [(unescaped.origin(start), unescaped.origin(end)) for start, end in found])
-
-    def _find(self, text: str) -> list[tuple[int, int]]:
+    def find(self, text: str) -> list[tuple[int, int]]:
+        """Return where spellings begin and end; where several begin, the longest."""
         search, lengths, known = self._candidate.search, self._lengths, self._spellings
         places: list[tuple[int, int]] = []
         here = 0
         while candidate := search(text, here):
             here = candidate.start()
             for length in lengths.get(candidate[0], ()):
-                if (found := text[here : here + length]) in known:
-                    end = here + length
-                    if found in self._starts:
-                        rest = _TOKEN_REST.match(text, end)
-                        end = end if rest is None else rest.end()
-                    places.append((here, end))
-                    here = end
+                if text[here : here + length] in known:
+                    places.append((here, here + length))
+                    here += length
                     break
             else:
                 here += 1
         return places
 
-    def mask_end(self, text: str, least: int) -> str:
-        """Replace the longest end of `text` that starts a spelling, and has at least `least` characters."""
-        unescaped = Unescaped(text)
-        known, end = self._sorted, unescaped.text
-        for here in range(len(end) - least + 1):
-            if len(end) - here >= _MIN_LENGTH and end[here : here + _MIN_LENGTH] not in self._lengths:
+    def find_cut(self, text: str, least: int) -> int | None:
+        """Return where the longest end of `text` that starts a spelling begins; None if there is none.
+
+        It has at least `least` characters.
+        """
+        known = self._sorted
+        for here in range(len(text) - least + 1):
+            if len(text) - here >= _MIN_LENGTH and text[here : here + _MIN_LENGTH] not in self._lengths:
                 continue
-            rest = end[here:]
+            rest = text[here:]
             at = bisect.bisect_left(known, rest)
             if any(each.startswith(rest) for each in known[at : at + 1]):
-                return text[: unescaped.origin(here)] + MASK
+                return here
+        return None
+
+
+def _mask(index: _Index | TokenIndex, text: str) -> str:
+    """Replace everything that an index finds by MASK, also if it is escaped."""
+    text = _replace(text, index.find(text))
+    if "\\" not in text:
         return text
+    unescaped = Unescaped(text)
+    found = index.find(unescaped.text)
+    return _replace(text, [(unescaped.origin(start), unescaped.origin(end)) for start, end in found])
+
+
+def _mask_end(index: _Index | TokenIndex, text: str, least: int) -> str:
+    """Replace the end of `text` that an index finds by MASK."""
+    unescaped = Unescaped(text)
+    here = index.find_cut(unescaped.text, least)
+    return text if here is None else text[: unescaped.origin(here)] + MASK
 
 
 def _replace(text: str, places: list[tuple[int, int]]) -> str:
@@ -149,11 +134,9 @@ class Redactor:
         self._forgotten = 0
         """Secrets that the index still finds although no set contains them."""
         self._index = _Index()
-        self._logins: dict[str, list[frozenset[str]]] = {}
-        """Login → the spellings of its last tokens, newest last."""
-        self._starts: Counter[str] = Counter()
-        """Spelling of a token → in how many of these sets it is."""
-        self._tokens = _Index()
+        self._logins: dict[str, tuple[tuple[str, ...], ...]] = {}
+        """Login → the heads of its last tokens, newest last."""
+        self._tokens = TokenIndex()
 
     def add(self, secrets: Iterable[str], of: str = "") -> None:
         """Mask these values from now on, in all their `spellings`.
@@ -178,38 +161,28 @@ class Redactor:
     def add_tokens(self, tokens: Iterable[str], of: str) -> None:
         """Mask the tokens of a login from now on, and no longer those before its previous ones.
 
-        Takes less than a millisecond whatever their length: a long token is recognized by its start, so
-        that others with the same start, as signed tokens of one server often have, are masked as well.
+        Takes less than a millisecond whatever their length: a token is recognized by its start, so that
+        others with the same start, as signed tokens of one server often have, are masked as well.
         """
-        spelled = frozenset(
-            each
-            for token in tokens
-            for each in spellings(
-                token[:_TOKEN_START] if len(token) > _TOKEN_START and _TOKEN.fullmatch(token) else token
-            )
-        )
-        recent = self._logins.setdefault(of, [])
-        if spelled in recent:
-            recent.remove(spelled)
-            recent.append(spelled)
+        values = tuple(dict.fromkeys(tokens))
+        if odd := [each for each in values if not is_token(each)]:
+            self.add(odd, of=f"login {of}")
+        heads = tuple(each[:HEAD] for each in values if is_token(each))
+        before = self._logins.get(of, ())
+        if heads in before:
+            self._logins[of] = (*(each for each in before if each != heads), heads)
             return
-        self._starts.update(spelled)
-        self._tokens.add(spelled, are_starts=True)
-        recent.append(spelled)
-        if len(recent) > _GENERATIONS:
-            self._drop_starts(recent.pop(0))
+        self._tokens.add(heads)
+        self._logins[of] = (*before, heads)[-_GENERATIONS:]
+        for dropped in (*before, heads)[:-_GENERATIONS]:
+            self._tokens.remove(dropped)
 
     def forget_tokens(self, of: str) -> None:
         """Do not mask the tokens of this login any more, because they were revoked."""
-        for spelled in self._logins.pop(of, ()):
-            self._drop_starts(spelled)
-
-    def _drop_starts(self, spelled: frozenset[str]) -> None:
-        self._starts.subtract(spelled)
-        unused = [each for each in spelled if self._starts[each] <= 0]
-        for each in unused:
-            del self._starts[each]
-        self._tokens.remove(unused)
+        for values in self._recent.pop(f"login {of}", ()):
+            self._forget(values)
+        for dropped in self._logins.pop(of, ()):
+            self._tokens.remove(dropped)
 
     def mask_within(self, value: object) -> object:
         """Mask every string in plain data; keys stay."""
@@ -221,11 +194,11 @@ class Redactor:
 
     def mask(self, text: str) -> str:
         """Return `text` with MASK for every secret, and for the start of one before a `…`."""
-        if not self._known and not self._starts:
+        if not self._known and not self._logins:
             return text
-        text = self._index.mask(text)
-        if self._starts:
-            text = self._tokens.mask(text)
+        text = _mask(self._index, text)
+        if self._logins:
+            text = _mask(self._tokens, text)
         return self._mask_before_cuts(text) if _CUT in text else text
 
     def mask_cut(self, text: str, least: int = MIN_START) -> str:
@@ -233,8 +206,8 @@ class Redactor:
         return self._mask_end(self.mask(text), least)
 
     def _mask_end(self, text: str, least: int) -> str:
-        text = self._index.mask_end(text, least)
-        return self._tokens.mask_end(text, least) if self._starts else text
+        text = _mask_end(self._index, text, least)
+        return _mask_end(self._tokens, text, least) if self._logins else text
 
     def _mask_before_cuts(self, text: str) -> str:
         *cut, rest = text.rsplit(_CUT, _MAX_CUTS)

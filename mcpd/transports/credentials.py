@@ -23,12 +23,6 @@ _SAFE = re.compile(r"[ -~]*")
 _INSUFFICIENT_SCOPE = re.compile(r"""\berror\s*=\s*"?insufficient_scope\b""", re.IGNORECASE)
 
 
-def _check_value(headers: tuple[tuple[str, str], ...]) -> bytes:
-    if not all(_SAFE.fullmatch(name) and _SAFE.fullmatch(value) for name, value in headers):
-        raise ValueError("a token has characters that HTTP does not allow")
-    return b"".join(f"{name}: {value}\r\n".encode("ascii") for name, value in headers)
-
-
 @attrs.define(eq=False)
 class TokenUse:
     """What is known of a token from its use."""
@@ -49,11 +43,15 @@ class Signature:
     """Which token was used; greater for a newer one, and 0 for none."""
     token: TokenUse = attrs.field(factory=TokenUse, repr=False)
     """The same object in all signatures with the same token."""
-    lines: bytes = attrs.field(init=False, repr=False)
-    """The same headers as lines of an HTTP/1.1 head."""
 
     def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "lines", _check_value(self.headers))
+        if not all(_SAFE.fullmatch(name) and _SAFE.fullmatch(value) for name, value in self.headers):
+            raise ValueError("a token has characters that HTTP does not allow")
+
+    @property
+    def lines(self) -> bytes:
+        """The same headers as lines of an HTTP/1.1 head. Not stored, because tokens are large."""
+        return "".join([f"{name}: {value}\r\n" for name, value in self.headers]).encode("ascii")
 
 
 UNSIGNED = Signature()
