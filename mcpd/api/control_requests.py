@@ -27,6 +27,7 @@ from mcpd.model.call_record import CallRecords, CallsParams
 from mcpd.model.errors import McpdError, Overloaded, SlowConsumer, Unsupported
 from mcpd.model.events import Event, TapParams
 from mcpd.model.policy import ClientFacts
+from mcpd.support.turns import take_turn
 from mcpd.wire import message as wire
 from mcpd.wire.message import INTERNAL_ERROR, METHOD_NOT_FOUND, BadFrame, Message
 
@@ -119,11 +120,11 @@ class ControlRequests:
             params = self._params(message, method.params)
             if method.handler is None:
                 if (stream := _STREAMING[name](self, message, params)) is not None:
-                    self._start(message, lambda: stream)
+                    self._start(message, stream, None)
                 return
             result = method.handler(self._operations, params)
             if inspect.isawaitable(result):
-                self._start(message, lambda: self._await_result(message, result))
+                self._start(message, result, self._finish_later)
             else:
                 self._finish(message, self._encode(result))
         elif name == "rpc.discover":
@@ -172,8 +173,7 @@ class ControlRequests:
             result = without_denied(result, self._operations, policies, self.calls.facts(NO_CONTEXT))
         return codec.encode(result)
 
-    async def _await_result(self, message: Message, awaitable: Awaitable[object]) -> None:
-        result = await awaitable
+    def _finish_later(self, message: Message, result: object) -> None:
         self._finish(message, bytes(result) if isinstance(result, msgspec.Raw) else self._encode(result))
 
     async def _events(self, message: Message, params: api.EventsParams) -> None:
@@ -275,7 +275,13 @@ class ControlRequests:
         )
         self._finish(message, codec.encode(answer))
 
-    def _start(self, message: Message, work: Callable[[], Awaitable[None]]) -> None:
+    def _start(
+        self,
+        message: Message,
+        work: Awaitable[object],
+        finish: Callable[[Message, object], None] | None,
+    ) -> None:
+        """Start a task that awaits `work`, and passes what it returns to `finish`."""
         scope = trio.CancelScope()
         key = message.key
 
@@ -285,7 +291,10 @@ class ControlRequests:
         async def run() -> None:
             with scope:
                 try:
-                    await work()
+                    result = await work
+                    if finish is not None:
+                        await take_turn()  # many requests may have waited for the same event
+                        finish(message, result)
                 except Exception as error:
                     self._send_error(message, error)
             if self._running.get(key) is cancel:

@@ -21,6 +21,7 @@ from mcpd.model.errors import Overloaded
 from mcpd.support.memory_tuning import trim_heap, trim_heap_soon
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import READ_SMALL, Reader, has_hung_up
+from mcpd.support.turns import run_in_turn
 from mcpd.wire import message as wire
 from mcpd.wire.framing import LineSplitter, LineTooLong
 from mcpd.wire.message import ABSENT, INVALID_REQUEST, PARSE_ERROR, BadFrame, Message
@@ -33,6 +34,8 @@ STALL_TIMEOUT = 30.0
 MAX_FRAME = 32 * 1024 * 1024
 _LARGE = 1024 * 1024
 """Bytes of a message whose memory is returned to the system afterwards."""
+MAX_STARTING = 4
+"""Tasks that a client starts faster than they get their turn, before mcpd stops reading from it."""
 _DRAIN_TIMEOUT = 1.0
 _POLL_INTERVAL = 0.05
 
@@ -60,6 +63,10 @@ class SocketConnection:
         self._outbox = Outbox(self._fd, MAX_BACKLOG)
         self._send = self._outbox.put
         self._splitter = LineSplitter(MAX_FRAME, limit_structure=True)
+        # Small reads, so that a burst of requests does not delay other clients.
+        self._reader = Reader(self._fd, self._received, largest=READ_SMALL)
+        self._starting = 0
+        """Tasks that wait for their turn."""
         self._nursery: trio.Nursery
         self._requests: ControlRequests
         self._session: ClientSession | None = None
@@ -97,7 +104,7 @@ class SocketConnection:
                 trim_heap_soon(collect=True)
             # These refer back to the connection; without the cycle it is freed immediately.
             self._session = None
-            del self._requests, self._client
+            del self._requests, self._client, self._reader
 
     def stop_reading(self) -> None:
         """Take no more from the client, because the daemon stops. Lines that it has sent are still handled;
@@ -120,8 +127,7 @@ class SocketConnection:
     async def _read(self) -> None:
         """Read until the client disconnects or sends a line that is too long."""
         try:
-            # Small reads, so that a burst of requests does not delay other clients.
-            await Reader(self._fd, self._received, largest=READ_SMALL).run()
+            await self._reader.run()
         except LineTooLong as error:
             body = wire.error_body(INVALID_REQUEST, f"{error}; the connection is closed")
             self._send(wire.error(b"null", body))
@@ -244,11 +250,20 @@ class SocketConnection:
     async def wait_drained(self) -> None:
         await self._outbox.wait_drained()
 
-    def _start(self, work: Callable[[], Awaitable[None]], name: str) -> None:
-        self._nursery.start_soon(work, name=name)
+    def _start(self, work: Callable[[], Awaitable[None]], name: str | None = None) -> None:
+        """Start a task of this client. While too many wait for their turn, read nothing more from it."""
+        self._starting += 1
+        if self._starting > MAX_STARTING:
+            self._reader.pause()
+        self._nursery.start_soon(run_in_turn, work, self._started, name=name)
+
+    def _started(self) -> None:
+        self._starting -= 1
+        if self._starting <= MAX_STARTING:
+            self._reader.resume()
 
     def _spawn(self, work: Callable[[], Awaitable[None]]) -> None:
-        self._nursery.start_soon(work)
+        self._start(work)
 
     def _cancel_all(self, reason: str) -> None:
         with batch():

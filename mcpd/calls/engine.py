@@ -63,6 +63,7 @@ from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support.outbox import batch
 from mcpd.support.pipe_reader import traffic
+from mcpd.support.turns import take_turn
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 
@@ -200,6 +201,7 @@ class CallEngine:
             answer = await pending()
         else:
             server = await self._wait_connected(call)
+            await take_turn()  # many calls may have waited for this server
             self._connecting.remove(call)
             call.server = server
             call.route = self._routes.find(  # the lists may have come with the connection

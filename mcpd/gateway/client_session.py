@@ -61,7 +61,10 @@ _RESOURCE_NOT_FOUND = -32002
 _FIRST_CONNECT_TIMEOUT = 10.0
 """Seconds that a new client's first request waits for its server to connect."""
 _MAX_WAITING_REQUESTS = 1024
-"""Requests of one client that wait for something, apart from calls: each takes a task."""
+"""Requests of one client that wait for something, apart from calls: each takes a task. A client may subscribe
+to a thousand resources at once."""
+_MAX_WAITING_IN_TOTAL = 8192
+"""Those of all clients; each takes some kilobytes."""
 _VALID_ID_START = frozenset(b'"-0123456789')
 """A string or a number (integers by the specification, floats by some clients); never null or a structure."""
 
@@ -74,6 +77,7 @@ class SessionHost(Protocol):
     calls: CallEngine
     subscriptions: ClientSubscriptions
     dedicated_servers: DedicatedServers
+    waiting_requests: set[trio.CancelScope]
 
     def on_session_closed(self, session: ClientSession) -> None: ...
     def on_log_level_changed(self, session: ClientSession) -> None: ...
@@ -291,11 +295,17 @@ class ClientSession:
         A result that `work` waited for may arrive together with the cancellation, so `work` must check for
         cancellation before it acts. It must undo whatever it did before being cancelled. Raises Overloaded.
         """
+        waiting = self.gateway.waiting_requests
         if len(self.request_tasks) >= _MAX_WAITING_REQUESTS:
-            raise Overloaded(
-                f"{_MAX_WAITING_REQUESTS} requests of this client are already waiting; try again later"
-            )
+            limit, whose = _MAX_WAITING_REQUESTS, "this client"
+        elif len(waiting) >= _MAX_WAITING_IN_TOTAL:
+            limit, whose = _MAX_WAITING_IN_TOTAL, "all clients"
+        else:
+            limit, whose = 0, ""
+        if whose:
+            raise Overloaded(f"{limit} requests of {whose} are already waiting; try again later")
         scope = self.request_tasks[request.key] = trio.CancelScope()
+        waiting.add(scope)
 
         async def run() -> None:
             with scope:
@@ -305,6 +315,8 @@ class ClientSession:
                 except Exception as error:
                     if not scope.cancel_called:
                         self.respond_exception(request, error)
+                finally:
+                    waiting.discard(scope)
             if self.request_tasks.get(request.key) is scope:
                 del self.request_tasks[request.key]
             if scope.cancel_called and not self.is_closed:

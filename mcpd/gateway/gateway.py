@@ -74,6 +74,8 @@ class Gateway:
     def __init__(self, core: Operations, clients: ClientHooks, call_log: CallLog | None = None) -> None:
         self.core = core
         self.sessions: dict[ClientSession, None] = {}
+        self.waiting_requests: set[trio.CancelScope] = set()
+        """The tasks of clients' requests that wait for something."""
         self.policies, self.approvals = Policies(core), Approvals()
         stages = (
             # first: a cached result must not be answered either

@@ -14,6 +14,7 @@ from mcpd.calls.client_context import ClientRequest
 from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.client_view import LIST_MEMBERS
 from mcpd.protocol.revision_translation import entry_translation
+from mcpd.support.turns import take_turn
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
@@ -54,7 +55,7 @@ def answer_list(session: ClientSession, request: ClientRequest) -> None:
                 for server in unheard:
                     await server.wait_settled()
             await core.refresh_catalogs(expired)
-        await trio.lowlevel.checkpoint_if_cancelled()
+        await take_turn()  # many requests may have waited for the same list
         _respond_with_page(session, request, member)
 
     session.spawn_request(request, when_known)

@@ -7,8 +7,9 @@ for another millisecond before it returns to the scheduler; every millisecond it
 
 A peer that sends much does not delay the others. Work for one descriptor stops after 2 ms, and continues
 after the other readable descriptors and the other tasks have had their turn. If many descriptors are
-readable, each gets less time, so that a round takes a few milliseconds. Nothing is lost or reordered, and
-nothing more is read from a descriptor while work for it waits.
+readable, each gets less time, so that a round takes a few milliseconds. Descriptors without unfinished work
+go first, so that a peer that sends one request waits for at most one turn of each that sends thousands.
+Nothing is lost or reordered, and nothing more is read from a descriptor while work for it waits.
 """
 
 from __future__ import annotations
@@ -63,6 +64,17 @@ class Reader:
         """The messages of the last read that are not handled yet."""
         self._finished = trio.Event()
         self._error: Exception | None = None
+        self.is_paused = False
+
+    def pause(self) -> None:
+        """Neither read nor continue with what was read until `resume`. A no-op before and after `run`."""
+        if not self.is_paused:
+            self.is_paused = _current_hub().pause(self)
+
+    def resume(self) -> None:
+        if self.is_paused:
+            self.is_paused = False
+            _current_hub().resume(self, has_work=self._steps is not None)
 
     async def run(self) -> None:
         """Read until the end of the stream or cancellation. Raises OSError, and exceptions from `take`."""
@@ -82,6 +94,8 @@ class Reader:
 
     def on_readable(self) -> bool:
         """Continue what was read before, or read once. Return False if this reader has ended."""
+        if self.is_paused:
+            return True
         try:
             if self._steps is None:
                 portion = os.read(self.fd, self._size)
@@ -110,6 +124,8 @@ class Reader:
         ends = clock() + hub.slice
         with _batch:
             for _ in steps:
+                if self.is_paused:
+                    return
                 if clock() > ends:
                     hub.resume_later(self)
                     return
@@ -154,7 +170,14 @@ class _EpollHub:
         self._epoll = select.epoll()
         self._readers: dict[int, Readable] = {}
         self._waiting: dict[int, None] = {}
-        """The descriptors that are readable or have unfinished work, in the order of their turns."""
+        """The descriptors that are readable, in the order of their turns."""
+        self._unfinished: dict[int, None] = {}
+        """Those with unfinished work, in the order of their turns."""
+        self._unfinished_begins = False
+        self._paused: set[int] = set()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """Readable when a reader was resumed that has work, but nothing to read."""
+        self._epoll.register(self._wake_fd, select.EPOLLIN)
         self.slice = _MAX_SLICE
         """Seconds of one descriptor's turn."""
 
@@ -166,15 +189,36 @@ class _EpollHub:
         if self._readers.get(reader.fd) is reader:
             del self._readers[reader.fd]
             self._waiting.pop(reader.fd, None)
-            self._epoll.unregister(reader.fd)
+            self._unfinished.pop(reader.fd, None)
+            if reader.fd in self._paused:
+                self._paused.discard(reader.fd)
+            else:
+                self._epoll.unregister(reader.fd)
+
+    def pause(self, reader: Readable) -> bool:
+        """Ignore a descriptor, even if its peer hangs up. Return whether it was watched."""
+        if self._readers.get(reader.fd) is not reader:
+            return False
+        self._paused.add(reader.fd)
+        self._epoll.unregister(reader.fd)
+        return True
+
+    def resume(self, reader: Readable, *, has_work: bool) -> None:
+        """End what `pause` began. `has_work`: call `on_readable` even if nothing can be read."""
+        if self._readers.get(reader.fd) is reader:
+            self._paused.discard(reader.fd)
+            self._epoll.register(reader.fd, select.EPOLLIN)
+            if has_work:
+                self.resume_later(reader)
+                os.eventfd_write(self._wake_fd, 1)
 
     def resume_later(self, reader: Readable) -> None:
         """Call `on_readable` again, after all others that are waiting."""
         if self._readers.get(reader.fd) is reader:
-            self._waiting[reader.fd] = None
+            self._unfinished[reader.fd] = None
 
     async def run(self) -> None:
-        with self._epoll:
+        with self._epoll, os.fdopen(self._wake_fd):
             while True:
                 await trio.lowlevel.wait_readable(self._epoll.fileno())
                 turn_ends = time.monotonic() + _MAX_TURN
@@ -184,7 +228,8 @@ class _EpollHub:
                         turn_ends = time.monotonic() + _MAX_TURN
 
     def _poll_next(self) -> list[tuple[int, int]]:
-        return self._poll_ahead() if traffic.more_expected and not self._waiting else self._epoll.poll(0)
+        idle = not self._waiting and not self._unfinished
+        return self._poll_ahead() if traffic.more_expected and idle else self._epoll.poll(0)
 
     def _poll_ahead(self) -> list[tuple[int, int]]:
         """Poll for the next events: first without sleeping, since waking up takes longer than the wait."""
@@ -198,28 +243,35 @@ class _EpollHub:
     def _dispatch(self, events: list[tuple[int, int]], turn_ends: float) -> bool:
         """Let descriptors take their turns until `turn_ends`. Return False if there was nothing to do."""
         traffic.more_expected = False
-        waiting = self._waiting
-        if len(events) == 1 and not waiting:
+        waiting, unfinished = self._waiting, self._unfinished
+        if len(events) == 1 and not waiting and not unfinished:
             self.slice = _MAX_SLICE
             self._notify(events[0][0])
             return True
         for fd, _ in events:
-            waiting.setdefault(fd)
-        if not waiting:
+            if fd not in unfinished:
+                waiting.setdefault(fd)
+        if not waiting and not unfinished:
             return False
-        self.slice = max(_MIN_SLICE, min(_MAX_SLICE, _ROUND / len(waiting)))
+        self.slice = max(_MIN_SLICE, min(_MAX_SLICE, _ROUND / (len(waiting) + len(unfinished))))
         with _batch:  # requests of several clients to one server leave in one write
-            while waiting:
-                fd = next(iter(waiting))
-                del waiting[fd]
+            # Those with unfinished work go last, but begin every other time, however many others there are.
+            self._unfinished_begins = not self._unfinished_begins
+            queue = (unfinished or waiting) if self._unfinished_begins else (waiting or unfinished)
+            while queue:
+                fd = next(iter(queue))
+                del queue[fd]
                 self._notify(fd)
                 if time.monotonic() > turn_ends:
                     break
+                queue = waiting or unfinished
         return True
 
     def _notify(self, fd: int) -> None:
         reader = self._readers.get(fd)
-        if reader is not None and not reader.on_readable():
+        if fd == self._wake_fd:
+            os.eventfd_read(fd)
+        elif reader is not None and not reader.on_readable():
             self.remove(reader)
 
 

@@ -1,8 +1,9 @@
-"""Long work on the event loop, in turns that do not delay other tasks."""
+"""Long work, and work of many tasks, on the event loop in turns that do not delay other tasks."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -24,3 +25,35 @@ class Turns:
         if time.monotonic() >= self._ends:
             await trio.lowlevel.checkpoint()
             self._ends = time.monotonic() + MAX_TURN
+
+
+_turn: trio.lowlevel.RunVar[trio.Lock] = trio.lowlevel.RunVar("whose turn it is")
+
+
+async def take_turn() -> None:
+    """Return when those that called this before have had their turn: one in each round of the scheduler.
+
+    Call this before work that thousands of tasks may do at the same time, such as those that waited for the
+    same event. Otherwise, all of them would do it in one round, before anybody else is served.
+    """
+    try:
+        lock = _turn.get()
+    except LookupError:
+        lock = trio.Lock()
+        _turn.set(lock)
+    async with lock:
+        pass  # whoever is next gets its turn in the next round
+
+
+async def run_in_turn(
+    work: Callable[[], Awaitable[None]], on_start: Callable[[], None] | None = None
+) -> None:
+    """Run `work` after `take_turn`: all tasks of which a client can start many.
+
+    If it is cancelled meanwhile, `work` is started, too, so that it can clean up.
+    """
+    with trio.CancelScope(shield=True):
+        await take_turn()
+    if on_start is not None:
+        on_start()
+    await work()

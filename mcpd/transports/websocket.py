@@ -12,8 +12,10 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import h11
 import httpx
 import trio
+import wsproto.utilities
 from trio_websocket import (
     CloseReason,
     ConnectionClosed,
@@ -22,7 +24,7 @@ from trio_websocket import (
     wrap_client_stream,
 )
 
-from mcpd.model.errors import HttpRefused, LinkLost, McpdError
+from mcpd.model.errors import HttpRefused, LinkLost, McpdError, ProtocolViolation
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.text import shorten
 from mcpd.support.memory_tuning import trim_heap_soon
@@ -47,6 +49,9 @@ from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire.structure_limit import COUNTED_FROM, StructureCounter, TooMuchStructure
 
 SUBPROTOCOL = "mcp"
+_MALFORMED = (h11.ProtocolError, wsproto.utilities.ProtocolError)
+"""What the libraries raise if the server's answer to the upgrade request is not valid HTTP."""
+_FIRST_FINAL, _LAST_STATUS = 200, 599
 _HEAD = re.compile(rb"HTTP/1\.\d (\d{3})[^\r\n]*\r?\n")
 
 
@@ -178,9 +183,17 @@ async def upgrade(
     raise LinkLost(f"{spec.name}: it {how}", server=spec.name, may_have_run=False)
 
 
-def unwrap_failure(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def unwrap_failure(
+    name: str, group: BaseExceptionGroup[BaseException], wire: UpgradedStream
+) -> BaseException:
     """Return why there is no connection, unwrapped from the nursery's exception group."""
     reasons = list(group.exceptions)
+    if all(isinstance(reason, _MALFORMED) for reason in reasons):
+        # The libraries also raise it in what they do about an invalid response, as if it were our error.
+        status, headers = wire.end_handshake()
+        if _FIRST_FINAL <= status <= _LAST_STATUS:
+            return UpgradeRefused(status, headers)
+        return ProtocolViolation(f"{name}: its answer to the WebSocket upgrade is invalid", server=name)
     rejected = next((reason for reason in reasons if isinstance(reason, ConnectionRejected)), None)
     if rejected is not None:
         headers = httpx.Headers(list(rejected.headers))
@@ -363,7 +376,7 @@ async def _connect_once(spec: RemoteSpec, signature: Signature) -> AsyncIterator
                 nursery.cancel_scope.cancel(reason="the connection is closed")
     except BaseExceptionGroup as group:
         if channel is None:
-            raise unwrap_failure(group) from None
+            raise unwrap_failure(spec.name, group, wire) from None
         _, others = group.split(CONNECTION_ENDED)
         if others is not None:
             raise others from None

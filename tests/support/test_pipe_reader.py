@@ -119,6 +119,67 @@ async def test_many_floods_share_a_round_of_a_few_milliseconds(work: Work) -> No
     assert ends * 0.00002 < 0.02
 
 
+async def test_single_message_overtakes_floods(work: Work) -> None:
+    """Here each message takes 1 ms. One that arrives while fifty readers are busy waits for two of them."""
+    with pipes(51) as made, trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            for number, (reads, writes) in enumerate(made[1:], 1):
+                os.write(writes, b"x\n" * 100)
+                os.close(writes)
+                nursery.start_soon(reader(work, number, reads, 0.001).run)
+            nursery.start_soon(reader(work, 0, made[0][0], 0.001).run)
+            while len(work.handled) < 500:
+                await trio.lowlevel.checkpoint()
+            before = len(work.handled)
+            os.write(made[0][1], b"x\n")
+            os.close(made[0][1])
+    at = next(index for index, (number, _) in enumerate(work.handled) if number == 0)
+    assert at - before <= 6
+
+
+async def test_paused_reader_keeps_its_messages(work: Work) -> None:
+    """It continues with them, and reads what came meanwhile; nothing else has to arrive for that."""
+    with pipes(1) as [(reads, writes)], trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+
+            def take(portion: bytes) -> Iterator[None]:
+                for number, step in enumerate(work.take(0, portion, 0.00001)):
+                    if number == 1:
+                        paused.pause()
+                        paused.pause()
+                    yield step
+
+            paused = Reader(reads, take)
+            nursery.start_soon(paused.run)
+            for data, handled in ((b"a\nb\nc\n", 2), (b"d\ne\n", 2)):
+                os.write(writes, data)
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                assert len(work.handled) == handled
+            paused.resume()
+            paused.resume()
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert len(work.handled) == 5
+            paused.resume()
+            os.close(writes)
+    assert b"".join(line for _, line in work.handled) == b"abcde"
+
+
+async def test_paused_reader_can_be_cancelled(work: Work) -> None:
+    with pipes(2) as [(reads, writes), (others, into_others)], trio.fail_after(30):
+        paused = Reader(reads, lambda portion: paused.pause())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(paused.run)
+            os.write(writes, b"a")
+            os.close(writes)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            nursery.cancel_scope.cancel()
+        paused.resume()
+        os.write(into_others, b"x\n")
+        os.close(into_others)
+        await reader(work, 1, others, 0.0).run()
+    assert work.handled == [(1, b"x")]
+
+
 async def test_failing_message_ends_only_its_reader(work: Work) -> None:
     def fail(portion: bytes) -> Iterator[None]:
         yield

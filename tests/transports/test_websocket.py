@@ -372,6 +372,9 @@ async def test_a_server_that_refuses_the_handshake_is_classified(
         assert caught.value.server == "ws"
 
 
+UPGRADED = b"HTTP/1.1 101 Yes\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+
+
 @pytest.mark.parametrize(
     ("greeting", "kind", "words"),
     [
@@ -379,8 +382,13 @@ async def test_a_server_that_refuses_the_handshake_is_classified(
         (b"SSH-2.0-OpenSSH\r\n", LinkLost, "is not a WebSocket server"),
         (b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html>", HttpRefused, "HTTP 200 instead"),
         (b"HTTP/1.1 502 Bad\r\n\r\n" + b"x" * (1 << 20), HttpRefused, "HTTP 502 instead"),
+        (b"HTTP/1.1 403 No\r\nBad Header: x\r\n\r\n", NeedsAuth, "HTTP 403 instead"),
+        (b"HTTP/1.1 401 No\r\nContent-Length: x\r\n\r\n", NeedsAuth, "HTTP 401 instead"),
+        (b"HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", HttpRefused, "HTTP 503 instead"),
+        (UPGRADED + b"X: a\0b\r\n\r\n", ProtocolViolation, "answer to the WebSocket upgrade is invalid"),
+        (UPGRADED + b"Sec-WebSocket-Accept: no\r\n\r\n", ProtocolViolation, "is invalid"),
     ],
-    ids=["nothing", "ssh", "page", "flood"],
+    ids=["nothing", "ssh", "page", "flood", "header", "length", "chunk", "NUL", "key"],
 )
 async def test_other_servers_than_websocket_are_reported(
     greeting: bytes, kind: type[McpdError], words: str

@@ -25,6 +25,7 @@ from mcpd.api.http_server.parser import MAX_BODY, Admission, BadRequest, Head, R
 from mcpd.support.memory_tuning import trim_heap_soon
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import Reader, has_hung_up
+from mcpd.support.turns import run_in_turn
 
 log = logging.getLogger("mcpd.client")
 
@@ -393,7 +394,7 @@ class HttpServerConnection:
         )
 
     def _spawn(self, work: Callable[[], Awaitable[None]]) -> None:
-        self._nursery.start_soon(work)
+        self._nursery.start_soon(run_in_turn, work)
 
 
 def _refuse(body: bytes, exchange: HttpExchange) -> None:
