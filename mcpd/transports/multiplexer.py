@@ -35,6 +35,9 @@ _MAX_BATCH = 1000
 _SAMPLE = 4096
 """Bytes kept of unparsable output: secrets in it are masked before it is shortened."""
 
+_SENT_BY_BOTH = ("ping", "tasks/")
+"""How the methods begin that servers send, too."""
+
 
 class RequestMultiplexer:
     """The part of a `Channel` that all transports share; see there for the public members.
@@ -300,7 +303,8 @@ class RequestMultiplexer:
     def _receive_server_message(self, message: Message, exchange: Exchange | None) -> None:
         self.last_received_at = _batch.now
         if message.id is not ABSENT:
-            self.inbound.on_request(message, exchange)
+            if message.method.startswith(_SENT_BY_BOTH) or not self._receive_echo(message):
+                self.inbound.on_request(message, exchange)
         elif len(message.params) > MAX_BYTES:
             self._count_deviation(f"notifications longer than {MAX_BYTES} bytes were ignored")
         elif message.method == "notifications/progress":
@@ -341,6 +345,20 @@ class RequestMultiplexer:
             self._send_queued()
             how = f"with {reason}; raise `maxFrame` to allow it"
             self._fail_lost(answered, protocol_violation(self.name, answered, how))
+
+    def _receive_echo(self, message: Message) -> bool:
+        """Fail a request that came back as it was sent; return whether `message` is one."""
+        sent = self._pending.get(message.key) or self._long_lived.get(message.key)
+        if sent is None or sent.method != message.method:
+            return False
+        self._pop_pending(message.key)
+        self._send_queued()
+        text = (
+            f"{self.name}: it sent mcpd's own {sent.method} request back, as `cat` does, so it is not an MCP "
+            "server; check its command and arguments (some programs need one such as `mcp` or `stdio`)"
+        )
+        self._fail_lost(sent, ProtocolViolation(text, server=self.name))
+        return True
 
     def _receive_unmatched(self, message: Message, line: bytes) -> None:
         key = message.key

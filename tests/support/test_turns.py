@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import trio
 import trio.testing
 
@@ -23,7 +25,7 @@ async def test_one_of_many_tasks_has_its_turn_in_a_round() -> None:
         while done < 100:
             await trio.lowlevel.checkpoint()
             rounds.append(done)
-    assert max(after - before for before, after in zip(rounds, rounds[1:], strict=False)) <= 2
+    assert max(after - before for before, after in pairwise(rounds)) <= 2
 
 
 async def test_work_starts_in_order_and_may_wait() -> None:

@@ -16,6 +16,7 @@ from msgspec import Raw
 from trio.testing import wait_all_tasks_blocked
 
 from mcpd.model.errors import CallTimeout, LinkLost, McpdError, Overloaded, ProtocolViolation, UpstreamRefused
+from mcpd.model.json_limits import MAX_BYTES
 from mcpd.model.server_spec import ServerSpec, Timeouts
 from mcpd.protocol.upstream_session import send_request
 from mcpd.transports.outgoing_request import AwaitedExchange
@@ -314,6 +315,63 @@ async def test_late_replies_and_unparsable_lines_are_counted() -> None:
         await send_request(peer.link, "m")
 
     assert (peer.link.late_replies, peer.link.unparsable_lines) == (1, 8)
+
+
+class Notifications:
+    """Keep the notifications of a server."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def on_request(self, message: object, exchange: object = None) -> None: ...
+
+    def on_notification(self, message: Message, exchange: object = None) -> None:
+        self.sizes.append(len(bytes(message.params)))
+
+
+async def test_notification_longer_than_the_limit_is_ignored() -> None:
+    """8 MiB, since its text is decoded and may go to many clients; the deviation is counted."""
+    async with connected({"m": OK}, max_frame=16 << 20) as peer:
+        peer.link.inbound = kept = Notifications()
+        for size in (MAX_BYTES, MAX_BYTES + 1):
+            params = json.dumps({"data": "x" * (size - len('{"data": ""}'))})
+            line = f'{{"jsonrpc":"2.0","method":"notifications/message","params":{params}}}\n'
+            await peer.say(line.encode())
+        await send_request(peer.link, "m")
+
+    assert kept.sizes == [MAX_BYTES]
+    assert peer.link.protocol_deviations == {"notifications longer than 8388608 bytes were ignored": 1}
+
+
+async def test_response_of_small_values_fails_only_its_request() -> None:
+    values = b"[" + b"1," * (2 << 20) + b"1]"
+    script: dict[str, Any] = {
+        "first": lambda request: b'{"jsonrpc":"2.0","id":%d,"result":%b}\n' % (request["id"], values),
+        "last": lambda request: b'{"jsonrpc":"2.0","result":%b,"id":%d}\n' % (values, request["id"]),
+        "m": OK,
+    }
+    async with connected(script, max_frame=8 << 20) as peer:
+        for method in ("first", "last"):
+            limit = "more than 2097152 bytes outside of strings.*raise `maxFrame`"
+            with pytest.raises(ProtocolViolation, match=limit):
+                await send_request(peer.link, method)
+        await send_request(peer.link, "m")
+        assert list(peer.link.protocol_deviations.values()) == [2]
+
+
+@pytest.mark.parametrize("method", ["initialize", "server/discover", "tools/call"])
+async def test_request_that_comes_back_is_recognized(method: str) -> None:
+    """`cat` is the program that users try first."""
+    async with connected({"m": OK}) as peer:
+        peer.script[method] = lambda request: json.dumps(request).encode() + b"\n"
+        expected = f"sent mcpd's own {method} request back.*check its command"
+        with pytest.raises(ProtocolViolation, match=expected):
+            await send_request(peer.link, method, {"a": 1})
+        await send_request(peer.link, "m")
+        await peer.say({"jsonrpc": "2.0", "id": 1, "method": method})
+        await peer.say({"jsonrpc": "2.0", "id": 9, "method": "roots/list"})
+        await send_request(peer.link, "m")
+    assert "error" not in [key for message in peer.heard for key in message]
 
 
 @pytest.mark.parametrize("spelt", ['"%d"', "%d.0"])
