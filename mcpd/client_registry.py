@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
-import attrs
+import msgspec
 
 _MAX_NAME_LENGTH = 64
 MAX_REPORTED = 4 * _MAX_NAME_LENGTH
@@ -28,16 +28,15 @@ class SessionActivity(Protocol):
     def calls_by_server(self) -> Mapping[str, int]: ...
 
 
-@attrs.define(eq=False)
-class ClientConnection:
+class ClientConnection(msgspec.Struct, eq=False):
     """One connection to the daemon, over the Unix socket or HTTP."""
 
     pid: int | None
     """None over TCP, where the kernel does not report it."""
     door: str = "socket"
     """How a client that does not speak MCP is connected."""
-    since: float = attrs.field(factory=time.time)
-    _calls: dict[str, int] = attrs.field(factory=dict)
+    since: float = msgspec.field(default_factory=time.time)
+    _calls: dict[str, int] = msgspec.field(default_factory=dict)
     """Server → calls by `mcpd/call`."""
     reported_name: str = ""
     """The name that the client reports."""

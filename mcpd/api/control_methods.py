@@ -47,8 +47,7 @@ P = TypeVar("P")
 MAX_WAIT = 600.0
 
 
-@attrs.frozen
-class Method(Generic[P]):
+class Method(msgspec.Struct, Generic[P], frozen=True):
     """A method of the control API."""
 
     summary: str

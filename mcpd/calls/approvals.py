@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 
-import attrs
 import msgspec
 import trio
 from msgspec import Raw
@@ -38,17 +37,16 @@ _Use = tuple[str, ItemKind, str]
 """(definition name, kind, name)."""
 
 
-@attrs.define(eq=False)
-class _Pending:
+class _Pending(msgspec.Struct, eq=False):
     """One call that waits. `answer` is set once."""
 
     call: Call
     use: _Use
     rule: PolicyRule
-    asked_at: float = attrs.field(factory=time.time)
+    asked_at: float = msgspec.field(default_factory=time.time)
     answer: str = ""
     """One of `_ANSWERS`; empty until then."""
-    answered: trio.Event = attrs.field(factory=trio.Event)
+    answered: trio.Event = msgspec.field(default_factory=trio.Event)
 
     def settle(self, answer: str) -> None:
         if not self.answer:
@@ -56,13 +54,12 @@ class _Pending:
             self.answered.set()
 
 
-@attrs.define(eq=False)
-class _ClientQuestion:
+class _ClientQuestion(msgspec.Struct, eq=False):
     """The question to a modern client, which returns with the answer (see `SuspendedCalls`)."""
 
     pending: _Pending
     message: Message
-    returned: trio.Event = attrs.field(factory=trio.Event)
+    returned: trio.Event = msgspec.field(default_factory=trio.Event)
 
     def respond(self, result: Raw | bytes) -> None:
         self.pending.settle(_read_answer(result))

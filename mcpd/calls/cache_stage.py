@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from weakref import WeakKeyDictionary
 
-import attrs
 import msgspec
 import trio
 from msgspec import Raw
@@ -65,8 +64,7 @@ class CacheStageFactory:
         return number
 
 
-@attrs.define(eq=False)
-class _Asked:
+class _Asked(msgspec.Struct, eq=False):
     """A request that is at the server."""
 
     entry: tuple[str, bytes, int]
@@ -75,7 +73,7 @@ class _Asked:
     upstream: object
     epoch: int
     """See `ResultCache`."""
-    done: trio.Event = attrs.field(factory=trio.Event)
+    done: trio.Event = msgspec.field(default_factory=trio.Event)
     answer: Raw | bytes | None = None
     """The result, if others may use it."""
     is_private: bool = True
@@ -84,8 +82,7 @@ class _Asked:
     """What else to do when its call ends."""
 
 
-@attrs.define(eq=False)
-class CacheStage:
+class CacheStage(msgspec.Struct, eq=False):
     """Caches the results of one tool, or of one method."""
 
     server: ManagedServer
@@ -93,7 +90,7 @@ class CacheStage:
     lifetime: float | None
     """Seconds for which a tool's results are used. None: the server says that with each result."""
     owner: Callable[[Caller], int]
-    _asked: dict[Call, _Asked] = attrs.field(factory=dict)
+    _asked: dict[Call, _Asked] = msgspec.field(default_factory=dict)
 
     def before(self, call: Call) -> Answer | StageWork | None:
         upstream = self.server.upstream

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-import attrs
 import msgspec
 import trio
 from msgspec import Raw
@@ -71,8 +70,7 @@ _MOVES = {
 }
 
 
-@attrs.frozen(eq=False)
-class Scope:
+class Scope(msgspec.Struct, frozen=True, eq=False):
     """Callers whose calls run through the same stages. Compared by identity."""
 
     is_control: bool = False

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-import attrs
 import msgspec
 from msgspec import Raw
 
@@ -30,8 +29,7 @@ class Responder(Protocol):
         """End without a response: the client has cancelled the request."""
 
 
-@attrs.frozen(kw_only=True)
-class ClientIdentity:
+class ClientIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Who the client is. Self-reported, except for `via` and `peer_pid`."""
 
     via: str

@@ -12,7 +12,6 @@ import hmac
 import os
 from collections.abc import Mapping
 
-import attrs
 import msgspec
 import trio
 from msgspec import Raw
@@ -29,8 +28,7 @@ _FIRST_PAUSE, _MAX_PAUSE = 0.05, 0.25
 """Seconds before repeating a request whose server asks for nothing but that; doubled up to the maximum."""
 
 
-@attrs.frozen
-class InputRequired:
+class InputRequired(msgspec.Struct, frozen=True):
     """What a server needs before it can complete a request."""
 
     members: dict[str, Raw]

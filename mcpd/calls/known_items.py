@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-import attrs
+import msgspec
 from msgspec import Raw
 
 from mcpd.calls.call import Call, Scope, StageWork
@@ -34,8 +34,7 @@ class KnownItemStageFactory:
         return KnownItemStage(server, method)
 
 
-@attrs.define(eq=False)
-class KnownItemStage:
+class KnownItemStage(msgspec.Struct, eq=False):
     """Raises UnknownTool, UnknownPrompt, Unsupported, and InvalidArguments if a prompt's required argument is
     missing."""
 

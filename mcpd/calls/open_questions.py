@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-import attrs
+import msgspec
 import trio
 
 from mcpd.calls.call import Call
@@ -18,8 +18,7 @@ from mcpd.wire import message as wire
 _MAX_TEXT = 200
 
 
-@attrs.define(eq=False)
-class AskedQuestion:
+class AskedQuestion(msgspec.Struct, eq=False):
     """One unanswered question. Compared by identity."""
 
     call: Call
@@ -27,7 +26,7 @@ class AskedQuestion:
     method: str
     text: str
     """What the server wants to know, in its own words; empty if it did not say."""
-    asked_at: float = attrs.field(factory=trio.current_time)
+    asked_at: float = msgspec.field(default_factory=trio.current_time)
     absent_since: float | None = None
     """Since when the client cannot be reached while other calls wait (`trio.current_time()`); None if it can
     be. Owned by `waiting_calls`."""

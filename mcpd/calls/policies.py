@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from functools import partial
 from weakref import WeakKeyDictionary
 
-import attrs
 import msgspec
 import trio
 from msgspec import Raw
@@ -129,8 +128,7 @@ READ_ONLY = -1
 """Instead of the rules that match: `readOnly` in the server's definition denies the use."""
 
 
-@attrs.define(eq=False)
-class DecisionTable:
+class DecisionTable(msgspec.Struct, eq=False):
     """What was compared for one server. Valid for these rules, this definition and these lists."""
 
     server: ManagedServer
@@ -141,7 +139,7 @@ class DecisionTable:
     catalogs: tuple[object, object]
     listed: frozenset[tuple[ItemKind, str]]
     """Everything in the server's lists."""
-    _matching: dict[tuple[ItemKind, str], int] = attrs.field(factory=dict)
+    _matching: dict[tuple[ItemKind, str], int] = msgspec.field(default_factory=dict)
 
     @classmethod
     def make(cls, server: ManagedServer, compiled: CompiledRules) -> DecisionTable:
@@ -250,8 +248,7 @@ class PolicyStageFactory:
         return PolicyStage(self._policies, self._approvals, self._limits, self._rounds, server)
 
 
-@attrs.define(eq=False)
-class PolicyStage:
+class PolicyStage(msgspec.Struct, eq=False):
     """Refuses denied calls, applies limits, and lets a person decide about others. What is compared with the
     rules is exactly what the server gets."""
 

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import attrs
+import msgspec
 import trio
 from msgspec import Raw
 
@@ -43,8 +43,7 @@ _MEMORY_PER_BYTE, _MEMORY_PER_MICROSECOND = 4, 250
 """What a compiled schema takes, for its size and for the time of compiling it: 20 `\\p{L}` take 1.3 MiB."""
 
 
-@attrs.frozen
-class Findings:
+class Findings(msgspec.Struct, frozen=True):
     """The result of a check."""
 
     problems: tuple[Problem, ...] = ()
@@ -52,8 +51,7 @@ class Findings:
     """Why it was not checked; empty if it was."""
 
 
-@attrs.frozen(eq=False)
-class ToolSchema:
+class ToolSchema(msgspec.Struct, frozen=True, eq=False):
     """One usable schema of a tool. The validator is compiled when it is needed, and kept while it is used."""
 
     name: str
@@ -114,8 +112,7 @@ class _Validators:
 _validators = _Validators()
 
 
-@attrs.frozen
-class ToolSchemas:
+class ToolSchemas(msgspec.Struct, frozen=True):
     """One tool's usable schemas; None accepts everything.
 
     Each check exists twice: the first answers at once or, with None, not at all; the second always answers,

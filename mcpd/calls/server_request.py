@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import attrs
+import msgspec
 from msgspec import Raw
 
 from mcpd.calls.call import INTERACTIVE_METHODS, Call
@@ -19,8 +19,7 @@ REJECTED = -1
 """The error code of a question that nobody answers."""
 
 
-@attrs.define(eq=False)
-class ServerRequest:
+class ServerRequest(msgspec.Struct, eq=False):
     """An elicitation, sampling or roots request of a server, until it is answered."""
 
     server: ManagedServer

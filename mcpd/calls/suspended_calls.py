@@ -12,7 +12,6 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-import attrs
 import msgspec
 import trio
 from msgspec import Raw
@@ -45,22 +44,21 @@ class Question(Protocol):
     def decline(self, reason: str) -> None: ...
 
 
-@attrs.define(eq=False)
-class _SuspendedCall:
+class _SuspendedCall(msgspec.Struct, eq=False):
     """A suspended call, from its first question to its end."""
 
     call: Call
     digest: bytes
     """Of the request: the client must return with the same one."""
     number: int = 0
-    questions: dict[str, tuple[Question, bytes]] = attrs.field(factory=dict)
+    questions: dict[str, tuple[Question, bytes]] = msgspec.field(default_factory=dict)
     """Unanswered questions, by the key the client sees."""
     state: str = ""
     """The `requestState` that the client must bring; empty while it has a request pending."""
     outcome: Message | McpdError | None = None
     """The server's response, kept until the client returns."""
     is_gathering: bool = False
-    expiry: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    expiry: trio.CancelScope = msgspec.field(default_factory=trio.CancelScope)
     """Ends the call if the client does not return; cancelled when it does."""
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-import attrs
 import msgspec
 import trio
 from msgspec import Raw
@@ -37,8 +36,7 @@ class ValidationStageFactory:
         return None if item is None else ValidationStage(server, item, scope.is_control)
 
 
-@attrs.define(eq=False)
-class ValidationStage:
+class ValidationStage(msgspec.Struct, eq=False):
     """Refuses invalid arguments. An invalid result reaches the client as well, with what is wrong with it.
 
     Nearly all checks are done at once; see `schema_validation`.

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
+import msgspec
 
 from mcpd.config.json_path import closest_match, join_path
 from mcpd.config.server_definition import ParsedServers, parse_valid_servers
@@ -44,19 +45,17 @@ class LoadedConfig:
     """What `load_at_start` tolerated. Empty for `load`, which raises BadSpec instead."""
 
 
-@attrs.frozen
-class DocumentLayout:
+class DocumentLayout(msgspec.Struct, frozen=True):
     """The parts of a document, not checked yet."""
 
-    servers: list[tuple[object, object, str]] = attrs.field(factory=list)
+    servers: list[tuple[object, object, str]] = msgspec.field(default_factory=list)
     """Name, definition and JSON path of each server."""
-    settings: Mapping[str, object] = attrs.field(factory=dict)
+    settings: Mapping[str, object] = msgspec.field(default_factory=dict)
     settings_path: str = "$.settings"
     enabled: bool = True
 
 
-@attrs.frozen(kw_only=True)
-class Document:
+class Document(msgspec.Struct, frozen=True, kw_only=True):
     """A document that could be parsed, from a file or from `$MCPD_SERVERS`."""
 
     layout: DocumentLayout

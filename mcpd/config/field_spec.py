@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-import attrs
+import msgspec
 
 Shape = Mapping[str, object]
 
@@ -17,8 +17,7 @@ MILLISECONDS: Shape = {"type": "number", "exclusiveMinimum": 0}
 NUMBERS: Shape = {"type": "object", "additionalProperties": {"type": ["number", "object"]}}
 
 
-@attrs.frozen
-class FieldSpec:
+class FieldSpec(msgspec.Struct, frozen=True):
     """One field of a definition or of the settings."""
 
     name: str

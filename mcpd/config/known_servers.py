@@ -9,13 +9,13 @@ import re
 from collections.abc import Sequence
 
 import attrs
+import msgspec
 
 from mcpd.config.section_reader import Section
 from mcpd.model.server_spec import Concurrency, Share, StdioSpec
 
 
-@attrs.frozen
-class ServerTraits:
+class ServerTraits(msgspec.Struct, frozen=True):
     """Defaults for one kind of server. None: the general default. With any of them, the server has no spare
     instances (`ServerSpec.has_no_spare`)."""
 

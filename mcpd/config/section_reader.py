@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import attrs
+import msgspec
 
 from mcpd.config.json_path import closest_match, join_path, type_name
 from mcpd.model.errors import Problem
@@ -19,8 +20,7 @@ Durations = TypeVar("Durations", Timeouts, RestartPolicy)
 _MILLISECONDS = {"timeout": "call", "connectTimeout": "connect", "maxTimeout": "call_max"}
 
 
-@attrs.define(eq=False)
-class Section:
+class Section(msgspec.Struct, eq=False):
     """An object at a JSON path.
 
     A getter returns None if the member is missing or null. If its value is invalid, the getter adds a problem

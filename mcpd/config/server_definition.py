@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
+import msgspec
 
 from mcpd.config.field_names import CANONICAL_NAMES, FIELDS, IGNORED_FIELDS, REPLACEMENTS, is_comment
 from mcpd.config.json_path import closest_match, is_too_large, join_path, type_name
@@ -98,19 +99,18 @@ def parse_valid_servers(
     return parsed, parser.problems
 
 
-@attrs.define(eq=False)
-class _Parser:
+class _Parser(msgspec.Struct, eq=False):
     """Parses definitions one by one, and collects the results."""
 
     environ: Mapping[str, str]
     settings: Settings
     base_dir: Path
     fetched: FetchedSecrets
-    problems: list[Problem] = attrs.field(factory=list)
-    warnings: list[str] = attrs.field(factory=list)
-    specs: dict[str, ServerSpec] = attrs.field(factory=dict)
-    secrets: set[str] = attrs.field(factory=set)
-    unresolved: list[SecretReference] = attrs.field(factory=list)
+    problems: list[Problem] = msgspec.field(default_factory=list)
+    warnings: list[str] = msgspec.field(default_factory=list)
+    specs: dict[str, ServerSpec] = msgspec.field(default_factory=dict)
+    secrets: set[str] = msgspec.field(default_factory=set)
+    unresolved: list[SecretReference] = msgspec.field(default_factory=list)
 
     def parse(self, name: object, definition: object, path: str) -> None:
         problems, warnings = self.problems, self.warnings

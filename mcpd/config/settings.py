@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import attrs
+import msgspec
 
 from mcpd.config.field_spec import BOOLEAN, MILLISECONDS, NUMBERS, STRING, STRINGS, FieldSpec, Shape
 from mcpd.config.json_path import closest_match, join_path
@@ -73,8 +74,7 @@ SETTINGS = (
 )
 
 
-@attrs.frozen
-class Address:
+class Address(msgspec.Struct, frozen=True):
     """A loopback address to listen on. Port 0: any free port."""
 
     host: str

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
+import msgspec
 
 from mcpd.config.json_path import join_path
 from mcpd.model.errors import Problem
@@ -31,8 +32,7 @@ class Substitution:
     value: str = attrs.field(repr=False)
 
 
-@attrs.frozen
-class ExpansionResult:
+class ExpansionResult(msgspec.Struct, frozen=True):
     value: object
     """The value with its references replaced. Unresolved references remain in the text."""
     substitutions: tuple[Substitution, ...]

@@ -12,7 +12,6 @@ import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-import attrs
 import msgspec
 from msgspec import Raw
 
@@ -41,8 +40,7 @@ _MAX_INSTRUCTIONS = 8000
 _MAX_SERVER_INSTRUCTIONS = 2000
 
 
-@attrs.frozen
-class _AggregateIndex:
+class _AggregateIndex(msgspec.Struct, frozen=True):
     """The merged catalogs. Rebuilt when one of them changes."""
 
     tools: Mapping[str, OwnedName]
@@ -58,7 +56,7 @@ class _AggregateIndex:
     """Template or alias → (server, the server's own template)."""
     app_tools: Mapping[str, Sequence[OwnedName]]
     """Own name → tools with that name, of servers with MCP Apps."""
-    known_calls: dict[bytes, tuple[str, str, bytes]] = attrs.field(factory=dict)
+    known_calls: dict[bytes, tuple[str, str, bytes]] = msgspec.field(default_factory=dict)
     """First member of a call's params → (server, the tool's own name, first member for the server)."""
 
 
@@ -387,8 +385,7 @@ _Spans = list[tuple[int, int]]
 """Where the next literal may start: disjoint, ordered, both ends included."""
 
 
-@attrs.frozen
-class UriTemplate:
+class UriTemplate(msgspec.Struct, frozen=True):
     """A parsed URI template, matched without backtracking: a template comes from a server and a URI from a
     client, so a regular expression with twenty slots could run for years. The work here is bounded by slots
     times length.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
-import attrs
 import msgspec
 import trio
 from msgspec import Raw
@@ -137,8 +136,7 @@ def _send_discover_result(session: ClientSession, request: ClientRequest) -> Non
     session.respond(request, msgspec.json.encode(body))
 
 
-@attrs.frozen(eq=False)
-class ClientListenStream:
+class ClientListenStream(msgspec.Struct, frozen=True, eq=False):
     """One open `subscriptions/listen` request. Every notification on it carries the request's id."""
 
     request: ClientRequest

@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-import attrs
 import msgspec
 import trio
 from msgspec import Raw
@@ -98,8 +97,7 @@ class ListenStream(Protocol):
         """End the subscription with a result (the daemon stops)."""
 
 
-@attrs.frozen
-class SessionMethods:
+class SessionMethods(msgspec.Struct, frozen=True):
     """How a session answers the methods that mcpd answers itself."""
 
     legacy: Mapping[str, Callable[[ClientSession, ClientRequest], None]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol
 
-import attrs
+import msgspec
 import trio
 
 from mcpd.calls.call import Scope, tool_name
@@ -106,8 +106,7 @@ def combined_freshness(catalogs: Sequence[Catalog | None], member: str) -> tuple
     return max(0, int(min(remaining, MAX_TTL) * 1000)), scope
 
 
-@attrs.define(eq=False)
-class SingleServer:
+class SingleServer(msgspec.Struct, eq=False):
     """One server, unrenamed; only its definition filters tools."""
 
     scope: ClassVar[Scope] = DIRECT

@@ -16,6 +16,7 @@ from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 import attrs
+import msgspec
 import trio
 from msgspec import Raw
 
@@ -52,11 +53,10 @@ class ServerUser(Protocol):
     def effective_roots(self) -> Sequence[Raw]: ...
 
 
-@attrs.define(eq=False)
-class _Instance:
+class _Instance(msgspec.Struct, eq=False):
     server: ManagedServer
-    users: dict[ServerUser, None] = attrs.field(factory=dict)
-    used_at: float = attrs.field(factory=trio.current_time)
+    users: dict[ServerUser, None] = msgspec.field(default_factory=dict)
+    used_at: float = msgspec.field(default_factory=trio.current_time)
     """When a spare was last chosen for a call."""
     stands_in_for: ManagedServer | None = None
     """For a spare: the server whose calls it takes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-import attrs
+import msgspec
 import trio
 
 from mcpd import __version__
@@ -52,8 +52,7 @@ def dialect(version: str = "") -> Dialect:
     )
 
 
-@attrs.define(eq=False)
-class _Inbound:
+class _Inbound(msgspec.Struct, eq=False):
     """Handles messages from a legacy server. Every request gets a response: pings are answered, and requests
     that nobody handles are refused."""
 
@@ -122,19 +121,20 @@ async def initialize(link: Channel, hooks: Hooks, version: str = VERSIONS[0]) ->
     return upstream
 
 
-@attrs.define(eq=False)
-class _LegacySubscriptions:
+class _LegacySubscriptions(msgspec.Struct, eq=False):
     """Listens for notifications, reports what may have been missed, and keeps the server's subscriptions and
     log level in line with `Hooks.interests`."""
 
     link: Channel
     hooks: Hooks
     upstream: Upstream
-    subscribed: set[str] = attrs.field(factory=set)
+    subscribed: set[str] = msgspec.field(default_factory=set)
     """Resources whose subscription the server has confirmed."""
     sent_level: str | None = None
     """The log level last sent."""
-    limiter: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(_MAX_CONCURRENT))
+    limiter: trio.CapacityLimiter = msgspec.field(
+        default_factory=lambda: trio.CapacityLimiter(_MAX_CONCURRENT)
+    )
     may_notify: bool = True
     """Whether it may send notifications or requests outside of calls."""
 

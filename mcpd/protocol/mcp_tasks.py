@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping
 
-import attrs
 import msgspec
 import trio
 from msgspec import Raw
@@ -46,8 +45,7 @@ InputHandler = Callable[[str, Raw], Awaitable[Mapping[str, object]]]
 because a server cannot be told that nobody answers."""
 
 
-@attrs.frozen
-class _Task:
+class _Task(msgspec.Struct, frozen=True):
     """What the server last reported."""
 
     id: str
@@ -100,8 +98,7 @@ async def await_task(
     )
 
 
-@attrs.define(eq=False)
-class _TaskPoller:
+class _TaskPoller(msgspec.Struct, eq=False):
     upstream: Upstream
     answer: InputHandler
     timeout: float
@@ -110,7 +107,7 @@ class _TaskPoller:
     reconnected: bool = False
     """Whether polling moved to another connection."""
     is_finished: bool = False
-    answered: set[str] = attrs.field(factory=set)
+    answered: set[str] = msgspec.field(default_factory=set)
     """Keys of answered questions: the server repeats them until it has processed the answers."""
 
     @property

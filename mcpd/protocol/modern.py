@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
-import attrs
 import msgspec
 import trio
 from msgspec import Raw
@@ -191,8 +190,7 @@ def make_upstream(link: Channel, hooks: Hooks, version: str, discovered: Mapping
     return upstream
 
 
-@attrs.define(eq=False)
-class _Inbound:
+class _Inbound(msgspec.Struct, eq=False):
     """Handles messages from a modern server: notifications only. Requests are forbidden, and ignored."""
 
     hooks: Hooks

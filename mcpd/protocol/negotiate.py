@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Literal, TypeGuard
 
-import attrs
+import msgspec
 import trio
 
 from mcpd.model.errors import (
@@ -82,15 +82,14 @@ def _suggests_other_era(error: McpdError) -> TypeGuard[HttpRefused]:
     return 400 <= error.status < 500 or error.status in _AMBIGUOUS
 
 
-@attrs.define(eq=False)
-class _Negotiation:
+class _Negotiation(msgspec.Struct, eq=False):
     link: Channel
     hooks: Hooks
     trace: Trace
     probe_timeout: float
     start_timeout: float
     modern_only: bool
-    notes: list[str] = attrs.field(factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
 
     async def probe(self, *, last: bool = False) -> Upstream | str | None:
         """Return a modern upstream, the legacy version to initialize with, or None if nothing was learned."""

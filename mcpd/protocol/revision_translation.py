@@ -13,7 +13,6 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import attrs
 import msgspec
 from msgspec import Raw
 
@@ -35,8 +34,7 @@ _HEADER_ERRORS = frozenset({-32020, -32022})
 """Errors about the headers of our own request."""
 
 
-@attrs.frozen
-class Translation:
+class Translation(msgspec.Struct, frozen=True):
     """Translates from a client's revision to a server's, and back."""
 
     client: str

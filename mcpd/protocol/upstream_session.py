@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping
 
-import attrs
 import msgspec
 import trio
 from msgspec import Raw
@@ -28,8 +27,7 @@ _NOTIFICATIONS_TIMEOUT = 1.0
 """Seconds to wait for the notification stream to open before the lists are fetched anyway."""
 
 
-@attrs.frozen
-class ServerNotification:
+class ServerNotification(msgspec.Struct, frozen=True):
     """A notification that clients may want, as the server sent it."""
 
     method: str
@@ -47,8 +45,7 @@ class ServerNotification:
 ServerRequestHandler = Callable[[Channel, Message, Exchange | None], bool]
 
 
-@attrs.define
-class Hooks:
+class Hooks(msgspec.Struct):
     """Callbacks for what a server sends on its own. They run in the reader and must not block."""
 
     on_list_changed: Callable[[str], None]
@@ -56,7 +53,7 @@ class Hooks:
     nobody listened."""
     on_log: Callable[[str], None]
     """Called with a line that the server wants logged."""
-    capabilities: Mapping[str, object] = attrs.field(factory=dict)
+    capabilities: Mapping[str, object] = msgspec.field(default_factory=dict)
     """What we declare to the server (`elicitation`, `sampling`, `roots`)."""
     on_request: ServerRequestHandler | None = None
     """Called with a legacy server's request, and the request of ours that it belongs to, if the transport
@@ -71,12 +68,11 @@ class Hooks:
     on_modern_detected: Callable[[], None] = lambda: None
     """Called if a server taken for legacy, because it did not answer in time, turns out to be modern. The
     next connection can use that; the era of this one is fixed."""
-    interests: NotificationInterests = attrs.field(factory=NotificationInterests)
+    interests: NotificationInterests = msgspec.field(default_factory=NotificationInterests)
     """What clients want to be notified of; fulfilled while `Upstream.run_subscriptions` runs."""
 
 
-@attrs.define(eq=False)
-class Upstream:
+class Upstream(msgspec.Struct, eq=False):
     """A server after its handshake. Valid while its connection lasts."""
 
     link: Channel
@@ -88,10 +84,10 @@ class Upstream:
     """A real request that costs the server next to nothing."""
     run_subscriptions: Callable[[], Awaitable[None]] | None = None
     """Must run while connected: calls `Hooks.on_list_changed` and fulfils `Hooks.interests`."""
-    notifications_ready: trio.Event = attrs.field(factory=trio.Event)
+    notifications_ready: trio.Event = msgspec.field(default_factory=trio.Event)
     """Set once the notification stream is open, or cannot be opened."""
 
-    announces_changes: set[str] = attrs.field(factory=set)
+    announces_changes: set[str] = msgspec.field(default_factory=set)
     """The FEATURES whose changes are announced: such a list is valid until `Hooks.on_list_changed`."""
     request_meta: Callable[[Mapping[str, object], str | None], bytes] = lambda capabilities, level: b""
     """Returns `Exchange.meta` for a request made for one client, given the client's capabilities and log

@@ -39,8 +39,7 @@ _MAX_NAMES = 5
 """Names per kind of change in a change description."""
 
 
-@attrs.frozen
-class Item:
+class Item(msgspec.Struct, frozen=True):
     """One list entry: the name (or URI) it is requested by, and its bytes."""
 
     name: str
@@ -50,8 +49,7 @@ class Item:
 Listing = tuple[Item, ...]
 
 
-@attrs.frozen(kw_only=True)
-class CacheHint:
+class CacheHint(msgspec.Struct, frozen=True, kw_only=True):
     """How long a feature's lists may be cached, and for whom (MCP 2026-07-28, `ttlMs` and `cacheScope`)."""
 
     ttl: float
@@ -110,8 +108,7 @@ def _input_schema(tool: bytes) -> Mapping[str, object]:
         return {}
 
 
-@attrs.frozen
-class _ListMethod:
+class _ListMethod(msgspec.Struct, frozen=True):
     feature: str
     method: str
     member: str

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Literal, NoReturn
 
 import attrs
+import msgspec
 import trio
 
 from mcpd.model.errors import HttpRefused, NoCommonVersion, UpstreamRefused
@@ -49,8 +50,7 @@ _PROBE_SHARE = 0.75
 """The share of `connectTimeout` after which the legacy handshake is tried."""
 
 
-@attrs.frozen(kw_only=True, eq=False)
-class OpenTransport:
+class OpenTransport(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """An open transport, valid inside the block that opened it. The caller must run `run`."""
 
     channel: Channel
@@ -267,11 +267,10 @@ def _is_refusal(found: list[BaseException]) -> bool:
     return any(isinstance(leaf, NotStreamableHttp | NoCommonVersion | UpstreamRefused) for leaf in found)
 
 
-@attrs.define(eq=False)
-class Attempt:
+class Attempt(msgspec.Struct, eq=False):
     """The progress of one connection attempt. A change of the desired state cancels its `scope`."""
 
-    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    scope: trio.CancelScope = msgspec.field(default_factory=trio.CancelScope)
     package_runner: PackageRunner | None = None
     """The package runner that is downloading the server, while mcpd waits for it."""
     ready_at: float | None = None

@@ -36,6 +36,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import attrs
+import msgspec
 import trio
 
 from mcpd.model.errors import (
@@ -86,8 +87,7 @@ class UnsupportedTransport(Exception):
     """This version of mcpd does not support the server's transport."""
 
 
-@attrs.frozen(kw_only=True)
-class Evidence:
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """What a process left behind."""
 
     returncode: int | None = None
@@ -247,24 +247,22 @@ def effective_restart_policy(spec: ServerSpec) -> RestartPolicy:
     )
 
 
-@attrs.frozen
-class Pause:
+class Pause(msgspec.Struct, frozen=True):
     """The delay before the next start, and whether the server is in a crash loop."""
 
     seconds: float
     crash_loop: bool
 
 
-@attrs.define
-class Backoff:
+class Backoff(msgspec.Struct):
     """Counts a server's failed starts and computes the delays; `random` draws from [0, 1)."""
 
     policy: RestartPolicy
     random: Callable[[], float]
-    attempts: int = attrs.field(default=0, init=False)
+    attempts: int = 0
     """Consecutive starts that failed or ended before they were stable."""
-    in_crash_loop: bool = attrs.field(default=False, init=False)
-    _end_times: deque[float] = attrs.field(factory=deque, init=False)
+    in_crash_loop: bool = False
+    _end_times: deque[float] = msgspec.field(default_factory=deque)
 
     def reset(self) -> None:
         """Start over, because a connection was stable or a user asked for a new attempt."""
@@ -291,8 +289,7 @@ class Backoff:
         return Pause(max(policy.floor, ceiling * (1 + self.random()) / 2), crash_loop=False)
 
 
-@attrs.frozen(kw_only=True)
-class RecoveryPlan:
+class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What follows a failure."""
 
     state: ServerState

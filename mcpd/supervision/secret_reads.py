@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from functools import partial
 
-import attrs
+import msgspec
 import trio
 
 from mcpd.config.secret_store import fetch_secret, secrets_path
@@ -17,15 +17,14 @@ SECRET_TIMEOUT = 30.0
 """Seconds per secret: a password manager may ask the user for confirmation."""
 
 
-@attrs.define(eq=False)
-class _Read:
+class _Read(msgspec.Struct, eq=False):
     """A read of one file in a thread."""
 
     began_at: float
     has_started: bool = False
     has_finished: bool = False
     """Set by the thread."""
-    released: trio.Event = attrs.field(factory=trio.Event)
+    released: trio.Event = msgspec.field(default_factory=trio.Event)
     """Its caller has a result or has given up."""
 
     @property

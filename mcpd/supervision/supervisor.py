@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-import attrs
+import msgspec
 import trio
 
 from mcpd.model.errors import UnknownServer
@@ -30,13 +30,12 @@ _RESUME_PROBE_SPREAD = 2.0
 """Seconds over which the health checks after a suspend are spread."""
 
 
-@attrs.define(eq=False)
-class _RunningServer:
+class _RunningServer(msgspec.Struct, eq=False):
     """A server and the scope of the task that runs it."""
 
     server: ManagedServer
-    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    ended: trio.Event = attrs.field(factory=trio.Event)
+    scope: trio.CancelScope = msgspec.field(default_factory=trio.CancelScope)
+    ended: trio.Event = msgspec.field(default_factory=trio.Event)
 
 
 class Supervisor:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import attrs
+import msgspec
 import trio
 
 from mcpd.model.events import Event
@@ -29,8 +29,7 @@ WaitingReport = tuple[tuple[OpenQuestion, ...], tuple[WaitingCall, ...], int]
 """The open questions of a server, its first waiting calls, and the number of all waiting calls."""
 
 
-@attrs.define(kw_only=True, eq=False)
-class ClientHooks:
+class ClientHooks(msgspec.Struct, kw_only=True, eq=False):
     """What clients do for servers. Set by the gateway before any server runs."""
 
     capabilities: Callable[[Any], Mapping[str, object]] = lambda server: {}
@@ -45,15 +44,13 @@ class ClientHooks:
     that masks secrets."""
 
 
-@attrs.define(eq=False)
-class ChangeCounter:
+class ChangeCounter(msgspec.Struct, eq=False):
     """Counts changes. A cached value is still valid if the count is the same as when it was made."""
 
     value: int = 0
 
 
-@attrs.frozen(kw_only=True, eq=False)
-class SupervisorContext:
+class SupervisorContext(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Created once by the daemon."""
 
     instance: str
@@ -66,15 +63,15 @@ class SupervisorContext:
     """Limits how many servers start at the same time."""
     random: Callable[[], float]
     announce: Callable[[Event], None]
-    clients: ClientHooks = attrs.field(factory=ClientHooks)
-    secret_reads: SecretReads = attrs.field(factory=SecretReads)
-    changes: ChangeCounter = attrs.field(factory=ChangeCounter)
+    clients: ClientHooks = msgspec.field(default_factory=ClientHooks)
+    secret_reads: SecretReads = msgspec.field(default_factory=SecretReads)
+    changes: ChangeCounter = msgspec.field(default_factory=ChangeCounter)
     """Changes of the set of servers, of their states and of their lists."""
-    secret_command_pids: set[int] = attrs.field(factory=set)
+    secret_command_pids: set[int] = msgspec.field(default_factory=set)
     """Running `${cmd:…}` processes: excluded from the cleanup of orphans."""
     credentials_for: Callable[[RemoteSpec], Awaitable[Credentials | None]] | None = None
     """Returns what the connection to a remote server is signed with; None if it has no login."""
-    on_resume: CallbackList[float] = attrs.field(factory=CallbackList)
+    on_resume: CallbackList[float] = msgspec.field(default_factory=CallbackList)
     """Called after a suspend, with its seconds."""
     debug: bool = False
     """Log all messages of all servers."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
-import attrs
+import msgspec
 
 from mcpd.model.usage_stats import ProcessCost
 from mcpd.support.instance_lock import is_same_file
@@ -25,8 +25,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-@attrs.frozen
-class ProcessInfo:
+class ProcessInfo(msgspec.Struct, frozen=True):
     """One entry of the process table."""
 
     pid: int
@@ -87,7 +86,7 @@ def measure_trees(roots: Mapping[str, tuple[int, str]]) -> dict[str, ProcessCost
 def measure_self() -> ProcessCost:
     """Measure this process without its children."""
     process = _read(os.getpid())
-    return _sum_costs([] if process is None else [attrs.evolve(process, inherited=0.0)])
+    return _sum_costs([] if process is None else [msgspec.structs.replace(process, inherited=0.0)])
 
 
 def _sum_costs(processes: Iterable[ProcessInfo]) -> ProcessCost:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections import OrderedDict, deque
 
-import attrs
 import msgspec
 import trio
 
@@ -35,8 +34,7 @@ _MAX_REFUSALS = 1000
 _MAX_ANSWER = 1 << 17
 
 
-@attrs.frozen
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """The result of a check. The value is valid if there are neither problems nor a failure."""
 
     problems: tuple[tuple[str, str], ...] = ()
@@ -47,13 +45,12 @@ class Answer:
     """Whether this schema will never be checked."""
 
 
-@attrs.define(eq=False)
-class _Job:
+class _Job(msgspec.Struct, eq=False):
     digest: bytes
     schema: bytes
     value: bytes
-    started: trio.Event = attrs.field(factory=trio.Event)
-    finished: trio.Event = attrs.field(factory=trio.Event)
+    started: trio.Event = msgspec.field(default_factory=trio.Event)
+    finished: trio.Event = msgspec.field(default_factory=trio.Event)
     answer: Answer = Answer(failure="mcpd is stopping")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import NoReturn, Protocol
 
-import attrs
+import msgspec
 from msgspec import Raw
 
 from mcpd.model.errors import McpdError
@@ -31,8 +31,7 @@ class NullInbound:
     def on_notification(self, message: Message, exchange: Exchange | None = None) -> None: ...
 
 
-@attrs.frozen(kw_only=True)
-class Dialect:
+class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """How an era decorates its messages. A transport without headers uses only `meta`."""
 
     meta: bytes = b""

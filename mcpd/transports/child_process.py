@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from errno import E2BIG, EACCES, EISDIR, ELOOP, ENAMETOOLONG, ENOENT, ENOEXEC, ENOTDIR, EPERM
 from typing import Protocol
 
-import attrs
+import msgspec
 import trio
 
 from mcpd.model.server_spec import StdioSpec
@@ -33,8 +33,7 @@ class CannotStart(Exception):
     """The definition cannot be started as it is; retrying would not help."""
 
 
-@attrs.frozen(kw_only=True)
-class Launch:
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """Everything needed for `execve`, checked before the fork."""
 
     executable: str

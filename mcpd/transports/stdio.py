@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import NoReturn
 
-import attrs
+import msgspec
 import trio
 
 from mcpd.model.server_spec import ServerSpec, StdioSpec
@@ -172,8 +172,7 @@ _OUTPUT_GRACE = 0.1
 """Seconds to wait for remaining output after the exit; a descendant may hold the pipe open."""
 
 
-@attrs.define(eq=False)
-class StdioTransport:
+class StdioTransport(msgspec.Struct, eq=False):
     """A child process and its channel, valid inside `open_stdio`."""
 
     child: Child

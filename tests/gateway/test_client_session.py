@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import attrs
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -283,7 +284,7 @@ async def test_bug_fails_only_the_request_that_hits_it(
             raise KeyError("a bug")
 
     user = w.user("legacy")
-    user.session._methods = attrs.evolve(METHODS, answer_list=broken)
+    user.session._methods = msgspec.structs.replace(METHODS, answer_list=broken)
     told = Told(user)
     told.say(call(1))
     told.say({"id": 2, "method": "tools/list"})

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
-import attrs
 import msgspec
 import pytest
 import trio
@@ -396,7 +395,7 @@ async def test_session_report_counts_calls_and_names_revisions(w: World) -> None
     assert connected_clients([session], []).clients[0].servers["srv"].revisions == f"{MODERN} → {LEGACY}"
     session.last_version = ""
     assert connected_clients([session], []).clients[0].servers["srv"].revisions == f"? → {LEGACY}"
-    session.client = attrs.evolve(session.client, name="editor", pid=4711)
+    session.client = msgspec.structs.replace(session.client, name="editor", pid=4711)
     (report,) = connected_clients([session], []).clients
     assert (report.name, report.pid) == ("editor", 4711)
 

@@ -15,7 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import attrs
 import msgspec
 import pytest
 
@@ -135,7 +134,7 @@ async def test_state_file(
         file.write_bytes(data)
         store = StateFile(file.parent, tmp_path / "cache")
         usable += not store.problem
-        server = ManagedServer(SPEC, attrs.evolve(around, store=store))
+        server = ManagedServer(SPEC, msgspec.structs.replace(around, store=store))
         codec.encode(server.status())
         server.set_enabled(False)
         server.set_enabled(True)
