@@ -14,14 +14,15 @@ from mcpd.config.json_path import closest_match, join_path
 from mcpd.config.server_definition import ParsedServers, parse_valid_servers
 from mcpd.config.settings import Settings, parse_settings
 from mcpd.model.errors import BadSpec, Problem
+from mcpd.model.record import Record
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.text import shorten
 
 VARIABLE_SOURCE = "$MCPD_SERVERS"
 
 
-@attrs.frozen
-class LoadedConfig:
+@attrs.frozen(eq=False, repr=False)
+class LoadedConfig(Record):
     """A complete configuration."""
 
     specs: dict[str, ServerSpec]

@@ -50,7 +50,7 @@ def is_too_large(value: object, max_depth: int = 64, max_values: int = 200_000) 
     return False
 
 
-_BRACKETS = re.compile(r'(?<!\\)"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|[\[\]{}]')
+_BRACKETS = r'(?<!\\)"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|[\[\]{}]'
 _STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
@@ -61,7 +61,7 @@ def deepest_nesting(text: str, limit: int) -> int:
     """
     if text.count("[") + text.count("{") <= limit:
         return 0
-    steps = (_STEPS.get(token, 0) for token in _BRACKETS.findall(text))
+    steps = (_STEPS.get(token, 0) for token in re.findall(_BRACKETS, text))
     return max(accumulate(steps), default=0)
 
 

@@ -39,7 +39,7 @@ MAX_YAML_SIZE = 256 * 1024
 """Bytes of a YAML file, which takes about a second to parse: enough for 2,000 servers."""
 _MAX_UNCLOSED = 500
 """Brackets that are open at the same time. The parsers take seconds to refuse many more."""
-_MANY_DOTS = re.compile(r"(?<![^\s.=,{}\[\]#])(?:[^\s.=,{}\[\]#]++[ \t]*+\.[ \t]*+){100}")
+_MANY_DOTS = r"(?<![^\s.=,{}\[\]#])(?:[^\s.=,{}\[\]#]++[ \t]*+\.[ \t]*+){100}"
 """A TOML key of a hundred parts. The parser's time grows with the square of their number."""
 
 _EXAMPLE = 'write {"mcpServers": {"NAME": {"command": "…"}}}'
@@ -212,7 +212,9 @@ def _check_size(text: str, kind: str, source: str) -> None:
     if kind == "YAML" and len(text) > MAX_YAML_SIZE:
         message = f"the file has {len(text)} characters; a YAML file has at most {MAX_YAML_SIZE}"
         raise BadSpec.single(message, "use JSON, which may have 4 MiB, or is this the wrong file?", source)
-    if deepest_nesting(text, _MAX_UNCLOSED) > _MAX_UNCLOSED or (kind == "TOML" and _MANY_DOTS.search(text)):
+    if deepest_nesting(text, _MAX_UNCLOSED) > _MAX_UNCLOSED or (
+        kind == "TOML" and re.search(_MANY_DOTS, text)
+    ):
         message = (
             f"this {kind} is nested too deeply: over {_MAX_UNCLOSED} open brackets or 100 parts of a key"
         )

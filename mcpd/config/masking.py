@@ -17,9 +17,10 @@ MASK = "***"
 PASSED_FIELDS = frozenset({"command", "args", "env", "url", "httpUrl", "headers", "oauth"})
 """The fields that are passed to the server, and so may contain secrets."""
 
-_INSIDE = re.compile(
-    r"token|secret|passw|passphrase|credential|cookie|api_?key|access_?key|private_?key|authorization|bearer",
-    re.I,
+# Patterns are strings, because `re` compiles those with their first use: most daemons need few of them.
+_INSIDE = (
+    r"(?i)token|secret|passw|passphrase|credential|cookie|api_?key|access_?key|private_?key|authorization"
+    r"|bearer"
 )
 _WORDS = frozenset({"key", "auth", "pat", "jwt", "pwd", "pass"})
 _HARMLESS = frozenset(
@@ -27,21 +28,21 @@ _HARMLESS = frozenset(
 )
 SCHEME = re.compile(r"(?:Bearer|Basic|Token|Digest|ApiKey)\s+(?=\S)", re.I)
 KNOWN_TOKENS = re.compile(r"\b(?:gh[pousr]_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|AIza)[A-Za-z0-9_-]{8,}")
-_REFERENCE = re.compile(
+_REFERENCE = (
     r"(\$\{(?:(?:env:|secret:)?[A-Za-z_][A-Za-z0-9_]*|credential:[A-Za-z0-9_.-]+|(?:file|cmd):(?:(?!:-)[^{}])+))"
     r"(?::-([^{}]*))?\}"
 )
 """Groups: the reference up to its name, and the default."""
-_FETCHED = re.compile(r"\$\{(?:secret|credential|file|cmd):[^{}]*\}")
+_FETCHED = r"\$\{(?:secret|credential|file|cmd):[^{}]*\}"
 # No repetition below can start again within what it has matched, so the cost is linear.
-_USERINFO = re.compile(r"(?<=://)([^/@\s:]*+):([^/@\s]++)@")
-_QUERY = re.compile(r"(?<=[?&])([^=?&#\s]++)=([^&#\s]++)")
+_USERINFO = r"(?<=://)([^/@\s:]*+):([^/@\s]++)@"
+_QUERY = r"(?<=[?&])([^=?&#\s]++)=([^&#\s]++)"
 
 
 def is_secret_name(name: str) -> bool:
     """Return whether variables, headers, keys or options of this name usually contain secrets."""
     name = name.replace("-", "_")
-    if _INSIDE.search(name):
+    if re.search(_INSIDE, name):
         return True
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().split("_")
     return not _WORDS.isdisjoint(words)
@@ -59,14 +60,16 @@ def secret_values(definition: Mapping[str, object], taken: Iterable[Substitution
     for name, text in _named_strings({key: definition[key] for key in PASSED_FIELDS & definition.keys()}):
         if is_secret_name(name):
             found.update(_literal_parts(text))
-        for match in _USERINFO.finditer(text):
+        for match in re.finditer(_USERINFO, text):
             found.update(_literal_parts(match[2]))
         if "://" in text:
             found.update(value for key, value in parse_qsl(_query(text)) if is_secret_name(key))
-            found.update(match[2] for match in _QUERY.finditer(text) if is_secret_name(match[1]))
+            found.update(match[2] for match in re.finditer(_QUERY, text) if is_secret_name(match[1]))
         found.update(KNOWN_TOKENS.findall(text))
     values = (text.strip() for text in found)
-    return frozenset(one for one in values if len(one) >= MIN_SECRET_LENGTH and not _FETCHED.fullmatch(one))
+    return frozenset(
+        one for one in values if len(one) >= MIN_SECRET_LENGTH and not re.fullmatch(_FETCHED, one)
+    )
 
 
 def mask_definition(definition: Mapping[str, object]) -> dict[str, object]:
@@ -86,17 +89,17 @@ def quote_line(line: str) -> str:
         rest = _SEPARATOR.match(line, word.end())
         if rest and is_secret_name(word[0]):
             return shorten(line[: rest.end()].strip() + MASK)
-    return shorten(KNOWN_TOKENS.sub(MASK, _USERINFO.sub(rf"\1:{MASK}@", line)).strip())
+    return shorten(KNOWN_TOKENS.sub(MASK, re.sub(_USERINFO, rf"\1:{MASK}@", line)).strip())
 
 
 _IN_STRING = r'[^"\\]*+(?:\\.[^"\\]*+)*+'
-_MEMBER = re.compile(rf'(?<!\\)"({_IN_STRING})"(\s*+:\s*+)"({_IN_STRING})"', re.DOTALL)
-_MEMBER_IN_TEXT = re.compile(r'\\"([^"\\]{1,64}+)\\"(\s*+:\s*+)\\"([^"\\]++)\\"')
+_MEMBER = rf'(?s)(?<!\\)"({_IN_STRING})"(\s*+:\s*+)"({_IN_STRING})"'
+_MEMBER_IN_TEXT = r'\\"([^"\\]{1,64}+)\\"(\s*+:\s*+)\\"([^"\\]++)\\"'
 """The same in JSON that is a string inside other JSON, as many tools return it."""
-_USERINFO_IN_TEXT = re.compile(r'(?<=://)([^/@\s:"\\]*+):([^/@\s"\\]++)@')
-_QUERY_IN_TEXT = re.compile(r'(?<=[?&])([^=?&#\s"\\]++)=([^&#\s"\\]++)')
+_USERINFO_IN_TEXT = r'(?<=://)([^/@\s:"\\]*+):([^/@\s"\\]++)@'
+_QUERY_IN_TEXT = r'(?<=[?&])([^=?&#\s"\\]++)=([^&#\s"\\]++)'
 """In free text, a URL ends at a quotation mark at the latest."""
-_AUTHORIZATION = re.compile(r"\b(Bearer|Basic)\s++[A-Za-z0-9._~+/=-]{6,}+")
+_AUTHORIZATION = r"\b(Bearer|Basic)\s++[A-Za-z0-9._~+/=-]{6,}+"
 _MAX_NAME = 64
 _PROTOCOL_OWN = frozenset({"progressToken", "nextCursor", "cursor"})
 
@@ -106,9 +109,9 @@ def scrub(text: str) -> str:
 
     For texts from servers and tools, whose secrets mcpd does not know by value.
     """
-    text = _AUTHORIZATION.sub(rf"\1 {MASK}", KNOWN_TOKENS.sub(MASK, text))
-    text = _USERINFO_IN_TEXT.sub(rf"\1:{MASK}@", text)
-    return _QUERY_IN_TEXT.sub(lambda m: f"{m[1]}={MASK}" if is_secret_name(m[1]) else m[0], text)
+    text = re.sub(_AUTHORIZATION, rf"\1 {MASK}", KNOWN_TOKENS.sub(MASK, text))
+    text = re.sub(_USERINFO_IN_TEXT, rf"\1:{MASK}@", text)
+    return re.sub(_QUERY_IN_TEXT, lambda m: f"{m[1]}={MASK}" if is_secret_name(m[1]) else m[0], text)
 
 
 def scrub_json(text: str) -> str:
@@ -122,7 +125,7 @@ def scrub_json(text: str) -> str:
         start = found.start(3) - found.start()
         return found[0][:start] + MASK + found[0][start + len(value) :]
 
-    return _MEMBER_IN_TEXT.sub(member, _MEMBER.sub(member, scrub(text)))
+    return re.sub(_MEMBER_IN_TEXT, member, re.sub(_MEMBER, member, scrub(text)))
 
 
 def _mask_value(name: str, value: object) -> object:
@@ -148,10 +151,10 @@ def _mask_text(name: str, text: str) -> str:
         scheme = SCHEME.match(text)
         rest = text[scheme.end() :] if scheme else text
         return (scheme[0] if scheme else "") + _mask_around_references(rest)
-    text = _USERINFO.sub(lambda m: f"{m[1]}:{_mask_around_references(m[2])}@", text)
+    text = re.sub(_USERINFO, lambda m: f"{m[1]}:{_mask_around_references(m[2])}@", text)
     if "://" in text:
-        text = _QUERY.sub(
-            lambda m: f"{m[1]}={MASK}" if is_secret_name(m[1]) and "${" not in m[2] else m[0], text
+        text = re.sub(
+            _QUERY, lambda m: f"{m[1]}={MASK}" if is_secret_name(m[1]) and "${" not in m[2] else m[0], text
         )
     return KNOWN_TOKENS.sub(MASK, text)
 
@@ -159,7 +162,7 @@ def _mask_text(name: str, text: str) -> str:
 def _mask_around_references(text: str) -> str:
     """Mask a secret text except for its references."""
     shown, here = "", 0
-    for found in _REFERENCE.finditer(text):
+    for found in re.finditer(_REFERENCE, text):
         default = "" if found[2] is None else f":-{found[2] and MASK}"
         shown += _blank_or_mask(text[here : found.start()]) + f"{found[1]}{default}}}"
         here = found.end()
@@ -173,7 +176,7 @@ def _blank_or_mask(text: str) -> str:
 def _literal_parts(text: str) -> list[str]:
     """Return a secret text with and without `Bearer`, or its parts around unresolved references."""
     value = SCHEME.sub("", text, count=1)
-    return _FETCHED.split(value) if _FETCHED.search(value) else [text, value]
+    return re.split(_FETCHED, value) if re.search(_FETCHED, value) else [text, value]
 
 
 def _named_strings(value: object, name: str = "") -> Iterable[tuple[str, str]]:

@@ -19,6 +19,7 @@ from mcpd.config.server_definition_fields import parse_common_fields, parse_tran
 from mcpd.config.settings import Settings
 from mcpd.config.variables import expand, misplaced_reference
 from mcpd.model.errors import BadSpec, Problem
+from mcpd.model.record import Record
 from mcpd.model.server_spec import FetchedSecrets, ResolvedDefinition, SecretReference, ServerSpec, StdioSpec
 from mcpd.model.text import shorten
 
@@ -27,8 +28,8 @@ __all__ = ["ParsedServers", "json_schema", "mask_definition", "parse_servers"]
 MAX_NAME_LENGTH = 64
 
 
-@attrs.frozen
-class ParsedServers:
+@attrs.frozen(eq=False, repr=False)
+class ParsedServers(Record):
     """The result of parsing a set of definitions."""
 
     specs: dict[str, ServerSpec]
@@ -37,8 +38,8 @@ class ParsedServers:
     warnings: tuple[str, ...]
 
 
-@attrs.frozen(eq=False)
-class _DefinitionWithSecrets:
+@attrs.frozen(eq=False, repr=False)
+class _DefinitionWithSecrets(Record):
     """An UnresolvedDefinition: parses the definition again with the secrets that were fetched."""
 
     name: str

@@ -21,6 +21,7 @@ from mcpd.model.call_record import CallLogLevel
 from mcpd.model.errors import Problem
 from mcpd.model.policy import Decision, PolicyRule, read_only_rule
 from mcpd.model.profile import ALL_SERVERS, Profile
+from mcpd.model.record import Record
 from mcpd.model.server_spec import RestartPolicy, Timeouts
 from mcpd.model.text import shorten
 from mcpd.model.tool_names import ClientStyle, NameStyle
@@ -107,8 +108,8 @@ def parse_address(text: str) -> Address:
     return Address(str(address), int(port))
 
 
-@attrs.frozen(kw_only=True)
-class Settings:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Settings(Record):
     """The daemon's own settings, and the defaults of every server."""
 
     timeouts: Timeouts = attrs.field(factory=Timeouts)

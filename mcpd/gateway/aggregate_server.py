@@ -376,7 +376,7 @@ def _replace_member(members: dict[str, Raw], name: str, value: str) -> bytes:
     return msgspec.json.encode({**members, name: value})
 
 
-_SLOT = re.compile(r"\{[^{}]*\}")
+_SLOT = r"\{[^{}]*\}"
 _MAX_LENGTH = 2000
 """Characters of a template, or of a URI compared with one."""
 _MAX_SLOTS = 20
@@ -418,7 +418,7 @@ class UriTemplate(msgspec.Struct, frozen=True):
 def parse_template(text: str) -> UriTemplate:
     """Parse a `uriTemplate` as servers list it."""
     text = text[:_MAX_LENGTH]
-    slots, literals = _SLOT.findall(text), _SLOT.split(text)
+    slots, literals = re.findall(_SLOT, text), re.split(_SLOT, text)
     parts = [
         (slot[1:2] in tuple("+#/.;?&"), literal) for slot, literal in zip(slots, literals[1:], strict=True)
     ]

@@ -7,6 +7,7 @@ import enum
 import attrs
 import msgspec
 
+from mcpd.model.record import Record
 from mcpd.model.status import FailureKind, ServerState, ServerStatus
 
 
@@ -28,8 +29,8 @@ class EventKind(enum.Enum):
     """A login to a server began, ended or failed, was renewed, or is needed again. The message says which."""
 
 
-@attrs.frozen(kw_only=True)
-class Event:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Event(Record):
     """The parameters of `mcpd/event`."""
 
     kind: EventKind
@@ -59,8 +60,8 @@ class HistoryEventKind(enum.Enum):
     """mcpd started or stopped."""
 
 
-@attrs.frozen(kw_only=True)
-class HistoryEntry:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class HistoryEntry(Record):
     """One event in the history."""
 
     at: str
@@ -82,16 +83,16 @@ class HistoryEntry:
     mcpd records only the 1st, 2nd, 4th, 8th, … time."""
 
 
-@attrs.frozen(kw_only=True)
-class HistoryParams:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class HistoryParams(Record):
     server: str | None = None
     """If this is null, the events of all servers and of the daemon are returned."""
     limit: int = 100
     """The maximum number of entries. If there are more, mcpd returns the newest ones."""
 
 
-@attrs.frozen(kw_only=True)
-class History:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class History(Record):
     """The result of `mcpd/history`, oldest entry first. The history is limited in size and is kept when
     mcpd restarts."""
 
@@ -101,8 +102,8 @@ class History:
     stops."""
 
 
-@attrs.frozen(kw_only=True)
-class TapParams:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class TapParams(Record):
     server: str
     methods: tuple[str, ...] = ()
     """The methods whose messages and responses are reported. You can use the wildcards `*` and `?`. If the
@@ -118,8 +119,8 @@ class MessageDirection(enum.Enum):
     """A note from mcpd about the connection or the tap. This is not a message."""
 
 
-@attrs.frozen(kw_only=True)
-class TapFrame:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class TapFrame(Record):
     """The parameters of `mcpd/frame`, which contain a message that was sent or received. Secrets are
     masked."""
 

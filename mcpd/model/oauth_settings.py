@@ -7,14 +7,16 @@ from typing import Literal
 
 import attrs
 
+from mcpd.model.record import Record
+
 DEFAULT_ACCOUNT = "default"
 _MAX_ACCOUNT = 64
 
 OAuthGrant = Literal["code", "client_credentials", "enterprise", "workload"]
 
 
-@attrs.frozen(kw_only=True)
-class IdentityProvider:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class IdentityProvider(Record):
     """A company's identity provider, for enterprise-managed authorization."""
 
     token_endpoint: str
@@ -24,8 +26,8 @@ class IdentityProvider:
     """The person's ID token, which is exchanged for an assertion for each server."""
 
 
-@attrs.frozen(kw_only=True)
-class OAuthSettings:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class OAuthSettings(Record):
     """Every member is optional. Secrets are not part of `repr`."""
 
     enabled: bool = True

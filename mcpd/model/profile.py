@@ -8,11 +8,12 @@ from fnmatch import fnmatchcase
 
 import attrs
 
+from mcpd.model.record import Record
 from mcpd.model.tool_names import ClientStyle
 
 
-@attrs.frozen(kw_only=True)
-class Profile:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Profile(Record):
     """One of `settings.profiles`. The default selects all servers and tools."""
 
     name: str = ""

@@ -12,6 +12,7 @@ import attrs
 
 from mcpd.model.errors import Problem
 from mcpd.model.oauth_settings import NO_SETTINGS, OAuthSettings
+from mcpd.model.record import Record
 
 MEBIBYTE = 1024 * 1024
 
@@ -21,8 +22,8 @@ Concurrency = Literal["auto", "free", "writes", "serial"]
 Share = Literal["all", "root", "client"]
 
 
-@attrs.frozen(kw_only=True)
-class Timeouts:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Timeouts(Record):
     """The timeouts of a server in seconds."""
 
     connect: float = 30.0
@@ -54,8 +55,8 @@ class Timeouts:
     """The time between SIGTERM and SIGKILL."""
 
 
-@attrs.frozen(kw_only=True)
-class RestartPolicy:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class RestartPolicy(Record):
     """The restart policy of a server, which uses exponential backoff from `base` to `cap` with jitter."""
 
     base: float = 0.5
@@ -77,8 +78,8 @@ class RestartPolicy:
     probe_spread: float = 0.2
 
 
-@attrs.frozen(kw_only=True)
-class ServerSpec:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ServerSpec(Record):
     """The fields of servers with any transport."""
 
     name: str
@@ -135,7 +136,7 @@ class ServerSpec:
         return self.concurrency == "auto" and self.share == "all" and isinstance(self, StdioSpec)
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class StdioSpec(ServerSpec):
     """A child process that exchanges messages on stdin and stdout."""
 
@@ -151,7 +152,7 @@ class StdioSpec(ServerSpec):
         return ("stdio", self.command, self.args, tuple(sorted(self.env.items())), self.cwd, self.umask)
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class InvalidSpec(StdioSpec):
     """A server whose definition has errors. It is listed, but every attempt to start it fails with them."""
 
@@ -163,7 +164,7 @@ class InvalidSpec(StdioSpec):
         return ("invalid", self.problems)
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class RemoteSpec(ServerSpec):
     """A server reached over the network by URL."""
 
@@ -192,8 +193,8 @@ class RemoteSpec(ServerSpec):
 SecretKind = Literal["secret", "credential", "file", "cmd"]
 
 
-@attrs.frozen
-class SecretReference:
+@attrs.frozen(eq=False, repr=False)
+class SecretReference(Record):
     """`${secret:NAME}` or another reference that is resolved when the server starts."""
 
     kind: SecretKind
@@ -201,8 +202,8 @@ class SecretReference:
     """The name, the absolute path, or the words of the command line."""
 
 
-@attrs.frozen
-class UnavailableSecret:
+@attrs.frozen(eq=False, repr=False)
+class UnavailableSecret(Record):
     """The reason why a secret has no value, and how to fix it."""
 
     message: str
@@ -214,8 +215,8 @@ class UnavailableSecret:
 FetchedSecrets = Mapping[SecretReference, str | UnavailableSecret]
 
 
-@attrs.frozen
-class ResolvedDefinition:
+@attrs.frozen(eq=False, repr=False)
+class ResolvedDefinition(Record):
     """A definition that contains the fetched secrets. It is complete if `unresolved` is empty."""
 
     spec: ServerSpec
@@ -232,8 +233,8 @@ class UnresolvedDefinition(Protocol):
         ...
 
 
-@attrs.frozen
-class ServersDiff:
+@attrs.frozen(eq=False, repr=False)
+class ServersDiff(Record):
     """The names of the servers that differ between two sets, sorted. Unchanged servers keep running."""
 
     added: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import attrs
 
 from mcpd.model.failure_summary import summarize
+from mcpd.model.record import Record
 
 
 class ServerState(enum.Enum):
@@ -87,8 +88,8 @@ class FailureKind(enum.Enum):
     """mcpd has a bug. mcpd's log contains the traceback."""
 
 
-@attrs.frozen(kw_only=True)
-class Failure:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Failure(Record):
     """The reason why a server failed."""
 
     kind: FailureKind
@@ -116,8 +117,8 @@ class Failure:
         object.__setattr__(self, "summary", summary)
 
 
-@attrs.frozen(kw_only=True)
-class OpenQuestion:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class OpenQuestion(Record):
     """A question that the server asked during a call, and that the client has not answered yet."""
 
     client: str
@@ -134,8 +135,8 @@ class OpenQuestion:
     question after a few seconds."""
 
 
-@attrs.frozen(kw_only=True)
-class WaitingCall:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class WaitingCall(Record):
     """A call that mcpd has not sent yet, because it must not overlap with the calls of another client."""
 
     client: str
@@ -143,8 +144,8 @@ class WaitingCall:
     since: str
 
 
-@attrs.frozen(kw_only=True)
-class ServerInfo:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ServerInfo(Record):
     """Information that the server provides about itself. This text is untrusted and is intended only for
     display."""
 
@@ -154,8 +155,8 @@ class ServerInfo:
     instructions: str = ""
 
 
-@attrs.frozen(kw_only=True)
-class ConnectionStatus:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ConnectionStatus(Record):
     """One of a server's connections. A server that speaks both eras may have a second one, for clients of
     the legacy era."""
 
@@ -177,8 +178,8 @@ class ConnectionStatus:
         object.__setattr__(self, "state", self.status)
 
 
-@attrs.frozen(kw_only=True)
-class ServerStatus:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ServerStatus(Record):
     """A server's status, as shown by `mcpctl status`."""
 
     name: str

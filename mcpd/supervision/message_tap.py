@@ -237,7 +237,7 @@ _MAX_LOGGED = 2000
 """Bytes of a message that are logged."""
 _SESSION_ID_SHOWN = 8
 """Characters of a session id that are logged: enough to tell sessions apart, not to join one."""
-_IN_URL = re.compile(rf"((?<=[?&])session_?id=[^&]{{{_SESSION_ID_SHOWN}}})[^&]*", re.IGNORECASE)
+_IN_URL = rf"(?i)((?<=[?&])session_?id=[^&]{{{_SESSION_ID_SHOWN}}})[^&]*"
 
 
 class ConnectionTrace:
@@ -277,7 +277,7 @@ class ConnectionTrace:
                 "%s: %s %s: HTTP %d (%.1f ms); sent: %s; received: %s",
                 self._name,
                 request.method,
-                _IN_URL.sub(r"\1…", scrub(self._mask(str(request.url)))),
+                re.sub(_IN_URL, r"\1…", scrub(self._mask(str(request.url)))),
                 response.status_code,
                 seconds * 1000,
                 self._render_headers(request.headers.multi_items()),

@@ -24,8 +24,8 @@ _QUICK, _SLOW = 0.03, 0.2
 """Polling intervals in the first seconds and later; no event is available."""
 _PULL_OUTPUT_WITHIN = 0.7
 """Seconds within which a container runner mentions a pull if it has to."""
-_PULLING = re.compile(r"Unable to find image|Pulling from|Trying to pull|Pulling fs layer")
-_PULLED = re.compile(r"Status: (?:Downloaded|Image is up to date)|Writing manifest|Storing signatures")
+_PULLING = r"Unable to find image|Pulling from|Trying to pull|Pulling fs layer"
+_PULLED = r"Status: (?:Downloaded|Image is up to date)|Writing manifest|Storing signatures"
 
 
 def package_runner_of(spec: ServerSpec) -> PackageRunner | None:
@@ -66,9 +66,9 @@ def _is_done(
 ) -> bool:
     if runner.container:
         output = "\n".join(stderr_lines())
-        if not _PULLING.search(output):
+        if not re.search(_PULLING, output):
             return passed >= _PULL_OUTPUT_WITHIN
-        return _PULLED.search(output) is not None
+        return re.search(_PULLED, output) is not None
     try:
         pipe = os.fstat(child.stdin).st_ino
         return any(_has_stdin(each, pipe) and not is_runner(_argv(each)) for each in _process_tree(child.pid))

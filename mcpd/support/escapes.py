@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import re
 
-_ESCAPE = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([bfnrt]))?")
+_ESCAPE = r"\\+(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([bfnrt]))?"
 _CONTROLS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 
@@ -19,7 +19,7 @@ class Unescaped:
         parts: list[str] = []
         size = end = 0
         self._starts, self._origins, self._made = [0], [0], [False]
-        for found in _ESCAPE.finditer(source):
+        for found in re.finditer(_ESCAPE, source):
             digits = found[1] or found[2]
             character = chr(int(digits, 16)) if digits else _CONTROLS.get(found[3], "")
             parts += (source[end : found.start()], character)

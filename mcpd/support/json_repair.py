@@ -15,7 +15,7 @@ MAX_ESCAPES = 1_000_000
 _PORTION = 1 << 18
 _BOM = b"\xef\xbb\xbf"
 _HIGH, _LOW = rb"[89abAB][0-9a-fA-F]{2}", rb"[c-fC-F][0-9a-fA-F]{2}"
-_UNPAIRED = re.compile(rb"\\u[dD](?:%b(?!\\u[dD]%b)|(?<!\\u[dD]%b\\u[dD])%b)" % (_HIGH, _LOW, _HIGH, _LOW))
+_UNPAIRED = rb"\\u[dD](?:%b(?!\\u[dD]%b)|(?<!\\u[dD]%b\\u[dD])%b)" % (_HIGH, _LOW, _HIGH, _LOW)
 """Matches an unpaired surrogate in a text without escaped backslashes before a `u`."""
 
 
@@ -60,7 +60,7 @@ def _replace_surrogates(text: bytes) -> bytes:
     if not 0 < seen <= MAX_SURROGATES:
         return text
     if rb"\\u" not in text:
-        return _UNPAIRED.sub(rb"\\ufffd", text)
+        return re.sub(_UNPAIRED, rb"\\ufffd", text)
     if b"\0" in text:  # JSON has no NUL, so it can stand for a backslash
         return text
-    return _UNPAIRED.sub(rb"\\ufffd", text.replace(rb"\\", b"\0\0")).replace(b"\0\0", rb"\\")
+    return re.sub(_UNPAIRED, rb"\\ufffd", text.replace(rb"\\", b"\0\0")).replace(b"\0\0", rb"\\")
