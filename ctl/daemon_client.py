@@ -1,13 +1,12 @@
 """The connection to the daemon's Unix socket: synchronous, standard library only.
 
 A request is one line, its answer is one line, and notifications may come in between. Needs no more than
-`json` and `socket`, because `mcpctl status` pays for every import on each run.
+`_json` and `_socket`, because `mcpctl status` pays for every import on each run.
 """
 
 from __future__ import annotations
 
 import _socket  # `socket` adds selectors and enumerations: 2 ms in each run of `mcpctl status`
-import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -248,6 +247,11 @@ class DaemonClient:
 
 
 def _encode_line(message: Json) -> bytes:
+    if not message.get("params"):  # `json` takes as long as the rest of `mcpctl status`
+        head = f'{{"jsonrpc":"2.0","id":{message["id"]},"method":"{message["method"]}"'
+        return f'{head},"params":{{}}}}\n'.encode()
+    import json
+
     return json.dumps({"jsonrpc": "2.0", **message}, separators=(",", ":")).encode() + b"\n"
 
 

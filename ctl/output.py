@@ -6,7 +6,6 @@ text, or text with a style from `paint`.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -88,6 +87,8 @@ class Output:
 
     def json_value(self, value: object) -> None:
         """Print a value as one JSON document."""
+        import json
+
         self.json_document(json.dumps(value, separators=(",", ":")))
 
     def answer(self, value: object, text: str) -> None:
@@ -107,6 +108,8 @@ class Output:
 
     def json_line(self, value: object) -> None:
         """Print one element of a stream as one line of JSON, and flush."""
+        import json
+
         self._write(sys.stdout, json.dumps(value, separators=(",", ":")))
         sys.stdout.flush()
 
@@ -160,6 +163,8 @@ class Output:
         self.end_progress()
         sys.stdout.flush()
         if self.json:
+            import json
+
             self._write(sys.stderr, json.dumps({"error": error.to_json()}))
             return
         self.message(paint("error: ", "red"), _headline(error))

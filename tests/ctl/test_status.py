@@ -286,6 +286,9 @@ def test_fast_path_imports_neither_click_nor_the_daemon(daemon: FakeDaemon, mcpc
         "typing",
         "datetime",
         "difflib",
+        "json",
+        "re",
+        "enum",
     ]
     script = (
         "import sys; from ctl.main import run; import os; code = run(['status'], os.environ);"
