@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from tests.interop import peers, sharing
-from tests.interop.clients.drivers import DRIVERS, Driver, Json, http
+from tests.interop.clients.drivers import DRIVERS, Json, Library, http
 from tests.interop.clients.job import Report
 from tests.interop.test_clients import LEGACY, ROOT, SDK2
 
 SDK1 = (str(ROOT / ".venv-mcp1" / "bin" / "python"), "-m", "tests.servers.reference.sdk1")
 
 
-def library(name: str) -> Driver:
-    found = next(driver for driver in DRIVERS if driver.name == name)
+def library(name: str) -> Library:
+    found = next(driver for driver in DRIVERS if isinstance(driver, Library) and driver.name == name)
     if why := found.missing():
         pytest.skip(why)
     return found

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+import attrs
 import pytest
 
 from tests.e2e import harness
@@ -157,6 +158,33 @@ def test_writes_of_four_clients_to_an_unknown_server_are_all_kept(attempt: int, 
                 assert not client.request("tools/call", name=tool, arguments=arguments).get("isError")
 
         list(threads.map(write, range(4)))
+    assert len(file.read_text().splitlines()) == 100
+
+
+WRITERS = {
+    "http": ["python-sdk-1", "python-sdk-2", "typescript-sdk-1", "typescript-sdk-2"],
+    "modern http": ["python-sdk-2", "typescript-sdk-2", "python-sdk-2", "fastmcp-4"],
+    "bridge": ["python-sdk-1", "typescript-sdk-2", "fastmcp-4", "typescript-sdk-1"],
+}
+
+
+@pytest.mark.parametrize("way", WRITERS)
+def test_writes_of_clients_by_others_to_an_unknown_server_are_all_kept(way: str, tmp_path: Path) -> None:
+    """Over HTTP in the modern era, where no session says which requests belong together, too."""
+    home, file = tmp_path / "mcpd", tmp_path / "memory.json"
+    home.mkdir()
+    program = tmp_path / "notes"
+    program.write_text(f'#!/bin/sh\nexec "{memory()}"\n')
+    program.chmod(0o700)
+    servers = {"notes": stdio(str(program), environ={"MEMORY_FILE_PATH": str(file)})}
+    with harness.running(home, servers, "--http", "127.0.0.1:0") as daemon:
+        daemon.wait_connected("notes")
+        reach = by_bridge if way == "bridge" else by_url
+        users: dict[str, tuple[Driver, Json]] = {
+            f"client{n}": (attrs.evolve(library(name), one_by_one=True), reach(daemon, "notes"))
+            for n, name in enumerate(WRITERS[way])
+        }
+        assert sharing.writings(users, tmp_path) == []
     assert len(file.read_text().splitlines()) == 100
 
 
