@@ -129,8 +129,8 @@ class Binding(msgspec.Struct, frozen=True, eq=False):
     is_modern_to_legacy: bool
     meta: bytes
     """See `Exchange.meta`."""
-    may_be_misrouted: bool
-    """Whether the server may ask this client something without saying which call it belongs to."""
+    may_ask: bool
+    """Whether a legacy server may ask this client something during a call."""
 
 
 class CallerIdentity(msgspec.Struct, frozen=True, gc=False):

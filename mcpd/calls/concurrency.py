@@ -140,7 +140,8 @@ def turn_owner(call: Call) -> object:
         return call
     assert call.binding is not None
     if (
-        call.binding.may_be_misrouted
+        call.binding.may_ask
+        and not call.binding.upstream.link.correlates_server_requests
         and call.route.method in INTERACTIVE_METHODS
         and not call.server.elicitation_history.never_asks
         and not call.route.is_read_only

@@ -252,7 +252,8 @@ class CallEngine:
         binding = self._bind(call, upstream)
         if binding.is_modern_to_legacy and call.state is PREPARING:
             self._accept_visit(call)
-        if (binding.may_be_misrouted or call.route.may_wait) and not self._turns.enter(call):
+        may_be_misrouted = binding.may_ask and not upstream.link.correlates_server_requests
+        if (may_be_misrouted or call.route.may_wait) and not self._turns.enter(call):
             call.work = None
             if call.state is not QUEUED:
                 call.move(QUEUED)

@@ -151,9 +151,7 @@ def make_binding(caller: Caller, context: ClientContext, upstream: Upstream) -> 
         is_verbatim=translated.same and is_legacy,
         is_modern_to_legacy=context.modern and is_legacy,
         meta=caller.request_meta(upstream, context),
-        may_be_misrouted=context.accepts_server_requests
-        and is_legacy
-        and not upstream.link.correlates_server_requests,
+        may_ask=context.accepts_server_requests and is_legacy,
     )
 
 

@@ -1,8 +1,9 @@
 """Routes a legacy server's elicitation, sampling and roots requests to the right client, or declines them.
 
-Over Streamable HTTP a request arrives on the stream of the call it belongs to. Other transports do not tell,
-so it belongs to the only client with a call in flight. If several clients have one, it waits a few seconds
-until only one is left. The wrong person is never asked.
+Over Streamable HTTP a request arrives on the stream of the call it belongs to, except with servers that use
+the stream for unrelated messages. Other transports do not tell. Then it belongs to the only client with a
+call in flight. If several clients have one, it waits a few seconds until only one is left. The wrong person
+is never asked.
 """
 
 from __future__ import annotations
@@ -68,6 +69,13 @@ class ServerRequestRouter:
             return True
         self._open[link, message.key] = question
         possible = candidates(link, exchange)
+        if exchange is None and possible and link.correlates_server_requests:
+            link.correlates_server_requests = False
+            server.elicitation_history.names_no_calls = True
+            server.log.add_line(
+                f"[mcpd] a request ({message.method}) did not arrive on the stream of its call: from now on, "
+                "calls of different clients wait for each other, so that the right client is asked"
+            )
         if len(possible) <= 1:
             self._send_to_client(question, possible[0] if possible else None)
         elif not any(isinstance(each, Call) and each.context.supports(question.feature) for each in possible):

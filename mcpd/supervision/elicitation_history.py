@@ -14,6 +14,9 @@ class ElicitationHistory:
     def __init__(self, *, never_asks: bool, learn: Callable[[bool], None]) -> None:
         self.never_asks = never_asks
         """Whether the server is known never to send elicitation or sampling requests."""
+        self.names_no_calls = False
+        """Whether such a request has arrived outside of its call, although the transport could name the call.
+        Servers on the Python SDK 1.x send sampling requests like this."""
         self._calls = 0
         self._learn = learn
         self._has_asked = False

@@ -476,6 +476,8 @@ class ManagedServer:
         """Fetch the lists, then announce CONNECTED."""
         catalog = await self._catalog_sync.fetch(upstream)
         self._strategy.record_success(upstream)
+        if self.elicitation_history.names_no_calls:
+            upstream.link.correlates_server_requests = False
         self.upstream = upstream
         self.companion_refusal = ""
         self._attempt.ready_at = trio.current_time()

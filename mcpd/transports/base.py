@@ -128,7 +128,8 @@ class Channel(Protocol):
         """
 
     correlates_server_requests: bool
-    """Whether what a server sends during a request names that request (see `Inbound`)."""
+    """Whether what a server sends during a request names that request (see `Inbound`). Over Streamable HTTP
+    it should, and becomes False once a request has arrived that does not."""
 
     def outstanding(self) -> Collection[Exchange]:
         """Return the requests that the server is working on."""

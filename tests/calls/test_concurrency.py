@@ -329,13 +329,15 @@ def a_call(server: Any, caller: Any, method: str = "tools/call", **more: Any) ->
         idle_timeout=10.0,
     )
     call.binding = Binding(
-        upstream=Stub(),  # type: ignore[arg-type]
+        upstream=Stub(  # type: ignore[arg-type]
+            link=Stub(correlates_server_requests=more.get("correlates", False))
+        ),
         context=context,
         translation=Stub(),  # type: ignore[arg-type]
         is_verbatim=True,
         is_modern_to_legacy=False,
         meta=b"",
-        may_be_misrouted=more.get("misrouted", True),
+        may_ask=more.get("may_ask", True),
     )
     return call
 
@@ -353,17 +355,18 @@ READER: Json = {"name": "reader", "annotations": {"readOnlyHint": True}}
         ("free", "tools/call", {}, False, "session"),
         ("free", "prompts/get", {}, False, "session"),
         ("free", "completion/complete", {}, False, None),
-        ("free", "tools/call", {"misrouted": False}, False, None),
+        ("free", "tools/call", {"may_ask": False}, False, None),
+        ("free", "tools/call", {"correlates": True}, False, None),
         ("free", "tools/call", {}, True, None),
         ("free", "tools/call", {"tool": "reader"}, False, None),
         ("free", "prompts/get", {"tool": "reader"}, False, "session"),
         ("writes", "tools/call", {}, True, "call"),
-        ("writes", "tools/call", {"tool": "unknown", "misrouted": False}, False, "call"),
+        ("writes", "tools/call", {"tool": "unknown", "may_ask": False}, False, "call"),
         ("writes", "tools/call", {"tool": "reader"}, False, None),
         ("writes", "prompts/get", {}, False, "session"),
         ("writes", "prompts/get", {}, True, None),
         ("serial", "tools/call", {"tool": "reader"}, True, "call"),
-        ("serial", "tools/call", {"misrouted": False}, False, "call"),
+        ("serial", "tools/call", {"may_ask": False}, False, "call"),
         ("serial", "resources/read", {}, True, None),
     ],
 )

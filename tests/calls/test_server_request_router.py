@@ -353,6 +353,25 @@ async def test_roots_for_a_call_without_a_client_are_those_of_all(w: World) -> N
     assert outcome(w, ask(w, "roots/list", exchange=call)) == {"roots": []}
 
 
+async def test_calls_take_turns_once_a_request_has_not_named_its_call(w: World) -> None:
+    """Over HTTP, servers on the Python SDK 1.x request sampling on the stream for unrelated messages."""
+    w.wire.correlates_server_requests = True
+    first, second, third = (w.user("legacy") for _ in range(3))
+    ask(w, exchange=None)
+    assert w.wire.correlates_server_requests, "no call is in flight"
+    first.call()
+    (call,) = calls_of(first)
+    ask(w, exchange=call, message=f"{first.tag}: a", requestedSchema={})
+    assert w.wire.correlates_server_requests
+    ask(w, exchange=None, message=f"{first.tag}: b", requestedSchema={})
+    assert len(first.questions) == 2
+    assert not w.wire.correlates_server_requests
+    assert w.server.elicitation_history.names_no_calls
+    second.call()
+    third.call()
+    assert [call.state.name for call in (*calls_of(second), *calls_of(third))] == ["SENT", "QUEUED"]
+
+
 def in_flight(*exchanges: Any) -> Any:
     return SimpleNamespace(outstanding=lambda: exchanges, correlates_server_requests=False)
 

@@ -55,13 +55,16 @@ def shared(definition: Json, home: Path) -> Iterator[Daemon]:
         yield daemon
 
 
-def use_all(daemon: Daemon, clients: Sequence[tuple[Driver, Json, bool]], home: Path, way: str) -> list[str]:
+def use_all(
+    daemon: Daemon, clients: Sequence[tuple[Driver, Json, bool]], home: Path, way: str, generation: int = 2
+) -> list[str]:
     """Let all clients use the server at the same time, each with what it connects to and whether it is
     modern. Return what was wrong.
     """
     users = {f"client{n}": (driver, entry) for n, (driver, entry, _) in enumerate(clients)}
     modern = {f"client{n}": is_modern for n, (_, _, is_modern) in enumerate(clients)}
-    return check_all(users, home, modern=modern, certain_logs=way == "http")
+    home.mkdir(exist_ok=True)
+    return check_all(users, home, modern=modern, certain_logs=way == "http", generation=generation)
 
 
 def attached(daemon: Daemon, kind: str) -> list[tuple[Driver, Json, bool]]:
@@ -111,11 +114,26 @@ def test_eight_clients_by_others_get_their_own_messages(kind: str, way: str, tmp
     assert all(gone(pid) for pid in started)
 
 
-def test_eight_clients_share_a_server_of_the_legacy_era(tmp_path: Path) -> None:
-    """The everything-server of the first generation of the SDK, in one process."""
-    with everything("stdio", generation=1) as definition, shared(definition, tmp_path / "mcpd") as daemon:
-        assert use_all(daemon, attached(daemon, "legacy"), tmp_path, "stdio") == []
+@pytest.mark.parametrize("kind", ["legacy", "mixed"])
+@pytest.mark.parametrize("way", ["stdio", "http"])
+def test_eight_clients_share_a_server_of_the_legacy_era(way: str, kind: str, tmp_path: Path) -> None:
+    """The everything-server of the first generation of the SDK, over one connection. Over HTTP, it sends
+    sampling requests outside of their calls, which mcpd learns from the first.
+    """
+    with everything(way, generation=1) as definition, shared(definition, tmp_path / "mcpd") as daemon:
+        users = attached(daemon, kind)
+        assert use_all(daemon, users[1:2], tmp_path / "first", "http", generation=1) == []
+        assert use_all(daemon, users, tmp_path, way, generation=1) == []
         assert [each["era"] for each in daemon.status(NAME)["connections"]] == ["legacy"]
+
+
+@pytest.mark.slow
+def test_clients_by_others_are_asked_by_a_server_of_the_legacy_era(tmp_path: Path) -> None:
+    """Over HTTP, also those of the revision without sessions."""
+    with everything("stdio", generation=1) as definition, shared(definition, tmp_path / "mcpd") as daemon:
+        names = [*LIBRARIES["legacy"], *LIBRARIES["modern"]]
+        users = [(library(name), by_url(daemon, NAME), name in AT_2026) for name in names]
+        assert use_all(daemon, users, tmp_path, "stdio", generation=1) == []
 
 
 _FASTMCP = """
