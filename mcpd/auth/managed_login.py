@@ -168,13 +168,14 @@ class ManagedLogin:
 
     async def refused(self, refusal: Refusal) -> bool:
         """As `Credentials.refused`, for HTTP 401."""
-        used = refusal.signature.generation
         if refusal.repeats >= 2 or self.is_removed:
             return False
         current = self.stored.generation
-        if used != current and self.is_usable:
+        # Compared as objects: the login before this one had generations of its own.
+        is_current = refusal.signature.token is self.signature.token
+        if not is_current and self.is_usable:
             return True  # somebody else was quicker
-        if used == current and not self._refused:
+        if is_current and not self._refused:
             if self._renewal is None and not self._may_renew_refused(self._boot()):
                 return False
             self._refused, self._fresh_until = True, -math.inf

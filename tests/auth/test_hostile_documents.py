@@ -10,18 +10,26 @@ import itertools
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import attrs
 import pytest
 import trio
+from trio.testing import MockClock
 
 from mcpd.auth.discovery import LoginError
 from mcpd.auth.explanation import explain_login
 from mcpd.auth.guarded_fetch import MAX_REQUESTS, FetchError, GuardedFetch
+from mcpd.auth.oauth.token_requests import TokenRequest
 from mcpd.auth.oauth.well_known import is_usable
+from mcpd.auth.renewal_request import TokenAnswer
+from mcpd.auth.stored_login import StoredLogin
 from mcpd.model.server_spec import RemoteSpec
 from tests.auth.attempts import attempting
+from tests.auth.authorization_server import ISSUER, URL, a_login
+from tests.auth.authorization_server import AuthorizationServer as RotatingServer
+from tests.auth.authorization_server import logged_in as renewing_world
 from tests.auth.test_guarded_fetch import Names, names
 from tests.auth.test_login_attempt import failure, logged_in
 from tests.fakes.authorization_server import METADATA, PRM, AuthorizationServer, authorization_server
@@ -326,3 +334,46 @@ async def test_t18_nothing_of_the_old_authorization_server_reaches_the_new_one()
             assert "Authorization" not in request.headers
             for secret in (old.client.client_id, old.tokens.access_token, old.tokens.refresh_token):
                 assert f"{secret}" not in text
+
+
+class _TwoServers(RotatingServer):
+    """Two authorization servers: what is sent to the second one is its `requests`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second = RotatingServer()
+        self.second._numbers = itertools.count(1000)
+
+    async def send(self, login: StoredLogin, request: TokenRequest) -> TokenAnswer:
+        if login.issuer == ISSUER:
+            return await super().send(login, request)
+        return await self.second.send(login, request)
+
+
+async def test_t18_fifty_calls_survive_the_move_to_another_authorization_server(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """Those under way continue with the new login, and the next renewal is the second server's alone."""
+    both, other = _TwoServers(), "https://other.example"
+    async with renewing_world(tmp_path, both) as world:
+        world.latency = 0.5
+        outcomes: list[str] = []
+
+        async def call() -> None:
+            outcomes.append(await world.call())
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(50):
+                nursery.start_soon(call)
+            await trio.sleep(0.1)
+            both.access = both.second.access
+            answer = both.second.issue()
+            login = a_login(answer, world.time.clocks().wall(), issuer=other, token_endpoint=f"{other}/token")
+            await world.manager.add_login(login, URL)
+        assert outcomes == ["ok"] * 50
+        assert world.executed == 50
+        assert both.requests == both.second.requests == []
+        both.second.access.clear()
+        assert await world.calls(50) == ["ok"] * 50
+        assert both.requests == []
+        assert [each["refresh_token"] for each in both.second.requests] == ["refresh-canary-1000"]

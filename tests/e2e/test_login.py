@@ -6,23 +6,29 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Daemon, Refused, fake, wait_until
 from tests.e2e.login_people import logged_in, needs_login, open_page, served, visit
+from tests.e2e.web import PORT
 
 __all__ = ["logged_in", "needs_login", "open_page", "served", "visit"]
 
 
-def start_mcpctl(daemon: Daemon, *argv: str, **environ: str) -> subprocess.Popen[str]:
+def start_mcpctl(
+    daemon: Daemon, *argv: str, cwd: Path | None = None, **environ: str
+) -> subprocess.Popen[str]:
     without_browser = {"DISPLAY": "", "WAYLAND_DISPLAY": "", "BROWSER": "", "SSH_CONNECTION": ""}
     return subprocess.Popen(
         [sys.executable, "-m", "ctl", *argv],
         env={**daemon.environ, **without_browser, "MCPD_SOCKET": daemon.socket, **environ},
+        cwd=cwd,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -30,8 +36,8 @@ def start_mcpctl(daemon: Daemon, *argv: str, **environ: str) -> subprocess.Popen
     )
 
 
-def mcpctl(daemon: Daemon, *argv: str) -> tuple[int, str]:
-    process = start_mcpctl(daemon, *argv)
+def mcpctl(daemon: Daemon, *argv: str, cwd: Path | None = None) -> tuple[int, str]:
+    process = start_mcpctl(daemon, *argv, cwd=cwd)
     out, err = process.communicate(timeout=BOUND)
     return process.returncode, out + err
 
@@ -58,7 +64,7 @@ def test_a_login_connects_the_server_and_survives_a_restart(start: Start) -> Non
         assert len(server.token_requests) == asked
 
 
-def test_a_pasted_address_and_the_line_for_ssh(start: Start) -> None:
+def test_t19_a_pasted_address_and_the_line_for_ssh(start: Start) -> None:
     with served() as server:
         assert server.metadata is not None
         del server.metadata["device_authorization_endpoint"]
@@ -80,7 +86,7 @@ def test_a_pasted_address_and_the_line_for_ssh(start: Start) -> None:
         assert "logged in" in out
 
 
-def test_a_device_code_is_used_without_a_browser(start: Start) -> None:
+def test_t19_a_device_code_is_used_without_a_browser(start: Start) -> None:
     with served() as server:
         daemon = start({"remote": {"url": server.url}})
         needs_login(daemon)
@@ -317,3 +323,75 @@ def test_the_end_of_a_login_is_a_notification_unless_it_is_switched_off(
         daemon.stop()
         assert len(shown.read_text().splitlines()) == (2 if wanted else 0)  # a title, and two lines of text
         assert "mcpctl login remote" in shown.read_text() or not wanted
+
+
+class _AnyUri(list[str]):
+    def __contains__(self, uri: object) -> bool:
+        return True
+
+
+def test_t15_no_secret_of_any_kind_is_shown_anywhere(start: Start, tmp_path: Path) -> None:
+    """Neither in the log at the level debug, nor in taps, traces, bundles, states, events, or processes."""
+    with served() as server:
+        client_secret = "client-canary-of-the-definition"
+        server.clients["preregistered"] = {"redirect_uris": _AnyUri()}
+        oauth = {"clientId": "preregistered", "clientSecret": client_secret}
+        daemon = start({"remote": {"url": server.url, "debug": True, "oauth": oauth}}, "--debug", *PORT)
+        needs_login(daemon)
+        shown = []
+        with daemon.client() as tap, daemon.client() as client:
+            tap.send("mcpd/tap", server="remote")
+            logged_in(daemon)
+            client.call("remote", "echo")
+            server.access_tokens.clear()
+            client.call("remote", "echo")
+            client.request("mcpd/auth/refresh", server="remote")
+            server.nonce = None
+            server.answers["/token"] = (500, b"access-in-an-error-secret")
+            server.access_tokens.clear()
+            with pytest.raises(Refused):
+                client.call("remote", "echo")
+            del server.answers["/token"]
+            for method, params in (
+                ("mcpd/status", {}),
+                ("mcpd/server", {"server": "remote"}),
+                ("mcpd/auth/status", {}),
+                ("mcpd/auth/explain", {"server": "remote"}),
+                ("mcpd/history", {}),
+                ("mcpd/metrics", {}),
+                ("mcpd/logs", {"server": "remote"}),
+                ("mcpd/config", {}),
+            ):
+                shown.append(json.dumps(client.request(method, **params)))
+            while not any("tools/call" in json.dumps(each) for each in tap.notifications):
+                tap._take(tap.read_line())
+            shown.append(json.dumps(tap.notifications))
+        for argv in (
+            ("debug", "remote"),
+            ("auth", "status"),
+            ("why", "remote"),
+            ("doctor", "--bundle", "b.tgz"),
+        ):
+            shown.append(mcpctl(daemon, *argv, cwd=tmp_path)[1])
+        with tarfile.open(tmp_path / "b.tgz") as bundle:
+            for member in bundle.getmembers():
+                file = bundle.extractfile(member)
+                assert file is not None
+                shown.append(file.read().decode("utf-8", "replace"))
+        for entry in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                shown.append(entry.read_text("utf-8", "replace"))
+        for path in (tmp_path / "state").rglob("*"):
+            if path.is_file() and path.name not in ("logins.json", "last-valid-config.json"):
+                shown.append(path.read_text("utf-8", "replace"))
+        shown.append(daemon.log)
+        text = "\n".join(shown)
+        canaries = {client_secret, *server.granted, *server.refresh_tokens}
+        for form in server.token_requests:
+            canaries |= {form[name] for name in ("code", "code_verifier", "refresh_token") if name in form}
+        for request in server.asked("/authorize"):
+            query = dict(parse_qsl(urlsplit(request.path).query))
+            canaries |= {query["state"], query["code_challenge"]}
+        assert len(canaries) >= 10
+        assert [each for each in canaries if each in text] == []
+        assert "in-an-error-secret" not in text

@@ -17,6 +17,7 @@ from mcpd.model.errors import HttpRefused, LinkLost, McpdError, NeedsAuth
 from mcpd.transports.credentials import MAX_REPEATS, Refusal, Signature, names_insufficient_scope
 from mcpd.transports.websocket import open_websocket
 from tests.fakes.http import FakeHttp, LegacyScript, ModernScript, Request, Script, fake_http
+from tests.stopwatch import stopwatch, within
 from tests.transports.remote import BOUND, answer, answer_of_a_list, asked, outcome, talking
 from tests.transports.test_legacy_http_sse import SseScript
 from tests.transports.test_websocket import a_spec, echoing, serving
@@ -294,6 +295,35 @@ async def test_the_stream_for_unsolicited_messages_survives_an_expired_token(eng
         with trio.fail_after(BOUND):
             while len(talk.changes) < 2:  # noqa: ASYNC110 - a test's wait
                 await trio.sleep(0.01)
+
+
+async def test_t21_the_stream_is_heard_again_within_a_second_of_the_end_of_its_token(engine: str) -> None:
+    """The server asks for 0.1 s before the stream is opened again; each end costs one refused request."""
+    hear = [trio.Event() for _ in range(4)]
+
+    async def stream(request: Request) -> None:
+        number = len(opened)
+        opened.append(request)
+        await request.events()
+        await request.event(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}', retry="100")
+        await hear[number].wait()
+        await request.end()
+
+    opened: list[Request] = []
+    script = LegacyScript(on={"GET": stream}, capabilities={"tools": {"listChanged": True}})
+    tokens = Tokens()
+    async with fake_http(Guard(script)) as server, talking(server.url, credentials=tokens) as talk:
+        await asked(server, "GET")
+        for number in range(3):
+            guarding(server).valid = {f"Bearer t{number + 3}"}
+            with stopwatch() as watch:
+                hear[number].set()
+                await asked(server, "GET", 1 + 2 * (number + 1))
+                assert within(watch.seconds, 1.0)
+        with trio.fail_after(BOUND):
+            while len(talk.changes) < 4:  # noqa: ASYNC110 - a test's wait
+                await trio.sleep(0.01)
+        assert len(server.of("GET")) == 7
 
 
 async def test_http_sse_signs_its_stream_and_its_messages(engine: str) -> None:
