@@ -38,7 +38,7 @@ class FilesReport:
 def files(*, starts: int = 300, seconds: float = float("inf"), seed: int = 1) -> FilesReport:
     """Damage each kind of file, and start so many daemons, or fewer if the seconds are over before."""
     end = time.monotonic() + seconds
-    pytest = ("-q", "-p", "no:cacheprovider", "--hypothesis-profile=thorough", *IN_MEMORY)
+    pytest = ("-q", "-n", "auto", "-p", "no:cacheprovider", "--hypothesis-profile=thorough", *IN_MEMORY)
     tested = _run("pytest", *pytest)
     many = ["--count", str(starts)] if seconds == float("inf") else ["--seconds", str(end - time.monotonic())]
     started = _run("tests.fuzz", "--target", Files.name, "--seed", str(seed), *many)

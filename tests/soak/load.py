@@ -76,6 +76,7 @@ class LoadReport:
 
     def __str__(self) -> str:
         mebibytes = [round(size / 2**20, 1) for _, size in self.memory] or [0.0]
+        quarters = [mebibytes[(len(mebibytes) - 1) * part // 4] for part in range(5)]
         answered = sum(self.worker.by_client.values())
         before, after = self.footprints or (None, None)
         lines = [
@@ -84,7 +85,7 @@ class LoadReport:
             f"p50 {self.percentile(0.5):g} ms, p99 {self.percentile(0.99):g} ms, "
             f"smallest share {self.smallest_share():.2f}",
             f"faults {dict(self.faults)}, {self.worker.left} clients left in the middle of calls",
-            f"memory {mebibytes[0]} MiB at first, {max(mebibytes)} at most, {mebibytes[-1]} at the end, "
+            f"memory {quarters} MiB in each quarter, {max(mebibytes)} at most, "
             f"{self.last_memory / 2**20:.1f} without clients; {before}, then {after}",
             *(f"WRONG: {each}" for each in self.wrong[:30]),
         ]
