@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import cost, http_endpoint, remote, scale, unix_socket
+from benchmarks import cost, http_endpoint, remote, scale, signing, unix_socket
 from benchmarks.figures import PATIENCE, Row, table
 from benchmarks.load import Wrong
 
@@ -26,6 +26,7 @@ RESULTS = Path(__file__).with_name("RESULTS.md")
 PARTS: dict[str, Callable[[int], list[Row]]] = {
     "speed": unix_socket.speed,
     "remote": remote.speed,
+    "signing": signing.sign,
     "endpoint": http_endpoint.speed,
     "scale": scale.grow,
     "cost": cost.cost,
