@@ -7,6 +7,7 @@
 
 BIN := .venv/bin
 CLIENTS := tests/interop/clients
+EVERYTHING := .everything/.venv/made .everything/.venv-mcp1/made
 # A test that hangs kills its worker after faulthandler_timeout; without restarts, that ends the run.
 PARALLEL := -n auto --dist loadgroup --max-worker-restart 0
 FAST := $(addprefix tests/,model config wire protocol supervision support transports calls gateway)
@@ -45,7 +46,7 @@ coverage: .venv/made interop npm ## Measure which lines the tests run, in all pr
 mutants: .venv/made ## Measure how many one-token bugs the nearest tests find; ARGS='--seed 7' repeats a run
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
-conformance: .venv/made .venv-mcp1/made .everything/made tests/conformance/npm/node_modules/made ## Run the official MCP conformance suite against both sides of mcpd
+conformance: .venv/made .venv-mcp1/made $(EVERYTHING) tests/conformance/npm/node_modules/made ## Run the official MCP conformance suite against both sides of mcpd
 	@$(BIN)/python -m tests.conformance.run $(ARGS)
 
 check: .venv/made ## Check formatting, lint and types
@@ -131,7 +132,7 @@ CONSTRAINTS ?= constraints-dev.txt
 
 # Clients and servers of other projects that cannot live in .venv: they need another generation of the same SDK, or
 # many packages that nothing else here needs. The ones from npm are installed only if node is.
-interop: .venv-mcp1/made .venv-fastmcp/made .everything/made
+interop: .venv-mcp1/made .venv-fastmcp/made $(EVERYTHING)
 	@if cmp -s $(CLIENTS)/package-lock.json $(CLIENTS)/node_modules/made; then :; \
 	elif ! command -v node >/dev/null || ! command -v npm >/dev/null; then \
 		echo "No node and npm here: tests with clients written in JavaScript will be skipped."; \
@@ -148,20 +149,16 @@ interop: .venv-mcp1/made .venv-fastmcp/made .everything/made
 	@.venv-$*/bin/$(PIP) --requirement $<
 	@touch $@
 
-# The everything-servers of both generations of the Python SDK, and their clients for the conformance suite. Only the
-# source packages contain them: in the versions of .venv and of .venv-mcp1.
-.everything/made: constraints-dev.txt tests/interop/requirements-mcp1.txt | .venv/made .venv-mcp1/made
-	@echo "Fetching the everything-servers of the Python SDK into .everything, once."
-	@rm -rf .everything
-	@for venv in .venv .venv-mcp1; do \
-		place=.everything/$$venv && mkdir -p $$place && \
-		version=$$($$venv/bin/python -c 'import importlib.metadata; print(importlib.metadata.version("mcp"))') && \
-		$(BIN)/python -m pip download -qq --disable-pip-version-check --no-deps --no-binary mcp --dest $$place "mcp==$$version" && \
-		tar -xzf $$place/mcp-*.tar.gz -C $$place --strip-components=4 --wildcards \
-			'*/examples/servers/everything-server/*' '*/.github/actions/conformance/client.py' && \
-		rm $$place/mcp-*.tar.gz || exit 1; \
-	done
-	@touch $@
+# The everything-server of the Python SDK and its client for the conformance suite, which only the source package
+# contains: in the version of the environment. .venv and .venv-mcp1 have one generation of the SDK each.
+.everything/%/made: %/made
+	@echo "Fetching the everything-server of the Python SDK for $* into .everything, once."
+	@rm -rf $(@D) && mkdir -p $(@D)
+	@version=$$($*/bin/python -c 'import importlib.metadata; print(importlib.metadata.version("mcp"))') && \
+		$(BIN)/python -m pip download -qq --disable-pip-version-check --no-deps --no-binary mcp --dest $(@D) "mcp==$$version"
+	@tar -xzf $(@D)/mcp-*.tar.gz -C $(@D) --strip-components=4 --wildcards \
+		'*/examples/servers/everything-server/*' '*/.github/actions/conformance/client.py'
+	@rm $(@D)/mcp-*.tar.gz && touch $@
 
 # Real servers from npm, if node is installed. Everything works without them; the demo shows less.
 npm:
