@@ -84,6 +84,10 @@ def check_socket(path: str) -> Iterator[Finding]:
             yield Finding(what, OK, f"{location} (mode {mode:04o})")
 
 
+_CONFIGURATION_REFUSED = "2"
+"""The exit status of a daemon whose command line or configuration is unusable."""
+
+
 def check_service(path: str) -> Iterator[Finding]:
     """Check the systemd units, and whether the service keeps running after logout."""
     if not systemd_units.is_available():
@@ -105,8 +109,14 @@ def check_service(path: str) -> Iterator[Finding]:
         return
     state = f"{unit.get('ActiveState')} ({unit.get('SubState')}), {unit.get('NRestarts', '0')} restarts"
     if unit.get("ActiveState") == "failed" or unit.get("Result") not in ("success", "", None):
-        message = f"{state}: {unit.get('Result')}"
-        yield Finding("service", FAIL, message, "mcpctl daemon logs, then: mcpctl daemon restart")
+        if unit.get("ExecMainStatus") == _CONFIGURATION_REFUSED:
+            message, step = f"{state}: it refused its configuration", "mcpctl edit, then: mcpctl daemon start"
+        else:
+            message, step = (
+                f"{state}: {unit.get('Result')}",
+                "mcpctl daemon logs, then: mcpctl daemon restart",
+            )
+        yield Finding("service", FAIL, message, step)
     elif unit.get("UnitFileState") != "enabled":
         yield Finding("service", WARN, f"{state}; does not start at login", "mcpctl daemon install")
     else:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import attrs
@@ -79,8 +80,9 @@ class Terminal:
             text = self._read(screen.fileno())
         code = process.wait(LIMIT)
         if not self.tty:
-            frames = [frame for frame in text.split(_REDRAWN) if frame]
-            self._print("\n".join(frame.rstrip("\n") for frame in frames))
+            frames = [frame.rstrip("\n") for frame in text.split(_REDRAWN)]
+            new = [frame for before, frame in pairwise(["", *frames]) if frame not in ("", before)]
+            self._print("\n".join(new))
         if code:
             self._print(self._style("2", f"(exit code {code})"))
         return Shown(code, text)

@@ -23,6 +23,8 @@ from ctl.output import Line, paint
 from ctl.table import table
 from ctl.terminal_text import count
 
+_EFFECTS = ("reads only", "not declared", "writes", "destroys")
+"""In the order of their groups."""
 _ENUM_WIDTH = 24
 """Characters up to which all values of an enumeration are shown."""
 
@@ -40,13 +42,23 @@ _ENUM_WIDTH = 24
     multiple=True,
     help="Only tools with this text in their name or description. May be repeated.",
 )
+@click.option(
+    "--group-by",
+    "group",
+    type=click.Choice(["server", "effect"]),
+    help="Group the tools by their server, or by whether they read, write or destroy. Not with --schema.",
+)
 @click.pass_obj
-def list_tools(cli: CliContext, server: str | None, schema: bool, wanted: tuple[str, ...]) -> int:
+def list_tools(
+    cli: CliContext, server: str | None, schema: bool, wanted: tuple[str, ...], group: str | None
+) -> int:
     """List the tools of all servers, or of one.
 
     ARGUMENTS in brackets are optional. Call a tool with: mcpctl call TOOL@SERVER key=value
     """
-    return _list_tools(cli, server, wanted, schema=schema)
+    if group and schema:
+        raise UsageError("--group-by cannot be used with --schema")
+    return _list_tools(cli, server, wanted, schema=schema, group=group or "")
 
 
 @click.command("search", epilog="Examples:\n\n\b\n  mcpctl search file\n  mcpctl search current time")
@@ -57,7 +69,9 @@ def search(cli: CliContext, wanted: tuple[str, ...]) -> int:
     return _list_tools(cli, None, wanted, schema=False)
 
 
-def _list_tools(cli: CliContext, server: str | None, wanted: Sequence[str], *, schema: bool) -> int:
+def _list_tools(
+    cli: CliContext, server: str | None, wanted: Sequence[str], *, schema: bool, group: str = ""
+) -> int:
     reply = cli.call("mcpd/tools", {"server": server} if server else {})
     tools = [tool for tool in reply.value["tools"] if _matches(tool, wanted)]
     if wanted and cli.out.json:
@@ -78,11 +92,37 @@ def _list_tools(cli: CliContext, server: str | None, wanted: Sequence[str], *, s
                     text = json.dumps(tool[member], indent=2, ensure_ascii=False)
                     cli.out.block("\n".join(f"  {line}" for line in text.splitlines()))
             cli.out.line()
+    elif group:
+        _print_groups(cli, tools, group)
     else:
         print_tools(cli, tools)
     if dropped := reply.value.get("dropped"):
         cli.out.message(f"{count(dropped, 'tool')} omitted because of an invalid definition")
     return 0
+
+
+def _print_groups(cli: CliContext, tools: Sequence[Json], group: str) -> None:
+    """Print a table per server in their order, or per effect with the most harmful last."""
+    groups: dict[str, list[Json]] = {effect: [] for effect in _EFFECTS} if group == "effect" else {}
+    for tool in tools:
+        name = effect_of(tool) if group == "effect" else str(tool.get("server", "?"))
+        groups.setdefault(name, []).append(tool)
+    printed = [(name, members) for name, members in groups.items() if members]
+    for number, (name, members) in enumerate(printed):
+        cli.out.lines([*([[]] if number else []), [paint(name, "bold"), f" ({count(len(members), 'tool')})"]])
+        print_tools(cli, members)
+
+
+def effect_of(tool: Json) -> str:
+    """Return what a tool does to its environment, as far as its server declares it (MCP `annotations`)."""
+    hints = mapping(tool.get("annotations"))
+    if hints.get("readOnlyHint") is True:
+        return "reads only"
+    if hints.get("destructiveHint") is True:
+        return "destroys"
+    if hints.get("readOnlyHint") is False or hints.get("destructiveHint") is False:
+        return "writes"
+    return "not declared"
 
 
 def print_tools(cli: CliContext, tools: Sequence[Json], *, with_server: bool = True) -> None:

@@ -49,6 +49,28 @@ def test_list_tools_can_be_filtered(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     assert (ran.code, ran.out, ran.err) == (0, "", "no tool contains 'nothing'\n")
 
 
+def test_tools_are_grouped(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """By effect with the most harmful last, or by server in the order of the daemon."""
+    kinds = [("a", "wipe", {"destructiveHint": True}), ("b", "see", {"readOnlyHint": True}), ("a", "any", {})]
+    kinds.append(("b", "note", {"readOnlyHint": False, "destructiveHint": False}))
+    tools = [
+        {**TOOL, "name": name, "server": server, "qualified_name": f"{name}@{server}", "annotations": hints}
+        for server, name, hints in kinds
+    ]
+    daemon.answers["mcpd/tools"] = {"tools": tools, "dropped": 0}
+
+    def first_words(*words: str) -> list[str]:
+        lines = mcpctl("list-tools", "--group-by", *words).out.splitlines()
+        return [line.partition("  ")[0] for line in lines if line and not line.startswith("TOOL ")]
+
+    assert first_words("effect") == [
+        *("reads only (1 tool)", "see@b", "not declared (1 tool)", "any@a"),
+        *("writes (1 tool)", "note@b", "destroys (1 tool)", "wipe@a"),
+    ]
+    assert first_words("server") == ["a (2 tools)", "wipe@a", "any@a", "b (2 tools)", "see@b", "note@b"]
+    assert mcpctl("list-tools", "--group-by", "effect", "--schema").code == 2
+
+
 def test_server_in_place_of_an_editor_leads_to_the_command_for_servers(mcpctl: Mcpctl) -> None:
     """Elsewhere, `install` and `uninstall` are about packages."""
     assert mcpctl("install", "time").err.endswith("; to add a server, use: mcpctl add NAME -- COMMAND\n")
