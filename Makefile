@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help install-dev interop npm demo test test-fast test-changed test-lowest coverage mutants fuzz soak conformance check format \
-	site bench docs man test-mcp-server wheel lock clean
+	site bench docs man screenshots test-mcp-server wheel lock clean
 
 BIN := .venv/bin
 CLIENTS := tests/interop/clients
@@ -77,6 +77,9 @@ docs: .venv/made ## Generate the control API reference and ctl/api_types.pyi fro
 
 man: .venv/made ## Generate man/mcpctl.1 and man/mcpd.1 from the command lines
 	@$(BIN)/python docs/make_man.py
+
+screenshots: .venv/made ## Take the screenshots of the dashboard in docs/how-to again; needs Chromium
+	@$(BIN)/python docs/make_screenshots.py
 
 test-mcp-server: ## Run the bundled test server at http://127.0.0.1:8888/mcp; needs nothing but Python
 	@$(FIND_PYTHON); "$$python" -m mcpd.testserver --http 127.0.0.1:8888

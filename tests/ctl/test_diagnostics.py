@@ -434,6 +434,37 @@ def test_unit_of_another_program_is_left_alone(
     assert systemd_units.is_installed()
 
 
+def test_service_that_refused_its_configuration_is_not_to_be_restarted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`mcpctl daemon restart` would refuse, and the log says the same as the finding below it."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    systemd_units.write_units(["/opt/mcpd"], "/usr/bin")
+    monkeypatch.setattr(systemd_units, "is_available", lambda: True)
+    unit = {"ActiveState": "failed", "SubState": "failed", "Result": "exit-code", "ExecMainStatus": "2"}
+    monkeypatch.setattr(systemd_units, "service_properties", lambda: unit)
+    (refused, *_) = doctor_checks.check_service("/run/mcpd.sock")
+    assert refused.message == "failed (failed), 0 restarts: it refused its configuration"
+    assert refused.fix == "mcpctl edit, then: mcpctl daemon start"
+    unit["ExecMainStatus"] = "1"
+    (crashed, *_) = doctor_checks.check_service("/run/mcpd.sock")
+    assert crashed.fix == "mcpctl daemon logs, then: mcpctl daemon restart"
+
+
+def test_log_of_the_service_has_times(mcpctl: Mcpctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon writes none under systemd, because the journal has them."""
+    commands: list[list[str]] = []
+
+    def journalctl(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 0, "2026-11-21T06:30:00+0000 mcpd[1]: ready\n")
+
+    monkeypatch.setattr(systemd_units, "manages_socket", lambda _: True)
+    monkeypatch.setattr("ctl.commands.daemon.subprocess.run", journalctl)
+    assert mcpctl("daemon", "logs", "--utc").out == "2026-11-21T06:30:00+0000 mcpd[1]: ready\n"
+    assert commands[0][-4:] == ["-o", "short-iso", "--no-hostname", "--utc"]
+
+
 def test_doctor_reports_another_mcpd_in_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Users who type `mcpd` would run that program."""
     ours, other = tmp_path / "ours" / "mcpd", tmp_path / "other" / "mcpd"
