@@ -55,7 +55,7 @@ BROKEN = ("failed", "needs-auth")
 """States that a person has to do something about."""
 
 WIDE = 110
-"""Columns from which on the table includes the process ids."""
+"""Columns from which on `history` shows the year."""
 
 _ERROR_WIDTH = 36
 """Characters of the last error that are worth more than other columns: the name of a missing variable."""

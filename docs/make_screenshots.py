@@ -68,7 +68,7 @@ def main() -> int:
         dark.mouse.move(0, 799)
         dark.screenshot(path=PLACE / "dashboard-dark.png")
 
-        phone = opened(browser, environ, 390, 780, scale=2)
+        phone = opened(browser, environ, 390, 780, phone=True)
         phone.screenshot(path=PLACE / "dashboard-phone.png")
         browser.close()
     return 0
@@ -119,13 +119,15 @@ def opened(
     width: int,
     height: int,
     *,
-    scale: float = 1,
+    phone: bool = False,
     dark: bool = False,
 ) -> Page:
     """Return a page that shows the dashboard, after its lists have been drawn."""
     page = browser.new_page(
         viewport={"width": width, "height": height},
-        device_scale_factor=scale,
+        device_scale_factor=2 if phone else 1,
+        is_mobile=phone,
+        has_touch=phone,
         color_scheme="dark" if dark else "light",
     )
     page.set_default_timeout(TIMEOUT)

@@ -2,8 +2,11 @@
 
     python examples/agent_trio.py Europe/Berlin Asia/Tokyo America/New_York
 
-This prints the time in each zone. It requires `mcp-server-time` (`mcpctl add time uvx mcp-server-time`). The
-daemon is started if it is not running.
+This prints the time in each zone. It requires `mcp-server-time`; to add it, run:
+
+    mcpctl add time -- uvx mcp-server-time
+
+The daemon is started if it is not running.
 """
 
 from __future__ import annotations
@@ -21,17 +24,20 @@ DEADLINE = 20.0
 """Seconds for all calls together. trio cancels those that are late, and mcpd cancels them at the server."""
 
 
-async def main(zones: Sequence[str]) -> None:
+async def main(zones: Sequence[str]) -> int:
+    """Print the times. Return the exit code."""
     async with connect() as mcp:
         clocks = await mcp.list_tools(match="get_current_time")
         if not clocks:
-            sys.exit("No server tells the time. To add one, run: mcpctl add time uvx mcp-server-time")
+            print("No server tells the time. To add one, run: mcpctl add time -- uvx mcp-server-time")
+            return 1
         with trio.move_on_after(DEADLINE) as deadline:
             async with trio.open_nursery() as nursery:
                 for zone in zones:
                     nursery.start_soon(print_time, clocks[0], zone)
         if deadline.cancelled_caught:
             print(f"gave up after {DEADLINE:g} s")
+    return 0
 
 
 async def print_time(clock: Tool, zone: str) -> None:
@@ -47,4 +53,4 @@ async def print_time(clock: Tool, zone: str) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main, sys.argv[1:] or ZONES)
+    sys.exit(trio.run(main, sys.argv[1:] or ZONES))
