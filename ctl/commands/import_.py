@@ -34,6 +34,7 @@ from ctl.editors.merging import MergedServer
 from ctl.errors import CtlError, NotFound, UsageError
 from ctl.invocation import CliContext
 from ctl.terminal_text import clean, count
+from mcpd.config.definition_view import environment
 from mcpd.config.loader import SUFFIXES
 from mcpd.config.secret_store import secrets_path
 
@@ -236,7 +237,10 @@ def _ask_which(servers: list[MergedServer], target: ImportTarget) -> list[Merged
         chosen = []
         for server in servers:
             definition = masked_definition(lift_secrets(server.name, server.definition, {}))
-            if click.confirm(clean(f"{server.name}: {describe_target(definition)}?"), err=True):
+            # Two servers often run the same command and differ in a variable.
+            variables = ", ".join(environment(definition))
+            given = f" (environment: {variables})" if variables else ""
+            if click.confirm(clean(f"{server.name}: {describe_target(definition)}{given}?"), err=True):
                 chosen.append(server)
         return chosen
     return servers if answer == "y" else []

@@ -295,12 +295,12 @@ def test_prompt_defaults_to_no(home: Path, cursor: Path) -> None:
 
 
 def test_prompt_accepts_all_or_a_choice(home: Path, cursor: Path) -> None:
-    """The choice shows what would run for each server."""
+    """The choice shows what would run for each server, and the names of its variables."""
     answers = {
         "c: choose": "c",
         "time: uvx mcp-server-time --zone=Europe/Paris?": "n",
         "api: https://api.example.com/mcp?": "y",
-        "unset: x?": "n",
+        "unset: x (environment: A)?": "n",
         "Move 1 secret (API_TOKEN) to": "",
     }
     code, seen = on_terminal(home, answers, "import")
