@@ -232,6 +232,7 @@ class _Daemon:
         self._kept_modules = KeptModules()
         self._services: trio.Nursery | None = None
         self._login_lock = trio.Lock()
+        self._login_storage = options.loaded.settings.login_storage
         self._logins: LoginService | None = None
         """Ends after the servers: the end of a session may need a token."""
         self._http: HttpApi | None = None
@@ -333,6 +334,7 @@ class _Daemon:
                     self._context,
                     self._state,
                     lambda: self._configuration.loaded.settings.login_notifications,
+                    self._login_storage,
                 )
                 await self._services.start(logins.run)
                 self._logins = logins

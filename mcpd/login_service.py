@@ -22,6 +22,7 @@ from mcpd.auth.explanation import explain_login
 from mcpd.auth.guarded_fetch import FetchError, GuardedFetch
 from mcpd.auth.login_attempt import LoginRequest
 from mcpd.auth.login_events import LoginEvents
+from mcpd.auth.login_key import login_key
 from mcpd.auth.login_link import LoginLink, failed, link_of
 from mcpd.auth.login_notifications import LoginNotifications
 from mcpd.auth.logins import Logins
@@ -49,7 +50,7 @@ from mcpd.model.login import (
     LoginStatus,
     LogoutResult,
 )
-from mcpd.model.oauth_settings import account_problem
+from mcpd.model.oauth_settings import LoginStorage, account_problem
 from mcpd.model.server_spec import RemoteSpec, SecretReference, ServerSpec, UnavailableSecret
 from mcpd.model.status import ServerState, rfc3339
 from mcpd.supervision.managed_server import ManagedServer
@@ -69,14 +70,14 @@ class LoginService:
         context: SupervisorContext,
         state_dir: Path,
         may_notify: Callable[[], bool],
+        storage: LoginStorage = "file",
     ) -> None:
         """`may_notify`: whether the user wants desktop notifications."""
         self._supervisor = supervisor
         self._context = context
         self._events = LoginEvents(context.announce, context.redactor.mask)
-        self._manager = TokenManager(
-            TokenStore(state_dir), self._send, context.redactor, on_event=self._on_login_event
-        )
+        store = TokenStore(state_dir, key=login_key(storage, context.environ))
+        self._manager = TokenManager(store, self._send, context.redactor, on_event=self._on_login_event)
         self._logins = Logins(StoredClients(self._manager), self._save, context.environ, self._events)
         self._notifications = LoginNotifications(context.environ, may_notify, self._logins.start)
         self._credentials: dict[str, ServerCredentials] = {}

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import msgspec
 
+from mcpd.auth.login_key import KeyUnavailable, LoginKey
+from mcpd.auth.sealed_document import CannotUnseal, seal, unseal
 from mcpd.auth.stored_login import StoredLogins, from_json, to_json
 from mcpd.model import json_limits
 from mcpd.support.atomic_files import remove_stale_temporaries, write_atomically
@@ -28,6 +30,8 @@ from mcpd.support.regular_files import UnusableFile, open_regular_file, read_up_
 log = logging.getLogger("mcpd.auth")
 
 VERSION = 1
+SEALED_VERSION = 2
+"""Of an encrypted file, which contains one of the other version."""
 _MAX_SIZE = 16 << 20
 _MAX_VALUES = 1_000_000
 _GROUP_AND_OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -40,8 +44,8 @@ class StoreError(Exception):
 class TokenStore:
     """Use from one thread at a time. `open` first; `close` releases the lock."""
 
-    def __init__(self, state_dir: Path, machine: str | None = None) -> None:
-        """`machine` identifies this machine; None determines it."""
+    def __init__(self, state_dir: Path, machine: str | None = None, key: LoginKey | None = None) -> None:
+        """`machine` identifies this machine; None determines it. With `key`, the file is encrypted."""
         self.directory = state_dir / "login"
         self.path = self.directory / "logins.json"
         self.machine = machine_id() if machine is None else machine
@@ -50,6 +54,9 @@ class TokenStore:
         self.problem = ""
         """Why the file cannot be read or written; empty if it can."""
         self._lock: int | None = None
+        self._key = key
+        self._is_plain = False
+        """Whether the file was last read without decrypting it."""
 
     @property
     def is_keeper(self) -> bool:
@@ -74,9 +81,12 @@ class TokenStore:
         if self.is_keeper:
             remove_stale_temporaries(self.path)
         try:
-            return self.read(only)
+            found = self.read(only)
+            if self._key is not None and self._is_plain and self.is_keeper:
+                self.change(lambda contents: contents)  # it was not encrypted before
         except StoreError:
             return StoredLogins()
+        return found
 
     def read(self, only: Mapping[str, str] | None = None) -> StoredLogins:
         """Return the contents; empty if there is no file. Raises StoreError, which has been logged."""
@@ -112,12 +122,16 @@ class TokenStore:
             self._report(str(error))
             raise
         after = edit(before)
-        document = {"version": VERSION, **to_json(after)}
+        data = msgspec.json.format(msgspec.json.encode({"version": VERSION, **to_json(after)}), indent=1)
         try:
-            data = msgspec.json.format(msgspec.json.encode(document), indent=1)
+            data = data if self._key is None else self._sealed(data, self._key)
             write_atomically(self.path, data, 0o600)
         except OSError as error:
             message = f"cannot write {self.path}: {_reason(error)}; logins are kept in memory"
+            self._report(message)
+            raise StoreError(message) from None
+        except (KeyUnavailable, CannotUnseal) as error:
+            message = f"cannot encrypt {self.path}: {error}; logins are kept in memory"
             self._report(message)
             raise StoreError(message) from None
         self._report("")
@@ -148,6 +162,9 @@ class TokenStore:
                 raise ValueError("it has no version")
         except (ValueError, msgspec.MsgspecError, RecursionError, json_limits.TooLarge):
             raise self._damaged() from None
+        self._is_plain = document["version"] != SEALED_VERSION
+        if document["version"] == SEALED_VERSION:
+            document = self._unsealed(document)
         if document["version"] != VERSION:
             raise StoreError(
                 f"{self.path} was written by another version of mcpd "
@@ -157,6 +174,28 @@ class TokenStore:
             return from_json(document, only=only)
         except ValueError:
             raise self._damaged() from None
+
+    def _sealed(self, data: bytes, key: LoginKey) -> bytes:
+        """Return the document that contains an encrypted one. Raises KeyUnavailable and CannotUnseal."""
+        document = {"version": SEALED_VERSION, "sealed": seal(data, key.read_or_create())}
+        return msgspec.json.encode(document)
+
+    def _unsealed(self, document: Mapping[str, object]) -> dict[str, object]:
+        """Return the document that is encrypted in another. Raises StoreError; the file is kept."""
+        if self._key is None:
+            raise StoreError(
+                f"{self.path} is encrypted; set `loginStorage` as it was, or move it away and log in again"
+            )
+        sealed = document.get("sealed")
+        try:
+            data = unseal(sealed if isinstance(sealed, dict) else {}, self._key.read())
+            inner: dict[str, object] = msgspec.json.decode(data)
+        except KeyUnavailable as error:
+            raise StoreError(f"cannot decrypt {self.path}: {error}") from None
+        except (CannotUnseal, msgspec.MsgspecError) as error:
+            message = f"cannot decrypt {self.path}: {error}; move it away to start a new file"
+            raise StoreError(message) from None
+        return inner
 
     def _damaged(self) -> _Damaged:
         return _Damaged(

@@ -19,6 +19,7 @@ from mcpd.config.section_reader import Section, parse_restart_policy, parse_time
 from mcpd.config.variables import expand, expand_home, misplaced_reference
 from mcpd.model.call_record import CallLogLevel
 from mcpd.model.errors import Problem
+from mcpd.model.oauth_settings import LoginStorage
 from mcpd.model.policy import Decision, PolicyRule, read_only_rule
 from mcpd.model.profile import ALL_SERVERS, Profile
 from mcpd.model.record import Record
@@ -27,6 +28,11 @@ from mcpd.model.text import shorten
 from mcpd.model.tool_names import ClientStyle, NameStyle
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
+LOGIN_STORAGES: Mapping[str, LoginStorage] = {
+    "file": "file",
+    "keyring": "keyring",
+    "credential": "credential",
+}
 _CALL_LOG_LEVELS = {level.value: level for level in CallLogLevel}
 _CLIENT_STYLES = {style.value: style for style in ClientStyle}
 _NAME_STYLES = {style.value: style for style in NameStyle}
@@ -68,6 +74,9 @@ SETTINGS = (
     FieldSpec("callLog", {"enum": list(_CALL_LOG_LEVELS)}, "What the call log contains; see `mcpctl calls`."),
     FieldSpec("openTelemetry", STRING, "Base URL of an OTLP endpoint that receives a span for each call."),
     FieldSpec("loginNotifications", BOOLEAN, "Show a desktop notification if a login has to be repeated."),
+    FieldSpec(
+        "loginStorage", {"enum": list(LOGIN_STORAGES)}, "Where the key is that encrypts stored logins."
+    ),
     FieldSpec("watch", BOOLEAN, "Apply the file automatically when it changes."),
     FieldSpec("allowCommands", BOOLEAN, "Allow ${cmd:…}. Requires a file that only you can write."),
     FieldSpec("timeouts", NUMBERS, "All timeouts of every server, in seconds."),
@@ -137,6 +146,8 @@ class Settings(Record):
     """The base URL to which spans are exported; empty for none."""
     login_notifications: bool = True
     """Whether to show a desktop notification if a person has to log in again."""
+    login_storage: LoginStorage = "file"
+    """With which key stored logins are encrypted. Applies when the daemon starts."""
     watch: bool = True
     """Whether to apply the file when it changes."""
     allow_commands: bool = False
@@ -178,6 +189,7 @@ def parse_settings(
         call_log=section.choice("callLog", _CALL_LOG_LEVELS) or CallLogLevel.CALLS,
         otlp_endpoint=_parse_endpoint(section, warnings),
         login_notifications=section.boolean("loginNotifications") is not False,
+        login_storage=section.choice("loginStorage", LOGIN_STORAGES) or "file",
         watch=section.boolean("watch") is not False,
         timeouts=parse_timeouts(section, Timeouts(), warnings),
         restart=parse_restart_policy(section, RestartPolicy()),

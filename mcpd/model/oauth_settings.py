@@ -12,6 +12,8 @@ from mcpd.model.record import Record
 DEFAULT_ACCOUNT = "default"
 _MAX_ACCOUNT = 64
 
+LoginStorage = Literal["file", "keyring", "credential"]
+"""Stored logins are not encrypted, or with a key in the session's keyring, or with a systemd credential."""
 OAuthGrant = Literal["code", "client_credentials", "enterprise", "workload"]
 
 

@@ -262,12 +262,12 @@ def test_a_damaged_file_is_kept_and_replaced_by_the_next_login(tmp_path: Path, c
 def test_a_file_of_a_later_version_is_not_changed(tmp_path: Path) -> None:
     """An older mcpd must not destroy what it does not understand."""
     store = opened(tmp_path)
-    store.path.write_bytes(b'{"version": 2, "logins": {}}')
+    store.path.write_bytes(b'{"version": 3, "logins": {}}')
     store.path.chmod(0o600)
     assert store.open() == StoredLogins()
     with pytest.raises(StoreError, match="another version"):
         save(store)
-    assert store.path.read_bytes() == b'{"version": 2, "logins": {}}'
+    assert store.path.read_bytes() == b'{"version": 3, "logins": {}}'
     store.close()
 
 

@@ -160,3 +160,30 @@ def test_all_servers_are_logged_in_to_one_after_the_other(start: Start) -> None:
         del broken.answers["/register"]
         log_in(daemon, "broken")
         assert mcpctl(daemon, "login", "--all") == (0, "no server needs a login\n")
+
+
+def test_logins_can_be_encrypted_with_a_systemd_credential(start: Start, tmp_path: Path) -> None:
+    """A plain file is encrypted when the daemon starts. Without the credential, nobody is logged in."""
+    credentials = tmp_path / "credentials"
+    credentials.mkdir()
+    (credentials / "mcpd-logins").write_bytes(b"k" * 64)
+    settings, environ = {"loginStorage": "credential"}, {"CREDENTIALS_DIRECTORY": str(credentials)}
+    with served() as server:
+        daemon = start({"remote": {"url": server.url}})
+        needs_login(daemon)
+        logged_in(daemon)
+        assert "-secret" in logins_file(tmp_path)
+        daemon.stop()
+        encrypted = start({"remote": {"url": server.url}}, settings=settings, environ=environ)
+        encrypted.wait_connected("remote")
+        assert "-secret" not in logins_file(tmp_path)
+        code, text = mcpctl(encrypted, "auth", "refresh", "remote")
+        assert code == 0, text
+        assert "-secret" not in logins_file(tmp_path)
+        encrypted.stop()
+        without = start({"remote": {"url": server.url}}, settings=settings)
+        needs_login(without)
+        code, text = mcpctl(without, "auth", "list")
+        assert "systemd has not provided any credentials to mcpd" in text
+        without.stop()
+        start({"remote": {"url": server.url}}, settings=settings, environ=environ).wait_connected("remote")

@@ -1,0 +1,235 @@
+"""The file of logins, encrypted with a key of the keyring or of systemd."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from mcpd.auth.login_key import CREDENTIAL, CredentialKey, KeyringKey, KeyUnavailable, login_key
+from mcpd.auth.sealed_document import CannotUnseal, seal, unseal
+from mcpd.auth.secret_service import KeyringUnavailable, _connected, read_secret, store_secret
+from mcpd.auth.stored_login import StoredLogins
+from mcpd.auth.token_store import StoreError, TokenStore
+from tests.auth.authorization_server import START, URL, a_login
+
+KEY = secrets.token_bytes(32)
+TOKENS = {"access_token": "access-canary", "refresh_token": "refresh-canary"}
+
+
+class FakeKey:
+    def __init__(self, key: bytes = KEY, problem: str = "") -> None:
+        self.key = key
+        self.problem = problem
+
+    def read(self) -> bytes:
+        if self.problem:
+            raise KeyUnavailable(self.problem)
+        return self.key
+
+    read_or_create = read
+
+
+def with_login(found: StoredLogins) -> StoredLogins:
+    return found.with_login(a_login(TOKENS, START), URL)
+
+
+def opened(home: Path, key: FakeKey | None) -> TokenStore:
+    store = TokenStore(home, "this machine", key)
+    store.open()
+    return store
+
+
+def test_an_encrypted_file_contains_no_token_and_can_be_read_again(tmp_path: Path) -> None:
+    store = opened(tmp_path, FakeKey())
+    store.change(with_login)
+    text = store.path.read_text()
+    assert "canary" not in text
+    assert "example" not in text
+    assert store.path.stat().st_mode & 0o777 == 0o600
+    store.close()
+    again = opened(tmp_path, FakeKey())
+    (login,) = again.read().logins.values()
+    assert login.tokens.refresh_token == "refresh-canary"
+    again.close()
+
+
+def test_a_plain_file_is_encrypted_at_once(tmp_path: Path) -> None:
+    plain = opened(tmp_path, None)
+    plain.change(with_login)
+    assert "canary" in plain.path.read_text()
+    plain.close()
+    store = opened(tmp_path, FakeKey())
+    assert "canary" not in store.path.read_text()
+    assert len(store.read().logins) == 1
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        (None, "is encrypted; set `loginStorage`"),
+        (FakeKey(problem="the keyring is locked"), "the keyring is locked"),
+        (FakeKey(secrets.token_bytes(32)), "encrypted with another key"),
+    ],
+)
+def test_without_the_key_the_file_is_neither_used_nor_changed(
+    tmp_path: Path, key: FakeKey | None, text: str
+) -> None:
+    """There is no second place, and no silent return to plain text."""
+    store = opened(tmp_path, FakeKey())
+    store.change(with_login)
+    store.close()
+    before = store.path.read_bytes()
+    other = opened(tmp_path, key)
+    assert text in other.problem
+    with pytest.raises(StoreError, match=text):
+        other.change(with_login)
+    assert store.path.read_bytes() == before
+    other.close()
+
+
+def test_nothing_is_written_in_plain_text_while_the_keyring_is_locked(tmp_path: Path) -> None:
+    key = FakeKey(problem="the keyring is locked")
+    store = opened(tmp_path, key)
+    with pytest.raises(StoreError, match="kept in memory"):
+        store.change(with_login)
+    assert not store.exists()
+    key.problem = ""
+    store.change(with_login)
+    assert store.exists()
+    store.close()
+
+
+@pytest.mark.parametrize("damage", [{"nonce": "x"}, {"data": ""}, {"data": "AAAA"}, {"cipher": "none"}])
+def test_a_changed_document_is_refused(damage: Mapping[str, str]) -> None:
+    sealed = seal(b"data", KEY)
+    assert unseal(sealed, KEY) == b"data"
+    with pytest.raises(CannotUnseal):
+        unseal({**sealed, **damage}, KEY)
+
+
+def test_two_encryptions_differ() -> None:
+    assert seal(b"data", KEY) != seal(b"data", KEY)
+
+
+def test_a_systemd_credential_is_a_key(tmp_path: Path) -> None:
+    environ = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
+    with pytest.raises(KeyUnavailable, match="No such file"):
+        CredentialKey(environ).read()
+    with pytest.raises(KeyUnavailable, match="has not provided"):
+        CredentialKey({}).read()
+    path = tmp_path / CREDENTIAL
+    path.write_bytes(b"short")
+    with pytest.raises(KeyUnavailable, match="less than 32 bytes"):
+        CredentialKey(environ).read()
+    path.write_bytes(secrets.token_bytes(48))
+    key = CredentialKey(environ)
+    assert key.read() == key.read_or_create()
+    assert len(key.read()) == 32
+    assert isinstance(login_key("credential", environ), CredentialKey)
+    assert isinstance(login_key("keyring", environ), KeyringKey)
+    assert login_key("file", environ) is None
+
+
+# ── a real keyring ──────────────────────────────────────────────────────────────────────────────
+
+
+_BUS = """<busconfig>
+  <type>session</type>
+  <listen>unix:dir={}</listen>
+  <policy context="default">
+    <allow send_destination="*" eavesdrop="true"/> <allow eavesdrop="true"/> <allow own="*"/>
+  </policy>
+</busconfig>"""
+"""A bus that starts no service by itself."""
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Mapping[str, str]]:
+    """Run a session bus with GNOME Keyring, whose login collection is unlocked."""
+    pytest.importorskip("jeepney", reason="jeepney is not installed")
+    for program in ("dbus-daemon", "gnome-keyring-daemon"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+    runtime = tmp_path / "runtime"
+    runtime.mkdir(mode=0o700)
+    environ = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "XDG_RUNTIME_DIR": str(runtime)}
+    config = tmp_path / "bus.conf"
+    config.write_text(_BUS.format(runtime))
+    bus = subprocess.Popen(
+        ["dbus-daemon", f"--config-file={config}", "--nofork", "--print-address=1"],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    keyring: subprocess.Popen[bytes] | None = None
+    try:
+        assert bus.stdout is not None
+        environ["DBUS_SESSION_BUS_ADDRESS"] = bus.stdout.readline().strip()
+        with pytest.raises(KeyringUnavailable, match="no keyring runs"):
+            read_secret({"DBUS_SESSION_BUS_ADDRESS": environ["DBUS_SESSION_BUS_ADDRESS"]})
+        keyring = subprocess.Popen(
+            ["gnome-keyring-daemon", "--foreground", "--components=secrets", "--unlock"],
+            env=environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert keyring.stdin is not None
+        assert keyring.stdout is not None
+        keyring.stdin.write(b"password")
+        keyring.stdin.close()
+        keyring.stdout.readline()  # it says when it is ready
+        yield environ
+    finally:
+        for process in (keyring, bus):
+            if process is not None:
+                process.terminate()
+                process.wait(60)
+                assert process.stdout is not None
+                process.stdout.close()
+
+
+def test_the_key_is_kept_in_a_real_keyring(session: Mapping[str, str], tmp_path: Path) -> None:
+    """Created once, found again by another process, and never replaced."""
+    assert read_secret(session) is None
+    with pytest.raises(KeyUnavailable, match="not in the keyring any more"):
+        KeyringKey(session).read()
+    first = KeyringKey(session).read_or_create()
+    assert KeyringKey(session).read_or_create() == KeyringKey(session).read() == first
+    store_secret(session, b"k" * 32)
+    assert read_secret(session) == b"k" * 32
+    store = TokenStore(tmp_path / "state", "this machine", KeyringKey(session))
+    store.open()
+    store.change(with_login)
+    store.close()
+    again = TokenStore(tmp_path / "state", "this machine", KeyringKey(session))
+    assert len(again.open().logins) == 1
+    assert "sealed" in json.loads(again.path.read_text())
+    again.close()
+
+
+def test_a_locked_keyring_is_not_unlocked_with_a_dialog(session: Mapping[str, str]) -> None:
+    store_secret(session, b"k" * 32)
+    with _connected(session) as service:
+        (collection,) = service._call("/org/freedesktop/secrets", "Service", "ReadAlias", "s", "default")
+        service._call("/org/freedesktop/secrets", "Service", "Lock", "ao", [collection])
+    for attempt in (KeyringKey(session).read, KeyringKey(session).read_or_create):
+        with pytest.raises(KeyUnavailable, match="the keyring is locked"):
+            attempt()
+
+
+def test_without_a_session_there_is_no_keyring(tmp_path: Path) -> None:
+    pytest.importorskip("jeepney", reason="jeepney is not installed")
+    with pytest.raises(KeyringUnavailable, match="no session bus"):
+        read_secret({})
+    with pytest.raises(KeyringUnavailable, match="cannot be reached"):
+        read_secret({"DBUS_SESSION_BUS_ADDRESS": f"unix:path={tmp_path}/none"})
