@@ -61,6 +61,8 @@ DRAIN_TIMEOUT = 3.0
 _LAST_READS_TIMEOUT = 0.5
 """Seconds to read what clients have already sent when the daemon stops."""
 _KILL_INTERVAL = 0.05
+_START_TIMEOUT = 3.0
+"""Seconds after which the daemon attends to less urgent work although servers are still starting."""
 _NOT_IMPORTED_AT_START = (
     "mcpd.api",
     "mcpd.auth",
@@ -457,11 +459,24 @@ class _Daemon:
             await trio.sleep(_KILL_INTERVAL)
 
     async def _keep_modules(self) -> None:
-        """Keep the code of modules that are not imported yet, before an upgrade can replace their files."""
-        await trio.to_thread.run_sync(
-            self._kept_modules.keep, _NOT_IMPORTED_AT_START, thread_name="keep modules"
-        )
+        """Keep the code of modules that are not imported yet, before an upgrade can replace their files.
+
+        The servers come first: the thread that reads the code competes with them for Python's lock.
+        """
+
+        def keep() -> None:
+            trio.from_thread.run(self._wait_servers_started)
+            self._kept_modules.keep(_NOT_IMPORTED_AT_START)
+
+        await trio.to_thread.run_sync(keep, thread_name="keep modules")
         trim_heap()  # of what the imports left behind
+
+    async def _wait_servers_started(self) -> None:
+        """Wait until the servers of the start are connected or have failed, for _START_TIMEOUT at most."""
+        with trio.move_on_after(_START_TIMEOUT):
+            await self._supervisor.wait_applied(self._supervisor.generation)
+            for server in self._supervisor.servers():
+                await server.wait_settled()
 
     async def _reap_strays(self) -> None:
         """Reap orphaned descendants. mcpd is their subreaper, so they would otherwise remain zombies."""

@@ -12,32 +12,41 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from mcpd import __version__
-from mcpd.config.check_document import LoadedConfig
-from mcpd.config.load_at_start import load_at_start
-from mcpd.config.loader import load
-from mcpd.config.settings import Address, parse_address
-from mcpd.model.errors import BadSpec
-from mcpd.support import library_warnings, logs, paths
 from mcpd.support.deferred_modules import defer_modules
-from mcpd.support.redact import Redactor
+
+if TYPE_CHECKING:  # imported below, after the garbage collector is set
+    from mcpd.config.check_document import LoadedConfig
+    from mcpd.config.settings import Address
+    from mcpd.model.errors import BadSpec
 
 _OFF = ("", "0", "false", "no", "off")
 """Values of MCPD_DEBUG that do not turn it on."""
 _NEEDED_BY_FEW = ("hashlib", "hmac", "idna", "secrets", "ssl")
 """Modules that trio and mcpd import for TLS and signatures, which a daemon with local servers never uses."""
+_DURING_IMPORTS = 10_000, 1000, 1000
+"""For the garbage collector. Imports create many objects that stay and little garbage, such as the classes
+that attrs replaces, so it looks at new objects only. `limit_memory_growth` replaces these values."""
 EXIT_OK, EXIT_USAGE, EXIT_ALREADY_RUNNING, EXIT_UNUSABLE_PATH = 0, 2, 3, 78
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run `mcpd` and exit; the entry point of the console script."""
+    gc.set_threshold(*_DURING_IMPORTS)
     sys.exit(_main(sys.argv[1:] if argv is None else argv, os.environ))
 
 
 def _main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     arguments = argument_parser().parse_args(argv)
+
+    from mcpd.config.load_at_start import load_at_start
+    from mcpd.config.loader import load
+    from mcpd.config.settings import parse_address
+    from mcpd.model.errors import BadSpec
+    from mcpd.support import library_warnings, logs, paths
+
     library_warnings.hide_texts(logs.log_library_warning)
     http = None
     if arguments.http is not None:
@@ -65,12 +74,13 @@ def _run(
     arguments: argparse.Namespace, environ: Mapping[str, str], loaded: LoadedConfig, http: Address | None
 ) -> int:
     defer_modules(_NEEDED_BY_FEW)
-    gc.disable()  # imports create many objects and nearly no garbage; enabled by limit_memory_growth()
     import trio  # imported here so that --validate-config starts fast
 
     from mcpd import daemon
+    from mcpd.support import logs, paths
     from mcpd.support.instance_lock import AlreadyRunning
     from mcpd.support.memory_tuning import limit_memory_growth
+    from mcpd.support.redact import Redactor
 
     debug = arguments.debug or environ.get("MCPD_DEBUG", "").lower() not in _OFF
     level = "debug" if debug else arguments.log_level or loaded.settings.log_level or "info"
@@ -130,6 +140,8 @@ class _Parser(argparse.ArgumentParser):
 
 def argument_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line. The manual page is generated from it."""
+    from mcpd.support.logs import LEVELS
+
     parser = _Parser(
         prog="mcpd",
         description="Keep one connection to each of your MCP servers and share it between all programs.",
@@ -152,7 +164,7 @@ def argument_parser() -> argparse.ArgumentParser:
         default="token",
         help="none: accept HTTP requests without the token (default: token)",
     )
-    parser.add_argument("--log-level", choices=logs.LEVELS, help="default: info")
+    parser.add_argument("--log-level", choices=LEVELS, help="default: info")
     parser.add_argument("--debug", action="store_true", help="log every message and its timing")
     parser.add_argument(
         "--stop-at-eof", action="store_true", help="stop when stdin ends, that is, with the starting program"

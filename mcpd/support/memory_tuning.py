@@ -45,7 +45,6 @@ def limit_memory_growth() -> None:
     _mallopt(_M_ARENA_MAX, 1)
     linecache.clearcache()  # attrs keeps the source of every method that it has generated: 0.5 MB
     gc.freeze()
-    gc.enable()
     gc.set_threshold(_YOUNG, _OLD, _OLD)
 
 

@@ -14,7 +14,7 @@ from ctl.daemon_process import daemon_pid
 from mcpd.calls.schema_validation import Findings, compile_schemas
 from tests.e2e.harness import BOUND, Daemon, Json, fake, private_environment, running, wait_until
 from tests.e2e.test_bridge import editor
-from tests.faults.installed import ISOLATED, Installation, install
+from tests.faults.installed import ISOLATED, Installation, install, wait_code_is_read
 from tests.processes import gone
 from tests.soak.features import use_features
 
@@ -57,6 +57,7 @@ def test_replaced_daemon_still_edits_its_configuration_in_every_format(
     ) as daemon:
         daemon.wait_connected("calm")
         before = config.read_text()
+        wait_code_is_read(daemon.pid)
         installation.upgrade()
         client = daemon.client()
         client.request("mcpd/add", server="added", definition={**fake(), "env": {"A": "b"}}, save=True)
@@ -120,6 +121,7 @@ def test_bridge_older_than_the_installation_starts_the_new_daemon(
             ed.begin()
             first = daemon_pid(socket_path)
             assert first is not None
+            wait_code_is_read(first)
             installation.upgrade()
             assert "result" in ed.ask(1, "tools/call", name="echo", arguments={"n": 1})
             assert "result" in ed.ask(2, "tools/list")

@@ -29,7 +29,7 @@ from tests.e2e import web
 from tests.e2e.harness import Daemon, Json, fake, private_environment, running, wait_until
 from tests.faults import bystander
 from tests.faults.bystander import Footprint, descriptors, resident, settled
-from tests.faults.installed import ISOLATED, install
+from tests.faults.installed import ISOLATED, install, wait_code_is_read
 from tests.faults.tour import LONG, SERVERS, SETTINGS, Tour
 from tests.interop import peers
 
@@ -107,7 +107,7 @@ def use_features(
         program=[installation.program("mcpd")],
     ) as daemon:
         daemon.wait_connected("old", "new", *others)
-        wait_until(lambda: "keep modules" not in thread_names(daemon.pid), lambda: "it still reads its files")
+        wait_code_is_read(daemon.pid)
         installation.upgrade()
         if seconds:
             _leave_sessions(daemon)
@@ -132,15 +132,6 @@ def use_features(
             wait_until(lambda: _is_back(daemon, report), lambda: "it is not")
         report.exit_code = daemon.stop()
     return report
-
-
-def thread_names(pid: int) -> set[str]:
-    """Return the names of the threads that run now."""
-    names = set()
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(OSError):  # it has just ended
-            names.add((thread / "comm").read_text().strip())
-    return names
 
 
 def _is_back(daemon: Daemon, report: FeaturesReport) -> bool:
