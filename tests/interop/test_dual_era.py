@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import attrs
 import pytest
 
 from tests.e2e import harness
@@ -72,12 +73,16 @@ def attached(daemon: Daemon, kind: str) -> list[tuple[Driver, Json, bool]]:
     return [(Attached(daemon, each), {"name": NAME}, each == MODERN) for each in versions]
 
 
-def libraries(daemon: Daemon, kind: str) -> list[tuple[Driver, Json, bool]]:
-    """Return eight clients that others have written. Each second one is connected by the bridge."""
+def libraries(daemon: Daemon, kind: str, gate: Path) -> list[tuple[Driver, Json, bool]]:
+    """Return eight clients that others have written. Each second one is connected by the bridge. None makes a
+    call before all are connected.
+    """
+    gate.mkdir()
     names = (LIBRARIES[kind] * 4)[:8]
     ways = (by_bridge, by_url) * 4
     return [
-        (library(name), reach(daemon, NAME), name in AT_2026) for name, reach in zip(names, ways, strict=True)
+        (attrs.evolve(library(name), gate=(str(gate), 8)), reach(daemon, NAME), name in AT_2026)
+        for name, reach in zip(names, ways, strict=True)
     ]
 
 
@@ -109,7 +114,7 @@ def test_eight_clients_at_once_get_their_own_messages(kind: str, way: str, tmp_p
 def test_eight_clients_by_others_get_their_own_messages(kind: str, way: str, tmp_path: Path) -> None:
     """Over the bridge and over HTTP."""
     with everything(way) as definition, shared(definition, tmp_path / "mcpd") as daemon:
-        assert use_all(daemon, libraries(daemon, kind), tmp_path, way) == []
+        assert use_all(daemon, libraries(daemon, kind, tmp_path / "gate"), tmp_path, way) == []
         started = assert_one_server(daemon, kind, way)
     assert all(gone(pid) for pid in started)
 

@@ -180,8 +180,13 @@ def test_writes_of_clients_by_others_to_an_unknown_server_are_all_kept(way: str,
     with harness.running(home, servers, "--http", "127.0.0.1:0") as daemon:
         daemon.wait_connected("notes")
         reach = by_bridge if way == "bridge" else by_url
+        gate = tmp_path / "gate"
+        gate.mkdir()
         users: dict[str, tuple[Driver, Json]] = {
-            f"client{n}": (attrs.evolve(library(name), one_by_one=True), reach(daemon, "notes"))
+            f"client{n}": (
+                attrs.evolve(library(name), one_by_one=True, gate=(str(gate), 4)),
+                reach(daemon, "notes"),
+            )
             for n, name in enumerate(WRITERS[way])
         }
         assert sharing.writings(users, tmp_path) == []
