@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 DEAD = {"command": "sh", "args": ["-c", "echo 'ECONNREFUSED 10.0.3.17' >&2; exit 3"]}
+FIRST = {"clients": "#clients tbody tr", "calls": "#calls table", "events": "#all-events li"}
+"""What appears first on each page but that of the servers."""
 TABS = ("tools", "resources", "prompts", "log", "events", "messages", "evidence")
 
 
@@ -72,9 +74,9 @@ def test_every_element_has_enough_contrast(chromium: Browser, daemon: Daemon, sc
                 seen, poor = measure(page, "contrasts()")
                 assert poor == [], (server, tab)
                 looked += seen
-        for name in ("clients", "events"):
+        for name in ("clients", "calls", "events"):
             page.click(f"#page-{name}")
-            page.wait_for_selector("#clients tbody tr" if name == "clients" else "#all-events li")
+            page.wait_for_selector(FIRST[name])
             assert measure(page, "contrasts()")[1] == [], name
         assert looked > 300
         page.keyboard.press("?")
@@ -199,9 +201,9 @@ def test_page_fits_a_phone_and_shows_one_view_at_a_time(chromium: Browser, daemo
             )
             assert measure(page, "unnamed()") == []
             assert measure(page, "small(24)") == []
-        for name in ("clients", "events"):
+        for name in ("clients", "calls", "events"):
             page.evaluate(f"location.hash = '#//{name}'")
-            page.wait_for_selector("#clients tbody tr" if name == "clients" else "#all-events li")
+            page.wait_for_selector(FIRST[name])
             page.wait_for_function("document.documentElement.scrollWidth === 390")
             assert measure(page, "unnamed()") == []
         page.evaluate("location.hash = '#/rich/tools'")

@@ -145,7 +145,7 @@ def test_server_texts_are_never_executed(chromium: Browser, start: Start) -> Non
             "document.querySelectorAll('#messages details').forEach((each) => { each.open = true })"
         )
         page.wait_for_selector("#messages pre >> text=pwned")
-        for name in ("clients", "events", "servers"):
+        for name in ("clients", "calls", "events", "servers"):
             page.click(f"#page-{name}")
         page.click("#servers li:has-text('dead') .pick")
         page.wait_for_selector("#head pre >> text=pwned")

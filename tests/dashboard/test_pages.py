@@ -1,4 +1,4 @@
-"""What the page shows besides tools: trouble first, clients, events, resources, prompts, messages, badges."""
+"""The page besides tools: trouble first, clients, calls, events, resources, prompts, messages, badges."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 from tests.dashboard.test_form import RICH
 from tests.dashboard.window import Window, wait_for_js, window
 from tests.e2e.conftest import Start
-from tests.e2e.harness import Daemon, fake, wait_until
+from tests.e2e.harness import Daemon, Refused, fake, wait_until
 from tests.e2e.web import PORT
 
 if TYPE_CHECKING:
@@ -127,6 +127,34 @@ def test_clients_page_shows_who_uses_which_server(chromium: Browser, daemon: Dae
         page.wait_for_selector("#servers li")
         expect(page.locator("#clients-page")).to_be_hidden()
         opened.assert_nothing_else_happened()
+
+
+def test_calls_page_shows_past_and_new_calls(chromium: Browser, daemon: Daemon) -> None:
+    with daemon.client() as client:
+        client.call("one", "echo", {"text": "before"})
+        with window(chromium, daemon) as opened:
+            page = opened.page
+            page.keyboard.press("l")
+            past = page.locator("#calls tbody tr:has-text('echo')")
+            past.first.wait_for()
+            expect(past.first).to_contain_text("one")
+            expect(past.first.locator("[data-label=Outcome]")).to_have_text("ok")
+            with pytest.raises(Refused):
+                client.call("one", "no-such-tool")
+            failed = page.locator("#calls tbody tr[data-state=bad]:has-text('no-such-tool')")
+            failed.first.wait_for()
+            expect(page.locator("#calls tbody tr").first).to_contain_text("no-such-tool")
+            page.fill("#filter", "echo")
+            expect(failed.first).to_be_hidden()
+            expect(past.first).to_be_visible()
+            page.fill("#filter", "")
+            page.click("#only-failed")
+            failed.first.wait_for()
+            expect(past).to_have_count(0)
+            expect(page).to_have_url(f"{opened.base}/#//calls")
+            page.reload()
+            past.first.wait_for()
+            opened.assert_nothing_else_happened()
 
 
 def test_resources_are_listed_and_read(chromium: Browser, daemon: Daemon) -> None:

@@ -4,6 +4,7 @@ import { reconnect, say, toggle } from "./actions.js";
 import { draw, follow, leaveDetail, refresh, move } from "./selection.js";
 import { byId, clean, make, plain, setText } from "./dom.js";
 import { addEvent, showPast } from "./events.js";
+import { filterCalls, leaveCalls, showCalls } from "./calls.js";
 import { showClients } from "./clients.js";
 import { showEvidence } from "./evidence.js";
 import { listen } from "./keys.js";
@@ -62,6 +63,7 @@ async function opened() {
     return; // disconnected again; `closed` was called
   }
   showClients();
+  showCalls();
   await followStats(draw);
 }
 
@@ -84,6 +86,7 @@ function fellBehind() {
 function closed() {
   forgetLog();
   leaveMessages();
+  leaveCalls();
   clearTimeout(waiting);
   linePill("not connected", "bad");
   byId("gone").hidden = false;
@@ -171,6 +174,7 @@ listen({
   t: ifShown(() => toggle(now.chosen)),
   s: () => turn("servers"),
   c: () => turn("clients"),
+  l: () => turn("calls"),
   e: () => turn("events"),
   ...Object.fromEntries(TABS.map((name, index) => [String(index + 1), ifShown(() => turnTo(name))])),
 });
@@ -184,6 +188,7 @@ if (matchMedia("(pointer: coarse)").matches) byId("filter").placeholder = "Filte
 byId("filter").addEventListener("input", (event) => {
   now.wanted = event.target.value.trim().toLowerCase();
   filterTools();
+  filterCalls();
   draw();
 });
 byId("attention").addEventListener("click", () => {

@@ -1,11 +1,12 @@
-// The pages of the dashboard: the servers, the clients, and the events of all servers.
+// The pages of the dashboard: the servers, the clients, the calls, and the events of all servers.
 
+import { leaveCalls, showCalls } from "./calls.js";
 import { showClients } from "./clients.js";
 import { byId } from "./dom.js";
 import { goTo, goToPage } from "./route.js";
 import { now } from "./state.js";
 
-export const PAGES = ["servers", "clients", "events"];
+export const PAGES = ["servers", "clients", "calls", "events"];
 
 export function showPage(name) {
   now.page = name;
@@ -15,6 +16,8 @@ export function showPage(name) {
     if (each !== "servers") byId(`${each}-page`).hidden = each !== name;
   }
   if (name === "clients") showClients();
+  if (name === "calls") showCalls();
+  else leaveCalls();
   if (name === "events") byId("all-events").scrollTop = byId("all-events").scrollHeight;
 }
 

@@ -46,6 +46,7 @@ ALLOWED_METHODS = frozenset(
         "logs",
         "version",
         "call",
+        "calls",
         "reconnect",
         "enable",
         "disable",
