@@ -72,8 +72,8 @@ _batch = batch()
 OK, TOOL_ERROR, INPUT_REQUIRED = CallOutcome.OK, CallOutcome.TOOL_ERROR, CallOutcome.INPUT_REQUIRED
 
 _LARGE = 2 * 1024 * 1024
-"""Bytes of a result or error that is not looked at in the turn in which it arrived: each look takes up to
-3 ms per MiB, as reading its envelope did."""
+"""Bytes of params, of a result, or of an error that are not looked at in the turn in which they arrived: each
+look takes up to 3 ms per MiB, as reading the envelope did."""
 
 Spawn = Callable[[Work], None]
 """Starts a task. The provider decides how long it may live."""
@@ -155,6 +155,8 @@ class CallEngine:
             if (upstream := server.upstream) is None:
                 self._connecting.add(call)
                 self._start_work(call, lambda: self._prepare(call))
+            elif len(params) > _LARGE:
+                self._start_work(call, lambda: self._prepare(call))
             elif route.stages:
                 self._run_stages(call)
             else:
@@ -210,11 +212,13 @@ class CallEngine:
         for stage in call.route.stages[passed:]:
             if answer is not None:
                 break
+            if len(call.params) > _LARGE:
+                await trio.lowlevel.checkpoint()
             found = stage.before(call)
             answer = await found() if callable(found) else found
         if call.server.upstream is None:
             await self._operations.wait_ready(call.server)
-        await trio.lowlevel.checkpoint_if_cancelled()
+        await trio.lowlevel.checkpoint()
         if answer is None:
             self._send(call, self._connection(call.server))
         else:

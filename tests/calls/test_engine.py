@@ -340,6 +340,7 @@ async def test_large_arguments_of_unfinished_calls_are_limited(w: World) -> None
     assert "of all clients" in large(three, 11).answers[0]["error"]["message"]
     one.leave()
     again = large(three, 11)
+    await trio.testing.wait_all_tasks_blocked()  # large calls are sent in a later turn
     assert not again.answers
     budget = w.gateway.calls._arguments
     for call in list(two.session.calls.values()):

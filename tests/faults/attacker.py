@@ -60,6 +60,21 @@ def error_data(key: bytes, size: int) -> None:
     reply(key, filled(b'{"code":1,"message":"no","data":[', b"[],", size, b"1]}"), b"error")
 
 
+def mixed(key: bytes, size: int) -> None:
+    """As much structure as is allowed, and the rest in text."""
+    values = filled(b"[", b"[],", size // 4 - MIB, b"1]")
+    reply(key, b'{"content":[],"x":%b,"y":"%b"}' % (values, b"\\n" * (size * 3 // 8)))
+
+
+def error_text(key: bytes, size: int) -> None:
+    reply(key, filled(b'{"code":1,"message":"', b"\\u00e9", size, b'"}'), b"error")
+
+
+def log_text(key: bytes, size: int) -> None:
+    write(note(b"notifications/message", filled(b'{"level":"info","data":"', b"\\n", size, b'"}')))
+    text(key, b"done")
+
+
 def surrogates(key: bytes, size: int) -> None:
     write(filled(b'{"jsonrpc":"2.0","method":"\\ud800","x":"', b"\\n", size, b'"}\n'))
     text(key, b"done")
@@ -113,6 +128,15 @@ ATTACKS: dict[str, Callable[[bytes, int], None]] = {
     "large_updates": large_updates,
     "names": names,
     "relist": relist,
+    "mixed": mixed,
+    "escapes": lambda key, size: text(key, b"\\u00e9" * (size // 6)),
+    "spaces": lambda key, size: reply(key, filled(b'{"content":[', b" ", size, b"]}")),
+    "error_text": error_text,
+    "log_text": log_text,
+    "requests": lambda key, size: flood(key, b'{"jsonrpc":"2.0","id":1,"method":"roots/list"}\n', size),
+    "logs": lambda key, size: flood(key, note(b"notifications/message", b'{"level":"error","data":1}'), size),
+    "answers": lambda key, size: flood(key, b'{"jsonrpc":"2.0","id":99999999,"result":{}}\n', size),
+    "changes": lambda key, size: flood(key, note(b"notifications/tools/list_changed", b"{}"), size),
     "blank_lines": lambda key, size: flood(key, b"\n", size),
     "junk_lines": lambda key, size: flood(key, b"y\n", size),
     "blank_stderr": lambda key, size: flood(key, b"\n", size, 2),
@@ -129,9 +153,10 @@ def hello(kind: str, size: int) -> bytes:
 
 def tools(kind: str, size: int, count: int) -> bytes:
     found = b'{"name":"attack","inputSchema":{"type":"object"}}'
-    if kind == "tools":
+    if kind in ("tools", "relisted"):
         one = b',{"name":"t%07d"}'
-        found += b"".join(one % number for number in range(size // 20))
+        first = 0 if kind == "tools" else 1_000_000 * (count % 9)
+        found += b"".join(one % (first + number) for number in range(size // (20 if kind == "tools" else 1)))
     if kind == "large_tool":
         found += b',{"name":"large","description":"%d%b","inputSchema":{}}' % (count, b"x" * size)
     if kind == "schema":

@@ -7,7 +7,7 @@ import logging
 import math
 import socket as sockets
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol
 
 import trio
@@ -57,6 +57,8 @@ _LINGER_TIMEOUT = 1.0
 """Seconds in which the rest of a rejected request is discarded; a reset would overtake the response."""
 _POLL_INTERVAL = 0.05
 
+_PIECE = 1 << 13
+"""Bytes that are parsed at once."""
 MAX_ANONYMOUS_BACKLOG = 256 * 1024
 """Bytes that may wait for a client that has not authenticated; its next request is refused."""
 
@@ -185,7 +187,19 @@ class HttpServerConnection:
         while self._exchange is not None and not has_hung_up(self._fd):  # noqa: ASYNC110
             await trio.sleep(_POLL_INTERVAL)
 
-    def _received(self, portion: bytes) -> None:
+    def _received(self, portion: bytes) -> Iterator[None] | None:
+        if len(portion) > _PIECE and not self._parser.is_known(portion):
+            return self._receive_in_pieces(portion)
+        self._receive(portion)
+        return None
+
+    def _receive_in_pieces(self, portion: bytes) -> Iterator[None]:
+        """A portion may be thousands of chunks or requests, so let others have their turn in between."""
+        for start in range(0, len(portion), _PIECE):
+            self._receive(portion[start : start + _PIECE])
+            yield
+
+    def _receive(self, portion: bytes) -> None:
         if self._error is not None or self.is_last:
             return
         with _batch as now:

@@ -132,6 +132,12 @@ class RequestParser:
         """Bytes of the current body that have arrived, with CHUNK_COST for each chunk."""
         return self._size
 
+    def is_known(self, data: bytes) -> bool:
+        """Return whether `data` is exactly one request with a known head, which costs little to parse."""
+        end = data.find(b"\r\n\r\n") + 4
+        known = self._known_heads.get(data[:end]) if self.is_between else None
+        return known is not None and end + known.length == len(data)
+
     def feed(self, data: bytes) -> None:
         """Parse `data` and invoke the callbacks. Raises BadRequest."""
         if self.is_between:

@@ -25,6 +25,8 @@ from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, PARSE_ERROR, BadFrame, Message
 
 _MAX_SESSIONS = 8
+_LARGE = 1 << 20
+"""Bytes of a body that is parsed in a turn of its own."""
 _ALLOW = b"Allow: GET, POST, DELETE\r\n"
 _ONLY_POST = b"Allow: POST\r\n"
 
@@ -69,7 +71,7 @@ class McpHandler:
     def __init__(self, endpoint: McpEndpoint, principal: Principal, spawn: SpawnTask) -> None:
         self.endpoint = endpoint
         self.principal = principal
-        self._spawn = spawn
+        self.spawn = spawn
         self._sessions: dict[EndpointScope, ClientSession] = {}
 
     def route(self, scope: EndpointScope, head: Head) -> ServeRequest:
@@ -97,7 +99,7 @@ class McpHandler:
             session.close("the server was removed")
         elif len(self._sessions) >= _MAX_SESSIONS:
             self.close("evicted: this connection uses too many endpoints")
-        session = self.endpoint.gateway.open_session(view, self.principal.client, _discard, self._spawn)
+        session = self.endpoint.gateway.open_session(view, self.principal.client, _discard, self.spawn)
         self._sessions[scope] = session
         self.principal.connection.session = session
         return session
@@ -114,7 +116,7 @@ class McpHandler:
             refuse_request(exchange, error, b"null")
             return
         if method == "GET":
-            sessions.open(exchange, view, scope, self.principal, self._spawn)
+            sessions.open(exchange, view, scope, self.principal, self.spawn)
         else:
             sessions.receive(body, exchange, view, scope, self.principal)
 
@@ -160,29 +162,45 @@ class _PostRoute:
 
     def serve(self, body: bytes, exchange: HttpExchange) -> None:
         """See `ServeRequest`."""
+        if len(body) > _LARGE:
+            self._handler.spawn(lambda: self._serve_large(body, exchange))
+        elif (parsed := self._parse(body, exchange)) is not None:
+            self._receive(*parsed, exchange)
+
+    async def _serve_large(self, body: bytes, exchange: HttpExchange) -> None:
+        """Parse it in a turn of its own, since each look at it takes up to 2 ms per MiB."""
+        parsed = self._parse(body, exchange)
+        await trio.lowlevel.checkpoint()
+        if parsed is not None:
+            self._receive(*parsed, exchange)
+
+    def _parse(self, body: bytes, exchange: HttpExchange) -> tuple[View, Message] | None:
+        """Return the message, and what it is for; None for a batch, which is handled, and after an error."""
         try:
             view = self._current_view()
             if body.lstrip(b" \t\r\n")[:1] == b"[":
                 self._receive_batch(view, parse_batch(body), exchange)
-                return
-            message = wire.parse(body)
+                return None
+            return view, wire.parse(body)
         except McpdError as error:
             refuse_request(exchange, error, b"null")
         except BadFrame as error:
             respond_error(exchange, 400, f"not a JSON-RPC message: {error}", code=PARSE_ERROR)
+        return None
+
+    def _receive(self, view: View, message: Message, exchange: HttpExchange) -> None:
+        if self._is_modern or modern.is_modern_request(message):
+            self._receive_modern(view, message, exchange)
+        elif legacy.is_initialize(message):
+            sessions = self._endpoint.sessions
+            sessions.open(message, exchange, view, self._scope, self._handler.principal)
+        elif (http := self._find_session(view)) is not None and self._unknown_version is None:
+            legacy.receive(http, message, exchange)
+        elif http is None and self._unknown_version is not None and is_request(message):
+            # Without a session, the modern rules apply: they define the error.
+            self._receive_modern(view, message, exchange)
         else:
-            if self._is_modern or modern.is_modern_request(message):
-                self._receive_modern(view, message, exchange)
-            elif legacy.is_initialize(message):
-                sessions = self._endpoint.sessions
-                sessions.open(message, exchange, view, self._scope, self._handler.principal)
-            elif (http := self._find_session(view)) is not None and self._unknown_version is None:
-                legacy.receive(http, message, exchange)
-            elif http is None and self._unknown_version is not None and is_request(message):
-                # Without a session, the modern rules apply: they define the error.
-                self._receive_modern(view, message, exchange)
-            else:
-                self._refuse_without_session(message.key or b"null", exchange)
+            self._refuse_without_session(message.key or b"null", exchange)
 
     def _receive_batch(self, view: View, messages: Sequence[Message], exchange: HttpExchange) -> None:
         http = self._find_session(view)

@@ -400,7 +400,7 @@ async def test_body_that_trickles_or_never_ends_is_given_up(
 ) -> None:
     """Although something arrives each second."""
     async with connected(echo, max_body=10 * MIB) as peer:
-        await peer.send(b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await peer.send(b'POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n"\r\n')
         began = trio.current_time()
         while not peer.connection or peer.connection._error is None:
             assert trio.current_time() < began + seconds + 5
