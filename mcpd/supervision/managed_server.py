@@ -314,6 +314,7 @@ class ManagedServer:
                     await self._connect_and_recover()
         finally:
             self.log.close()
+            trim_heap_soon(collect=True)  # its lists may have been large, and are in cycles
 
     async def _wait_while_off(self) -> None:
         """Wait until the desired state changes or a timed disable ends."""
