@@ -270,7 +270,13 @@ def _to_milliseconds(value: float | None, unit: str) -> float | None:
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    """Return a number; None for anything else, also for an integer that is too large for a float."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
 
 
 def _list(value: object) -> list[object]:

@@ -74,11 +74,15 @@ class Section(msgspec.Struct, eq=False):
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             self._wrong_type(key, "a number", value)
             return None
-        if not math.isfinite(value) or value < minimum or (exclusive and value == minimum):
+        try:
+            number = float(value)
+        except OverflowError:  # an integer of more than 308 digits
+            number = math.inf
+        if not math.isfinite(number) or value < minimum or (exclusive and value == minimum):
             limit = f"more than {minimum:g}" if exclusive else f"{minimum:g} or more"
-            self.add_problem(key, f"'{key}' must be {limit}, not {value}", "write a number in that range")
+            self.add_problem(key, f"'{key}' must be {limit}, not {number:g}", "write a number in that range")
             return None
-        return float(value)
+        return number
 
     def integer(self, key: str, *, minimum: int) -> int | None:
         value = self.values.get(key)

@@ -88,6 +88,7 @@ def test_valid_value_is_returned_without_a_problem(getter: Getter, value: object
         (NUMBER, -0.1, "$.k", "must be 0 or more, not -0.1", "in that range"),
         (NUMBER, math.inf, "$.k", "must be 0 or more, not inf", "in that range"),
         (NUMBER, math.nan, "$.k", "must be 0 or more, not nan", "in that range"),
+        (NUMBER, 10**400, "$.k", "must be 0 or more, not inf", "in that range"),
         (POSITIVE, 0, "$.k", "must be more than 0, not 0", "in that range"),
         (FROM_TWO, 1.9, "$.k", "must be 2 or more, not 1.9", "in that range"),
         (INTEGER, 1, "$.k", "must be 2 or more, not 1", "write a larger number"),
