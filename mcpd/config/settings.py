@@ -291,4 +291,8 @@ def _resolve_links(pattern: str) -> str:
     head, found, _ = pattern.partition("*")
     head, found, _ = head.partition("?") if not found else (head, found, "")
     stem = head if not found else head.rpartition("/")[0] or "/"
-    return os.path.normpath(os.path.realpath(stem) + "/" + pattern[len(stem) :])
+    try:
+        stem_without_links = os.path.realpath(stem)
+    except ValueError:  # NUL or half a surrogate pair: no directory has such a name
+        return os.path.normpath(pattern)
+    return os.path.normpath(stem_without_links + "/" + pattern[len(stem) :])

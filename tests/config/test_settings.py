@@ -201,3 +201,8 @@ def test_missing_extra_for_open_telemetry_is_a_warning(
     assert settings.otlp_endpoint == "https://collector.example/otlp"
     assert (problems, len(found)) == ([], warnings)
     assert all("extra `otel`" in each for each in found)
+
+
+@pytest.mark.parametrize("name", ["/\ud800", "/a\0b", "/\ud800/*"])
+def test_directory_that_cannot_exist_is_no_error_in_mcpd(name: str) -> None:
+    parsed({"profiles": {"work": {}}, "profileByDirectory": {name: "work"}})
