@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 
 from mcpd.config.check_document import LoadedConfig
-from mcpd.config.edit_config_file import add_server, import_editor, remove_server
+from mcpd.config.edit_config_file import add_server, import_editor, insert_rule, remove_server
 from mcpd.config.json_path import is_within, join_path
 from mcpd.config.load_at_start import load_at_start, save_last_valid
 from mcpd.config.loader import candidate_paths, load
@@ -209,6 +209,25 @@ class ActiveConfig:
                 saved = str(self.loaded.path)
         self._state_file.clear_toggle(name)
         return self._apply_edit(parsed, rest, saved)
+
+    def insert_rule(self, before: int, rule: Mapping[str, object], comment: str) -> None:
+        """Write a rule into the file, before the one with the index `before`, and apply it.
+
+        Raises BadSpec, also if the file cannot be changed, or does not contain the rules in force.
+        """
+        if self.loaded.source != str(self.loaded.path):
+            message = f"the configuration comes from {self.loaded.source}, not from a file"
+            raise BadSpec(
+                [Problem("$", message, "change it there, or allow the call until the client disconnects")]
+            )
+        expected = self.loaded.written_settings.get("policies")
+        insert_rule(self.loaded.path, before, rule, comment, expected)
+        fresh = self._load_edited()
+        if self._source != "api":
+            self._activate(fresh)
+        else:  # the set from the API stays active
+            self.loaded = fresh
+            self._announce("a rule was added")
 
     def _activate(self, loaded: LoadedConfig) -> ApplyResult:
         ignored = [

@@ -81,8 +81,8 @@ class Operations:
     list_approvals: Callable[[], tuple[PendingApproval, ...]] = lambda: ()
     """Return the calls that wait for approval. Set by the gateway."""
     approve: Callable[[str, str], None] = attrs.field(init=False, repr=False)
-    """Answer for the call with this id: `once`, `session` or `no`. Raises InvalidArguments. Set by the
-    gateway."""
+    """Answer for the call with this id: `once`, `session`, `always` or `no`. Raises InvalidArguments,
+    BadSpec. Set by the gateway."""
     clients: ClientRegistry = attrs.field(factory=ClientRegistry)
     environ: Mapping[str, str] = attrs.field(factory=dict)
     http: HttpListener | None = None

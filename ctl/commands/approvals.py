@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ctl.errors import UsageError
 from ctl.invocation import CliContext
 from ctl.output import Line, paint
 from ctl.table import table
@@ -14,12 +15,19 @@ from ctl.terminal_text import ago, until
 if TYPE_CHECKING:
     from ctl.api_types import PendingApproval
 
+_DONE = {
+    "once": "allowed",
+    "session": "allowed until the client disconnects",
+    "always": "allowed, and a rule was added to the configuration",
+    "no": "refused",
+}
 HEADER = ("ID", "CLIENT", "USES", "ARGUMENTS", "SINCE", "REFUSED")
 
 
 @click.group(
     invoke_without_command=True,
     epilog="Examples:\n\n\b\n  mcpctl approvals\n  mcpctl approvals allow 3 --session\n"
+    "  mcpctl approvals allow 3 --always\n"
     "  mcpctl approvals deny 3",
 )
 @click.pass_context
@@ -40,10 +48,13 @@ def approvals(context: click.Context) -> int:
 @approvals.command(epilog="Example:\n\n\b\n  mcpctl approvals allow 3")
 @click.argument("id")
 @click.option("--session", is_flag=True, help="Also allow further uses until the client disconnects.")
+@click.option("--always", is_flag=True, help="Also write a rule that always allows this client to use it.")
 @click.pass_obj
-def allow(cli: CliContext, id: str, session: bool) -> int:
+def allow(cli: CliContext, id: str, session: bool, always: bool) -> int:
     """Allow a call that waits for approval."""
-    return _answer(cli, id, "session" if session else "once")
+    if session and always:
+        raise UsageError("--session and --always exclude each other", hint="use one of them")
+    return _answer(cli, id, "always" if always else "session" if session else "once")
 
 
 @approvals.command(epilog="Example:\n\n\b\n  mcpctl approvals deny 3")
@@ -57,7 +68,7 @@ def deny(cli: CliContext, id: str) -> int:
 def _answer(cli: CliContext, id: str, decision: str) -> int:
     reply = cli.call("mcpd/approve", {"id": id, "decision": decision})
     if not cli.show_json(reply):
-        cli.out.message(f"call {id}: {'refused' if decision == 'no' else 'allowed'}")
+        cli.out.message(f"call {id}: {_DONE[decision]}")
     return 0
 
 

@@ -7,9 +7,13 @@ in `mcpctl approvals`, and the first answer counts. Nothing is sent to the serve
 from __future__ import annotations
 
 import itertools
+import logging
+import os
+import pwd
+import re
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import msgspec
@@ -17,22 +21,30 @@ import trio
 from msgspec import Raw
 
 from mcpd.calls.call import SUSPENDED, Call, Caller
+from mcpd.calls.lasting_rules import NoLastingRuleError, lasting_rule
 from mcpd.calls.suspended_calls import Question
 from mcpd.model.api import PendingApproval
 from mcpd.model.errors import Denied, InvalidArguments, McpdError, Overloaded, Problem
-from mcpd.model.policy import ItemKind, PolicyRule
+from mcpd.model.policy import ClientFacts, ItemKind, PolicyRule
 from mcpd.model.status import rfc3339
 from mcpd.model.text import shorten
 from mcpd.protocol.revision_translation import R3, translate_request
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
 
+log = logging.getLogger("mcpd.calls")
+
 APPROVAL_TIMEOUT = 300.0
 """Seconds without an answer after which a call is refused."""
 MAX_PENDING = 100
 """Calls that may wait for approval: each is a question to a person."""
 _MAX_ARGUMENTS = 500
-_ANSWERS = {"once": "Allow this call", "session": "Allow it until the client disconnects", "no": "Refuse"}
+_ANSWERS = {
+    "once": "Allow this call",
+    "session": "Allow it until the client disconnects",
+    "always": "Always allow this client to use it",
+    "no": "Refuse",
+}
 _Use = tuple[str, ItemKind, str]
 """(definition name, kind, name)."""
 
@@ -41,6 +53,7 @@ class _Pending(msgspec.Struct, eq=False):
     """One call that waits. `answer` is set once."""
 
     call: Call
+    client: ClientFacts
     use: _Use
     rule: PolicyRule
     asked_at: float = msgspec.field(default_factory=time.time)
@@ -57,12 +70,13 @@ class _Pending(msgspec.Struct, eq=False):
 class _ClientQuestion(msgspec.Struct, eq=False):
     """The question to a modern client, which returns with the answer (see `SuspendedCalls`)."""
 
+    approvals: Approvals
     pending: _Pending
     message: Message
     returned: trio.Event = msgspec.field(default_factory=trio.Event)
 
     def respond(self, result: Raw | bytes) -> None:
-        self.pending.settle(_read_answer(result))
+        self.pending.settle(self.approvals.accept_answer(self.pending, _read_answer(result)))
         self.returned.set()
 
     def decline(self, reason: str) -> None:
@@ -79,6 +93,8 @@ class Approvals:
         self._granted: weakref.WeakKeyDictionary[Caller, set[_Use]] = weakref.WeakKeyDictionary()
         self.ask_modern_client: Callable[[Call, Question, bytes], None] = lambda call, question, params: None
         """`SuspendedCalls.ask`. Set by the gateway."""
+        self.insert_rule: Callable[[int, Mapping[str, object], str], None] = _cannot_insert
+        """`ActiveConfig.insert_rule`. Set by the gateway."""
 
     async def wait_approved(self, call: Call, use: _Use, rule: PolicyRule) -> None:
         """Return when a person has approved the call. Raises Denied if not, Overloaded if too many wait."""
@@ -88,7 +104,7 @@ class Approvals:
         if len(self._pending) >= MAX_PENDING:
             message = f"{use[0]}: {MAX_PENDING} calls are already waiting for approval"
             raise Overloaded(f"{message}; nothing was sent, see `mcpctl approvals`", server=use[0])
-        pending = _Pending(call, use, rule)
+        pending = _Pending(call, call.caller.facts(call.context), use, rule)
         key = str(next(self._numbers))
         self._pending[key] = pending
         try:
@@ -98,7 +114,7 @@ class Approvals:
             del self._pending[key]
         if pending.answer == "session":
             self._granted.setdefault(call.caller, set()).add(use)
-        if pending.answer not in ("once", "session"):
+        if pending.answer not in ("once", "session", "always"):
             raise _refusal(pending)
 
     async def _ask(self, pending: _Pending) -> None:
@@ -107,7 +123,7 @@ class Approvals:
         if params is None:
             await pending.answered.wait()
         elif call.context.modern:
-            question = _ClientQuestion(pending, Message(method="elicitation/create"))
+            question = _ClientQuestion(self, pending, Message(method="elicitation/create"))
             with call.handler.asking(call, question.message.method, params):
                 self.ask_modern_client(call, question, params)
                 await pending.answered.wait()
@@ -119,7 +135,7 @@ class Approvals:
                 async def ask_client() -> None:
                     with call.handler.asking(call, "elicitation/create", params), suppress(McpdError):
                         answer = await call.caller.ask(call, "elicitation/create", Raw(params))
-                        pending.settle(_read_answer(answer))
+                        pending.settle(self.accept_answer(pending, _read_answer(answer)))
                     pending.settle("no")
 
                 nursery.start_soon(ask_client)
@@ -133,6 +149,7 @@ class Approvals:
             return None
         why = f" ({pending.rule.reason})" if pending.rule.reason else ""
         arguments = _arguments(call)
+        answers = {key: label for key, label in _ANSWERS.items() if key != "always" or _can_last(pending)}
         shown = f" with {arguments}" if arguments else ""
         body = {
             "message": f"May the {kind} {shorten(name, 80)!r} of {server} be used{shown}? "
@@ -143,8 +160,8 @@ class Approvals:
                     "decision": {
                         "type": "string",
                         "title": "Decision",
-                        "enum": list(_ANSWERS),
-                        "enumNames": list(_ANSWERS.values()),
+                        "enum": list(answers),
+                        "enumNames": list(answers.values()),
                     }
                 },
                 "required": ["decision"],
@@ -174,16 +191,67 @@ class Approvals:
         )
 
     def answer(self, key: str, answer: str) -> None:
-        """Answer for the person. Raises InvalidArguments if no such call waits, or the answer is unknown."""
+        """Answer for the person. Raises InvalidArguments if no such call waits, or the answer is unknown or
+        cannot be kept; BadSpec if the rule cannot be written. The call still waits then."""
         pending = self._pending.get(key)
         if answer not in _ANSWERS:
             problem = Problem("$.decision", f"must be one of {', '.join(_ANSWERS)}")
         elif pending is None or pending.answer:
             problem = Problem("$.id", f"no call {shorten(key, 20)!r} waits for approval", "mcpctl approvals")
         else:
-            pending.settle(answer)
-            return
+            try:
+                if answer == "always":
+                    self._write_rule(pending, "mcpctl or the dashboard")
+            except NoLastingRuleError as error:
+                fix = "allow it once, or until the client disconnects"
+                problem = Problem("$.decision", f"it cannot be allowed for good: {error}", fix)
+            else:
+                pending.settle(answer)
+                return
         raise InvalidArguments(f"mcpd/approve: {problem}", [problem])
+
+    def accept_answer(self, pending: _Pending, answer: str) -> str:
+        """Return what a client's answer amounts to: `once` if a rule cannot be written."""
+        if answer != "always" or pending.answer:
+            return answer
+        try:
+            self._write_rule(pending, "the client")
+        except (NoLastingRuleError, McpdError) as error:
+            log.warning("%s: allowed once, because no rule could be written: %s", pending.use[0], error)
+            return "once"
+        return answer
+
+    def _write_rule(self, pending: _Pending, where: str) -> None:
+        """Raises NoLastingRuleError, BadSpec."""
+        rule = lasting_rule(pending.client, pending.use)
+        place = _INDEX.search(pending.rule.place)
+        if place is None:
+            raise NoLastingRuleError(f"the rule at {pending.rule.place} is not in a list")
+        now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+        who = pending.call.caller.describe(pending.call.context)
+        self.insert_rule(int(place[1]), rule, f"Allowed by {_user()} on {now} for {who}, in {where}")
+
+
+_INDEX = re.compile(r"\.policies\[(\d+)\]$")
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"user {os.getuid()}"
+
+
+def _cannot_insert(before: int, rule: Mapping[str, object], comment: str) -> None:
+    raise NoLastingRuleError("the configuration is not in a file")
+
+
+def _can_last(pending: _Pending) -> bool:
+    try:
+        lasting_rule(pending.client, pending.use)
+    except NoLastingRuleError:
+        return False
+    return True
 
 
 def _arguments(call: Call) -> str:

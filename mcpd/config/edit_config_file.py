@@ -62,6 +62,20 @@ def put_profile(path: Path, name: str, profile: Mapping[str, object]) -> None:
     write_document(path, document.with_value((*settings, "profiles", name), profile))
 
 
+def insert_rule(path: Path, before: int, rule: Mapping[str, object], comment: str, expected: object) -> None:
+    """Insert a rule before the one with the index `before`, with a comment.
+
+    Raises BadSpec as `add_server` does, and if the rules in the file are not the `expected` ones.
+    """
+    document = read_document(path)
+    parent = ("mcp", "globalSettings") if isinstance(document.value.get("mcp"), dict) else ("settings",)
+    key_path: KeyPath = (*parent, "policies")
+    if document.value_at(key_path) != expected:
+        message = f"the rules in {path} have changed, and are not in force yet"
+        raise BadSpec.single(message, "run `mcpctl reload` and try again", path)
+    write_document(path, document.with_item(key_path, before, rule, comment))
+
+
 def remove_server(path: Path, name: str) -> bool:
     """Remove the server from the file. Return False, and write nothing, if the file does not contain it.
 

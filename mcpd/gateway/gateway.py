@@ -99,6 +99,7 @@ class Gateway:
         core.explain_policy = partial(explain_policy, self)
         core.list_approvals = lambda: self.approvals.list(core.redactor.mask)
         core.approve = self.approvals.answer
+        self.approvals.insert_rule = lambda *rule: core.config.insert_rule(*rule)
         self.approvals.ask_modern_client = self.calls.suspended_calls.ask
         self.calls.login_links.notify_complete = _notify_elicitation_complete
         clients.on_server_request = self._on_server_request

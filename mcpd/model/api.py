@@ -241,7 +241,8 @@ class ApproveParams(Record):
     id: str
     decision: str
     """`once` allows the call. `session` also allows further uses of the same tool until the client
-    disconnects. `no` refuses the call."""
+    disconnects. `always` allows the call and writes a rule to the configuration file, which allows this
+    client to use the same tool. `no` refuses the call."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,8 +14,9 @@ import trio.testing
 
 from mcpd.calls.approvals import APPROVAL_TIMEOUT, MAX_PENDING
 from mcpd.calls.suspended_calls import ORPHAN_TIMEOUT, RESUME_TIMEOUT
-from mcpd.model.errors import InvalidArguments
-from mcpd.model.policy import RateLimit
+from mcpd.gateway.client_facts import SessionFacts
+from mcpd.model.errors import BadSpec, InvalidArguments
+from mcpd.model.policy import ClientFacts, RateLimit
 from tests.calls.test_policies import apply, rule
 from tests.gateway.mcp_client import MODERN
 from tests.gateway.model import Asked, Script, User, World, make_catalog, make_upstream, world
@@ -277,6 +279,98 @@ async def test_open_question_is_shown(autojump_clock: Clock, w: World) -> None:
     assert describe is not None
     (question,), _, _ = describe(w.server, str)
     assert question.text.startswith("May the tool 'converse' of srv be used")
+
+
+# ── for good ────────────────────────────────────────────────────────────────────────────────────
+
+
+class Written:
+    """What would be written to the configuration."""
+
+    def __init__(self, w: World, *, fails: bool = False) -> None:
+        self.rules: list[tuple[int, Any, str]] = []
+        self.fails = fails
+        w.gateway.approvals.insert_rule = self
+
+    def __call__(self, before: int, rule: Any, comment: str) -> None:
+        if self.fails:
+            raise BadSpec.single("the file is read-only", "chmod u+w", "config.json")
+        self.rules.append((before, rule, comment))
+
+
+@pytest.mark.parametrize("kind", ["legacy", "modern"])
+async def test_client_may_answer_for_good(autojump_clock: Clock, w: World, kind: str) -> None:
+    """The rule is inserted before the one that asks, with who allowed what to whom, and when."""
+    apply(w, rule("ask", "$.settings.policies[3]"))
+    written = Written(w)
+    user = w.user(kind)
+    user.session.client = attrs.evolve(user.session.client, name="zed")
+    user.session._facts = SessionFacts(user.session.client, None)
+    user.says = accept("always")
+    call = await asked(w, user)
+    reply(user, call)
+    await trio.sleep(1)
+    assert heard(w) == [user.tag]
+    ((before, added, comment),) = written.rules
+    assert (before, added["decision"], added["tools"], added["servers"]) == (
+        3,
+        "allow",
+        ["converse"],
+        ["srv"],
+    )
+    found = re.fullmatch(r"Allowed by \w+ on \d{4}-\d\d-\d\d \d\d:\d\d UTC for zed, in the client", comment)
+    assert found, comment
+
+
+async def test_answer_for_good_is_written_once(autojump_clock: Clock, w: World) -> None:
+    """A replayed answer changes nothing."""
+    written, script = Written(w), Script(w)
+    script.caller._facts = ClientFacts(names=("mcpctl",), executable="/usr/bin/mcpctl", transport="control")
+    script.call("converse", arguments={"tag": script.tag})
+    await trio.sleep(1)
+    (waiting,) = w.gateway.approvals.list(str)
+    w.gateway.approvals.answer(waiting.id, "always")
+    for answer in ("always", "once", "no"):
+        with pytest.raises(InvalidArguments, match="no call"):
+            w.gateway.approvals.answer(waiting.id, answer)
+    await trio.sleep(1)
+    assert heard(w) == [script.tag]
+    with pytest.raises(InvalidArguments, match="no call"):
+        w.gateway.approvals.answer(waiting.id, "always")
+    assert len(written.rules) == 1
+    assert written.rules[0][2].endswith(", in mcpctl or the dashboard")
+
+
+async def test_call_still_waits_if_the_rule_cannot_be_written(autojump_clock: Clock, w: World) -> None:
+    Written(w, fails=True)
+    nameless, script = Script(w), Script(w)
+    nameless.call("converse", arguments={"tag": nameless.tag})
+    await trio.sleep(1)
+    (waiting,) = w.gateway.approvals.list(str)
+    with pytest.raises(InvalidArguments, match="it cannot be allowed for good: neither the client's program"):
+        w.gateway.approvals.answer(waiting.id, "always")
+    script.caller._facts = ClientFacts(names=("mcpctl",), transport="control")
+    script.call("converse", arguments={"tag": script.tag})
+    await trio.sleep(1)
+    with pytest.raises(BadSpec, match="read-only"):
+        w.gateway.approvals.answer(w.gateway.approvals.list(str)[1].id, "always")
+    assert heard(w) == []
+    assert len(w.gateway.approvals.list(str)) == 2
+
+
+async def test_answer_of_a_client_counts_once_if_the_rule_cannot_be_written(
+    autojump_clock: Clock, w: World
+) -> None:
+    Written(w, fails=True)
+    user = w.user("legacy")
+    user.says = accept("always")
+    call = await asked(w, user)
+    reply(user, call)
+    await trio.sleep(1)
+    assert heard(w) == [user.tag]
+    user.call()
+    await trio.sleep(1)
+    assert heard(w) == [user.tag], "the next call is asked about"
 
 
 # ── calls of several rounds (2026-07-28, `input_required`) ──────────────────────────────────────

@@ -37,7 +37,8 @@ def test_waiting_calls_are_listed_with_what_to_type(daemon: FakeDaemon, mcpctl: 
     ("argv", "decision", "said"),
     [
         (("allow", "3"), "once", "call 3: allowed"),
-        (("allow", "3", "--session"), "session", "call 3: allowed"),
+        (("allow", "3", "--session"), "session", "call 3: allowed until the client disconnects"),
+        (("allow", "3", "--always"), "always", "call 3: allowed, and a rule was added to the configuration"),
         (("deny", "3"), "no", "call 3: refused"),
     ],
 )
@@ -48,3 +49,8 @@ def test_call_is_answered(
     ran = mcpctl("approvals", *argv)
     assert (ran.code, said in ran.out + ran.err) == (0, True)
     assert daemon.params_of("mcpd/approve") == {"id": "3", "decision": decision}
+
+
+def test_session_and_always_exclude_each_other(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    assert mcpctl("approvals", "allow", "3", "--session", "--always").code == 2
+    assert not [name for name, _ in daemon.requests if name == "mcpd/approve"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,48 @@ def test_policy_test_explains_the_decision(start: Start) -> None:
         lambda: control.request("mcpd/policy", client="zed", server="other", tool="x")["client"]["connected"],
         lambda: "the client is not known",
     )
+
+
+def test_answer_for_good_is_a_rule_in_the_file(start: Start) -> None:
+    """It allows this client this tool, survives a restart, and leaves the rest of the file as it is."""
+    daemon = start({"test": SERVER})
+    text = json.dumps(json.loads(daemon.config.read_text()) | {"settings": {"policies": []}}, indent=2)
+    text = text.replace('"policies": []', '"policies": [\n      {"decision": "ask"}  // everything\n    ]')
+    daemon.config.write_text(text)
+    control = daemon.client()
+    control.request("mcpd/reload")
+    daemon.wait_connected("test")
+    client = McpClient(daemon, "2025-11-25", server="test", client={"name": "ed"}, capabilities={})
+
+    def approve(tool: str, decision: str, **arguments: object) -> str:
+        key = client.send("tools/call", name=tool, arguments=arguments)
+        wait_until(lambda: bool(control.request("mcpd/approvals")["approvals"]), lambda: "it does not wait")
+        (waiting,) = control.request("mcpd/approvals")["approvals"]
+        control.request("mcpd/approve", id=waiting["id"], decision=decision)
+        found: str = client.wait(key)["content"][0]["text"]
+        return found
+
+    assert approve("add", "always", a=1, b=2) == "3"
+    assert client.call("add", {"a": 2, "b": 2}) == "4"
+    assert approve("echo", "once", text="other tools still ask") == "other tools still ask"
+    new = daemon.config.read_text()
+    comment, rule = (line.strip() for line in new.splitlines() if "Allowed by" in line or '"add"' in line)
+    assert re.fullmatch(r"// Allowed by \w+ on \d.* UTC for ed.*, in mcpctl or the dashboard", comment)
+    assert json.loads(rule.rstrip(",")) == {
+        "decision": "allow",
+        "clients": ["ed"],
+        "executables": [os.readlink(f"/proc/{os.getpid()}/exe")],
+        "servers": ["test"],
+        "tools": ["add"],
+    }
+    kept = [line for line in new.splitlines() if "Allowed by" not in line and '"add"' not in line]
+    assert kept == text.splitlines()
+    other = McpClient(daemon, "2025-11-25", server="test", client={"name": "other"}, capabilities={})
+    key = other.send("tools/call", name="add", arguments={"a": 1, "b": 1})
+    wait_until(lambda: bool(control.request("mcpd/approvals")["approvals"]), lambda: "it does not wait")
+    control.request("mcpd/approve", id=control.request("mcpd/approvals")["approvals"][0]["id"], decision="no")
+    with pytest.raises(Refused, match=r"policies\[1\]"):
+        other.wait(key)
 
 
 @pytest.mark.parametrize("version", [MODERN, "2025-11-25"])

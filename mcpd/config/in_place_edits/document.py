@@ -93,6 +93,18 @@ class Document:
         inner[path[-1]] = value
         return self._apply(wanted, path, lambda editor: editor.change(self.text, path, value))
 
+    def with_item(self, key_path: KeyPath, index: int, item: Mapping[str, object], comment: str) -> Document:
+        """Insert an object into the list at `key_path`, with a comment: one line of printable text."""
+        value = self.value_at(key_path)
+        if not isinstance(value, list) or not 0 <= index < len(value):
+            raise self._unsafe_error()
+        wanted, inner = self._copy_to(key_path[:-1])
+        inner[key_path[-1]] = [*value[:index], dict(item), *value[index:]]
+        line = "".join(each if each.isprintable() else " " for each in comment)
+        return self._apply(
+            wanted, key_path, lambda editor: editor.insert(self.text, key_path, index, item, line)
+        )
+
     def _copy_to(self, key_path: KeyPath) -> tuple[dict[str, object], dict[str, object]]:
         """Return a copy of the value, and the object at `key_path` in it. Only the path is copied."""
         whole = dict(self.value)
@@ -193,6 +205,11 @@ class FormatEditor(Protocol):
     def remove(self, text: str, key_path: KeyPath, listed: bool, name: str, /) -> str | None: ...
 
     def change(self, text: str, path: KeyPath, value: object, /) -> str | None: ...
+
+    def insert(
+        self, text: str, key_path: KeyPath, index: int, item: Mapping[str, object], comment: str, /
+    ) -> str | None:
+        """Insert an object into the list at `key_path`, before an element and the comments above that."""
 
 
 def editor_for(kind: str) -> FormatEditor:

@@ -122,6 +122,27 @@ def remove(text: str, key_path: tuple[str, ...], listed: bool, name: str) -> str
     return text[:start] + text[end:]
 
 
+def insert(
+    text: str, key_path: tuple[str, ...], index: int, item: Mapping[str, object], comment: str
+) -> str | None:
+    """Insert an object before the element `index` of the list at `key_path`, with a comment."""
+    bare = to_standard_json(text)
+    at = _skip(bare, 0)
+    for key in key_path:
+        at = next(entry for entry in entries(bare, at) if entry.key == key).value
+    start = entries(bare, at)[index].start
+    line = _line_start(text, start)
+    indent = text[line:start]
+    if indent.strip():  # the others are on one line
+        written = f"/* {comment.replace('*/', '* /')} */ {json.dumps(item, ensure_ascii=False)}, "
+        return text[:start] + written + text[start:]
+    while line and text[_line_start(text, line - 1) : line].lstrip().startswith("//"):
+        line = _line_start(text, line - 1)
+    eol = "\r\n" if "\r\n" in text else "\n"
+    new = f"{indent}// {comment}{eol}{indent}{json.dumps(item, ensure_ascii=False)},{eol}"
+    return text[:line] + new + text[line:]
+
+
 def entries(bare: str, at: int) -> list[JsonEntry]:
     """Return the members of the object or list at `at`. The key of a list element is its `name`, or the
     string itself. `bare` must be valid JSON."""

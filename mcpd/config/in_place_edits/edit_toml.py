@@ -75,6 +75,27 @@ def change(text: str, path: tuple[str, ...], value: object) -> str | None:
     return "".join([*lines[: last + 1], f"{path[-1]} = {written}{eol}", *lines[last + 1 :]])
 
 
+def insert(
+    text: str, key_path: tuple[str, ...], index: int, item: Mapping[str, object], comment: str
+) -> str | None:
+    """Insert an element before the element `index` of an array of tables, with a comment."""
+    lines = text.splitlines(keepends=True)
+    elements = [
+        number
+        for number, line in enumerate(lines)
+        if _header(line) == key_path and line.lstrip().startswith("[[")
+    ]
+    if index >= len(elements):
+        return None
+    first = elements[index]
+    while first and lines[first - 1].lstrip().startswith("#"):
+        first -= 1
+    eol = "\r\n" if "\r\n" in text else "\n"
+    members = [f"{key} = {tomlkit.item(value).as_string()}" for key, value in item.items()]
+    new = [f"# {comment}", lines[elements[index]].partition("#")[0].rstrip(), *members, ""]
+    return "".join([*lines[:first], *(line + eol for line in new), *lines[first:]])
+
+
 def _index(text: str, key_path: tuple[str, ...], name: str) -> int:
     value: object = tomllib.loads(text.replace("\r\n", "\n"))
     for key in key_path:

@@ -115,6 +115,28 @@ def change(text: str, path: tuple[str, ...], value: object) -> str | None:
     return "".join([*lines[: last + 1], line + eol, *lines[last + 1 :]])
 
 
+def insert(
+    text: str, key_path: tuple[str, ...], index: int, item: Mapping[str, object], comment: str
+) -> str | None:
+    """Insert an element before the element `index` of the block list at `key_path`, with a comment."""
+    root = _compose(text)
+    found = [] if root is None else _walk(root, key_path)
+    items = _items(found[-1][1]) if len(found) == len(key_path) else []
+    if index >= len(items):
+        return None
+    lines = text.splitlines(keepends=True)
+    first = items[index].start_mark.line
+    before = lines[first][: items[index].start_mark.column]
+    if before.strip() != "-":
+        return None
+    column = before.index("-")
+    while lines[first - 1].lstrip().startswith("#"):
+        first -= 1
+    eol = "\r\n" if "\r\n" in text else "\n"
+    block = _yaml([dict(item)], 2, indent=column).replace("\n", eol)
+    return "".join([*lines[:first], f"{' ' * column}# {comment}{eol}", block, *lines[first:]])
+
+
 def _compose(text: str) -> _Node | None:
     return cast("_Node | None", YAML(typ="rt").compose(io.StringIO(text + "\n")))
 

@@ -1,0 +1,52 @@
+"""Makes a rule out of an approval that holds for good. It allows what was approved, and nothing else."""
+
+from __future__ import annotations
+
+import re
+
+from mcpd.model.policy import ClientFacts, ItemKind
+
+_PATTERN = re.compile(r"[*?\[\]]")
+"""What rules cannot take literally."""
+_MEMBERS: dict[ItemKind, str] = {"tool": "tools", "prompt": "prompts", "resource": "resources"}
+_MAX_NAME = 500
+
+
+class NoLastingRuleError(ValueError):
+    """No rule can allow exactly this. Its text says why."""
+
+
+def lasting_rule(client: ClientFacts, use: tuple[str, ItemKind, str]) -> dict[str, object]:
+    """Return a rule, as it is written, that allows the client this use. Raises NoLastingRuleError.
+
+    The client is identified by its program, according to the kernel, and by its name, because an interpreter
+    such as `node` runs many programs.
+    """
+    server, kind, name = use
+    if kind not in _MEMBERS:
+        raise NoLastingRuleError(f"no rule is about the method {name!r} only")
+    for text in (server, name):
+        if _PATTERN.search(text) or not text.isprintable() or len(text) > _MAX_NAME:
+            raise NoLastingRuleError(f"a rule cannot contain the name {text[:80]!r} literally")
+    rule: dict[str, object] = {"decision": "allow"}
+    if own := _name(client):
+        rule["clients"] = [own]
+    if client.executable and not _PATTERN.search(client.executable):
+        if client.executable.endswith(" (deleted)"):
+            raise NoLastingRuleError(
+                "the client's program has been replaced since it was started; restart it"
+            )
+        rule["executables"] = [client.executable]
+    elif own:
+        rule["transports"] = [client.transport]
+    else:
+        raise NoLastingRuleError("neither the client's program nor its name is known")
+    return {**rule, "servers": [server], _MEMBERS[kind]: [name]}
+
+
+def _name(client: ClientFacts) -> str:
+    """Return the name to identify the client by: without a version, and rather its own than its program's."""
+    program = client.executable.rpartition("/")[2]
+    usable = [name for name in client.names if not _PATTERN.search(name) and name.isprintable()]
+    plain = [name for name in usable if name.rpartition(" ")[0] not in usable]
+    return next((name for name in plain if name != program), next(iter(plain), ""))
