@@ -44,7 +44,17 @@ class LogNote(TypedDict):
     line: NotRequired[str]
     missed: NotRequired[int]
 
-EventKind = Literal["snapshot", "status", "removed", "tools", "resources", "prompts", "config", "login"]
+EventKind = Literal[
+    "snapshot",
+    "status",
+    "removed",
+    "tools",
+    "resources",
+    "prompts",
+    "config",
+    "login",
+    "approval",
+]
 
 ServerState = Literal["pending", "connected", "failed", "disabled", "needs-auth", "idle"]
 

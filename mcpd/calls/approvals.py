@@ -45,6 +45,7 @@ _ANSWERS = {
     "always": "Always allow this client to use it",
     "no": "Refuse",
 }
+_OUTCOMES = {"no": "was refused", "": "does not wait for approval any more"}
 _Use = tuple[str, ItemKind, str]
 """(definition name, kind, name)."""
 
@@ -95,6 +96,9 @@ class Approvals:
         """`SuspendedCalls.ask`. Set by the gateway."""
         self.insert_rule: Callable[[int, Mapping[str, object], str], None] = _cannot_insert
         """`ActiveConfig.insert_rule`. Set by the gateway."""
+        self.announce: Callable[[str, str], None] = lambda server, message: None
+        """Called with a server and a message when a call begins to wait, and when it ends to. Set by the
+        gateway."""
 
     async def wait_approved(self, call: Call, use: _Use, rule: PolicyRule) -> None:
         """Return when a person has approved the call. Raises Denied if not, Overloaded if too many wait."""
@@ -107,11 +111,14 @@ class Approvals:
         pending = _Pending(call, call.caller.facts(call.context), use, rule)
         key = str(next(self._numbers))
         self._pending[key] = pending
+        what = f"{call.caller.describe(call.context)}: {use[1]} {shorten(use[2], 80)!r}"
+        self.announce(use[0], f"{what} waits for approval (mcpctl approvals allow {key})")
         try:
             with trio.move_on_after(APPROVAL_TIMEOUT):
                 await self._ask(pending)
         finally:
             del self._pending[key]
+            self.announce(use[0], f"{what} {_OUTCOMES.get(pending.answer, 'was approved')}")
         if pending.answer == "session":
             self._granted.setdefault(call.caller, set()).add(use)
         if pending.answer not in ("once", "session", "always"):

@@ -99,6 +99,7 @@ class Gateway:
         core.explain_policy = partial(explain_policy, self)
         core.list_approvals = lambda: self.approvals.list(core.redactor.mask)
         core.approve = self.approvals.answer
+        self.approvals.announce = self._announce_approval
         self.approvals.insert_rule = lambda *rule: core.config.insert_rule(*rule)
         self.approvals.ask_modern_client = self.calls.suspended_calls.ask
         self.calls.login_links.notify_complete = _notify_elicitation_complete
@@ -307,6 +308,15 @@ class Gateway:
             if event.status.status is ServerState.CONNECTED:
                 self._sync_interests(event.server)
                 self._prepare_decisions([server])
+
+    def _announce_approval(self, server: str, message: str) -> None:
+        event = Event(
+            kind=EventKind.APPROVAL,
+            at=rfc3339(time.time()),
+            server=server,
+            message=self.core.redactor.mask(message),
+        )
+        self.core.supervisor.announce(event)
 
     def _on_config_changed(self) -> None:
         """Apply changed policies to calls and lists: what a client may use may be listed now, or not any

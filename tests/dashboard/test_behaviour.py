@@ -9,14 +9,16 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.dashboard.test_form import RICH
 from tests.dashboard.visitor import code_of
 from tests.dashboard.window import wait_for_js, wait_in_page, window
 from tests.e2e.conftest import Start
-from tests.e2e.harness import BOUND, Daemon, fake, wait_until
+from tests.e2e.harness import BOUND, Daemon, Refused, fake, wait_until
 from tests.e2e.web import PORT
+from tests.gateway.mcp_client import McpClient
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, WebSocketRoute
@@ -367,3 +369,36 @@ def test_two_windows_share_one_session(chromium: Browser, start: Start) -> None:
         expect(opened.page.locator("#main")).to_be_hidden()
         opened.page.goto(f"{opened.base}/#{code_of(daemon)}")
         opened.page.wait_for_selector("#line[data-state=ok]")
+
+
+def test_waiting_call_is_shown_and_answered(chromium: Browser, start: Start) -> None:
+    """On every page, as soon as it waits; and not any longer than that."""
+    policies = [{"decision": "ask", "tools": ["add"], "reason": "<b>sums</b> are dangerous"}]
+    server = {"command": sys.executable, "args": ["-m", "mcpd.testserver"]}
+    daemon = start({"one": server}, *PORT, settings={"policies": policies})
+    daemon.wait_connected("one")
+    client = McpClient(daemon, "2025-11-25", server="one", client={"name": "ed"}, capabilities={})
+    with window(chromium, daemon) as opened:
+        page = opened.page
+        page.wait_for_selector(f"{CHOSEN}:has-text('one')")
+        panel, answers = page.locator("#approvals"), {}
+        expect(panel).to_be_hidden()
+        page.keyboard.press("c")
+        for label in ("Allow once", "Deny", "Allow for this session"):
+            answers[label] = client.send("tools/call", name="add", arguments={"a": 1, "b": 1})
+            expect(panel).to_contain_text(re.compile(r"ed .*wants to use the tool add of one"))
+            expect(panel).to_contain_text("<b>sums</b> are dangerous")
+            expect(panel).to_contain_text(re.compile(r'\{"a":\s*1,\s*"b":\s*1\}'))
+            page.get_by_role("button", name=f"{label}: add").click()
+            expect(panel).to_be_hidden()
+        assert client.wait(answers["Allow once"])["content"][0]["text"] == "2"
+        assert client.wait(answers["Allow for this session"])["content"][0]["text"] == "2"
+        with pytest.raises(Refused, match="was not approved"):
+            client.wait(answers["Deny"])
+        assert client.call("add", {"a": 1, "b": 3}) == "4"
+        other = McpClient(daemon, "2025-11-25", server="one", client={"name": "other"}, capabilities={})
+        key = other.send("tools/call", name="add", arguments={"a": 2, "b": 2})
+        page.get_by_role("button", name="Always allow: add").click()
+        assert other.wait(key)["content"][0]["text"] == "4"
+        assert "Allowed by" in daemon.config.read_text()
+        opened.assert_nothing_else_happened()

@@ -181,6 +181,7 @@ def make_core(*servers: Any, **settings: Any) -> Any:
             find=find,
             is_ending=lambda server: False,
             start_companion=_no_companion,
+            announce=lambda event: None,
         ),
         config=SimpleNamespace(
             loaded=SimpleNamespace(
@@ -196,6 +197,7 @@ def make_core(*servers: Any, **settings: Any) -> Any:
         ),
         events=Broadcast(100),
         clients=SimpleNamespace(connected=lambda: ()),
+        redactor=SimpleNamespace(mask=str),
         is_stopping=False,
         not_ready_error=lambda server: NotReady("srv is not there", server=NAME, state="pending"),
         list_clients=None,

@@ -3,6 +3,7 @@
 import { reconnect, say, toggle } from "./actions.js";
 import { draw, follow, leaveDetail, refresh, move } from "./selection.js";
 import { byId, clean, make, plain, setText } from "./dom.js";
+import { showApprovals } from "./approvals.js";
 import { addEvent, showPast } from "./events.js";
 import { filterCalls, leaveCalls, showCalls } from "./calls.js";
 import { showClients } from "./clients.js";
@@ -38,7 +39,7 @@ async function begin() {
 }
 
 function showGate(why) {
-  for (const id of [...OF_MAIN, "gone", "config", "attention"]) byId(id).hidden = true;
+  for (const id of [...OF_MAIN, "gone", "config", "approvals", "attention"]) byId(id).hidden = true;
   document.title = "mcpd";
   byId("gate").hidden = false;
   byId("gate-why").hidden = !why;
@@ -64,6 +65,7 @@ async function opened() {
   }
   showClients();
   showCalls();
+  showApprovals();
   await followStats(draw);
 }
 
@@ -119,6 +121,10 @@ function linePill(words, state) {
 
 function happened(event) {
   const name = event.server;
+  if (event.kind === "approval") {
+    showApprovals();
+    return;
+  }
   if (event.kind === "removed") {
     servers.delete(name);
     forgetTools(name);

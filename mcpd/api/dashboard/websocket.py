@@ -43,6 +43,8 @@ ALLOWED_METHODS = frozenset(
         "stats",
         "history",
         "events",
+        "approvals",
+        "approve",
         "logs",
         "version",
         "call",
