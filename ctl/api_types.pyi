@@ -429,6 +429,7 @@ class LatencyBucket(TypedDict):
 class ToolStats(TypedDict):
     tool: str
     counts: CallCounts
+    tags: NotRequired[list[str]]
 
 class ClientUsage(TypedDict):
     pid: int | None

@@ -38,6 +38,7 @@ from mcpd.model.events import Event, EventKind, History, TapParams
 from mcpd.model.login import AuthStatus
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import ServerStatus, rfc3339
+from mcpd.model.tags import tags_of_tool
 from mcpd.model.text import shorten
 from mcpd.model.tool_names import qualified_name
 from mcpd.model.usage_stats import ClientsResult, Stats
@@ -214,10 +215,20 @@ class Operations:
         for server, catalog in self._catalogs(name):
             dropped += catalog.dropped_tools
             tools += [
-                _add_server_member(tool, server, qualified_name=qualified_name(style, server, tool.name))
+                _add_server_member(
+                    tool,
+                    server,
+                    qualified_name=qualified_name(style, server, tool.name),
+                    **self._tags(server, tool.name),
+                )
                 for tool in catalog.tools
             ]
         return ToolsResult(tools=tuple(tools), dropped=dropped)
+
+    def _tags(self, server: str, tool: str) -> dict[str, object]:
+        found = self.supervisor.find(server)
+        tags = () if found is None else tags_of_tool(found.spec, tool)
+        return {"tags": tags} if tags else {}
 
     def resources(self, name: str | None) -> ResourcesResult:
         catalogs = self._catalogs(name)
@@ -343,7 +354,7 @@ def _effective_concurrency(spec: ServerSpec) -> str:
     return "free" if spec.concurrency == "auto" and not spec.takes_write_turns else spec.concurrency
 
 
-def _add_server_member(item: Item, server: str, **extra: str) -> Raw:
+def _add_server_member(item: Item, server: str, **extra: object) -> Raw:
     """Return the server's object with `server` and `extra` added in front; its bytes are unchanged."""
     added = {"server": server, **extra}
     rest = item.raw.lstrip()[1:].lstrip()

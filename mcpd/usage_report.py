@@ -9,6 +9,7 @@ import trio
 
 from mcpd.client_registry import ClientConnection
 from mcpd.model.status import rfc3339
+from mcpd.model.tags import tags_of_tool
 from mcpd.model.usage_stats import (
     CallCounts,
     ClientUsage,
@@ -101,7 +102,10 @@ def _server_stats(
             for seconds, calls in total.times.cumulative_counts()
             if _MIN_BUCKET < seconds < _MAX_BUCKET
         ),
-        tools=tuple(ToolStats(tool=tool, counts=_call_counts(count)) for tool, count in tools),
+        tools=tuple(
+            ToolStats(tool=tool, counts=_call_counts(count), tags=tags_of_tool(server.spec, tool))
+            for tool, count in tools
+        ),
         clients=tuple(
             _client_use(client, name)
             for client in clients

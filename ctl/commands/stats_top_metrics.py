@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -28,14 +28,24 @@ WITH_PROCESSES: StatsParams = {"processes": True}
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl stats\n  mcpctl stats github --json")
 @click.argument("server", required=False, shell_complete=server_names)
+@click.option("--tag", metavar="TAG", help="Only tools with this tag, of all servers or of one.")
 @click.pass_obj
-def stats(cli: CliContext, server: str | None) -> int:
+def stats(cli: CliContext, server: str | None, tag: str | None) -> int:
     """Show calls, errors and latencies per server.
 
     Counts since the daemon started, over all connections. With SERVER, also per tool, with the memory and
     CPU usage of its processes.
     """
     reply = cli.call("mcpd/stats", {"server": server, "processes": server is not None})
+    if tag is not None:
+        tools = tagged_tools(reply.value, tag)
+        if cli.out.json:
+            cli.out.json_value({"tools": tools})
+        elif tools:
+            cli.out.lines(tagged_table(tools, cli.out.columns))
+        else:
+            cli.out.message(f"no tool with the tag {tag!r} has been called")
+        return 0
     if not cli.show_json(reply):
         show = server_stats if server is not None else stats_table
         cli.out.lines(show(reply.value, cli.out.columns))
@@ -84,6 +94,24 @@ def metrics(cli: CliContext) -> int:
     if not cli.show_json(reply):
         cli.out.block(reply.value["text"].rstrip("\n"))
     return 0
+
+
+def tagged_tools(answer: Stats, tag: str) -> list[dict[str, object]]:
+    """Return the tools with this tag that were called, with their servers."""
+    return [
+        {"server": server["server"], **tool}
+        for server in answer["servers"]
+        for tool in server.get("tools", ())
+        if tag in tool.get("tags", ())
+    ]
+
+
+def tagged_table(tools: list[dict[str, object]], fit: int | None) -> list[Line]:
+    header = ("TOOL", "CALLS", "ERRORS", "LOST", "P50", "P95", "P99")
+    rows: list[Line] = [
+        [f"{each['tool']}@{each['server']}", *_counts(cast("CallCounts", each["counts"]))] for each in tools
+    ]
+    return table(header, rows, right=(1, 2, 3, 4, 5, 6), fit=fit)
 
 
 def stats_table(answer: Stats, fit: int | None) -> list[Line]:

@@ -48,9 +48,15 @@ _ENUM_WIDTH = 24
     type=click.Choice(["server", "effect"]),
     help="Group the tools by their server, or by whether they read, write or destroy. Not with --schema.",
 )
+@click.option("--tag", metavar="TAG", help="Only tools with this tag in the definition of their server.")
 @click.pass_obj
 def list_tools(
-    cli: CliContext, server: str | None, schema: bool, wanted: tuple[str, ...], group: str | None
+    cli: CliContext,
+    server: str | None,
+    schema: bool,
+    wanted: tuple[str, ...],
+    group: str | None,
+    tag: str | None,
 ) -> int:
     """List the tools of all servers, or of one.
 
@@ -58,7 +64,7 @@ def list_tools(
     """
     if group and schema:
         raise UsageError("--group-by cannot be used with --schema")
-    return _list_tools(cli, server, wanted, schema=schema, group=group or "")
+    return _list_tools(cli, server, wanted, schema=schema, group=group or "", tag=tag)
 
 
 @click.command("search", epilog="Examples:\n\n\b\n  mcpctl search file\n  mcpctl search current time")
@@ -70,16 +76,26 @@ def search(cli: CliContext, wanted: tuple[str, ...]) -> int:
 
 
 def _list_tools(
-    cli: CliContext, server: str | None, wanted: Sequence[str], *, schema: bool, group: str = ""
+    cli: CliContext,
+    server: str | None,
+    wanted: Sequence[str],
+    *,
+    schema: bool,
+    group: str = "",
+    tag: str | None = None,
 ) -> int:
     reply = cli.call("mcpd/tools", {"server": server} if server else {})
     tools = [tool for tool in reply.value["tools"] if _matches(tool, wanted)]
-    if wanted and cli.out.json:
+    if tag is not None:
+        tools = [tool for tool in tools if tag in strings(tool.get("tags"))]
+    if (wanted or tag) and cli.out.json:
         cli.out.json_value({**reply.value, "tools": tools})
         return 0
     if cli.show_json(reply):
         return 0
-    if not tools and reply.value["tools"]:
+    if not tools and reply.value["tools"] and tag is not None:
+        cli.out.message(f"no tool{_on(server)} has the tag {tag!r}")
+    elif not tools and reply.value["tools"]:
         cli.out.message(f"no tool{_on(server)} contains {' and '.join(map(repr, wanted))}")
     elif not tools:
         cli.out.message(f"no tools{_on(server)}; mcpctl status shows the state of the servers")

@@ -35,6 +35,7 @@ from mcpd.model.policy import (
     read_only_rule,
 )
 from mcpd.model.server_spec import ServerSpec
+from mcpd.model.tags import tags_of_similar_tools, tags_of_tool
 from mcpd.model.text import shorten
 from mcpd.supervision.legacy_companion import catalog_for_legacy
 from mcpd.supervision.managed_server import ManagedServer
@@ -198,7 +199,12 @@ def used_item(server: ManagedServer, kind: ItemKind, name: str) -> UsedItem:
         if catalog is not None and (item := catalog.tool(name)) is not None:
             hints = tool_hints(item.raw)
             break
-    return UsedItem(server=definition_name(server), kind=kind, name=name, hints=hints)
+    spec = _spec(server)
+    if kind != "tool":
+        return UsedItem(server=spec.name, kind=kind, name=name, tags=spec.tags)
+    similar = tags_of_similar_tools(spec, name) if spec.tool_tags else ()
+    tags = tags_of_tool(spec, name)
+    return UsedItem(server=spec.name, kind=kind, name=name, hints=hints, tags=tags, similar_tags=similar)
 
 
 def tool_hints(tool: bytes) -> Mapping[str, bool]:

@@ -16,6 +16,7 @@ from mcpd.config.settings import Settings, parse_settings
 from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.record import Record
 from mcpd.model.server_spec import ServerSpec
+from mcpd.model.tags import all_tags
 from mcpd.model.text import shorten
 
 VARIABLE_SOURCE = "$MCPD_SERVERS"
@@ -119,6 +120,7 @@ def assemble(
     warnings += _unknown_profile_servers(settings, definitions, join_path(layout.settings_path, "profiles"))
     for rule in settings.policies:
         warnings += _unknown_servers(rule.servers, definitions, join_path(rule.place, "servers"))
+        warnings += _unknown_tags(rule.tags, specs, join_path(rule.place, "tags"))
     return LoadedConfig(
         specs,
         definitions,
@@ -135,9 +137,20 @@ def assemble(
 
 def _unknown_profile_servers(settings: Settings, servers: Mapping[str, object], path: str) -> list[str]:
     """Warn about names that no server has. Without any server in the file, they come from elsewhere."""
-    warnings = []
+    warnings: list[str] = []
     for name, profile in settings.profiles.items():
         warnings += _unknown_servers(profile.servers, servers, join_path(join_path(path, name), "servers"))
+    return warnings
+
+
+def _unknown_tags(patterns: tuple[str, ...] | None, specs: Mapping[str, ServerSpec], where: str) -> list[str]:
+    known = sorted(frozenset[str]().union(*map(all_tags, specs.values())))
+    warnings = []
+    for pattern in (patterns or ()) if specs else ():
+        if pattern not in known and not set("*?") & set(pattern):
+            match = closest_match(pattern, known)
+            hint = f"; did you mean '{match}'?" if match else ""
+            warnings.append(f"{where}: no definition has the tag '{shorten(pattern, 40)}'{hint}")
     return warnings
 
 

@@ -44,6 +44,7 @@ _TYPE: Shape = {"enum": list(TRANSPORT_TYPES)}
 _COMMAND: Shape = {"anyOf": [{"type": "string", "minLength": 1}, {**STRINGS, "minItems": 1}]}
 _UMASK: Shape = {"type": "string", "pattern": "^[0-7]{3,4}$"}
 _TOOL_TIMEOUTS: Shape = {"type": "object", "additionalProperties": MILLISECONDS}
+_TOOL_TAGS: Shape = {"type": "object", "additionalProperties": STRINGS}
 _CACHE: Shape = {"anyOf": [{"const": False}, {"type": "object", "additionalProperties": {"type": "string"}}]}
 _INCLUDE_ALIASES = ("enabledTools", "enabled_tools", "tools")
 _EXCLUDE_ALIASES = ("disabledTools", "disabled_tools")
@@ -70,6 +71,8 @@ FIELDS = (
     FieldSpec("toolTimeouts", _TOOL_TIMEOUTS, "Milliseconds for single tools, instead of `timeout`."),
     FieldSpec("includeTools", STRINGS, "Provide only these tools; `*` and `?` allowed.", _INCLUDE_ALIASES),
     FieldSpec("excludeTools", STRINGS, "Do not provide these tools; `*` and `?` allowed.", _EXCLUDE_ALIASES),
+    FieldSpec("tags", STRINGS, "Groups that the server and its tools belong to."),
+    FieldSpec("toolTags", _TOOL_TAGS, "Further groups of single tools; `*` and `?` allowed."),
     FieldSpec("cache", _CACHE, "How long to use the results of tools again; `false`: cache nothing."),
     FieldSpec("readOnly", BOOLEAN, "Refuse all tools that are not annotated as read-only.", ("read_only",)),
     FieldSpec("validate", BOOLEAN, "Whether to check arguments and structured results of tools."),
@@ -92,7 +95,7 @@ CANONICAL_NAMES: Mapping[str, str] = MappingProxyType(
 
 _UNUSED = """
     auth alwaysAllow autoApprove allowedTools default_tools_approval_mode icon iconUrl logoUrl gallery
-    provider providerUrl tags source version dev sandbox sandboxEnabled authProviderType targetAudience scopes
+    provider providerUrl source version dev sandbox sandboxEnabled authProviderType targetAudience scopes
     required supports_parallel_tool_calls bundled quarantined settings id note notes comment longRunning
     autoStart registryUrl displayName
 """

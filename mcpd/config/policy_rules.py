@@ -42,6 +42,7 @@ RULE_SCHEMA: Mapping[str, Any] = {
         "prompts": STRINGS,
         "resources": STRINGS,
         "annotations": _HINTS,
+        "tags": STRINGS,
         "rate": {"type": "string", "pattern": _RATE.pattern},
         "concurrent": {"type": "integer", "minimum": 1},
     },
@@ -109,6 +110,7 @@ def _parse_rule(
         prompts=_patterns(rule, "prompts"),
         resources=_patterns(rule, "resources"),
         hints=_hints(rule),
+        tags=_patterns(rule, "tags"),
         rate=_rate(rule),
         concurrent=rule.integer("concurrent", minimum=1),
     )

@@ -58,6 +58,8 @@ def parse_common_fields(name: str, section: Section, settings: Settings, warning
         lazy=section.boolean("lazy") or False,
         include_tools=include,
         exclude_tools=section.strings("excludeTools") or (),
+        tags=_tags(section, "tags"),
+        tool_tags=_tool_tags(section),
         cache=_cache(section),
         read_only=section.boolean("readOnly") or False,
         trust=section.boolean("trust") or False,
@@ -74,6 +76,20 @@ def parse_common_fields(name: str, section: Section, settings: Settings, warning
         share=section.choice("share", _SHARE) or _DEFAULT.share,
         has_no_spare=section.has("share") or section.has("concurrency"),
     )
+
+
+def _tool_tags(section: Section) -> dict[str, tuple[str, ...]]:
+    child = section.child("toolTags")
+    return {} if child is None else {pattern: _tags(child, pattern) for pattern in child.values}
+
+
+def _tags(section: Section, key: str) -> tuple[str, ...]:
+    tags = section.strings(key) or ()
+    for index, tag in enumerate(tags):
+        if not tag or set(tag) & set("*?[]"):
+            path = join_path(join_path(section.path, key), index)
+            section.problems.append(Problem(path, f"{tag!r} is not a tag", "write a word, such as work"))
+    return tags
 
 
 def _cache(section: Section) -> dict[str, float] | None:

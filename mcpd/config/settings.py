@@ -45,6 +45,7 @@ PROFILE_SCHEMA: Mapping[str, Any] = {
         "servers": STRINGS,
         "includeTools": STRINGS,
         "excludeTools": STRINGS,
+        "tags": STRINGS,
         "clientToolNames": _CLIENT_TOOL_NAMES,
         "readOnly": BOOLEAN,
         "validate": BOOLEAN,
@@ -248,6 +249,7 @@ def _parse_profiles(section: Section) -> dict[str, Profile]:
             servers=child.strings("servers"),
             include_tools=child.strings("includeTools"),
             exclude_tools=child.strings("excludeTools") or (),
+            tags=child.strings("tags"),
         )
     return profiles
 

@@ -22,7 +22,9 @@ from mcpd.gateway import mcp_apps
 from mcpd.gateway.client_view import CAPABILITIES_WHILE_UNKNOWN, catalog_items, combined_freshness
 from mcpd.model.errors import InvalidArguments, Problem, UnknownResource, UnknownTool
 from mcpd.model.profile import Profile
+from mcpd.model.server_spec import ServerSpec
 from mcpd.model.status import ServerState
+from mcpd.model.tags import all_tags, tags_of_tool
 from mcpd.model.text import shorten
 from mcpd.model.tool_names import ClientStyle, OwnedName, public_names
 from mcpd.protocol import extensions
@@ -79,6 +81,7 @@ class AggregateServer:
         self._indexed_changes = -1
         """`Supervisor.changes` when the index was last checked: a call must not look at every server."""
         self._indexed_catalogs: list[tuple[str, Catalog | None]] = []
+        self._indexed_specs: list[ServerSpec] = []
         self._indexed_style = self.announced_style = self.style
         """The naming style that clients were last notified of; maintained by `Gateway`."""
         self._cached_index = _AggregateIndex({}, {}, {}, {}, {}, (), {}, {})
@@ -91,8 +94,10 @@ class AggregateServer:
         ]
 
     def covers(self, server: ManagedServer) -> bool:
-        patterns = self.profile.servers
+        patterns, tags = self.profile.servers, self.profile.tags
         if server.original is not None:  # a dedicated server has the lists of its original
+            return False
+        if tags is not None and not _any_matches(tuple(all_tags(server.spec)), tags):
             return False
         return patterns is None or any(fnmatch.fnmatchcase(server.spec.name, each) for each in patterns)
 
@@ -222,8 +227,10 @@ class AggregateServer:
             return self._cached_index
         self._indexed_changes = changes
         now = self._catalogs()
-        if style is not self._indexed_style or not _same_catalogs(now, self._indexed_catalogs):
-            self._indexed_catalogs, self._indexed_style = now, style
+        specs = self._definitions()
+        is_same = style is self._indexed_style and specs == self._indexed_specs
+        if not is_same or not _same_catalogs(now, self._indexed_catalogs):
+            self._indexed_catalogs, self._indexed_style, self._indexed_specs = now, style, specs
             other = self._for_all_clients
             if other is not None and _same_catalogs(now, other._catalogs()):
                 self._cached_index = other._index()
@@ -235,6 +242,10 @@ class AggregateServer:
         if self._for_all_clients is None:
             return [(server.spec.name, server.catalog) for server in self.servers()]
         return [(server.spec.name, catalog_for_legacy(server)) for server in self.servers()]
+
+    def _definitions(self) -> list[ServerSpec]:
+        """Return what the tags of the profile are compared with; nothing if it has none."""
+        return [] if self.profile.tags is None else [server.spec for server in self.servers()]
 
     def _build_index(self, catalogs: Sequence[tuple[str, Catalog]]) -> _AggregateIndex:
         style = self._indexed_style
@@ -275,6 +286,10 @@ class AggregateServer:
         names = (tool, f"{tool}@{server}")
         if include is not None and not _any_matches(names, include):
             return False
+        if self.profile.tags is not None:
+            spec = self._core.supervisor.get(server).spec
+            if not _any_matches(tags_of_tool(spec, tool), self.profile.tags):
+                return False
         return not _any_matches(names, exclude)
 
 

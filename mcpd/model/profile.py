@@ -22,6 +22,9 @@ class Profile(Record):
     include_tools: tuple[str, ...] | None = None
     """Patterns such as `tool` or `tool@server`, with the wildcards `*` and `?`. None selects all tools."""
     exclude_tools: tuple[str, ...] = ()
+    tags: tuple[str, ...] | None = None
+    """The tags of the tools to select, with the wildcards `*` and `?`. Prompts and resources are selected if
+    the definition of their server uses any of these tags. None selects all."""
     style: ClientStyle | None = None
     """The style of tool names. None selects the style set in `settings.clientToolNames`."""
     read_only: bool = False

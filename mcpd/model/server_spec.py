@@ -89,6 +89,10 @@ class ServerSpec(Record):
     include_tools: tuple[str, ...] | None = None
     """The original names of the tools to include, with the wildcards `*` and `?`. None includes all tools."""
     exclude_tools: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    """The groups that the server and everything it provides belong to."""
+    tool_tags: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
+    """The names of tools, with the wildcards `*` and `?` → further groups that they belong to."""
     cache: Mapping[str, float] | None = attrs.field(factory=dict)
     """Seconds for which the results of tools that only read are used again. None: nothing is cached, not even
     what the server says is cacheable."""

@@ -53,6 +53,8 @@ class CallCounts(Record):
 class ToolStats(Record):
     tool: str
     counts: CallCounts
+    tags: tuple[str, ...] = ()
+    """The tags that the server's definition gives the tool."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

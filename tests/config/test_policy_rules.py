@@ -156,6 +156,21 @@ def test_unknown_server_in_a_rule_is_a_warning(file: Path) -> None:
     assert warning == "$.settings.policies[0].servers: there is no server 'gitt'; did you mean 'git'?"
 
 
+def test_unknown_tag_in_a_rule_is_a_warning(file: Path) -> None:
+    tagged: Json = {"command": "x", "tags": ["work"], "toolTags": {"a*": ["slow"]}}
+    write(file, {"policies": [{"decision": "deny", "tags": ["work", "s*", "slwo"]}]}, git=tagged)
+    (warning,) = load(file, {}).warnings
+    assert warning == "$.settings.policies[0].tags: no definition has the tag 'slwo'; did you mean 'slow'?"
+
+
+@pytest.mark.parametrize("tags", [["*"], [""], ["a", "[b]"], [1]])
+def test_tags_are_words(file: Path, tags: Json) -> None:
+    for field in ({"tags": tags}, {"toolTags": {"x": tags}}):
+        write(file, {}, git={"command": "x", **field})
+        with pytest.raises(BadSpec):
+            load(file, {})
+
+
 def test_read_only_profiles_and_servers(file: Path) -> None:
     (found, other) = rules(
         file,

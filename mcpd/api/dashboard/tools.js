@@ -104,11 +104,13 @@ function item(tool, key, isOpen) {
   const about = typeof tool.description === "string" ? tool.description : "";
   const title = [tool.title, tool.annotations?.title].find((each) => typeof each === "string" && each && each !== tool.name);
   const warned = warning(Object(tool.annotations));
+  const tags = Array.isArray(tool.tags) ? tool.tags.map(String) : [];
   const brief = [title, about.trim().split("\n")[0]].filter(Boolean).join(" — ");
-  const element = make("details", { "data-tool": tool.name, "data-about": `${about} ${warned?.[0] ?? ""}`, "data-key": key },
+  const element = make("details", { "data-tool": tool.name, "data-about": `${about} ${warned?.[0] ?? ""} ${tags.join(" ")}`, "data-key": key },
     make("summary", {}, make("bdi", { className: "name" }, clean(tool.name)), " ",
       make("span", { className: "dim brief" }, clean(brief).slice(0, LONGEST_BRIEF)),
-      warned && make("span", { className: `chip ${warned[0]}`, title: warned[1] }, warned[0])));
+      warned && make("span", { className: `chip ${warned[0]}`, title: warned[1] }, warned[0]),
+      ...tags.map((tag) => make("span", { className: "chip", title: "A tag in the definition of the server" }, clean(tag)))));
   element.addEventListener("toggle", () => element.childElementCount === 1 && element.append(body(tool, about)));
   element.firstElementChild.addEventListener("click", () => goTo([tool.server, "tools", element.open ? "" : tool.name]));
   element.open = isOpen;
