@@ -99,6 +99,8 @@ class Approvals:
         self.announce: Callable[[str, str], None] = lambda server, message: None
         """Called with a server and a message when a call begins to wait, and when it ends to. Set by the
         gateway."""
+        self.notify: Callable[[str, str], None] = lambda client, what: None
+        """`ApprovalNotifications.on_waiting`. Set by the gateway."""
 
     async def wait_approved(self, call: Call, use: _Use, rule: PolicyRule) -> None:
         """Return when a person has approved the call. Raises Denied if not, Overloaded if too many wait."""
@@ -128,6 +130,8 @@ class Approvals:
         call = pending.call
         params = self._question(pending)
         if params is None:
+            server, kind, name = pending.use
+            self.notify(call.caller.describe(call.context), f"the {kind} {shorten(name, 80)!r} of {server}")
             await pending.answered.wait()
         elif call.context.modern:
             question = _ClientQuestion(self, pending, Message(method="elicitation/create"))

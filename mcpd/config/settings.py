@@ -74,6 +74,9 @@ SETTINGS = (
     FieldSpec("validate", BOOLEAN, "Whether to check arguments and structured results, on any server."),
     FieldSpec("callLog", {"enum": list(_CALL_LOG_LEVELS)}, "What the call log contains; see `mcpctl calls`."),
     FieldSpec("openTelemetry", STRING, "Base URL of an OTLP endpoint that receives a span for each call."),
+    FieldSpec(
+        "approvalNotifications", BOOLEAN, "Show a desktop notification if a call waits for your approval."
+    ),
     FieldSpec("loginNotifications", BOOLEAN, "Show a desktop notification if a login has to be repeated."),
     FieldSpec(
         "loginStorage", {"enum": list(LOGIN_STORAGES)}, "Where the key is that encrypts stored logins."
@@ -145,6 +148,8 @@ class Settings(Record):
     call_log: CallLogLevel = CallLogLevel.CALLS
     otlp_endpoint: str = ""
     """The base URL to which spans are exported; empty for none."""
+    approval_notifications: bool = True
+    """Whether to show a desktop notification if a call waits for approval and its client cannot ask."""
     login_notifications: bool = True
     """Whether to show a desktop notification if a person has to log in again."""
     login_storage: LoginStorage = "file"
@@ -189,6 +194,7 @@ def parse_settings(
         validate=section.boolean("validate"),
         call_log=section.choice("callLog", _CALL_LOG_LEVELS) or CallLogLevel.CALLS,
         otlp_endpoint=_parse_endpoint(section, warnings),
+        approval_notifications=section.boolean("approvalNotifications") is not False,
         login_notifications=section.boolean("loginNotifications") is not False,
         login_storage=section.choice("loginStorage", LOGIN_STORAGES) or "file",
         watch=section.boolean("watch") is not False,

@@ -12,6 +12,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
+from mcpd.calls.approval_notifications import ApprovalNotifications
 from mcpd.calls.approvals import Approvals
 from mcpd.calls.cache_stage import CacheStageFactory
 from mcpd.calls.call import INTERACTIVE_METHODS, Call, Caller
@@ -99,6 +100,9 @@ class Gateway:
         core.explain_policy = partial(explain_policy, self)
         core.list_approvals = lambda: self.approvals.list(core.redactor.mask)
         core.approve = self.approvals.answer
+        self.approvals.notify = ApprovalNotifications(
+            core.environ, lambda: core.config.loaded.settings.approval_notifications, self.spawn
+        ).on_waiting
         self.approvals.announce = self._announce_approval
         self.approvals.insert_rule = lambda *rule: core.config.insert_rule(*rule)
         self.approvals.ask_modern_client = self.calls.suspended_calls.ask

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import attrs
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -304,7 +305,7 @@ async def test_client_may_answer_for_good(autojump_clock: Clock, w: World, kind:
     apply(w, rule("ask", "$.settings.policies[3]"))
     written = Written(w)
     user = w.user(kind)
-    user.session.client = attrs.evolve(user.session.client, name="zed")
+    user.session.client = msgspec.structs.replace(user.session.client, name="zed")
     user.session._facts = SessionFacts(user.session.client, None)
     user.says = accept("always")
     call = await asked(w, user)

@@ -160,6 +160,40 @@ def test_policy_test_explains_the_decision(start: Start) -> None:
     )
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+def test_call_that_waits_is_a_notification_unless_it_is_switched_off(
+    start: Start, tmp_path: Path, wanted: bool
+) -> None:
+    """One for many calls, and none for clients that ask the person themselves. It shows no arguments."""
+    programs, shown = tmp_path / "programs", tmp_path / "shown"
+    programs.mkdir()
+    shown.touch()
+    (programs / "notify-send").write_text(f'#!/bin/sh\necho "$*" >> {shown}\n')
+    (programs / "notify-send").chmod(0o755)
+    environ = {"PATH": f"{programs}:{os.environ['PATH']}", "DBUS_SESSION_BUS_ADDRESS": "unix:path=/nowhere"}
+    settings: Json = {"policies": [{"decision": "ask"}]}
+    if not wanted:
+        settings["approvalNotifications"] = False
+    daemon = start({"test": SERVER}, environ=environ, settings=settings)
+    daemon.wait_connected("test")
+    control = daemon.client()
+    asking = McpClient(daemon, "2025-11-25", server="test", answer=lambda method, params: {"roots": []})
+    with pytest.raises(Refused, match="not approved"):
+        asking.call("echo", {"text": "x"})
+    mute = McpClient(daemon, "2025-11-25", server="test", client={"name": "ed"}, capabilities={})
+    for _ in range(3):
+        mute.send("tools/call", name="add", arguments={"a": 4711, "b": 1})
+    wait_until(lambda: len(control.request("mcpd/approvals")["approvals"]) == 3, lambda: daemon.log)
+    if wanted:
+        wait_until(lambda: "mcpctl approvals" in shown.read_text(), lambda: daemon.log)
+    daemon.stop()
+    said = shown.read_text()
+    assert said.count("needs your approval") == int(wanted)
+    assert "4711" not in said
+    if wanted:
+        assert "It wants to use the tool 'add' of test" in said
+
+
 def test_answer_for_good_is_a_rule_in_the_file(start: Start) -> None:
     """It allows this client this tool, survives a restart, and leaves the rest of the file as it is."""
     daemon = start({"test": SERVER})

@@ -190,6 +190,7 @@ def make_core(*servers: Any, **settings: Any) -> Any:
                         "client_tool_names": ClientStyle.UNDERSCORES,
                         "validate": None,
                         "policies": (),
+                        "approval_notifications": False,
                         **settings,
                     }
                 )
@@ -198,6 +199,7 @@ def make_core(*servers: Any, **settings: Any) -> Any:
         events=Broadcast(100),
         clients=SimpleNamespace(connected=lambda: ()),
         redactor=SimpleNamespace(mask=str),
+        environ={},
         is_stopping=False,
         not_ready_error=lambda server: NotReady("srv is not there", server=NAME, state="pending"),
         list_clients=None,
