@@ -74,7 +74,7 @@ class SecretReads:
         finally:
             read.has_finished = read.has_finished or not read.has_started
             read.released.set()
-            if read.has_finished:
+            if read.has_finished and self._reads.get(place) is read:  # another may have begun since
                 del self._reads[place]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -175,3 +176,21 @@ async def test_disk_that_hangs_while_the_state_is_saved_does_not_stop_the_shutdo
                 nursery.cancel_scope.cancel()
     finally:
         hang.set()
+
+
+async def test_read_that_ends_leaves_the_entry_of_the_next_one() -> None:
+    """The next may begin when the thread of the first has finished, but its task has not noticed yet."""
+    reads = SecretReads()
+    ends = [threading.Event(), threading.Event()]
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            for end in ends:
+                nursery.start_soon(reads._read, "a file", partial(end.wait))  # type: ignore[arg-type]
+                await trio.testing.wait_all_tasks_blocked()
+            first, second = ends
+            first.set()
+            await trio.to_thread.run_sync(first.wait)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert "a file" in reads._reads
+            second.set()
+    assert reads._reads == {}
