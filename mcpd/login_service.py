@@ -215,7 +215,7 @@ class LoginService:
         return next(each for each in statuses if each.issuer == login.issuer)
 
     def cancel(self, id: str) -> None:
-        """End an attempt. Whoever waits for it gets an error."""
+        """End an attempt. Callers that wait for it get an error."""
         try:
             self._logins.get(id).cancel()
         except LoginError as error:

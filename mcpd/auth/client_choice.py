@@ -37,7 +37,7 @@ async def choose_client(
     bound_issuer: str | None,
     now: float,
 ) -> ClientRegistration:
-    """Return the client, in the order of MCP 2025-11-25: of the definition, by document, registered anew.
+    """Return the client, in the order of MCP 2025-11-25: pre-registered, by metadata document, dynamic.
 
     `stored` is an earlier dynamic registration at this issuer for the same redirect URIs. `bound_issuer` is
     the issuer at which the client of the definition was used before: it is never offered to another one.

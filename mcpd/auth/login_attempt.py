@@ -122,7 +122,7 @@ class LoginAttempt:
         self._ended = trio.Event()
         self._scope = trio.CancelScope()
 
-    # ── for whoever waits ───────────────────────────────────────────────────────────────────────
+    # ── for those who wait ──────────────────────────────────────────────────────────────────────
 
     async def wait_offer(self) -> Offer:
         """Return the offer as soon as there is one. Raises LoginError if the attempt ended before."""
@@ -158,7 +158,7 @@ class LoginAttempt:
             self._scope.cancel(reason="another login was completed")
 
     def cancel(self) -> None:
-        """End the attempt. Whoever waits gets a LoginError."""
+        """End the attempt. Those who wait get a LoginError."""
         self._scope.cancel(reason="the login was cancelled")
 
     # ── running ─────────────────────────────────────────────────────────────────────────────────
@@ -178,7 +178,7 @@ class LoginAttempt:
             self._end(LoginError("login", "it was cancelled"))
 
     def _end(self, outcome: CompletedLogin | LoginError) -> None:
-        """Wake whoever waits. Only the first outcome counts."""
+        """Wake those who wait. Only the first outcome counts."""
         if self.outcome is None:
             self.outcome = outcome
             self._offered.set()

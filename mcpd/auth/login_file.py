@@ -16,7 +16,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class LoginFile:
-    """The methods raise StoreError if nothing was written. Once begun, an operation cannot be cancelled."""
+    """The methods raise StoreError if nothing was written. An operation cannot be cancelled once started."""
 
     def __init__(self, store: TokenStore) -> None:
         self._store = store

@@ -47,7 +47,7 @@ async def link_of(attempt: LoginAttempt) -> LoginLink:
 
 
 def failed(error: LoginError, server: str | None) -> LoginFailed:
-    """Return the error for whoever asked for the login."""
+    """Return the error for the caller that requested the login."""
     prefix = f"{server}: " if server else ""
     later = "; try again later" if error.try_later else ""
     return LoginFailed(f"{prefix}{error}{later}", server=server, step=error.step)

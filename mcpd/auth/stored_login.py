@@ -26,7 +26,7 @@ def _check_times(*moments: float | None) -> None:
 
 @attrs.frozen(kw_only=True)
 class RenewalAttempt:
-    """A renewal that was begun and whose answer is not stored. Written before the request is sent."""
+    """A renewal that has started and whose response is not stored yet. Written before the request is sent."""
 
     generation: int
     """Of the tokens that it renews."""
@@ -106,7 +106,7 @@ class StoredLogin:
 
     @property
     def is_uncertain(self) -> bool:
-        """Whether a renewal of these very tokens has begun and its outcome was not stored."""
+        """Whether a renewal of exactly these tokens has started and its outcome was not stored."""
         refresh, attempt = self.tokens.refresh_token, self.attempt
         return (
             attempt is not None

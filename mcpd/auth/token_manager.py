@@ -120,7 +120,7 @@ def _scope_advice(name: str, needed: Collection[str], granted: Collection[str]) 
     """Return what helps if a server refuses a good token because of its scopes."""
     scopes = shorten(" ".join(needed), 200) or "more scopes"
     if needed and set(needed) <= set(granted):
-        return f"it requires {scopes}, which the login already has: ask whoever runs the server"
+        return f"it requires {scopes}, which the login already has; ask the server's operator for help"
     return f"it requires {scopes}; run `mcpctl login {name}` to log in with more scopes"
 
 

@@ -1,6 +1,6 @@
 """Access without a person: client credentials, enterprise-managed authorization, and workload identity.
 
-Tokens are obtained anew when the server refuses the current one; nothing is stored. No other grant is tried.
+When the server refuses the current token, mcpd obtains a new one. Nothing is stored. No other grant is tried.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class OpenQuestions:
         self._by_server: dict[ManagedServer, dict[AskedQuestion, None]] = {}
 
     def add(self, call: Call, method: str, params: bytes) -> AskedQuestion:
-        """Record that the caller is asked now. Whoever adds a question removes it."""
+        """Record that the caller is being asked. The code that adds a question must remove it."""
         members = wire.members_or_empty(params)
         text = wire.string_or(members, "message") or wire.string_or(members, "url")
         question = AskedQuestion(call, shorten(method, 60), shorten(text, _MAX_TEXT))

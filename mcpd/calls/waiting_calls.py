@@ -31,8 +31,8 @@ ANSWER_DELAY = 3.0
 _MAX_SHOWN = 10
 
 FindSpare = Callable[[Caller, ManagedServer], ManagedServer | None]
-"""Returns a connected spare instance of the server for this caller. If it returns None, it may have begun to
-start one, which a later call returns."""
+"""Returns a connected spare instance of the server for this caller. If it returns None, it may have started
+to start one, which a later call returns."""
 
 
 class WaitingCalls:

@@ -42,7 +42,7 @@ async def take_turn() -> None:
         lock = trio.Lock()
         _turn.set(lock)
     async with lock:
-        pass  # whoever is next gets its turn in the next round
+        pass  # the next waiting task gets its turn in the next round
 
 
 async def run_in_turn(

@@ -29,9 +29,9 @@ def stats_of(client: Client, server: str, **more: object) -> Json:
 
 
 def wait_begun(watcher: Client) -> None:
-    """Wait until the stream that was requested before has begun.
+    """Wait until the stream that was requested before has started.
 
-    It begins in a task that is started with the request: it has run when a second round trip is over.
+    It starts in a task that is created with the request. This task has run after a second round trip.
     """
     for _ in range(2):
         watcher.request("mcpd/version")

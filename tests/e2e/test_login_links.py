@@ -147,7 +147,7 @@ def test_a_declined_link_is_not_shown_again(start: Start, version: str) -> None:
 def test_t20_other_clients_get_an_error_with_the_command(
     start: Start, version: str, capabilities: Json
 ) -> None:
-    """And no login is begun for them."""
+    """And no login starts for them."""
     with served() as server:
         daemon = start({"remote": {"url": server.url}})
         needs_login(daemon)
@@ -294,7 +294,7 @@ def test_a_client_that_leaves_lets_another_call_show_the_link(start: Start) -> N
 
 
 def test_the_link_of_a_login_reaches_no_log(start: Start) -> None:
-    """Whoever knows it can begin the login of another user of the machine."""
+    """Anyone who knows it can start the login of another user of the machine."""
     with served() as server:
         daemon = start({"remote": {"url": server.url, "debug": True}}, "--debug")
         needs_login(daemon)

@@ -47,7 +47,7 @@ def test_a_task_ends_with_the_caller(start: Start, era: str) -> None:
     client = daemon.client()
 
     def is_polled(times: int) -> None:
-        wait_until(lambda: counts(client).get("tasks/get", 0) > times, lambda: "it is not asked after")
+        wait_until(lambda: counts(client).get("tasks/get", 0) > times, lambda: "it is not polled")
 
     key = client.send("mcpd/call", server="it", tool="job", arguments={"seconds": 600})
     is_polled(0)
@@ -142,7 +142,7 @@ def test_task_of_a_dead_process_may_have_run(start: Start, era: str, how: str) -
         }
         caller.request("initialize", **hello)
         key = caller.send("tools/call", name="job", arguments=arguments)
-    wait_until(lambda: counts(other).get("tasks/get", 0) > 0, lambda: "the task is not asked after")
+    wait_until(lambda: counts(other).get("tasks/get", 0) > 0, lambda: "the task is not polled")
     with pytest.raises(Refused):
         other.call("it", "die")
     with pytest.raises(Refused, match="became a task whose outcome is unknown") as refused:

@@ -527,7 +527,7 @@ def test_daemon_starts_with_an_unusable_state_file(tmp_path: Path, how: str) -> 
             if how in CORRUPT:
                 kept = [path for path in state.parent.iterdir() if "unreadable" in path.name]
                 assert [path.read_bytes() for path in kept] == [CORRUPT[how]]
-                wait_until(lambda: b'{"calm":false}' in saved(state), lambda: "it was not saved anew")
+                wait_until(lambda: b'{"calm":false}' in saved(state), lambda: "it was not saved again")
         return took
 
     assert_once_within(1.0, start_with_it, tmp_path)

@@ -323,7 +323,7 @@ def test_a_killed_clients_calls_are_cancelled(start: Start) -> None:
         with subprocess.Popen(argv, stdout=subprocess.PIPE) as client:
             assert client.stdout is not None
             assert client.stdout.readline() == b"sent\n"
-            wait_until(lambda: counts(daemon)["seen"]["tools/call"] >= 51, lambda: "the calls have not begun")
+            wait_until(lambda: counts(daemon)["seen"]["tools/call"] >= 51, lambda: "calls have not started")
             os.kill(client.pid, signal.SIGKILL)
         wait_until(lambda: len(counts(daemon)["cancelled"]) >= 50, lambda: str(counts(daemon)["cancelled"]))
 

@@ -3,8 +3,8 @@
     python -m tests.fuzz.bystander SOCKET PID
 
 It prints a line after its first call, calls every 10 ms until its stdin ends, and then prints one JSON
-object. A call costs the processor time that the thread of the daemon's event loop uses until the answer is
-there, whoever it works for: the time that the call takes on an idle machine, at most.
+object. A call costs the processor time that the thread of the daemon's event loop uses until the answer
+arrives, including its work for others: at most the time that the call takes on an idle machine.
 """
 
 from __future__ import annotations

@@ -353,7 +353,7 @@ async def test_thousands_of_clients_leave_nothing_behind(autojump_clock: Clock, 
     assert not interests._results
     assert not w.wire._queue
     assert not w.wire._long_lived
-    assert len(w.nursery.child_tasks) <= tasks + 1  # who waits in line is looked after for a second more
+    assert len(w.nursery.child_tasks) <= tasks + 1  # a queued call is watched for another second
 
 
 async def test_long_session_does_not_keep_ended_servers(w: World) -> None:

@@ -18,7 +18,7 @@ Flags
   --refuse METHOD=CODE,…      answer these with an error
   --delay METHOD=S,…          answer these after S seconds; later messages are answered meanwhile
   --capabilities A,B          of tools, resources, prompts, logging, completions, tasks (default: tools)
-  --subscribable              it tells when a resource changes (by `notify`), to whoever subscribes
+  --subscribable              notify subscribers when a resource changes (by `notify`)
   --deny-subscribable         and declares that it does not, as every server on the Python SDK 1.x
   --instructions TEXT         sent with the handshake
   --tools N                   N more tools, tool-00001 …

@@ -33,7 +33,7 @@ from tests.soak.worker import Job, WorkerReport
 FAULT_INTERVAL = 0.1
 """Seconds between two faults."""
 GROWTH = 10 * 1024 * 1024
-"""Bytes of memory that may be in use after the end that were not in use when all clients had begun."""
+"""Bytes of memory that may be in use after the end that were not in use when all clients had started."""
 SETTLING = 60.0
 """Seconds of a run before its memory says anything: buffers grow to their size, and modules are loaded."""
 KIND_SHARES = ("legacy", "control", "modern", "legacy", "http", "control", "modern", "legacy", "control")

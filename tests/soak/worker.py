@@ -43,7 +43,7 @@ class Job:
 
 @attrs.define
 class WorkerReport:
-    """What came of it."""
+    """The outcome of a run."""
 
     calls: int = 0
     errors: Counter[str] = attrs.field(factory=Counter)

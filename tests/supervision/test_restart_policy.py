@@ -124,7 +124,7 @@ async def test_calls_respect_retry_after(autojump_clock: MockClock) -> None:
 
 
 async def test_error_of_a_call_names_the_cause_from_stderr() -> None:
-    """Whoever calls a server that exited sees why, without asking for its status."""
+    """A client that calls a server that exited sees the reason in the error."""
     tracker = StateTracker()
     for stderr, why in (
         (("MY_KEY is required",), "exited (1): MY_KEY is required"),

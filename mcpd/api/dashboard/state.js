@@ -4,7 +4,7 @@ import { Line } from "./daemon_connection.js";
 
 export const servers = new Map(); // name → its status
 export const figures = new Map(); // name → its use and latency, as `stats.js` keeps them
-export const streams = new Map(); // request id or progress token → what to do with what is told of it
+export const streams = new Map(); // request id or progress token → the function that handles its notifications
 export const line = new Line();
 
 export const now = {

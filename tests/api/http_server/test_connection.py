@@ -536,7 +536,7 @@ async def test_upgraded_connection_ends_with_its_handler(
 
 @pytest.mark.parametrize("end", ["leave", "cut"])
 async def test_upgraded_connection_can_be_ended_by_either_side(end: str) -> None:
-    """Whoever has it is told by cancellation, or by the stream."""
+    """The handler notices by cancellation, or by the end of the stream."""
     over = trio.Event()
 
     async def serve(stream: trio.abc.Stream) -> None:

@@ -165,7 +165,7 @@ def test_an_offer_to_upgrade_is_passed_over(method: bytes, body: bytes) -> None:
 
 
 def test_request_that_offers_an_upgrade_can_be_rejected() -> None:
-    """The offer is kept in the head, for whoever takes it; a refusal stays the one it is."""
+    """The head keeps the offer for the code that accepts it. A refusal does not change."""
     offer = b"GET /x HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\n\r\n"
     offers: list[bytes] = []
 

@@ -142,7 +142,7 @@ async def test_changed_tool_list_is_read_again() -> None:
     ],
 )
 def test_server_error_has_the_http_status_of_its_code(frame: bytes, status: int) -> None:
-    """2026-07-28 ties the status to the code, whoever it was that did not know the method."""
+    """2026-07-28 ties the status to the code, whether mcpd or the server does not know the method."""
 
     class Exchange:
         is_streaming = False

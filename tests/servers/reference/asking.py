@@ -14,7 +14,7 @@ PAUSE = 0.05
 
 
 class Caller(Protocol):
-    """Whoever called, as a tool sees them."""
+    """The client that called, as a tool sees it."""
 
     @property
     def capabilities(self) -> frozenset[str]:
