@@ -156,7 +156,7 @@ class LoginService:
             if challenge is not None and challenge.needs_more_scopes:
                 memory, scopes = self._step_ups.setdefault(key, StepUpMemory()), challenge.scopes or ()
                 if not memory.may_ask(operation, scopes):
-                    message = f"{name}: a person was asked for these scopes before, and it did not help"
+                    message = f"{name}: a person was already asked for these scopes, without success"
                     raise LoginFailed(message, server=name, step="scopes")
                 memory.asked(operation, scopes)
             else:

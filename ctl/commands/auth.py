@@ -82,8 +82,8 @@ def refresh(cli: CliContext, server: str, account: str | None) -> int:
     "adopt", epilog="Examples:\n\n\b\n  mcpctl auth adopt\n  mcpctl auth adopt linear --from mcp-remote"
 )
 @click.argument("server", required=False, shell_complete=server_names)
-@click.option("--from", "tool", type=click.Choice(TOOLS), help="Look only into the files of this program.")
-@click.option("--remove", is_flag=True, help="Delete what was taken over from the other program's file.")
+@click.option("--from", "tool", type=click.Choice(TOOLS), help="Look only in the files of this program.")
+@click.option("--remove", is_flag=True, help="Delete adopted logins from the other program's file.")
 @click.option("--dry-run", is_flag=True, help="Only show what was found.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
@@ -92,7 +92,7 @@ def adopt(
 ) -> int:
     """Take over logins that other programs hold.
 
-    mcpd renews each login at once, after which the other program usually cannot use it any more. Its files
+    mcpd renews each login immediately. After that, the other program can usually no longer use it. Its files
     are not changed without --remove. Exits with 4 if a login could not be taken over.
     """
     asked: AdoptParams = {"remove": remove, "dry_run": True}
@@ -123,7 +123,7 @@ def _confirm_adoption(cli: CliContext, found: AdoptResult, names: list[str]) -> 
         raise UsageError("taking over logins needs confirmation, but stdin is not a terminal", hint=hint)
     for line in _adoption_lines(found):
         cli.out.message(*line)
-    if not click.confirm(f"Take over these logins? {tools} must not use them any more.", err=True):
+    if not click.confirm(f"Take over these logins? {tools} must no longer use them.", err=True):
         raise click.Abort
 
 
@@ -138,7 +138,7 @@ def _adoption_lines(answer: AdoptResult) -> list[Line]:
                     [f"  it was deleted there; to use {server} in {each['tool']}, connect it to mcpd"]
                 )
             elif each["replaced"]:
-                lines.append([f"  it does not work there any more; connect {each['tool']} to mcpd"])
+                lines.append([f"  it no longer works there; connect {each['tool']} to mcpd"])
             else:
                 lines.append([f"  do not use it there any more; connect {each['tool']} to mcpd"])
             if each["reason"]:

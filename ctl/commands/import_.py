@@ -200,7 +200,7 @@ def parse_sources(sources: tuple[str, ...]) -> tuple[tuple[EditorSpec, ...], lis
 
 
 def unknown_editor(source: str, known: list[str], meant: tuple[str, str]) -> CtlError:
-    """`meant`: what a user wants who named a server, and the command that does it."""
+    """`meant`: what a user who named a server probably wants, and the command for that."""
     error = UsageError(f"unknown editor: {source}")
     error.suggest(source.lower(), known, f"use one of {', '.join(known)}")
     error.hint += f"; {meant[0]} a server, use: mcpctl {meant[1]}"

@@ -40,7 +40,7 @@ _CONNECT_TIMEOUT = 30.0
 @click.option("--scope", "scopes", multiple=True, metavar="SCOPE", help="Also request this scope.")
 @click.option("--client-id", metavar="ID", help="Use this client, which you have registered.")
 @click.option("--client-secret", metavar="NAME", help="The name of its secret (mcpctl secret set NAME).")
-@click.option("--callback-port", type=int, metavar="PORT", help="Return to this port of localhost.")
+@click.option("--callback-port", type=int, metavar="PORT", help="The port of the redirect URI on localhost.")
 @click.pass_obj
 def login(
     cli: CliContext,
@@ -75,7 +75,7 @@ def login(
     if all_servers:
         if server is not None or set(asked) != {"server", "scopes"}:
             raise UsageError(
-                "--all logs in as the definitions say", hint="leave out the server and the client"
+                "--all uses the definitions as they are", hint="omit the server and the other options"
             )
         return _log_in_to_all(cli, asked, way)
     if server is None:
@@ -91,7 +91,7 @@ def login(
 
 
 class _Way(NamedTuple):
-    """How a person logs in, as the options say."""
+    """How a person logs in, according to the options."""
 
     no_browser: bool
     paste: bool
@@ -115,7 +115,7 @@ def _log_in_to_all(cli: CliContext, asked: LoginParams, way: _Way) -> int:
             continue
         done.append(reply.value)
         for name in reply.value["servers"]:
-            tried.add(name)  # if it needs something besides, another login does not give it
+            tried.add(name)  # if it needs anything else, another login does not help
             if not cli.out.json:
                 _show_connected(cli, name)
     if cli.out.json:
@@ -126,7 +126,7 @@ def _log_in_to_all(cli: CliContext, asked: LoginParams, way: _Way) -> int:
 
 
 def _needing(cli: CliContext) -> list[str]:
-    """Return the servers that need a login, also those that still work without one."""
+    """Return the servers that need a login, including those that still work without one."""
     answer = cli.call("mcpd/auth/status").value
     over = [name for each in answer["logins"] if each["state"] == "over" for name in each["servers"]]
     return list(dict.fromkeys([*answer.get("needed", []), *over]))

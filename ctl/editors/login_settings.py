@@ -14,15 +14,15 @@ _TEXTS = {
     "redirectUri": ("redirectUri", "redirect_uri"),
     "resource": ("resource", "oauth_resource"),
 }
-"""Our members → how editors spell them. Cursor writes capitals; Codex writes some beside `url`."""
+"""Our members → their names in editors. Cursor uses capitals. Codex has some of them next to `url`."""
 _SCOPES = ("scopes", "scope")
 _FOUND_BY_MCPD = ("authServerMetadataUrl", "authorizationUrl", "tokenUrl", "registrationUrl", "issuer")
-"""Where to log in. mcpd asks the server, because it never takes such a URL on trust."""
+"""Where to log in. mcpd asks the server, because it never trusts such a URL."""
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def map_login(fields: Fields, translator: VariableTranslator, notes: list[str]) -> object:
-    """Return the member `oauth` that an entry means: an object, or False. None if it needs none.
+    """Return the member `oauth` for an entry: an object, or False. None if the entry needs none.
 
     What cannot be imported is added to `notes`.
     """
@@ -41,7 +41,7 @@ def map_login(fields: Fields, translator: VariableTranslator, notes: list[str]) 
     _check_redirect(settings, notes)
     named = fields.get("authProviderType")
     if isinstance(named, str) and named not in ("", "none", "dynamic_discovery"):
-        notes.append(f"mcpd cannot log in with its 'authProviderType' {named}")
+        notes.append(f"mcpd does not support its 'authProviderType' {named}")
     return settings or None
 
 

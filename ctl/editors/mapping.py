@@ -61,7 +61,7 @@ def map_entry(raw: RawEntry, translator: VariableTranslator) -> MappedEntry:
             definition["oauth"] = login
     for key in () if remote else _LOGIN:
         if fields.get(key) not in (None, False, "", {}, "none"):
-            notes.append(f"its login settings ('{key}') are not imported, because it is a program")
+            notes.append(f"its login settings ('{key}') are not imported, because it is not a remote server")
     if fields.get("headersHelper"):
         notes.append("mcpd does not run its headersHelper; add the headers to the definition yourself")
     if fields.get("sandboxEnabled") or fields.get("sandbox"):

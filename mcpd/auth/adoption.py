@@ -1,8 +1,8 @@
 """Taking over a login that another program holds.
 
-Its tokens are believed only so far: where they are sent is found out by mcpd itself, and the renewal that
-follows at once proves that they work. It also ends the login of the other program wherever refresh tokens are
-replaced with each renewal, since two programs must never hold one of those.
+Its tokens are not trusted: mcpd discovers itself where to send them, and renews them immediately, which
+proves that they work. If the authorization server replaces refresh tokens with each renewal, this ends the
+login of the other program. That is intended, because two programs must never hold the same refresh token.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mcpd.model.server_spec import RemoteSpec
 
 
 class Adoption:
-    """Takes over what other programs hold for some servers."""
+    """Takes over the logins that other programs hold for some servers."""
 
     def __init__(self, manager: TokenManager, environ: Mapping[str, str], now: Callable[[], float]) -> None:
         self._manager = manager
@@ -97,7 +97,7 @@ class Adoption:
 async def adopt_login(
     manager: TokenManager, spec: RemoteSpec, foreign: ForeignLogin, environ: Mapping[str, str], now: float
 ) -> bool:
-    """Store a login of another program as that of a server, and renew it.
+    """Store a login of another program as the login to a server, and renew it.
 
     Returns whether the refresh token was replaced. Raises LoginError. The login is then forgotten, unless the
     answer to the renewal was lost, since the other program's token may be used up.
@@ -131,7 +131,7 @@ async def adopt_login(
             logged_in_at=now,
         )
     except ValueError as error:
-        raise LoginError("token", f"what {foreign.tool} holds is damaged: {error}") from None
+        raise LoginError("token", f"the login held by {foreign.tool} is damaged: {error}") from None
     warning = await manager.add_login(stored, spec.url)
     if warning:
         await _give_up(manager, stored)
@@ -167,7 +167,7 @@ def _client(found: Discovery, settings: OAuthSettings, foreign: ForeignLogin) ->
 
 
 async def _give_up(manager: TokenManager, stored: StoredLogin) -> None:
-    """Forget a login that does not work. It remains with the other program."""
+    """Delete a login that does not work. The other program keeps it."""
     try:
         await manager.remove_login(stored.id)
     except StoreError as error:

@@ -48,7 +48,7 @@ class KeyringKey:
             except KeyringUnavailable as error:
                 raise KeyUnavailable(str(error)) from None
             if key is None or len(key) != _SIZE:
-                raise KeyUnavailable("the key of the logins is not in the keyring any more")
+                raise KeyUnavailable("the key of the logins is no longer in the keyring")
             self._key = key
         return self._key
 
@@ -80,7 +80,7 @@ class CredentialKey:
             reason = error.strerror or error
             raise KeyUnavailable(f"the systemd credential {CREDENTIAL} cannot be read: {reason}") from None
         if len(content) < _SIZE:
-            raise KeyUnavailable(f"the systemd credential {CREDENTIAL} has less than {_SIZE} bytes")
+            raise KeyUnavailable(f"the systemd credential {CREDENTIAL} has fewer than {_SIZE} bytes")
         return hashlib.sha256(b"mcpd logins\0" + content).digest()
 
     def read_or_create(self) -> bytes:

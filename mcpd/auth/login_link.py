@@ -1,4 +1,4 @@
-"""A login whose link is shown to a person by somebody else than mcpctl, such as an editor."""
+"""A login whose link another program than mcpctl, such as an editor, shows to a person."""
 
 from __future__ import annotations
 

@@ -483,7 +483,7 @@ class ManagedLogin:
         rejects_client = error.kind is TokenErrorKind.INVALID_CLIENT
         message = error.message
         if rejects_client:
-            message = f"the authorization server does not know mcpd's registration any more ({message})"
+            message = f"the authorization server no longer knows mcpd's registration ({message})"
         self.failure = Failure(message, now, retry_at, may_hurry, rejects_client)
         log.log(
             logging.WARNING if self._backoff.failures == 1 else logging.DEBUG,

@@ -24,12 +24,12 @@ async def with_client_named_now(
     """Return the settings with what the person names at this login. Raises LoginError."""
     if params.callback_port is not None:
         if not 0 < params.callback_port <= 65_535:
-            raise LoginError("client", f"{params.callback_port} is not a port")
+            raise LoginError("client", f"{params.callback_port} is not a valid port; use 1 to 65535")
         redirect_uri = f"http://localhost:{params.callback_port}/callback"
         settings = attrs.evolve(settings, redirect_uri=redirect_uri)
     if params.client_id is None:
         if params.client_secret_name is not None:
-            raise LoginError("client", "a client secret is named without its client ID")
+            raise LoginError("client", "a client secret requires a client ID")
         return settings
     return await _with_client(settings, params.client_id, params.client_secret_name, fetch_secret)
 

@@ -38,7 +38,9 @@ def _cipher(key: bytes) -> object:
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError:
-        raise CannotUnseal("encryption needs the package `cryptography`: install mcpd[keyring]") from None
+        raise CannotUnseal(
+            "encryption needs the package `cryptography`; reinstall mcpd with the extra `keyring`"
+        ) from None
     return AESGCM(key)
 
 

@@ -44,7 +44,9 @@ def _connected(environ: Mapping[str, str]) -> Iterator[_Service]:
         from jeepney.io.blocking import open_dbus_connection
         from jeepney.wrappers import DBusErrorResponse
     except ImportError:
-        raise KeyringUnavailable("the keyring needs the package `jeepney`: install mcpd[keyring]") from None
+        raise KeyringUnavailable(
+            "the keyring needs the package `jeepney`; reinstall mcpd with the extra `keyring`"
+        ) from None
     address = environ.get("DBUS_SESSION_BUS_ADDRESS")
     runtime = environ.get("XDG_RUNTIME_DIR")
     if not address and runtime and os.path.exists(f"{runtime}/bus"):
@@ -60,7 +62,7 @@ def _connected(environ: Mapping[str, str]) -> Iterator[_Service]:
     except DBusErrorResponse as error:
         name = str(error.name).rpartition(".")[2]
         missing = name in ("ServiceUnknown", "NameHasNoOwner")
-        message = "no keyring runs in this session" if missing else f"the keyring answered {name}"
+        message = "no keyring runs in this session" if missing else f"the keyring returned the error {name}"
         raise KeyringUnavailable(message) from None
     except (OSError, TimeoutError) as error:
         raise KeyringUnavailable(f"the keyring did not answer: {str(error) or 'timeout'}") from None
@@ -120,7 +122,7 @@ class _Service:
         if prompt != _NOTHING:
             self._call(prompt, "Prompt", "Dismiss")
         if item == _NOTHING:
-            raise KeyringUnavailable("the keyring wants to ask you; unlock it first")
+            raise KeyringUnavailable("the keyring requires a prompt; unlock it first")
 
     def _session(self) -> str:
         """Open a session. The secret crosses only the session bus, which belongs to the user."""

@@ -401,7 +401,7 @@ class TokenManager:
         except ValueError as error:
             name = client.secret_name
             message = (
-                f"{error}, which its definition does not contain any more"
+                f"{error}, which its definition no longer contains"
                 if name is None
                 else f"{error}: run `mcpctl secret set {name}`"
             )

@@ -45,7 +45,7 @@ _ANSWERS = {
     "always": "Always allow this client to use it",
     "no": "Refuse",
 }
-_OUTCOMES = {"no": "was refused", "": "does not wait for approval any more"}
+_OUTCOMES = {"no": "was refused", "": "no longer waits for approval"}
 _Use = tuple[str, ItemKind, str]
 """(definition name, kind, name)."""
 

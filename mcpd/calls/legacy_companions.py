@@ -53,7 +53,7 @@ class LegacyCompanions:
         companion = server.companion
         if not may_have_companion(server):
             if isinstance(companion, LegacyCompanion):
-                self._stop(companion, "it is not needed any more")
+                self._stop(companion, "it is no longer needed")
             return server
         if companion is None or self._operations.supervisor.is_ending(companion):
             if not may_open:

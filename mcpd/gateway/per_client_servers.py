@@ -140,7 +140,7 @@ class DedicatedServers:
             spare.server.status().in_flight or trio.current_time() - spare.used_at < LINGER_SECONDS
         ):
             await trio.sleep(LINGER_SECONDS / 4)
-        self._end(key, spare, "it is not needed any more")
+        self._end(key, spare, "it is no longer needed")
 
     def on_disabled(self, server: ManagedServer) -> None:
         """A disabled definition disables its dedicated servers, too."""

@@ -299,7 +299,7 @@ class PolicyResult(Record):
     steps: tuple[PolicyStep, ...]
     """The rules up to the one that decides, in order."""
     limits: tuple[PolicyLimit, ...] = ()
-    """What limits the use, if it is not denied."""
+    """The rules that limit the use, if it is not denied."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

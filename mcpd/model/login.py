@@ -17,14 +17,14 @@ class LoginParams(Record):
     scopes: tuple[str, ...] = ()
     """Scopes to request in addition to those of the current login."""
     account: str | None = None
-    """The account to log in to. If this is null, the account of the definition."""
+    """The account to log in to. If this is null, the account in the server's definition."""
     client_id: str | None = None
-    """The ID of a client that is registered already, instead of that of the definition. The login remembers
-    it."""
+    """The ID of a registered client to use instead of the one in the definition. mcpd stores it with the
+    login."""
     client_secret_name: str | None = None
     """The name under which the secret of that client is stored (`mcpctl secret set`)."""
     callback_port: int | None = None
-    """The port on localhost to which the browser returns, as it is registered for that client."""
+    """The port of the redirect URI on localhost that is registered for that client."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -33,7 +33,7 @@ class AccountParams(Record):
 
     server: str
     account: str | None = None
-    """If this is null, the account of the definition."""
+    """If this is null, the account in the server's definition."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -43,7 +43,7 @@ class AuthStatusParams(Record):
     server: str | None = None
     """If this is null, the request applies to all servers."""
     account: str | None = None
-    """If this is null, the account of the server's definition."""
+    """If this is null, the account in the server's definition."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -102,9 +102,9 @@ class LoginStatus(Record):
     reason: str = ""
     """Why it is failing or over."""
     renewals: int = 0
-    """The number of times mcpd has renewed it since it started."""
+    """The number of times that it was renewed since mcpd started."""
     failed_renewals: int = 0
-    """The number of times that failed since mcpd started."""
+    """The number of renewals that have failed since mcpd started."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -139,7 +139,7 @@ class AdoptParams(Record):
     tool: str | None = None
     """The program whose logins to take over. If this is null, all known ones."""
     dry_run: bool = False
-    """Whether to return what was found only. Nothing is sent or changed."""
+    """Whether to only return what was found. Nothing is sent or changed."""
     remove: bool = False
     """Whether to delete a login from the other program's file after it was taken over."""
 
@@ -155,10 +155,10 @@ class AdoptedLogin(Record):
     outcome: str
     """`found` (nothing was done), `adopted`, `skipped`, or `failed`."""
     reason: str = ""
-    """Why it was skipped, or failed."""
+    """Why it was skipped or has failed."""
     replaced: bool = False
-    """Whether the refresh token that the other program holds was replaced, so that it does not work there any
-    more."""
+    """Whether the refresh token that the other program holds was replaced, so that it no longer
+    works there."""
     removed: bool = False
     """Whether it was deleted from the file."""
 

@@ -92,9 +92,9 @@ class OAuthSettings(Record):
 def account_problem(name: str) -> str:
     """Return why a text cannot name an account; empty if it can."""
     if not name or len(name) > _MAX_ACCOUNT:
-        return f"the name of an account has 1 to {_MAX_ACCOUNT} characters"
+        return f"the name of an account must have 1 to {_MAX_ACCOUNT} characters"
     if not name.isprintable() or name != name.strip():
-        return "the name of an account has no control characters, and no spaces at its ends"
+        return "the name of an account must not contain control characters, or begin or end with a space"
     return ""
 
 

@@ -101,8 +101,8 @@ class Failure(Record):
     http_status: int | None = None
     """The HTTP status that a remote server returned."""
     stderr: tuple[str, ...] = ()
-    """The last lines (at most 20) that this process wrote to stderr, or those from the line on that explains
-    the failure, if it came before them."""
+    """At most 20 lines that this process wrote to stderr: the last ones, or, if the line that explains the
+    failure came earlier, those from that line on."""
     noise: str = ""
     """The first line and a summary of the output on stdout that was not a message. Empty if there is none."""
     crash_loop: bool = False

@@ -46,7 +46,7 @@ class Signature:
 
     def __attrs_post_init__(self) -> None:
         if not all(_SAFE.fullmatch(name) and _SAFE.fullmatch(value) for name, value in self.headers):
-            raise ValueError("a token has characters that HTTP does not allow")
+            raise ValueError("a token contains characters that HTTP does not allow")
 
     @property
     def lines(self) -> bytes:

@@ -193,7 +193,7 @@ def unwrap_failure(
         status, headers = wire.end_handshake()
         if _FIRST_FINAL <= status <= _LAST_STATUS:
             return UpgradeRefused(status, headers)
-        return ProtocolViolation(f"{name}: its answer to the WebSocket upgrade is invalid", server=name)
+        return ProtocolViolation(f"{name}: its response to the WebSocket upgrade is invalid", server=name)
     rejected = next((reason for reason in reasons if isinstance(reason, ConnectionRejected)), None)
     if rejected is not None:
         headers = httpx.Headers(list(rejected.headers))

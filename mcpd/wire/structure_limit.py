@@ -8,7 +8,7 @@ would stop the event loop for a tenth of a second each time.
 from __future__ import annotations
 
 SHARE = 4
-"""A message may consist of structure to a fourth of its maximum size."""
+"""Structure may take up at most this fraction (a quarter) of the maximum size of a message."""
 COUNTED_FROM = 1 << 20
 """Bytes of a message from which on it is counted; shorter ones cannot cost much."""
 _DENSE = 4
@@ -20,7 +20,7 @@ class TooMuchStructure(ValueError):
 
     def __init__(self, limit: int) -> None:
         super().__init__(
-            f"more than {limit} bytes outside of strings, such as numbers and brackets (a fourth of the "
+            f"more than {limit} bytes outside of strings, such as numbers and brackets (a quarter of the "
             "maximum size of a message)"
         )
 

@@ -127,7 +127,7 @@ def test_a_systemd_credential_is_a_key(tmp_path: Path) -> None:
         CredentialKey({}).read()
     path = tmp_path / CREDENTIAL
     path.write_bytes(b"short")
-    with pytest.raises(KeyUnavailable, match="less than 32 bytes"):
+    with pytest.raises(KeyUnavailable, match="fewer than 32 bytes"):
         CredentialKey(environ).read()
     path.write_bytes(secrets.token_bytes(48))
     key = CredentialKey(environ)
@@ -201,7 +201,7 @@ def session(tmp_path: Path) -> Iterator[Mapping[str, str]]:
 def test_the_key_is_kept_in_a_real_keyring(session: Mapping[str, str], tmp_path: Path) -> None:
     """Created once, found again by another process, and never replaced."""
     assert read_secret(session) is None
-    with pytest.raises(KeyUnavailable, match="not in the keyring any more"):
+    with pytest.raises(KeyUnavailable, match="no longer in the keyring"):
         KeyringKey(session).read()
     first = KeyringKey(session).read_or_create()
     assert KeyringKey(session).read_or_create() == KeyringKey(session).read() == first

@@ -141,7 +141,7 @@ def test_what_other_products_add_is_a_warning() -> None:
         ({"issuer": "as.example"}, "is not a URL"),
         ({"identityProvider": {"clientId": "c"}}, "'tokenEndpoint' is missing"),
         ({"clientSecret": 7}, "must be a string"),
-        ({"account": "a\tb"}, "no control characters"),
+        ({"account": "a\tb"}, "must not contain control characters"),
     ],
 )
 def test_problems(oauth: object, text: str) -> None:

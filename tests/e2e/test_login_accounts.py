@@ -119,7 +119,7 @@ def test_a_client_named_at_the_login_is_remembered_and_its_secret_is_not_stored(
         code, text = mcpctl(daemon, "login", "remote", *named)
         assert (code, "REMOTE_CLIENT" in text) == (4, True), text
         code, text = mcpctl(daemon, "login", "remote", "--client-secret", "REMOTE_CLIENT")
-        assert (code, "without its client ID" in text) == (4, True), text
+        assert (code, "requires a client ID" in text) == (4, True), text
         stored = start_mcpctl(daemon, "secret", "set", "REMOTE_CLIENT")
         stored.communicate("client-canary\n", timeout=BOUND)
         assert stored.returncode == 0

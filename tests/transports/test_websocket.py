@@ -385,7 +385,7 @@ UPGRADED = b"HTTP/1.1 101 Yes\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         (b"HTTP/1.1 403 No\r\nBad Header: x\r\n\r\n", NeedsAuth, "HTTP 403 instead"),
         (b"HTTP/1.1 401 No\r\nContent-Length: x\r\n\r\n", NeedsAuth, "HTTP 401 instead"),
         (b"HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", HttpRefused, "HTTP 503 instead"),
-        (UPGRADED + b"X: a\0b\r\n\r\n", ProtocolViolation, "answer to the WebSocket upgrade is invalid"),
+        (UPGRADED + b"X: a\0b\r\n\r\n", ProtocolViolation, "response to the WebSocket upgrade is invalid"),
         (UPGRADED + b"Sec-WebSocket-Accept: no\r\n\r\n", ProtocolViolation, "is invalid"),
     ],
     ids=["nothing", "ssh", "page", "flood", "header", "length", "chunk", "NUL", "key"],

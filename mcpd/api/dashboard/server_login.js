@@ -35,15 +35,15 @@ export function loginButton(name, redraw) {
   return button("Log in", () => logIn(name, redraw), { id: "log-in", disabled: step === "begin" || step === "wait" });
 }
 
-/** The link, and what is waited for; null if nobody logs in. mcpd opens no window: the person follows the link. */
+/** The link and the progress; null if no login is in progress. mcpd opens no window: the person follows the link. */
 export function loginPanel(name) {
   const login = logins.get(name);
   if (!login) return null;
-  if (login.step === "begin") return make("p", { className: "panel login", role: "status" }, "Looking for the login of this server");
+  if (login.step === "begin") return make("p", { className: "panel login", role: "status" }, "Preparing the login");
   if (login.step === "failed") return make("div", { className: "trouble panel", role: "status" }, make("p", {}, "Not logged in: ", make("bdi", {}, ...withCode(login.error))));
-  if (!/^https?:\/\//.test(login.url)) return make("p", { className: "trouble panel" }, "The address of the login is not a web address.");
+  if (!/^https?:\/\//.test(login.url)) return make("p", { className: "trouble panel" }, "The login URL is not an HTTP URL.");
   return make("div", { className: "panel login", id: "login", role: "status" },
     make("p", {}, make("a", { href: login.url, target: "_blank", rel: "noopener noreferrer", id: "login-link" }, "Continue to ", make("bdi", {}, clean(login.issuer)))),
-    make("p", { className: "dim" }, "Waiting for you to finish there. The browser then returns to ", make("code", {}, clean(login.redirect_uri)), ", which must reach the machine of mcpd. ",
+    make("p", { className: "dim" }, "Waiting for you to finish there. The browser then returns to ", make("code", {}, clean(login.redirect_uri)), ", which must lead to the machine that mcpd runs on. ",
       button("Cancel", () => cancel(name), { className: "small", id: "cancel-login" })));
 }

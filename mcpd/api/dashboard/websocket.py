@@ -57,8 +57,8 @@ ALLOWED_METHODS = frozenset(
         "login/cancel",
     )
 )
-"""Nothing that changes the set of servers: that can start programs, so it requires the Unix socket. A person
-finishes a login at the authorization server."""
+"""None of these changes the set of servers: that can start programs, so it requires the Unix socket. Logins
+are safe, because a person finishes them at the authorization server."""
 PROTOCOL = "mcpd.page"
 MAX_MESSAGE = 4 * 1024 * 1024
 """Maximum length of a message from the page."""

@@ -76,7 +76,7 @@ class NetworkTransport(httpx.AsyncBaseTransport):
         except httpcore2.ProxyError as error:
             raise httpx.ProxyError(f"{self._proxy} refused: HTTP {error}".rstrip()) from error
         except httpcore2.LocalProtocolError:  # it quotes the header
-            raise httpx.LocalProtocolError("a header has characters that HTTP does not allow") from None
+            raise httpx.LocalProtocolError("a header contains characters that HTTP does not allow") from None
         except httpcore2.RemoteProtocolError as error:
             raise httpx.RemoteProtocolError(str(error)) from error
         headers = httpx.Headers(response.headers)
