@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     def make_scanner(options: object) -> Callable[[str, int], tuple[object, int]]: ...
 else:
     try:
-        # `json` compiles regular expressions for what its C code does: half the time of `mcpctl status`.
+        # `json` compiles regular expressions that its C code does not need: half the time of `mcpctl status`.
         from _json import make_scanner
 
         class _Options:

@@ -1,4 +1,4 @@
-"""The command to type next: for a server as mcpd/config/next_step.py decides."""
+"""The suggested next command; mcpd/config/next_step.py chooses the one for a server."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ WIDE = 110
 """Columns from which on `history` shows the year."""
 
 _ERROR_WIDTH = 36
-"""Characters of the last error that are worth more than other columns: the name of a missing variable."""
+"""Characters of the last error that take precedence over other columns: the name of a missing variable."""
 
 _SECOND_CONNECTION = "connection 2"
 """The daemon calls the step so."""

@@ -153,7 +153,7 @@ def _format_record(line: str) -> str:
 def _show_journal(cli: CliContext, lines: int, follow: bool, *, utc: bool) -> int:
     """Print the end of the service's journal. Returns journalctl's exit code."""
     command = ["journalctl", "--user", "--no-pager", "--quiet", "-u", SERVICE, "-n", str(lines)]
-    # The daemon writes no times under systemd, because the journal has them.
+    # Under systemd, the daemon writes no timestamps, because the journal adds them.
     form = ("json" if follow else "cat") if cli.out.json else "short-iso"
     command += ["-o", form, "--no-hostname", *["-f"] * follow, *["--utc"] * utc]
     cli.out.flush()

@@ -69,7 +69,7 @@ class DpopKey:
 
 
 def load_dpop_key(pem: str | None) -> DpopKey | None:
-    """Return the key of a login; None if it has none, or if it cannot be used any more."""
+    """Return the key of a login; None if it has none, or if it is no longer usable."""
     try:
         return None if pem is None else DpopKey(pem)
     except KeyUnusable:

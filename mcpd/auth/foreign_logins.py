@@ -1,7 +1,7 @@
 """Logins that other programs on this machine hold, in the files in which they keep them.
 
 The readers follow the source code of the programs; Claude Code's format follows its public issues. Everything
-in these files is checked as if it were hostile. Blocks on the disk; call it in a thread.
+in these files is validated as untrusted input. The functions block on the disk; call them in a thread.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def remove_foreign_login(login: ForeignLogin) -> None:
         section = document["mcpOAuth"] if login.tool == "claude-code" else document
         section = document["entries"] if login.tool == "mcporter" else section
         if login.refresh_token is None or login.refresh_token not in str(section[login.key]):
-            return  # the program has another one meanwhile
+            return  # meanwhile, the program has another one
         del section[login.key]
     except (msgspec.MsgspecError, LookupError, TypeError):
         return
@@ -93,7 +93,7 @@ def remove_foreign_login(login: ForeignLogin) -> None:
 
 
 class _Source:
-    """What the reader of one program works on."""
+    """The input and the output of the reader for one program."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class _Source:
 
 @attrs.frozen
 class _Names:
-    """How a program spells the members."""
+    """A program's names for the members."""
 
     access: str = "accessToken"
     refresh: str = "refreshToken"

@@ -1,4 +1,4 @@
-"""What happens to logins, for the event history and everybody who watches events."""
+"""Announces changes of logins to the event history and to clients that follow events."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class LoginEvents:
         self._send([server], f"failed: {error}")
 
     def on_event(self, event: LoginEvent, servers: Iterable[str], issuer: str, reason: str) -> None:
-        """A login of these servers was made, renewed or not, or has ended. `reason` explains the last two."""
+        """A login of these servers was made, was or could not be renewed, or has ended. `reason` explains the
+        last two."""
         why = f": {reason}" if reason else ""
         message = {
             "login_done": f"logged in at {issuer}",

@@ -16,7 +16,7 @@ class LoginLink:
 
     server: str
     url: str = attrs.field(repr=False)
-    """A loopback address. Its page says who asks for what, and leads to the authorization server."""
+    """A loopback URL. Its page names the server and the scopes, and links to the authorization server."""
     issuer: str
     scopes: tuple[str, ...]
     _attempt: LoginAttempt
@@ -27,7 +27,7 @@ class LoginLink:
         return isinstance(self._attempt.outcome, CompletedLogin)
 
     async def wait(self) -> None:
-        """Return when somebody has logged in, by this link or otherwise. Raises LoginFailed."""
+        """Wait until somebody has logged in, with this link or otherwise. Raises LoginFailed."""
         try:
             await self._attempt.wait()
         except LoginError as error:

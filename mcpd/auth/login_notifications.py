@@ -15,7 +15,7 @@ _MAX_REASON = 200
 
 
 class LoginNotifications:
-    """One for each login that is over. A server that nobody has logged in to is not worth a notification."""
+    """Shows one for each login that has ended. A server that nobody ever logged in to gets none."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class LoginNotifications:
         """By server (`trio.current_time()`)."""
 
     def on_needed(self, servers: Collection[str], reason: str) -> None:
-        """Tell the person that these servers need a login again. `reason` contains no secrets."""
+        """Notify the user that these servers need a login again. `reason` contains no secrets."""
         now = trio.current_time()
         if not servers or not self._is_enabled():
             return

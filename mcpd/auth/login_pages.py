@@ -10,7 +10,7 @@ from mcpd.model.oauth_settings import DEFAULT_ACCOUNT
 
 
 def start_page(server: str, account: str, issuer: str, scopes: Collection[str], url: str) -> Page:
-    """Return the page that says who asks for what, before a person leaves for the authorization server."""
+    """Return the page that names the server and the scopes, and links to the authorization server."""
     which = "" if account == DEFAULT_ACCOUNT else f" (account {account})"
     requested = f" It requests the scopes {' '.join(scopes)}." if scopes else ""
     text = (

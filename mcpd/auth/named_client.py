@@ -1,6 +1,6 @@
-"""The client that a person names at a login, instead of in the definition: `mcpctl login --client-id`.
+"""The client that a person specifies for a login, instead of in the definition: `mcpctl login --client-id`.
 
-The login remembers it, with the name of its secret in the secret store. The secret itself stays there.
+It is stored with the login, together with the name of its secret. The secret stays in the secret store.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FetchSecret = Callable[[str], Awaitable[str]]
 async def with_client_named_now(
     settings: OAuthSettings, params: LoginParams, fetch_secret: FetchSecret
 ) -> OAuthSettings:
-    """Return the settings with what the person names at this login. Raises LoginError."""
+    """Return the settings with the client that the person specifies for this login. Raises LoginError."""
     if params.callback_port is not None:
         if not 0 < params.callback_port <= 65_535:
             raise LoginError("client", f"{params.callback_port} is not a valid port; use 1 to 65535")
@@ -37,9 +37,9 @@ async def with_client_named_now(
 async def with_client_of_login(
     settings: OAuthSettings, stored: StoredLogin | None, fetch_secret: FetchSecret
 ) -> OAuthSettings:
-    """Return the settings with the client that a person named at an earlier login. Raises LoginError.
+    """Return the settings with the client that a person specified for an earlier login. Raises LoginError.
 
-    A client of the definition comes first.
+    A client in the definition takes precedence.
     """
     if stored is None or settings.client_id is not None:
         return settings

@@ -1,4 +1,4 @@
-"""What earlier logins left in the store, as a new login needs it."""
+"""The OAuth clients of earlier logins in the store, for use by a new login."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class StoredLogin:
     attempt: RenewalAttempt | None = None
     """Set while the answer to a renewal may be lost: the stored refresh token may be used up."""
     ended: Evidence | None = None
-    """Set when the authorization server does not accept the refresh token any more."""
+    """Set when the authorization server no longer accepts the refresh token."""
 
     def __attrs_post_init__(self) -> None:
         """Raises ValueError for values that cannot be used, as in a damaged file."""

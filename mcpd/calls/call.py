@@ -51,7 +51,7 @@ class CallState(enum.IntEnum):
     SENT = 2
     """The server works on it, and the client waits for the response."""
     SUSPENDED = 3
-    """A modern client answers a question of the server or of mcpd, and will return with another request."""
+    """A modern client answers a question of the server or of mcpd, and will send another request."""
     BETWEEN_ROUNDS = 4
     """The server has answered, but not finally: it asked for input, created a task, or wants a retry or a
     login. Or a stage has not finished with the result."""
@@ -288,7 +288,7 @@ class Call(Exchange):
     on_end: Callable[[], None] | None = None
     """Called when the call ends, unless it is None by then."""
     on_input_required: Callable[[bytes], None] | None = None
-    """Called with a result after which the client sends the call again, with what the server asked for."""
+    """Called with a result after which the client sends the call again, with the requested input."""
     notes: tuple[str, ...] = ()
     """What the stages noticed about the result."""
 

@@ -73,7 +73,7 @@ class ConnectingCalls:
         self._calls.setdefault(server, set()).add(call)
 
     def remove(self, call: Call) -> None:
-        """The call does not wait any more. Does nothing if it did not."""
+        """The call no longer waits. Does nothing if it did not wait."""
         if (calls := self._calls.get(call.server)) is not None:
             calls.discard(call)
             if not calls:

@@ -1,8 +1,8 @@
-"""Links to log in, shown to the client whose call needs a login (URL elicitation, MCP 2025-11-25 and later).
+"""Login links, shown to the client whose call needs a login (URL elicitation, MCP 2025-11-25 and later).
 
-The call waits until somebody has logged in and is then sent: without a login, the server has not executed it.
-A client is shown one link for each server, however many calls wait. The link leads to a page of mcpd on this
-machine, which tells the person who asks for what. mcpd never opens a browser.
+The call waits until somebody has logged in, and is then sent. This is safe, because the server did not
+execute it without a login. A client is shown one link for each server, however many calls wait. The link
+opens a page of mcpd on this machine, which names the server and the scopes. mcpd never opens a browser.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 DECLINED_FOR = 600.0
 """Seconds for which a client that declined a link is not shown another one for the same server."""
 PROGRESS_INTERVAL = 15.0
-"""Seconds between reports of progress while a person logs in: clients give up on calls without any."""
+"""Seconds between progress notifications during a login: some clients cancel calls without progress."""
 _MAX_LINKS = 2
 """Links that one call may lead to: one for a login, and one for a login with more scopes."""
 _MAX_REMEMBERED = 1000
@@ -85,7 +85,7 @@ class LoginLinks:
         self._ask_modern_client = ask_modern_client
         self._spawn = spawn
         self.notify_complete: Callable[[Caller, Raw], None] = lambda caller, params: None
-        """Reports the end of a login to a client whose call has ended before. Set by the gateway."""
+        """Reports the end of a login to a client whose call ended earlier. Set by the gateway."""
         self._shown: dict[_Key, _ShownLink] = {}
         self._declined: dict[_Key, float] = {}
         """When the client declined a link (`trio.current_time()`)."""
@@ -109,7 +109,7 @@ class LoginLinks:
         )
 
     async def wait_logged_in(self, call: Call, error: McpdError) -> None:
-        """Show the client a link unless it sees one, and return when somebody has logged in.
+        """Show the client a link unless one is shown already, and return when somebody has logged in.
 
         Raises the call's own `error` if no login is possible or wanted, LoginFailed if it did not succeed,
         and LoginLinkOpen if it takes longer than a legacy client may wait for the call.

@@ -1,7 +1,7 @@
 """Rounds of one call that a modern client sends as several requests (2026-07-28, `input_required`).
 
-The rules look at the call, not at each request: a person who approved it is not asked again when the client
-returns with what the server wanted to know, and the rounds count as one use.
+The rules apply to the call, not to each request: a person who approved the call is not asked again when the
+client sends the next round with the server's input, and all rounds count as one use.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _Key = tuple[object, ...]
 class PassedRounds:
     """Which requests continue a call that has passed the rules. Each can be continued once, within
     RESUME_TIMEOUT, by the same client, with the same params and the state that it was given. A client
-    without a connection of its own is the same if policies know the same of it."""
+    without a connection of its own is the same if the facts that policies know about it are the same."""
 
     def __init__(self) -> None:
         self._until: dict[_Key, float] = {}
 
     def continues(self, call: Call, client: ClientFacts, use: tuple[str, str, str]) -> bool:
-        """Return whether a call is another round. Whether or not it is, the next one may be."""
+        """Return whether a call is another round. In both cases, the call may itself be continued."""
         request = call.request
         if request is None or not call.context.modern:
             return False
@@ -43,7 +43,7 @@ class PassedRounds:
         return self._until.pop((*key, state), 0.0) > trio.current_time()
 
     def _remember(self, key: _Key, result: bytes) -> None:
-        """The client was given `result`, and may return."""
+        """Record that the client got `result`, and may send another round."""
         now = trio.current_time()
         if len(self._until) >= _MAX_ROUNDS:
             self._until = {each: until for each, until in self._until.items() if until > now}

@@ -51,7 +51,7 @@ _NAMED_BY: Mapping[str, tuple[ItemKind, str]] = {
 _TASK_METHODS = "tasks/"
 """They concern calls that were allowed when they were made."""
 _MAX_UNLISTED = 1000
-"""Names for each server that are in none of its lists and whose comparison is kept: clients may use any."""
+"""Cached comparisons per server of names that are in none of its lists: clients may use any name."""
 _ITEMS_PER_TURN = 20
 """Items that are compared before other tasks have their turn: with many rules, each takes a millisecond."""
 
@@ -255,8 +255,8 @@ class PolicyStageFactory:
 
 
 class PolicyStage(msgspec.Struct, eq=False):
-    """Refuses denied calls, applies limits, and lets a person decide about others. What is compared with the
-    rules is exactly what the server gets."""
+    """Refuses denied calls, applies limits, and lets a person decide about others. The rules are compared
+    with exactly what the server gets."""
 
     policies: Policies
     approvals: Approvals

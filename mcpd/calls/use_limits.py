@@ -1,8 +1,8 @@
 """Limits of `settings.policies`: how often and how often at the same time a client may use an item.
 
-Clients are told apart by their program, according to the kernel, because they choose everything else
-themselves: one that reconnects, or takes another name, remains the same client. Clients whose program is not
-known count as one for each way of connecting.
+Clients are identified by their program, as the kernel reports it, because they choose everything else
+themselves. A client that reconnects, or uses another name, remains the same client. Clients whose program is
+unknown count as one client for each transport.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class UseLimits:
     def enter(
         self, call: Call, rules: Sequence[PolicyRule], client: ClientFacts, use: Use, *, is_listed: bool
     ) -> None:
-        """Count a use until its call ends. Raises LimitReached; then it counts nowhere.
+        """Count a use until its call ends. Raises LimitReached; the use then counts for no rule.
 
         Items that are in none of the server's lists are counted together: a client could invent any number.
         """

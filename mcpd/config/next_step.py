@@ -1,6 +1,6 @@
-"""The command to type next for a server: one line that begins with the command, decided from the cause.
+"""The suggested next command for a server: one line that begins with the command, chosen by the cause.
 
-The only place that decides it. The daemon puts it into the result of `mcpd/server`, and the dashboard
+No other module decides this. The daemon puts it into the result of `mcpd/server`, and the dashboard
 shows it. `status`, `why`, `doctor`, `wait` and the commands that connect servers add what only a terminal
 knows: the PATH of the user's shell.
 """
@@ -20,7 +20,7 @@ _VARIABLE = r"\b([A-Z][A-Z0-9]*_[A-Z0-9_]+)\b"
 
 
 class Shell:
-    """What a terminal knows: where its user's programs are, and how mcpd gets that PATH."""
+    """Facts that only a terminal knows: where its user's programs are, and how mcpd gets that PATH."""
 
     def __init__(self, path: str, login_path: str, *, has_service: Callable[[], bool]) -> None:
         self.path = path
@@ -34,8 +34,8 @@ class Shell:
 def next_step(detail: Members, shell: Shell | None = None) -> str:
     """Return the command, followed by a remark in parentheses on what to do there.
 
-    `detail` is the result of `mcpd/server` as JSON values. Without `shell`, nobody has looked for a missing
-    program in the PATH of the user's shell yet, and the step is the command that does.
+    `detail` is the result of `mcpd/server` as JSON values. Without `shell`, the PATH of the user's shell is
+    unknown. The step for a missing program is then the command that searches that PATH.
     """
     server = detail["server"]
     name, failure = server["name"], server.get("last_error")

@@ -79,7 +79,7 @@ class Gateway:
         """The tasks of clients' requests that wait for something."""
         self.policies, self.approvals = Policies(core), Approvals()
         stages = (
-            # first: a cached result must not be answered either
+            # This comes first, because it also applies to cached results.
             PolicyStageFactory(self.policies, self.approvals, UseLimits()),
             KnownItemStageFactory(),
             ValidationStageFactory(),

@@ -129,7 +129,7 @@ class DedicatedServers:
         self._spawn(lambda: self._run_spare(key, spare, server))
 
     async def _run_spare(self, key: _Key, spare: _Instance, server: ManagedServer) -> None:
-        """End the spare when it cannot connect, and when it is not used any more."""
+        """End the spare when it cannot connect, and when it is no longer used."""
         await spare.server.wait_settled()
         if not spare.server.is_closed and spare.server.state is not ServerState.CONNECTED:
             self._no_spare_before[server] = trio.current_time() + SPARE_RETRY

@@ -47,7 +47,7 @@ _MAX_CACHED = 256
 
 
 def fold(name: str) -> str:
-    """Return the same text for names that a person, or a tolerant server, may take for each other.
+    """Return the same text for names that a person, or a tolerant server, may confuse.
 
     Case, accents, invisible characters, spaces, and letters of other alphabets that look alike do not count.
     """

@@ -77,7 +77,7 @@ class UsedItem:
     tags: tuple[str, ...] = ()
     """The tags of its definition that apply to it."""
     similar_tags: tuple[str, ...] = ()
-    """The tags of names that only look like its own."""
+    """The tags of names that look like the item's name, but differ from it."""
 
 
 @attrs.frozen
@@ -117,7 +117,7 @@ class PolicyRule:
     tags: tuple[str, ...] | None = None
     """Tags in definitions of servers (`ServerSpec.tags`, `tool_tags`)."""
     rate: RateLimit | None = None
-    """How often each client may use each item. Only of rules that limit, like `concurrent`."""
+    """How often each client may use each item. Only rules that limit have this member and `concurrent`."""
     concurrent: int | None = None
     """How many calls of each item each client may make at the same time."""
 

@@ -1,6 +1,6 @@
-"""Loads modules with their first use, although libraries import them at the top of their own modules.
+"""Loads modules on first use, even if libraries import them at the top of their own modules.
 
-trio imports what it needs for TLS in every program. A daemon without remote servers never uses that, and
+trio imports the modules for TLS in every program. A daemon without remote servers never uses them, and
 OpenSSL alone takes 4 MB.
 """
 
@@ -31,7 +31,7 @@ class DeferredModule(ModuleType):
 
 
 def defer_modules(names: Iterable[str]) -> None:
-    """Load these modules, unless they are loaded already, with their first use.
+    """Load these modules on first use, unless they are already loaded.
 
     Suits modules that are imported as a whole (`import ssl`), because `from ssl import SSLContext` is a use.
     """

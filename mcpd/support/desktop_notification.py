@@ -23,7 +23,7 @@ _ICON = "dialog-password"
 
 
 async def show_notification(title: str, text: str, environ: Mapping[str, str]) -> bool:
-    """Show a notification, and return whether a desktop took it. Never raises. Markup in `text` is escaped.
+    """Show a notification, and return whether a desktop accepted it. Never raises. Escapes markup in `text`.
 
     Both strings are visible in the list of processes for a moment.
     """
@@ -67,7 +67,7 @@ def _has_session_bus(environ: Mapping[str, str]) -> bool:
 
 
 def _commands(title: str, text: str) -> Iterator[list[str]]:
-    """Return what to try: notify-send of libnotify, and busctl of systemd, which most machines have."""
+    """Return the commands to try: notify-send of libnotify, and busctl of systemd, which is common."""
     yield ["notify-send", "--app-name=mcpd", f"--icon={_ICON}", "--", title, text]
     path = "/" + _NAME.replace(".", "/")
     call = [_NAME, path, _NAME, "Notify", "susssasa{sv}i", "mcpd", "0", _ICON, title, text, "0", "0", "-1"]

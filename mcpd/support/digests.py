@@ -1,7 +1,7 @@
 """SHA-256 and BLAKE2 without OpenSSL.
 
-`hashlib` loads OpenSSL, which takes 4 MB of an idle daemon's 30. As in `random` of the standard library, the
-modules that `hashlib` uses if there is no OpenSSL come first.
+`hashlib` loads OpenSSL, which takes 4 MB of an idle daemon's 30. As the standard
+library's `random` does, this module prefers the modules that `hashlib` uses without OpenSSL.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ _MIN_SLICE = 0.0001
 class Reader:
     """Passes everything read from a non-blocking descriptor to `take`.
 
-    `take` is called in the hub's task and must not block. If what it got is many messages, it returns an
-    iterator, of which each step handles one of them. The steps run in order, in slices, within `batch()`, and
+    `take` is called in the hub's task and must not block. If it gets many messages, it returns an
+    iterator, each step of which handles one of them. The steps run in order, in slices, within `batch()`, and
     all of them before the next read. An exception from `take` or a step ends only this reader. The caller
     closes the descriptor after `run` has ended.
     """
@@ -67,7 +67,7 @@ class Reader:
         self.is_paused = False
 
     def pause(self) -> None:
-        """Neither read nor continue with what was read until `resume`. A no-op before and after `run`."""
+        """Stop reading, and handling what was read, until `resume`. A no-op before and after `run`."""
         if not self.is_paused:
             self.is_paused = _current_hub().pause(self)
 
@@ -176,7 +176,7 @@ class _EpollHub:
         self._unfinished_begins = False
         self._paused: set[int] = set()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        """Readable when a reader was resumed that has work, but nothing to read."""
+        """Readable when a reader was resumed that has unfinished work, but nothing to read."""
         self._epoll.register(self._wake_fd, select.EPOLLIN)
         self.slice = _MAX_SLICE
         """Seconds of one descriptor's turn."""
@@ -204,7 +204,7 @@ class _EpollHub:
         return True
 
     def resume(self, reader: Readable, *, has_work: bool) -> None:
-        """End what `pause` began. `has_work`: call `on_readable` even if nothing can be read."""
+        """Undo `pause`. `has_work`: call `on_readable` even if nothing can be read."""
         if self._readers.get(reader.fd) is reader:
             self._paused.discard(reader.fd)
             self._epoll.register(reader.fd, select.EPOLLIN)

@@ -62,7 +62,7 @@ class _Index:
             self._candidate = re.compile("".join(f"[{each}]" for each in classes), re.DOTALL)
 
     def find(self, text: str) -> list[tuple[int, int]]:
-        """Return where spellings begin and end; where several begin, the longest."""
+        """Return where spellings begin and end. If several begin at one place, the longest counts."""
         search, lengths, known = self._candidate.search, self._lengths, self._spellings
         places: list[tuple[int, int]] = []
         here = 0
@@ -78,7 +78,7 @@ class _Index:
         return places
 
     def find_cut(self, text: str, least: int) -> int | None:
-        """Return where the longest end of `text` that starts a spelling begins; None if there is none.
+        """Return the index of the longest suffix of `text` that begins a spelling; None if there is none.
 
         It has at least `least` characters.
         """
@@ -94,7 +94,7 @@ class _Index:
 
 
 def _mask(index: _Index | TokenIndex, text: str) -> str:
-    """Replace everything that an index finds by MASK, also if it is escaped."""
+    """Replace everything that an index finds by MASK, even if it is escaped."""
     text = _replace(text, index.find(text))
     if "\\" not in text:
         return text
@@ -178,7 +178,7 @@ class Redactor:
             self._tokens.remove(dropped)
 
     def forget_tokens(self, of: str) -> None:
-        """Do not mask the tokens of this login any more, because they were revoked."""
+        """Stop masking the tokens of this login, because they were revoked."""
         for values in self._recent.pop(f"login {of}", ()):
             self._forget(values)
         for dropped in self._logins.pop(of, ()):

@@ -1,8 +1,8 @@
-"""Finds tokens in a text by their starts, in little memory, however many logins there are.
+"""Finds tokens in a text by their prefixes, in little memory, however many logins there are.
 
-Each spelling of a token is represented by its first characters. These starts have the same length and are
-kept sorted in one string of bytes, without an object for each. A bitmap of their hashes tells, for most
-places of a text, that no token begins there.
+Each spelling of a token is represented by its first characters, its start. All starts have the same length.
+They are kept sorted in one byte string, without an object for each. A bitmap of their hashes excludes most
+places of a text at which no token begins.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class TokenIndex:
         self._uses = array("I")
         """How often each start was added."""
         self._bitmap = bytes(_BITS // 8)
-        """A set bit for each start, and maybe for some that were removed."""
+        """A set bit for each start, and possibly for some that were removed."""
 
     def __len__(self) -> int:
         """Return the number of starts."""
         return len(self._starts) // LENGTH
 
     def add(self, heads: Iterable[str]) -> None:
-        """Find these tokens from now on, to their ends. What is added twice has to be removed twice."""
+        """Find these tokens from now on, to their ends. Tokens that are added twice must be removed twice."""
         starts, bitmap = bytearray(self._starts), bytearray(self._bitmap)
         for start in _starts_of(heads):
             at = _place(starts, start)
@@ -62,7 +62,7 @@ class TokenIndex:
         self._bitmap, self._starts = bytes(bitmap), bytes(starts)
 
     def remove(self, heads: Iterable[str]) -> None:
-        """Do not find these tokens any more, which were added together."""
+        """Stop finding these tokens, which were added together."""
         starts = bytearray(self._starts)
         for start in _starts_of(heads):
             at = _place(starts, start)
@@ -92,7 +92,7 @@ class TokenIndex:
                         break
 
     def find_cut(self, text: str, least: int) -> int | None:
-        """Return where the longest end of `text` begins that is a part of a start; None if there is none.
+        """Return the index of the longest suffix of `text` that begins a start; None if there is none.
 
         It has at least `least` characters, and fewer than a start.
         """

@@ -1,4 +1,4 @@
-"""Long work, and work of many tasks, on the event loop in turns that do not delay other tasks."""
+"""Splits long work, and work of many tasks, into turns on the event loop that do not delay other tasks."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _turn: trio.lowlevel.RunVar[trio.Lock] = trio.lowlevel.RunVar("whose turn it is"
 
 
 async def take_turn() -> None:
-    """Return when those that called this before have had their turn: one in each round of the scheduler.
+    """Wait until all earlier callers have had their turn. Each round of the scheduler grants one turn.
 
     Call this before work that thousands of tasks may do at the same time, such as those that waited for the
-    same event. Otherwise, all of them would do it in one round, before anybody else is served.
+    same event. Otherwise, all of them would do it in one round, and delay all other tasks.
     """
     try:
         lock = _turn.get()
@@ -48,9 +48,9 @@ async def take_turn() -> None:
 async def run_in_turn(
     work: Callable[[], Awaitable[None]], on_start: Callable[[], None] | None = None
 ) -> None:
-    """Run `work` after `take_turn`: all tasks of which a client can start many.
+    """Run `work` after `take_turn`. Use this for every task of which a client can start many.
 
-    If it is cancelled meanwhile, `work` is started, too, so that it can clean up.
+    `work` is started even if the task is cancelled while it waits, so that `work` can clean up.
     """
     with trio.CancelScope(shield=True):
         await take_turn()

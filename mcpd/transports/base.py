@@ -145,7 +145,7 @@ class Channel(Protocol):
         """Run the channel until it ends. Then raise `end_error`, having failed every request."""
 
     def stop_accepting(self, error: McpdError) -> None:
-        """Refuse new requests with this error, because the connection is about to be closed. To be called
+        """Refuse new requests with this error, because the connection is about to be closed. Call this only
         while no request waits for its turn."""
 
     def close(self, reason: str) -> None:

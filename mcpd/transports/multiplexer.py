@@ -36,7 +36,7 @@ _SAMPLE = 4096
 """Bytes kept of unparsable output: secrets in it are masked before it is shortened."""
 
 _SENT_BY_BOTH = ("ping", "tasks/")
-"""How the methods begin that servers send, too."""
+"""The prefixes of the methods that servers may send, too."""
 
 
 class RequestMultiplexer:
@@ -335,7 +335,7 @@ class RequestMultiplexer:
             self._fail_lost(answered, protocol_violation(self.name, answered, how))
 
     def receive_dropped(self, sample: bytes, reason: str) -> None:
-        """Fail the request that a message answers which is too large to be read, within a `batch()`.
+        """Fail the request whose response is too large to be read, within a `batch()`.
 
         `sample`: the beginning and the end of the message; `reason`: what it has too much of.
         """
@@ -347,7 +347,7 @@ class RequestMultiplexer:
             self._fail_lost(answered, protocol_violation(self.name, answered, how))
 
     def _receive_echo(self, message: Message) -> bool:
-        """Fail a request that came back as it was sent; return whether `message` is one."""
+        """Fail a request that the server sent back unchanged; return whether `message` is one."""
         sent = self._pending.get(message.key) or self._long_lived.get(message.key)
         if sent is None or sent.method != message.method:
             return False

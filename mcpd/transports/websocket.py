@@ -189,7 +189,7 @@ def unwrap_failure(
     """Return why there is no connection, unwrapped from the nursery's exception group."""
     reasons = list(group.exceptions)
     if all(isinstance(reason, _MALFORMED) for reason in reasons):
-        # The libraries also raise it in what they do about an invalid response, as if it were our error.
+        # The libraries also raise it while they handle an invalid response, as if it were our error.
         status, headers = wire.end_handshake()
         if _FIRST_FINAL <= status <= _LAST_STATUS:
             return UpgradeRefused(status, headers)

@@ -1,4 +1,4 @@
-"""Limits what a JSON text contains besides strings, while the text arrives.
+"""Limits how much of a JSON text is outside of strings, while the text arrives.
 
 Reading past a number, a bracket or a space takes up to 3.5 ns per byte, three to ten times as long as in a
 string, and each message is read several times. So 32 MiB of text cost little, but 32 MiB of small values
@@ -10,9 +10,9 @@ from __future__ import annotations
 SHARE = 4
 """Structure may take up at most this fraction (a quarter) of the maximum size of a message."""
 COUNTED_FROM = 1 << 20
-"""Bytes of a message from which on it is counted; shorter ones cannot cost much."""
+"""Only messages of more than this many bytes are counted; shorter ones cannot cost much."""
 _DENSE = 4
-"""Where a quote follows another within so many bytes on average, everything counts."""
+"""Where quotes are fewer than this many bytes apart on average, everything counts."""
 
 
 class TooMuchStructure(ValueError):

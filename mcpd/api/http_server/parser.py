@@ -154,7 +154,7 @@ class RequestParser:
             self._remember(data, end)
 
     def release(self) -> None:
-        """Release all data; nothing will be fed any more."""
+        """Release all data. No more input may be fed."""
         self._body = b""
         self._known_heads.clear()
         self._parser = _INERT_PARSER  # breaks the reference cycle

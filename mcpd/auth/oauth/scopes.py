@@ -46,13 +46,13 @@ def more_scopes(*known: Iterable[str] | None) -> tuple[str, ...]:
 
 @attrs.define
 class StepUpMemory:
-    """Which scopes a person was asked for since the last ordinary login, so that nobody is asked for ever."""
+    """Which scopes a person was asked for since the last ordinary login. It ends repeated requests."""
 
     _asked: dict[str, set[frozenset[str]]] = attrs.field(factory=dict)
     """By operation."""
 
     def may_ask(self, operation: str, needed: Iterable[str]) -> bool:
-        """Return whether a person may be asked for these scopes: once, whatever operation needs them."""
+        """Return whether a person may be asked for these scopes: only once, for all operations together."""
         scopes = frozenset(needed)
         if any(scopes in each for each in self._asked.values()):
             return False
