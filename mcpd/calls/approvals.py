@@ -215,7 +215,7 @@ class Approvals:
                     self._write_rule(pending, "mcpctl or the dashboard")
             except NoLastingRuleError as error:
                 fix = "allow it once, or until the client disconnects"
-                problem = Problem("$.decision", f"it cannot be allowed for good: {error}", fix)
+                problem = Problem("$.decision", f"it cannot be allowed permanently: {error}", fix)
             else:
                 pending.settle(answer)
                 return

@@ -1,4 +1,4 @@
-"""Makes a rule out of an approval that holds for good. It allows what was approved, and nothing else."""
+"""Turns a permanent approval into a rule that allows what was approved, and nothing else."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def lasting_rule(client: ClientFacts, use: tuple[str, ItemKind, str]) -> dict[st
 
 
 def _name(client: ClientFacts) -> str:
-    """Return the name to identify the client by: without a version, and rather its own than its program's."""
+    """Return the name that identifies the client: without a version, and preferably not its program's."""
     program = client.executable.rpartition("/")[2]
     usable = [name for name in client.names if not _PATTERN.search(name) and name.isprintable()]
     plain = [name for name in usable if name.rpartition(" ")[0] not in usable]

@@ -70,7 +70,7 @@ def _account(oauth: Section) -> str:
     if name is None:
         return NO_SETTINGS.account
     if problem := account_problem(name):
-        oauth.add_problem("account", f"'account' is not usable: {problem}", "choose another name")
+        oauth.add_problem("account", f"'account' is invalid: {problem}", "choose another name")
         return NO_SETTINGS.account
     return name
 

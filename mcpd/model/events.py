@@ -28,7 +28,7 @@ class EventKind(enum.Enum):
     LOGIN = "login"
     """A login to a server began, ended or failed, was renewed, or is needed again. The message says which."""
     APPROVAL = "approval"
-    """A call began to wait for the approval of a person, or has ended to. The message says which."""
+    """A call started or stopped waiting for a person's approval. The message says which."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

@@ -91,8 +91,8 @@ async def await_task(
         if not poller.is_finished:
             poller.cancel(task.id)
     raise CallTimeout(
-        f"{upstream.link.name}: {what} has run as a task for {limit:g} s, the limit for one call; the "
-        "server was told to cancel it (`maxTimeout` in its definition sets the limit)",
+        f"{upstream.link.name}: {what} has run as a task for {limit:g} s, the limit for one call; mcpd "
+        "asked the server to cancel it (`maxTimeout` in its definition sets the limit)",
         server=upstream.link.name,
         after=limit,
     )

@@ -1,7 +1,7 @@
 """Checks values against expensive JSON Schemas in a process of its own, with limits on CPU and memory.
 
 The process is started for the first check and ended after some idle seconds. If the limits end it, the
-schema at hand is refused for good; all others are compiled again when they are needed.
+schema at hand is refused permanently; all others are compiled again when they are needed.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def timed_out(server: str, exchange: Exchange, now: float) -> CallTimeout:
     clock = "`maxTimeout` in its definition sets" if hard else exchange.timeout_source
     return CallTimeout(
         f"{server}: {exchange.description} took {after:g} s {how}; "
-        f"the server was told to cancel it ({clock} the limit)",
+        f"mcpd asked the server to cancel it ({clock} the limit)",
         server=server,
         after=after,
     )

@@ -1,4 +1,4 @@
-"""The faults that a login survives, and that each of them has a test: `test_tN_…` is about row N."""
+"""The faults that a login must survive. Each has a test: `test_tN_…` covers row N."""
 
 from __future__ import annotations
 

@@ -348,7 +348,9 @@ async def test_call_still_waits_if_the_rule_cannot_be_written(autojump_clock: Cl
     nameless.call("converse", arguments={"tag": nameless.tag})
     await trio.sleep(1)
     (waiting,) = w.gateway.approvals.list(str)
-    with pytest.raises(InvalidArguments, match="it cannot be allowed for good: neither the client's program"):
+    with pytest.raises(
+        InvalidArguments, match="it cannot be allowed permanently: neither the client's program"
+    ):
         w.gateway.approvals.answer(waiting.id, "always")
     script.caller._facts = ClientFacts(names=("mcpctl",), transport="control")
     script.call("converse", arguments={"tag": script.tag})

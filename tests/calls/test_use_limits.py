@@ -199,7 +199,7 @@ async def test_control_api_is_limited(autojump_clock: Clock, w: World) -> None:
 
 
 async def test_rules_that_move_keep_their_counts(autojump_clock: Clock, w: World) -> None:
-    """An answer that applies for good inserts a rule before others."""
+    """A permanent answer inserts a rule before others."""
     client = Client(w)
     apply(w, limit())
     assert use(client) is None

@@ -240,7 +240,7 @@ MISPLACED: list[tuple[Json, str, str]] = [
 def test_misplaced_rules_are_refused_and_deny_everything_at_the_first_start(
     file: Path, tmp_path: Path, document: Json, place: str, fix: str
 ) -> None:
-    """Servers start, so that clients see what is wrong, but no call reaches them."""
+    """Servers start, so that clients see the error, but no call reaches the servers."""
     file.write_text(json.dumps(document))
     with pytest.raises(BadSpec) as refused:
         load(file, {})

@@ -119,7 +119,7 @@ def test_bridge_behind_supergateway_is_compared_with_the_server_behind_supergate
 
 
 def test_each_front_is_tested_in_front_of_each_generation() -> None:
-    """Also in a run that has to be short."""
+    """This also applies to short runs."""
     for reference in REFERENCES:
         usual = usual_ways(reference)
         assert set(usual) < set(EVERY_WAY)

@@ -49,7 +49,7 @@ BASELINES = {_way(BRIDGE_BEHIND_SUPERGATEWAY, upstream): SUPERGATEWAY for upstre
 
 
 def usual_ways(reference: Reference) -> Sequence[str]:
-    """Return the ways of a run that has to be short: each front with one upstream per generation."""
+    """Return the ways of a short run: each front with one upstream per generation."""
     if reference.name == "sdk1":
         return DIRECT, _way(SERVER, STDIO)
     if not isinstance(reference, Everything):

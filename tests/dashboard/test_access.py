@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DEAD = {"command": "sh", "args": ["-c", "echo 'ECONNREFUSED 10.0.3.17' >&2; exit 3"]}
 FIRST = {"clients": "#clients tbody tr", "calls": "#calls table", "events": "#all-events li"}
-"""What appears first on each page but that of the servers."""
+"""The element that appears first on each page except the page of servers."""
 TABS = ("tools", "resources", "prompts", "log", "events", "messages", "evidence")
 
 

@@ -372,7 +372,7 @@ def test_two_windows_share_one_session(chromium: Browser, start: Start) -> None:
 
 
 def test_waiting_call_is_shown_and_answered(chromium: Browser, start: Start) -> None:
-    """On every page, as soon as it waits; and not any longer than that."""
+    """It is shown on every page, but only while it waits."""
     policies = [{"decision": "ask", "tools": ["add"], "reason": "<b>sums</b> are dangerous"}]
     server = {"command": sys.executable, "args": ["-m", "mcpd.testserver"]}
     daemon = start({"one": server}, *PORT, settings={"policies": policies})

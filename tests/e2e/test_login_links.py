@@ -157,7 +157,7 @@ def test_t20_other_clients_get_an_error_with_the_command(
         assert server.asked("/register") == []
 
 
-def test_a_client_that_waits_too_long_is_told_to_try_again(start: Start) -> None:
+def test_a_client_that_waits_too_long_gets_an_error_with_the_link(start: Start) -> None:
     """Error -32042 (2025-11-25) names the same link, and its end is reported."""
     with served() as server:
         daemon = start({"remote": {"url": server.url, "timeout": 1000}})
@@ -208,7 +208,7 @@ def test_t16_more_scopes_are_asked_for_once(start: Start, version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_t16_a_server_that_asks_for_ever_asks_a_person_once(start: Start, version: str) -> None:
-    """There are two authorization requests: the login, and one for more scopes."""
+    """There are two authorization requests: one for the login, and one for more scopes."""
     with served() as server:
         server.call_scopes = server.withheld_scopes = frozenset({"write"})
         daemon = start({"remote": {"url": server.url}})

@@ -144,7 +144,7 @@ def name_of(way: Call) -> str:
 def time_limit_message(server: str) -> str:
     return (
         f"{server}: tool 'drop' took {MAX_TIMEOUT:g} s in all, the most one call may take; "
-        "the server was told to cancel it (`maxTimeout` in its definition sets the limit)"
+        "mcpd asked the server to cancel it (`maxTimeout` in its definition sets the limit)"
     )
 
 
@@ -204,7 +204,7 @@ def test_idle_timeout_names_the_tool_on_every_way_in(start: Start, call: Call) -
     daemon.wait_connected("one")
     error = call(daemon, "one", "drop", {})["error"]
     assert error["message"] == (
-        "one: tool 'drop' took 0.3 s without an answer or progress; the server was told to cancel it "
+        "one: tool 'drop' took 0.3 s without an answer or progress; mcpd asked the server to cancel it "
         "(`toolTimeouts` in its definition sets the limit)"
     )
     assert error["data"]["code"] == "timeout"

@@ -152,7 +152,7 @@ def test_versions_can_be_chosen_unknown_or_never_answered() -> None:
         (["--script", '{"at": [["call:2", "die", {"how": 7}]]}'], 7),
     ],
 )
-def test_it_dies_when_and_how_it_is_told(flags: list[str], status: int) -> None:
+def test_it_exits_as_its_options_say(flags: list[str], status: int) -> None:
     """By status or signal, before or after the handshake, at a call."""
     with fake(*flags) as peer:
         with suppress(BrokenPipeError):

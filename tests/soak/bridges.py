@@ -71,7 +71,7 @@ def bridges(
     seconds: float = float("inf"),
     seed: int = 1,
 ) -> BridgesReport:
-    """Make so many calls, or fewer if the seconds are over before, and spread the kills over them."""
+    """Make this many calls, or fewer if time runs out, and spread the kills over them."""
     report = BridgesReport()
     ledgers, config = home / "ledgers", home / "config" / "mcpd"
     for directory in (ledgers, config):
@@ -115,7 +115,7 @@ def bridges(
 def _keep_calling(
     ed: Editor, number: int, calls: int, end: float, progress: list[int], report: BridgesReport
 ) -> None:
-    """Make the calls of one editor, and note what it was told about each."""
+    """Make the calls of one editor, and record the outcome of each."""
     made, pending = 0, dict[object, str]()
     while made < calls or pending:
         while len(pending) < WIDTH and made < calls and time.monotonic() < end:

@@ -76,7 +76,7 @@ class ClosedByDaemon(Exception):
 
 
 class SoakClient:
-    """One client. `fill` sends calls, `read` takes answers; `outcomes` and `wrong` hold what came of them."""
+    """One client. `fill` sends calls, `read` takes answers; `outcomes` and `wrong` hold the results."""
 
     kind: ClassVar[str]
     width = 2

@@ -36,7 +36,7 @@ class FilesReport:
 
 
 def files(*, starts: int = 300, seconds: float = float("inf"), seed: int = 1) -> FilesReport:
-    """Damage each kind of file, and start so many daemons, or fewer if the seconds are over before."""
+    """Damage each kind of file, and start this many daemons, or fewer if time runs out."""
     end = time.monotonic() + seconds
     pytest = ("-q", "-n", "auto", "-p", "no:cacheprovider", "--hypothesis-profile=thorough", *IN_MEMORY)
     tested = _run("pytest", *pytest)

@@ -30,7 +30,7 @@ class KillsReport:
     """The results of a run."""
 
     daemons: Counter[str] = attrs.field(factory=Counter)
-    """How many were killed while they did what."""
+    """The number of kills by the activity of the daemon at that moment."""
     processes: int = 0
     """Hostile processes that ran when their daemon was killed."""
     slowest: float = 0.0
@@ -70,7 +70,7 @@ DEEDS: dict[str, Callable[[Daemon, list[str]], None]] = {
 def kills(
     home: Path, *, daemons: int = 40, seconds: float = float("inf"), seed: int | None = None
 ) -> KillsReport:
-    """Kill so many daemons, or fewer if the seconds are over before."""
+    """Kill this many daemons, or fewer if time runs out."""
     report, dice, end = KillsReport(), random.Random(seed), time.monotonic() + seconds
     for number in range(daemons):
         if time.monotonic() >= end:

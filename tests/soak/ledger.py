@@ -1,4 +1,4 @@
-"""Compares what clients were told about their calls with what the servers executed.
+"""Compares the outcomes that clients got for their calls with what the servers executed.
 
 Each call contains a token that no other call has. The server appends it to its ledger when it executes the
 call; the client notes the outcome.

@@ -26,7 +26,7 @@ def test_calls_of_many_clients_are_answered_once_by_the_right_server(tmp_path: P
 
 
 @pytest.mark.slow
-def test_calls_of_killed_and_reconnected_servers_run_as_often_as_clients_are_told(tmp_path: Path) -> None:
+def test_calls_of_killed_and_reconnected_servers_run_as_often_as_answers_say(tmp_path: Path) -> None:
     report = load(tmp_path, 3.0, clients=24, own_servers=5, with_foreign=False, with_faults=True)
     assert report.wrong == [], str(report)
     assert report.faults.total() > 0, str(report)

@@ -218,7 +218,7 @@ async def test_call_log(
 
 
 def test_token_of_the_http_port(tmp_path: Path) -> None:
-    """It is usable in a header, or refused with a message that names the file: nobody is let in without."""
+    """It is usable in a header, or an error names the file. Clients never get in without it."""
     file, usable = tmp_path / "http-token", 0
     whole = load_token(file).encode() + b"\n"
     for data in damages(whole):

@@ -82,7 +82,7 @@ async def results(job: Job, call: Callable[[str, Json], Awaitable[Any]]) -> list
 
 
 async def pass_gate(place: Path, count: int, name: str) -> None:
-    """Wait until so many clients have come. They cannot notify each other, so this polls."""
+    """Wait until this many clients have connected. They cannot notify each other, so this polls."""
     (place / name).touch()
     deadline = time.monotonic() + LIMIT
     while sum(1 for _ in place.iterdir()) < count and time.monotonic() < deadline:  # noqa: ASYNC110, ASYNC240
