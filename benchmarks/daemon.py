@@ -64,9 +64,11 @@ def on_pipes(count: int) -> dict[str, object]:
 
 
 @contextmanager
-def running(servers: Mapping[str, object], *, http: bool = False) -> Iterator[Daemon]:
+def running(
+    servers: Mapping[str, object], *, http: bool = False, settings: Mapping[str, object] | None = None
+) -> Iterator[Daemon]:
     """Run a daemon with these servers in temporary directories, and stop it at the end."""
-    with _process(servers, http=http) as (pid, socket, environ, start):
+    with _process(servers, http=http, settings=settings) as (pid, socket, environ, start):
         _wait_connected(socket, len(servers), start + LIMIT)
         taken = time.monotonic() - start
         with control(socket) as line:
@@ -91,12 +93,12 @@ def first_call() -> float:
 
 @contextmanager
 def _process(
-    servers: Mapping[str, object], *, http: bool = False
+    servers: Mapping[str, object], *, http: bool = False, settings: Mapping[str, object] | None = None
 ) -> Iterator[tuple[int, str, dict[str, str], float]]:
     """Start a daemon; return its process ID, socket, environment and the time of its start."""
     with tempfile.TemporaryDirectory(prefix="mcpd-bench-") as home:
         config = Path(home, "mcpd.json")
-        config.write_text(json.dumps({"mcpServers": servers}))
+        config.write_text(json.dumps({"mcpServers": servers, "settings": settings or {}}))
         socket = f"{home}/run/mcpd.sock"
         environ = private_environ(home, socket)
         command = [sys.executable, "-m", "mcpd", "--config", str(config), "--socket", socket]

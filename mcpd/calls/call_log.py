@@ -1,7 +1,7 @@
 """The call log: which client called what, when, for how long, and how it ended. Bounded, kept over restarts.
 
-The call path only appends a tuple to a list. A thread makes the records and writes them, at most a few times
-per second, as JSON lines in two rotated files that only the user can read. A disk that stalls delays nobody:
+The call path only appends a struct to a list. A few times per second, records are made of them, and a thread
+writes these as JSON lines to two rotated files that only the user can read. A disk that stalls delays nobody:
 records that do not fit into a bounded queue are counted and dropped. The same records can be exported as
 OpenTelemetry spans (`call_spans`).
 """
@@ -9,6 +9,7 @@ OpenTelemetry spans (`call_spans`).
 from __future__ import annotations
 
 import logging
+import math
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -41,13 +42,15 @@ log = logging.getLogger("mcpd.call_log")
 MAX_FILE_SIZE = 4 * 1024 * 1024
 """Bytes after which a file is rotated."""
 MAX_PER_SECOND = 1000
-"""Records kept of one second; further calls are counted. A client in a loop must not push out all others."""
+"""Records kept per second; further calls are counted. A client in a loop must not push out all others."""
 MAX_WAITING_BYTES = 8 * 1024 * 1024
 """Bytes of parameters and results that may wait for the disk."""
 MAX_RECORDS = 10_000
 """Records in one response of `mcpd/calls`."""
 _INTERVAL = 0.25
 """Seconds between writes."""
+_AT_ONCE = 16
+"""Records described in one turn of the event loop, in less than a millisecond."""
 _DIGESTED = 16 * 1024
 _CONTENT = 4096
 _ENTRY_SIZE = 500
@@ -61,7 +64,7 @@ _batch = batch()
 
 
 class _Entry(msgspec.Struct, frozen=True, gc=False):
-    """What is known when a call ends; the rest is computed in the thread."""
+    """What is known when a call ends; the rest is computed later."""
 
     at: float
     seconds: float
@@ -90,15 +93,17 @@ class CallLog:
         """Where calls are exported as spans; empty for nowhere."""
         self.dropped = 0
         """Calls that could not be written."""
+        self.room: float = MAX_PER_SECOND
+        """Records that fit now. If there is no room, `add` only counts the call."""
+        self.omitted = 0
+        """Calls that are counted, and will be written as one record. Only increased by others."""
         self._mask = mask
         self._entries: list[_Entry] = []
         self._waiting_bytes = 0
-        self._second_ends = 0.0
-        self._room = 0
-        """Records that the current second may still get."""
-        self._omitted = 0
+        self._made_room_at = -math.inf
         self._is_pending = False
         self._has_entries = trio.Event()
+        self._writing = trio.Lock()
         self._thread = OwnThread()
         self._written: Broadcast[CallRecord] = Broadcast()
         self._exporter: CallSpanExporter | None = None
@@ -114,13 +119,10 @@ class CallLog:
         result: Raw | bytes = b"",
     ) -> None:
         """Record a call that has just ended."""
-        now = time.time()
-        if now >= self._second_ends:
-            self._second_ends, self._room = now + 1, MAX_PER_SECOND
-        self._room -= 1
-        if self._room < 0 or self._waiting_bytes > MAX_WAITING_BYTES:
-            self._omitted += 1
+        if self.room < 1 or self._waiting_bytes > MAX_WAITING_BYTES:
+            self.omitted += 1
             return
+        self.room -= 1
         params, route, arrived, request = call.params, call.route, call.arrived_at, call.request
         digested = params[:_DIGESTED]
         content = b""
@@ -129,7 +131,7 @@ class CallLog:
         self._waiting_bytes += _ENTRY_SIZE + len(digested) + len(content)
         self._entries.append(
             _Entry(
-                now,
+                time.time(),
                 (_batch.now if _batch.depth else trio.current_time()) - arrived if arrived else 0.0,
                 call.caller.identity,
                 route.spec.name,
@@ -175,42 +177,64 @@ class CallLog:
         return self._written.listen()
 
     async def _write(self) -> None:
-        entries, self._entries = self._entries, []
-        omitted, self._omitted = self._omitted, 0
-        self._waiting_bytes = 0
-        if self._is_pending:
-            self._is_pending = False
-            self._has_entries = trio.Event()
-        if not entries and not omitted:
-            return
-        if self.otlp_endpoint and self._exporting_to != self.otlp_endpoint:
-            with suppress(ImportError):  # reported by `_set_exporter`
-                await import_in_thread("mcpd.calls.call_spans")
-        try:
-            records = await self._thread.run(self._append, entries, omitted)
-        except RuntimeError:  # no thread can be started
-            self.dropped += len(entries) + omitted
-            return
-        for record in records:
-            self._written.send(record)
+        async with self._writing:
+            entries, self._entries = self._entries, []
+            omitted, self.omitted = self.omitted, 0
+            self._waiting_bytes = 0
+            self._make_room()
+            if self._is_pending and self.room >= MAX_PER_SECOND:  # until then, `run` continues to make room
+                self._is_pending = False
+                self._has_entries = trio.Event()
+            if not entries and not omitted:
+                return
+            with trio.CancelScope(shield=True):  # or these records would be lost; it takes milliseconds
+                described = await self._describe_all(entries, omitted)
+            try:
+                await self._write_records(entries, described)
+            except RuntimeError:  # no thread can be started
+                self.dropped += len(entries) + omitted
 
-    def _append(self, entries: Sequence[_Entry], omitted: int) -> list[CallRecord]:
-        """Write records. Runs in the thread."""
-        described = [self._describe(entry) for entry in entries]
-        self._export(entries, described)
+    async def _describe_all(self, entries: Sequence[_Entry], omitted: int) -> list[dict[str, Any]]:
+        """Return the members of all records. Not in the thread: it would compete with the calls for the
+        interpreter, and each switch costs more than a record."""
+        described = []
+        for number, entry in enumerate(entries, 1):
+            described.append(self._describe(entry))
+            if number % _AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
         if omitted:
             described.append({"at": rfc3339(time.time()), "outcome": CallOutcome.OMITTED, "count": omitted})
+        return described
+
+    async def _write_records(self, entries: Sequence[_Entry], described: Sequence[dict[str, Any]]) -> None:
+        if self.otlp_endpoint or self._exporting_to:
+            if self._exporting_to != self.otlp_endpoint:
+                with suppress(ImportError):  # reported by `_open_exporter`
+                    await import_in_thread("mcpd.calls.call_spans")
+            await self._thread.run(self._export, entries, described)
         if self.level is CallLogLevel.OFF:
-            return []
+            return
         present = ({name: value for name, value in members.items() if value} for members in described)
-        data = b"".join(msgspec.json.encode(members) + b"\n" for members in present)
+        lines = [msgspec.json.encode(members) + b"\n" for members in present]
+        count = sum(members.get("count", 1) for members in described)
+        await self._thread.run(self._append, b"".join(lines), count)
+        if self._written.has_listeners:
+            for members in described:
+                self._written.send(CallRecord(**members))
+
+    def _make_room(self) -> None:
+        now = trio.current_time()
+        self.room = min(MAX_PER_SECOND, self.room + (now - self._made_room_at) * MAX_PER_SECOND)
+        self._made_room_at = now
+
+    def _append(self, data: bytes, count: int) -> None:
+        """Write records. Runs in the thread."""
         try:
             append_lines(self.path, data, MAX_FILE_SIZE)
         except OSError as error:
             if not self.dropped:
                 log.error("cannot write the call log %s: %s", self.path, error.strerror or error)
-            self.dropped += len(entries) + omitted
-        return [CallRecord(**members) for members in described]
+            self.dropped += count
 
     def _export(self, entries: Sequence[_Entry], described: Sequence[dict[str, Any]]) -> None:
         """Queue the spans of calls, if they are exported. Runs in the thread."""
@@ -221,7 +245,7 @@ class CallLog:
             return
         from mcpd.calls.call_spans import SpanFacts
 
-        for entry, members in zip(entries, described, strict=True):
+        for entry, members in zip(entries, described, strict=False):  # without the record of omitted calls
             facts = SpanFacts(
                 entry.at,
                 entry.seconds,

@@ -509,8 +509,12 @@ class CallEngine:
 
     def finish(self, call: Call, result: Raw | bytes, outcome: CallOutcome = OK) -> None:
         """End the call with a result in the client's revision."""
-        if self._recording is not None:
-            self._recording.add(call, TOOL_ERROR if call.reports_error else outcome, result=result)
+        recording = self._recording
+        if recording is not None:
+            if recording.room >= 1:
+                recording.add(call, TOOL_ERROR if call.reports_error else outcome, result=result)
+            else:
+                recording.omitted += 1
         request = call.request
         assert request is not None
         call.move(DONE)

@@ -125,6 +125,8 @@ class Policies:
                 await trio.lowlevel.checkpoint()
 
 
+_SHORT = 4096
+"""Bytes of params that are searched in a microsecond."""
 READ_ONLY = -1
 """Instead of the rules that match: `readOnly` in the server's definition denies the use."""
 
@@ -267,8 +269,12 @@ class PolicyStage(msgspec.Struct, eq=False):
     def before(self, call: Call) -> StageWork | None:
         """Raises Denied, Overloaded if a limit is reached, and InvalidArguments if it is not clear what the
         call would use. Returns how to wait for a person's approval, if that is required."""
-        kind, name = read_used_item(call)
         client = call.caller.facts(call.context)
+        if has_plain_name(call):
+            verdict = self.policies.verdict(client, self.server, "tool", call.route.tool)
+            if verdict.decision is Decision.ALLOW and not verdict.limits:
+                return None
+        kind, name = read_used_item(call)
         verdict = self.policies.verdict(client, self.server, kind, name)
         refuse_denied(verdict, self.server, kind, name)
         if not verdict.limits and verdict.decision is Decision.ALLOW:
@@ -285,6 +291,18 @@ class PolicyStage(msgspec.Struct, eq=False):
 
     def after(self, call: Call, result: Raw | bytes) -> Raw | bytes:
         return result
+
+
+def has_plain_name(call: Call) -> bool:
+    """Return whether `route.tool` is certainly what every reader takes for the tool's name.
+
+    Faster than `read_used_item`, which decides otherwise.
+    """
+    params = call.params
+    is_short = len(params) <= _SHORT
+    return (
+        is_short and bool(call.route.tool) and is_name_unique(params) and params.lower().count(b'"name"') == 1
+    )
 
 
 def read_used_item(call: Call) -> tuple[ItemKind, str]:

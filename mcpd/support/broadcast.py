@@ -21,6 +21,10 @@ class Broadcast(Generic[T]):
         self._buffer = buffer
         self._listeners: set[trio.MemorySendChannel[T]] = set()
 
+    @property
+    def has_listeners(self) -> bool:
+        return bool(self._listeners)
+
     def send(self, item: T) -> None:
         for listener in tuple(self._listeners):
             try:

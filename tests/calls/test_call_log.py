@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -138,32 +139,52 @@ def test_client_is_found_by_a_part_of_its_name(client: str) -> None:
 
 
 async def test_client_in_a_loop_does_not_push_out_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mock_clock: trio.testing.MockClock, tmp_path: Path
 ) -> None:
-    clock = [1000.0]
-    monkeypatch.setattr("mcpd.calls.call_log.time.time", lambda: clock[0])
     async with logged(tmp_path / "calls") as (w, log):
         user = w.user("legacy", {})
         put(user, name="t")
         (call,) = user.session.calls.values()
+        log._make_room()
         for _ in range(MAX_PER_SECOND + 5):
             log.add(call, CallOutcome.OK)
-        clock[0] += 1
-        log.add(call, CallOutcome.CANCELLED)
+        await log.read(CallsParams())  # makes no more room than the time that has passed
+        log.add(call, CallOutcome.FAILED)
+        for seconds, outcome in (0.5, CallOutcome.CANCELLED), (2, CallOutcome.TOOL_ERROR):
+            mock_clock.jump(seconds)
+            await log._write()
+            for _ in range(MAX_PER_SECOND):
+                log.add(call, outcome)
         records = await log.read(CallsParams(limit=5000))
-    assert len(records) == MAX_PER_SECOND + 2
-    assert [(record.outcome, record.count) for record in records[-2:]] == [
-        (CallOutcome.CANCELLED, 1),
-        (CallOutcome.OMITTED, 5),
-    ]
+    kept = Counter(record.outcome.value for record in records)
+    assert kept["ok"] == kept["tool-error"] == MAX_PER_SECOND
+    assert (kept["failed"], kept["cancelled"]) == (0, MAX_PER_SECOND / 2)
+    assert sum(record.count for record in records) == 3 * MAX_PER_SECOND + 6
+
+
+async def test_records_are_awaited_until_there_is_room_for_all_again(
+    mock_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    """A call that is only counted wakes nobody up, so the log must not fall asleep while it is full."""
+    async with logged(tmp_path / "calls") as (w, log):
+        put(w.user("legacy", {}), name="t")
+        log._make_room()
+        w.lose()
+        log.room = 0
+        is_awake = []
+        for _ in range(3):
+            mock_clock.jump(0.4)
+            await log._write()
+            is_awake.append(log._has_entries.is_set())
+        assert is_awake == [True, True, False]
+        assert log.room == MAX_PER_SECOND
 
 
 async def test_stalled_disk_delays_no_call_and_takes_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hang, clock = threading.Event(), [1000.0]
+    hang = threading.Event()
     monkeypatch.setattr("mcpd.calls.call_log.append_lines", lambda *_: hang.wait(60))
-    monkeypatch.setattr("mcpd.calls.call_log.time.time", lambda: clock[0])
     async with logged(tmp_path / "calls") as (w, log), trio.open_nursery() as nursery:
         user = w.user("legacy", {})
         put(user, name="t", arguments={"long": "x" * 20_000})
@@ -171,11 +192,11 @@ async def test_stalled_disk_delays_no_call_and_takes_no_memory(
         log.add(call, CallOutcome.OK)
         nursery.start_soon(log._write)
         await trio.testing.wait_all_tasks_blocked()
+        log.room = 2000  # as if they came in two seconds
         for _ in range(2000):
-            clock[0] += 1  # within the limit of each second
             log.add(call, CallOutcome.OK)
         assert log._waiting_bytes < MAX_WAITING_BYTES + 20_000
-        assert log._omitted > 1000
+        assert log.omitted > 1000
         hang.set()
 
 
