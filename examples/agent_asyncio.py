@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mcpd.client import Tool, ToolFailed, connect
+from mcpd.client import ClientError, Tool, connect
 
 Message = dict[str, Any]
 
@@ -44,8 +44,8 @@ async def run(tool: Tool, arguments: Mapping[str, Any]) -> str:
     """Call the tool and return its output. The model also receives failures as text."""
     try:
         return (await tool.execute(arguments)).output
-    except ToolFailed as failed:
-        return f"failed: {failed}"
+    except ClientError as error:
+        return f"failed: {error}"
 
 
 async def model(conversation: Sequence[Message], tools: Sequence[Message]) -> Message:

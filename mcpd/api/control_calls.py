@@ -215,8 +215,7 @@ class ControlCaller:
         else:
             self.send_error(call, request, refused)
 
-    @property
-    def identity(self) -> CallerIdentity:
+    def identify(self, context: ClientContext) -> CallerIdentity:
         return CallerIdentity(self._client.name, self._client.pid or 0, "control")
 
     # ── questions: there is nobody to ask ───────────────────────────────────────────────────────

@@ -157,8 +157,8 @@ class Caller(Protocol):
     binding: Binding | None
     """Of the last call; owned by the engine."""
 
-    @property
-    def identity(self) -> CallerIdentity: ...
+    def identify(self, context: ClientContext) -> CallerIdentity:
+        """Return who the client of a call in this context is, for the call log."""
 
     @property
     def knows_roots(self) -> bool:

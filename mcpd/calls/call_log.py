@@ -133,7 +133,7 @@ class CallLog:
             _Entry(
                 time.time(),
                 (_batch.now if _batch.depth else trio.current_time()) - arrived if arrived else 0.0,
-                call.caller.identity,
+                call.caller.identify(call.context),
                 route.spec.name,
                 route.method,
                 route.tool,

@@ -26,7 +26,7 @@ from mcpd.model.server_spec import ServerSpec
 from mcpd.model.status import ServerState
 from mcpd.model.tags import all_tags, tags_of_tool
 from mcpd.model.text import shorten
-from mcpd.model.tool_names import ClientStyle, OwnedName, public_names
+from mcpd.model.tool_names import ClientStyle, OwnedName, is_name_of, public_names
 from mcpd.protocol import extensions
 from mcpd.supervision.catalog_cache import Catalog
 from mcpd.supervision.legacy_companion import catalog_for_legacy
@@ -146,8 +146,19 @@ class AggregateServer:
         if owned is None and member == "tools":
             owned = mcp_apps.choose_tool(index.app_tools.get(name, ()))
         if owned is None:
+            self._raise_if_absent(name)
             raise UnknownTool(f"no {member[:-1]} {shorten(name, 80)!r} here; {self._name_hint(member)}")
         return self._core.supervisor.get(owned[0]), owned[1]
+
+    def _raise_if_absent(self, name: str) -> None:
+        """Raise NotReady if the name belongs to a server that is disabled, or that has never worked so far. A
+        client may know it from an earlier list."""
+        for server in self._core.supervisor.servers():
+            is_absent = server.state is ServerState.DISABLED or (
+                server.catalog is None and server.state.is_settled and server.upstream is None
+            )
+            if is_absent and self.covers(server) and is_name_of(self.style, server.spec.name, name):
+                raise self._core.not_ready_error(server)
 
     def _name_hint(self, member: str) -> str:
         """Say where an unknown name may come from."""

@@ -152,6 +152,8 @@ class ClientSession:
         self.client_requests = ClientRequests(tell)
         self.last_version = ""
         """The revision of its last request."""
+        self.last_client_name = ""
+        """What it called itself in its last request, in the revision in which each request says that."""
         self._opened_at = trio.current_time()
         self._spawn = spawn
         self.calls: dict[bytes, Call] = {}
@@ -209,6 +211,7 @@ class ClientSession:
         if request.method == "tools/call":
             self.call_counts.add(target.server)
         self.last_version = request.context.version
+        self.last_client_name = request.context.client_name
 
     def _receive_without_id(self, message: Message) -> None:
         try:
@@ -343,10 +346,9 @@ class ClientSession:
     def spawn(self, work: Work) -> None:
         self._spawn(work)
 
-    @property
-    def identity(self) -> CallerIdentity:
+    def identify(self, context: ClientContext) -> CallerIdentity:
         client = self.client
-        return CallerIdentity(self.peer or client.name, client.pid, client.via)
+        return CallerIdentity(client.name or self.peer or context.client_name, client.pid, client.via)
 
     @property
     def knows_roots(self) -> bool:

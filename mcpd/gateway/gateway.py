@@ -464,7 +464,10 @@ def _session_report(session: ClientSession) -> ConnectedClient:
     counts = session.call_counts
     return ConnectedClient(
         door=client.via,
-        name=client.name or session.peer or (program_name(client.pid) if client.pid else ""),
+        name=client.name
+        or session.peer
+        or session.last_client_name
+        or (program_name(client.pid) if client.pid else ""),
         pid=client.pid or None,
         since=rfc3339(time.time() - session.age),
         sees=view.label,

@@ -79,6 +79,19 @@ def public_names(style: ClientStyle, owned: Iterable[OwnedName], prefix: str = "
     return names
 
 
+def is_name_of(style: ClientStyle, server: str, public: str) -> bool:
+    """Return whether `public` looks like the name of a tool of that server, which need not be known."""
+    match style:
+        case ClientStyle.SUFFIX:
+            return public.endswith(f"@{server}")
+        case ClientStyle.PREFIX:
+            return public.startswith(_DISALLOWED.sub("_", f"mcp_{server}_"))
+        case ClientStyle.NAMESPACE:
+            return public.startswith(f"{server}::")
+        case _:
+            return public.startswith(_DISALLOWED.sub("_", f"{server}__"))
+
+
 def _join(style: ClientStyle, server: str, name: str) -> str:
     if style in (ClientStyle.UNDERSCORES, ClientStyle.PLAIN):
         return f"{server}__{name}"

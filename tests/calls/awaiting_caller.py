@@ -39,8 +39,7 @@ class AwaitingCaller:
         self.result: Raw | bytes = b""
         self.error: McpdError | None = None
 
-    @property
-    def identity(self) -> CallerIdentity:
+    def identify(self, context: ClientContext) -> CallerIdentity:
         return CallerIdentity("test", 4711, "test")
 
     @property

@@ -10,7 +10,7 @@ import pytest
 
 from mcpd.gateway import aggregate_server
 from mcpd.gateway.aggregate_server import AggregateServer, parse_template
-from mcpd.model.errors import InvalidArguments, McpdError, UnknownResource, UnknownTool
+from mcpd.model.errors import InvalidArguments, McpdError, NotReady, UnknownResource, UnknownTool
 from mcpd.model.profile import Profile
 from mcpd.model.status import ServerState
 from mcpd.model.tool_names import ClientStyle
@@ -81,6 +81,17 @@ def test_disabled_and_dedicated_servers_are_left_out() -> None:
     two.original = one
     assert not view.covers(two)
     assert names(view) == []
+
+
+def test_call_of_a_disabled_server_says_so_unless_the_profile_hides_it() -> None:
+    one, two = pair()
+    one.state = ServerState.DISABLED
+    one.not_ready = lambda: NotReady("one is disabled", server="one", state="disabled")
+    with pytest.raises(NotReady):
+        route(aggregate(one, two), "tools/call", name="one__echo")
+    for view, name in (aggregate(one, two), "two__no"), (aggregate(one, two, servers=("two",)), "one__echo"):
+        with pytest.raises(UnknownTool):
+            route(view, "tools/call", name=name)
 
 
 def test_entries_are_marked_with_their_server() -> None:

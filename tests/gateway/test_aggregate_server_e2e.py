@@ -121,6 +121,8 @@ def test_disabled_server_disappears_and_clients_are_notified(start: Start) -> No
     assert told["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == key
     for client in (legacy, modern):
         assert {name.split("__")[0] for name in names(client)} == {"one"}
+        with pytest.raises(Refused, match=r"two is disabled.*Nothing was sent.*mcpctl enable two"):
+            client.call("two__pid")
 
 
 def test_new_tool_is_announced_and_callable(start: Start) -> None:

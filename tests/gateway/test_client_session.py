@@ -17,7 +17,7 @@ from msgspec import Raw
 
 from mcpd.api.json_rpc_batch import BatchReply
 from mcpd.calls.call import CallState
-from mcpd.calls.client_context import ClientIdentity, ClientRequest
+from mcpd.calls.client_context import ClientIdentity, ClientRequest, make_client_context
 from mcpd.calls.server_request import ANSWER_TIMEOUT
 from mcpd.calls.server_request_router import MAX_OPEN_REQUESTS
 from mcpd.gateway import client_modern
@@ -574,3 +574,17 @@ async def test_handshake_waits_for_a_starting_server(
     await trio.sleep(2)
     assert len(told.answers) == 1
     assert user.session.request_tasks == {}
+
+
+async def test_client_is_logged_by_the_name_it_is_listed_with(w: World) -> None:
+    """The name given to its bridge, else that of its handshake, else that of the request."""
+    user = w.user("modern")
+    session = user.session
+    context = make_client_context(MODERN, {}, modern=True, client_name="agent 1.0")
+    session._forward(ClientRequest(b"1", "tools/call", b'{"name":"t"}', Told(user), context))
+    listed = [session.identify(context).client, connected_clients([session], []).clients[0].name]
+    session.peer = "mcp 0.1.0"
+    listed += [session.identify(context).client, connected_clients([session], []).clients[0].name]
+    session.client = msgspec.structs.replace(session.client, name="zed")
+    listed += [session.identify(context).client, connected_clients([session], []).clients[0].name]
+    assert listed == ["agent 1.0"] * 2 + ["mcp 0.1.0"] * 2 + ["zed"] * 2

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.model.tool_names import MAX_NAME_LENGTH, ClientStyle, public_names
+from mcpd.model.tool_names import MAX_NAME_LENGTH, ClientStyle, is_name_of, public_names
 
 PAIR = st.tuples(st.sampled_from(["a", "a_", "git", "x" * 60]), st.text(min_size=1, max_size=80))
 
@@ -53,3 +53,24 @@ def test_every_tool_has_one_name_and_every_name_one_tool(
     assert names == public_names(style, pairs)
     if style in (ClientStyle.UNDERSCORES, ClientStyle.PREFIX, ClientStyle.PLAIN):
         assert all(re.fullmatch(r"[A-Za-z0-9_-]+", name) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("style", "server", "name", "is_its"),
+    [
+        (ClientStyle.UNDERSCORES, "git", "git__status", True),
+        (ClientStyle.UNDERSCORES, "git", "git_status", False),
+        (ClientStyle.UNDERSCORES, "my.git", "my_git__status", True),
+        (ClientStyle.PLAIN, "git", "status", False),
+        (ClientStyle.SUFFIX, "git", "status@git", True),
+        (ClientStyle.SUFFIX, "git", "status@legit", False),
+        (ClientStyle.PREFIX, "git", "mcp_git_status", True),
+        (ClientStyle.PREFIX, "git", "git_status", False),
+        (ClientStyle.NAMESPACE, "git", "git::status", True),
+        (ClientStyle.NAMESPACE, "git", "git", False),
+    ],
+)
+def test_name_of_an_unknown_tool_shows_its_server(
+    style: ClientStyle, server: str, name: str, is_its: bool
+) -> None:
+    assert is_name_of(style, server, name) is is_its
