@@ -38,6 +38,7 @@ OTHER_MEMBERS = {
     # server definitions
     *("command", "args", "env", "httpUrl", "url", "enabled", "disabled", "cwd", "headers", "oauth"),
     "concurrency",
+    *("readOnlyHint", "destructiveHint"),  # of a tool, as its server declares them
     # systemd properties and environment variables
     *("ActiveState", "SubState", "StatusText", "NRestarts", "Result", "UnitFileState", "NeedDaemonReload"),
 }

@@ -51,6 +51,7 @@ WORDS = {
     "history": "",
     "auth list": "",
     "auth status": "",
+    "auth adopt": "--dry-run",
     "calls": "",
     "cache clear": "",
     "approvals": "",

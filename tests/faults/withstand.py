@@ -22,7 +22,7 @@ MIB = 1 << 20
 STALL, P99 = 0.1, 0.05
 """Seconds of processor time of the daemon that a call to another server may wait: the longest, and the 99th
 percentile during a flood."""
-PEAK, GROWTH = 250 * MIB, 10 * MIB
+PEAK, GROWTH = 250 * MIB, 24 * MIB
 """Bytes of resident memory, at most; and more than before, after the attacker has gone."""
 ENOUGH = 50
 """Calls of the bystander, at least, of which a percentile can be taken."""

@@ -251,8 +251,10 @@ def finish(here: World, report: Report, held: Counter[str], base: int, most: int
 
 
 def open_files(here: World) -> list[str]:
-    """Return the daemon's descriptors, but not the log of each server that has written to it."""
-    return [each for each in descriptors(here.daemon.pid) if not each.endswith(".log")]
+    """Return the daemon's descriptors, but not those that it keeps once they are needed: the log of each server
+    that has written to it, and the lock of the logins."""
+    kept = (".log", "/login/lock")
+    return [each for each in descriptors(here.daemon.pid) if not each.endswith(kept)]
 
 
 def _limits(report: Report) -> list[str]:

@@ -125,8 +125,8 @@ def test_largest_document_takes_no_time(kind: str) -> None:
             read(HOSTILE[kind])
         return time.thread_time() - began
 
-    assert within(seconds(check_size), 0.02)
-    assert within(seconds(lambda data: check_size(data, max_bytes=LARGEST + 1)), 0.3)
-    assert within(seconds(members), 0.2)
-    assert within(seconds(items), 0.2)
-    assert within(seconds(first_items), 0.2)
+    assert within(seconds(check_size), 0.2)
+    assert within(seconds(lambda data: check_size(data, max_bytes=LARGEST + 1)), 1.5)
+    assert within(seconds(members), 1.5)
+    assert within(seconds(items), 1.5)
+    assert within(seconds(first_items), 1.5)

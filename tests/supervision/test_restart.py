@@ -10,6 +10,7 @@ import trio
 from mcpd.model.errors import (
     CallTimeout,
     HttpRefused,
+    LimitReached,
     LinkLost,
     McpdError,
     NeedsAuth,
@@ -47,6 +48,7 @@ TABLE: list[tuple[BaseException, Evidence, str, Verdict]] = [
     (CallTimeout("it: took 5 s", server="it", after=5), Evidence(), "timeout", Verdict.RETRY),
     (trio.TooSlowError("tools/list took more than 15 s"), Evidence(), "timeout", Verdict.RETRY),
     (Overloaded("it: full", server="it"), Evidence(), "protocol", Verdict.RETRY),
+    (LimitReached("it: twice", server="it", rule="$"), Evidence(), "protocol", Verdict.RETRY),
     (NeedsAuth("it: HTTP 401", server="it", status=401), Evidence(is_remote=True), "auth", Verdict.LOGIN),
     (HttpRefused("it: HTTP 404", server="it", status=404), Evidence(is_remote=True), "http", Verdict.WAIT),
     (HttpRefused("it: HTTP 405", server="it", status=405), Evidence(is_remote=True), "http", Verdict.WAIT),
