@@ -251,7 +251,7 @@ def finish(here: World, report: Report, held: Counter[str], base: int, most: int
 
 
 def open_files(here: World) -> list[str]:
-    """Return the daemon's descriptors, but not those that it keeps once they are needed: the log of each server
+    """Return the daemon's descriptors, but not those that it keeps once it needs them: the log of each server
     that has written to it, and the lock of the logins."""
     kept = (".log", "/login/lock")
     return [each for each in descriptors(here.daemon.pid) if not each.endswith(kept)]
