@@ -15,7 +15,9 @@ from mcpd.client.errors import (
     CallTimedOut,
     ClientError,
     ConnectionClosed,
+    Denied,
     InvalidCall,
+    LimitReached,
     LoginRequired,
     NotReady,
     NotRunning,
@@ -24,14 +26,17 @@ from mcpd.client.errors import (
     Unknown,
 )
 from mcpd.client.mcpd_client import Mcp, Prompt, Resource, Tool
-from mcpd.model.tool_result import ToolResult
+from mcpd.client.results import ContentBlock, ToolResult
 
 __all__ = [
     "CallTimedOut",
     "ClientError",
     "Connection",
     "ConnectionClosed",
+    "ContentBlock",
+    "Denied",
     "InvalidCall",
+    "LimitReached",
     "LoginRequired",
     "Mcp",
     "NotReady",

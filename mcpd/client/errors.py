@@ -9,6 +9,8 @@ ClientError
  │   └─ LoginRequired   the server requires a login first
  ├─ CallTimedOut        no response in time; the call was cancelled
  ├─ ServerRefused       the server returned an error, or its connection was lost
+ │   └─ Denied          a policy forbids the call, or nobody has approved it; nothing was sent
+ │       └─ LimitReached   a policy limits how often the client may make the call
  └─ ToolFailed          the tool ran and reported an error; see `result`
 """
 
@@ -18,7 +20,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mcpd.model.tool_result import ToolResult
+    from mcpd.client.results import ToolResult
 
 
 class ClientError(Exception):
@@ -66,6 +68,21 @@ class ServerRefused(ClientError):
         return known is True if known is not None else self.code in _CODES_AFTER_SEND
 
 
+class Denied(ServerRefused):
+    @property
+    def rule(self) -> str:
+        """The place of the rule that denies the call, such as `$.settings.policies[0]`."""
+        return str(self.data.get("rule", ""))
+
+
+class LimitReached(Denied):
+    @property
+    def retry_after(self) -> float | None:
+        """The seconds until the limit allows the next call; None if that is not known."""
+        seconds = self.data.get("retry_after")
+        return float(seconds) if isinstance(seconds, int | float) else None
+
+
 class ToolFailed(ClientError):
     """The tool reported an error. `code` is `tool_error`."""
 
@@ -93,6 +110,8 @@ _KINDS: Mapping[str, type[ClientError]] = {
     "overloaded": NotReady,
     "auth_required": LoginRequired,
     "timeout": CallTimedOut,
+    "denied": Denied,
+    "limit_reached": LimitReached,
 }
 
 

@@ -8,13 +8,11 @@ from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 import attrs
-import msgspec
-from msgspec import Raw
 
 from mcpd.client.connection import Connection, Progress
 from mcpd.client.errors import ToolFailed
+from mcpd.client.results import ToolResult, tool_result
 from mcpd.model.tool_names import ClientStyle, public_names
-from mcpd.model.tool_result import ToolResult
 
 T = TypeVar("T")
 PERMISSIVE: Mapping[str, Any] = {"type": "object", "additionalProperties": True}
@@ -91,15 +89,7 @@ class Mcp:
         request: dict[str, object] = {"server": server, "tool": tool, "arguments": dict(arguments or {})}
         if timeout is not None:
             request["timeout"] = timeout
-        answer = await self.connection.request("mcpd/call", request, progress)
-        result = ToolResult(
-            success=answer["success"],
-            output=answer.get("output", ""),
-            data=answer.get("data"),
-            error=answer.get("error"),
-            content=tuple(Raw(msgspec.json.encode(block)) for block in answer.get("content", ())),
-            warnings=tuple(answer.get("warnings", ())),
-        )
+        result = tool_result(await self.connection.request("mcpd/call", request, progress))
         if not result.success:
             raise ToolFailed(f"{tool}@{server}: {result.error or result.output or 'the tool failed'}", result)
         return result

@@ -22,7 +22,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from mcpd.client import connecting, mcpd_client
 from mcpd.client.connection import Progress
-from mcpd.model.tool_result import ToolResult
+from mcpd.client.results import ToolResult
 
 T = TypeVar("T")
 

@@ -1,0 +1,41 @@
+"""What calls return and raise."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mcpd.client import ClientError, Denied, LimitReached, ServerRefused
+from mcpd.client.errors import error_from_response
+from mcpd.client.results import tool_result
+from mcpd.model import errors
+
+IMAGE = {"type": "image", "data": "aGk=", "mimeType": "image/png", "_meta": {"n": [1, None]}}
+
+
+def test_content_blocks_are_dicts() -> None:
+    """Programs written for earlier versions decode `bytes(block)`."""
+    result = tool_result({"success": True, "output": "[image]", "data": {"a": 1}, "content": [IMAGE]})
+    (block,) = result.content
+    assert isinstance(block, dict)
+    assert block["mimeType"] == "image/png"
+    assert block == IMAGE == json.loads(bytes(block)) == json.loads(json.dumps(block))
+    assert (result.data, result.error, result.warnings) == ({"a": 1}, None, ())
+
+
+def response(error: errors.McpdError) -> ClientError:
+    return error_from_response({"message": error.message, "data": error.data()})
+
+
+def test_policies_have_their_own_exceptions() -> None:
+    """Both are still caught as ServerRefused, as before."""
+    denied = response(errors.Denied("fs: no", server="fs", rule="$.settings.policies[2]"))
+    assert type(denied) is Denied
+    assert (denied.rule, denied.may_have_run, denied.code) == ("$.settings.policies[2]", False, "denied")
+    limited = response(errors.LimitReached("fs: wait", server="fs", rule="$.x", retry_after=7))
+    assert type(limited) is LimitReached
+    assert (limited.rule, limited.retry_after, limited.may_have_run) == ("$.x", 7, False)
+    for error in (denied, limited):
+        with pytest.raises(ServerRefused):
+            raise error
