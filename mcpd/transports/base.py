@@ -145,8 +145,9 @@ class Channel(Protocol):
         """Run the channel until it ends. Then raise `end_error`, having failed every request."""
 
     def stop_accepting(self, error: McpdError) -> None:
-        """Refuse new requests with this error, because the connection is about to be closed. Call this only
-        while no request waits for its turn."""
+        """Refuse new requests with this error, because the connection is about to be closed. It is also why
+        the channel ends then. Call this only while no request waits for its turn."""
 
     def close(self, reason: str) -> None:
-        """Fail every request now. Idempotent: the first reason is kept."""
+        """Fail every request now, and refuse new ones. Idempotent: the first reason is kept, and the error of
+        `stop_accepting` takes precedence."""

@@ -145,8 +145,10 @@ class RequestMultiplexer:
         self._refusal, self._max_in_flight = error, 0  # so that `submit` needs no further check
 
     def _raise_unless_accepting(self) -> None:
-        if self.end_error is not None:
+        if isinstance(self.end_error, LinkLost):
             raise LinkLost(self.end_error.message, server=self.name, may_have_run=False)
+        if self.end_error is not None:
+            raise self.end_error
         if self._refusal is not None:
             raise self._refusal
         if len(self._queue) >= self._max_queued:
@@ -398,8 +400,10 @@ class RequestMultiplexer:
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
     def close(self, reason: str) -> None:
-        if self.end_error is None:
-            self._fail_all(LinkLost(f"{self.name}: {reason}", server=self.name), reason)
+        if self.end_error is not None:
+            return
+        error = self._refusal or LinkLost(f"{self.name}: {reason}", server=self.name)
+        self._fail_all(error, error.message.removeprefix(f"{self.name}: "))
 
     def _fail_all(self, error: McpdError, reason: str) -> None:
         self.end_error = error

@@ -319,7 +319,8 @@ async def test_expired_login_ends_the_connection_once_everything_is_refused(tmp_
 async def test_no_call_is_lost_with_the_connection_that_a_missing_login_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call that comes between the refused health check and the end of the connection is not sent."""
+    """A call that comes after the refused health check is not sent, and its error names the login, also while
+    the connection is being closed."""
 
     async def refuse(request: Request) -> None:
         await request.reply(401)
@@ -331,21 +332,30 @@ async def test_no_call_is_lost_with_the_connection_that_a_missing_login_ends(
         await world.wait(ServerState.CONNECTED)
         assert world.server.upstream is not None
         link = world.server.upstream.link
-        stop = link.stop_accepting
+        stop, close = link.stop_accepting, link.close
 
-        def call_late(error: McpdError) -> None:
-            stop(error)
+        def call_late() -> None:
             try:
                 late.append(world.call())
             except McpdError as refused:
                 late.append(refused)
 
-        monkeypatch.setattr(link, "stop_accepting", call_late)
+        def stop_accepting(error: McpdError) -> None:
+            stop(error)
+            call_late()
+
+        def close_and_call(reason: str) -> None:
+            close(reason)
+            if not late[1:]:
+                call_late()
+
+        monkeypatch.setattr(link, "stop_accepting", stop_accepting)
+        monkeypatch.setattr(link, "close", close_and_call)
         script.on |= {"tools/call": refuse, "server/discover": refuse}
         with pytest.raises(NeedsAuth), trio.fail_after(BOUND):
             await world.call().wait_response()
         await world.wait(ServerState.NEEDS_AUTH)
-        assert [type(each) for each in late] == [NeedsAuth]
+        assert [type(each) for each in late] == [NeedsAuth, NeedsAuth]
 
 
 async def test_server_of_which_one_tool_wants_a_login_stays_connected(tmp_path: Path) -> None:
