@@ -165,6 +165,19 @@ class Daemon:
         for server in servers:
             self.wait_status(server, lambda status: status["status"] == "connected", bound)
 
+    def wait_process(self, server: str) -> int:
+        """Return the pid of a server that is starting. No event announces it, so this polls the status."""
+        pid: int | None = None
+
+        def is_running() -> bool:
+            nonlocal pid
+            pid = self.status(server)["pid"]
+            return pid is not None
+
+        wait_until(is_running, lambda: f"{server} has no process: {self.status(server)}")
+        assert pid is not None
+        return pid
+
     def guardian(self) -> int:
         """Return the pid of the daemon's guardian process."""
         for child in children(self.pid):

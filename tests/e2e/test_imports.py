@@ -41,6 +41,6 @@ def test_daemon_with_local_servers_imports_nothing_for_others(start: Start) -> N
 def test_daemon_stops_while_its_first_servers_start(start: Start) -> None:
     """The code of modules that are not imported is read after that; the thread which waits must end."""
     daemon = start({"slow": fake("--delay", "initialize=600,server/discover=600")})
-    daemon.wait_status("slow", lambda status: status["status"] == "pending" and status["pid"] is not None)
+    daemon.wait_process("slow")
     assert daemon.stop() == 0
     assert "Traceback" not in daemon.log
