@@ -260,6 +260,9 @@ def _ask_about_similar(plan: ImportPlan, servers: list[MergedServer], target: Im
         )
         if click.confirm(clean(question), default=False, err=True):
             same[server.name] = similar.name
+    for name in same:
+        while same[name] in same:
+            same[name] = same[same[name]]
     return same
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 
 import attrs
 
+from ctl.editors.discovery import valid_server_name
 from ctl.editors.merging import Environ, Identity, MergedServer, fill_in_secrets, identity
 from mcpd.model.server_spec import definition_parts
 
 _PACKAGE_VERSION = re.compile(r"((?:@[\w.-]+/)?[\w.-]+)(?:@[\w.^~*-]+|==[\w.*]+)")
+_OPTION_WITH_VALUE = re.compile(r"--[A-Za-z0-9][\w.-]*=.")
 _NO_MEANING = frozenset({"-y", "--yes", "-q", "--quiet"})
 """Options that do not decide which server a package runner starts."""
 
@@ -25,45 +27,93 @@ class SimilarServer:
     differs_in: tuple[str, ...]
     """The names of the parts that differ, such as `env.GITHUB_TOKEN`. The values may be secret."""
     is_in_mcpd: bool
+    only_by_name: bool = False
+    """Whether they have nothing in common but the name in the editors' files."""
 
     def describe(self) -> str:
         where = " (in mcpd)" if self.is_in_mcpd else ""
-        return f"{self.name}{where}, except for {', '.join(self.differs_in)}"
+        parts = ", ".join(self.differs_in)
+        if self.only_by_name:
+            return f"{self.name}{where}, which has the same name; different: {parts}"
+        return f"{self.name}{where}, except for {parts}"
+
+
+@attrs.frozen
+class _Known:
+    """A server with which others are compared."""
+
+    name: str
+    definition: Mapping[str, object] = attrs.field(repr=False)
+    is_in_mcpd: bool
 
 
 def find_similar(
     servers: Sequence[MergedServer], ours: Mapping[str, Mapping[str, object]], environ: Environ
 ) -> dict[str, SimilarServer]:
-    """Return, for each server to import, the first one before it or in mcpd that it resembles.
+    """Return, for each server to import, the one that it resembles: in mcpd, or else to be imported too.
 
     Two servers are similar if they run the same program with the same arguments, or have the same URL,
-    regardless of versions of packages, spellings of paths, environment, headers, and directory.
+    regardless of versions of packages, spellings of options and paths, environment, headers, and directory;
+    or else if they have the same name. A server of a project is compared with those of the user, and not the
+    other way round, because it is the exception.
     """
-    first: dict[Identity, tuple[str, Mapping[str, object], bool]] = {}
+    by_likeness: dict[Identity, list[_Known]] = {}
+    by_name: dict[str, _Known] = {}
     for name, definition in ours.items():
+        known = _Known(name, definition, True)
+        by_name[name] = known
         if key := _likeness(definition, environ):
-            first.setdefault(key, (name, definition, True))
+            by_likeness.setdefault(key, []).append(known)
     found: dict[str, SimilarServer] = {}
-    for server in servers:
+    for server in sorted(servers, key=_is_of_project):
         key = _likeness(server.definition, environ)
-        if key is None:
-            continue
-        name, definition, is_in_mcpd = first.setdefault(key, (server.name, server.definition, False))
-        if name != server.name:
-            differs_in = _differing_parts(server.definition, definition, environ)
-            found[server.name] = SimilarServer(name, differs_in or ("the directory",), is_in_mcpd)
-    return found
+        candidates = by_likeness.get(key, []) if key else []
+        wanted = _name_in_file(server)
+        namesake = by_name.get(wanted)
+        if candidates:
+            differing = {
+                each.name: _differing_parts(server.definition, each.definition, environ)
+                for each in candidates
+            }
+            best = min(candidates, key=lambda each: (len(differing[each.name]), each.name != wanted))
+            parts = differing[best.name] or ("the directory",)
+            found[server.name] = SimilarServer(best.name, parts, best.is_in_mcpd)
+        elif namesake is not None and key is not None:
+            parts = _differing_parts(server.definition, namesake.definition, environ)
+            found[server.name] = SimilarServer(namesake.name, parts, namesake.is_in_mcpd, only_by_name=True)
+        if not candidates:
+            known = _Known(server.name, server.definition, False)
+            by_name.setdefault(wanted, known)
+            if key:
+                by_likeness[key] = [known]
+    return {server.name: found[server.name] for server in servers if server.name in found}
+
+
+def _is_of_project(server: MergedServer) -> bool:
+    return bool(server.sources) and all(each.scope in ("project", "local") for each in server.sources)
+
+
+def _name_in_file(server: MergedServer) -> str:
+    """Return its name before it was changed because another server has it."""
+    return valid_server_name(server.sources[0].name) if server.sources else server.name
 
 
 def _likeness(definition: Mapping[str, object], environ: Environ) -> Identity | None:
     """Return what similar servers have in common; None if the definition is invalid."""
     match identity(definition, None, environ):
         case ("program", str(program), tuple(args), *_):
-            return ("program", program, *(_normal(str(arg)) for arg in args if arg not in _NO_MEANING))
+            return ("program", program, *map(_normal, _split_options(map(str, args))))
         case ("url", str(url), *_):
             parts = urlsplit(url)
             return ("url", parts.netloc.lower(), parts.path.rstrip("/"))
     return None
+
+
+def _split_options(arguments: Iterable[str]) -> Iterator[str]:
+    """Yield the arguments without those that have no meaning, and `--x=y` as `--x y`."""
+    for argument in arguments:
+        if argument not in _NO_MEANING:
+            yield from argument.split("=", 1) if _OPTION_WITH_VALUE.match(argument) else (argument,)
 
 
 def _normal(argument: str) -> str:

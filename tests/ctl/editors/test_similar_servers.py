@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ctl.editors.discovery import EntrySource
 from ctl.editors.merging import MergedServer
 from ctl.editors.similar_servers import find_similar
 from tests.ctl.conftest import Mcpctl
@@ -45,6 +46,11 @@ def similar(first: dict[str, Any], second: dict[str, Any]) -> tuple[str, ...] | 
             {"url": "https://A.example/mcp/?x=1", "type": "http"},
             ("url", "headers.X-Key"),
         ),
+        (
+            {"command": "fs", "args": ["--zone=Europe/Paris", "--root=/src/x/"]},
+            {"command": "fs", "args": ["--zone", "Europe/Paris", "--root", "/src/x"]},
+            ("args",),
+        ),
         ({"command": "npx", "args": EVERYTHING}, {"command": "npx", "args": ["other"]}, None),
         ({"command": "fs", "args": ["/a"]}, {"command": "fs", "args": ["/b"]}, None),
         ({"url": "https://a.example/mcp"}, {"url": "https://b.example/mcp"}, None),
@@ -57,6 +63,37 @@ def test_similar_servers_and_what_differs(
     """In both orders, except that the parts of the later one come first."""
     assert similar(first, second) == parts
     assert set(similar(second, first) or ()) == set(parts or ())
+
+
+def entry(editor: str, scope: str, name: str) -> EntrySource:
+    return EntrySource(editor, editor, Path("/f"), scope, name)
+
+
+def test_servers_of_a_project_are_compared_with_those_of_the_user() -> None:
+    """The project's is read first, but is the exception. mcpd's own come before both."""
+    run: dict[str, Any] = {"command": "npx", "args": EVERYTHING}
+    project = MergedServer("a", {**run, "env": {"P": "1"}}, (entry("x", "project", "a"),))
+    user = MergedServer("a-y", {**run, "env": {"U": "1"}}, (entry("y", "user", "a"),))
+    found = find_similar([project, user], {}, {})
+    assert {name: one.name for name, one in found.items()} == {"a": "a-y"}
+    ours = {"far": {**run, "env": {"A": "1", "B": "2"}}, "near": run}
+    found = find_similar([project, user], ours, {})
+    assert {name: (one.name, one.is_in_mcpd) for name, one in found.items()} == {
+        "a": ("near", True),
+        "a-y": ("near", True),
+    }
+
+
+def test_server_of_the_same_name_is_similar() -> None:
+    mine: dict[str, Any] = {"command": "npx", "args": ["github-mcp"]}
+    theirs = MergedServer("github-y", {"url": "https://a.example/mcp"}, (entry("y", "user", "github"),))
+    found = find_similar([theirs], {"github": mine}, {})["github-y"]
+    said = "github (in mcpd), which has the same name; different: url, command, args"
+    assert found.describe() == said
+    first = MergedServer("github", mine, (entry("x", "user", "github"),))
+    assert find_similar([first, theirs], {}, {})["github-y"].name == "github"
+    other = MergedServer("other", {"url": "https://a.example/mcp"}, (entry("y", "user", "other"),))
+    assert find_similar([first, other], {}, {}) == {}
 
 
 @pytest.fixture
