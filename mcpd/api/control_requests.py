@@ -26,6 +26,7 @@ from mcpd.model import api, codec
 from mcpd.model.call_record import CallRecords, CallsParams
 from mcpd.model.errors import McpdError, Overloaded, SlowConsumer, Unsupported
 from mcpd.model.events import Event, TapParams
+from mcpd.model.json_text import encode_json
 from mcpd.model.policy import ClientFacts
 from mcpd.support.turns import take_turn
 from mcpd.wire import message as wire
@@ -203,7 +204,7 @@ class ControlRequests:
         )
 
     def _notify(self, message: Message, method: str, member: str, item: object) -> None:
-        body = msgspec.json.encode({"request": msgspec.Raw(message.key), member: codec.unstructure(item)})
+        body = encode_json({"request": msgspec.Raw(message.key), member: codec.unstructure(item)})
         self._responder.send(wire.notification(method, body))
 
     async def _logs(self, message: Message, params: api.LogsParams) -> None:

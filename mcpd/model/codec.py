@@ -19,6 +19,7 @@ from cattrs.gen import make_dict_structure_fn, mapping_structure_factory
 from cattrs.v import format_exception, transform_error
 
 from mcpd.model.errors import Problem
+from mcpd.model.json_text import encode_json
 
 T = TypeVar("T")
 Hook = Callable[[object, object], object]
@@ -60,7 +61,7 @@ def unstructure(value: object) -> object:
 
 def encode(value: object) -> bytes:
     """Return one line of JSON without the newline. `msgspec.Raw` members are copied unchanged."""
-    return msgspec.json.encode(_converter.unstructure(value))
+    return encode_json(_converter.unstructure(value))
 
 
 def _problem(line: str) -> Problem:

@@ -16,6 +16,7 @@ from msgspec import Raw
 
 from mcpd.model import json_limits
 from mcpd.model.json_limits import MAX_BYTES, MAX_ITEMS, MAX_VALUES
+from mcpd.model.json_text import encode_json
 from mcpd.model.text import shorten
 from mcpd.support.json_repair import repair_json
 
@@ -258,4 +259,4 @@ def error_body(code: int, message: str, data: object = None) -> bytes:
     body: dict[str, object] = {"code": code, "message": message}
     if data is not None:
         body["data"] = data
-    return msgspec.json.encode(body)
+    return encode_json(body)
