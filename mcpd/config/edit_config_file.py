@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -73,7 +74,13 @@ def insert_rule(path: Path, before: int, rule: Mapping[str, object], comment: st
     if document.value_at(key_path) != expected:
         message = f"the rules in {path} have changed, and are not in force yet"
         raise BadSpec.single(message, "run `mcpctl reload` and try again", path)
-    write_document(path, document.with_item(key_path, before, rule, comment))
+    try:
+        document = document.with_item(key_path, before, rule, comment)
+    except BadSpec as error:
+        place = ".".join(("$", *key_path)) + f"[{before}]"
+        fix = f"write this yourself before the rule at {place}: {json.dumps(rule, ensure_ascii=False)}"
+        raise BadSpec.single(error.problems[0].message, fix, path) from None
+    write_document(path, document)
 
 
 def remove_server(path: Path, name: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mcpd.config.edit_config_file import insert_rule
+from mcpd.config.in_place_edits.document import parse_document, read_document
 from mcpd.config.loader import load
 from mcpd.model.errors import BadSpec
 
@@ -49,17 +50,57 @@ tools = ["x"]
 [[settings.policies]]
 decision = "ask"
 """
+FLOW = (
+    "mcpServers: {git: {command: x}}\nsettings: {policies: [{decision: deny, tools: [x]}, {decision: ask}]}\n"
+)
+FLOW_LINES = """# servers
+mcpServers: {git: {command: x}}
+settings:
+  policies: [
+    {decision: deny, tools: [x]},   # never
+    # ask about the rest
+    {decision: ask},
+  ]
+"""
+INLINE = """settings.policies = [{decision = "deny", tools = ["x"]}, {decision = "ask"}]  # mine
+
+[mcpServers.git]
+command = "x"
+"""
+INLINE_LINES = """[mcpServers.git]
+command = "x"
+args = ["policies = [", "]"]
+
+[settings]  # [policies]
+"policies" = [
+    {decision = "deny", tools = ["x"]},   # never, ]
+    # ask about the rest
+    {decision = "ask"}  # last
+]
+debug = true
+"""
 EXPECTED: list[Any] = [{"decision": "deny", "tools": ["x"]}, {"decision": "ask"}]
 SERVERS: Any = {"git": {"command": "x"}}
 ONE_LINE = json.dumps({"mcpServers": SERVERS, "settings": {"policies": EXPECTED}})
 WRAPPED = json.dumps({"mcp": {"servers": SERVERS, "globalSettings": {"policies": EXPECTED}}})
+FILES = [
+    ("a.json", JSONC),
+    ("b.json", ONE_LINE),
+    ("c.json", WRAPPED),
+    ("d.yaml", YAML),
+    ("e.toml", TOML),
+    ("f.yaml", FLOW),
+    ("g.yaml", FLOW_LINES),
+    ("h.toml", INLINE),
+    ("i.toml", INLINE_LINES),
+]
 
 
 @pytest.mark.parametrize("eol", ["\n", "\r\n"], ids=["lf", "crlf"])
 @pytest.mark.parametrize("before", [0, 1])
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("a.json", JSONC), ("b.json", ONE_LINE), ("c.json", WRAPPED), ("d.yaml", YAML), ("e.toml", TOML)],
+    FILES,
 )
 def test_rule_is_inserted_and_the_rest_stays(
     tmp_path: Path, name: str, text: str, before: int, eol: str
@@ -78,7 +119,7 @@ def test_rule_is_inserted_and_the_rest_stays(
     decisions.insert(before, "allow")
     assert [rule.decision.value for rule in rules] == decisions
     assert rules[before].clients == ("zed",)
-    if before and name not in ("b.json", "c.json"):
+    if before and "ask about the rest" in text:
         lines = new.decode().splitlines()
         at = next(n for n, line in enumerate(lines) if "ask about the rest" in line)
         assert any("Allowed by ada" in line for line in lines[:at]), "the comment stays with its rule"
@@ -92,16 +133,57 @@ def test_rules_that_are_not_the_expected_ones_are_not_changed(tmp_path: Path) ->
     assert file.read_text() == JSONC
 
 
+@pytest.mark.parametrize("eol", ["\n", "\r\n"], ids=["lf", "crlf"])
+@pytest.mark.parametrize(("name", "text"), FILES)
+def test_rule_is_appended_and_comments_stay(tmp_path: Path, name: str, text: str, eol: str) -> None:
+    file = tmp_path / name
+    file.write_bytes(text.replace("\n", eol).encode())
+    document = read_document(file)
+    key_path = ("mcp", "globalSettings") if "mcp" in document.value else ("settings",)
+    changed = document.with_item((*key_path, "policies"), 2, RULE)
+    assert changed.value_at((*key_path, "policies")) == [*EXPECTED, RULE]
+    assert changed.text.count("\n") == changed.text.count(eol)
+    for comment in ("// servers", "# servers", "never", "ask about the rest", "odd  spacing", "mine", "last"):
+        assert (comment in changed.text) == (comment in text)
+    again = parse_document(changed.data, file).with_item((*key_path, "policies"), 3, {"decision": "deny"})
+    assert again.value_at((*key_path, "policies")) == [*EXPECTED, RULE, {"decision": "deny"}]
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("a.yaml", "mcpServers: {}\nsettings: {policies: [{decision: deny, tools: [x]}, {decision: ask}]}\n"),
-        ("b.toml", '[settings]\npolicies = [{decision = "deny", tools = ["x"]}, {decision = "ask"}]\n'),
+        ("a.json", "{}"),
+        ("b.json", '{"settings": {"policies": []}} // end'),
+        ("c.yaml", "# mine\nsettings:\n  debug: true  # yes\n"),
+        ("d.toml", "# mine\n[settings]\ndebug = true  # yes\n"),
+        ("e.yaml", ""),
+    ],
+)
+def test_first_rule_creates_the_list(tmp_path: Path, name: str, text: str) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    changed = read_document(file).with_item(("settings", "policies"), 0, RULE)
+    assert parse_document(changed.data, file).value_at(("settings", "policies")) == [RULE]
+    for comment in ("// end", "# mine", "# yes"):
+        assert (comment in changed.text) == (comment in text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "a.yaml",
+            "x: &rules [{decision: deny, tools: [x]}, {decision: ask}]\nsettings: {policies: *rules}\n",
+        ),
+        ("b.json", '{"settings": {"policies": {"decision": "ask"}}}'),
     ],
 )
 def test_list_that_cannot_be_edited_in_place_is_left_alone(tmp_path: Path, name: str, text: str) -> None:
     file = tmp_path / name
     file.write_text(text)
-    with pytest.raises(BadSpec, match="without risking other content"):
-        insert_rule(file, 1, RULE, COMMENT, EXPECTED)
+    expected = read_document(file).value_at(("settings", "policies"))
+    with pytest.raises(BadSpec, match="without risking other content") as caught:
+        insert_rule(file, 1, RULE, COMMENT, expected)
+    (problem,) = caught.value.problems
+    assert problem.fix.endswith(f"before the rule at $.settings.policies[1]: {json.dumps(RULE)}")
     assert file.read_text() == text

@@ -6,6 +6,7 @@ The result of every change is parsed again, and a change that would alter anythi
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -93,10 +94,18 @@ class Document:
         inner[path[-1]] = value
         return self._apply(wanted, path, lambda editor: editor.change(self.text, path, value))
 
-    def with_item(self, key_path: KeyPath, index: int, item: Mapping[str, object], comment: str) -> Document:
-        """Insert an object into the list at `key_path`, with a comment: one line of printable text."""
+    def with_item(
+        self, key_path: KeyPath, index: int, item: Mapping[str, object], comment: str = ""
+    ) -> Document:
+        """Insert an object into the list at `key_path`, or append it if `index` is the list's length.
+
+        If nothing is there, creates the list. `comment` is one line of printable text to write above an
+        object that is inserted before another; it is not written elsewhere.
+        """
         value = self.value_at(key_path)
-        if not isinstance(value, list) or not 0 <= index < len(value):
+        if value in (None, []):
+            return self.with_value(key_path, [dict(item)])
+        if not isinstance(value, list) or not 0 <= index <= len(value):
             raise self._unsafe_error()
         wanted, inner = self._copy_to(key_path[:-1])
         inner[key_path[-1]] = [*value[:index], dict(item), *value[index:]]
@@ -209,7 +218,8 @@ class FormatEditor(Protocol):
     def insert(
         self, text: str, key_path: KeyPath, index: int, item: Mapping[str, object], comment: str, /
     ) -> str | None:
-        """Insert an object into the list at `key_path`, before an element and the comments above that."""
+        """Insert an object into the list at `key_path`, before an element and the comments above that, or
+        after the last one. `comment` may be empty."""
 
 
 def editor_for(kind: str) -> FormatEditor:
@@ -309,3 +319,41 @@ def append_block(text: str, block: str) -> str:
 def has_content(line: str) -> bool:
     """Return whether the line contains anything but a comment."""
     return bool(line.strip()) and not line.lstrip().startswith("#")
+
+
+def insert_into_brackets(text: str, at: int, item: str, comment: str) -> str:
+    """Insert an element before the one that starts at `at`, in a list in brackets, on a line of its own.
+
+    Where the others share a line, it is broken. Comments begin with `#`.
+    """
+    eol = "\r\n" if "\r\n" in text else "\n"
+    line = text.rfind("\n", 0, at) + 1
+    before = text[line:at]
+    if before.strip():
+        indent = before[: len(before) - len(before.lstrip())] + "  "
+        comment_line = f"{eol}{indent}# {comment}" if comment else ""
+        return f"{text[:at]}{comment_line}{eol}{indent}{item},{eol}{indent}{text[at:]}"
+    while line and (above := text.rfind("\n", 0, line - 1) + 1) < line:
+        if not text[above:line].lstrip().startswith("#"):
+            break
+        line = above
+    comment_line = f"{before}# {comment}{eol}" if comment else ""
+    return f"{text[:line]}{comment_line}{before}{item},{eol}{text[line:]}"
+
+
+def append_in_brackets(text: str, start: int, end: int, item: str) -> str:
+    """Append an element after the last one, `text[start:end]`, of a list in brackets.
+
+    If the last one begins a line, so does the new one. Comments begin with `#`.
+    """
+    eol = "\r\n" if "\r\n" in text else "\n"
+    indent = text[text.rfind("\n", 0, start) + 1 : start]
+    if indent.strip():
+        return f"{text[:end]}, {item}{text[end:]}"
+    rest = _REST_OF_LINE.match(text, end)
+    comma, comment = (rest[1], rest[2]) if rest is not None else ("", "")
+    after = end if rest is None else rest.end()
+    return f"{text[:end]},{comment}{eol}{indent}{item}{comma}{text[after:]}"
+
+
+_REST_OF_LINE = re.compile(r"(,?)([ \t]*(?:#[^\r\n]*)?)(?=\r?\n)")

@@ -125,22 +125,26 @@ def remove(text: str, key_path: tuple[str, ...], listed: bool, name: str) -> str
 def insert(
     text: str, key_path: tuple[str, ...], index: int, item: Mapping[str, object], comment: str
 ) -> str | None:
-    """Insert an object before the element `index` of the list at `key_path`, with a comment."""
+    """Insert an object before the element `index` of the list at `key_path`, with a comment; or append it."""
     bare = to_standard_json(text)
     at = _skip(bare, 0)
     for key in key_path:
         at = next(entry for entry in entries(bare, at) if entry.key == key).value
-    start = entries(bare, at)[index].start
+    every = entries(bare, at)
+    eol = "\r\n" if "\r\n" in text else "\n"
+    if index == len(every):
+        return _insert(text, bare, at, None, dict(item), eol)
+    start = every[index].start
     line = _line_start(text, start)
     indent = text[line:start]
+    new = json.dumps(item, ensure_ascii=False)
     if indent.strip():  # the others are on one line
-        written = f"/* {comment.replace('*/', '* /')} */ {json.dumps(item, ensure_ascii=False)}, "
-        return text[:start] + written + text[start:]
+        above = f"/* {comment.replace('*/', '* /')} */ " if comment else ""
+        return f"{text[:start]}{above}{new}, {text[start:]}"
     while line and text[_line_start(text, line - 1) : line].lstrip().startswith("//"):
         line = _line_start(text, line - 1)
-    eol = "\r\n" if "\r\n" in text else "\n"
-    new = f"{indent}// {comment}{eol}{indent}{json.dumps(item, ensure_ascii=False)},{eol}"
-    return text[:line] + new + text[line:]
+    above = f"{indent}// {comment}{eol}" if comment else ""
+    return f"{text[:line]}{above}{indent}{new},{eol}{text[line:]}"
 
 
 def entries(bare: str, at: int) -> list[JsonEntry]:

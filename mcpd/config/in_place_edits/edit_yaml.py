@@ -7,13 +7,19 @@ rewrite the file.
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections.abc import Mapping
 from typing import Protocol, cast
 
 from ruamel.yaml import YAML
 
-from mcpd.config.in_place_edits.document import append_block, has_content
+from mcpd.config.in_place_edits.document import (
+    append_block,
+    append_in_brackets,
+    has_content,
+    insert_into_brackets,
+)
 
 
 class _Mark(Protocol):
@@ -118,34 +124,66 @@ def change(text: str, path: tuple[str, ...], value: object) -> str | None:
 def insert(
     text: str, key_path: tuple[str, ...], index: int, item: Mapping[str, object], comment: str
 ) -> str | None:
-    """Insert an element before the element `index` of the block list at `key_path`, with a comment."""
+    """Insert an object before the element `index` of the list at `key_path`, with a comment; or append it."""
     root = _compose(text)
-    found = [] if root is None else _walk(root, key_path)
-    items = _items(found[-1][1]) if len(found) == len(key_path) else []
-    if index >= len(items):
+    found = [] if root is None else _walk(root, key_path, flow=True)
+    if len(found) < len(key_path):
+        return None
+    value = found[-1][1]
+    if value.id == "sequence" and value.flow_style:
+        return _insert_in_flow(text, value, index, item, comment)
+    items = _items(value)
+    if not 0 < len(items) >= index:
         return None
     lines = text.splitlines(keepends=True)
-    first = items[index].start_mark.line
-    before = lines[first][: items[index].start_mark.column]
+    eol = "\r\n" if "\r\n" in text else "\n"
+    node = items[min(index, len(items) - 1)]
+    first = node.start_mark.line
+    before = lines[first][: node.start_mark.column]
     if before.strip() != "-":
         return None
     column = before.index("-")
+    block = _yaml([dict(item)], 2, indent=column).replace("\n", eol)
+    if index == len(items):
+        last = _last_content(lines, first, node.end_mark.line) if _block(node) else node.end_mark.line
+        if not lines[last].endswith("\n"):
+            return "".join(lines) + eol + block.removesuffix(eol)
+        return "".join([*lines[: last + 1], block, *lines[last + 1 :]])
     while lines[first - 1].lstrip().startswith("#"):
         first -= 1
-    eol = "\r\n" if "\r\n" in text else "\n"
-    block = _yaml([dict(item)], 2, indent=column).replace("\n", eol)
-    return "".join([*lines[:first], f"{' ' * column}# {comment}{eol}", block, *lines[first:]])
+    above = f"{' ' * column}# {comment}{eol}" if comment else ""
+    return "".join([*lines[:first], above, block, *lines[first:]])
+
+
+def _insert_in_flow(
+    text: str, value: _Node, index: int, item: Mapping[str, object], comment: str
+) -> str | None:
+    """Insert an object into a list in brackets, as JSON: YAML 1.2 includes it."""
+    items = cast("list[_Node]", getattr(value, "value", []))
+    new = json.dumps(item, ensure_ascii=False)
+    if index < len(items):
+        return insert_into_brackets(text, _offset(text, items[index].start_mark), new, comment)
+    if not items:
+        return None
+    return append_in_brackets(
+        text, _offset(text, items[-1].start_mark), _offset(text, items[-1].end_mark), new
+    )
+
+
+def _offset(text: str, mark: _Mark) -> int:
+    """Return the index in `text` of a mark."""
+    return sum(map(len, text.splitlines(keepends=True)[: mark.line])) + mark.column
 
 
 def _compose(text: str) -> _Node | None:
     return cast("_Node | None", YAML(typ="rt").compose(io.StringIO(text + "\n")))
 
 
-def _walk(node: _Node, path: tuple[str, ...]) -> list[tuple[_Node, _Node]]:
-    """Return the (key, value) nodes along `path`, as far as they are in block mappings."""
+def _walk(node: _Node, path: tuple[str, ...], *, flow: bool = False) -> list[tuple[_Node, _Node]]:
+    """Return the (key, value) nodes along `path`, as far as they are in block mappings, or also in `flow`."""
     found: list[tuple[_Node, _Node]] = []
     for step in path:
-        pairs = _pairs(node) if _block(node) else []
+        pairs = _pairs(node) if _block(node) or (flow and node.id == "mapping") else []
         pair = next((pair for pair in pairs if getattr(pair[0], "value", None) == step), None)
         if pair is None:
             break
