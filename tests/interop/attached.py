@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import attrs
@@ -22,6 +23,8 @@ class Attached:
     daemon: Daemon
     version: str
     library: bool = True
+    until: ExitStack | None = None
+    """Keeps the connections open until it is closed. None: each is closed after its last call."""
 
     @property
     def name(self) -> str:
@@ -44,6 +47,8 @@ class Attached:
             return sampled(job)
 
         client = McpClient(self.daemon, self.version, server=server["name"], answer=answer)
+        if self.until is not None:
+            self.until.enter_context(closing(client.line))
         report.protocol = self.version
         report.tools = [tool["name"] for tool in client.request("tools/list")["tools"]]
         level = {_LEVEL: "debug"} if client.modern else {}
@@ -60,7 +65,8 @@ class Attached:
             elif note["method"] == "notifications/progress":
                 assert params["progressToken"].startswith(f"{name} "), f"{name} got {note}"
                 report.progress.append(params.get("message") or str(params["progress"]))
-        client.line.close()
+        if self.until is None:
+            client.line.close()
         return report
 
 

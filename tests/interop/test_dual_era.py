@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import attrs
@@ -208,13 +208,17 @@ def test_server_without_sessions_cannot_ask_and_keeps_one_connection(tmp_path: P
 
 
 def test_process_of_one_client_speaks_the_era_of_its_client(tmp_path: Path) -> None:
-    """With `share: client`, each client has a process anyway, so that none gets a second one."""
+    """With `share: client`, each client has a process anyway, so that none gets a second one.
+
+    The clients stay connected until the processes have been counted: each ends with its client.
+    """
     with everything("stdio") as definition:
         definition = {**definition, "share": "client"}
-        with shared(definition, tmp_path / "mcpd") as daemon:
+        with shared(definition, tmp_path / "mcpd") as daemon, ExitStack() as connected:
             versions = (MODERN, "2025-11-25")
             users: list[tuple[Driver, Json, bool]] = [
-                (Attached(daemon, version), {"name": NAME}, version == MODERN) for version in versions
+                (Attached(daemon, version, until=connected), {"name": NAME}, version == MODERN)
+                for version in versions
             ]
             assert use_all(daemon, users, tmp_path, "http") == []
             found = daemon.client().request("mcpd/status")["servers"]
