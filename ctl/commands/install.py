@@ -33,6 +33,7 @@ from ctl.editors.mcpd_entry import (
 )
 from ctl.editors.mcpd_entry import uses_list as is_listed
 from ctl.editors.own_profile import add_own_profile, own_servers
+from ctl.editors.project_entries import project_entries
 from ctl.editors.take_over import TakeOver
 from ctl.errors import CtlError, DaemonError, NotFound, UsageError
 from ctl.invocation import CliContext
@@ -135,7 +136,7 @@ def install(
 
     def install_one(target: InstallTarget) -> Json:
         found: dict[str, str] = {}  # entries that stay on, and why
-        had = [] if server or profile else own_servers(everything, target, backups)
+        had = {} if server or profile else own_servers(everything, target, backups)
         redundant, chosen = everything, None
         if own and every and not had and target.editor.name not in everything.profiles:
             own_profiles.pop(target.editor.name)  # it had no servers, so it gets all of them
@@ -157,6 +158,7 @@ def install(
             target, entry_name, entry_for(target.editor), entries_to_disable, backups, dry_run=dry_run
         )
         left_on = dict(sorted(found.items()))
+        elsewhere = project_entries(redundant, target) if take_over else []
         selected = chosen.name if chosen else profile
         sees = redundant.summary(target.editor.title, target.editor.name, selected, had)
         if not cli.out.json:
@@ -165,14 +167,17 @@ def install(
             words = ["mcpctl", "install", target.editor.name, *options, *(["--own"] if chosen else [])]
             again = shlex.join([*words, *(["--project"] if project else [])])
             _report_installed(cli, target, change, left_on, again, backups, user, dry_run)
+            cli.out.lines([f"  {each.describe(user)}"] for each in elsewhere)
             if chosen is not None and chosen.is_new:
                 would = "would be " if dry_run else ""
-                cli.out.line(f"  profile {chosen.name}: {would}added with {', '.join(chosen.servers)}")
+                tools = ", and only the tools that the editor used" if chosen.has_filters else ""
+                cli.out.line(f"  profile {chosen.name}: {would}added with {', '.join(chosen.servers)}{tools}")
             if sees:
                 cli.out.line(f"  {sees}")
         return _as_json(target, change, backups) | {
             "also_in_mcpd": list(left_on),
             "left_on": [{"name": entry, "reason": reason} for entry, reason in left_on.items() if reason],
+            "in_projects": [each.to_json() for each in elsewhere],
             "profile": None if chosen is None else chosen.to_json(),
             "dry_run": dry_run,
         }

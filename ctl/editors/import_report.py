@@ -33,7 +33,13 @@ def plan_lines(plan: ImportPlan, context: UserContext, only_here: Sequence[str])
         for name, source in plan.merged.known:
             since = " (changed in mcpd since)" if source in plan.drift.changed_here else ""
             sources.setdefault(name, []).append(_describe_source(source, context, name) + since)
-        lines += [*([f"  {name}: {'; '.join(found)}"] for name, found in sources.items()), []]
+        for name, found in sources.items():
+            lines.append([f"  {name}: {'; '.join(found)}"])
+            notes = (
+                plan.unused_filters.get(source, "") for known, source in plan.merged.known if known == name
+            )
+            lines += [["    note: ", note] for note in dict.fromkeys(notes) if note]
+        lines.append([])
     if only_here:
         lines += [[paint("only in mcpd", "bold")], [f"  {', '.join(only_here)}"], []]
     skipped = [
@@ -71,6 +77,7 @@ def as_json(plan: ImportPlan, only_here: Sequence[str]) -> dict[str, object]:
                 "name": name,
                 "source": _source_json(source),
                 "changed_here": source in plan.drift.changed_here,
+                "notes": [plan.unused_filters[source]] if source in plan.unused_filters else [],
             }
             for name, source in plan.merged.known
         ],

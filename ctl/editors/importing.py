@@ -25,6 +25,7 @@ from ctl.editors.inline_secrets import LiftedDefinition, free_secret_name, lift_
 from ctl.editors.merging import MergedServer, MergeResult, fill_in_secrets, merge_candidates, replace_text
 from ctl.editors.missing_variables import ask_for_missing_variables
 from ctl.editors.similar_servers import SimilarServer, find_similar
+from ctl.editors.tool_filters import note_about, unlike_ours
 from ctl.editors.variables import NeededSecret, secret_reference
 from ctl.errors import DaemonError
 from ctl.invocation import CliContext
@@ -56,6 +57,8 @@ class ImportPlan:
     """Server → one that it is probably the same as, although the definitions differ."""
     asked: frozenset[str] = frozenset()
     """Servers in which a secret replaces an environment variable that mcpd does not have."""
+    unused_filters: Mapping[EntrySource, str] = attrs.field(factory=dict)
+    """Entries of servers that mcpd has, and a note that it does not apply their lists of tools."""
     unwrapped: frozenset[EntrySource] = frozenset()
     """Entries that are imported without their `mcp-remote`."""
 
@@ -135,7 +138,8 @@ def plan_import(
     }
     lifted |= {one.server.name: lift_update_secrets(one, secret_names) for one in drift.updates}
     similar = find_similar(merged.servers, target.servers, os.environ)
-    result = ImportPlan(merged, drift, lifted, blocked, stored, discovered, similar, asked, without)
+    unused = _unused_filters(merged, drift, target)
+    result = ImportPlan(merged, drift, lifted, blocked, stored, discovered, similar, asked, unused, without)
     if can_ask:
         noted = (
             attrs.evolve(one, notes=(*one.notes, _REMOVED)) if _was_removed(one, drift) else one
@@ -155,6 +159,17 @@ def plan_import(
         if name not in named:
             blocked.setdefault(name, f"{reason}; mcpctl import --server {name} --yes imports it anyway")
     return result
+
+
+def _unused_filters(merged: MergeResult, drift: ImportDrift, target: ImportTarget) -> dict[EntrySource, str]:
+    """Return a note for each known entry whose editor has no profile of its own, which would keep them."""
+    return {
+        source: note
+        for name, source in merged.known
+        if source.editor not in target.profiles
+        and (filters := unlike_ours(drift.definitions[source], target.servers[name]))
+        and (note := note_about(filters, source.editor, source.title))
+    }
 
 
 def _was_removed(server: MergedServer, drift: ImportDrift) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 import attrs
 
 from ctl.editors.discovery import EntrySource, ImportCandidate
+from ctl.editors.tool_filters import filters_of, note_about, without_filters
 from ctl.editors.variables import NeededSecret, secret_reference
 from mcpd.config.secret_store import read_secrets
 from mcpd.config.server_definition import MAX_NAME_LENGTH, parse_servers
@@ -69,12 +70,18 @@ def merge_candidates(
         best = min(group, key=secrets_in)
         name = _free_name(group[0], names)
         names.add(name)
+        definition = _merged_definition(best, group)
+        notes = [note for one in group for note in one.notes]
+        if len({filters_of(one.definition) for one in group}) > 1:
+            definition = without_filters(definition)  # each would hide tools from the other editors
+            found = [(filters_of(one.definition), one.source) for one in group]
+            notes += [note_about(filters, source.editor, source.title) for filters, source in found]
         servers.append(
             MergedServer(
                 name,
-                _merged_definition(best, group),
+                definition,
                 tuple(one.source for one in group),
-                tuple(dict.fromkeys(note for one in group for note in one.notes)),
+                tuple(dict.fromkeys(filter(None, notes))),
                 best.needed_secrets,
             )
         )

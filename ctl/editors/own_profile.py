@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
 
 from ctl.daemon_client import Json
@@ -9,6 +11,7 @@ from ctl.editors.backup import EditorBackups
 from ctl.editors.import_target import ImportTarget
 from ctl.editors.mcpd_entry import InstallTarget
 from ctl.editors.take_over import TakeOver
+from ctl.editors.tool_filters import ToolFilters, as_profile
 from ctl.errors import DaemonError, NotFound
 from ctl.invocation import CliContext
 from ctl.json_values import objects
@@ -17,22 +20,27 @@ from mcpd.config.in_place_edits.document import parse_document
 from mcpd.model.errors import BadSpec
 
 
-def own_servers(everything: TakeOver, target: InstallTarget, backups: EditorBackups) -> list[str]:
+def own_servers(
+    everything: TakeOver, target: InstallTarget, backups: EditorBackups
+) -> dict[str, ToolFilters]:
     """Return the servers in mcpd that the editor's own entries mean, in the order of mcpd's configuration.
+
+    With the filters of each, as far as the definition in mcpd does not have them.
 
     Includes the entries that an earlier `install` disabled or removed, which are in the original file.
     `everything` must be for an entry that provides all servers. An unreadable file has no entries.
     """
     record = backups.load(target.path)
-    found: set[str] = set()
+    found: dict[str, ToolFilters] = {}
     try:
         files = [target.path.read_bytes(), *([record.original] if record is not None else [])]
         for data in files:
             document = parse_document(data, target.path, foreign=True)
-            found |= {each.server for each in everything.find(target, document)}
+            for each in everything.find(target, document):
+                found.setdefault(each.server, each.filters)
     except (OSError, BadSpec):  # `install` reports it
         pass
-    return [name for name in everything.visible if name in found]
+    return {name: found[name] for name in everything.visible if name in found}
 
 
 @attrs.frozen
@@ -43,13 +51,20 @@ class OwnProfile:
     servers: tuple[str, ...]
     """What it selects. Names of servers, in which an existing profile may have wildcards."""
     is_new: bool
+    has_filters: bool = False
+    """Whether it selects only some tools of its servers, as the editor did."""
 
     def to_json(self) -> Json:
         return {"name": self.name, "servers": list(self.servers), "added": self.is_new}
 
 
 def add_own_profile(
-    cli: CliContext, active: ImportTarget, target: InstallTarget, servers: list[str], *, dry_run: bool
+    cli: CliContext,
+    active: ImportTarget,
+    target: InstallTarget,
+    servers: Mapping[str, ToolFilters],
+    *,
+    dry_run: bool,
 ) -> OwnProfile:
     """Add the profile to mcpd's configuration and reload the daemon; an existing profile is used unchanged.
 
@@ -63,10 +78,10 @@ def add_own_profile(
         message = f"{target.editor.title} has no servers that are in mcpd"
         raise NotFound(message, hint=f"mcpctl import {name}, or omit --own to provide all servers")
     if not dry_run:
-        put_profile(active.path, name, {"servers": servers})
+        put_profile(active.path, name, as_profile(servers))
         if active.running:
             errors = objects(cli.call("mcpd/reload").value.get("errors"))
             if errors:
                 data = {"code": "bad_spec", "exit": 2, "problems": errors}
                 raise DaemonError({"message": f"{active.path} is invalid", "data": data})
-    return OwnProfile(name, tuple(servers), True)
+    return OwnProfile(name, tuple(servers), True, any(servers.values()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from ctl.editors.import_history import ImportHistory
 from ctl.editors.import_target import ImportTarget
 from ctl.editors.mcpd_entry import InstallTarget
 from ctl.editors.merging import matching_server, server_identities
+from ctl.editors.tool_filters import NO_FILTERS, ToolFilters, unlike_ours
 from ctl.errors import CtlError, TimedOut
 from ctl.invocation import CliContext
 from ctl.json_values import mapping, strings
@@ -43,6 +44,8 @@ class Redundant:
 
     entry: str
     server: str
+    filters: ToolFilters = NO_FILTERS
+    """Which tools of the server the editor uses, as far as the definition in mcpd does not say the same."""
 
 
 @attrs.define
@@ -70,28 +73,33 @@ class TakeOver:
 
     def find(self, target: InstallTarget, document: Document) -> list[Redundant]:
         """Return the enabled entries for servers that are enabled in mcpd and provided by the new entry."""
-        enabled = {
-            name: fields for name, fields in self.visible.items() if definition_view.is_enabled(fields)
-        }
-        provided = server_identities(enabled, os.environ)
         project = self.user.project if target.location.scope == "project" else None
         discovered = discover_in_file(
             EditorFile(target.editor, target.location, target.path, project), document, self.user
         )
-        history = ImportHistory(os.environ, self.target.path) if self.target is not None else None
-
-        def server_of(candidate: ImportCandidate) -> str | None:
-            named = history.same_server(candidate) if history is not None else None
-            return named if named in enabled else matching_server(candidate, provided, os.environ)
-
+        server_of = self.matcher()
         found = [
-            Redundant(candidate.source.name, server)
+            Redundant(candidate.source.name, server, unlike_ours(candidate.definition, self.visible[server]))
             for candidate in discovered.candidates
             if candidate.source.scope == target.location.scope
             and definition_view.is_enabled(candidate.definition)
             and (server := server_of(candidate)) is not None
         ]
         return list(dict.fromkeys(found))
+
+    def matcher(self) -> Callable[[ImportCandidate], str | None]:
+        """Return a function that returns the server that an entry means, if the new entry provides it."""
+        enabled = {
+            name: fields for name, fields in self.visible.items() if definition_view.is_enabled(fields)
+        }
+        provided = server_identities(enabled, os.environ)
+        history = ImportHistory(os.environ, self.target.path) if self.target is not None else None
+
+        def server_of(candidate: ImportCandidate) -> str | None:
+            named = history.same_server(candidate) if history is not None else None
+            return named if named in enabled else matching_server(candidate, provided, os.environ)
+
+        return server_of
 
     def reason_to_leave(self, server: str) -> str:
         """Return why mcpd cannot serve a server now, so that the editor's entry stays on; empty if it can.

@@ -41,6 +41,18 @@ def test_equal_entries_are_merged_with_their_sources() -> None:
     assert [source.editor for source in whole.servers[0].sources] == ["cursor", "zed"]
 
 
+def test_lists_of_tools_of_one_editor_do_not_hide_tools_from_the_others() -> None:
+    filtered = one("a", NPX | {"includeTools": ["x"]}, "gemini")
+    whole = merge_candidates([filtered, one("a", dict(NPX), "zed")], {}, {}, lambda _: 0)
+    (server,) = whole.servers
+    assert server.definition == NPX
+    assert server.notes == (
+        "includeTools of Gemini do not apply to the shared server; "
+        "mcpctl install gemini --own keeps them in a profile",
+    )
+    assert merge(filtered, one("a", NPX | {"includeTools": ["x"]}, "zed"))["a"]["includeTools"] == ["x"]
+
+
 @pytest.mark.parametrize(
     "difference",
     [{"args": ["-y", "y"]}, {"env": {"A": "1"}}, {"cwd": "/other"}, {"command": "bunx"}],

@@ -107,3 +107,29 @@ def test_editor_that_had_no_servers(home: Path, config: Path, mcpctl: Mcpctl) ->
 def test_own_excludes_other_selections(config: Path, mcpctl: Mcpctl) -> None:
     ran = mcpctl("install", "cursor", "--own", "--server", "git")
     assert (ran.code, "cannot be combined" in ran.err) == (2, True)
+
+
+def test_tools_that_the_editor_had_selected_are_kept_in_its_profile(
+    home: Path, config: Path, mcpctl: Mcpctl
+) -> None:
+    """The server is in mcpd without them, because it came from another editor, and import says so."""
+    file = home / ".gemini/settings.json"
+    file.parent.mkdir()
+    git = {**OURS["git"], "includeTools": ["read_*", "log"], "excludeTools": ["read_all"]}
+    file.write_text(json.dumps({"mcpServers": {"git": git, "time": OURS["time"]}}))
+    note = (
+        "includeTools and excludeTools of Gemini CLI do not apply to the shared server; "
+        "mcpctl install gemini --own keeps them in a profile"
+    )
+    assert f"  git: Gemini CLI, ~/.gemini/settings.json\n    note: {note}\n" in mcpctl("import", "gemini").out
+    known = mcpctl("import", "gemini", "--json").json()["known"]
+    assert [(each["server"], each["notes"]) for each in known] == [("git", [note]), ("time", [])]
+    ran = mcpctl("install", "gemini", "--own")
+    assert "  profile gemini: added with git, time, and only the tools that the editor used\n" in ran.out
+    assert profiles(config)["gemini"] == {
+        "servers": ["git", "time"],
+        "includeTools": ["read_*@git", "log@git", "*@time"],
+        "excludeTools": ["read_all@git"],
+    }
+    assert mcpctl("config", "validate", str(config)).code == 0
+    assert note not in mcpctl("import", "gemini").out, "the profile exists"

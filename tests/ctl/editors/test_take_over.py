@@ -105,3 +105,48 @@ def test_install_counts_the_tools_of_a_profile(cursor: Path, mcpctl: Mcpctl, dae
     daemon.answers["mcpd/tools"] = {"tools": tools, "dropped": 0}
     out = mcpctl("install", "cursor", "--profile", "small").out
     assert "Cursor will see 1 tool of 1 server, about 100 tokens" in out
+
+
+def test_servers_of_projects_are_listed_and_left_on(
+    home: Path, daemon: FakeDaemon, mcpctl: Mcpctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claude Code keeps them in the same file, by directory, and in each project's .mcp.json."""
+    shop, site = home / "work/shop", home / "work/site"
+    for directory in (shop, site):
+        directory.mkdir(parents=True)
+    ours = home / ".config/mcpd/config.json"
+    ours.parent.mkdir(parents=True)
+    ours.write_text(json.dumps({"mcpServers": DEFINITIONS}))
+    daemon.answers["mcpd/config"] = {"path": str(ours), "servers": DEFINITIONS}
+    daemon.answers["mcpd/status"] = status(*STATES)
+    daemon.answers["mcpd/tools"] = {"tools": [], "dropped": 0}
+    claude = home / ".claude.json"
+    local = {"lazy": DEFINITIONS["lazy"], "mine": {"command": "mine"}, "off": DEFINITIONS["good"]}
+    projects = {
+        str(shop): {"mcpServers": local, "disabledMcpServers": ["off"]},
+        str(site): {},
+        str(home / "gone"): {"mcpServers": local},
+    }
+    claude.write_text(json.dumps({"mcpServers": {"good": DEFINITIONS["good"]}, "projects": projects}))
+    (site / ".mcp.json").write_text(json.dumps({"mcpServers": {"hub": DEFINITIONS["hub"]}}))
+    lines = [
+        "  lazy: left on in ~/work/shop, where Claude Code uses it in addition to mcpd; in that directory: "
+        "claude mcp remove --scope local lazy",
+        "  mine: only in ~/work/shop, where Claude Code still starts it; mcpd does not have it",
+        "  hub: left on in ~/work/site, where Claude Code uses it in addition to mcpd; in that directory: "
+        "mcpctl install claude-code --project --take-over",
+    ]
+    assert "/work/" not in mcpctl("install", "claude-code", "--dry-run").out
+    before = (site / ".mcp.json").read_bytes()
+    out = mcpctl("install", "claude-code", "--take-over").out.splitlines()
+    assert [line for line in out if "/work/" in line] == lines
+    assert json.loads(claude.read_text())["projects"] == projects
+    assert (site / ".mcp.json").read_bytes() == before
+    again = mcpctl("install", "claude-code", "--take-over", "--json").json()["editors"][0]
+    assert again["in_projects"][1:] == [
+        {"name": "mine", "path": str(claude), "project": str(shop), "server": None},
+        {"name": "hub", "path": str(site / ".mcp.json"), "project": str(site), "server": "hub"},
+    ]
+    monkeypatch.chdir(site)
+    ran = mcpctl("install", "claude-code", "--project", "--take-over=all")
+    assert "  hub: removed until mcpctl uninstall (provided by mcpd)" in ran.out.splitlines()

@@ -1,0 +1,88 @@
+"""Entries of single projects, which `mcpctl install --take-over` of the user's file leaves on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import attrs
+
+from ctl.daemon_client import Json
+from ctl.editors.discovery import EntrySource, discover_in_file
+from ctl.editors.editor_paths import EditorFile, UserContext, find_editor_files
+from ctl.editors.mcpd_entry import InstallTarget
+from ctl.editors.take_over import TakeOver
+from mcpd.config import definition_view
+from mcpd.config.in_place_edits.document import Document, parse_document, read_document
+from mcpd.model.errors import BadSpec
+
+_MAX_PROJECTS = 200
+"""Claude Code remembers every directory in which it was ever started."""
+
+
+@attrs.frozen
+class ProjectEntry:
+    """An enabled entry that an editor uses in one project only."""
+
+    source: EntrySource
+    server: str | None
+    """The server in mcpd that it means, if mcpd provides it."""
+    can_take_over: bool
+    """Whether `mcpctl install --project --take-over` can disable it."""
+
+    def describe(self, context: UserContext) -> str:
+        """Return what happens to the entry, and how to disable it, in one line."""
+        source = self.source
+        where = context.display_path(source.project) if source.project is not None else "a project"
+        if self.server is None:
+            return (
+                f"{source.name}: only in {where}, where {source.title} still starts it; mcpd does not have it"
+            )
+        text = f"{source.name}: left on in {where}, where {source.title} uses it in addition to mcpd"
+        if self.can_take_over:
+            return f"{text}; in that directory: mcpctl install {source.editor} --project --take-over"
+        if source.editor == "claude-code":
+            return f"{text}; in that directory: claude mcp remove --scope local {source.name}"
+        return text
+
+    def to_json(self) -> Json:
+        source = self.source
+        project = None if source.project is None else str(source.project)
+        return {"name": source.name, "path": str(source.path), "project": project, "server": self.server}
+
+
+def project_entries(everything: TakeOver, target: InstallTarget) -> list[ProjectEntry]:
+    """Return the entries of projects for the editor of a user's file, as far as the projects are known.
+
+    These are the projects in the file itself and the current one. Unreadable files have no entries.
+    """
+    if target.location.scope != "user":
+        return []
+    server_of = everything.matcher()
+    found: dict[EntrySource, ProjectEntry] = {}
+    for file, document in _files(target, everything.user):
+        for candidate in discover_in_file(file, document, everything.user).candidates:
+            source = candidate.source
+            if source.scope in ("project", "local") and definition_view.is_enabled(candidate.definition):
+                can_take_over = source.scope == "project" and file.location.installable
+                found[source] = ProjectEntry(source, server_of(candidate), can_take_over)
+    return list(found.values())
+
+
+def _files(target: InstallTarget, context: UserContext) -> Iterator[tuple[EditorFile, Document]]:
+    directories: list[Path] = []
+    with suppress(BadSpec, OSError):
+        document = parse_document(target.path.read_bytes(), target.path, foreign=True)
+        yield EditorFile(target.editor, target.location, target.path), document
+        directories = [Path(each) for each in document.entry_names(("projects",))[:_MAX_PROJECTS]]
+    contexts = [context]
+    if target.location.shape == "claude":
+        contexts += [attrs.evolve(context, project=each) for each in directories if each.is_dir()]
+    seen: set[Path] = set()
+    for each in contexts:
+        for file in find_editor_files((target.editor,), each):
+            if file.location.scope == "project" and file.path not in seen:
+                seen.add(file.path)
+                with suppress(BadSpec):
+                    yield file, read_document(file.path, foreign=True)
