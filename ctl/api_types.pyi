@@ -251,9 +251,15 @@ class ServerDetail(TypedDict):
 class ServerParam(TypedDict):
     server: str
 
+class MissingServer(TypedDict):
+    server: str
+    state: ServerState
+    reason: str
+
 class ToolsResult(TypedDict):
     tools: list[Mapping[str, object]]
     dropped: NotRequired[int]
+    missing: NotRequired[list[MissingServer]]
 
 class OptionalServerParam(TypedDict):
     server: NotRequired[str | None]

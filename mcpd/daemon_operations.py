@@ -23,6 +23,7 @@ from mcpd.model.api import (
     DaemonStatus,
     DashboardLink,
     HttpListener,
+    MissingServer,
     PendingApproval,
     PingResult,
     PolicyParams,
@@ -37,7 +38,7 @@ from mcpd.model.errors import CallTimeout, NotReady, Unsupported, UpstreamRefuse
 from mcpd.model.events import Event, EventKind, History, TapParams
 from mcpd.model.login import AuthStatus
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
-from mcpd.model.status import ServerStatus, rfc3339
+from mcpd.model.status import ServerState, ServerStatus, rfc3339
 from mcpd.model.tags import tags_of_tool
 from mcpd.model.text import shorten
 from mcpd.model.tool_names import qualified_name
@@ -223,7 +224,12 @@ class Operations:
                 )
                 for tool in catalog.tools
             ]
-        return ToolsResult(tools=tuple(tools), dropped=dropped)
+        missing = tuple(
+            MissingServer(server=each.spec.name, state=each.state, reason=each.explain_state())
+            for each in (self.supervisor.servers() if name is None else ())
+            if each.catalog is None and each.state is not ServerState.DISABLED
+        )
+        return ToolsResult(tools=tuple(tools), dropped=dropped, missing=missing)
 
     def _tags(self, server: str, tool: str) -> dict[str, object]:
         found = self.supervisor.find(server)

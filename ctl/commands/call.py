@@ -73,6 +73,8 @@ def call(cli: CliContext, words: tuple[str, ...], args: str | None, timeout: flo
             "mcpd/call", params, timeout=None, on_note=lambda method, note: _show_progress(cli, method, note)
         )
     except DaemonError as error:
+        if error.code == "unknown_server":
+            _suggest_tool(cli, error, server)
         _add_hint(error, rest)
         raise
     finally:
@@ -87,18 +89,32 @@ def _resolve_target(cli: CliContext, words: tuple[str, ...]) -> tuple[str, str, 
         return split_target(words, "tool")
     try:
         listed = cli.call("mcpd/tools").value["tools"]
+        tools = [(str(tool["server"]), str(tool["name"])) for tool in listed]
+        found = _find_tools(cli, name, tools)
     except CtlError:  # errors in the command line do not depend on the daemon
         return split_target(words, "tool")
-    tools = [(str(tool["server"]), str(tool["name"])) for tool in listed]
-    for server, tool in tools:
-        if name in (f"{server}__{tool}", f"{server}.{tool}", f"mcp_{server}_{tool}"):
-            return server, tool, rest
+    if len(found) == 1:
+        return (*found[0], rest)
+    if found:
+        targets = [f"{tool}@{server}" for server, tool in found]
+        raise UsageError(f"'{name}' may mean several tools", hint=f"use {' or '.join(targets[:5])}")
     if any(server == name for server, _ in tools):
         raise _which_tool(cli, name, listed)
     targets = [f"{tool}@{server}" for server, tool in tools if tool == name]
     if targets:
         raise UsageError(f"'{name}' does not name a server", hint=f"use {' or '.join(targets[:5])}")
     return split_target(words, "tool")
+
+
+def _find_tools(cli: CliContext, name: str, listed: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the tools that a qualified name may mean, also those of servers that have not started yet."""
+    from mcpd.model.tool_names import tools_named
+
+    found = tools_named(name, listed)
+    if found or not ("__" in name or "." in name or name.startswith("mcp_")):
+        return found
+    servers = cli.call("mcpd/status").value["servers"]
+    return tools_named(name, listed, [str(server["name"]) for server in servers])
 
 
 def _which_tool(cli: CliContext, server: str, listed: Sequence[Json]) -> UsageError:
@@ -159,6 +175,17 @@ def show_result(cli: CliContext, reply: Reply[ToolResult]) -> int:
     elif (data := result.get("data")) is not None:
         out.block(json.dumps(data, indent=2, ensure_ascii=False))
     return 0
+
+
+def _suggest_tool(cli: CliContext, error: DaemonError, name: str) -> None:
+    """If the unknown server is the qualified name of a tool, add the right form as a hint."""
+    try:
+        listed = cli.call("mcpd/tools").value["tools"]
+        found = _find_tools(cli, name, [(str(tool["server"]), str(tool["name"])) for tool in listed])
+    except CtlError:
+        return
+    if found:
+        error.hint = f"mcpctl call {found[0][1]}@{found[0][0]} KEY=VALUE"
 
 
 def _add_hint(error: DaemonError, words: list[str]) -> None:

@@ -25,6 +25,8 @@ from ctl.terminal_text import count
 
 _EFFECTS = ("reads only", "not declared", "writes", "destroys")
 """In the order of their groups."""
+_MAX_MISSING = 10
+"""Servers without tools that are reported one by one."""
 _ENUM_WIDTH = 24
 """Characters up to which all values of an enumeration are shown."""
 
@@ -114,7 +116,18 @@ def _list_tools(
         print_tools(cli, tools)
     if dropped := reply.value.get("dropped"):
         cli.out.message(f"{count(dropped, 'tool')} omitted because of an invalid definition")
+    _report_missing(cli, objects(reply.value.get("missing")))
     return 0
+
+
+def _report_missing(cli: CliContext, missing: Sequence[Json]) -> None:
+    """Say on stderr which servers have no tools in the list, why, and what to do."""
+    for each in missing[:_MAX_MISSING]:
+        name = each.get("server")
+        command = "list-tools" if each.get("state") == "idle" else "why"
+        cli.out.message(f"not listed: {each.get('reason')}   (mcpctl {command} {name})")
+    if (more := len(missing) - _MAX_MISSING) > 0:
+        cli.out.message(f"not listed: {count(more, 'more server')}   (mcpctl status)")
 
 
 def _print_groups(cli: CliContext, tools: Sequence[Json], group: str) -> None:

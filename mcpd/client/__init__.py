@@ -25,7 +25,7 @@ from mcpd.client.errors import (
     ToolFailed,
     Unknown,
 )
-from mcpd.client.mcpd_client import Mcp, Prompt, Resource, Tool
+from mcpd.client.mcpd_client import Mcp, MissingServer, Prompt, Resource, Tool, ToolList
 from mcpd.client.results import ContentBlock, ToolResult
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "LimitReached",
     "LoginRequired",
     "Mcp",
+    "MissingServer",
     "NotReady",
     "NotRunning",
     "Prompt",
@@ -46,6 +47,7 @@ __all__ = [
     "ServerRefused",
     "Tool",
     "ToolFailed",
+    "ToolList",
     "ToolResult",
     "Unknown",
     "connect",

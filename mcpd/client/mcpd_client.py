@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import attrs
 
 from mcpd.client.connection import Connection, Progress
-from mcpd.client.errors import ToolFailed
+from mcpd.client.errors import InvalidCall, ToolFailed, Unknown
 from mcpd.client.results import ToolResult, tool_result
-from mcpd.model.tool_names import ClientStyle, public_names
+from mcpd.model.text import similar_names
+from mcpd.model.tool_names import ClientStyle, OwnedName, public_names, tools_named
 
+log = logging.getLogger("mcpd.client")
 T = TypeVar("T")
 PERMISSIVE: Mapping[str, Any] = {"type": "object", "additionalProperties": True}
 """Accepts any arguments; the server validates them."""
@@ -25,10 +28,14 @@ class Mcp:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         """Gives access to all other methods of the control API: `mcp.connection.request`."""
+        self._named: dict[str, OwnedName] = {}
+        """Name → tool, for the names that were passed to `call`."""
+        self._reported: set[str] = set()
+        """The servers whose absence was logged."""
 
     async def list_tools(
         self, *, server: str | None = None, prefix: str = "", match: str = "*"
-    ) -> list[Tool]:
+    ) -> ToolList[Tool]:
         """Return the tools of all servers, or of one.
 
         The names are unique in the list and valid for model APIs: at most 64 characters of `A-Za-z0-9_-`.
@@ -36,15 +43,26 @@ class Mcp:
         `fs_SERVER__read_file` if several servers have it. `match` selects tools by the server's own name for
         them, with the wildcards `*` and `?`.
 
-        The daemon answers from its cache, which follows the servers' notifications, so this is cheap.
-        Raises Unknown if `server` is not defined.
+        The daemon answers from its cache, which follows the servers' notifications, so this is cheap. Servers
+        that have never worked so far are not in it: they are in `missing` of the list, and logged as a
+        warning once. Raises Unknown if `server` is not defined, and NotReady if its tools are not known.
         """
         answer = await self.connection.request("mcpd/tools", _of(server))
         entries = [e for e in answer["tools"] if fnmatchcase(str(e["name"]), match)]
         style = ClientStyle.PLAIN if prefix else ClientStyle.UNDERSCORES
         owned = [(str(entry["server"]), str(entry["name"])) for entry in entries]
         names = {pair: name for name, pair in public_names(style, owned, prefix).items()}
-        return [tool_from_definition(e, names[pair], self) for e, pair in zip(entries, owned, strict=True)]
+        missing = tuple(
+            MissingServer(str(each["server"]), str(each["state"]), str(each["reason"]))
+            for each in answer.get("missing", ())
+        )
+        for each in missing:
+            if each.server not in self._reported:
+                log.warning("the tools of %s are not listed: %s", each.server, each.reason)
+        if server is None:
+            self._reported = {each.server for each in missing}
+        tools = (tool_from_definition(e, names[pair], self) for e, pair in zip(entries, owned, strict=True))
+        return ToolList(tools, missing)
 
     async def list_resources(self, *, server: str | None = None) -> list[Resource]:
         """Return the resources of all servers, or of one. Templates: `list_resource_templates`."""
@@ -72,10 +90,32 @@ class Mcp:
             for entry in answer["prompts"]
         ]
 
+    @overload
     async def call(
         self,
         server: str,
         tool: str,
+        arguments: Mapping[str, object] | None = None,
+        *,
+        timeout: float | None = None,
+        progress: Progress | None = None,
+    ) -> ToolResult: ...
+
+    @overload
+    async def call(
+        self,
+        server: str,
+        tool: Mapping[str, object] | None = None,
+        *,
+        arguments: Mapping[str, object] | None = None,
+        timeout: float | None = None,
+        progress: Progress | None = None,
+    ) -> ToolResult: ...
+
+    async def call(
+        self,
+        server: str,
+        tool: str | Mapping[str, object] | None = None,
         arguments: Mapping[str, object] | None = None,
         *,
         timeout: float | None = None,  # enforced by the daemon
@@ -83,9 +123,22 @@ class Mcp:
     ) -> ToolResult:
         """Call a tool of a server. Cancelling this call cancels the tool call.
 
+        `call("time", "get_current_time", {…})` and `call("time__get_current_time", {…})` do the same. A name
+        with the server in it is looked up in the lists of all servers when it is first used.
+
         `timeout` replaces the configured seconds without a response or progress. Raises ToolFailed if the
         tool reports an error, and the other ClientErrors. Calls are never repeated.
         """
+        if not isinstance(tool, str):
+            if tool is not None and arguments is not None:
+                raise TypeError("call() takes the arguments of the tool only once")
+            name, arguments = server, arguments if tool is None else tool
+            try:
+                server, tool = self._named.get(name) or await self._find_tool(name)
+                return await self.call(server, tool, arguments, timeout=timeout, progress=progress)
+            except Unknown:  # the name may mean another tool next time
+                self._named.pop(name, None)
+                raise
         request: dict[str, object] = {"server": server, "tool": tool, "arguments": dict(arguments or {})}
         if timeout is not None:
             request["timeout"] = timeout
@@ -93,6 +146,28 @@ class Mcp:
         if not result.success:
             raise ToolFailed(f"{tool}@{server}: {result.error or result.output or 'the tool failed'}", result)
         return result
+
+    async def _find_tool(self, name: str) -> OwnedName:
+        """Return the tool with a name that contains its server. Raises Unknown, and InvalidCall if several
+        tools may be meant.
+        """
+        listed = (await self.connection.request("mcpd/tools"))["tools"]
+        owned = [(str(entry["server"]), str(entry["name"])) for entry in listed]
+        found = tools_named(name, owned)
+        if not found:  # it may be a tool of a server that is not listed, because it has not started yet
+            status = await self.connection.request("mcpd/status")
+            found = tools_named(name, owned, [str(each["name"]) for each in status["servers"]])
+        if len(found) == 1:
+            self._named[name] = found[0]
+            return found[0]
+        sent = {"may_have_run": False}
+        if found:
+            choices = " or ".join(f"call({server!r}, {tool!r}, …)" for server, tool in found[:5])
+            raise InvalidCall(f"{name!r} may mean several tools; use {choices}", "invalid_arguments", sent)
+        similar = similar_names(name, public_names(ClientStyle.UNDERSCORES, owned))
+        advice = f"did you mean {' or '.join(similar)}?" if similar else "list_tools() returns all names"
+        text = f"no tool has the name {name!r}, which must contain its server; {advice}"
+        raise Unknown(text, "unknown_tool", sent)
 
     async def read(self, server: str, uri: str) -> list[Mapping[str, Any]]:
         """Return the contents of a resource, as sent by the server."""
@@ -114,6 +189,25 @@ class Mcp:
     async def close(self) -> None:
         """Close the connection before the `async with` block ends. Pending calls are cancelled."""
         await self.connection.close()
+
+
+@attrs.frozen
+class MissingServer:
+    """An enabled server whose tools are not listed, because it has never worked so far."""
+
+    server: str
+    state: str
+    reason: str
+    """Its state and the cause, for people."""
+
+
+class ToolList(list[T]):
+    """The result of `list_tools`: a list."""
+
+    def __init__(self, tools: Iterable[T] = (), missing: tuple[MissingServer, ...] = ()) -> None:
+        super().__init__(tools)
+        self.missing = missing
+        """The enabled servers whose tools are not in the list; empty if one server was asked for."""
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -15,13 +15,14 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import attrs
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from mcpd.client import connecting, mcpd_client
 from mcpd.client.connection import Progress
+from mcpd.client.mcpd_client import ToolList
 from mcpd.client.results import ToolResult
 
 T = TypeVar("T")
@@ -55,9 +56,9 @@ class Mcp:
     def __init__(self, mcp: mcpd_client.Mcp, portal: BlockingPortal) -> None:
         self._mcp, self._portal = mcp, portal
 
-    def list_tools(self, *, server: str | None = None, prefix: str = "", match: str = "*") -> list[Tool]:
+    def list_tools(self, *, server: str | None = None, prefix: str = "", match: str = "*") -> ToolList[Tool]:
         found = self._portal.call(partial(self._mcp.list_tools, server=server, prefix=prefix, match=match))
-        return [Tool(tool, self._portal) for tool in found]
+        return ToolList((Tool(tool, self._portal) for tool in found), found.missing)
 
     def list_resources(self, *, server: str | None = None) -> list[Resource]:
         found = self._portal.call(partial(self._mcp.list_resources, server=server))
@@ -71,6 +72,7 @@ class Mcp:
         found = self._portal.call(partial(self._mcp.list_prompts, server=server))
         return [Prompt(prompt, self._portal) for prompt in found]
 
+    @overload
     def call(
         self,
         server: str,
@@ -79,10 +81,31 @@ class Mcp:
         *,
         timeout: float | None = None,
         progress: Progress | None = None,
+    ) -> ToolResult: ...
+
+    @overload
+    def call(
+        self,
+        server: str,
+        tool: Mapping[str, object] | None = None,
+        *,
+        arguments: Mapping[str, object] | None = None,
+        timeout: float | None = None,
+        progress: Progress | None = None,
+    ) -> ToolResult: ...
+
+    def call(
+        self,
+        server: str,
+        tool: Any = None,
+        arguments: Mapping[str, object] | None = None,
+        *,
+        timeout: float | None = None,
+        progress: Progress | None = None,
     ) -> ToolResult:
-        return self._portal.call(
-            partial(self._mcp.call, server, tool, arguments, timeout=timeout, progress=progress)
-        )
+        run: Any = partial(self._mcp.call, server, tool, arguments, timeout=timeout, progress=progress)
+        result: ToolResult = self._portal.call(run)
+        return result
 
     def read(self, server: str, uri: str) -> list[Mapping[str, Any]]:
         return self._portal.call(self._mcp.read, server, uri)

@@ -17,7 +17,7 @@ from mcpd.model.errors import Problem
 from mcpd.model.events import HistoryEntry
 from mcpd.model.record import Record
 from mcpd.model.server_spec import ServersDiff
-from mcpd.model.status import ServerStatus
+from mcpd.model.status import ServerState, ServerStatus
 
 API_VERSION = 1
 """Increased when a method or member changes its meaning. Additions do not increase it."""
@@ -385,12 +385,24 @@ class VersionInfo(Record):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
+class MissingServer(Record):
+    """An enabled server whose tools are not listed, because mcpd has never been able to fetch them."""
+
+    server: str
+    state: ServerState
+    reason: str
+    """The server's state and its cause, such as `git is failed: exited (1): no token`."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class ToolsResult(Record):
     """The result of `mcpd/tools`. mcpd adds `server` and `qualified_name` to each tool object."""
 
     tools: tuple[msgspec.Raw, ...]
     dropped: int = 0
     """The number of entries that mcpd omitted because they are not valid tools."""
+    missing: tuple[MissingServer, ...] = ()
+    """The enabled servers whose tools are not listed."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

@@ -79,6 +79,30 @@ def public_names(style: ClientStyle, owned: Iterable[OwnedName], prefix: str = "
     return names
 
 
+def tools_named(name: str, listed: Iterable[OwnedName], servers: Iterable[str] = ()) -> list[OwnedName]:
+    """Return the tools (or prompts) that a user means by a name that contains the server: `test__echo`,
+    `mcp_test_echo`, `echo@test`, `test::echo`, `test.echo` or `test/echo`. More than one is ambiguous.
+
+    `listed` are all known tools. If none of them has this name, it may be a tool of one of `servers`, whose
+    tools may be unknown.
+    """
+    pairs = list(dict.fromkeys(listed))
+    found = {
+        (server, tool): None for server, tool in pairs if name in (f"{server}.{tool}", f"{server}/{tool}")
+    }
+    for style in ClientStyle:
+        if style is not ClientStyle.PLAIN and (pair := public_names(style, pairs).get(name)) is not None:
+            found[pair] = None
+    if not found:
+        for server in servers:
+            for beginning in (f"{server}__", f"mcp_{server}_", f"{server}::", f"{server}.", f"{server}/"):
+                if name.startswith(beginning) and len(name) > len(beginning):
+                    found[server, name.removeprefix(beginning)] = None
+            if name.endswith(f"@{server}") and len(name) > len(server) + 1:
+                found[server, name.removesuffix(f"@{server}")] = None
+    return list(found)
+
+
 def is_name_of(style: ClientStyle, server: str, public: str) -> bool:
     """Return whether `public` looks like the name of a tool of that server, which need not be known."""
     match style:

@@ -296,6 +296,10 @@ class ManagedServer:
         """Return the error that says why nothing can be sent now and what to do about it."""
         return self._tracker.not_ready(self.spec.name, is_closed=self.is_closed)
 
+    def explain_state(self) -> str:
+        """Return why nothing can be sent now, without what to do about it."""
+        return self._tracker.explain(self.spec.name, is_closed=self.is_closed)
+
     # ── running ─────────────────────────────────────────────────────────────────────────────────
 
     async def run(self) -> None:

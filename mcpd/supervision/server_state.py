@@ -101,6 +101,23 @@ class StateTracker:
 
     def not_ready(self, name: str, *, is_closed: bool = False) -> NotReady:
         """Return the error that says why nothing can be sent now and what to do."""
+        back = "connect" if self.reason == DISCONNECTED else "enable"
+        explanation = self.explain(name, is_closed=is_closed)
+        advice = {
+            ServerState.DISABLED: f"run `mcpctl {back} {name}`",
+            ServerState.NEEDS_AUTH: "" if "`mcpctl login " in explanation else f"see `mcpctl why {name}`",
+            ServerState.FAILED: f"see `mcpctl status {name}`, or run `mcpctl reconnect {name}` to retry now",
+        }.get(self.state, "try again in a moment")
+        outcome = f"Nothing was sent; {advice}" if advice else "Nothing was sent"
+        return NotReady(
+            f"{explanation}. {outcome}",
+            server=name,
+            state=self.state.value,
+            retry_at=None if self.retry_at is None else rfc3339(self.retry_at),
+        )
+
+    def explain(self, name: str, *, is_closed: bool = False) -> str:
+        """Return why nothing can be sent now: `git is failed: exited (1): no token; next attempt in 5 s`."""
         why = self.reason
         if is_closed or self.state is ServerState.CONNECTED:  # the end of a removed server is not announced
             why = "it is stopping because it was removed or its definition changed"
@@ -108,22 +125,10 @@ class StateTracker:
             # For a process that ended, the summary has the line of stderr that explains it.
             ended = self.failure.kind in (FailureKind.EXITED, FailureKind.KILLED) and self.failure.stderr
             why = self.failure.summary if ended else self.failure.message
-        back = "connect" if self.reason == DISCONNECTED else "enable"
-        advice = {
-            ServerState.DISABLED: f"run `mcpctl {back} {name}`",
-            ServerState.NEEDS_AUTH: "" if "`mcpctl login " in why else f"see `mcpctl why {name}`",
-            ServerState.FAILED: f"see `mcpctl status {name}`, or run `mcpctl reconnect {name}` to retry now",
-        }.get(self.state, "try again in a moment")
         when = ""
         if self.retry_at is not None:
             when = f"; next attempt in {max(0, self.retry_at - time.time()):.0f} s"
-        outcome = f"Nothing was sent; {advice}" if advice else "Nothing was sent"
-        return NotReady(
-            f"{name} is {self.state.value}: {why}{when}. {outcome}",
-            server=name,
-            state=self.state.value,
-            retry_at=None if self.retry_at is None else rfc3339(self.retry_at),
-        )
+        return f"{name} is {self.state.value}: {why}{when}"
 
 
 def build_status(

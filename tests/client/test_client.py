@@ -242,7 +242,10 @@ def test_several_servers_can_be_given(run: Any) -> None:
     async def work() -> None:
         servers = {"one": fake(), "two": BUNDLED, "gone": {"command": "no-such-program"}}
         async with connect(servers=servers) as mcp:
-            assert {tool.server for tool in await mcp.list_tools()} == {"one", "two"}
+            tools = await mcp.list_tools()
+            assert {tool.server for tool in tools} == {"one", "two"}
+            assert [(each.server, each.state) for each in tools.missing] == [("gone", "failed")]
+            assert "no-such-program" in tools.missing[0].reason
             with pytest.raises(NotReady, match="no-such-program"):
                 await mcp.call("gone", "echo")
 

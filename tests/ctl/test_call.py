@@ -50,6 +50,27 @@ def test_qualified_names_work_and_bare_names_suggest_the_server(daemon: FakeDaem
     assert (ran.code, "use now@my__time or now@clock" in ran.err) == (2, True)
 
 
+def test_qualified_name_of_a_server_that_has_not_started(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Its tools are not known, but its name is."""
+    daemon.answers["mcpd/tools"] = {"tools": [], "dropped": 0}
+    daemon.answers["mcpd/status"] = status(server("git"), server("time"))
+    daemon.answers["mcpd/call"] = result("clean")
+    assert mcpctl("call", "git__git_status", "repo=.").out == "clean\n"
+    sent = daemon.params_of("mcpd/call")
+    assert (sent["server"], sent["tool"], sent["arguments"]) == ("git", "git_status", {"repo": "."})
+
+
+def test_ambiguous_and_misplaced_qualified_names_are_explained(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Several servers may have the same beginning; and a value without its key looks like a tool."""
+    tools = [{"server": "mcp_a", "name": "b"}, {"server": "a", "name": "_b"}]
+    daemon.answers["mcpd/tools"] = {"tools": tools, "dropped": 0}
+    ran = mcpctl("call", "mcp_a__b", "x=1")
+    assert (ran.code, "use b@mcp_a or _b@a" in ran.err) == (2, True)
+    daemon.answers["mcpd/call"] = Fault("no server named 'a___b'", code="unknown_server", exit=5)
+    ran = mcpctl("call", "a___b", ".")
+    assert (ran.code, "mcpctl call _b@a KEY=VALUE" in ran.err) == (5, True)
+
+
 def test_at_sign_in_an_argument_is_not_a_server(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """Only the first argument names the tool, and it is split at the last @."""
     daemon.answers["mcpd/call"] = result()

@@ -37,6 +37,24 @@ def test_help_begins_with_the_everyday_commands(mcpctl: Mcpctl) -> None:
     assert out.count("\n  status ") == 1
 
 
+def test_list_tools_reports_the_servers_without_tools(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """On stderr, with the cause and the next command."""
+    missing = [
+        {"server": "git", "state": "failed", "reason": "git is failed: exited (1): no token"},
+        {"server": "late", "state": "idle", "reason": "late is idle: starts on first use"},
+    ]
+    daemon.answers["mcpd/tools"] = {"tools": [TOOL], "dropped": 0, "missing": missing}
+    ran = mcpctl("list-tools")
+    assert ran.err.splitlines() == [
+        "not listed: git is failed: exited (1): no token   (mcpctl why git)",
+        "not listed: late is idle: starts on first use   (mcpctl list-tools late)",
+    ]
+    assert "not listed" not in ran.out
+    many = [{**missing[0], "server": f"s{number}"} for number in range(12)]
+    daemon.answers["mcpd/tools"] = {"tools": [], "dropped": 0, "missing": many}
+    assert mcpctl("list-tools").err.splitlines()[-1] == "not listed: 2 more servers   (mcpctl status)"
+
+
 def test_list_tools_can_be_filtered(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """By every word, in any case, in names and descriptions. Also with --json."""
     other = {**TOOL, "name": "convert", "qualified_name": "convert@time", "description": "Between zones."}

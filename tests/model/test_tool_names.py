@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.model.tool_names import MAX_NAME_LENGTH, ClientStyle, is_name_of, public_names
+from mcpd.model.tool_names import MAX_NAME_LENGTH, ClientStyle, is_name_of, public_names, tools_named
 
 PAIR = st.tuples(st.sampled_from(["a", "a_", "git", "x" * 60]), st.text(min_size=1, max_size=80))
 
@@ -74,3 +74,24 @@ def test_name_of_an_unknown_tool_shows_its_server(
     style: ClientStyle, server: str, name: str, is_its: bool
 ) -> None:
     assert is_name_of(style, server, name) is is_its
+
+
+@pytest.mark.parametrize("name", ["git__st", "mcp_git_st", "st@git", "git::st", "git.st", "git/st"])
+def test_qualified_names_are_found(name: str) -> None:
+    """In every style, among the known tools, and else by the names of the servers."""
+    assert tools_named(name, [("hg", "st"), ("git", "st")]) == [("git", "st")]
+    assert tools_named(name, [("hg", "st")], ["hg", "git", "gi"]) == [("git", "st")]
+    assert tools_named(name, [("hg", "st")]) == []
+
+
+def test_every_public_name_is_found() -> None:
+    """Also one that was shortened or made unique."""
+    pairs = [("a", "b__c"), ("a__b", "c"), ("x", "t" * 80), ("d.e", "f g")]
+    for style in set(ClientStyle) - {ClientStyle.PLAIN}:
+        for name, pair in public_names(style, pairs).items():
+            assert tools_named(name, pairs) == [pair]
+
+
+def test_ambiguous_names_are_all_returned() -> None:
+    assert tools_named("a__b__c", [], ["a", "a__b"]) == [("a", "b__c"), ("a__b", "c")]
+    assert tools_named("b", [("a", "b")], ["a", "b"]) == []

@@ -1,0 +1,87 @@
+"""Tools are called by the names that models see, and lists say what they lack."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcpd.client import InvalidCall, MissingServer, ToolList, Unknown
+from mcpd.client.sync import connect
+from tests.ctl.fake_daemon import FakeDaemon, Fault
+
+DONE = {"success": True, "output": "done", "data": None, "error": None, "content": [], "warnings": []}
+
+
+@pytest.fixture
+def daemon() -> Iterator[FakeDaemon]:
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as directory:
+        fake = FakeDaemon(Path(directory) / "d.sock")
+        fake.answers |= {
+            "mcpd/tools": {"tools": [{"server": "time", "name": "now"}], "dropped": 0},
+            "mcpd/status": {"servers": [{"name": "time"}, {"name": "git"}]},
+            "mcpd/call": DONE,
+        }
+        yield fake
+        fake.close()
+
+
+def called(daemon: FakeDaemon) -> tuple[Any, ...]:
+    sent = daemon.params_of("mcpd/call")
+    return sent["server"], sent["tool"], sent["arguments"]
+
+
+def test_call_accepts_the_name_that_models_see(daemon: FakeDaemon) -> None:
+    """It is looked up when it is first used, and again after it turned out to be wrong."""
+    with connect(str(daemon.path), start=False) as mcp:
+        assert mcp.call("time__now", {"zone": "UTC"}).output == "done"
+        assert called(daemon) == ("time", "now", {"zone": "UTC"})
+        mcp.call("time__now")
+        assert called(daemon) == ("time", "now", {})
+        mcp.call("git__git_status", arguments={"repo": "."})  # of a server that has not started yet
+        assert called(daemon) == ("git", "git_status", {"repo": "."})
+        mcp.call("time", "now", {"zone": "UTC"})
+        methods = [method for method, _ in daemon.requests]
+        assert (methods.count("mcpd/tools"), methods.count("mcpd/status")) == (2, 1)
+        daemon.answers["mcpd/call"] = Fault("no such tool", code="unknown_tool")
+        for _ in range(2):
+            with pytest.raises(Unknown):
+                mcp.call("time__now")
+        assert [method for method, _ in daemon.requests].count("mcpd/tools") == 3
+
+
+def test_unclear_names_are_refused(daemon: FakeDaemon) -> None:
+    """Nothing is called."""
+    with connect(str(daemon.path), start=False) as mcp:
+        with pytest.raises(Unknown, match="did you mean time__now") as unknown:
+            mcp.call("time_now")
+        assert not unknown.value.may_have_run
+        tools = [{"server": "mcp_a", "name": "b"}, {"server": "a", "name": "_b"}]
+        daemon.answers["mcpd/tools"] = {"tools": tools, "dropped": 0}
+        with pytest.raises(InvalidCall, match=r"call\('mcp_a', 'b', …\) or call\('a', '_b', …\)"):
+            mcp.call("mcp_a__b", {})
+        with pytest.raises(TypeError, match="only once"):
+            mcp.call("time__now", {}, {})  # type: ignore[call-overload]
+    assert "mcpd/call" not in [method for method, _ in daemon.requests]
+
+
+def test_list_of_tools_says_which_servers_are_missing(
+    daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In an attribute, and once in the log of the program."""
+    tools = [{"server": "time", "name": "now"}]
+    missing = [{"server": "git", "state": "failed", "reason": "git is failed: no token"}]
+    daemon.answers["mcpd/tools"] = {"tools": tools, "dropped": 0, "missing": missing}
+    with connect(str(daemon.path), start=False) as mcp, caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            listed = mcp.list_tools()
+            assert isinstance(listed, ToolList)
+            assert listed == list(listed)
+            assert listed.missing == (MissingServer("git", "failed", "git is failed: no token"),)
+        assert [record.message for record in caplog.records] == [
+            "the tools of git are not listed: git is failed: no token"
+        ]
