@@ -13,22 +13,19 @@ from __future__ import annotations
 
 import os
 import resource
-import signal
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 
 import trio
 
-from mcpd.support.proc_files import list_pids, read_stat
+from mcpd.support.orphan_guardian_process import RLIMIT_LOCKS, find_children, kill_children
 
 INSTANCE_VARIABLE = "MCPD_INSTANCE"
 """Its value is a mark: the id of the daemon instance, and for a child also `.NUMBER.NAME`."""
 
-RLIMIT_LOCKS = 10
-"""`resource` has no name for it."""
 _MARKS_PER_INSTANCE = 1 << 24
 _GUARDIAN = _MARKS_PER_INSTANCE - 1
 _FORK_TIMEOUT = 1.0
@@ -129,46 +126,7 @@ def find_marked(mark: str) -> list[int]:
     This process, zombies and processes of other users are not included. Takes about 1 µs for each process of
     the machine. Returns an empty list on systems without /proc.
     """
-    ourselves = os.getpid()
-    found = _find_by_environment(mark) if not are_supported() else _find_by_label(labels_of(mark))
-    return [pid for pid in found if pid != ourselves]
-
-
-def _find_by_label(labels: range) -> list[int]:
-    found = []
-    for pid in list_pids():
-        try:
-            soft, _ = resource.prlimit(pid, RLIMIT_LOCKS)
-        except OSError:
-            continue  # gone, or another user's
-        if soft in labels and _is_running(pid):
-            found.append(pid)
-    return found
-
-
-def _is_running(pid: int) -> bool:
-    fields = read_stat(pid)
-    return fields is not None and fields[0] not in (b"Z", b"X")
-
-
-def _find_by_environment(mark: str) -> list[int]:
-    """Return the processes that were started with this mark, or with one that continues it after a dot."""
-    needle = f"\0{INSTANCE_VARIABLE}={mark}".encode()
-    exact, prefix = needle + b"\0", needle + b"."
-    found = []
-    for pid in list_pids():
-        environ = _read_environ(pid)
-        if needle in environ and (exact in environ or prefix in environ):
-            found.append(pid)
-    return found
-
-
-def _read_environ(pid: int) -> bytes:
-    try:
-        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
-            return b"\0%b\0" % file.readall()
-    except OSError:
-        return b""  # gone, or another user's
+    return _search(find_children, mark)
 
 
 def kill_marked(mark: str, *, timeout: float = _KILL_TIMEOUT) -> list[int]:
@@ -185,9 +143,12 @@ def kill_marked(mark: str, *, timeout: float = _KILL_TIMEOUT) -> list[int]:
 
 def send_kill(mark: str) -> list[int]:
     """Send SIGKILL once to all processes with `mark`, and return them. Call this until there are none."""
-    # One scan can miss a process that forks and exits all the time: its child is not listed yet.
-    found = find_marked(mark) or find_marked(mark)
-    for pid in found:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-    return found
+    return _search(kill_children, mark)
+
+
+def _search(search: Callable[[str, int, int], list[int]], mark: str) -> list[int]:
+    labels = labels_of(mark) if are_supported() else range(0)
+    try:
+        return search(mark, labels.start, labels.stop)
+    except OSError:  # no /proc on this system, or no descriptor left to open it with
+        return []

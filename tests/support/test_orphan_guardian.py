@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -53,6 +54,20 @@ async def main():
 trio.run(main)
 """
 
+CHAIN = """
+import os, signal, sys, time
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT): signal.signal(number, signal.SIG_IGN)
+end, output = time.monotonic() + 20, os.open(sys.argv[1], os.O_WRONLY)
+os.write(output, b"began")
+while time.monotonic() < end:
+    if os.fork(): os._exit(0)
+    os.setsid()
+    time.sleep(0.001)
+os.write(output, b", ended by itself")
+"""
+"""One process at a time: each lives for about a millisecond, in a session of its own. The last one ends after
+20 seconds."""
+
 
 @pytest.fixture
 def instance() -> Iterator[str]:
@@ -91,6 +106,23 @@ def test_all_processes_end_within_two_seconds_of_the_daemon(instance: str, numbe
         with stopwatch() as watch:
             wait_until(lambda: not process_labels.find_marked(instance) and gone(guardian))
             assert watch.seconds < 2.0
+
+
+def test_process_that_forks_and_exits_all_the_time_ends_with_the_daemon(
+    instance: str, tmp_path: Path
+) -> None:
+    fifo, script = tmp_path / "fifo", tmp_path / "chain.py"
+    os.mkfifo(fifo)
+    script.write_text(CHAIN)
+    families = [shlex.join(["env", "-i", sys.executable, "-I", "-S", str(script), str(fifo)])]
+    command = [sys.executable, "-c", DAEMON, instance, json.dumps(families)]
+    with (
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True) as daemon,
+        open(fifo, "rb", buffering=0) as output,
+    ):
+        assert output.read(100) == b"began"
+        daemon.kill()
+        assert output.read(100) == b""  # the end of the file: no process of the chain is left
 
 
 def test_signals_to_the_daemons_group_do_not_reach_the_guardian(instance: str) -> None:

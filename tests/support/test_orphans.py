@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from mcpd.support import orphan_guardian_process as program
 from mcpd.support import process_labels, processes
 from mcpd.support.process_labels import carrying, labels_of
 from tests.processes import wait_until
@@ -118,6 +119,23 @@ def test_an_environment_longer_than_one_read_is_searched_to_its_end(
     wait_until(lambda: process_labels.find_marked(mark) == [child.pid])
 
 
+def test_children_of_a_process_that_ended_during_the_scan_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process 7 forks 8 and exits after it was listed, so 8 is in no list yet."""
+    lists, ended, killed = [["1", "5", "7"], ["1", "5", "8"], ["1", "5"]], {7}, []
+
+    def is_child(pid: int, *_: object) -> bool:
+        if pid in ended:
+            raise ProcessLookupError
+        return pid == 8
+
+    monkeypatch.setattr(program, "is_child", is_child)
+    monkeypatch.setattr(program, "read", lambda pid, name: b"8 (sh) S 1")
+    monkeypatch.setattr(os, "listdir", lambda path: lists.pop(0))
+    monkeypatch.setattr(os, "kill", lambda pid, number: killed.append((pid, number)))
+    assert program.kill_children("any", 1, 2) == [8]
+    assert killed == [(8, signal.SIGKILL)]
+
+
 def test_a_scan_is_fast(mark: str) -> None:
     """It runs at each stop of a server. The bound is generous: about 1 µs per process was measured."""
     count = sum(entry.isdigit() for entry in os.listdir("/proc"))
@@ -159,6 +177,7 @@ def test_subreaper_reaps_orphans_but_not_owned_children() -> None:
 
 UNDUMPABLE = """
 import os, subprocess, sys, time
+from mcpd.support import orphan_guardian_process as program
 from mcpd.support import process_labels, processes
 if len(sys.argv) > 1: os.setresuid(4321, 4321, 4321)
 processes.disable_core_dumps()

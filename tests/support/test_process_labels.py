@@ -11,8 +11,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from mcpd.support.orphan_guardian_process import RLIMIT_LOCKS
 from mcpd.support.process_labels import (
-    RLIMIT_LOCKS,
     carrying,
     find_marked,
     guardian_label,
