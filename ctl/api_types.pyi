@@ -638,6 +638,7 @@ class CallRecord(TypedDict):
     duration_ms: NotRequired[float]
     request_bytes: NotRequired[int]
     response_bytes: NotRequired[int]
+    cached: NotRequired[bool]
     digest: NotRequired[str]
     code: NotRequired[str]
     message: NotRequired[str]

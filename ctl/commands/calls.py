@@ -139,7 +139,8 @@ def _called(record: CallRecord) -> str:
 
 def _outcome(record: CallRecord) -> Painted:
     outcome = record["outcome"]
-    return paint(outcome, _COLORS.get(outcome, "bold"))
+    text = f"{outcome} (cached)" if record.get("cached") else outcome
+    return paint(text, _COLORS.get(outcome, "bold"))
 
 
 def _duration(record: CallRecord) -> str:

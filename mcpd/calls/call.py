@@ -283,6 +283,8 @@ class Call(Exchange):
     counted_bytes: int = 0
     counted_for: Caller | None = None
     """The client whose budget for large arguments contains this call (`call_limits`)."""
+    is_cached: bool = False
+    """Whether a stage has answered it, so that the server did not."""
     was_asked: bool = False
     """Whether the server has sent its client a request during the call."""
     on_end: Callable[[], None] | None = None

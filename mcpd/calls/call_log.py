@@ -1,7 +1,7 @@
 """The call log: which client called what, when, for how long, and how it ended. Bounded, kept over restarts.
 
-The call path only appends a struct to a list. A few times per second, records are made of them, and a thread
-writes these as JSON lines to two rotated files that only the user can read. A disk that stalls delays nobody:
+The call path only appends a struct to a list. A few times per second, lines are made of them, and a thread
+writes these as JSON to two rotated files that only the user can read. A disk that stalls delays nobody:
 records that do not fit into a bounded queue are counted and dropped. The same records can be exported as
 OpenTelemetry spans (`call_spans`).
 """
@@ -10,29 +10,26 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls.call import Call, CallerIdentity
+from mcpd.calls.call import Call
+from mcpd.calls.call_lines import DIGESTED, CallEntry, CallLine, LineMaker, trace_context
 from mcpd.model.call_record import FAILURES, CallLogLevel, CallOutcome, CallRecord, CallsParams
 from mcpd.model.errors import InvalidArguments, Problem
 from mcpd.model.status import parse_timestamp, rfc3339
-from mcpd.model.text import shorten
 from mcpd.support.broadcast import Broadcast
-from mcpd.support.digests import sha256
 from mcpd.support.kept_modules import import_in_thread
 from mcpd.support.outbox import batch
 from mcpd.support.own_thread import OwnThread
 from mcpd.support.rotated_lines import append_lines, last_lines, older
-from mcpd.wire import message as wire
 
 if TYPE_CHECKING:
     from mcpd.calls.call_spans import CallSpanExporter
@@ -49,38 +46,13 @@ MAX_RECORDS = 10_000
 """Records in one response of `mcpd/calls`."""
 _INTERVAL = 0.25
 """Seconds between writes."""
-_AT_ONCE = 16
-"""Records described in one turn of the event loop, in less than a millisecond."""
-_DIGESTED = 16 * 1024
-_CONTENT = 4096
+_AT_ONCE = 64
+"""Lines made in one turn of the event loop, in less than a millisecond."""
 _ENTRY_SIZE = 500
 """Bytes of memory that an entry takes, approximately, in addition to what it contains."""
-_NAME_LENGTH, _MESSAGE_LENGTH = 200, 300
-_CODE_LENGTH = 40
-_TRACE_ID = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-")
-_NAMED_BY = {"prompts/get": "name", "resources/read": "uri"}
 _decode = msgspec.json.Decoder(CallRecord).decode
+_encoder = msgspec.json.Encoder()
 _batch = batch()
-
-
-class _Entry(msgspec.Struct, frozen=True, gc=False):
-    """What is known when a call ends; the rest is computed later."""
-
-    at: float
-    seconds: float
-    caller: CallerIdentity
-    server: str
-    method: str
-    tool: str
-    outcome: CallOutcome
-    params: bytes
-    request_size: int
-    response_size: int
-    code: str
-    message: str
-    result: bytes
-    request_id: bytes
-    protocol_version: str
 
 
 class CallLog:
@@ -98,7 +70,7 @@ class CallLog:
         self.omitted = 0
         """Calls that are counted, and will be written as one record. Only increased by others."""
         self._mask = mask
-        self._entries: list[_Entry] = []
+        self._entries: list[CallEntry] = []
         self._waiting_bytes = 0
         self._made_room_at = -math.inf
         self._is_pending = False
@@ -124,28 +96,31 @@ class CallLog:
             return
         self.room -= 1
         params, route, arrived, request = call.params, call.route, call.arrived_at, call.request
-        digested = params[:_DIGESTED]
+        request_size = len(params)
+        if request_size > DIGESTED:
+            params = params[:DIGESTED]
         content = b""
         if self.level is CallLogLevel.CONTENTS:
-            content = bytes(memoryview(result)[:_DIGESTED])
-        self._waiting_bytes += _ENTRY_SIZE + len(digested) + len(content)
+            content = bytes(memoryview(result)[:DIGESTED])
+        self._waiting_bytes += _ENTRY_SIZE + len(params) + len(content)
         self._entries.append(
-            _Entry(
+            CallEntry(
                 time.time(),
                 (_batch.now if _batch.depth else trio.current_time()) - arrived if arrived else 0.0,
-                call.caller.identify(call.context),
+                call.caller,
+                call.context,
                 route.spec.name,
                 route.method,
                 route.tool,
                 outcome,
-                digested,
-                len(params),
+                params,
+                request_size,
                 call.response_size,
+                call.is_cached,
                 code,
                 message,
                 content,
                 b"" if request is None else request.key,
-                call.context.version,
             )
         )
         if not self._is_pending:
@@ -188,39 +163,38 @@ class CallLog:
             if not entries and not omitted:
                 return
             with trio.CancelScope(shield=True):  # or these records would be lost; it takes milliseconds
-                described = await self._describe_all(entries, omitted)
+                lines = await self._make_lines(entries, omitted)
             try:
-                await self._write_records(entries, described)
+                await self._write_lines(entries, lines)
             except RuntimeError:  # no thread can be started
                 self.dropped += len(entries) + omitted
 
-    async def _describe_all(self, entries: Sequence[_Entry], omitted: int) -> list[dict[str, Any]]:
-        """Return the members of all records. Not in the thread: it would compete with the calls for the
-        interpreter, and each switch costs more than a record."""
-        described = []
-        for number, entry in enumerate(entries, 1):
-            described.append(self._describe(entry))
-            if number % _AT_ONCE == 0:
+    async def _make_lines(self, entries: Sequence[CallEntry], omitted: int) -> list[CallLine]:
+        """Return all lines. Not in the thread: it would compete with the calls for the interpreter, and each
+        switch costs more than a line."""
+        maker = LineMaker(self._mask, shows_contents=self.level is CallLogLevel.CONTENTS)
+        lines: list[CallLine] = []
+        for start in range(0, len(entries), _AT_ONCE):
+            if start:
                 await trio.lowlevel.checkpoint()
+            lines += map(maker.line, entries[start : start + _AT_ONCE])
         if omitted:
-            described.append({"at": rfc3339(time.time()), "outcome": CallOutcome.OMITTED, "count": omitted})
-        return described
+            lines.append(CallLine(rfc3339(time.time()), CallOutcome.OMITTED, count=omitted))
+        return lines
 
-    async def _write_records(self, entries: Sequence[_Entry], described: Sequence[dict[str, Any]]) -> None:
+    async def _write_lines(self, entries: Sequence[CallEntry], lines: Sequence[CallLine]) -> None:
         if self.otlp_endpoint or self._exporting_to:
             if self._exporting_to != self.otlp_endpoint:
                 with suppress(ImportError):  # reported by `_open_exporter`
                     await import_in_thread("mcpd.calls.call_spans")
-            await self._thread.run(self._export, entries, described)
+            await self._thread.run(self._export, entries, lines)
         if self.level is CallLogLevel.OFF:
             return
-        present = ({name: value for name, value in members.items() if value} for members in described)
-        lines = [msgspec.json.encode(members) + b"\n" for members in present]
-        count = sum(members.get("count", 1) for members in described)
-        await self._thread.run(self._append, b"".join(lines), count)
+        count = sum(line.count for line in lines)
+        await self._thread.run(self._append, _encoder.encode_lines(lines), count)
         if self._written.has_listeners:
-            for members in described:
-                self._written.send(CallRecord(**members))
+            for line in lines:
+                self._written.send(line.to_record())
 
     def _make_room(self) -> None:
         now = trio.current_time()
@@ -236,7 +210,7 @@ class CallLog:
                 log.error("cannot write the call log %s: %s", self.path, error.strerror or error)
             self.dropped += count
 
-    def _export(self, entries: Sequence[_Entry], described: Sequence[dict[str, Any]]) -> None:
+    def _export(self, entries: Sequence[CallEntry], lines: Sequence[CallLine]) -> None:
         """Queue the spans of calls, if they are exported. Runs in the thread."""
         if self._exporting_to != self.otlp_endpoint:
             self._close_exporter()
@@ -245,15 +219,15 @@ class CallLog:
             return
         from mcpd.calls.call_spans import SpanFacts
 
-        for entry, members in zip(entries, described, strict=False):  # without the record of omitted calls
+        for entry, line in zip(entries, lines, strict=False):  # without the record of omitted calls
             facts = SpanFacts(
                 entry.at,
                 entry.seconds,
-                *_trace_context(entry.params),
+                *trace_context(entry.params),
                 entry.request_id.decode(errors="replace"),
-                entry.protocol_version,
+                entry.context.version,
             )
-            self._exporter.add(CallRecord(**members), facts)
+            self._exporter.add(line.to_record(), facts)
 
     def _open_exporter(self) -> None:
         self._exporting_to = self.otlp_endpoint
@@ -270,34 +244,6 @@ class CallLog:
         exporter, self._exporter = self._exporter, None
         if exporter is not None:
             exporter.close()
-
-    def _describe(self, entry: _Entry) -> dict[str, Any]:
-        """Return the members of the record."""
-        trace = _TRACE_ID.match(_trace_context(entry.params)[0])
-        shows_contents = self.level is CallLogLevel.CONTENTS
-        return {
-            "at": rfc3339(entry.at),
-            "outcome": entry.outcome,
-            "client": "".join(c for c in entry.caller.client[:_NAME_LENGTH] if c.isprintable()),
-            "pid": entry.caller.pid or None,
-            "via": entry.caller.via,
-            "server": entry.server,
-            "method": entry.method,
-            "name": entry.tool[:_NAME_LENGTH] or _name_in(entry.method, entry.params),
-            "duration_ms": round(entry.seconds * 1000, 3),
-            "request_bytes": entry.request_size,
-            "response_bytes": entry.response_size,
-            "digest": sha256(entry.params).hexdigest()[:16],
-            "code": entry.code[:_CODE_LENGTH],
-            "message": shorten(self._mask(entry.message), _MESSAGE_LENGTH) if entry.message else "",
-            "trace": "" if trace is None else trace[1],
-            "arguments": self._content(entry.params) if shows_contents else "",
-            "result": self._content(entry.result) if shows_contents else "",
-        }
-
-    def _content(self, content: bytes) -> str:
-        # Masks first: a truncated secret would not be recognized.
-        return self._mask(content.decode(errors="replace"))[:_CONTENT]
 
     def _read_files(self, matches: Callable[[CallRecord], bool], limit: int) -> tuple[CallRecord, ...]:
         """Return the newest matching records, oldest first. Runs in the thread."""
@@ -342,19 +288,3 @@ def record_filter(params: CallsParams) -> Callable[[CallRecord], bool]:
         )
 
     return matches
-
-
-def _trace_context(params: bytes) -> tuple[str, str]:
-    """Return the `traceparent` and `tracestate` of a request; empty if it has none, or was not kept whole."""
-    if b'"traceparent"' not in params:
-        return "", ""
-    meta = wire.members_or_empty(wire.members_or_empty(params).get("_meta", b""))
-    return wire.string_or(meta, "traceparent"), wire.string_or(meta, "tracestate")
-
-
-def _name_in(method: str, params: bytes) -> str:
-    """Return the prompt or resource that a request names."""
-    member = _NAMED_BY.get(method)
-    if member is None:
-        return ""
-    return wire.string_or(wire.members_or_empty(params), member)[:_NAME_LENGTH]

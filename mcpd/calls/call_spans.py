@@ -118,6 +118,7 @@ def span_attributes(record: CallRecord, facts: SpanFacts) -> dict[str, str | int
         "mcpd.client.name": record.client,
         "mcpd.client.pid": record.pid,
         "mcpd.outcome": record.outcome.value,
+        "mcpd.cached": record.cached,
     }
     if record.method == "tools/call":
         attributes["gen_ai.operation.name"] = "execute_tool"

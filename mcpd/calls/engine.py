@@ -243,6 +243,7 @@ class CallEngine:
         """Complete the call with a stage's answer."""
         call.work = None
         self._bind(call, self._connection(call.server))
+        call.is_cached = True
         self._complete(call, answer.result)
 
     def _connection(self, server: ManagedServer) -> Upstream:

@@ -60,6 +60,8 @@ class CallRecord(Record):
     """The length of the request's parameters."""
     response_bytes: int = 0
     """The length of the server's response."""
+    cached: bool = False
+    """Whether mcpd used the result of an equal request, and did not send this one to the server."""
     digest: str = ""
     """Identifies the request's parameters: the start of the SHA-256 digest of their first 16384 bytes."""
     code: str = ""

@@ -19,7 +19,8 @@ from mcpd.calls.call_log import MAX_PER_SECOND, MAX_WAITING_BYTES, CallLog, reco
 from mcpd.model.call_record import CallLogLevel, CallOutcome, CallRecord, CallsParams
 from mcpd.model.errors import InvalidArguments
 from mcpd.support.rotated_lines import older
-from tests.calls.test_engine import put
+from tests.calls.test_cache_stage import answer, read
+from tests.calls.test_engine import put, sent
 from tests.gateway.mcp_client import MODERN
 from tests.gateway.model import NAME, Script, World, world
 
@@ -90,6 +91,23 @@ async def test_question_is_recorded_as_such(tmp_path: Path) -> None:
             }
         )
         assert await outcomes(log) == ["input-required"]
+
+
+async def test_answer_from_the_cache_is_recorded_as_such(tmp_path: Path) -> None:
+    """Also that to a request which has waited for an equal one."""
+    async with logged(tmp_path / "calls", version=MODERN) as (w, log):
+        first, other = w.user("modern"), w.user("modern")
+        read(first)
+        read(other)
+        answer(w, sent(w)[0])
+        await trio.testing.wait_all_tasks_blocked()
+        read(other)
+        records = await log.read(CallsParams())
+    assert [(record.cached, record.response_bytes > 0) for record in records] == [
+        (False, True),
+        (True, False),
+        (True, False),
+    ]
 
 
 async def test_contents_are_masked_and_cut(tmp_path: Path) -> None:

@@ -62,6 +62,16 @@ COMMON = {
             id="error-of-the-server",
         ),
         pytest.param(
+            {"method": "resources/read", "name": "file:///x", "cached": True},
+            {
+                "mcp.method.name": "resources/read",
+                "mcp.resource.uri": "file:///x",
+                "mcpd.outcome": "ok",
+                "mcpd.cached": True,
+            },
+            id="from-the-cache",
+        ),
+        pytest.param(
             {"method": "tools/call", "name": "ask", "outcome": CallOutcome.CANCELLED},
             {
                 "mcp.method.name": "tools/call",

@@ -27,7 +27,7 @@ def record(**members: object) -> dict[str, Any]:
 def test_calls_are_shown_as_a_table(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """A call of another method is shown with the method, and what could not be written is counted."""
     failed = record(outcome="failed", message="time: no response", client="", pid=None)
-    read = record(method="resources/read", name="file:///x")
+    read = record(method="resources/read", name="file:///x", cached=True)
     many = {"at": "2026-11-22T10:00:01.000Z", "outcome": "omitted", "count": 31}
     daemon.answers["mcpd/calls"] = {"calls": [record(), failed, read, many], "dropped": 1}
     ran = mcpctl("calls", "--utc", "-n", "9", "--server", "time", "--failed")
@@ -45,7 +45,7 @@ def test_calls_are_shown_as_a_table(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     ]
     assert rows[0].split() == ["11-22", "10:00:00", "zed", "(7)", "time", "now", "ok", "12", "ms", "222"]
     assert rows[1].endswith("time: no response")
-    assert "resources/read file:///x" in rows[2]
+    assert "resources/read file:///x  ok (cached)" in rows[2]
     assert rows[3].endswith("31 more calls in one second")
     assert "1 call could not be written" in ran.err
     params = daemon.params_of("mcpd/calls")

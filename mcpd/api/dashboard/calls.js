@@ -56,13 +56,14 @@ function entry(call) {
   const what = method === "tools/call" || !method ? name : `${method} ${name}`.trim();
   const who = client && pid ? `${client} (${pid})` : client;
   const cell = (label, ...content) => make("td", { "data-label": label }, ...content);
+  const ended = call.cached ? `${outcome} (cached)` : outcome;
   const words = outcome === "omitted" ? `${call.count} more calls in one second` : message;
-  return make("tr", { "data-state": STATES[outcome] ?? "off", "data-text": [who, server, what, outcome, words].join(" ") },
+  return make("tr", { "data-state": STATES[outcome] ?? "off", "data-text": [who, server, what, ended, words].join(" ") },
     cell("Time", moment(at)),
     cell("Client", make("bdi", {}, clean(who) || "–")),
     cell("Server", make("bdi", {}, clean(server) || "–")),
     cell("Call", make("bdi", { className: "name" }, clean(what) || "–")),
-    cell("Outcome", make("b", { className: "state" }, clean(outcome))),
+    cell("Outcome", make("b", { className: "state" }, clean(ended))),
     cell("Duration", method ? took(call.duration_ms) : "–"),
     cell("Size", method ? size(call.response_bytes) : "–"),
     cell("Message", make("bdi", {}, ...withCode(words))));
