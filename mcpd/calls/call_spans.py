@@ -46,22 +46,26 @@ class SpanFacts(NamedTuple):
     protocol_version: str
 
 
-class _Rarely(logging.Filter):
-    """Admits one record per LOG_INTERVAL: the SDK logs each failed export twice, every few seconds."""
+class Rarely(logging.Filter):
+    """Admits one warning or error per LOG_INTERVAL: the SDK logs each failed export twice, every few seconds.
+    Less severe records pass, and are not counted.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._next = 0.0
 
     def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING:
+            return True
         now = time.monotonic()
-        if record.levelno >= logging.WARNING and now < self._next:
+        if now < self._next:
             return False
         self._next = now + LOG_INTERVAL
         return True
 
 
-logging.getLogger("opentelemetry.exporter.otlp.proto.http.trace_exporter").addFilter(_Rarely())
+logging.getLogger("opentelemetry.exporter.otlp.proto.http.trace_exporter").addFilter(Rarely())
 
 
 class CallSpanExporter:
