@@ -15,9 +15,9 @@ from pathlib import Path
 import attrs
 import trio
 
+from mcpd.config.cached_tools import lists_path
 from mcpd.model import codec
 from mcpd.support.atomic_files import remove_stale_temporaries, write_atomically
-from mcpd.support.digests import sha256
 from mcpd.support.own_thread import OwnThread
 from mcpd.support.regular_files import read_regular_file
 
@@ -71,7 +71,7 @@ class StateFile:
 
     def __init__(self, state_dir: Path, cache_dir: Path) -> None:
         self._path = state_dir / "state.json"
-        self._cache_directory = cache_dir / "lists"
+        self._cache_directory = cache_dir
         self._unsaved_lists: dict[str, bytes] = {}
         """Catalogs that are not written yet, by fingerprint."""
         self._cache_failed = False
@@ -146,7 +146,7 @@ class StateFile:
         self._changed.set()
 
     def cached_lists_path(self, fingerprint: str) -> Path:
-        return self._cache_directory / f"{fingerprint}.json"
+        return lists_path(self._cache_directory, fingerprint)
 
     def cached_lists(self, fingerprint: str) -> bytes | None:
         """Return what `cache_lists` kept. A file that cannot be read is logged and ignored."""
@@ -190,7 +190,9 @@ class StateFile:
                 written.append(fingerprint)
             except OSError as error:
                 problem = error
-        by_age = sorted(self._cache_directory.glob("*.json"), key=lambda file: file.stat().st_mtime)
+        by_age = sorted(
+            (self._cache_directory / "lists").glob("*.json"), key=lambda file: file.stat().st_mtime
+        )
         for file in by_age[:-_MAX_CACHED_LISTS]:
             file.unlink(missing_ok=True)
         if problem is not None:
@@ -251,8 +253,3 @@ class StateFile:
             except OSError:
                 log.error("cannot rename %s", self._path)
             return PersistentState()
-
-
-def fingerprint(identity: object) -> str:
-    """Return a stable name for a definition, safe in file names. Does not reveal its secrets."""
-    return sha256(repr(identity).encode()).hexdigest()[:32]

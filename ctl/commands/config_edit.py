@@ -20,9 +20,11 @@ from ctl.status_view import labelled_lines, shell_join
 from ctl.table import table
 from ctl.terminal_text import count
 from mcpd.config import definition_view
+from mcpd.config.cached_tools import warn_of_uncached_tools
 from mcpd.config.loader import default_path, load, parse_config
 from mcpd.model.errors import BadSpec
 from mcpd.support.atomic_files import write_atomically
+from mcpd.support.paths import cache_dir
 
 EDITORS = ("sensible-editor", "editor", "nano", "vi")
 _EMPTY_FILE = '{\n  "mcpServers": {\n  }\n}\n'
@@ -49,11 +51,13 @@ def validate(cli: CliContext, file: str | None) -> int:
         loaded = load(Path(file) if file else None, os.environ)
     except BadSpec as error:
         raise DaemonError({"message": f"{error.source or file} is invalid", "data": error.data()}) from None
-    for warning in loaded.warnings:
+    lists = Path(cache_dir(os.environ))
+    warnings = [*loaded.warnings, *warn_of_uncached_tools(loaded.specs, lists)]
+    for warning in warnings:
         cli.out.warning(warning)
     names = sorted(loaded.specs)
     if cli.out.json:
-        cli.out.json_value({"source": loaded.source, "servers": names, "warnings": list(loaded.warnings)})
+        cli.out.json_value({"source": loaded.source, "servers": names, "warnings": warnings})
     elif loaded.source == "none":
         cli.out.line(f"{loaded.path} does not exist yet; no servers are configured")
     else:

@@ -13,13 +13,13 @@ from mcpd.calls.call import Binding, Caller, Route, Scope, Stage, is_name_unique
 from mcpd.calls.client_context import ClientContext
 from mcpd.config.settings import Settings
 from mcpd.daemon_operations import Operations
+from mcpd.model import tool_annotations
+from mcpd.model.tool_annotations import declares
 from mcpd.protocol.revision_translation import no_translation, translation
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.catalog_cache import Item
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.outgoing_request import FROM_TIMEOUT
-from mcpd.wire import message as wire
-from mcpd.wire.message import BadFrame
 
 _MAX_ROUTES = 2000
 """Routes kept for one server: clients may call any name."""
@@ -157,21 +157,11 @@ def make_binding(caller: Caller, context: ClientContext, upstream: Upstream) -> 
 
 def is_read_only(tool: Item) -> bool:
     """Return the server's `annotations.readOnlyHint` for the tool."""
-    return _declares(tool, "annotations", "readOnlyHint", b"true")
+    return tool_annotations.is_read_only(tool.raw)
 
 
 def requires_task(tool: Item) -> bool:
-    return _declares(tool, "execution", "taskSupport", b'"required"')
-
-
-def _declares(tool: Item, section: str, member: str, value: bytes) -> bool:
-    if member.encode() not in tool.raw:
-        return False
-    try:
-        declared = wire.members(wire.members(tool.raw).get(section, b"{}"))
-    except BadFrame:
-        return False
-    return bytes(declared.get(member, b"")) == value
+    return declares(tool.raw, "execution", "taskSupport", b'"required"')
 
 
 def _write_turn(tool: Item | None) -> float:
@@ -180,9 +170,9 @@ def _write_turn(tool: Item | None) -> float:
     """
     if tool is None or b"Hint" not in tool.raw:
         return write_turns.UNDECLARED
-    if is_read_only(tool) or _declares(tool, "annotations", "openWorldHint", b"true"):
+    if is_read_only(tool) or declares(tool.raw, "annotations", "openWorldHint", b"true"):
         return 0.0
-    says_it_writes = _declares(tool, "annotations", "readOnlyHint", b"false")
+    says_it_writes = declares(tool.raw, "annotations", "readOnlyHint", b"false")
     return write_turns.DECLARED if says_it_writes else write_turns.UNDECLARED
 
 

@@ -87,6 +87,11 @@ class Catalog:
     def tool(self, name: str) -> Item | None:
         return self._tools_by_name.get(name)
 
+    def raw_tool(self, name: str) -> bytes | None:
+        """Return the list entry of a tool."""
+        item = self.tool(name)
+        return None if item is None else item.raw
+
     @cached_property
     def annotated_tools(self) -> Mapping[str, Mapping[str, object]]:
         """Tool → input schema, for the few tools whose arguments are repeated in HTTP headers."""

@@ -15,11 +15,11 @@ from functools import partial
 import attrs
 import trio
 
+from mcpd.config.definition_key import definition_key
 from mcpd.model.errors import NotReady
 from mcpd.model.events import Event, EventKind
 from mcpd.model.server_spec import InvalidSpec, RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import ServerState, ServerStatus, rfc3339
-from mcpd.persistent_state import fingerprint
 from mcpd.protocol.upstream_session import Hooks, ServerNotification, Upstream
 from mcpd.protocol.upstream_subscriptions import NotificationInterests
 from mcpd.supervision import restart
@@ -85,7 +85,7 @@ class ManagedServer:
         self.trace = ConnectionTrace(spec.name, context.redactor.mask)
         self._context = context
         # A server that speaks both eras may have connections of each.
-        key = fingerprint(spec.identity if spec.era == "auto" else (spec.era, *spec.identity))
+        key = definition_key(spec)
         self._backoff = restart.Backoff(restart.effective_restart_policy(spec), context.random)
         self._tracker = StateTracker()
         self._connections = self._restarts = 0

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import attrs
 import trio
 
+from mcpd.config.cached_tools import uncached_tools
 from mcpd.model.errors import NotReady
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.status import ConnectionStatus, Failure, FailureKind, ServerState, ServerStatus, rfc3339
@@ -149,6 +150,8 @@ def build_status(
 ) -> ServerStatus:
     """`last_received` and `off_until` are wall clock times."""
     warnings = [] if catalog is None else list(catalog.warnings)
+    if spec.cache and catalog is not None:
+        warnings += uncached_tools(spec, catalog.raw_tool, [tool.name for tool in catalog.tools])
     if upstream is not None:
         if unparsable := unparsable_output(upstream.link, kind, mask):
             warnings.append(unparsable)

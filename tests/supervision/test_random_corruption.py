@@ -22,6 +22,7 @@ from ctl.commands.calls import calls_table
 from ctl.commands.history import history_table
 from mcpd.api.http_guard import load_token
 from mcpd.calls.call_log import CallLog, record_filter
+from mcpd.config.definition_key import fingerprint
 from mcpd.config.load_at_start import load_at_start, save_last_valid
 from mcpd.config.secret_store import read_secrets
 from mcpd.config.server_definition import parse_servers
@@ -33,7 +34,7 @@ from mcpd.model.errors import BadSpec
 from mcpd.model.events import HistoryEntry, HistoryEventKind
 from mcpd.model.server_spec import StdioSpec
 from mcpd.model.status import FailureKind, ServerState
-from mcpd.persistent_state import AppliedSet, PersistentState, StateFile, fingerprint
+from mcpd.persistent_state import AppliedSet, PersistentState, StateFile
 from mcpd.supervision.catalog_cache import (
     Catalog,
     CatalogSync,

@@ -9,7 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.persistent_state import AppliedSet, StateFile, fingerprint
+from mcpd.config.definition_key import fingerprint
+from mcpd.persistent_state import AppliedSet, StateFile
 
 
 async def saving(store: StateFile, change: object = None) -> None:
