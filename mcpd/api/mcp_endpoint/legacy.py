@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections import Counter
 from collections.abc import Hashable, Sequence
 
 import attrs
@@ -13,7 +14,7 @@ from mcpd.api.http_server.http_exchange import HttpExchange
 from mcpd.api.http_server.parser import Head
 from mcpd.api.json_rpc_batch import count_requests, is_request
 from mcpd.api.mcp_endpoint.frames import EVENT_HEADERS, EVENT_STREAM, respond_error
-from mcpd.api.mcp_endpoint.resumable_streams import ResumableStream, SessionStreams
+from mcpd.api.mcp_endpoint.resumable_streams import KeptBytes, ResumableStream, SessionStreams
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.client_registry import ClientConnection
 from mcpd.gateway.client_session import ClientSession
@@ -55,13 +56,18 @@ class Principal:
 class LegacyHttpSession:
     """The session of one client, over any number of connections."""
 
-    def __init__(self, key: str, scope: Hashable, principal: str) -> None:
+    def __init__(self, key: str, scope: Hashable, principal: Principal, kept_bytes: KeptBytes) -> None:
         self.key = key
         self.scope = scope
-        self.principal = principal
+        self.principal = principal.name
         """The identity that created the session; the session id alone does not grant access."""
+        self.opened_by = (id(principal.connection), principal.connection.since)
+        """The connection that created the session."""
+        self.pid = principal.client.pid
         self.session: ClientSession
-        self.streams = SessionStreams(send_priming_event=False)
+        self.was_used = False
+        """Whether it was used after its handshake."""
+        self.streams = SessionStreams(send_priming_event=False, kept_bytes=kept_bytes)
         self.pending: set[LegacyReply] = set()
         """Replies that have not sent anything yet."""
         self.used_at = trio.current_time()
@@ -202,6 +208,7 @@ class LegacyHttpSessions:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._sessions: dict[str, LegacyHttpSession] = {}
+        self._kept_bytes = KeptBytes()
         self._watching = False
 
     def __len__(self) -> int:
@@ -210,7 +217,7 @@ class LegacyHttpSessions:
     def open(
         self, message: Message, exchange: HttpExchange, view: View, scope: Hashable, principal: Principal
     ) -> None:
-        http = LegacyHttpSession(secrets.token_urlsafe(24), scope, principal.name)
+        http = LegacyHttpSession(secrets.token_urlsafe(24), scope, principal, self._kept_bytes)
         # Tasks run in the gateway, because a session outlives its connections.
         http.session = self._gateway.open_session(view, principal.client, http.send, self._gateway.spawn)
         http.session.has_connection = lambda: http.is_connected
@@ -219,14 +226,27 @@ class LegacyHttpSessions:
 
     def register(self, http: LegacyHttpSession) -> None:
         if len(self._sessions) >= MAX_SESSIONS:
-            idle = [each for each in self._sessions.values() if each.is_idle]
-            oldest = min(idle or self._sessions.values(), key=lambda each: each.used_at)
-            log.warning("more than %d HTTP sessions: ending the one that has been idle longest", MAX_SESSIONS)
-            self._end(oldest, "too many sessions")
+            log.warning("there are more than %d HTTP sessions: ending one", MAX_SESSIONS)
+            self._end(self._most_dispensable(), f"there are more than {MAX_SESSIONS} sessions; send DELETE")
         self._sessions[http.key] = http
         if not self._watching:
             self._watching = True
             self._gateway.spawn(self._watch)
+
+    def _most_dispensable(self) -> LegacyHttpSession:
+        """Return the session to end: of the client that has most of them, one that is idle and was not used.
+
+        A client is a connection, or all those of a process (over TCP, of programs with the same name).
+        """
+        sessions = self._sessions.values()
+        by_connection = Counter(each.opened_by for each in sessions)
+        by_program = Counter((each.pid, each.session.peer) for each in sessions)
+
+        def dispensability(http: LegacyHttpSession) -> tuple[bool, int, bool, float]:
+            share = max(by_connection[http.opened_by], by_program[http.pid, http.session.peer])
+            return http.is_idle, share, not http.was_used, -http.used_at
+
+        return max(sessions, key=dispensability)
 
     def find(self, key: str, view: View | None, scope: Hashable, principal: str) -> LegacyHttpSession | None:
         """Return the session `key` if it belongs to this principal, path and server."""
@@ -237,6 +257,7 @@ class LegacyHttpSessions:
             self._end(http, "the server was removed")
             return None
         http.used_at = trio.current_time()
+        http.was_used = http.was_used or http.session.is_initialized
         return http
 
     def close(self, reason: str) -> None:

@@ -33,6 +33,7 @@ class Conversation:
         self.peer = ""
         self.used: object = None
         self.is_busy = False
+        self.is_initialized = True
         self.closed = ""
         self.received: list[tuple[Message, Responder]] = []
 
@@ -82,11 +83,15 @@ class World:
     sessions: LegacyHttpSessions
     who: Principal
 
-    def begin(self, version: str = "2025-11-25") -> tuple[LegacyHttpSession, Conversation]:
+    def begin(
+        self, version: str = "2025-11-25", who: Principal | None = None, peer: str = "", *, uses: bool = True
+    ) -> tuple[LegacyHttpSession, Conversation]:
         line = Line()
-        self.sessions.open(HELLO, line.exchange, VIEW, "all", self.who)
+        self.sessions.open(HELLO, line.exchange, VIEW, "all", who or self.who)
         conversation = self.gateway.opened[-1]
         conversation.version = version
+        conversation.peer = peer
+        conversation.is_initialized = uses
         conversation.received[0][1].finish(wire.result(b"0", b"{}"))
         found = self.find(line.header(b"Mcp-Session-Id"))
         assert found is not None
@@ -209,6 +214,36 @@ async def test_number_of_sessions_is_limited(
         assert here.find(working.key) is working
         assert here.find(oldest.key) is None
     assert "HTTP sessions" in caplog.text
+
+
+@pytest.mark.parametrize("by", ["one connection", "one process", "one program", "the same program"])
+async def test_client_with_many_sessions_ends_none_of_others(
+    by: str, mock_clock: trio.testing.MockClock
+) -> None:
+    """Ten times the limit, by a client that opens a connection for each, or not, and uses none of them."""
+    registry = ClientRegistry()
+
+    def client(pid: int = 0) -> Principal:
+        return Principal("token", ClientIdentity(via="http", pid=pid), registry.add(pid or None))
+
+    async with world() as here:
+        others = [here.begin(who=client(1000 + n), peer=f"editor {n}") for n in range(50)]
+        same = here.begin(who=client(), peer="greedy") if by == "the same program" else others[0]
+        one = client(7)
+        kept: list[Principal] = []
+        http = others[0][0]
+        for n in range(10 * legacy.MAX_SESSIONS):
+            mock_clock.jump(1)
+            if by == "one connection":
+                http, _ = here.begin(who=one, peer=f"changing {n}", uses=False)
+            elif by == "one process":
+                http, _ = here.begin(who=client(7), peer="greedy", uses=False)
+            else:
+                kept.append(client())  # so that each connection is another
+                http, _ = here.begin(who=kept[-1], peer="greedy", uses=False)
+        assert len(here.sessions) == legacy.MAX_SESSIONS
+        assert list(here.sessions._sessions)[-1] == http.key
+        assert not any(conversation.closed for _, conversation in (*others, same))
 
 
 async def test_number_of_streams_per_session_is_limited() -> None:
