@@ -1,16 +1,21 @@
 """State that survives restarts: toggles, detected protocol eras, an applied set, cached catalogs.
 
 The configuration file is never written here. Writes are atomic and run in a thread. A state file that
-cannot be parsed is renamed, and the daemon starts with an empty state.
+cannot be parsed is renamed, and the daemon starts with an empty state. Daemons with different sockets may
+share the file: each writes only what it has changed, and reads the others' changes when it starts.
 """
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import math
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 import attrs
 import trio
@@ -33,6 +38,9 @@ _MAX_CACHED_SIZE, _MAX_STATE_SIZE = 64 << 20, 32 << 20
 """Bytes. Larger files were not written by mcpd and are ignored."""
 _LATEST = 253402300800.0
 """Unix seconds. The year 10000, which cannot be formatted."""
+
+
+_Value = TypeVar("_Value")
 
 
 @attrs.frozen(kw_only=True)
@@ -65,6 +73,45 @@ class PersistentState:
     """Fingerprints of servers that were seen to send no requests during calls."""
     applied: AppliedSet | None = None
 
+    def with_changes(self, before: PersistentState, after: PersistentState) -> PersistentState:
+        """Return this state with what was changed between two others."""
+        there, old, new = (dict.fromkeys(each.quiet, True) for each in (self, before, after))
+        return PersistentState(
+            toggles=_with_changes(self.toggles, before.toggles, after.toggles),
+            after_timed=_with_changes(self.after_timed, before.after_timed, after.after_timed),
+            eras=_with_changes(self.eras, before.eras, after.eras),
+            quiet=tuple(_with_changes(there, old, new)),
+            applied=after.applied if after.applied != before.applied else self.applied,
+        )
+
+
+def _with_changes(
+    there: Mapping[str, _Value], before: Mapping[str, _Value], after: Mapping[str, _Value]
+) -> Mapping[str, _Value]:
+    """Return `there` without the names removed, and with those set, between `before` and `after`."""
+    kept = {name: value for name, value in there.items() if name in after or name not in before}
+    return kept | {name: value for name, value in after.items() if before.get(name) != value}
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Keep other daemons from writing to a state directory during the block, which must be short.
+
+    If one of them holds the lock for longer than a second, or the file system has no locks, go on without.
+    """
+    with ExitStack() as stack:
+        with suppress(OSError):
+            handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            stack.callback(os.close, handle)
+            for _ in range(100):
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    time.sleep(0.01)
+                else:
+                    break
+        yield
+
 
 class StateFile:
     """Reads the file when constructed; `run` writes the changes."""
@@ -80,6 +127,8 @@ class StateFile:
         self._thread = OwnThread()
         self.problem = ""
         """Why the state could not be read or written; empty if it could."""
+        self._known: object = None
+        """Identifies the file that was read or written last."""
         remove_stale_temporaries(self._path)
         self.state = self._saved = self._read()
 
@@ -222,9 +271,8 @@ class StateFile:
         await self._save_lists()
 
     async def _save(self, state: PersistentState) -> None:
-        data = codec.encode(state)
         try:
-            await self._thread.run(write_atomically, self._path, data, 0o600)
+            await self._thread.run(self._write, self._saved, state)
         except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
             problem = f"cannot write {self._path}: {getattr(error, 'strerror', None) or error}"
             if problem != self.problem:
@@ -233,7 +281,25 @@ class StateFile:
         else:
             self._saved, self.problem = state, ""
 
+    def _write(self, before: PersistentState, after: PersistentState) -> None:
+        """Write what has changed to the file. Runs in the thread. Raises OSError."""
+        with _locked(self._path.parent):
+            if self._identify() != self._known:  # another daemon has written it
+                with suppress(OSError, codec.ShapeError):
+                    there = codec.decode(read_regular_file(self._path, _MAX_STATE_SIZE), PersistentState)
+                    after = there.with_changes(before, after)
+            write_atomically(self._path, codec.encode(after), 0o600)
+            self._known = self._identify()
+
+    def _identify(self) -> object:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
     def _read(self) -> PersistentState:
+        self._known = self._identify()
         try:
             data = read_regular_file(self._path, _MAX_STATE_SIZE)
         except FileNotFoundError:

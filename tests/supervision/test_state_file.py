@@ -67,6 +67,49 @@ async def test_state_round_trips(tmp_path: Path) -> None:
     assert (tmp_path / "state.json").stat().st_mode & 0o777 == 0o600
 
 
+async def test_daemons_that_share_the_file_keep_each_others_changes(tmp_path: Path) -> None:
+    """Each daemon writes only what it has changed since it has read the file."""
+    first = StateFile(tmp_path, tmp_path)
+
+    def prepare() -> None:
+        first.set_toggle("cleared by both", False)
+        first.set_toggle("cleared by the second", False)
+        first.set_quiet("quiet before", quiet=True)
+        first.set_quiet("no longer quiet", quiet=True)
+
+    await saving(first, prepare)
+    second = StateFile(tmp_path, tmp_path)
+
+    def change() -> None:
+        for name in ("cleared by both", "cleared by the second"):
+            second.clear_toggle(name)
+        second.set_toggle("of the second", False)
+        second.set_era("fingerprint", "legacy")
+        second.set_quiet("no longer quiet", quiet=False)
+        second.set_quiet("quiet for the second", quiet=True)
+
+    await saving(second, change)
+
+    def change_too() -> None:
+        first.clear_toggle("cleared by both")
+        first.set_toggle("of the first", False)
+        first.set_quiet("quiet for the first", quiet=True)
+
+    await saving(first, change_too)
+    last = StateFile(tmp_path, tmp_path).state
+    assert dict(last.toggles) == {"of the first": False, "of the second": False}
+    assert dict(last.eras) == {"fingerprint": "legacy"}
+    assert set(last.quiet) == {"quiet before", "quiet for the first", "quiet for the second"}
+
+
+async def test_a_file_that_another_daemon_has_damaged_is_replaced(tmp_path: Path) -> None:
+    store = StateFile(tmp_path, tmp_path)
+    await saving(store, lambda: store.set_toggle("one", False))
+    (tmp_path / "state.json").write_bytes(b"\xff{")
+    await saving(store, lambda: store.set_toggle("two", False))
+    assert dict(StateFile(tmp_path, tmp_path).state.toggles) == {"one": False, "two": False}
+
+
 async def test_cached_lists_are_kept_and_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The most recently used definitions are kept, including a change just before shutdown."""
     monkeypatch.setattr("mcpd.persistent_state._MAX_CACHED_LISTS", 3)
