@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     "--timeout",
     metavar="SECONDS",
     type=click.FloatRange(min=0, min_open=True),
-    help="Give up after this time without progress; progress restarts the timeout.",
+    help="Give up after this time without progress, waiting for the server or an approval included.",
 )
 @click.option("--raw", is_flag=True, help="Print the MCP result unchanged.")
 @click.pass_obj

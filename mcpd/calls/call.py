@@ -287,6 +287,11 @@ class Call(Exchange):
     """Whether a stage has answered it, so that the server did not."""
     was_asked: bool = False
     """Whether the server has sent its client a request during the call."""
+    send_deadline: float = 0.0
+    """When it fails unless it has been sent (`trio.current_time()`); 0 if there is no such time, or no more
+    (`send_deadlines`)."""
+    waits_for: str = ""
+    """What a stage waits for, such as "nobody has approved it"; empty if nothing in particular."""
     on_end: Callable[[], None] | None = None
     """Called when the call ends, unless it is None by then."""
     on_input_required: Callable[[bytes], None] | None = None

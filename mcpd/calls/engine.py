@@ -39,6 +39,7 @@ from mcpd.calls.legacy_companions import LegacyCompanions
 from mcpd.calls.login_links import LoginLinks
 from mcpd.calls.open_questions import OpenQuestions
 from mcpd.calls.routes import RouteTable, StageFactory, make_binding
+from mcpd.calls.send_deadlines import SendDeadlines
 from mcpd.calls.server_request_router import ServerRequestRouter
 from mcpd.calls.suspended_calls import SuspendedCalls
 from mcpd.calls.url_elicitation import UrlElicitations
@@ -115,6 +116,7 @@ class CallEngine:
         self.open_questions = OpenQuestions()
         self.asking = self.open_questions.asking
         self.waiting_calls = WaitingCalls(self, self.open_questions, spawn, find_spare)
+        self._send_deadlines = SendDeadlines(self, spawn, self.waiting_calls.obstacle)
         self._turns = concurrency.Turns(self._start_turn, spawn)
         self.companions = LegacyCompanions(operations, spawn)
         self.suspended_calls = SuspendedCalls(self, spawn)
@@ -161,6 +163,8 @@ class CallEngine:
                 self._run_stages(call)
             else:
                 self._send(call, upstream)
+            if request.timeout and call.state in (PREPARING, QUEUED):
+                self._send_deadlines.add(call)
         except Exception as error:
             if isinstance(error, NeedsAuth) and self.login_links.may_help(call, error):
                 self._retry_after_login(call, error)
@@ -242,6 +246,8 @@ class CallEngine:
     def _answer(self, call: Call, answer: Answer) -> None:
         """Complete the call with a stage's answer."""
         call.work = None
+        if call.send_deadline:
+            self._send_deadlines.remove(call)
         self._bind(call, self._connection(call.server))
         call.is_cached = True
         self._complete(call, answer.result)
@@ -321,6 +327,7 @@ class CallEngine:
         assert binding is not None
         call.work = None
         upstream, method = binding.upstream, request.method
+        seconds_left = self._send_deadlines.seconds_left(call) if call.send_deadline else 0.0
         try:
             if call.route.requires_task and upstream.accepts_task_param:
                 input_rounds.add_task_param(call)
@@ -331,6 +338,10 @@ class CallEngine:
         except BadFrame as error:
             raise InvalidArguments(f"params: {error}", [Problem("$", str(error))]) from None
         call.move(SENT)
+        if seconds_left:
+            self._send_deadlines.remove(call)
+            call.send_deadline = 0.0
+            upstream.link.extend_deadline(call, seconds_left)
 
     # ── what the server answers ─────────────────────────────────────────────────────────────────
 
@@ -586,6 +597,8 @@ class CallEngine:
         if call.on_end is not None:
             call.on_end()
         self._connecting.remove(call)
+        if call.send_deadline:
+            self._send_deadlines.remove(call)
         if call.counted_bytes:
             self._arguments.remove(call)
         if call.open_questions:

@@ -67,6 +67,10 @@ class WaitingCalls:
         """Return whether a call to the server would not wait for anybody's answer."""
         return not (turn_queue(server).waiting() or self._blocking(server))
 
+    def obstacle(self, call: Call) -> str:
+        """Return what a queued call waits for, for error messages."""
+        return _obstacle(call, self._blocking(call.server))
+
     async def _watch(self, server: ManagedServer) -> None:
         """Watch one server. Runs while any call waits."""
         queue = turn_queue(server)
@@ -78,7 +82,7 @@ class WaitingCalls:
                 for call in _waiting(server):
                     if call.state is not QUEUED:
                         continue  # its turn came when an earlier one left the queue
-                    if call.deadline <= trio.current_time():
+                    if call.deadline <= trio.current_time() and not call.send_deadline:  # see SendDeadlines
                         call.failed(_overdue(call, blocking))
                     else:
                         self._use_spare(call, blocking)
@@ -156,22 +160,26 @@ def _overdue(call: Call, blocking: Sequence[AskedQuestion]) -> Overloaded:
     """Return the error for a call that has waited too long: who was asked what, and what to do."""
     server = call.server
     name = server.spec.name
-    message = f"{name}: {call.description} waited {call.idle_timeout:g} s for "
-    if blocking:
-        question = blocking[0]
-        caller = question.call.caller
-        text = f" ({question.text})" if question.text else ""
-        message += (
-            f"an answer of {caller.describe(question.call.context)}, which {question.call.description} asked"
-            f"{text} at {format_time(question.since)}; the calls must not overlap"
-        )
-    else:
-        message += "other calls, which must not overlap with this one"
-        holders = [each for each in turn_queue(server).holders() if isinstance(each, Call)]
-        if holders:
-            holder = holders[0]
-            message += f" ({holder.description} of {holder.caller.describe(holder.context)})"
+    message = f"{name}: {call.description} waited {call.idle_timeout:g} s for {_obstacle(call, blocking)}"
     message += "; nothing was sent, try again later"
     if server.spec.concurrency in ("auto", "free"):
         message += f" (`share: client` in the definition of {name} gives each its own)"
     return Overloaded(message, server=name)
+
+
+def _obstacle(call: Call, blocking: Sequence[AskedQuestion]) -> str:
+    """Return what a queued call waits for."""
+    if blocking:
+        question = blocking[0]
+        caller = question.call.caller
+        text = f" ({question.text})" if question.text else ""
+        return (
+            f"an answer of {caller.describe(question.call.context)}, which {question.call.description} asked"
+            f"{text} at {format_time(question.since)}; the calls must not overlap"
+        )
+    obstacle = "other calls, which must not overlap with this one"
+    holders = [each for each in turn_queue(call.server).holders() if isinstance(each, Call)]
+    if holders:
+        holder = holders[0]
+        obstacle += f" ({holder.description} of {holder.caller.describe(holder.context)})"
+    return obstacle

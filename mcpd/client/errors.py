@@ -7,7 +7,7 @@ ClientError
  ├─ InvalidCall         the arguments do not match the tool's schema; nothing was sent
  ├─ NotReady            the server is not connected or overloaded; nothing was sent
  │   └─ LoginRequired   the server requires a login first
- ├─ CallTimedOut        no response in time; the call was cancelled
+ ├─ CallTimedOut        no response in time; the call was cancelled, or not even sent
  ├─ ServerRefused       the server returned an error, or its connection was lost
  │   └─ Denied          a policy forbids the call, or nobody has approved it; nothing was sent
  │       └─ LimitReached   a policy limits how often the client may make the call

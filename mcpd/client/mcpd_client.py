@@ -126,8 +126,9 @@ class Mcp:
         `call("time", "get_current_time", {…})` and `call("time__get_current_time", {…})` do the same. A name
         with the server in it is looked up in the lists of all servers when it is first used.
 
-        `timeout` replaces the configured seconds without a response or progress. Raises ToolFailed if the
-        tool reports an error, and the other ClientErrors. Calls are never repeated.
+        `timeout` replaces the configured seconds without a response or progress, and begins immediately: it
+        includes the time in which the call waits for its server, its turn, or an approval. Raises ToolFailed
+        if the tool reports an error, and the other ClientErrors. Calls are never repeated.
         """
         if not isinstance(tool, str):
             if tool is not None and arguments is not None:

@@ -292,14 +292,14 @@ class HttpRefused(McpdError):
 @final
 class CallTimeout(McpdError):
     """The server did not respond or report progress for `after` seconds. mcpd sent a cancellation to the
-    server."""
+    server. Or the call could not be sent within that time, and `may_have_run` is false."""
 
     code, http, rpc, exit = "timeout", 504, -32000, 7
-    may_have_run = True
 
-    def __init__(self, message: str, *, server: str, after: float) -> None:
+    def __init__(self, message: str, *, server: str, after: float, may_have_run: bool = True) -> None:
         super().__init__(message, server=server)
         self.after = after
+        self.may_have_run: bool = may_have_run
 
     def data(self) -> dict[str, object]:
         return {**super().data(), "after": self.after}
