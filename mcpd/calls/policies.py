@@ -21,7 +21,7 @@ from mcpd.calls.use_limits import UseLimits
 from mcpd.config.json_path import join_path
 from mcpd.config.settings import Settings
 from mcpd.daemon_operations import Operations
-from mcpd.model.compiled_rules import CompiledRules
+from mcpd.model.compiled_rules import CompiledRules, UnlistedItems
 from mcpd.model.errors import Denied, InvalidArguments, Problem
 from mcpd.model.policy import (
     ALLOWED,
@@ -52,6 +52,8 @@ _TASK_METHODS = "tasks/"
 """They concern calls that were allowed when they were made."""
 _MAX_UNLISTED = 1000
 """Cached comparisons per server of names that are in none of its lists: clients may use any name."""
+_MAX_NAME = 1000
+"""Characters of a name in no list whose comparison is cached."""
 _ITEMS_PER_TURN = 20
 """Items that are compared before other tasks have their turn: with many rules, each takes a millisecond."""
 
@@ -142,7 +144,11 @@ class DecisionTable(msgspec.Struct, eq=False):
     catalogs: tuple[object, object]
     listed: frozenset[tuple[ItemKind, str]]
     """Everything in the server's lists."""
-    _matching: dict[tuple[ItemKind, str], int] = msgspec.field(default_factory=dict)
+    _listed_matching: dict[tuple[ItemKind, str], int] = msgspec.field(default_factory=dict)
+    _unlisted_matching: dict[tuple[ItemKind, str], int] = msgspec.field(default_factory=dict)
+    """At most _MAX_UNLISTED."""
+    _unlisted: dict[ItemKind, UnlistedItems | None] = msgspec.field(default_factory=dict)
+    """How names in no list are compared. None: `readOnly` denies them all."""
 
     @classmethod
     def make(cls, server: ManagedServer, compiled: CompiledRules) -> DecisionTable:
@@ -165,15 +171,34 @@ class DecisionTable(msgspec.Struct, eq=False):
 
     def about_item(self, kind: ItemKind, name: str) -> int:
         """Return the rules whose conditions about this item are met, or READ_ONLY."""
-        found = self._matching.get((kind, name))
+        found = self._listed_matching.get((kind, name))
         if found is None:
-            item = used_item(self.server, kind, name)
-            denied = self.own is not None and not self.own.item_mismatch(item)
-            found = READ_ONLY if denied else self.compiled.about_item(item)
-            if len(self._matching) >= len(self.listed) + _MAX_UNLISTED:
-                self._matching.clear()
-            self._matching[kind, name] = found
+            found = self._unlisted_matching.get((kind, name))
+        if found is not None:
+            return found
+        if (kind, name) in self.listed:
+            found = self._listed_matching[kind, name] = self._compare(used_item(self.server, kind, name))
+            return found
+        found = self._compare_unlisted(kind, name)
+        if len(name) <= _MAX_NAME:
+            if len(self._unlisted_matching) >= _MAX_UNLISTED:
+                self._unlisted_matching.clear()
+            self._unlisted_matching[kind, name] = found
         return found
+
+    def _compare(self, item: UsedItem) -> int:
+        denied = self.own is not None and not self.own.item_mismatch(item)
+        return READ_ONLY if denied else self.compiled.about_item(item)
+
+    def _compare_unlisted(self, kind: ItemKind, name: str) -> int:
+        if kind == "tool" and self.spec.tool_tags:
+            return self._compare(used_item(self.server, kind, name))  # tags depend on the name
+        if kind not in self._unlisted:
+            example = used_item(self.server, kind, "")
+            denied = self.own is not None and not self.own.item_mismatch(example)
+            self._unlisted[kind] = None if denied else self.compiled.unlisted(example)
+        known = self._unlisted[kind]
+        return READ_ONLY if known is None else known.about_name(name)
 
 
 def _spec(server: ManagedServer) -> ServerSpec:

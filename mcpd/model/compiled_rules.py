@@ -7,7 +7,17 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from mcpd.model.policy import ClientFacts, PolicyRule, UsedItem, Verdict, first_decision
+from mcpd.model.policy import (
+    ClientFacts,
+    GenerousPatterns,
+    ItemKind,
+    PolicyRule,
+    UsedItem,
+    Verdict,
+    first_decision,
+    folded_forms,
+    item_forms,
+)
 
 
 @attrs.define(eq=False)
@@ -21,6 +31,10 @@ class CompiledRules:
     def about_item(self, item: UsedItem) -> int:
         """Return the rules whose conditions about the item are met: microseconds for each rule."""
         return _bits(not rule.item_mismatch(item) for rule in self.rules)
+
+    def unlisted(self, example: UsedItem) -> UnlistedItems:
+        """Prepare the comparison of items that differ from `example` in their names only."""
+        return UnlistedItems.make(self.rules, example)
 
     def about_client(self, client: ClientFacts) -> int:
         """Return the rules whose conditions about the client are met: microseconds for each rule."""
@@ -40,6 +54,49 @@ class CompiledRules:
             lowest = matching & -matching
             yield self.rules[lowest.bit_length() - 1]
             matching ^= lowest
+
+
+@attrs.frozen(eq=False)
+class UnlistedItems:
+    """Compares names that are in no list of a server: nothing else is known of them, so that all other
+    conditions have been compared before. Most such names match no pattern, which one comparison tells."""
+
+    kind: ItemKind
+    server: str
+    _always: int
+    """The rules that do not ask for the name, and whose other conditions are met."""
+    _named: Sequence[tuple[int, PolicyRule, GenerousPatterns]]
+    """The other rules whose other conditions are met, with their patterns."""
+    _any: GenerousPatterns
+    """The patterns of all these rules."""
+
+    @classmethod
+    def make(cls, rules: Sequence[PolicyRule], example: UsedItem) -> UnlistedItems:
+        always, named, patterns = 0, [], dict[str, None]()
+        for number, rule in enumerate(rules):
+            if rule.nameless_mismatch(example):
+                continue
+            if (own := rule.patterns(example.kind)) is None:
+                always |= 1 << number
+            else:
+                named.append((1 << number, rule, GenerousPatterns(own)))
+                patterns.update(dict.fromkeys(own))
+        return cls(example.kind, example.server, always, named, GenerousPatterns(tuple(patterns)))
+
+    def about_name(self, name: str) -> int:
+        """Return the rules whose conditions are met by an item with this name."""
+        if not self._named:
+            return self._always
+        forms = item_forms(self.kind, name, self.server)
+        folded = folded_forms(forms, uri=self.kind == "resource")
+        if not self._any.match(forms, folded):
+            return self._always
+        # A rule that allows accepts less than its patterns do if they are matched generously.
+        return self._always | sum(
+            bit
+            for bit, rule, patterns in self._named
+            if patterns.match(forms, folded) and not rule.name_mismatch(self.kind, forms)
+        )
 
 
 def _bits(met: Iterator[bool]) -> int:

@@ -67,6 +67,7 @@ def _fold(name: str) -> str:
     return "_".join(visible.translate(_FOLDED).split())
 
 
+@functools.lru_cache(maxsize=4096)
 def _latin(character: str) -> str:
     """Return the plain letter of a variant, such as a small capital or one with a stroke."""
     found = _LATIN_VARIANT.fullmatch(unicodedata.name(character, ""))

@@ -142,9 +142,9 @@ class PolicyRule:
                 continue
             if not known:
                 return f"the {what} is not known"
-            if not _matches(patterns, known, strict=strict):
+            if not matches(patterns, known, strict=strict):
                 return f"the {what} is {known[0]}"
-        if self.profiles is not None and not _matches(self.profiles, (client.profile,), strict=strict):
+        if self.profiles is not None and not matches(self.profiles, (client.profile,), strict=strict):
             return f"the profile is {client.profile or 'not set'}"
         if self.directories is not None and not (strict and not client.directory):
             if not client.directory:
@@ -155,21 +155,50 @@ class PolicyRule:
 
     def item_mismatch(self, item: UsedItem) -> str:
         """Return which condition about the server or the item is not met; empty if all are."""
+        return (
+            self._place_mismatch(item)
+            or self.name_mismatch(item.kind, item_forms(item.kind, item.name, item.server))
+            or self._hints_mismatch(item)
+        )
+
+    def nameless_mismatch(self, item: UsedItem) -> str:
+        """Return which condition about the item, apart from its name, is not met; empty if all are."""
+        return self._place_mismatch(item) or self._hints_mismatch(item)
+
+    def patterns(self, kind: ItemKind) -> tuple[str, ...] | None:
+        """Return the patterns for the names of such items; None if the rule does not ask for names."""
+        lists: Mapping[str, tuple[str, ...] | None] = {
+            "tool": self.tools,
+            "prompt": self.prompts,
+            "resource": self.resources,
+        }
+        return lists.get(kind)
+
+    def name_mismatch(self, kind: ItemKind, forms: tuple[str, ...]) -> str:
+        """Return that the name is another one; empty if it matches. `forms`: what `item_forms` returns."""
+        patterns = self.patterns(kind)
         strict = self.decision is not Decision.ALLOW
-        if self.servers is not None and not _matches(self.servers, (item.server,), strict=strict):
+        if patterns is not None and not matches(patterns, forms, strict=strict, uri=kind == "resource"):
+            return f"the {kind} is {forms[0]}"
+        return ""
+
+    def _place_mismatch(self, item: UsedItem) -> str:
+        """Return which condition about the server, the tags or the kind of item is not met."""
+        strict = self.decision is not Decision.ALLOW
+        if self.servers is not None and not matches(self.servers, (item.server,), strict=strict):
             return f"the server is {item.server}"
         if self.tags is not None:
             tags = (*item.tags, *item.similar_tags) if strict else item.tags
-            if not _matches(self.tags, tags, strict=strict):
+            if not matches(self.tags, tags, strict=strict):
                 return f"the tags are {', '.join(item.tags)}" if item.tags else "it has no tags"
-        lists = {"tool": self.tools, "prompt": self.prompts, "resource": self.resources}
-        patterns = lists.get(item.kind)
-        if patterns is None and any(each is not None for each in lists.values()):
+        is_about_some = any(each is not None for each in (self.tools, self.prompts, self.resources))
+        if is_about_some and self.patterns(item.kind) is None:
             return f"it is not about {item.kind}s"
-        if patterns is not None:
-            forms = (item.name, f"{item.name}@{item.server}") if item.kind == "tool" else (item.name,)
-            if not _matches(patterns, forms, strict=strict, uri=item.kind == "resource"):
-                return f"the {item.kind} is {item.name}"
+        return ""
+
+    def _hints_mismatch(self, item: UsedItem) -> str:
+        """Return which condition about the annotations is not met."""
+        strict = self.decision is not Decision.ALLOW
         if self.hints is None:
             return ""
         if item.kind in ("prompt", "resource"):
@@ -180,6 +209,11 @@ class PolicyRule:
             if item.hints[hint] is not value:
                 return f"{hint} is {str(item.hints[hint]).lower()}"
         return ""
+
+
+def item_forms(kind: ItemKind, name: str, server: str) -> tuple[str, ...]:
+    """Return the names of an item that patterns are compared with."""
+    return (name, f"{name}@{server}") if kind == "tool" else (name,)
 
 
 @attrs.frozen(kw_only=True)
@@ -238,15 +272,28 @@ def _is_within(directory: str, pattern: str) -> bool:
     )
 
 
-def _matches(patterns: tuple[str, ...], names: Sequence[str], *, strict: bool, uri: bool = False) -> bool:
+def matches(patterns: tuple[str, ...], names: Sequence[str], *, strict: bool, uri: bool = False) -> bool:
     """Return whether any name matches any pattern. `strict` also accepts what only looks like it."""
-    exact = _pattern(patterns)
-    if any(exact.fullmatch(name) for name in names):
-        return not uri or strict or _matches(patterns, [fold_uri(name) for name in names], strict=True)
-    if not strict:
-        return False
-    folded = _folded_pattern(patterns)
-    return any(folded.fullmatch(fold(fold_uri(name) if uri else name)) for name in names)
+    if any(map(_pattern(patterns).fullmatch, names)):
+        return not uri or strict or matches(patterns, [fold_uri(name) for name in names], strict=True)
+    return strict and any(map(_folded_pattern(patterns).fullmatch, folded_forms(names, uri=uri)))
+
+
+def folded_forms(names: Sequence[str], *, uri: bool) -> list[str]:
+    """Return what is compared with the folded patterns."""
+    return [fold(fold_uri(name) if uri else name) for name in names]
+
+
+class GenerousPatterns:
+    """Patterns that are compared with many names as restricting rules do: what looks like a match is one."""
+
+    def __init__(self, patterns: tuple[str, ...]) -> None:
+        self._exact = _pattern(patterns).fullmatch
+        self._folded = _folded_pattern(patterns).fullmatch
+
+    def match(self, names: Sequence[str], folded: Sequence[str]) -> bool:
+        """Return whether any name matches any pattern. `folded`: the `folded_forms` of the names."""
+        return any(map(self._exact, names)) or any(map(self._folded, folded))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -195,6 +195,19 @@ async def test_first_decision_compares_no_rules(autojump_clock: Clock, w: World)
     assert within(sorted(taken)[100], 3e-5), "to compare them takes about 100 µs"
 
 
+async def test_names_in_no_list_take_bounded_memory_and_push_out_no_tool(w: World) -> None:
+    w.server.catalog = make_catalog(tools=["get_issue"])
+    apply(w, rule("deny", "$[0]", tools=("delete_*",)))
+    client = Client(w)
+    facts, policies = client.session.facts(client.session.context), w.gateway.policies
+    table = policies.table(w.server)
+    for name in ("get_issue", "x" * 100_000, *(f"tool_{n}" for n in range(1500)), "delete_all"):
+        decision = policies.verdict(facts, w.server, "tool", name).decision
+        assert (decision is Decision.DENY) is (name == "delete_all")
+    assert ("tool", "get_issue") in table._listed_matching
+    assert 0 < len(table._unlisted_matching) <= 1000
+
+
 # ── evasions ────────────────────────────────────────────────────────────────────────────────────
 
 

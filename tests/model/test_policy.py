@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 import timeit
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from mcpd.model.compiled_rules import CompiledRules
 from mcpd.model.lookalikes import fold, fold_uri
 from mcpd.model.policy import (
     HINTS,
@@ -179,6 +182,60 @@ def test_other_spellings_of_a_uri_are_denied_and_not_allowed(uri: str) -> None:
     assert fold_uri(uri) == "file:///secret/key"
     assert not rule("deny", resources=("file:///secret/*",)).mismatch(ZED, item)
     assert rule("allow", resources=("file:///public/*",)).mismatch(ZED, item)
+
+
+NAMES = {
+    "tool": (*LOOK_ALIKES, "delete_repo", "get", "x", "", "a@github", "delete_repo@github", "ab cd "),
+    "prompt": ("delete_repo", "Delete_Repo", "x", ""),
+    "resource": (*URIS, "file:///secret/key", "file:///public/a", "x", ""),
+    "method": ("custom/method",),
+}
+
+
+@pytest.mark.parametrize("decision", ["allow", "ask", "deny"])
+def test_names_in_no_list_are_compared_as_all_others(decision: str) -> None:
+    conditions: list[dict[str, Any]] = [
+        {},
+        {"servers": ("git*",)},
+        {"servers": ("other",)},
+        {"clients": ("zed",)},
+        {"tags": ("a*",)},
+        {"tags": ("b",)},
+        {"hints": {"readOnlyHint": False}},
+        {"tools": ("delete_*",)},
+        {"tools": ("*",)},
+        {"tools": ("get", "delete_repo@github")},
+        {"tools": ("*@github",), "tags": ("a",)},
+        {"tools": ("ab??cd*", "x"), "hints": {"readOnlyHint": True}},
+        {"tools": ("x",), "servers": ("other",)},
+        {"prompts": ("delete_repo",)},
+        {"prompts": (), "tools": ("g[a-f]t",)},
+        {"resources": ("file:///secret/*",)},
+        {"resources": ("file:///public/*", "x")},
+    ]
+    compiled = CompiledRules([rule(decision, **each) for each in conditions])
+    compared = set()
+    for kind, names in NAMES.items():
+        example: Any = {"server": "github", "kind": kind, "tags": ("a",)}
+        unlisted = compiled.unlisted(UsedItem(name="", **example))
+        for name in names:
+            found = compiled.about_item(UsedItem(name=name, **example))
+            assert unlisted.about_name(name) == found, (kind, name)
+            compared.add(found)
+    assert len(compared) > 5, "they differ"
+
+
+def test_name_in_no_list_costs_little_more_than_one_comparison() -> None:
+    """With fifty rules that name tools: before, each of them was compared with each name."""
+    rules = [rule("deny", tools=(f"x{n}_*",)) for n in range(50)]
+    compiled, item = CompiledRules(rules), UsedItem(server="srv", kind="tool", name="get_all")
+    unlisted = compiled.unlisted(item)
+    assert unlisted.about_name("get_all") == compiled.about_item(item) == 0
+
+    def best(compare: Callable[[], int]) -> float:
+        return min(timeit.repeat(compare, number=20, repeat=10, timer=time.thread_time))
+
+    assert best(lambda: unlisted.about_name("get_all")) < best(lambda: compiled.about_item(item)) / 5
 
 
 def test_decision_takes_microseconds() -> None:
