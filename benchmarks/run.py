@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import cost, http_endpoint, remote, scale, signing, stages, unix_socket
+from benchmarks import cached, cost, http_endpoint, remote, scale, signing, stages, unix_socket
 from benchmarks.figures import PATIENCE, Row, table
 from benchmarks.load import Wrong
 
@@ -26,6 +26,7 @@ RESULTS = Path(__file__).with_name("RESULTS.md")
 PARTS: dict[str, Callable[[int], list[Row]]] = {
     "speed": unix_socket.speed,
     "stages": stages.add,
+    "cache": cached.share,
     "remote": remote.speed,
     "signing": signing.sign,
     "endpoint": http_endpoint.speed,
