@@ -50,8 +50,8 @@ LIFETIME = 600.0
 """Seconds that a person has to finish."""
 _REGISTRATION_IS_FRESH = 86_400.0
 """Seconds during which a dynamic registration is not checked: servers forget unused ones after days."""
-_PAGE_TIMEOUT = 1.0
-"""Seconds that the browser has to fetch its last page."""
+_PAGE_TIMEOUT = 10.0
+"""Seconds that the browser has at most to fetch its last page."""
 
 How = Literal["browser", "device"]
 
@@ -116,7 +116,6 @@ class LoginAttempt:
         self._answered = trio.Event()
         self._code = ""
         self._rejection: AnswerError | None = None
-        self._is_browser_waiting = False
         self._key: DpopKey | None = None
         self._offered = trio.Event()
         self._ended = trio.Event()
@@ -274,9 +273,9 @@ class LoginAttempt:
             except LoginError as error:
                 outcome = error
             self._end(outcome)
-            nursery.cancel_scope.deadline = trio.current_time() + (
-                _PAGE_TIMEOUT if self._is_browser_waiting else 0
-            )
+            with trio.move_on_after(_PAGE_TIMEOUT):
+                await listener.wait_answered()
+            nursery.cancel_scope.cancel(reason="the login has ended")
         return outcome
 
     def _authorize(
@@ -317,7 +316,6 @@ class LoginAttempt:
             return Page(400, "Not for this login", "This answer belongs to no login that is waiting.")
         except AnswerError as error:
             return Page(400, "Not logged in", str(error))
-        self._is_browser_waiting = True
         await self._ended.wait()
         if isinstance(self.outcome, LoginError):
             return Page(400, "Not logged in", str(self.outcome))

@@ -9,8 +9,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import html
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from urllib.parse import urlsplit
 
 import attrs
@@ -52,6 +52,9 @@ class RedirectListener:
     uri: str
     """The redirect URI, with the port that is bound."""
     _listeners: list[trio.SocketListener]
+    _browsers: int = attrs.field(default=0, init=False)
+    """Connections whose request has been read, and which are not closed yet."""
+    _browser_left: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def url(self, path: str) -> str:
         """Return the address of another path."""
@@ -65,10 +68,31 @@ class RedirectListener:
         limit = trio.CapacityLimiter(_MAX_CONNECTIONS)
 
         async def handle(stream: trio.SocketStream) -> None:
-            async with limit:
-                await _handle(stream, answers, hosts)
+            async with limit, stream:
+                with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                    request = None
+                    with trio.move_on_after(_TIMEOUT):
+                        request = await _read_request(stream)
+                    if request is not None:
+                        with self._counted():
+                            await _respond(stream, request, answers, hosts)
 
         await trio.serve_listeners(handle, self._listeners)
+
+    async def wait_answered(self) -> None:
+        """Wait until each browser that has sent a request has its page. `serve` must run."""
+        while self._browsers:
+            await self._browser_left.wait()
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._browsers += 1
+        try:
+            yield
+        finally:
+            self._browsers -= 1
+            self._browser_left.set()
+            self._browser_left = trio.Event()
 
 
 @asynccontextmanager
@@ -138,24 +162,19 @@ def _hosts(uri: str) -> frozenset[str]:
     return frozenset(names)
 
 
-async def _handle(stream: trio.SocketStream, answers: Mapping[str, Answer], hosts: frozenset[str]) -> None:
-    async with stream:
-        page = Page(400, "Bad request", "This address is only for the answer to a login.")
-        try:
-            with trio.move_on_after(_TIMEOUT):
-                request = await _read_request(stream)
-                if request is None:
-                    return
-                path, query = _target_of(request, hosts)
-                if path in answers:
-                    with trio.move_on_after(_TIMEOUT):
-                        page = await answers[path](query)
-            with trio.move_on_after(_TIMEOUT):
-                await stream.send_all(_render(page))
-                await stream.send_eof()
-                await stream.receive_some(1024)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass
+async def _respond(
+    stream: trio.SocketStream, request: bytes, answers: Mapping[str, Answer], hosts: frozenset[str]
+) -> None:
+    """Send the page, and wait until the browser has closed the connection, so that nothing of it is lost."""
+    page = Page(400, "Bad request", "This address is only for the answer to a login.")
+    path, query = _target_of(request, hosts)
+    if path in answers:
+        with trio.move_on_after(_TIMEOUT):
+            page = await answers[path](query)
+    with trio.move_on_after(_TIMEOUT):
+        await stream.send_all(_render(page))
+        await stream.send_eof()
+        await stream.receive_some(1024)
 
 
 async def _read_request(stream: trio.SocketStream) -> bytes | None:

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import trio
+import trio.testing
 
 from mcpd.auth.redirect_listener import (
     FIRST_PORT,
@@ -116,3 +117,43 @@ async def test_a_connection_that_sends_nothing_does_not_delay_the_browser() -> N
         async with await trio.open_tcp_stream(parts.hostname or "", parts.port or 0):
             await talk(listener.uri, f"GET {parts.path}?a HTTP/1.1\nHost: HOST\n\n")
     assert queries == ["a"]
+
+
+async def test_the_end_of_a_login_waits_for_pages_and_not_for_idle_connections() -> None:
+    shown = trio.Event()
+
+    async def take(query: str) -> Page:
+        await shown.wait()
+        return Page(200, "Done", "x")
+
+    with trio.fail_after(30):
+        async with open_listener(ISSUER) as listener, trio.open_nursery() as nursery:
+            nursery.start_soon(listener.serve, take, {})
+            parts = urlsplit(listener.uri)
+            port = parts.port or 0
+            async with (
+                await trio.open_tcp_stream("127.0.0.1", port),
+                await trio.open_tcp_stream("127.0.0.1", port) as browser,
+            ):
+                await browser.send_all(
+                    f"GET {parts.path}?a HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode()
+                )
+                while not listener._browsers:
+                    await trio.lowlevel.checkpoint()
+                waiting = trio.Event()
+
+                async def wait() -> None:
+                    await listener.wait_answered()
+                    waiting.set()
+
+                nursery.start_soon(wait)
+                await trio.testing.wait_all_tasks_blocked()
+                assert not waiting.is_set()
+                shown.set()
+                page = b""
+                while portion := await browser.receive_some(65_536):
+                    page += portion
+                assert b"Done" in page
+                await browser.aclose()
+                await waiting.wait()
+            nursery.cancel_scope.cancel()
