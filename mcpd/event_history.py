@@ -20,7 +20,7 @@ import trio
 
 from mcpd.model import codec
 from mcpd.model.events import Event, EventKind, History, HistoryEntry, HistoryEventKind
-from mcpd.model.status import ServerState, rfc3339
+from mcpd.model.status import CONNECTION_LOST, ServerState, rfc3339
 from mcpd.model.text import shorten
 from mcpd.support.own_thread import OwnThread
 from mcpd.support.rotated_lines import append_lines, last_lines, older
@@ -98,7 +98,7 @@ class EventHistory:
         if state in (ServerState.FAILED, ServerState.NEEDS_AUTH):
             failure = status.last_error
         message = failure.message if failure is not None else event.message
-        if state is ServerState.PENDING and message in ("connecting", "queued"):
+        if state is ServerState.PENDING and message in ("connecting", "queued", CONNECTION_LOST):
             return  # always followed by the outcome, which says more
         previous, self._states[event.server] = self._states.get(event.server), (state, message)
         unchanged = previous is not None and previous[0] is state and failure is None and not event.by

@@ -48,6 +48,7 @@ Explanation = dict[str, Any]
 _EVIDENCE = ("kind", "at", "exit_code", "signal", "http_status", "crash_loop", "stderr", "noise")
 _HISTORY_LIMIT = 200
 """History entries in which the start of the trouble is looked for: all that the daemon keeps."""
+_WHO_KILLS = "sent by a user, a program, or the kernel if memory was short: journalctl -k -g 'out of memory'"
 _STDERR_LINES = 10
 """npm needs eight lines to report a package that does not exist, the most useful first."""
 
@@ -230,6 +231,8 @@ def _evidence_rows(failure: Failure | None) -> list[tuple[str, str]]:
     rows = [("evidence", f"{kind}, {ago(failure['at'])}")]
     if noise := failure.get("noise"):
         rows.append(("stdout", noise))
+    if failure.get("signal") == "SIGKILL":
+        rows.append(("SIGKILL", _WHO_KILLS))
     stderr = [line for line in failure.get("stderr", ()) if line.strip()]
     return rows + [("stderr", line) for line in lines_with_cause(stderr, _STDERR_LINES)]
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     Members = Mapping[str, Any]
 
+_OWN_SIGNALS = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP")
+"""Signals with which a process ends because of a bug of its own."""
 _VARIABLE = r"\b([A-Z][A-Z0-9]*_[A-Z0-9_]+)\b"
 
 
@@ -128,6 +130,8 @@ def _after_failure(server: Members, failure: Members, detail: Members, shell: Sh
             return f"ss -ltnp 'sport = :{port}'   (shows which program uses its port; stop it){again}"
         case _ if variable := missing_variable(stderr):
             return f"mcpctl edit   (add {variable} to its `env`)"
+        case "killed" if failure.get("signal") not in _OWN_SIGNALS and not _names_a_cause(stderr):
+            return f"mcpctl reconnect {name}   (something else ended it; mcpd also retries automatically)"
         case _ if stderr:
             return f"mcpctl logs {name}   (fix the error shown there){again}"
         case _ if not remote:

@@ -64,10 +64,11 @@ def summarize(
     """Return for example `exited (1): MY_API_KEY is required`, in at most MAX_LENGTH characters.
 
     `process_ended`: the process exited or was killed, so that its status replaces the first clause of
-    `message`. While it runs, stderr may just be a log, so that only a line that looks like a cause counts.
+    `message`. While it runs, or if a signal ended it, stderr may just be a log, so that only a line that
+    looks like a cause counts.
     """
     how = message.partition("\n")[0].partition("; ")[0]
-    line = informative_line(stderr, only_causes=not process_ended)
+    line = informative_line(stderr, only_causes=not process_ended or exit_code is None)
     if process_ended and line:
         how = f"killed ({signal})" if signal else f"exited ({exit_code})" if exit_code is not None else how
     return shorten(f"{how}: {line}" if line and line not in how else how, MAX_LENGTH)

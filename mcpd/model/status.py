@@ -13,6 +13,9 @@ import attrs
 from mcpd.model.failure_summary import summarize
 from mcpd.model.record import Record
 
+CONNECTION_LOST = "its connection was lost"
+"""The reason of the state `pending` from the end of a connection until its cause is known."""
+
 
 class ServerState(enum.Enum):
     """The state of a server. Every state except `pending` is settled and does not change until an event
@@ -102,7 +105,8 @@ class Failure(Record):
     """The HTTP status that a remote server returned."""
     stderr: tuple[str, ...] = ()
     """At most 20 lines that this process wrote to stderr: the last ones, or, if the line that explains the
-    failure came earlier, those from that line on."""
+    failure came earlier, those from that line on. If a signal ended the process, only lines of its last two
+    seconds, because earlier ones do not explain it."""
     noise: str = ""
     """The first line and a summary of the output on stdout that was not a message. Empty if there is none."""
     crash_loop: bool = False

@@ -19,7 +19,7 @@ from mcpd.config.definition_key import definition_key
 from mcpd.model.errors import NotReady
 from mcpd.model.events import Event, EventKind
 from mcpd.model.server_spec import InvalidSpec, RemoteSpec, ServerSpec, StdioSpec
-from mcpd.model.status import ServerState, ServerStatus, rfc3339
+from mcpd.model.status import CONNECTION_LOST, ServerState, ServerStatus, rfc3339
 from mcpd.protocol.upstream_session import Hooks, ServerNotification, Upstream
 from mcpd.protocol.upstream_subscriptions import NotificationInterests
 from mcpd.supervision import restart
@@ -242,7 +242,14 @@ class ManagedServer:
         return self._catalog_sync.validators
 
     def status(self) -> ServerStatus:
-        """Return the server's status with the evidence behind it."""
+        """Return the server's status with the evidence behind it.
+
+        If the process has ended and nothing has noticed it yet, this announces that the connection is lost.
+        """
+        child = self.child
+        if child is not None and child.returncode is not None:
+            child = None
+            self._withdraw_lost()
         link = None if self.upstream is None else self.upstream.link
         heard_at = self._last_received_at if link is None else link.last_received_at
         describe, mask = self._context.clients.describe_waiting, self._context.redactor.mask
@@ -252,7 +259,7 @@ class ManagedServer:
             kind=self._strategy.kind,
             upstream=self.upstream,
             catalog=self.catalog,
-            child=self.child,
+            child=child,
             log=self.log,
             mask=mask,
             restarts=self._restarts,
@@ -361,9 +368,10 @@ class ManagedServer:
         if restart.is_bug(error):
             log.error("%s: an error in mcpd itself; the server is started again", name, exc_info=error)
         mask = self._context.redactor.mask
+        returncode = child.returncode if child else None
         evidence = restart.Evidence(
-            returncode=child.returncode if child else None,
-            stderr=self.log.failure_lines() if child else (),
+            returncode=returncode,
+            stderr=self.log.failure_lines(only_recent=(returncode or 0) < 0) if child else (),
             unparsable_output=unparsable_output(link, self._strategy.kind, mask) if link else "",
             is_remote=isinstance(self.spec, RemoteSpec),
         )
@@ -406,6 +414,7 @@ class ManagedServer:
             try:
                 async with opening as connection:
                     self.child = connection.child
+                    connection.channel.on_lost = self._withdraw_lost
                     connection.channel.on_unauthorized = self._probe_timer.check_access
                     self.taps.on_connecting(connection.channel)
                     await self._serve_until_end(connection, slot)
@@ -421,6 +430,7 @@ class ManagedServer:
         except* Exception as group:
             self._attempt.last_success_at = link.last_success_at
             if connection.child is not None:
+                self._withdraw_lost()
                 await connection.child.wait_stderr_drained()
             self._drop_upstream()
             self._record_end(group, link)
@@ -429,6 +439,15 @@ class ManagedServer:
             self._drop_upstream()
             self.interests.on_disconnected()
             link.close("the connection is being closed")
+
+    def _withdraw_lost(self) -> None:
+        """Withdraw a connection that is lost, and say so, while its last output is still being read.
+
+        The failure follows in a fraction of a second, with the cause.
+        """
+        if self.upstream is not None:
+            self._drop_upstream()
+            self._announce(ServerState.PENDING, CONNECTION_LOST)
 
     def _drop_upstream(self) -> None:
         """Withdraw the connection from all callers."""

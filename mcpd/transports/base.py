@@ -84,6 +84,9 @@ class Channel(Protocol):
     """`HTTP 404` or similar for the last response, for the record of a negotiation."""
     tap: Callable[[str, bytes], None] | None
     """Called with each frame and its direction ("→" or "←") while `debug` or a tap is active."""
+    on_lost: Callable[[], None] | None
+    """Called as soon as the connection is known to be lost, before its requests fail and before the cause is
+    known. Perhaps repeatedly; never because of `close`."""
     on_unauthorized: Callable[[], None] | None
     """Called when the server refuses a request with HTTP 401 for good, which fails only that request. Others
     may still be permitted."""

@@ -293,10 +293,9 @@ def _fileno(stream: object) -> int:
 
 
 def describe_exit(returncode: int) -> str:
-    """Return `exited with status 1`, `was killed by SIGKILL (out of memory?)` or similar."""
+    """Return `exited with status 1`, `was killed by SIGKILL` or similar."""
     if returncode >= 0:
         return f"exited with status {returncode}"
     with suppress(ValueError):
-        name = signal.Signals(-returncode).name
-        return f"was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+        return f"was killed by {signal.Signals(-returncode).name}"
     return f"was killed by signal {-returncode}"

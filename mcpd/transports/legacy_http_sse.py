@@ -56,6 +56,7 @@ class SseChannel(RequestMultiplexer):
             error = await self._run_stream()
         finally:
             self._nursery = None
+        self.report_lost()
         self._fail_all(error, error.message.removeprefix(f"{self.name}: "))
         return error.message
 

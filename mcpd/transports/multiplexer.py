@@ -64,6 +64,7 @@ class RequestMultiplexer:
         self.session: str | None = None
         self.last_http_status = ""
         self.tap: Callable[[str, bytes], None] | None = None
+        self.on_lost: Callable[[], None] | None = None
         self.on_unauthorized: Callable[[], None] | None = None
         self._meta = b""
         self._call_meta = b'"progressToken":'
@@ -85,6 +86,7 @@ class RequestMultiplexer:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.watch_deadlines)
                 reason = await self._transfer(nursery)
+                self.report_lost()
                 nursery.cancel_scope.cancel(reason=reason)
         finally:
             self.close(reason)
@@ -404,6 +406,11 @@ class RequestMultiplexer:
             return
         error = self._refusal or LinkLost(f"{self.name}: {reason}", server=self.name)
         self._fail_all(error, error.message.removeprefix(f"{self.name}: "))
+
+    def report_lost(self) -> None:
+        """Report that the connection is lost. To be called before its requests fail."""
+        if self.end_error is None and self.on_lost is not None:
+            self.on_lost()
 
     def _fail_all(self, error: McpdError, reason: str) -> None:
         self.end_error = error

@@ -100,6 +100,7 @@ class PipeChannel(RequestMultiplexer):
         except LineTooLong as error:
             trim_heap()
             return f"it sent a message longer than {error.limit} bytes (raise `maxFrame` to allow it)"
+        self.report_lost()
         return await self._why_ended()
 
     def _take(self, portion: bytes) -> Iterable[object] | None:
@@ -162,6 +163,7 @@ class PipeChannel(RequestMultiplexer):
             with trio.move_on_after(self._write_timeout):  # before failing those queued since
                 await self._outbox.wait_drained()
         await trio.sleep(_EOF_GRACE)
+        self.report_lost()
         self.close("it closed its stdin while still running")
         running.cancel(reason="its stdin is closed")
 
@@ -187,6 +189,7 @@ class StdioTransport(msgspec.Struct, eq=False):
 
     async def _watch_exit(self) -> NoReturn:
         returncode = await self.child.wait_exited()
+        self.channel.report_lost()
         with trio.move_on_after(_OUTPUT_GRACE):
             await trio.sleep_forever()  # the channel's own end of file cancels this first
         self.channel.close(describe_exit(returncode))

@@ -400,6 +400,7 @@ class HttpChannel(RequestMultiplexer):
 
     def _end_channel(self, error: McpdError) -> None:
         if self.end_error is None:
+            self.report_lost()
             self._fail_all(error, error.message.removeprefix(f"{self.name}: "))
         for post in self._posts.values():
             post.cancel(error.message)

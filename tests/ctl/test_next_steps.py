@@ -97,6 +97,14 @@ TABLE: list[tuple[ServerDetail, str]] = [
     ),
     (how("failed", {"kind": "exited", "stderr": []}), "mcpctl debug it   (run its command by hand"),
     (
+        how("failed", {"kind": "killed", "signal": "SIGKILL", "stderr": ["ready"]}),
+        "mcpctl reconnect it   (something else ended it; mcpd also retries automatically)",
+    ),
+    (
+        how("failed", {"kind": "killed", "signal": "SIGABRT", "stderr": ["Fatal error: no heap"]}),
+        "mcpctl logs it   (fix the error shown there)",
+    ),
+    (
         how("failed", {"kind": "http", "http_status": 404}, transport="http"),
         "mcpctl edit   (fix its",
     ),

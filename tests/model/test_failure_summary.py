@@ -113,8 +113,20 @@ def test_summary_tells_how_it_ended_and_why() -> None:
     exited = failure(FailureKind.EXITED, message, exit_code=1, stderr=said)
     assert exited.summary == "exited (1): MY_API_KEY is required"
     assert failure(FailureKind.EXITED, message, exit_code=1).summary == message.partition(";")[0]
-    killed = failure(FailureKind.KILLED, "killed by SIGKILL", signal="SIGKILL", stderr=("out of space",))
-    assert killed.summary == "killed (SIGKILL): out of space"
+
+
+def test_signal_is_explained_only_by_a_line_that_names_a_cause() -> None:
+    """Whoever sent SIGKILL, what the server logged before is no explanation."""
+    message = "was killed by SIGKILL before tool 'echo' was answered; it may have run"
+    for stderr, summary in (
+        (("ready on stdio", "handled 3 requests"), "was killed by SIGKILL before tool 'echo' was answered"),
+        (
+            ("ready on stdio", "fatal: cannot allocate memory"),
+            "killed (SIGKILL): fatal: cannot allocate memory",
+        ),
+    ):
+        killed = failure(FailureKind.KILLED, message, signal="SIGKILL", stderr=stderr)
+        assert killed.summary == summary
 
 
 def test_log_of_a_running_process_is_no_cause() -> None:

@@ -143,7 +143,7 @@ def _remember(home: Path, servers: list[str]) -> None:
     """Write the history of an earlier daemon, as long as it can be for servers with few events per hour."""
     history = Path(state_dir(private_environment(home))) / "history.jsonl"
     history.parent.mkdir(parents=True, exist_ok=True)
-    words = "was killed by SIGKILL (out of memory?)"
+    words = "was killed by SIGKILL"
     entry = {"at": "2026-01-01T00:00:00.000Z", "what": "state", "state": "failed", "message": words}
     older, newer = servers[::2], servers[1::2]  # the daemon reads the last 512 KiB of each file
     for file, names in (history.with_name(f"{history.name}.1"), older), (history, newer):
