@@ -52,6 +52,14 @@ def is_available() -> bool:
     return bool(runtime) and os.path.exists(os.path.join(runtime, "systemd", "private"))
 
 
+def unavailable_reason() -> str:
+    """Return why `is_available` is false."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if not runtime:
+        return "XDG_RUNTIME_DIR is not set, so the systemd user manager cannot be reached"
+    return f"no systemd user manager is running (there is no {os.path.join(runtime, 'systemd', 'private')})"
+
+
 def socket_path() -> str:
     """Return the socket of the unit, which is `%t/mcpd/mcpd.sock`."""
     return os.path.join(os.environ.get("XDG_RUNTIME_DIR", ""), "mcpd", "mcpd.sock")

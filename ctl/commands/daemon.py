@@ -180,7 +180,8 @@ def install(cli: CliContext, dry_run: bool) -> int:
 
     Writes and enables two systemd units and starts the service (not with --no-start). The service uses the
     PATH of this shell, because the service manager's own PATH often lacks ~/.local/bin, nvm and the like. No
-    other environment variables are copied. Run it again after you change PATH or move mcpd.
+    other environment variables are copied. Run it again after you change PATH or move mcpd. Exits with 1 if
+    no systemd user manager is running, so that the units were written but not enabled.
     """
     command = daemon_process.daemon_command()
     search_path = systemd_units.service_path(os.environ.get("PATH", os.defpath))
@@ -200,19 +201,27 @@ def install(cli: CliContext, dry_run: bool) -> int:
         cli.out.json_value(
             {"units": units, "command": command, "path": search_path, "enabled": enabled, "started": started}
         )
-        return 0
-    for path in written:
+    for path in written if not cli.out.json else ():
         cli.out.line("wrote ", str(path))
-    cli.out.line("PATH of the service: ", search_path)
-    if enabled:
-        cli.out.line("enabled mcpd.socket and mcpd.service")
-        cli.out.message("to keep mcpd running after you log out: loginctl enable-linger")
-    else:
-        cli.out.message(
-            "the systemd user manager is not reachable, so nothing was enabled; after logging in, run: "
-            "systemctl --user daemon-reload && systemctl --user enable --now mcpd.socket mcpd.service"
-        )
+    if not cli.out.json:
+        cli.out.line("PATH of the service: ", search_path)
+    if not enabled:
+        raise _no_user_manager()
+    if cli.out.json:
+        return 0
+    cli.out.line("enabled mcpd.socket and mcpd.service")
+    cli.out.message("to keep mcpd running after you log out: loginctl enable-linger")
     return _report(cli) if started else 0
+
+
+def _no_user_manager() -> CtlError:
+    """Return why the units that were written are not enabled."""
+    why = systemd_units.unavailable_reason()
+    return CtlError(
+        f"the units were written, but not enabled or started: {why}",
+        hint="mcpctl daemon start   (works without systemd; or log in directly instead of with su or sudo, "
+        "and repeat this command)",
+    )
 
 
 def _show_units(cli: CliContext, command: list[str], search_path: str) -> None:

@@ -176,11 +176,14 @@ def test_log_follow_loses_no_line_across_rotation(tmp_path: Path) -> None:
     lines.close()
 
 
-def test_install_without_systemd_writes_the_units_and_prints_next_steps(place: Place) -> None:
-    """For example in a container. Nothing is enabled, and the output says so."""
+def test_install_without_systemd_writes_the_units_and_fails(place: Place) -> None:
+    """For example in a container. Nothing is enabled, and the error and the exit code say so."""
     done = place.ctl("daemon", "install", PATH="/opt/my tools:relative::/bin:/bin")
-    assert done.returncode == 0, done.stderr
-    assert "systemctl --user enable --now mcpd.socket" in done.stderr
+    assert done.returncode == 1
+    assert "error: the units were written, but not enabled or started: " in done.stderr
+    assert "next: mcpctl daemon start   (works without systemd" in done.stderr
+    assert json.loads(place.ctl("daemon", "install", "--json", PATH="/opt:/bin").stdout)["enabled"] is False
+    assert place.ctl("daemon", "install", PATH="/opt/my tools:relative::/bin:/bin").returncode == 1
     units = place.home / ".config/systemd/user"
     service = (units / "mcpd.service").read_text()
     assert f"\nExecStart={place.home}/bin/mcpd\n" in service
