@@ -307,6 +307,8 @@ class ApplyResult(TypedDict):
     errors: NotRequired[list[Problem]]
     dry_run: NotRequired[bool]
     saved: NotRequired[str | None]
+    settings_changed: NotRequired[list[str]]
+    restart_needed: NotRequired[list[str]]
 
 class SetServersParams(TypedDict):
     servers: Mapping[str, Mapping[str, object]]
@@ -385,6 +387,8 @@ class PolicyResult(TypedDict):
     annotations: Mapping[str, bool] | None
     steps: list[PolicyStep]
     limits: NotRequired[list[PolicyLimit]]
+    known: NotRequired[bool | None]
+    selected: NotRequired[bool]
 
 class PolicyParams(TypedDict):
     client: str

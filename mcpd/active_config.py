@@ -230,11 +230,13 @@ class ActiveConfig:
             self._announce("a rule was added")
 
     def _activate(self, loaded: LoadedConfig) -> ApplyResult:
-        ignored = [
+        ignored = tuple(
             written
             for field, written in _STARTUP_ONLY
             if getattr(loaded.settings, field) != getattr(self._startup_settings, field)
-        ]
+        )
+        before, after = self.loaded.written_settings, loaded.written_settings
+        changed = tuple(sorted(name for name in {*before, *after} if before.get(name) != after.get(name)))
         if ignored:
             warning_text = f"{', '.join(ignored)}: read only when the daemon starts; mcpctl daemon restart"
             loaded = attrs.evolve(loaded, warnings=(*loaded.warnings, warning_text))
@@ -245,11 +247,14 @@ class ActiveConfig:
         save_last_valid(loaded, self._state_dir)
         for warning in loaded.warnings:
             log.warning("%s", warning)
-        return self._set_servers(
+        if changed:
+            self._announce(f"settings changed: {', '.join(changed)}")
+        applied = self._set_servers(
             ParsedServers(loaded.specs, loaded.secrets, loaded.warnings),
             loaded.definitions,
             loaded.source,
         )
+        return attrs.evolve(applied, settings_changed=changed, restart_needed=ignored)
 
     def _restore_applied(self) -> None:
         """Apply the set from the API again, unless the configuration has changed since."""
@@ -368,5 +373,10 @@ async def _reload_if_changed(configuration: ActiveConfig) -> None:
         log.exception("reloading the configuration failed; nothing was changed")
 
 
-_STARTUP_ONLY = (("http", "http"), ("max_starts", "maxStarts"), ("log_level", "logLevel"))
+_STARTUP_ONLY = (
+    ("http", "http"),
+    ("max_starts", "maxStarts"),
+    ("log_level", "logLevel"),
+    ("login_storage", "loginStorage"),
+)
 """Settings that are read only at start, and their names in the configuration."""

@@ -313,8 +313,14 @@ def show_applied(cli: CliContext, reply: Reply[ApplyResult]) -> int:
     numbers = ", ".join(f"{len(names)} {would}{key}" for key, names in lists.items())
     kept = count(len(plan["unchanged"]), "server")
     cli.out.line(f"{numbers}; {kept} unchanged; generation {plan['generation']}")
+    if settings := plan.get("settings_changed"):
+        cli.out.line(f"settings changed: {', '.join(settings)}")
+    if later := plan.get("restart_needed"):
+        cli.out.line(f"not in effect until mcpd is restarted: {', '.join(later)}")
     if saved := plan.get("saved"):
         cli.out.line(f"saved in {saved}")
+    if later:
+        cli.out.next_step("mcpctl daemon restart")
     return 0
 
 

@@ -47,7 +47,7 @@ def test(cli: CliContext, /, client: str, target: tuple[str, ...], kind: str, **
     """Show whether the rules allow CLIENT to use TOOL, and which rule decides.
 
     If a client of that name is connected, what mcpd knows about it is used, unless an option says otherwise.
-    Nothing is called. Exits with 1 if the use is denied.
+    Nothing is called. Exits with 1 if the use is denied, or if the client's profile does not select TOOL.
     """
     server, name, rest = split_target(target, kind)
     if rest:
@@ -57,14 +57,22 @@ def test(cli: CliContext, /, client: str, target: tuple[str, ...], kind: str, **
     reply = cli.call("mcpd/policy", params)
     if not cli.show_json(reply):
         cli.out.lines(render(reply.value, f"{name}@{server}", cli.out.columns))
-    return DENIED_EXIT if reply.value["decision"] == "deny" else 0
+        if reply.value.get("known") is False:
+            cli.out.message(paint("warning: ", "yellow"), f"{server} has no {kind} named {name}")
+    is_selected = reply.value.get("selected", True)
+    return 0 if is_selected and reply.value["decision"] != "deny" else DENIED_EXIT
 
 
 def render(result: PolicyResult, target: str, fit: int | None) -> list[Line]:
     """The decision first, then what it is based on, then the rules that were compared."""
     decision = result["decision"]
     rule = f" by {result['rule']}" if result["rule"] else ": no rule matches"
-    lines: list[Line] = [[paint(f"{target}: ", "bold"), paint(decision, _COLORS.get(decision, "bold")), rule]]
+    lines: list[Line] = []
+    label = paint(f"{target}: ", "bold")
+    if not result.get("selected", True):
+        lines.append([label, paint(f"not in the profile {result['client']['profile']}", "red")])
+        label = paint("the rules alone: ", "bold")
+    lines.append([label, paint(decision, _COLORS.get(decision, "bold")), rule])
     if reason := result["reason"]:
         lines.append([f"reason: {reason}"])
     rows = [("client", ", ".join(_described(result["client"])))]

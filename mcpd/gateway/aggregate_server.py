@@ -21,6 +21,7 @@ from mcpd.daemon_operations import Operations
 from mcpd.gateway import mcp_apps
 from mcpd.gateway.client_view import CAPABILITIES_WHILE_UNKNOWN, catalog_items, combined_freshness
 from mcpd.model.errors import InvalidArguments, Problem, UnknownResource, UnknownTool
+from mcpd.model.policy import ItemKind
 from mcpd.model.profile import Profile
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.status import ServerState
@@ -100,6 +101,10 @@ class AggregateServer:
         if tags is not None and not _any_matches(tuple(all_tags(server.spec)), tags):
             return False
         return patterns is None or any(fnmatch.fnmatchcase(server.spec.name, each) for each in patterns)
+
+    def selects(self, server: ManagedServer, kind: ItemKind, name: str) -> bool:
+        """Return whether the profile selects an item of a server, which does not have to exist."""
+        return self.covers(server) and (kind != "tool" or self._includes_tool(server.spec.name, name))
 
     def entries(self, member: str) -> Sequence[bytes]:
         return self._index().entries.get(member, ())

@@ -7,10 +7,15 @@ from typing import Protocol
 
 from mcpd.calls.policies import Policies, used_item
 from mcpd.daemon_operations import Operations
+from mcpd.gateway.aggregate_server import AggregateServer
 from mcpd.gateway.client_session import ClientSession
+from mcpd.gateway.client_view import View
 from mcpd.model.api import PolicyClient, PolicyLimit, PolicyParams, PolicyResult, PolicyStep
 from mcpd.model.errors import InvalidArguments, Problem
 from mcpd.model.policy import TRANSPORTS, ClientFacts, Decision, ItemKind
+from mcpd.model.profile import ALL_SERVERS
+from mcpd.supervision.legacy_companion import catalog_for_legacy
+from mcpd.supervision.managed_server import ManagedServer
 
 
 class PolicyHost(Protocol):
@@ -20,9 +25,12 @@ class PolicyHost(Protocol):
     policies: Policies
     sessions: dict[ClientSession, None]
 
+    def view(self, server: str | None = None, profile: str | None = None) -> View: ...
+    def profile_for(self, directory: str | None) -> str | None: ...
+
 
 def explain_policy(host: PolicyHost, params: PolicyParams) -> PolicyResult:
-    """Return the decision about one use. Raises UnknownServer, InvalidArguments."""
+    """Return the decision about one use. Raises UnknownServer, UnknownProfile, InvalidArguments."""
     server = host.core.supervisor.get(params.server)
     kind, name = _chosen(params)
     if params.transport is not None and params.transport not in TRANSPORTS:
@@ -30,13 +38,20 @@ def explain_policy(host: PolicyHost, params: PolicyParams) -> PolicyResult:
         raise InvalidArguments(f"mcpd/policy: {problem}", [problem])
     found = _find_client(host.sessions, params.client)
     known = found or ClientFacts(names=(params.client,))
+    directory = known.directory if params.directory is None else params.directory
+    if params.profile is not None:
+        profile = "" if params.profile == ALL_SERVERS else params.profile
+    else:
+        profile = known.profile if found is not None else host.profile_for(directory) or ""
     client = ClientFacts(
         names=known.names,
         executable=known.executable if params.executable is None else params.executable,
         transport=known.transport if params.transport is None else params.transport,
-        profile=known.profile if params.profile is None else params.profile,
-        directory=known.directory if params.directory is None else params.directory,
+        profile=profile,
+        directory=directory,
     )
+    view = host.view(profile=profile)
+    assert isinstance(view, AggregateServer)
     item = used_item(server, kind, name)
     steps, decision, decisive = [], Decision.ALLOW, None
     limits: list[PolicyLimit] = []
@@ -69,7 +84,17 @@ def explain_policy(host: PolicyHost, params: PolicyParams) -> PolicyResult:
         annotations=item.hints,
         steps=tuple(steps),
         limits=tuple(limits),
+        known=_is_listed(server, kind, name),
+        selected=view.selects(server, kind, name),
     )
+
+
+def _is_listed(server: ManagedServer, kind: ItemKind, name: str) -> bool | None:
+    """Return whether the server lists a tool or prompt, on any of its connections; None if unknown."""
+    catalogs = [each for each in (server.catalog, catalog_for_legacy(server)) if each is not None]
+    if kind == "resource" or not any(each.fetched_at for each in catalogs):
+        return None
+    return any(name in each.names("tools" if kind == "tool" else "prompts") for each in catalogs)
 
 
 def _chosen(params: PolicyParams) -> tuple[ItemKind, str]:

@@ -300,6 +300,12 @@ class PolicyResult(Record):
     """The rules up to the one that decides, in order."""
     limits: tuple[PolicyLimit, ...] = ()
     """The rules that limit the use, if it is not denied."""
+    known: bool | None = None
+    """Whether the server lists the tool or prompt. This is null if its lists have not been fetched yet, and
+    for resources, because servers do not have to list them."""
+    selected: bool = True
+    """Whether the client's profile selects the item. If not, the client cannot use it, whatever the
+    decision."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -505,6 +511,11 @@ class ApplyResult(Record):
     dry_run: bool = False
     saved: str | None = None
     """The path of the file that mcpd wrote."""
+    settings_changed: tuple[str, ...] = ()
+    """The names of the settings (`settings` in the configuration) that changed."""
+    restart_needed: tuple[str, ...] = ()
+    """The settings that differ from those with which mcpd started, and that take effect only when it is
+    restarted."""
 
     @classmethod
     def plan(

@@ -54,6 +54,25 @@ def test_invalid_file_is_named_once(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     ]
 
 
+def test_reload_names_changed_settings(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Those that need a restart have a next step."""
+    lists: dict[str, list[str]] = {"added": [], "removed": [], "changed": ["a"], "unchanged": []}
+    daemon.answers["mcpd/reload"] = {
+        **lists,
+        "generation": 2,
+        "settings_changed": ["http", "policies"],
+        "restart_needed": ["http"],
+    }
+    ran = mcpctl("reload")
+    assert ran.out.splitlines() == [
+        "~ a",
+        "0 added, 1 changed, 0 removed; 0 servers unchanged; generation 2",
+        "settings changed: http, policies",
+        "not in effect until mcpd is restarted: http",
+    ]
+    assert ran.err == "next: mcpctl daemon restart\n"
+
+
 # ---- wishes --------------------------------------------------------------------------------------
 
 

@@ -61,6 +61,25 @@ def test_use_that_no_rule_is_about_is_allowed(daemon: FakeDaemon, mcpctl: Mcpctl
     assert "client: no name, executable" in ran.out
     assert "not connected" in ran.out
     assert "annotations" not in ran.out
+    assert "warning" not in ran.err
+
+
+def test_unknown_tool_and_profile_that_does_not_select_it_are_named(
+    daemon: FakeDaemon, mcpctl: Mcpctl
+) -> None:
+    """Otherwise a typing error would look like a permission."""
+    client = {**ANSWER["client"], "profile": "review"}  # type: ignore[dict-item]
+    allowed = {**ANSWER, "decision": "allow", "rule": None, "reason": "", "steps": [], "client": client}
+    daemon.answers["mcpd/policy"] = {**allowed, "known": False, "selected": False}
+    ran = mcpctl("policy", "test", "zed", "x@git", "--profile", "review")
+    assert ran.code == 1
+    assert ran.out.splitlines()[:2] == [
+        "x@git: not in the profile review",
+        "the rules alone: allow: no rule matches",
+    ]
+    assert ran.err == "warning: git has no tool named x\n"
+    daemon.answers["mcpd/policy"] = {**allowed, "known": False, "selected": True}
+    assert mcpctl("policy", "test", "zed", "x@git").code == 0
 
 
 def test_arguments_of_a_tool_are_refused(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:

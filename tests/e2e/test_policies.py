@@ -129,7 +129,11 @@ def test_executable_is_what_the_kernel_says(start: Start, tmp_path: Path) -> Non
 def test_policy_test_explains_the_decision(start: Start) -> None:
     daemon = start(
         {"test": {**SERVER, "readOnly": True}, "other": SERVER},
-        settings={"policies": [{"decision": "allow", "clients": ["zed"]}, NO_FAIL]},
+        settings={
+            "policies": [{"decision": "allow", "clients": ["zed"]}, NO_FAIL],
+            "profiles": {"small": {"servers": ["t*"], "excludeTools": ["echo"]}},
+            "profileByDirectory": {"/small": "small"},
+        },
     )
     daemon.wait_connected("test", "other")
     control = daemon.client()
@@ -151,6 +155,14 @@ def test_policy_test_explains_the_decision(start: Start) -> None:
         "mismatch": "the client is codex",
     }
     assert told["client"]["connected"] is False
+    assert (told["known"], told["selected"]) == (True, True)
+    assert control.request("mcpd/policy", client="codex", server="other", tool="x")["known"] is False
+    for server, tool, selected in (("test", "fail", True), ("test", "echo", False), ("other", "fail", False)):
+        for chosen in ({"profile": "small"}, {"directory": "/small/project"}):
+            told = control.request("mcpd/policy", client="codex", server=server, tool=tool, **chosen)
+            assert (told["selected"], told["client"]["profile"]) == (selected, "small")
+    with pytest.raises(Refused, match="no profile named 'none'"):
+        explain("zed", "test", tool="fail", profile="none")
     with pytest.raises(Refused, match="set one of"):
         explain("zed", "test")
     McpClient(daemon, "2025-11-25", client={"name": "Zed"})

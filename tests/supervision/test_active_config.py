@@ -210,3 +210,18 @@ async def test_edit_with_a_new_error_is_refused(home: Home) -> None:
     with pytest.raises(BadSpec, match="unknown field 'commnd'"):
         active.add("new", {"command": "x"}, save=True)
     assert home.names == ["a", "b"]
+
+
+async def test_reload_names_changed_settings_and_those_that_need_a_restart(home: Home) -> None:
+    """The latter as long as they differ from those that the daemon was started with."""
+    home.write("a", maxStarts=2, logLevel="info")
+    configuration = home.begin()
+    home.write("a", maxStarts=3, timeout=5000)
+    applied = configuration.reload()
+    assert applied.settings_changed == ("logLevel", "maxStarts", "timeout")
+    assert applied.restart_needed == ("maxStarts", "logLevel")
+    assert "settings changed: logLevel, maxStarts, timeout" in [event.message for event in home.events]
+    home.write("a", "b", maxStarts=3, timeout=5000)
+    applied = configuration.reload()
+    assert (applied.added, applied.settings_changed) == (("b",), ())
+    assert applied.restart_needed == ("maxStarts", "logLevel")
