@@ -18,7 +18,7 @@ from tests.e2e.web import PORT
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-ECHOES = {"command": sys.executable, "args": ["-m", "mcpd.testserver"]}
+ECHOES = {"command": sys.executable, "args": ["-m", "mcpd.testserver"], "cache": {"add": "1h"}}
 DEAD = {"command": "sh", "args": ["-c", "echo 'MY_API_KEY is required' >&2; exit 3"]}
 
 
@@ -131,10 +131,14 @@ def test_clients_page_shows_who_uses_which_server(chromium: Browser, daemon: Dae
 
 def test_calls_page_shows_past_and_new_calls(chromium: Browser, daemon: Daemon) -> None:
     with daemon.client() as client:
+        for _ in range(2):
+            client.call("echoes", "add", {"a": 1, "b": 2})
         client.call("one", "echo", {"text": "before"})
         with window(chromium, daemon) as opened:
             page = opened.page
             page.keyboard.press("l")
+            sums = page.locator("#calls tbody tr:has-text('add') [data-label=Outcome]")
+            expect(sums).to_have_text(["ok (cached)", "ok"])
             past = page.locator("#calls tbody tr:has-text('echo')")
             past.first.wait_for()
             expect(past.first).to_contain_text("one")
