@@ -20,6 +20,7 @@ from mcpd.model.errors import NotReady
 from mcpd.model.status import ServerState
 from mcpd.supervision.legacy_companion import LegacyCompanion, may_have_companion
 from mcpd.supervision.managed_server import ManagedServer
+from mcpd.support.linger import Linger
 
 LINGER_SECONDS = 60.0
 """Seconds that a companion stays open without a client, since windows are closed and reopened."""
@@ -36,7 +37,7 @@ class LegacyCompanions:
         self, operations: Operations, spawn: Callable[[Callable[[], Awaitable[None]]], None]
     ) -> None:
         self._operations = operations
-        self._spawn = spawn
+        self._linger = Linger(LINGER_SECONDS, spawn)
         self._users: dict[LegacyCompanion, dict[object, None]] = {}
         """By companion, from its first client until it is closed."""
 
@@ -141,12 +142,8 @@ class LegacyCompanions:
     def on_client_left(self, client: object) -> None:
         for companion, users in self._users.items():
             if users.pop(client, self) is None and not users:
-                companion.unused_since = trio.current_time()
-                self._spawn(partial(self._linger, companion))
+                self._linger.begin(companion, partial(self._stop_unused, companion))
 
-    async def _linger(self, companion: LegacyCompanion) -> None:
-        """Close the companion if nobody has used it for LINGER_SECONDS."""
-        await trio.sleep(LINGER_SECONDS)
-        unused_for = trio.current_time() - companion.unused_since
-        if self._users.get(companion) == {} and unused_for >= LINGER_SECONDS:
+    def _stop_unused(self, companion: LegacyCompanion) -> None:
+        if self._users.get(companion) == {}:
             self._stop(companion, _UNUSED)

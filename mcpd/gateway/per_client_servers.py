@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Container, Sequence
+from functools import partial
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -27,6 +28,7 @@ from mcpd.model.errors import NotReady
 from mcpd.model.server_spec import StdioSpec
 from mcpd.model.status import ServerState
 from mcpd.supervision.managed_server import ManagedServer
+from mcpd.support.linger import Linger
 from mcpd.wire import message as wire
 
 LINGER_SECONDS = 60.0
@@ -68,6 +70,7 @@ class DedicatedServers:
     def __init__(self, core: Operations, spawn: Spawn) -> None:
         self._core = core
         self._spawn = spawn
+        self._linger = Linger(LINGER_SECONDS, spawn)
         self._instances: dict[_Key, _Instance] = {}
         self._no_spare_before: weakref.WeakKeyDictionary[ManagedServer, float] = weakref.WeakKeyDictionary()
         """When a spare may be started again (`trio.current_time()`), for servers whose spare has failed."""
@@ -173,10 +176,9 @@ class DedicatedServers:
                 if key[1] is session:
                     self._end(key, instance, _UNUSED)
                 else:
-                    self._spawn(lambda key=key, instance=instance: self._linger(key, instance))  # type: ignore[misc]
+                    self._linger.begin(instance, partial(self._end_unused, key, instance))
 
-    async def _linger(self, key: _Key, instance: _Instance) -> None:
-        await trio.sleep(LINGER_SECONDS)
+    def _end_unused(self, key: _Key, instance: _Instance) -> None:
         if not instance.users and self._instances.get(key) is instance:
             self._end(key, instance, _UNUSED)
 

@@ -35,8 +35,6 @@ class LegacyCompanion(ManagedServer):
 
     def __init__(self, original: ManagedServer, context: SupervisorContext) -> None:
         self.original = original
-        self.unused_since = 0.0
-        """When its last client left (`trio.current_time()`); owned by `calls.legacy_companions`."""
         self.refusal = ""
         """Why the server cannot ask anything on this connection, so that it must not be used."""
         super().__init__(_companion_spec(original.spec), context, original)

@@ -229,7 +229,12 @@ async def test_second_connection_ends_a_while_after_its_last_client(
         await trio.sleep(LINGER_SECONDS - 1)
         assert await world.companion("three") is companion
         await trio.sleep(LINGER_SECONDS)
+        tasks = len(world.nursery.child_tasks)
+        for number in range(100):  # as by a script that calls mcpd in a loop
+            await world.companion(number)
+            world.companions.on_client_left(number)
         world.companions.on_client_left("three")
+        assert len(world.nursery.child_tasks) <= tasks + 1
         await trio.sleep(LINGER_SECONDS - 1)
         assert world.running == [companion]
         await trio.sleep(2)
