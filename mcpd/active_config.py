@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import attrs
+import trio
 
 from mcpd.config.check_document import LoadedConfig
 from mcpd.config.edit_config_file import add_server, import_editor, insert_rule, remove_server
@@ -36,8 +37,8 @@ class ActiveConfig:
     """Applies sets of servers. An invalid set never replaces a valid one. `first`, which was loaded at the
     start of the daemon, may lack the servers that have errors.
 
-    Reading and writing the configuration file blocks briefly: it is small, and only read at start, after
-    a change and on request.
+    The file is read and changed in a thread: the parsers are written in Python, so the event loop waits only
+    a moment for each of their steps, while a YAML file of the largest size takes them seconds.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class ActiveConfig:
         import_editor(first.path)  # loads the editing modules now; an upgrade may replace them on disk
         self._config_path = flag
         self._thread = OwnThread()
+        self._edits = trio.Lock()
         self._environ = environ
         self._supervisor = supervisor
         self._state_file = store
@@ -97,14 +99,13 @@ class ActiveConfig:
         # A value that is secret in one field may also appear in another, for example in a command.
         return {key: self._redactor.mask_within(value) for key, value in visible.items()}
 
-    def reload(self) -> ApplyResult:
+    async def reload(self) -> ApplyResult:
         """Reload the configuration and apply it. If it is invalid, raises BadSpec and changes only
         `status().problems`."""
-        try:
-            loaded = load(self._config_path, self._environ)
-        except BadSpec as error:
-            self._reject(error)
-            raise
+        loaded = await self._read_file()
+        if isinstance(loaded, BadSpec):
+            self._reject(loaded)
+            raise loaded
         self._state_file.set_applied(None)
         return self._activate(loaded)
 
@@ -113,16 +114,16 @@ class ActiveConfig:
         return candidate_paths(self._config_path, self._environ)
 
     async def reload_in_background(self) -> None:
-        """Do the same as `reload_if_changed`, but read and parse the file in a thread.
+        """Do the same as `reload_if_changed`, but read and parse the file in a thread."""
+        self.reload_if_changed(await self._read_file())
 
-        The parsers are written in Python, so the event loop waits only a moment for each of its steps.
-        """
+    async def _read_file(self) -> LoadedConfig | BadSpec:
+        """Return what is in the file now."""
         while True:
             before = self.loaded
             found = await self._thread.run(self._load)
             if self.loaded is before:  # otherwise what was read may be older than that
-                self.reload_if_changed(found)
-                return
+                return found
 
     def _load(self) -> LoadedConfig | BadSpec:
         try:
@@ -178,37 +179,42 @@ class ActiveConfig:
         self._state_file.set_applied(AppliedSet(servers=servers, config_digest=self.loaded.digest))
         return self._set_servers(parsed, servers)
 
-    def add(
+    async def add(
         self, name: str, definition: Mapping[str, object], *, save: bool, replace: bool = False
     ) -> ApplyResult:
         """Add one server. Raises BadSpec before anything is changed or written."""
-        if name in self._definitions and not replace:
-            fix = f"run `mcpctl remove {name}` first, or replace it"
-            raise BadSpec([Problem(f"$.servers.{name}", f"a server named {name!r} already exists", fix)])
-        parsed = self._parse_edit({**self._definitions, name: definition})
-        saved = None
-        if save:
-            self._require_file()
-            add_server(self.loaded.path, name, definition, replace=True)
-            saved = str(self.loaded.path)
-        return self._apply_edit(parsed, {**self._definitions, name: definition}, saved)
-
-    def remove(self, name: str, *, save: bool) -> ApplyResult:
-        """Remove one server. Raises UnknownServer or BadSpec."""
-        if name not in self._definitions:
-            self._supervisor.get(name)  # raises UnknownServer with similar names
-            raise UnknownServer(f"no server named {name!r} in the configuration", server=name)
-        rest = {known: definition for known, definition in self._definitions.items() if known != name}
-        parsed = self._parse_edit(rest)
-        saved = None
-        if save:
-            if self._source != "api":
+        async with self._edits:
+            if name in self._definitions and not replace:
+                fix = f"run `mcpctl remove {name}` first, or replace it"
+                raise BadSpec([Problem(f"$.servers.{name}", f"a server named {name!r} already exists", fix)])
+            servers = {**self._definitions, name: definition}
+            parsed = self._parse_edit(servers)
+            fresh = None
+            if save:
                 self._require_file()
-            # Remove it from the file even if a set from the API is active; the next start would restore it.
-            if not self.loaded.source.startswith("$") and remove_server(self.loaded.path, name):
-                saved = str(self.loaded.path)
-        self._state_file.clear_toggle(name)
-        return self._apply_edit(parsed, rest, saved)
+                fresh = await self._edit_file(
+                    lambda: add_server(self.loaded.path, name, definition, replace=True)
+                )
+            return self._apply_edit(parsed, servers, fresh)
+
+    async def remove(self, name: str, *, save: bool) -> ApplyResult:
+        """Remove one server. Raises UnknownServer or BadSpec."""
+        async with self._edits:
+            if name not in self._definitions:
+                self._supervisor.get(name)  # raises UnknownServer with similar names
+                raise UnknownServer(f"no server named {name!r} in the configuration", server=name)
+            rest = {known: definition for known, definition in self._definitions.items() if known != name}
+            parsed = self._parse_edit(rest)
+            fresh = None
+            if save:
+                if self._source != "api":
+                    self._require_file()
+                # Remove it from the file even if a set from the API is active; the next start would restore
+                # it.
+                if not self.loaded.source.startswith("$"):
+                    fresh = await self._edit_file(lambda: remove_server(self.loaded.path, name))
+            self._state_file.clear_toggle(name)
+            return self._apply_edit(parsed, rest, fresh)
 
     def insert_rule(self, before: int, rule: Mapping[str, object], comment: str) -> None:
         """Write a rule into the file, before the one with the index `before`, and apply it.
@@ -271,11 +277,32 @@ class ActiveConfig:
             log.error("the set applied through the API is no longer valid, using the file: %s", error)
             self._state_file.set_applied(None)
 
+    async def _edit_file(self, edit: Callable[[], bool | None]) -> LoadedConfig | None:
+        """Change the file, and return what is in it then; None if `edit` returned False, and changed nothing.
+
+        A caller that is cancelled still gets the result: what is active must not differ from the file.
+        """
+
+        def run() -> LoadedConfig | None:
+            return None if edit() is False else self._load_edited()
+
+        before, found = self.loaded, None
+        with trio.CancelScope(shield=True):
+            found = await self._thread.run(run)
+            while found is not None and self.loaded is not before:  # what was read may be older than that
+                before = self.loaded
+                found = await self._thread.run(self._load_edited)
+        return found
+
     def _apply_edit(
-        self, parsed: ParsedServers, definitions: Mapping[str, Mapping[str, object]], saved: str | None
+        self,
+        parsed: ParsedServers,
+        definitions: Mapping[str, Mapping[str, object]],
+        fresh: LoadedConfig | None,
     ) -> ApplyResult:
-        if saved is not None:
-            fresh = self._load_edited()
+        """Apply an edit. `fresh`: what is in the file, if the edit was saved."""
+        saved = None if fresh is None else str(fresh.path)
+        if fresh is not None:
             if self._source != "api":
                 return attrs.evolve(self._activate(fresh), saved=saved)
             self.loaded = fresh  # the set from the API stays active, now based on the changed file

@@ -422,15 +422,15 @@ class _Daemon:
                     log.warning("%s again: killing the remaining processes", signal.Signals(number).name)
                     self._force_stop.set()
                 elif number == signal.SIGHUP:
-                    self._reload()
+                    await self._reload()
                 else:
                     self._stop(signal.Signals(number).name)
 
-    def _reload(self) -> None:
+    async def _reload(self) -> None:
         systemd.notify(STATUS="reloading the configuration")
         try:
             with acting_for(lambda: "SIGHUP"):
-                self._configuration.reload()
+                await self._configuration.reload()
         except McpdError:
             log.debug("reload failed; the errors were logged and are in `mcpctl status`")
         except Exception:

@@ -114,18 +114,18 @@ async def _set_servers(operations: Operations, params: SetServersParams) -> Appl
 
 
 async def _add(operations: Operations, params: AddParams) -> ApplyResult:
-    applied = operations.config.add(
+    applied = await operations.config.add(
         params.server, params.definition, save=params.save, replace=params.replace
     )
     return await _when_applied(operations, applied)
 
 
 async def _remove(operations: Operations, params: RemoveParams) -> ApplyResult:
-    return await _when_applied(operations, operations.config.remove(params.server, save=params.save))
+    return await _when_applied(operations, await operations.config.remove(params.server, save=params.save))
 
 
 async def _reload(operations: Operations, _: api.NoParams) -> ApplyResult:
-    return await _when_applied(operations, operations.config.reload())
+    return await _when_applied(operations, await operations.config.reload())
 
 
 async def _when_applied(operations: Operations, applied: ApplyResult) -> ApplyResult:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
+import trio
 
 from mcpd.active_config import ActiveConfig
+from mcpd.config.check_document import LoadedConfig
 from mcpd.config.load_at_start import load_at_start
 from mcpd.config.loader import load
 from mcpd.model.errors import BadSpec
 from mcpd.model.events import Event
 from mcpd.model.server_spec import InvalidSpec, StdioSpec
 from mcpd.supervision.supervisor import Supervisor
+from tests.e2e.harness import BOUND
 from tests.supervision.peer import surroundings
 
 
@@ -74,14 +79,14 @@ async def test_file_read_before_another_change_is_read_again(
         reads.append(found)
         if len(reads) == 1:
             home.write("old", "new")
-            configuration.reload()
+            await configuration.reload()
         return found
 
     monkeypatch.setattr(configuration._thread, "run", slow)
     home.write("old", "other")
     await configuration.reload_in_background()
     assert home.names == ["old", "new"]
-    assert len(reads) == 2
+    assert len(reads) == 3  # that of `reload`, too
 
 
 async def test_deleted_default_file_is_reported_and_servers_keep_running(home: Home) -> None:
@@ -92,7 +97,7 @@ async def test_deleted_default_file_is_reported_and_servers_keep_running(home: H
     configuration.reload_if_changed()
     assert home.names == ["a"]
     assert [problem.message for problem in configuration.status().problems] == [f"{home.file} was deleted"]
-    configuration.reload()
+    await configuration.reload()
     assert (home.names, configuration.status().problems) == ([], ())
 
 
@@ -141,13 +146,13 @@ async def test_invalid_directory_rule_is_refused(
     assert (problem.path, problem.fix) == (place, fix)
 
 
-def test_valid_file_is_kept_for_the_next_start(home: Home) -> None:
+async def test_valid_file_is_kept_for_the_next_start(home: Home) -> None:
     """A later file with an error does not replace it, and the next start uses the valid definition."""
     home.write("a", "b")
     active = home.begin()
     home.file.write_text(home.file.read_text().replace('"b": {"command"', '"b": {"comand"'))
     with pytest.raises(BadSpec, match="comand"):
-        active.reload()
+        await active.reload()
     again = home.begin()
     assert home.names == ["a", "b"]
     assert not isinstance(home.supervisor.desired["b"], InvalidSpec)
@@ -188,13 +193,13 @@ async def test_broken_entries_do_not_prevent_changes_of_others(home: Home) -> No
     broken = {name: {"comand": "x"} for name in ("b", "c")}
     home.file.write_text(json.dumps({"mcpServers": {"a": {"command": "x"}, **broken}}))
     active = home.begin()
-    active.add("new", {"command": "x"}, save=True)
+    await active.add("new", {"command": "x"}, save=True)
     assert home.names == ["a", "b", "c", "new"]
     assert [type(home.supervisor.desired[name]) for name in ("b", "new")] == [InvalidSpec, StdioSpec]
     assert len(active.status().problems) == 2
-    active.remove("b", save=True)
+    await active.remove("b", save=True)
     assert [problem.path for problem in active.status().problems] == ["$.mcpServers.c.comand"]
-    active.add("c", {"command": "x"}, save=True, replace=True)
+    await active.add("c", {"command": "x"}, save=True, replace=True)
     assert active.status().problems == ()
     assert home.names == ["a", "c", "new"]
 
@@ -204,11 +209,11 @@ async def test_edit_with_a_new_error_is_refused(home: Home) -> None:
     home.file.write_text(json.dumps({"mcpServers": {"a": {"command": "x"}, "b": {"comand": "x"}}}))
     active = home.begin()
     with pytest.raises(BadSpec, match="unknown field 'commmand'"):
-        active.add("new", {"commmand": "x"}, save=True)
+        await active.add("new", {"commmand": "x"}, save=True)
     assert "new" not in home.file.read_text()
     home.file.write_text(json.dumps({"mcpServers": {"a": {"commnd": "x"}, "b": {"comand": "x"}}}))
     with pytest.raises(BadSpec, match="unknown field 'commnd'"):
-        active.add("new", {"command": "x"}, save=True)
+        await active.add("new", {"command": "x"}, save=True)
     assert home.names == ["a", "b"]
 
 
@@ -217,11 +222,50 @@ async def test_reload_names_changed_settings_and_those_that_need_a_restart(home:
     home.write("a", maxStarts=2, logLevel="info")
     configuration = home.begin()
     home.write("a", maxStarts=3, timeout=5000)
-    applied = configuration.reload()
+    applied = await configuration.reload()
     assert applied.settings_changed == ("logLevel", "maxStarts", "timeout")
     assert applied.restart_needed == ("maxStarts", "logLevel")
     assert "settings changed: logLevel, maxStarts, timeout" in [event.message for event in home.events]
     home.write("a", "b", maxStarts=3, timeout=5000)
-    applied = configuration.reload()
+    applied = await configuration.reload()
     assert (applied.added, applied.settings_changed) == (("b",), ())
     assert applied.restart_needed == ("maxStarts", "logLevel")
+
+
+async def test_event_loop_continues_while_the_file_is_parsed(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes seconds with a large YAML file. A cancelled edit is finished, and edits take turns."""
+    home.write("a")
+    active = home.begin()
+    turn, is_parsing = threading.Event(), trio.Event()
+    token = trio.lowlevel.current_trio_token()
+
+    def slow(path: Path | None, environ: Mapping[str, str]) -> LoadedConfig:
+        token.run_sync_soon(is_parsing.set)
+        assert turn.wait(BOUND)
+        return load(path, environ)
+
+    monkeypatch.setattr("mcpd.active_config.load", slow)
+    work: list[Callable[[], Awaitable[object]]] = [
+        active.reload,
+        partial(active.add, "b", {"command": "x"}, save=True),
+        partial(active.remove, "a", save=True),
+    ]
+    for each, names in zip(work, (["a"], ["a", "b"], ["b"]), strict=True):
+        turn.clear()
+        is_parsing = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(each)
+            with trio.fail_after(BOUND):
+                await is_parsing.wait()  # the event loop runs while the thread parses
+            if each != active.reload:
+                nursery.cancel_scope.cancel()
+            turn.set()
+        assert home.names == names
+    async with trio.open_nursery() as nursery:
+        for name in "cdef":
+            nursery.start_soon(partial(active.add, name, {"command": "x"}, save=True))
+    assert sorted(home.names) == list("bcdef")
+    active.reload_if_changed()
+    assert sorted(home.names) == list("bcdef")
