@@ -20,6 +20,7 @@ from ctl.editors.import_report import (
     plan_lines,
     servers_only_in_mcpd,
 )
+from ctl.editors.import_rules import NewRule, read_rules
 from ctl.editors.import_target import ImportTarget, find_import_target
 from ctl.editors.importing import (
     ImportPlan,
@@ -55,6 +56,7 @@ from mcpd.config.secret_store import secrets_path
     is_flag=True,
     help="Keep secrets in the definitions instead of moving them to the secret store.",
 )
+@click.option("--no-rules", is_flag=True, help="Leave the editors' permissions for tools where they are.")
 @click.option("--disabled", is_flag=True, help="Import the servers as disabled.")
 @click.option(
     "--project",
@@ -71,14 +73,16 @@ def import_(
     yes: bool,
     unfold: bool,
     keep_secrets: bool,
+    no_rules: bool,
     disabled: bool,
     project: str | None,
 ) -> int:
     """Import servers from your editors.
 
     Reads the configuration of all supported editors, or of those you name, shows each server with the exact
-    command it would run, and asks for confirmation. If you run it again, it shows what changed in the editors
-    and offers to update the servers. Never modifies the editors' files.
+    command it would run, and asks for confirmation. Also imports which tools the editors allow, ask about, or
+    deny, as rules for these editors. If you run it again, it shows what changed in the editors and offers to
+    update the servers. Never modifies the editors' files.
     """
     user = UserContext(os.environ, Path(project or ".").absolute(), project is not None)
     editors, files = parse_sources(sources)
@@ -92,8 +96,19 @@ def import_(
     if only:
         _filter_servers(discovered, only, history)
     can_ask = sys.stdin.isatty() and not yes
+    named_editors = [editor.name for editor in editors]
     plan = plan_import(
-        cli, target, discovered, history, disabled=disabled, unfold=unfold, can_ask=can_ask, named=only
+        cli,
+        target,
+        discovered,
+        history,
+        disabled=disabled,
+        unfold=unfold,
+        can_ask=can_ask,
+        named=only,
+        read_permissions=None
+        if no_rules
+        else lambda names, in_entries: read_rules(names, in_entries, named_editors, user),
     )
     only_in_mcpd = [] if sources or only else servers_only_in_mcpd(target, plan)
     report = as_json(plan, only_in_mcpd) | {"path": str(target.path), "written": False}
@@ -102,7 +117,8 @@ def import_(
     if not cli.out.json:
         cli.out.lines(plan_lines(plan, user, only_in_mcpd))
     servers, updates, result = plan.new_servers, plan.updates, ImportResult()
-    if (servers or updates) and not dry_run:
+    rules = plan.new_rules((each.name for each in servers), {})
+    if (servers or updates or rules) and not dry_run:
         if not yes and not can_ask:
             message = "importing needs confirmation, but stdin is not a terminal; nothing was written"
             raise UsageError(message, hint="mcpctl import --yes, or preview with --dry-run")
@@ -121,6 +137,7 @@ def import_(
                 chosen = servers
                 servers = [s for s in servers if all(answers.get(x.name) for x in plan.missing_secrets(s))]
                 left_out = [each.name for each in chosen if each not in servers]
+                rules = _ask_about_rules(plan, servers, same, target)
                 keep_secrets = keep_secrets or not _confirm_storing_secrets(plan, servers)
         except click.Abort:
             cli.out.end_prompt_line()
@@ -131,22 +148,23 @@ def import_(
         result = build_result(plan, servers, answers, keep=keep_secrets)
         kept = target.servers.keys() | result.definitions.keys()
         result.same = {name: other for name, other in same.items() if other in kept}
-        if servers:
+        result.rules = rules
+        if servers or rules:
             reloaded = write_import(cli, target, result)
             imported = [name for name in result.definitions if name not in result.replaced]
             report |= {"written": True, "reloaded": reloaded, "imported": imported}
-            report |= {"same": dict(result.same)}
+            report |= {"same": dict(result.same), "rules_added": [one.to_json() for one in rules]}
             report |= {"taken_over": list(result.replaced), "secrets_stored": list(result.secrets)}
         if not cli.out.json:
             _report(cli, target, result, left_out)
-    elif (servers or updates) and not cli.out.json:
+    elif (servers or updates or rules) and not cli.out.json:
         cli.out.next_step("mcpctl import (asks before it changes anything)")
     elif not discovered.files and not discovered.warnings and not cli.out.json:
         hint = "mcpctl add NAME -- COMMAND, or name a file: mcpctl import FILE"
         cli.out.next_step(hint)
     if not dry_run:
         record_import(history, target, plan, result)  # so that the next run can show changes
-        if history.entries and (error := history.save()):
+        if (history.entries or history.rules) and (error := history.save()):
             cli.out.warning(error)
     if cli.out.json:
         cli.out.json_value(report)
@@ -162,8 +180,11 @@ def _report(cli: CliContext, target: ImportTarget, result: ImportResult, left_ou
         cli.out.line(
             f"{name}: not imported, because you entered no value; mcpctl import -s {name} asks again"
         )
+    if result.rules:
+        cli.out.line(f"{count(len(result.rules), 'rule')} added to settings.policies in {target.path}")
     if not result.definitions:
-        cli.out.line("nothing was imported")
+        if not result.rules:
+            cli.out.line("nothing was imported")
         return
     changed = f" ({len(result.replaced)} updated)" if result.replaced else ""
     cli.out.line(f"{count(len(result.definitions), 'server')} saved in {target.path}{changed}")
@@ -264,6 +285,17 @@ def _ask_about_similar(plan: ImportPlan, servers: list[MergedServer], target: Im
         while same[name] in same:
             same[name] = same[same[name]]
     return same
+
+
+def _ask_about_rules(
+    plan: ImportPlan, servers: list[MergedServer], same: dict[str, str], target: ImportTarget
+) -> list[NewRule]:
+    """Ask whether to add the rules for the chosen servers and those that mcpd has."""
+    if plan.new_servers and not servers and not same:
+        return []  # the user has declined the import
+    rules = plan.new_rules((each.name for each in servers), same)
+    question = f"Add {count(len(rules), 'rule')} to settings.policies in {target.path}?"
+    return rules if rules and click.confirm(question, default=True, err=True) else []
 
 
 def _confirm_update(update: ServerUpdate) -> bool:

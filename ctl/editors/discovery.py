@@ -12,6 +12,7 @@ from ctl.editors.editor_paths import EditorFile, UserContext
 from ctl.editors.mapping import map_entry, unwrap_proxy
 from ctl.editors.mcpd_entry import is_mcpd_entry
 from ctl.editors.read_entries import RawEntry, dotenv_values, identify_file, read_entries
+from ctl.editors.tool_permissions import ToolPermission, entry_permissions
 from ctl.editors.variables import NeededSecret, UnusableEntry, VariableTranslator
 from mcpd.config.in_place_edits.document import Document, read_document
 from mcpd.config.server_definition import MAX_NAME_LENGTH
@@ -45,6 +46,8 @@ class ImportCandidate:
     implied_cwd: str | None = None
     notes: tuple[str, ...] = ()
     needed_secrets: tuple[NeededSecret, ...] = ()
+    permissions: tuple[ToolPermission, ...] = ()
+    """Which of its tools the editor allows or asks about."""
 
 
 @attrs.frozen
@@ -148,7 +151,13 @@ def _candidate(raw: RawEntry, source: EntrySource, translator: VariableTranslato
         note = "it only connects to a URL, which mcpd can do itself: see --unfold"
         notes = (*notes, note)
     return ImportCandidate(
-        valid_server_name(raw.name), one.definition, source, one.implied_cwd, notes, one.needed_secrets
+        valid_server_name(raw.name),
+        one.definition,
+        source,
+        one.implied_cwd,
+        notes,
+        one.needed_secrets,
+        entry_permissions(raw.fields, raw.path, raw.project),
     )
 
 

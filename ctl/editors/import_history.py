@@ -15,6 +15,7 @@ import msgspec
 
 from ctl.editors.discovery import DiscoveredEntries, EntrySource, ImportCandidate
 from ctl.editors.editor_catalog import BY_NAME
+from ctl.editors.import_rules import RuleAtom
 from ctl.editors.inline_secrets import LiftedDefinition, lift_secrets
 from ctl.editors.merging import (
     Environ,
@@ -72,7 +73,10 @@ class ImportHistory:
         self.entries: dict[EntryKey, ImportedEntry] = {}
         self._config = str(config)
         self._salt = secrets.token_hex(16)
+        self.rules: set[RuleAtom] = set()
+        """The parts of the rules that were imported."""
         self._other_configs: list[object] = []
+        self._other_rules: list[object] = []
         try:
             data = json.loads(self.path.read_bytes())
             self._salt = msgspec.convert(data["salt"], str)
@@ -84,8 +88,14 @@ class ImportHistory:
                     )
                 else:
                     self._other_configs.append(one)
+            for one in data.get("rules", ()):
+                if one["config"] == self._config:
+                    self.rules.add(msgspec.convert(one["rule"], RuleAtom))
+                else:
+                    self._other_rules.append(one)
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             self.entries.clear()
+            self.rules.clear()
 
     def get(self, source: EntrySource) -> ImportedEntry | None:
         """Return what is remembered about an entry."""
@@ -115,7 +125,9 @@ class ImportHistory:
             {"config": self._config, "where": list(key), **attrs.asdict(one)}
             for key, one in self.entries.items()
         ]
-        text = json.dumps({"salt": self._salt, "entries": [*self._other_configs, *mine]}, indent=1)
+        rules = [{"config": self._config, "rule": atom} for atom in sorted(self.rules)]
+        stored = {"salt": self._salt, "entries": [*self._other_configs, *mine]}
+        text = json.dumps(stored | {"rules": [*self._other_rules, *rules]}, indent=1)
         try:
             private_directory(str(self.path.parent))
             write_atomically(self.path, text.encode("utf-8", "surrogatepass"), 0o600)
@@ -253,6 +265,7 @@ def _changed_parts(
         if now.get(part) != imported.theirs.get(part)
         and (part not in here or part not in there or here[part] != there[part])
         and (part in here or part in there)
+        and not (part == "trust" and part not in now)  # former versions imported it; now it is a rule
         and not (part == _ENABLED and here.get(part, True) == there.get(part, True))
     )
 

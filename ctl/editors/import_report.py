@@ -49,10 +49,21 @@ def plan_lines(plan: ImportPlan, context: UserContext, only_here: Sequence[str])
     ]
     if skipped:
         lines += [[paint("not imported", "bold")], *skipped, []]
+    rules = plan.new_rules((one.name for one in plan.new_servers), {})
+    if rules or plan.rules.skipped:
+        lines.append([paint("rules to import", "bold"), " into settings.policies, after the existing ones"])
+        for one in rules:
+            paths = ", ".join(context.display_path(path) for path in one.paths)
+            lines.append([f"  {one.title}: {one.describe(context)} ({paths})"])
+        lines += [["  not imported: ", note] for note in plan.rules.skipped]
+        lines.append([])
     files = count(len(plan.discovered.files), "file")
     updates = f", {count(len(plan.updates), 'change')} to apply" if plan.drift.updates else ""
+    also = f", {count(len(rules), 'rule')}" if rules else ""
     blocked = f", {len(plan.blocked)} blocked ({', '.join(plan.blocked)})" if plan.blocked else ""
-    lines.append([f"{count(len(plan.new_servers), 'server')} to import{updates}, from {files}{blocked}"])
+    lines.append(
+        [f"{count(len(plan.new_servers), 'server')} to import{updates}{also}, from {files}{blocked}"]
+    )
     return lines
 
 
@@ -85,6 +96,7 @@ def as_json(plan: ImportPlan, only_here: Sequence[str]) -> dict[str, object]:
         "skipped": [
             {"source": _source_json(one.source), "reason": one.reason} for one in plan.discovered.skipped
         ],
+        "rules": [one.to_json() for one in plan.new_rules((one.name for one in plan.new_servers), {})],
         "warnings": list(plan.discovered.warnings),
     }
 

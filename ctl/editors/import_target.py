@@ -36,6 +36,8 @@ class ImportTarget:
     """All servers, including those of a running daemon that other files or clients defined."""
     profiles: Mapping[str, object] = attrs.field(factory=dict)
     """Name → profile, as in the file."""
+    policies: object = None
+    """The rules, as in the file."""
 
     def visible_servers(self, server: str | None, profile: str | None) -> Mapping[str, Mapping[str, object]]:
         """Return the servers that an entry for one server, one profile, or everything provides."""
@@ -76,7 +78,15 @@ def find_import_target(cli: CliContext) -> ImportTarget:
     addresses = frozenset({cli.socket, http} if isinstance(http, str) else {cli.socket})
     servers = {str(name): fields for name, fields, _ in found.servers if isinstance(fields, dict)}
     profiles = mapping(found.settings.get("profiles"))
-    return ImportTarget(path, servers, addresses, running, active | frozenset(servers), profiles)
+    return ImportTarget(
+        path,
+        servers,
+        addresses,
+        running,
+        active | frozenset(servers),
+        profiles,
+        found.settings.get("policies"),
+    )
 
 
 def read_definitions(path: Path) -> Mapping[str, Mapping[str, object]]:

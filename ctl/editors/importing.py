@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 
 import attrs
 
@@ -20,12 +21,14 @@ from ctl.editors.import_history import (
     entry_key,
     lift_update_secrets,
 )
+from ctl.editors.import_rules import NO_RULES, EditorRules, NewRule, RuleAtom
 from ctl.editors.import_target import ImportTarget, find_problems, read_definitions
 from ctl.editors.inline_secrets import LiftedDefinition, free_secret_name, lift_secrets
 from ctl.editors.merging import MergedServer, MergeResult, fill_in_secrets, merge_candidates, replace_text
 from ctl.editors.missing_variables import ask_for_missing_variables
 from ctl.editors.similar_servers import SimilarServer, find_similar
 from ctl.editors.tool_filters import note_about, unlike_ours
+from ctl.editors.tool_permissions import ToolPermission
 from ctl.editors.variables import NeededSecret, secret_reference
 from ctl.errors import DaemonError
 from ctl.invocation import CliContext
@@ -36,6 +39,10 @@ from mcpd.model.errors import BadSpec
 from mcpd.support.atomic_files import write_atomically
 
 Definition = dict[str, object]
+ImportNames = Mapping[EntrySource, str]
+"""Entry → name of its server in mcpd."""
+
+EntryPermissions = Mapping[EntrySource, Sequence[ToolPermission]]
 _REMOVED = "it was imported before and then removed from mcpd"
 
 
@@ -59,6 +66,11 @@ class ImportPlan:
     """Servers in which a secret replaces an environment variable that mcpd does not have."""
     unused_filters: Mapping[EntrySource, str] = attrs.field(factory=dict)
     """Entries of servers that mcpd has, and a note that it does not apply their lists of tools."""
+    rules: EditorRules = NO_RULES
+    """The permissions of the editors."""
+    policies: Sequence[object] = ()
+    """The rules in mcpd's file."""
+    imported_rules: frozenset[RuleAtom] = frozenset()
     unwrapped: frozenset[EntrySource] = frozenset()
     """Entries that are imported without their `mcp-remote`."""
 
@@ -71,6 +83,12 @@ class ImportPlan:
     def updates(self) -> list[ServerUpdate]:
         """Return the servers that can be updated."""
         return [one for one in self.drift.updates if one.server.name not in self.blocked]
+
+    def new_rules(self, added: Iterable[str], same: Mapping[str, str]) -> list[NewRule]:
+        """Return the rules to add for the servers in mcpd and those to be `added`."""
+        updated = (one.server.name for one in self.drift.updates)
+        servers = {*added, *updated, *same.values(), *(name for name, _ in self.merged.known)}
+        return self.rules.new_rules(servers, self.policies, self.imported_rules, same)
 
     def missing_secrets(self, server: MergedServer) -> list[NeededSecret]:
         """Return the secrets that a server needs and only the user knows."""
@@ -85,6 +103,7 @@ class ImportResult:
     replaced: dict[str, Mapping[str, object]] = attrs.field(factory=dict)
     """The current definitions of the servers that are updated."""
     secrets: dict[str, str] = attrs.field(factory=dict, repr=False)
+    rules: Sequence[NewRule] = ()
     same: Mapping[str, str] = attrs.field(factory=dict)
     """Servers that are not imported, because the user has said that they are another one."""
 
@@ -99,10 +118,12 @@ def plan_import(
     unfold: bool,
     can_ask: bool,
     named: Collection[str],
+    read_permissions: Callable[[ImportNames, EntryPermissions], EditorRules] | None = None,
 ) -> ImportPlan:
     """Plan an import. Raises DaemonError if the secrets are unreadable.
 
     Servers that need a secret or a decision are blocked unless `can_ask`; `named` servers need no decision.
+    `read_permissions` returns the permissions for entries with these names in mcpd.
     """
     try:
         stored = read_secrets(os.environ)
@@ -139,7 +160,25 @@ def plan_import(
     lifted |= {one.server.name: lift_update_secrets(one, secret_names) for one in drift.updates}
     similar = find_similar(merged.servers, target.servers, os.environ)
     unused = _unused_filters(merged, drift, target)
-    result = ImportPlan(merged, drift, lifted, blocked, stored, discovered, similar, asked, unused, without)
+    result = ImportPlan(
+        merged,
+        drift,
+        lifted,
+        blocked,
+        stored,
+        discovered,
+        similar,
+        asked,
+        unused,
+        unwrapped=without,
+        imported_rules=frozenset(history.rules),
+    )
+    if read_permissions is not None and isinstance(target.policies, (list, NoneType)):
+        found = {source: server.name for server in servers for source in server.sources}
+        found |= {source: name for name, source in merged.known}
+        in_entries = {one.source: one.permissions for one in discovered.candidates}
+        rules = read_permissions(found, in_entries)
+        result = attrs.evolve(result, rules=rules, policies=target.policies or [])
     if can_ask:
         noted = (
             attrs.evolve(one, notes=(*one.notes, _REMOVED)) if _was_removed(one, drift) else one
@@ -246,7 +285,8 @@ def write_import(cli: CliContext, target: ImportTarget, result: ImportResult) ->
         if result.secrets:
             change_secrets(os.environ, result.secrets)
             stored = result.secrets
-        put_servers(target.path, result.definitions, result.replaced)
+        rules = [(one.before, one.rule) for one in result.rules]
+        put_servers(target.path, result.definitions, result.replaced, rules, target.policies)
         if target.running:
             reply = cli.call("mcpd/reload")
             if problems := objects(reply.value.get("errors")):
@@ -264,6 +304,7 @@ def record_import(
     history: ImportHistory, target: ImportTarget, plan: ImportPlan, result: ImportResult
 ) -> None:
     """Remember what was written, and entries that match mcpd for the first time."""
+    history.rules.update(atom for one in result.rules for atom in one.atoms)
     ours = read_definitions(target.path)
     now = {source: history.digests(theirs) for source, theirs in plan.drift.definitions.items()}
     servers = [*plan.merged.servers, *(one.server for one in plan.drift.updates)]

@@ -236,7 +236,7 @@ def _map_common_fields(raw: RawEntry, fields: Fields, definition: dict[str, obje
     description = fields.get("description")
     if isinstance(description, str) and description:
         definition["description"] = description.replace("${", "$${")
-    if fields.get("trust") is True:
+    if fields.get("trust") is True and raw.editor.entry_form is None:  # of others, it becomes a rule
         definition["trust"] = True
     for ours, spellings in (("includeTools", _INCLUDE), ("excludeTools", _EXCLUDE)):
         tools = next((fields[key] for key in spellings if isinstance(fields.get(key), list)), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mcpd.config.in_place_edits.document import Document, KeyPath, editor_for, read_document, write_document
@@ -31,12 +31,16 @@ def add_server(path: Path, name: str, definition: Mapping[str, object], *, repla
 
 
 def put_servers(
-    path: Path, definitions: Mapping[str, Mapping[str, object]], before: Mapping[str, Mapping[str, object]]
+    path: Path,
+    definitions: Mapping[str, Mapping[str, object]],
+    before: Mapping[str, Mapping[str, object]],
+    rules: Sequence[tuple[int, Mapping[str, object]]] = (),
+    rules_before: object = None,
 ) -> None:
-    """Add or change several servers at once: either all of them or none.
+    """Add or change several servers, and insert rules before an index, at once: either all of them or none.
 
     In existing servers, only differing members are written. Raises BadSpec as `add_server` does, and if an
-    existing server is not what it was in `before`.
+    existing server or the rules are not what they were `before`.
     """
     document = read_document(path)
     for name, definition in definitions.items():
@@ -51,16 +55,19 @@ def put_servers(
             message = f"server '{name}' has changed in {path} in the meantime"
             raise BadSpec.single(message, "review the file and try again", path)
         document = _change_entry(document, (*key_path, name), definition)
+    policies: KeyPath = (*_settings_path(document), "policies")
+    if rules and document.value_at(policies) != rules_before:
+        message = f"the rules in {path} have changed in the meantime"
+        raise BadSpec.single(message, "review the file and try again", path)
+    for index, rule in rules:
+        document = document.with_item(policies, index, rule)
     write_document(path, document)
 
 
 def put_profile(path: Path, name: str, profile: Mapping[str, object]) -> None:
     """Add a profile, or replace the one with this name. Raises BadSpec as `add_server` does."""
     document = read_document(path)
-    settings: KeyPath = (
-        ("mcp", "globalSettings") if isinstance(document.value.get("mcp"), dict) else ("settings",)
-    )
-    write_document(path, document.with_value((*settings, "profiles", name), profile))
+    write_document(path, document.with_value((*_settings_path(document), "profiles", name), profile))
 
 
 def insert_rule(path: Path, before: int, rule: Mapping[str, object], comment: str, expected: object) -> None:
@@ -69,8 +76,7 @@ def insert_rule(path: Path, before: int, rule: Mapping[str, object], comment: st
     Raises BadSpec as `add_server` does, and if the rules in the file are not the `expected` ones.
     """
     document = read_document(path)
-    parent = ("mcp", "globalSettings") if isinstance(document.value.get("mcp"), dict) else ("settings",)
-    key_path: KeyPath = (*parent, "policies")
+    key_path: KeyPath = (*_settings_path(document), "policies")
     if document.value_at(key_path) != expected:
         message = f"the rules in {path} have changed, and are not in force yet"
         raise BadSpec.single(message, "run `mcpctl reload` and try again", path)
@@ -123,3 +129,8 @@ def _already_exists(name: str, path: Path) -> BadSpec:
 def _servers_path(document: Document) -> KeyPath:
     """Return the key path of the servers in this document."""
     return ("mcp", "servers") if isinstance(document.value.get("mcp"), dict) else ("mcpServers",)
+
+
+def _settings_path(document: Document) -> KeyPath:
+    """Return the key path of the settings in this document."""
+    return ("mcp", "globalSettings") if isinstance(document.value.get("mcp"), dict) else ("settings",)
