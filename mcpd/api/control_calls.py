@@ -206,7 +206,10 @@ class ControlCaller:
 
     def respond_error(self, key: bytes, error: McpdError) -> None:
         """Respond to any control request with an error of mcpd's own."""
-        self._responder.finish(wire.error(key, wire.error_body(error.rpc, error.message, error.data())))
+        data = error.data()
+        if error.may_have_run is False and self._operations.is_stopping:
+            data["stopping"] = True  # the next daemon may execute it
+        self._responder.finish(wire.error(key, wire.error_body(error.rpc, error.message, data)))
 
     def send_error_object(self, call: Call, request: ClientRequest, error: Raw | bytes, code: int) -> None:
         refused = to_upstream_error(call.server.spec.name, Message(error=Raw(error)))

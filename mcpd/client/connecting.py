@@ -106,12 +106,12 @@ def _ad_hoc_definitions(
 async def _connected(socket: str | None, start: bool) -> AsyncIterator[Mcp]:
     async with AsyncExitStack() as stack:
         try:
-            connection: Connection = await stack.enter_async_context(open_connection(socket))
+            connection: Connection = await stack.enter_async_context(open_connection(socket, reopens=True))
         except NotRunning:
             if not start:
                 raise
             await _start_daemon(socket)
-            connection = await stack.enter_async_context(open_connection(socket))
+            connection = await stack.enter_async_context(open_connection(socket, reopens=True))
         yield Mcp(connection)
 
 

@@ -1,168 +1,203 @@
-"""The connection to the daemon's socket: requests, their responses, progress and cancellation."""
+"""The connection to the daemon, which is opened again after the daemon has restarted.
+
+A request is repeated on the new connection only if it changes nothing, or if it certainly did not run: the
+daemon cannot have read all of it, or has refused it because it was stopping.
+"""
 
 from __future__ import annotations
 
-import itertools
+import math
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
-import msgspec
-from anyio.abc import ByteStream
 
-from mcpd.client.errors import ClientError, ConnectionClosed, NotRunning, error_from_response
+from mcpd.client.errors import CallTimedOut, ClientError, ConnectionClosed, NotRunning
+from mcpd.client.link import CLOSED_BY_US, Link, Progress
 from mcpd.support.paths import UnusablePath, socket_path
-from mcpd.wire.framing import LineSplitter, LineTooLong
 
-Progress = Callable[[float, float | None, str], None]
-"""Called with the progress of a call, its total (None: unknown) and a message. An exception that it raises
-cancels the call and is raised there."""
-_CHUNK = 1 << 16
-_MAX_LINE = 128 * 1024 * 1024
-"""Maximum length of a line; the daemon's own limits are lower."""
-_CLOSED_BY_US = "this connection has been closed; connect again"
-_SEND_TIMEOUT = 30.0
-"""Seconds within which the daemon must read a request; otherwise it is stopped or hangs."""
-
-
-class _PendingRequest:
-    """A request without a response yet."""
-
-    def __init__(self, progress: Progress | None) -> None:
-        self.done = anyio.Event()
-        self.answer: Mapping[str, Any] = {}
-        self.progress = progress
-        self.progress_error: Exception | None = None
-        """The exception that `progress` has raised."""
+_RESTART_TIME = 20.0
+"""Seconds to wait for a daemon that has closed the connection to listen again."""
+_POLL, _MAX_POLL = 0.05, 0.5
+"""Seconds between attempts to connect."""
+_MAX_REPEATS = 5
+"""How often one request is repeated: the request itself may be what ends the daemon."""
+_GRACE = 5.0
+"""Seconds that the daemon has to report that a call took too long."""
+_READING = frozenset(
+    (
+        "mcpd/approvals",
+        "mcpd/auth/explain",
+        "mcpd/auth/status",
+        "mcpd/calls",
+        "mcpd/clients",
+        "mcpd/config",
+        "mcpd/history",
+        "mcpd/logs",
+        "mcpd/metrics",
+        "mcpd/policy",
+        "mcpd/prompts",
+        "mcpd/read",
+        "mcpd/resources",
+        "mcpd/server",
+        "mcpd/stats",
+        "mcpd/status",
+        "mcpd/tools",
+        "mcpd/version",
+        "rpc.discover",
+    )
+)
+"""Methods that change nothing, so that they can run twice."""
+_NOT_SENT = {"may_have_run": False}
 
 
 class Connection:
     """Created by `open_connection` and valid inside its block. Any number of tasks may use it."""
 
-    def __init__(self, stream: ByteStream) -> None:
-        self._stream = stream
-        self._sending = anyio.Lock()
-        self._pending: dict[int, _PendingRequest] = {}
-        self._ids = itertools.count(1)
-        self._close_reason = ""
+    def __init__(self, link: Link, open_link: Callable[[], Awaitable[Link]] | None) -> None:
+        """`open_link` opens another connection to the same daemon, and raises ClientError. None: never."""
+        self._link = link
+        self._open_link = open_link
+        self._opening = anyio.Lock()
+        self._failures = 0
+        """How often the daemon was not back in time: all requests that waited for it then fail."""
+        self._is_closed = False
 
     async def request(
-        self, method: str, params: Mapping[str, object] | None = None, progress: Progress | None = None
+        self,
+        method: str,
+        params: Mapping[str, object] | None = None,
+        progress: Progress | None = None,
+        timeout: float | None = None,  # of `mcpd/call`
     ) -> Any:  # noqa: ANN401 # JSON
         """Send a control API request and return its result. Raises ClientError.
 
-        Cancelling this call cancels the request.
+        If the daemon restarts, waits for it and repeats the request. A request that may have run is repeated
+        only if its method changes nothing. `timeout` is the parameter of that name of `mcpd/call`. It covers
+        the restart too, and a daemon that does not respond is not waited for. Cancelling this call cancels
+        the request.
         """
-        key = next(self._ids)
-        pending = _PendingRequest(progress)
-        arguments: dict[str, object] = dict(params or {})
-        if progress is not None:
-            arguments["_meta"] = {"progressToken": key}
-        self._pending[key] = pending
-        try:
-            await self._send({"jsonrpc": "2.0", "id": key, "method": method, "params": arguments})
-            await pending.done.wait()
-        except anyio.get_cancelled_exc_class():
-            with anyio.move_on_after(1, shield=True):
-                await self._send_cancelled(key)
-            raise
-        finally:
-            self._pending.pop(key, None)
-        if pending.progress_error is not None:
-            await self._send_cancelled(key)
-            raise pending.progress_error
-        if not pending.answer:
-            raise ConnectionClosed(f"{self._close_reason}; {method} was in progress")
-        if "error" in pending.answer:
-            raise error_from_response(pending.answer["error"])
-        return pending.answer["result"]
+        if timeout is None:
+            return await self._request(method, dict(params or {}), progress, None)
+        allowed = timeout + _GRACE
+        with anyio.CancelScope(deadline=anyio.current_time() + allowed) as waiting:
 
-    async def _send_cancelled(self, key: int) -> None:
-        try:
-            params = {"requestId": key, "reason": "the caller no longer waits for it"}
-            await self._send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
-        except ClientError:
-            return  # the connection has ended anyway
+            def on_progress(done: float, total: float | None, message: str) -> None:
+                waiting.deadline = anyio.current_time() + allowed
+                if progress is not None:
+                    progress(done, total, message)
+
+            return await self._request(method, dict(params or {}), on_progress, timeout)
+        text = f"the daemon has not responded to {method} within {allowed:g} s; the request was cancelled"
+        raise CallTimedOut(text, "timeout", {"after": timeout, "may_have_run": True})
+
+    async def _request(
+        self, method: str, params: dict[str, object], progress: Progress | None, timeout: float | None
+    ) -> Any:  # noqa: ANN401 # JSON
+        deadline = None if timeout is None else anyio.current_time() + timeout
+        repeats = 0
+        while True:
+            link = await self._usable_link(deadline)
+            if deadline is not None:
+                params["timeout"] = max(0.001, deadline - anyio.current_time())
+            try:
+                return await link.request(method, params, progress)
+            except ClientError as error:
+                if repeats == _MAX_REPEATS or not await self._may_repeat(method, error, link, deadline):
+                    raise
+            await anyio.sleep(_POLL * 2**repeats)  # not sooner than a daemon can restart
+            repeats += 1
+
+    async def _may_repeat(self, method: str, error: ClientError, link: Link, deadline: float | None) -> bool:
+        """Return whether a failed request did not run, or changes nothing, and the daemon is restarting."""
+        if self._open_link is None or self._is_closed:
+            return False
+        if isinstance(error, ConnectionClosed):
+            return link.was_lost and (method in _READING or not error.may_have_run)
+        if error.data.get("stopping") is not True:
+            return False
+        with anyio.CancelScope(deadline=_earlier(_RESTART_TIME, deadline)):
+            await link.closed.wait()
+        return link.was_lost
+
+    async def _usable_link(self, deadline: float | None) -> Link:
+        """Return the connection, opened again if the daemon has closed it. Raises ConnectionClosed, and
+        CallTimedOut at the deadline: nothing was sent then.
+        """
+        link, failures = self._link, self._failures
+        if not link.was_lost or self._open_link is None or self._is_closed:
+            return link  # if it has ended, it says why
+        with anyio.CancelScope(deadline=_earlier(math.inf, deadline)):
+            async with self._opening:
+                if self._link is link and self._failures == failures:
+                    with anyio.move_on_after(_RESTART_TIME):
+                        self._link = await self._wait_opened(self._open_link)
+                        return self._link
+                    self._failures += 1
+                if self._link is not link:
+                    return self._link
+            text = f"{link.close_reason}, and was not back within {_RESTART_TIME:g} s; nothing was sent"
+            raise ConnectionClosed(text, data=_NOT_SENT)
+        raise CallTimedOut("the daemon is restarting; nothing was sent in time", "timeout", _NOT_SENT)
+
+    async def _wait_opened(self, open_link: Callable[[], Awaitable[Link]]) -> Link:
+        pause = _POLL
+        while True:
+            try:
+                return await open_link()
+            except (NotRunning, ConnectionClosed):
+                if self._is_closed:
+                    raise ConnectionClosed(CLOSED_BY_US, data=_NOT_SENT) from None
+                await anyio.sleep(pause)
+                pause = min(2 * pause, _MAX_POLL)
 
     async def close(self) -> None:
         """Close the connection. Pending requests are cancelled, and later ones raise ConnectionClosed."""
-        self._close(_CLOSED_BY_US)
-        await self._stream.aclose()
+        self._is_closed = True
+        await self._link.close()
 
-    async def _send(self, message: Mapping[str, object]) -> None:
-        if self._close_reason:
-            raise ConnectionClosed(self._close_reason, data={"may_have_run": False})
-        data = msgspec.json.encode(message) + b"\n"
-        async with self._sending:
-            try:
-                # Shielded, because a partial line would break the connection for all requests.
-                with anyio.move_on_after(_SEND_TIMEOUT, shield=True) as patience:
-                    await self._stream.send(data)
-            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-                self._close("the daemon has closed the connection")
-                raise ConnectionClosed(self._close_reason) from None
-            if patience.cancelled_caught:
-                self._close(f"the daemon has not read its input for {_SEND_TIMEOUT:g} s")
-                raise ConnectionClosed(self._close_reason)
 
-    async def read(self) -> None:
-        """Read responses until the connection ends; pending requests then raise ConnectionClosed."""
-        splitter = LineSplitter(_MAX_LINE)
-        try:
-            while True:
-                for line in splitter.feed(await self._stream.receive(_CHUNK)):
-                    self._handle_message(msgspec.json.decode(line))
-        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            self._close("the daemon has closed the connection")
-        except (msgspec.DecodeError, LineTooLong) as error:
-            self._close(f"the daemon sent an invalid message ({error})")
-
-    def _handle_message(self, message: Mapping[str, Any]) -> None:
-        if "method" not in message:
-            pending = self._pending.get(message.get("id", 0))
-            if pending is not None:
-                pending.answer = message
-                pending.done.set()
-        elif message["method"] == "notifications/progress":
-            params = message["params"]
-            pending = self._pending.get(params.get("progressToken", 0))
-            if pending is not None and pending.progress is not None:
-                try:
-                    pending.progress(
-                        params.get("progress", 0), params.get("total"), params.get("message", "")
-                    )
-                except Exception as error:  # the caller's own error; other requests continue
-                    pending.progress_error = error
-                    pending.done.set()
-
-    def _close(self, reason: str) -> None:
-        self._close_reason = self._close_reason or reason
-        for pending in self._pending.values():
-            pending.done.set()
+def _earlier(seconds: float, deadline: float | None) -> float:
+    """Return the time in so many seconds, or the deadline if that is earlier."""
+    ends = anyio.current_time() + seconds
+    return ends if deadline is None else min(ends, deadline)
 
 
 @asynccontextmanager
-async def open_connection(path: str | None = None) -> AsyncIterator[Connection]:
-    """Connect to the daemon at `path`, by default that of this user. Raises NotRunning."""
-    try:
-        path = path or socket_path(os.environ)
-        stream = await anyio.connect_unix(path)
-    except (OSError, UnusablePath) as error:
-        raise NotRunning(
-            f"mcpd is not running at {path or 'its socket'} ({error}); start it with `mcpctl daemon start`"
-        ) from None
-    connection = Connection(stream)
+async def open_connection(path: str | None = None, *, reopens: bool = False) -> AsyncIterator[Connection]:
+    """Connect to the daemon at `path`, by default that of this user. Raises NotRunning.
+
+    With `reopens`, the connection is opened again after the daemon has restarted.
+    """
     failed: Exception | None = None
-    async with stream, anyio.create_task_group() as tasks:
-        tasks.start_soon(connection.read)
+    async with anyio.create_task_group() as tasks:
+
+        async def open_link() -> Link:
+            nonlocal path
+            try:
+                path = path or socket_path(os.environ)
+                stream = await anyio.connect_unix(path)
+            except (OSError, UnusablePath) as error:
+                raise NotRunning(
+                    f"mcpd is not running at {path or 'its socket'} ({error}); "
+                    "start it with `mcpctl daemon start`"
+                ) from None
+            link = Link(stream)
+            tasks.start_soon(link.run)
+            return link
+
         try:
-            yield connection
+            connection = Connection(await open_link(), open_link if reopens else None)
+            try:
+                yield connection
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await connection.close()
         except Exception as error:  # raised below, because the task group would wrap it in a group
             failed = error
         finally:
-            connection._close(_CLOSED_BY_US)
             tasks.cancel_scope.cancel()
     if failed is not None:
         raise failed

@@ -2,7 +2,7 @@
 
 ClientError
  ├─ NotRunning          the daemon is not running
- ├─ ConnectionClosed    the connection to the daemon was lost; the call may have run
+ ├─ ConnectionClosed    the connection to the daemon was lost; see `may_have_run`
  ├─ Unknown             no such server, tool, prompt or resource
  ├─ InvalidCall         the arguments do not match the tool's schema; nothing was sent
  ├─ NotReady            the server is not connected or overloaded; nothing was sent

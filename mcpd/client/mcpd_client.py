@@ -10,8 +10,9 @@ from typing import Any, TypeVar, overload
 
 import attrs
 
-from mcpd.client.connection import Connection, Progress
+from mcpd.client.connection import Connection
 from mcpd.client.errors import InvalidCall, ToolFailed, Unknown
+from mcpd.client.link import Progress
 from mcpd.client.results import ToolResult, tool_result
 from mcpd.model.text import similar_names
 from mcpd.model.tool_names import ClientStyle, OwnedName, public_names, tools_named
@@ -128,7 +129,7 @@ class Mcp:
 
         `timeout` replaces the configured seconds without a response or progress, and begins immediately: it
         includes the time in which the call waits for its server, its turn, or an approval. Raises ToolFailed
-        if the tool reports an error, and the other ClientErrors. Calls are never repeated.
+        if the tool reports an error, and the other ClientErrors. Calls that may have run are never repeated.
         """
         if not isinstance(tool, str):
             if tool is not None and arguments is not None:
@@ -141,9 +142,7 @@ class Mcp:
                 self._named.pop(name, None)
                 raise
         request: dict[str, object] = {"server": server, "tool": tool, "arguments": dict(arguments or {})}
-        if timeout is not None:
-            request["timeout"] = timeout
-        result = tool_result(await self.connection.request("mcpd/call", request, progress))
+        result = tool_result(await self.connection.request("mcpd/call", request, progress, timeout))
         if not result.success:
             raise ToolFailed(f"{tool}@{server}: {result.error or result.output or 'the tool failed'}", result)
         return result

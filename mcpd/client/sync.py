@@ -21,7 +21,7 @@ import attrs
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from mcpd.client import connecting, mcpd_client
-from mcpd.client.connection import Progress
+from mcpd.client.link import Progress
 from mcpd.client.mcpd_client import ToolList
 from mcpd.client.results import ToolResult
 

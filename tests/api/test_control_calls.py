@@ -499,3 +499,16 @@ async def test_completion_is_passed_through(w: World) -> None:
     assert request["params"] == {"ref": ref, "argument": argument, "context": {"arguments": {}}}
     w._say({"id": request["id"], "result": {"completion": {"values": []}}})
     assert script.answers[key]["result"] == {"completion": {"values": []}}
+
+
+async def test_refusal_because_the_daemon_stops_is_marked(w: World) -> None:
+    """A client may then send the call to the next daemon; not one that may have run."""
+    script = Script(w)
+    running = script.call()
+    w.gateway.refuse_new_calls()
+    refused = script.error(script.call())
+    assert (refused["data"]["may_have_run"], refused["data"]["stopping"]) == (False, True)
+    w.lose()
+    lost = script.error(running)
+    assert lost["data"]["may_have_run"] is True
+    assert "stopping" not in lost["data"]

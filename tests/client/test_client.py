@@ -420,8 +420,11 @@ def test_a_cancelled_call_is_cancelled_at_the_server(start: Start, run: Any) -> 
     run(work)
 
 
-def test_pending_calls_fail_when_the_daemon_dies(start: Start, run: Any) -> None:
+def test_pending_calls_fail_when_the_daemon_dies(
+    start: Start, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The error says that the call may have run."""
+    monkeypatch.setattr("mcpd.client.connection._RESTART_TIME", 0.1)
     daemon: Daemon = start({"fs": fake()})
     daemon.wait_connected("fs")
 
@@ -480,7 +483,7 @@ def test_call_to_a_stopped_daemon_times_out(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stopped process still accepts connections, and the kernel buffers part of a request."""
-    monkeypatch.setattr("mcpd.client.connection._SEND_TIMEOUT", 0.3)
+    monkeypatch.setattr("mcpd.client.link._SEND_TIMEOUT", 0.3)
     path = str(tmp_path / "d.sock")
 
     async def work() -> None:
@@ -500,7 +503,7 @@ def test_endless_response_ends_the_connection(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The memory of the client stays bounded, too."""
-    monkeypatch.setattr("mcpd.client.connection._MAX_LINE", 1 << 20)
+    monkeypatch.setattr("mcpd.client.link._MAX_LINE", 1 << 20)
     path = str(tmp_path / "d.sock")
 
     async def work() -> None:

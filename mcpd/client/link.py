@@ -1,0 +1,156 @@
+"""One connection to the daemon's socket: requests, their responses, progress and cancellation."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import anyio
+import msgspec
+from anyio.abc import ByteStream
+
+from mcpd.client.errors import ClientError, ConnectionClosed, error_from_response
+from mcpd.wire.framing import LineSplitter, LineTooLong
+
+Progress = Callable[[float, float | None, str], None]
+"""Called with the progress of a call, its total (None: unknown) and a message. An exception that it raises
+cancels the call and is raised there."""
+_CHUNK = 1 << 16
+_MAX_LINE = 128 * 1024 * 1024
+"""Maximum length of a line; the daemon's own limits are lower."""
+CLOSED_BY_US = "this connection has been closed; connect again"
+_CLOSED_BY_DAEMON = "the daemon has closed the connection"
+_NOT_SENT = {"may_have_run": False}
+_SEND_TIMEOUT = 30.0
+"""Seconds within which the daemon must read a request; otherwise it is stopped or hangs."""
+
+
+class _PendingRequest:
+    """A request without a response yet."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.done = anyio.Event()
+        self.answer: Mapping[str, Any] = {}
+        self.progress = progress
+        self.progress_error: Exception | None = None
+        """The exception that `progress` has raised."""
+
+
+class Link:
+    """A connection that is used until it ends. The creator runs `run` in a task."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+        self._sending = anyio.Lock()
+        self._pending: dict[int, _PendingRequest] = {}
+        self._ids = itertools.count(1)
+        self.close_reason = ""
+        """Why it has ended; empty while it can be used."""
+        self.was_lost = False
+        """Whether the daemon has closed it, so that it makes sense to connect again."""
+        self.closed = anyio.Event()
+
+    async def request(
+        self, method: str, params: Mapping[str, object] | None = None, progress: Progress | None = None
+    ) -> Any:  # noqa: ANN401 # JSON
+        """Send a control API request and return its result. Raises ClientError.
+
+        Cancelling this call cancels the request. `may_have_run` of a ConnectionClosed is False if the daemon
+        cannot have read the whole request.
+        """
+        key = next(self._ids)
+        pending = _PendingRequest(progress)
+        arguments: dict[str, object] = dict(params or {})
+        if progress is not None:
+            given = arguments.get("_meta")
+            arguments["_meta"] = {**(given if isinstance(given, Mapping) else {}), "progressToken": key}
+        self._pending[key] = pending
+        try:
+            await self._send({"jsonrpc": "2.0", "id": key, "method": method, "params": arguments})
+            await pending.done.wait()
+        except anyio.get_cancelled_exc_class():
+            with anyio.move_on_after(1, shield=True):
+                await self._send_cancelled(key)
+            raise
+        finally:
+            self._pending.pop(key, None)
+        if pending.progress_error is not None:
+            await self._send_cancelled(key)
+            raise pending.progress_error
+        if not pending.answer:
+            raise ConnectionClosed(f"{self.close_reason}; {method} was in progress")
+        if "error" in pending.answer:
+            raise error_from_response(pending.answer["error"])
+        return pending.answer["result"]
+
+    async def _send_cancelled(self, key: int) -> None:
+        try:
+            params = {"requestId": key, "reason": "the caller no longer waits for it"}
+            await self._send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
+        except ClientError:
+            return  # the connection has ended anyway
+
+    async def close(self) -> None:
+        """Close the connection. Pending requests are cancelled, and later ones raise ConnectionClosed."""
+        self._close(CLOSED_BY_US)
+        await self._stream.aclose()
+
+    async def _send(self, message: Mapping[str, object]) -> None:
+        data = msgspec.json.encode(message) + b"\n"
+        async with self._sending:
+            if self.close_reason:
+                raise ConnectionClosed(self.close_reason, data=_NOT_SENT)
+            try:
+                # Shielded, because a partial line would break the connection for all requests.
+                with anyio.move_on_after(_SEND_TIMEOUT, shield=True) as patience:
+                    await self._stream.send(data)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                self._close(_CLOSED_BY_DAEMON, was_lost=True)
+                # The end of the line was not sent, and the daemon ignores a line without its end.
+                raise ConnectionClosed(self.close_reason, data=_NOT_SENT) from None
+            if patience.cancelled_caught:
+                self._close(f"the daemon has not read its input for {_SEND_TIMEOUT:g} s")
+                raise ConnectionClosed(self.close_reason)
+
+    async def run(self) -> None:
+        """Read responses until the connection ends; pending requests then raise ConnectionClosed."""
+        async with self._stream:
+            await self._read()
+
+    async def _read(self) -> None:
+        splitter = LineSplitter(_MAX_LINE)
+        try:
+            while True:
+                for line in splitter.feed(await self._stream.receive(_CHUNK)):
+                    self._handle_message(msgspec.json.decode(line))
+        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            self._close(_CLOSED_BY_DAEMON, was_lost=True)
+        except (msgspec.DecodeError, LineTooLong) as error:
+            self._close(f"the daemon sent an invalid message ({error})")
+
+    def _handle_message(self, message: Mapping[str, Any]) -> None:
+        if "method" not in message:
+            pending = self._pending.get(message.get("id", 0))
+            if pending is not None:
+                pending.answer = message
+                pending.done.set()
+        elif message["method"] == "notifications/progress":
+            params = message["params"]
+            pending = self._pending.get(params.get("progressToken", 0))
+            if pending is not None and pending.progress is not None:
+                try:
+                    pending.progress(
+                        params.get("progress", 0), params.get("total"), params.get("message", "")
+                    )
+                except Exception as error:  # the caller's own error; other requests continue
+                    pending.progress_error = error
+                    pending.done.set()
+
+    def _close(self, reason: str, *, was_lost: bool = False) -> None:
+        if self.close_reason:
+            return
+        self.close_reason, self.was_lost = reason, was_lost
+        self.closed.set()
+        for pending in self._pending.values():
+            pending.done.set()

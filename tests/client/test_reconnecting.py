@@ -1,0 +1,256 @@
+"""The client connects again after the daemon has restarted, and sends no call twice that may have run."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mcpd.client import CallTimedOut, ConnectionClosed, Mcp, NotReady, connect
+from mcpd.client import connection as module
+from mcpd.client.sync import connect as connect_sync
+from tests.client.test_names_and_lists import DONE
+from tests.ctl.fake_daemon import Caller, FakeDaemon, Fault, Silence
+from tests.e2e.harness import BOUND, running, wait_until
+from tests.e2e.test_bridge import APPENDER
+
+REFUSED = Fault("mcpd is stopping", code="not_ready", may_have_run=False, stopping=True)
+STATUS: dict[str, object] = {"servers": []}
+
+
+class Daemons:
+    """A daemon that can be stopped and started again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.requests: list[str] = []
+        """The methods that all daemons have received."""
+        self.start()
+
+    def start(self) -> None:
+        new = self.path.with_suffix(".new")
+        self.fake = FakeDaemon(new)
+        self.fake.answers |= {"mcpd/status": STATUS, "mcpd/call": DONE}
+        new.rename(self.path)  # so that no request comes before the answers
+
+    def stop(self) -> None:
+        self.fake.close()
+        self.requests += [method for method, _ in self.fake.requests]
+        self.fake.requests = []
+
+
+@pytest.fixture
+def daemons() -> Iterator[Daemons]:
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as directory:
+        made = Daemons(Path(directory) / "d.sock")
+        yield made
+        made.stop()
+
+
+@pytest.fixture(params=["trio", "asyncio"])
+def run(
+    request: pytest.FixtureRequest, daemons: Daemons
+) -> Callable[[Callable[[Mcp], Awaitable[None]]], None]:
+    """Run a function with a client, within a time limit."""
+
+    def run_connected(work: Callable[[Mcp], Awaitable[None]]) -> None:
+        async def main() -> None:
+            with anyio.fail_after(60):
+                async with connect(str(daemons.path), start=False) as mcp:
+                    await work(mcp)
+
+        anyio.run(main, backend=request.param)
+
+    return run_connected
+
+
+@asynccontextmanager
+async def restarting(daemons: Daemons) -> AsyncIterator[None]:
+    """Stop the daemon, and start it again while the block runs."""
+
+    async def start() -> None:
+        await anyio.sleep(0.2)
+        await anyio.to_thread.run_sync(daemons.start)
+
+    await anyio.to_thread.run_sync(daemons.stop)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(start)
+        yield
+
+
+def hang_up_once(then: object) -> Callable[[Caller, Any], object]:
+    """Close the connection when the request has come, and answer the next one."""
+    left = [1]
+
+    def answer(caller: Caller, _: Any) -> object:
+        if left:
+            left.pop()
+            caller.hang_up()
+            return Silence()
+        return then
+
+    return answer
+
+
+def test_client_connects_again(daemons: Daemons, run: Any) -> None:
+    """Calls that were not sent yet wait for the daemon, however many there are."""
+
+    async def work(mcp: Mcp) -> None:
+        assert await mcp.status() == STATUS
+        async with restarting(daemons), anyio.create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(mcp.call, "fs", "echo")
+        assert await mcp.status() == STATUS
+
+    run(work)
+    daemons.stop()
+    daemons.start()
+    assert daemons.requests == ["mcpd/status", *["mcpd/call"] * 5, "mcpd/status"]
+
+
+def test_call_that_may_have_run_is_not_repeated(daemons: Daemons, run: Any) -> None:
+    """A request that only reads is."""
+    daemons.fake.answers["mcpd/call"] = hang_up_once(DONE)
+    daemons.fake.answers["mcpd/prompt"] = hang_up_once({"messages": []})
+    daemons.fake.answers["mcpd/status"] = hang_up_once(STATUS)
+
+    async def work(mcp: Mcp) -> None:
+        with pytest.raises(ConnectionClosed, match="mcpd/call was in progress") as lost:
+            await mcp.call("fs", "write")
+        assert lost.value.may_have_run
+        with pytest.raises(ConnectionClosed) as lost:
+            await mcp.prompt("fs", "p")
+        assert await mcp.status() == STATUS
+
+    run(work)
+    assert [method for method, _ in daemons.fake.requests] == [
+        "mcpd/call",
+        "mcpd/prompt",
+        *["mcpd/status"] * 2,
+    ]
+
+
+def test_call_that_a_stopping_daemon_refused_is_repeated(daemons: Daemons, run: Any) -> None:
+    """The error says that nothing was sent, and the next daemon gets the call."""
+    left = [1]
+
+    def refuse_once(caller: Caller, _: Any) -> object:
+        if not left:
+            return DONE
+        left.pop()
+        caller.line({"jsonrpc": "2.0", "id": caller.request, "error": REFUSED.error})
+        caller.hang_up()
+        return Silence()
+
+    daemons.fake.answers["mcpd/call"] = refuse_once
+
+    async def work(mcp: Mcp) -> None:
+        assert (await mcp.call("fs", "write", timeout=30)).output == "done"
+
+    run(work)
+    assert [method for method, _ in daemons.fake.requests] == ["mcpd/call"] * 2
+
+
+def test_daemon_that_does_not_stop_after_a_refusal(
+    daemons: Daemons, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_RESTART_TIME", 0.1)
+    daemons.fake.answers["mcpd/call"] = REFUSED
+
+    async def work(mcp: Mcp) -> None:
+        with pytest.raises(NotReady, match="is stopping"):
+            await mcp.call("fs", "write")
+
+    run(work)
+
+
+def test_daemon_that_does_not_come_back(daemons: Daemons, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All requests that wait for it fail together. Later ones work when it is back."""
+    monkeypatch.setattr(module, "_RESTART_TIME", 0.3)
+
+    async def fail(mcp: Mcp) -> None:
+        with pytest.raises(ConnectionClosed, match=r"was not back within 0\.3 s") as lost:
+            await mcp.call("fs", "write")
+        assert not lost.value.may_have_run
+
+    async def work(mcp: Mcp) -> None:
+        await anyio.to_thread.run_sync(daemons.stop)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(fail, mcp)
+        with pytest.raises(CallTimedOut) as late:
+            await mcp.call("fs", "write", timeout=0.01)
+        assert not late.value.may_have_run
+        await anyio.to_thread.run_sync(daemons.start)
+        monkeypatch.setattr(module, "_RESTART_TIME", 60.0)
+        assert await mcp.status() == STATUS
+        await mcp.close()
+        with pytest.raises(ConnectionClosed, match="this connection has been closed"):
+            await mcp.status()
+
+    run(work)
+
+
+def test_request_that_ends_the_daemon_is_repeated_a_few_times(
+    daemons: Daemons, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_POLL", 0.001)
+    daemons.fake.answers["mcpd/status"] = lambda caller, _: caller.hang_up() or Silence()
+
+    async def work(mcp: Mcp) -> None:
+        with pytest.raises(ConnectionClosed, match="mcpd/status was in progress"):
+            await mcp.status()
+
+    run(work)
+    assert len(daemons.fake.requests) == 1 + module._MAX_REPEATS
+
+
+def test_timeout_covers_a_daemon_that_does_not_respond(
+    daemons: Daemons, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call is cancelled, for the case that the daemon continues."""
+    monkeypatch.setattr(module, "_GRACE", 0.1)
+    daemons.fake.answers["mcpd/call"] = Silence()
+    with connect_sync(str(daemons.path), start=False) as mcp:
+        with pytest.raises(CallTimedOut, match="has not responded") as late:
+            mcp.call("fs", "slow", timeout=2)
+        assert late.value.may_have_run
+        daemons.fake.wait_for("notifications/cancelled")
+    assert 0 < daemons.fake.params_of("mcpd/call")["timeout"] <= 2
+
+
+@pytest.mark.slow
+def test_program_that_keeps_calling_does_not_notice_restarts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the real daemon: no call fails, and none runs twice."""
+    monkeypatch.setattr(module, "_RESTART_TIME", float(BOUND))
+    written, made, done = tmp_path / "written", list[str](), threading.Event()
+    server = {"command": sys.executable, "args": ["-I", "-S", "-c", APPENDER, str(written)]}
+
+    def keep_calling(socket: str) -> None:
+        with connect_sync(socket, start=False) as mcp:
+            while not done.is_set():
+                mcp.call("a", "append", {"line": str(len(made))}, timeout=BOUND)
+                made.append(str(len(made)))
+
+    with ThreadPoolExecutor() as threads, ExitStack() as stack:
+        stack.callback(done.set)
+        daemon = stack.enter_context(running(tmp_path, {"a": server}))
+        calling = threads.submit(keep_calling, daemon.socket)
+        for number in (5, 10, 15):
+            wait_until(lambda: len(made) >= number or calling.done(), lambda: f"{len(made)} calls")  # noqa: B023
+            if number < 15:
+                daemon.stop()
+                daemon = stack.enter_context(running(tmp_path, {"a": server}))
+        done.set()
+        calling.result(BOUND)
+    assert written.read_text().splitlines() == made
