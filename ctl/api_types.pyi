@@ -664,6 +664,14 @@ class CallsParams(TypedDict):
     failed: NotRequired[bool]
     follow: NotRequired[bool]
 
+class IdentifyResult(TypedDict):
+    client: str
+    profile: NotRequired[str | None]
+
+class IdentifyParams(TypedDict):
+    client: NotRequired[str]
+    profile: NotRequired[str | None]
+
 class EventsParams(TypedDict):
     servers: NotRequired[list[str]]
 
@@ -867,6 +875,13 @@ class Call(Protocol):
     def __call__(
         self, method: Literal["mcpd/calls"], params: CallsParams | None = None, **options: Unpack[CallOptions]
     ) -> Reply[CallRecords]: ...
+    @overload
+    def __call__(
+        self,
+        method: Literal["mcpd/identify"],
+        params: IdentifyParams | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Reply[IdentifyResult]: ...
 
 class Stream(Protocol):
     """A request and its notifications, typed by method."""

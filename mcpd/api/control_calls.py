@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated
 
+import attrs
 import msgspec
 import trio
 from msgspec import UNSET, Meta, Raw, UnsetType
@@ -15,6 +16,7 @@ from mcpd.calls.engine import CallEngine, Target
 from mcpd.calls.routes import CONTROL
 from mcpd.client_registry import ClientConnection
 from mcpd.daemon_operations import Operations
+from mcpd.gateway.aggregate_server import AggregateServer
 from mcpd.model import codec
 from mcpd.model.api import CompleteParams, PromptParams, ReadParams
 from mcpd.model.errors import (
@@ -96,8 +98,6 @@ def read_call(params: Raw) -> CallRequest:
 class ControlCaller:
     """The calls of one connection to the control API; see `Caller`."""
 
-    scope = CONTROL
-
     def __init__(
         self,
         engine: CallEngine,
@@ -107,9 +107,12 @@ class ControlCaller:
         client: ClientConnection,
         read_facts: Callable[[], ClientFacts] = ClientFacts,
     ) -> None:
-        """`read_facts` is called once, when a policy needs to know the client."""
+        """`read_facts` is called when a policy needs to know the client, once unless that changes."""
         self._read_facts = read_facts
         self._facts: ClientFacts | None = None
+        self.scope = CONTROL
+        self.selection: AggregateServer | None = None
+        """What the client's profile selects; None: everything."""
         self._engine = engine
         self._operations = operations
         self._responder = responder
@@ -117,6 +120,12 @@ class ControlCaller:
         self._client = client
         self.calls: dict[bytes, Call] = {}
         self.binding: Binding | None = None
+
+    def select(self, selection: AggregateServer | None) -> None:
+        """Use a profile for all later calls, or none. The client may also have another name from now on."""
+        self.selection = selection
+        self.scope = CONTROL if selection is None else selection.control_scope
+        self._facts = None
 
     # ── the methods ─────────────────────────────────────────────────────────────────────────────
 
@@ -135,6 +144,8 @@ class ControlCaller:
             raw=call.raw,
         )
         server = self._operations.supervisor.get(call.server)
+        if self.selection is not None:
+            self.selection.require(server, call.tool)
         self._engine.start(self, request, Target(server, params, call.tool))
 
     def get_prompt(self, key: bytes, params: PromptParams) -> None:
@@ -155,6 +166,8 @@ class ControlCaller:
 
     def _start(self, key: bytes, name: str, method: str, body: Mapping[str, object]) -> None:
         server, params = self._operations.supervisor.get(name), msgspec.json.encode(body)
+        if self.selection is not None:
+            self.selection.require(server)
         request = ControlCallRequest(key, method, params, self._responder, NO_CONTEXT)
         self._engine.start(self, request, Target(server, params))
 
@@ -237,7 +250,8 @@ class ControlCaller:
 
     def facts(self, context: ClientContext) -> ClientFacts:
         if self._facts is None:
-            self._facts = self._read_facts()
+            profile = "" if self.selection is None else self.selection.profile.name
+            self._facts = attrs.evolve(self._read_facts(), profile=profile)
         return self._facts
 
     def describe(self, context: ClientContext) -> str:

@@ -389,6 +389,13 @@ METHODS: Mapping[str, Method[Any]] = {
         TapParams,
         TapFrame,
     ),
+    "mcpd/identify": Method(
+        "Set the name of this client, and select a profile. They apply to later requests of the control API "
+        "on this connection: lists contain only what the profile selects, and calls of anything else fail. "
+        "Other methods are not restricted.",
+        api.IdentifyParams,
+        api.IdentifyResult,
+    ),
     "mcpd/attach": Method(
         "Switch this connection to MCP after the response. The connection then gives access to one server "
         "or all servers.",

@@ -14,7 +14,7 @@ import trio
 
 from mcpd.api.control_calls import NO_CONTEXT, ControlCaller, read_call
 from mcpd.api.control_methods import MAX_WAIT, METHODS, decode_params, openrpc_document
-from mcpd.api.visible_lists import LISTS, without_denied
+from mcpd.api.visible_lists import LISTS, selected, without_denied
 from mcpd.calls.call_log import record_filter
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.client_registry import MAX_REPORTED, ClientConnection
@@ -28,6 +28,7 @@ from mcpd.model.errors import McpdError, Overloaded, SlowConsumer, Unsupported
 from mcpd.model.events import Event, TapParams
 from mcpd.model.json_text import encode_json
 from mcpd.model.policy import ClientFacts
+from mcpd.model.profile import ALL_SERVERS
 from mcpd.support.turns import take_turn
 from mcpd.wire import message as wire
 from mcpd.wire.message import INTERNAL_ERROR, METHOD_NOT_FOUND, BadFrame, Message
@@ -180,7 +181,10 @@ class ControlRequests:
         self.calls.call(message.key, request)
 
     def _encode(self, result: object) -> bytes:
-        """Return a result as JSON. Lists are without what policies forbid this client."""
+        """Return a result as JSON. Lists are without what policies forbid this client, and what its profile
+        does not select."""
+        if isinstance(result, LISTS) and self.calls.selection is not None:
+            result = selected(result, self._operations, self.calls.selection)
         policies = self._gateway.policies
         if isinstance(result, LISTS) and policies.exist():
             result = without_denied(result, self._operations, policies, self.calls.facts(NO_CONTEXT))
@@ -248,6 +252,12 @@ class ControlRequests:
                     self._notify(message, "mcpd/call-record", "call", record)
                     await self._responder.wait_drained()
         raise SlowConsumer("this client read the call log too slowly; call mcpd/calls again")
+
+    def _identify(self, message: Message, params: api.IdentifyParams) -> None:
+        profile = None if params.profile == ALL_SERVERS else params.profile or None
+        self.calls.select(None if profile is None else self._gateway.profile_view(profile))
+        self._client.set_identity(params.client, None)
+        self._finish(message, codec.encode(api.IdentifyResult(client=self._client.name, profile=profile)))
 
     def _attach(self, message: Message, params: api.AttachParams) -> Awaitable[None] | None:
         if params.server is not None and params.wait > 0:
@@ -394,6 +404,7 @@ _STREAMING: Mapping[str, Callable[[ControlRequests, Message, Any], Awaitable[Non
     "mcpd/logs": ControlRequests._logs,
     "mcpd/tap": ControlRequests._tap,
     "mcpd/calls": ControlRequests._calls,
+    "mcpd/identify": ControlRequests._identify,
     "mcpd/attach": ControlRequests._attach,
     "mcpd/prompt": ControlRequests._prompt,
     "mcpd/read": ControlRequests._read,

@@ -46,6 +46,9 @@ class HttpRpc:
         elif not message.method.startswith(_CONTROL_PREFIXES) or message.method == "mcpd/attach":
             text = "this is the control API; MCP is served at /mcp and /servers/NAME/mcp"
             respond_error(exchange, 404, text, code=METHOD_NOT_FOUND, key=message.key)
+        elif message.method == "mcpd/identify":
+            text = "HTTP requests are independent of each other; connect to the socket without HTTP"
+            respond_error(exchange, 404, text, code=METHOD_NOT_FOUND, key=message.key)
         else:
             self._exchange = exchange
             exchange.on_quiet = self._keep_alive

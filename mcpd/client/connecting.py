@@ -27,6 +27,8 @@ def connect(
     socket: str | None = None,
     *,
     start: bool = True,
+    client: str | None = None,
+    profile: str | None = None,
     command: Sequence[str] | None = None,
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
@@ -39,6 +41,10 @@ def connect(
     By default, this is the daemon of this user, or that at `socket`, and it is started if it is not running,
     as every `mcpctl` command does. With `start=False`, raises NotRunning instead.
 
+    `client` is the name of this program in `mcpctl clients`, in the call log, and for policies. By default,
+    it is that of the program's file. With `profile`, only the servers and tools of this profile are listed
+    and can be called. Raises Unknown if there is no such profile.
+
     `command` (with `env` and `cwd`) or `url` (with `headers`) connects to one server that is not configured,
     under the name `server`. `servers` does so with several definitions, as in a configuration file. They run
     in a daemon of their own, which ends with the block. Raises NotReady or LoginRequired with the reason if
@@ -47,7 +53,13 @@ def connect(
     definitions = _ad_hoc_definitions(command, env, cwd, url, headers, servers)
     if definitions is not None and socket is not None:
         raise TypeError("connect() takes either a socket or servers to start, not both")
-    return Connecting(_connected(socket, start) if definitions is None else _connected_ad_hoc(definitions))
+    if definitions is not None and not (client is None and profile is None):
+        raise TypeError("`client` and `profile` belong to the configuration, not to servers to start")
+    if definitions is not None:
+        return Connecting(_connected_ad_hoc(definitions))
+    given = {"client": client, "profile": profile}
+    identity = {name: value for name, value in given.items() if value is not None}
+    return Connecting(_connected(socket, identity, start=start))
 
 
 class Connecting:
@@ -103,15 +115,20 @@ def _ad_hoc_definitions(
 
 
 @asynccontextmanager
-async def _connected(socket: str | None, start: bool) -> AsyncIterator[Mcp]:
+async def _connected(
+    socket: str | None, identity: Mapping[str, object], *, start: bool
+) -> AsyncIterator[Mcp]:
+    def opened() -> AbstractAsyncContextManager[Connection]:
+        return open_connection(socket, identity=identity, reopens=True)
+
     async with AsyncExitStack() as stack:
         try:
-            connection: Connection = await stack.enter_async_context(open_connection(socket, reopens=True))
+            connection = await stack.enter_async_context(opened())
         except NotRunning:
             if not start:
                 raise
             await _start_daemon(socket)
-            connection = await stack.enter_async_context(open_connection(socket, reopens=True))
+            connection = await stack.enter_async_context(opened())
         yield Mcp(connection)
 
 

@@ -166,10 +166,13 @@ def _earlier(seconds: float, deadline: float | None) -> float:
 
 
 @asynccontextmanager
-async def open_connection(path: str | None = None, *, reopens: bool = False) -> AsyncIterator[Connection]:
-    """Connect to the daemon at `path`, by default that of this user. Raises NotRunning.
+async def open_connection(
+    path: str | None = None, *, identity: Mapping[str, object] | None = None, reopens: bool = False
+) -> AsyncIterator[Connection]:
+    """Connect to the daemon at `path`, by default that of this user.
 
-    With `reopens`, the connection is opened again after the daemon has restarted.
+    `identity`: the params of `mcpd/identify`, if any. With `reopens`, the connection is opened again after
+    the daemon has restarted. Raises NotRunning, and Unknown if there is no such profile.
     """
     failed: Exception | None = None
     async with anyio.create_task_group() as tasks:
@@ -186,6 +189,12 @@ async def open_connection(path: str | None = None, *, reopens: bool = False) -> 
                 ) from None
             link = Link(stream)
             tasks.start_soon(link.run)
+            if identity:
+                try:
+                    await link.request("mcpd/identify", identity)
+                except BaseException:
+                    link.abandon()
+                    raise
             return link
 
         try:

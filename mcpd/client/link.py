@@ -50,6 +50,8 @@ class Link:
         self.was_lost = False
         """Whether the daemon has closed it, so that it makes sense to connect again."""
         self.closed = anyio.Event()
+        self._scope = anyio.CancelScope()
+        """Of `run`."""
 
     async def request(
         self, method: str, params: Mapping[str, object] | None = None, progress: Progress | None = None
@@ -96,6 +98,11 @@ class Link:
         self._close(CLOSED_BY_US)
         await self._stream.aclose()
 
+    def abandon(self) -> None:
+        """Close the connection without waiting for anything."""
+        self._close(CLOSED_BY_US)
+        self._scope.cancel()
+
     async def _send(self, message: Mapping[str, object]) -> None:
         data = msgspec.json.encode(message) + b"\n"
         async with self._sending:
@@ -115,8 +122,9 @@ class Link:
 
     async def run(self) -> None:
         """Read responses until the connection ends; pending requests then raise ConnectionClosed."""
-        async with self._stream:
-            await self._read()
+        with self._scope:
+            async with self._stream:
+                await self._read()
 
     async def _read(self) -> None:
         splitter = LineSplitter(_MAX_LINE)

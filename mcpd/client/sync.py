@@ -35,6 +35,8 @@ def connect(
     socket: str | None = None,
     *,
     start: bool = True,
+    client: str | None = None,
+    profile: str | None = None,
     command: Sequence[str] | None = None,
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
@@ -44,7 +46,16 @@ def connect(
 ) -> Iterator[Mcp]:
     """Connect as `mcpd.client.connect` does, for the length of a `with` block. Needs a thread meanwhile."""
     connecting_ = connecting.connect(
-        socket, start=start, command=command, env=env, cwd=cwd, url=url, headers=headers, servers=servers
+        socket,
+        start=start,
+        client=client,
+        profile=profile,
+        command=command,
+        env=env,
+        cwd=cwd,
+        url=url,
+        headers=headers,
+        servers=servers,
     )
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(connecting_) as mcp:
         yield Mcp(mcp, portal)

@@ -20,7 +20,7 @@ from mcpd.calls.engine import Target
 from mcpd.daemon_operations import Operations
 from mcpd.gateway import mcp_apps
 from mcpd.gateway.client_view import CAPABILITIES_WHILE_UNKNOWN, catalog_items, combined_freshness
-from mcpd.model.errors import InvalidArguments, Problem, UnknownResource, UnknownTool
+from mcpd.model.errors import InvalidArguments, Problem, UnknownResource, UnknownServer, UnknownTool
 from mcpd.model.policy import ItemKind
 from mcpd.model.profile import Profile
 from mcpd.model.server_spec import ServerSpec
@@ -77,6 +77,8 @@ class AggregateServer:
         self._for_all_clients = for_all_clients
         self._for_legacy_clients: AggregateServer | None = None
         self.scope: Scope = Scope(profile=profile) if for_all_clients is None else for_all_clients.scope
+        self.control_scope = Scope(is_control=True, profile=profile)
+        """The scope of clients of the control API that use the profile."""
         self.title = f"mcpd: {profile.name}" if profile.name else "mcpd"
         self.label = f"*{profile.name}"
         self._indexed_changes = -1
@@ -105,6 +107,15 @@ class AggregateServer:
     def selects(self, server: ManagedServer, kind: ItemKind, name: str) -> bool:
         """Return whether the profile selects an item of a server, which does not have to exist."""
         return self.covers(server) and (kind != "tool" or self._includes_tool(server.spec.name, name))
+
+    def require(self, server: ManagedServer, tool: str = "") -> None:
+        """Raise UnknownServer or UnknownTool unless the profile selects the server, and its tool if given."""
+        name = server.spec.name
+        if not self.covers(server):
+            raise UnknownServer(f"{name}: not in the profile {self.profile.name!r}", server=name)
+        if tool and not self.selects(server, "tool", tool):
+            text = f"{name}: the tool {shorten(tool, 80)!r} is not in the profile {self.profile.name!r}"
+            raise UnknownTool(text, server=name)
 
     def entries(self, member: str) -> Sequence[bytes]:
         return self._index().entries.get(member, ())

@@ -117,6 +117,10 @@ class Gateway:
         """Return what a client sees. Raises UnknownServer, UnknownProfile."""
         if server is not None:
             return SingleServer(self.core, self.core.supervisor.get(server))
+        return self.profile_view(profile)
+
+    def profile_view(self, profile: str | None) -> AggregateServer:
+        """Return the view of all servers of a profile, or of all. Raises UnknownProfile."""
         chosen = self._profile(profile)
         view = self._aggregates.get(chosen)
         if view is None:

@@ -322,6 +322,24 @@ class AttachedClient(Record):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
+class IdentifyParams(Record):
+    client: str = ""
+    """The name by which mcpd shows this client, and by which policies know it, in addition to the name of its
+    program. If it is empty, the name does not change."""
+    profile: str | None = None
+    """The profile that selects the servers and tools that this connection lists and calls. If this is null
+    or `*`, everything is selected."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class IdentifyResult(Record):
+    """What applies to the connection from now on."""
+
+    client: str
+    profile: str | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class AttachParams(Record):
     server: str | None = None
     """If this is null, the connection gives access to all servers."""

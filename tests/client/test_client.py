@@ -27,6 +27,7 @@ from mcpd.client import (
     CallTimedOut,
     ClientError,
     ConnectionClosed,
+    Denied,
     InvalidCall,
     LoginRequired,
     Mcp,
@@ -173,6 +174,47 @@ def test_closed_connection_says_who_closed_it(start: Start, run: Any) -> None:
     run(work)
 
 
+def test_name_and_profile_of_a_program(start: Start, run: Any) -> None:
+    """The profile limits lists and calls; the name is shown, and policies compare it."""
+    settings = {
+        "profiles": {"work": {"servers": ["fs"], "excludeTools": ["fail"]}},
+        "policies": [{"decision": "deny", "clients": ["nightly"], "tools": ["stderr"]}],
+    }
+    daemon = start({"fs": fake(), "other": fake(), "gone": {"command": "no-such"}}, settings=settings)
+    daemon.wait_connected("fs", "other")
+
+    async def work() -> None:
+        async with connect(daemon.socket, profile="work", client="nightly") as mcp:
+            tools = await mcp.list_tools()
+            names = {tool.name for tool in tools}
+            assert "fs__echo" in names
+            assert not names & {"fs__fail", "fs__stderr", "other__echo"}
+            assert tools.missing == ()
+            assert (await mcp.call("fs", "echo")).success
+            with pytest.raises(Unknown, match="'fail' is not in the profile 'work'"):
+                await mcp.call("fs", "fail")
+            with pytest.raises(Unknown, match="other: not in the profile 'work'"):
+                await mcp.call("other", "echo")
+            with pytest.raises(Unknown, match="not in the profile"):
+                await mcp.read("other", "x://y")
+            with pytest.raises(Denied, match="denies it"):
+                await mcp.call("fs", "stderr", {"text": "x"})
+            clients = (await mcp.connection.request("mcpd/clients"))["clients"]
+            assert "nightly" in [each["name"] for each in clients]
+        with pytest.raises(Unknown, match="no profile named 'wrok'"):
+            async with connect(daemon.socket, profile="wrok"):
+                pass
+        async with connect(daemon.socket) as mcp:
+            assert {"fs__fail", "other__echo"} <= {tool.name for tool in await mcp.list_tools()}
+            assert [each.server for each in (await mcp.list_tools()).missing] == ["gone"]
+            for profile in ("work", "*"):
+                answer = await mcp.connection.request("mcpd/identify", {"profile": profile})
+                assert answer["profile"] == (None if profile == "*" else "work")
+            assert (await mcp.call("other", "echo")).success
+
+    run(work)
+
+
 def test_exception_in_the_block_is_raised_as_it_is(start: Start, run: Any) -> None:
     """It is not wrapped in an exception group."""
     daemon = start({"fs": fake()})
@@ -279,6 +321,7 @@ def test_server_that_cannot_start_raises_the_reason(run: Any, definition: dict[s
         {"url": "http://h/", "env": {}},
         {"command": ["x"], "headers": {}},
         {"socket": "/x", "command": ["x"]},
+        {"profile": "x", "command": ["x"]},
     ],
 )
 def test_contradictory_arguments_of_connect_are_refused(arguments: dict[str, Any]) -> None:

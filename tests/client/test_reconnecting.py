@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcpd.client import CallTimedOut, ConnectionClosed, Mcp, NotReady, connect
+from mcpd.client import CallTimedOut, ConnectionClosed, Mcp, NotReady, Unknown, connect
 from mcpd.client import connection as module
 from mcpd.client.sync import connect as connect_sync
 from tests.client.test_names_and_lists import DONE
@@ -254,3 +254,21 @@ def test_program_that_keeps_calling_does_not_notice_restarts(
         done.set()
         calling.result(BOUND)
     assert written.read_text().splitlines() == made
+
+
+def test_new_daemon_learns_name_and_profile_first(daemons: Daemons) -> None:
+    """A call without the profile could use what the profile excludes."""
+    daemons.fake.answers["mcpd/identify"] = {"client": "nightly", "profile": "work"}
+    daemons.fake.answers["mcpd/status"] = hang_up_once(STATUS)
+    with connect_sync(str(daemons.path), start=False, client="nightly", profile="work") as mcp:
+        assert mcp.status() == STATUS
+        assert daemons.fake.params_of("mcpd/identify") == {"client": "nightly", "profile": "work"}
+        daemons.fake.answers["mcpd/status"] = hang_up_once(STATUS)
+        daemons.fake.answers["mcpd/identify"] = Fault("no profile named 'work'", code="unknown_profile")
+        with pytest.raises(Unknown, match="no profile"):
+            mcp.status()
+    assert [method for method, _ in daemons.fake.requests] == [
+        *["mcpd/identify", "mcpd/status"] * 2,
+        "mcpd/status",
+        "mcpd/identify",
+    ]
