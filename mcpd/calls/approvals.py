@@ -115,7 +115,7 @@ class Approvals:
         self._pending[key] = pending
         what = f"{call.caller.describe(call.context)}: {use[1]} {shorten(use[2], 80)!r}"
         self.announce(use[0], f"{what} waits for approval (mcpctl approvals allow {key})")
-        call.waits_for = f"nobody has approved it (mcpctl approvals allow {key})"
+        call.waits_for = "nobody has approved it (mcpctl approvals)"
         try:
             with trio.move_on_after(APPROVAL_TIMEOUT):
                 await self._ask(pending)

@@ -16,6 +16,8 @@ from mcpd.api.control_requests import MAX_RUNNING, MAX_STREAMS
 from mcpd.model import api
 from mcpd.wire import message as wire
 
+CORE = SimpleNamespace(is_stopping=False)
+
 
 def broken(*_: object) -> object:
     raise KeyError("a bug")
@@ -36,7 +38,7 @@ async def test_bug_fails_only_its_request(
     monkeypatch.setattr(control_requests, "METHODS", {**METHODS, "mcpd/broken": method})
     monkeypatch.setattr(control_requests, "read_call", broken)
     sent: list[bytes] = []
-    stand_in: Any = SimpleNamespace(core=None, calls=None, finish=sent.append, describe=lambda: "a test")
+    stand_in: Any = SimpleNamespace(core=CORE, calls=None, finish=sent.append, describe=lambda: "a test")
     async with trio.open_nursery() as nursery:
         asked = control_requests.ControlRequests(
             stand_in,
@@ -69,7 +71,7 @@ async def test_streams_and_requests_in_progress_are_limited(monkeypatch: pytest.
     monkeypatch.setattr(control_requests, "METHODS", {**METHODS, "mcpd/waits": waits})
     monkeypatch.setitem(control_requests._STREAMING, "mcpd/events", never)  # type: ignore[index, unused-ignore]
     sent: list[bytes] = []
-    stand_in: Any = SimpleNamespace(core=None, calls=None, finish=sent.append, describe=lambda: "a test")
+    stand_in: Any = SimpleNamespace(core=CORE, calls=None, finish=sent.append, describe=lambda: "a test")
     async with trio.open_nursery() as nursery:
         asked = control_requests.ControlRequests(
             stand_in,

@@ -43,7 +43,7 @@ def left(w: World) -> object:
 
 WAITS = {
     "server": "because srv is pending: connecting",
-    "approval": r"because nobody has approved it \(mcpctl approvals allow \d\)",
+    "approval": r"because nobody has approved it \(mcpctl approvals\)",
     "turn": r"because it waited for other calls, .* \(tool 't' of ",
 }
 
