@@ -110,8 +110,7 @@ class ManagedLogin:
         self._context.mask(stored)
         self.stored = stored
         tokens = stored.tokens
-        headers = (("Authorization", f"{tokens.token_type} {tokens.access_token}"),)
-        self.signature = Signature(headers, stored.generation)
+        self.signature = Signature(tokens.token_type, tokens.access_token, stored.generation)
         if self.dpop is None or self.dpop.pem != stored.dpop_key:
             self.dpop = load_dpop_key(stored.dpop_key)
         self.failure = None
@@ -149,11 +148,9 @@ class ManagedLogin:
 
     def bind(self, signature: Signature, method: str, url: str) -> Signature:
         """Return the signature with a proof for one request, if the token is bound to a key (RFC 9449)."""
-        if self.dpop is None or not signature.headers:
+        if self.dpop is None or not signature.scheme:
             return signature
-        token = signature.headers[0][1].partition(" ")[2]
-        proof = self.dpop.proof(method, url, token)
-        return Signature((*signature.headers, ("DPoP", proof)), signature.generation, signature.token)
+        return attrs.evolve(signature, proof=self.dpop.proof(method, url, signature.access_token))
 
     async def sign_when_ready(self) -> Signature:
         """As `Credentials.sign_when_ready`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections.abc import Mapping
 from typing import Literal
 
@@ -16,6 +17,8 @@ from mcpd.model import codec
 _LATEST = 253402300800.0
 """Unix seconds. The year 10000, which cannot be formatted."""
 _TOKEN = re.compile(r"[\x21-\x7e]+")
+_SECRETS = ("access_token", "refresh_token", "client_secret", "dpop_key")
+"""Members that must not outlive their login."""
 
 
 def _check_times(*moments: float | None) -> None:
@@ -123,7 +126,7 @@ class StoredLogin:
 
 
 def login_id(resource: str, issuer: str, account: str) -> str:
-    return hashlib.sha256("\n".join((resource, issuer, account)).encode()).hexdigest()[:24]
+    return sys.intern(hashlib.sha256("\n".join((resource, issuer, account)).encode()).hexdigest()[:24])
 
 
 def hash_token(token: str) -> str:
@@ -206,7 +209,7 @@ def from_json(document: Mapping[str, object], *, only: Mapping[str, str] | None 
         found: dict[str, object] = {}
         for key, value in entries.items():
             try:
-                found[key] = codec.structure(value, kind)
+                found[key] = codec.structure(_share(value), kind)
             except ValueError:
                 unreadable.setdefault(name, {})[key] = value
         return found
@@ -217,6 +220,15 @@ def from_json(document: Mapping[str, object], *, only: Mapping[str, str] | None 
         document = {"logins": _entry(document.get("logins"), id)}
     logins = section("logins", StoredLogin)
     return StoredLogins(servers=servers, clients=clients, logins=logins, unreadable=unreadable)  # type: ignore[arg-type]  # checked by `structure`
+
+
+def _share(value: object, name: str = "") -> object:
+    """Return the value with one object for equal texts: many logins have the same servers and issuers."""
+    if isinstance(value, dict):
+        return {key: _share(inner, key) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_share(inner, name) for inner in value]
+    return sys.intern(value) if isinstance(value, str) and name not in _SECRETS else value
 
 
 def _entry(entries: object, key: str) -> object:

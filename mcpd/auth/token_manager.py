@@ -37,14 +37,14 @@ log = logging.getLogger("mcpd.auth")
 
 STOP_TIMEOUT = 10.0
 """Seconds that a renewal has to end when the daemon stops: a lost answer may end the login."""
-_MAX_URLS = 64
-"""URLs of one server; they differ only by redirects."""
 
 OnLoginEvent = Callable[[LoginEvent, StoredLogin], None]
 
 
 class ServerCredentials:
     """The `Credentials` of one server. The login may come, go, and be shared with other servers."""
+
+    __slots__ = ("_asked", "_is_covered", "_manager", "_resource", "account", "challenge", "name", "url")
 
     def __init__(self, manager: TokenManager, name: str, url: str, account: str) -> None:
         self.name = name
@@ -53,8 +53,9 @@ class ServerCredentials:
         self.challenge: tuple[str, ...] = ()
         """The fields `WWW-Authenticate` of the last refusal that remained; untrusted."""
         self._manager = manager
-        self._covered: dict[str, bool] = {}
-        self._covered_by: StoredLogin | None = None
+        self._resource = self._asked = ""
+        self._is_covered = False
+        """Whether a token for `_resource` is for the URL `_asked`, the last one."""
 
     @property
     def login(self) -> ManagedLogin | None:
@@ -83,7 +84,7 @@ class ServerCredentials:
             return False
         if login.dpop is not None and login.dpop.take_nonce(self.url, refusal.headers.get("dpop-nonce")):
             return refusal.repeats == 0  # the token is good, and the proof needs the nonce
-        if not refusal.signature.headers:  # it was sent before somebody logged in, or to another URL
+        if not refusal.signature.scheme:  # it was sent before somebody logged in, or to another URL
             return refusal.repeats == 0 and login.is_usable
         try:
             return await login.refused(refusal)
@@ -102,15 +103,10 @@ class ServerCredentials:
 
     def _may_send(self, stored: StoredLogin, url: str) -> bool:
         """Return whether the token is for `url`. It takes 10 µs to find out, so the result is kept."""
-        if self._covered_by is None or self._covered_by.resource != stored.resource:
-            self._covered = {}
-        self._covered_by = stored
-        known = self._covered.get(url)
-        if known is None:
-            if len(self._covered) >= _MAX_URLS:
-                self._covered.clear()
-            known = self._covered[url] = covers(stored.resource, url)
-        return known
+        if self._asked != url or self._resource != stored.resource:
+            self._asked, self._resource = url, stored.resource
+            self._is_covered = covers(stored.resource, url)
+        return self._is_covered
 
     def _named(self, error: LinkLost) -> LinkLost:
         return LinkLost(f"{self.name}: {error.message}", server=self.name, may_have_run=False)
@@ -229,8 +225,9 @@ class TokenManager:
         """Return the credentials of a server, whose login is read if there is one."""
         account = settings.account
         key = server_key(url, account)
-        (self._kept_alive.add if settings.keep_alive else self._kept_alive.discard)(key)
-        self._timer.cancel()
+        if settings.keep_alive is not (key in self._kept_alive):
+            self._kept_alive ^= {key}
+            self._timer.cancel()
         if settings.client_id is not None:
             self._settings[f"{key}\n{settings.client_id}"] = settings
             self._redactor.add(filter(None, (settings.client_secret, settings.private_key)))
@@ -249,7 +246,8 @@ class TokenManager:
         login = self._logins.get(stored.id)
         if login is None:
             login = self._logins[stored.id] = ManagedLogin(stored, self._context)
-            self._timer.cancel()
+            if self._sleep_until(login.due_at) < self._timer.deadline:
+                self._timer.cancel()
         return login
 
     # ── logging in and out ──────────────────────────────────────────────────────────────────────
@@ -411,11 +409,14 @@ class TokenManager:
         """Renew each login when it is due."""
         while True:
             due = min((login.due_at for login in self._logins.values()), default=math.inf)
-            left = due - self._clocks.boot()
-            with trio.CancelScope(deadline=trio.current_time() + max(0.0, left)) as self._timer:
+            with trio.CancelScope(deadline=self._sleep_until(due)) as self._timer:
                 await trio.sleep_forever()
             for login in tuple(self._logins.values()):
                 login.on_due()
+
+    def _sleep_until(self, due: float) -> float:
+        """Return a time in seconds since boot as `trio.current_time()`."""
+        return trio.current_time() + max(0.0, due - self._clocks.boot())
 
 
 def _ignore(stored: StoredLogin) -> None:

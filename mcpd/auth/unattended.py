@@ -126,8 +126,7 @@ class UnattendedCredentials:
             self._mask([tokens.access_token])
             self._failure = ""
             self._tokens = tokens
-            header = ("Authorization", f"Bearer {tokens.access_token}")
-            self._signature = Signature((header,), used + 1)
+            self._signature = Signature("Bearer", tokens.access_token, used + 1)
 
     async def _request(self, challenge: Challenge | None) -> TokenSet:
         """Raises LoginError."""

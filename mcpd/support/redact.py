@@ -134,8 +134,9 @@ class Redactor:
         self._forgotten = 0
         """Secrets that the index still finds although no set contains them."""
         self._index = _Index()
-        self._logins: dict[str, tuple[tuple[str, ...], ...]] = {}
-        """Login → the heads of its last tokens, newest last."""
+        self._logins: dict[str, tuple[str, ...]] = {}
+        """Login → the heads of its last tokens, newest last. Joined by a space, because there may be hundreds
+        of logins."""
         self._tokens = TokenIndex()
 
     def add(self, secrets: Iterable[str], of: str = "") -> None:
@@ -167,22 +168,22 @@ class Redactor:
         values = tuple(dict.fromkeys(tokens))
         if odd := [each for each in values if not is_token(each)]:
             self.add(odd, of=f"login {of}")
-        heads = tuple(each[:HEAD] for each in values if is_token(each))
+        heads = " ".join(each[:HEAD] for each in values if is_token(each))
         before = self._logins.get(of, ())
         if heads in before:
             self._logins[of] = (*(each for each in before if each != heads), heads)
             return
-        self._tokens.add(heads)
+        self._tokens.add(heads.split())
         self._logins[of] = (*before, heads)[-_GENERATIONS:]
         for dropped in (*before, heads)[:-_GENERATIONS]:
-            self._tokens.remove(dropped)
+            self._tokens.remove(dropped.split())
 
     def forget_tokens(self, of: str) -> None:
         """Stop masking the tokens of this login, because they were revoked."""
         for values in self._recent.pop(f"login {of}", ()):
             self._forget(values)
         for dropped in self._logins.pop(of, ()):
-            self._tokens.remove(dropped)
+            self._tokens.remove(dropped.split())
 
     def mask_within(self, value: object) -> object:
         """Mask every string in plain data; keys stay."""

@@ -33,24 +33,36 @@ class TokenUse:
 
 @attrs.frozen(eq=False)
 class Signature:
-    """The headers that authorize a request; none, if nothing is known that would.
+    """What authorizes a request; nothing, if nothing is known that would.
 
-    The constructor raises ValueError for characters that a header cannot contain.
+    The constructor raises ValueError for characters that a header cannot contain. The headers are not stored,
+    because tokens are large and their owners keep them, too.
     """
 
-    headers: tuple[tuple[str, str], ...] = attrs.field(default=(), repr=False)
+    scheme: str = ""
+    """`Bearer` or `DPoP`; empty without a token."""
+    access_token: str = attrs.field(default="", repr=False)
     generation: int = 0
     """Which token was used; greater for a newer one, and 0 for none."""
     token: TokenUse = attrs.field(factory=TokenUse, repr=False)
     """The same object in all signatures with the same token."""
+    proof: str = attrs.field(default="", repr=False)
+    """The header `DPoP`, which is valid for one request; empty for a token that needs none."""
 
     def __attrs_post_init__(self) -> None:
-        if not all(_SAFE.fullmatch(name) and _SAFE.fullmatch(value) for name, value in self.headers):
+        if not all(_SAFE.fullmatch(part) for part in (self.scheme, self.access_token, self.proof)):
             raise ValueError("a token contains characters that HTTP does not allow")
 
     @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        if not self.scheme:
+            return ()
+        authorization = ("Authorization", f"{self.scheme} {self.access_token}")
+        return (authorization, ("DPoP", self.proof)) if self.proof else (authorization,)
+
+    @property
     def lines(self) -> bytes:
-        """The same headers as lines of an HTTP/1.1 head. Not stored, because tokens are large."""
+        """The same headers as lines of an HTTP/1.1 head."""
         return "".join([f"{name}: {value}\r\n" for name, value in self.headers]).encode("ascii")
 
 
@@ -119,7 +131,7 @@ def access_error(
     `refused` describes the response. `has_own_header`: the definition contains an `Authorization` header.
     HTTP 403 concerns the login only if it asks for more scopes, or if nothing was presented at all.
     """
-    presented = has_own_header or bool(refusal.signature.headers)
+    presented = has_own_header or bool(refusal.signature.scheme)
     if refusal.status not in (UNAUTHORIZED, FORBIDDEN):
         return None
     if refusal.status == FORBIDDEN and presented and not refusal.needs_scopes:

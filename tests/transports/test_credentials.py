@@ -42,7 +42,7 @@ class Tokens:
         self.urls.add(url)
         if self.renewing is not None:
             return None
-        return Signature((("Authorization", f"Bearer t{self.generation}"),), self.generation)
+        return Signature("Bearer", f"t{self.generation}", self.generation)
 
     async def sign_when_ready(self, method: str, url: str) -> Signature:
         if self.renewing is not None:
@@ -405,12 +405,12 @@ async def test_a_websocket_refusal_is_read_from_the_raw_response() -> None:
 
 def test_a_signature_hides_its_token_and_refuses_line_breaks() -> None:
     """A token with a line break would add a header."""
-    signature = Signature((("Authorization", "Bearer secret"),), 3)
+    signature = Signature("Bearer", "secret", 3)
     assert "secret" not in repr(signature)
     assert signature.lines == b"Authorization: Bearer secret\r\n"
     for bad in ("a\r\nX: y", "a\nb", "\N{LATIN SMALL LETTER E WITH ACUTE}", "a\0b"):
         with pytest.raises(ValueError, match="characters") as caught:
-            Signature((("Authorization", bad),))
+            Signature("Bearer", bad)
         assert bad not in str(caught.value)
 
 
@@ -418,7 +418,7 @@ async def test_signing_a_call_costs_little(monkeypatch: pytest.MonkeyPatch) -> N
     """At most 20 microseconds on the fast path, where the head of a request is prepared already."""
 
     class Fixed(Tokens):
-        signature = Signature((("Authorization", "Bearer " + "x" * 1500),), 1)
+        signature = Signature("Bearer", "x" * 1500, 1)
 
         def sign(self, method: str, url: str) -> Signature | None:
             return self.signature

@@ -7,7 +7,7 @@ import httpx
 from mcpd.transports.credentials import UNSIGNED, Credentials, Refusal, Signature
 from mcpd.transports.deferred_credentials import DeferredCredentials
 
-SIGNATURE = Signature((("Authorization", "Bearer t"),), 1)
+SIGNATURE = Signature("Bearer", "t", 1)
 URL = "https://mcp.example/mcp"
 
 
