@@ -1,6 +1,6 @@
 """Tokens that are bound to a key: proofs of possession for each request (RFC 9449).
 
-The key belongs to one login. `cryptography` is the extra `[keys]` and is imported on use.
+The key belongs to one login. `joserfc` is the extra `[keys]` and is imported on use.
 """
 
 from __future__ import annotations
@@ -10,12 +10,9 @@ import hashlib
 import secrets
 import time
 from collections.abc import Callable
-from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-import msgspec
-
-from mcpd.auth.signed_jwt import KeyUnusable, encode, load_key, sign_es256
+from mcpd.auth.signed_jwt import KeyUnusable, load_key, sign
 
 _MAX_NONCES = 32
 _MAX_NONCE = 1024
@@ -28,12 +25,10 @@ class DpopKey:
         """Raises KeyUnusable."""
         self.pem = pem
         self._now = now
-        self._key = load_key(pem)
+        self._key = load_key(pem, "ES256")
         self._nonces: dict[str, str] = {}
         """Origin → the nonce for the next proof there (RFC 9449, 8 and 9)."""
-        self._head = encode(
-            msgspec.json.encode({"typ": "dpop+jwt", "alg": "ES256", "jwk": public_jwk(self._key)})
-        )
+        self._header = {"typ": "dpop+jwt", "alg": "ES256", "jwk": self._key.as_dict(private=False)}
 
     @classmethod
     def generate(cls, now: Callable[[], float] = time.time) -> DpopKey:
@@ -53,8 +48,7 @@ class DpopKey:
             claims["ath"] = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
         if nonce := self._nonces.get(_origin(url)):
             claims["nonce"] = nonce
-        signed = f"{self._head}.{encode(msgspec.json.encode(claims))}"
-        return f"{signed}.{encode(sign_es256(self._key, signed.encode()))}"
+        return sign(claims, self._key, self._header)
 
     def take_nonce(self, url: str, nonce: str | None) -> bool:
         """Remember a nonce for the origin of `url`; return whether it is another than before."""
@@ -79,28 +73,14 @@ def load_dpop_key(pem: str | None) -> DpopKey | None:
 def new_key() -> str:
     """Return a new P-256 key as PEM. Raises KeyUnusable without the library."""
     try:
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
+        from joserfc.jwk import ECKey
     except ImportError:
         raise KeyUnusable(
-            "the server binds tokens to a key, which needs the package `cryptography`: install mcpd with "
+            "the server binds tokens to a key, which needs the package `joserfc`: install mcpd with "
             "the extra `keys`, or set `oauth.dpop` to false if the server accepts that"
         ) from None
-    key = ec.generate_private_key(ec.SECP256R1())
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    ).decode()
-
-
-def public_jwk(key: Any) -> dict[str, str]:  # noqa: ANN401 - a class of the optional library
-    """Return the public part of a P-256 key as a JSON Web Key (RFC 7517)."""
-    numbers = key.public_key().public_numbers()
-    return {
-        "kty": "EC",
-        "crv": "P-256",
-        "x": encode(numbers.x.to_bytes(32)),
-        "y": encode(numbers.y.to_bytes(32)),
-    }
+    pem: bytes = ECKey.generate_key("P-256", private=True).as_pem(private=True)
+    return pem.decode()
 
 
 def _without_query(url: str) -> str:

@@ -1,62 +1,55 @@
-"""Signing JSON Web Tokens (RFC 7515) with a person's or a company's key. Nothing here verifies any.
+"""Signing JSON Web Tokens (RFC 7519) with a private key, by joserfc. Nothing here verifies any.
 
-`cryptography` is the extra `[keys]` and is imported on use, because hardly any server needs it.
+`joserfc` is the extra `[keys]` and is imported on use, because hardly any server needs it.
 """
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+if TYPE_CHECKING:
+    from joserfc.jwk import ECKey, RSAKey
+
 
 class KeyUnusable(Exception):
-    """The key of the definition cannot sign. The message does not quote it."""
+    """The key cannot sign. The message does not quote it."""
 
 
-def sign_jwt(claims: Mapping[str, object], key: str, algorithm: str, header: Mapping[str, object]) -> str:
+def sign_jwt(claims: Mapping[str, object], key: str, algorithm: str) -> str:
     """Return a compact JWS. `key` is PEM; `algorithm` is ES256 or RS256. Raises KeyUnusable."""
-    head = encode(msgspec.json.encode({"typ": "JWT", **header, "alg": algorithm}))
-    signed = f"{head}.{encode(msgspec.json.encode(claims))}"
-    return f"{signed}.{encode(_signature(signed.encode(), load_key(key), algorithm))}"
+    return sign(claims, load_key(key, algorithm), {"typ": "JWT", "alg": algorithm})
 
 
-def load_key(key: str) -> Any:  # noqa: ANN401 - a class of the optional library
+def sign(claims: Mapping[str, object], key: ECKey | RSAKey, header: Mapping[str, Any]) -> str:
+    """Return a compact JWS with this header. Raises KeyUnusable if the key does not fit its `alg`."""
+    from joserfc import jws
+    from joserfc.errors import JoseError
+
+    algorithm = header["alg"]
+    try:
+        token: str = jws.serialize_compact(dict(header), msgspec.json.encode(claims), key, [algorithm])
+    except JoseError:
+        raise KeyUnusable(f"the private key does not fit the algorithm {algorithm}") from None
+    return token
+
+
+def load_key(pem: str, algorithm: str) -> ECKey | RSAKey:
     """Return the private key in a PEM text. Raises KeyUnusable."""
     try:
-        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+        from joserfc.errors import JoseError
+        from joserfc.jwk import ECKey, RSAKey
     except ImportError:
-        raise KeyUnusable(
-            "signing needs the package `cryptography`: install mcpd with the extra `keys`"
-        ) from None
+        raise KeyUnusable("signing needs the package `joserfc`: install mcpd with the extra `keys`") from None
+    kind = ECKey if algorithm == "ES256" else RSAKey
     try:
-        return load_pem_private_key(key.encode(), password=None)
+        key = kind.import_key(pem)
+    except JoseError:
+        raise KeyUnusable(f"the private key does not fit the algorithm {algorithm}") from None
     except (ValueError, TypeError):
         raise KeyUnusable("the private key is not an unencrypted PEM key") from None
-
-
-def _signature(data: bytes, key: Any, algorithm: str) -> bytes:  # noqa: ANN401
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
-
-    if algorithm == "ES256" and isinstance(key, ec.EllipticCurvePrivateKey) and key.curve.name == "secp256r1":
-        return sign_es256(key, data)
-    if algorithm == "RS256" and isinstance(key, rsa.RSAPrivateKey):
-        return key.sign(data, padding.PKCS1v15(), hashes.SHA256())
-    raise KeyUnusable(f"the private key does not fit the algorithm {algorithm}")
-
-
-def sign_es256(key: Any, data: bytes) -> bytes:  # noqa: ANN401
-    """Return the signature of a P-256 key as two numbers of 32 bytes (RFC 7518, 3.4)."""
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec, utils
-
-    r, s = utils.decode_dss_signature(key.sign(data, ec.ECDSA(hashes.SHA256())))
-    return r.to_bytes(32) + s.to_bytes(32)
-
-
-def encode(data: bytes) -> str:
-    """Return base64url without padding (RFC 7515, 2)."""
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+    if not key.is_private:
+        raise KeyUnusable("the key is a public one, which cannot sign")
+    return key

@@ -90,6 +90,6 @@ def _sign_assertion(client: ClientRegistration, key: str, settings: OAuthSetting
         client.client_id, audience=client.issuer, now=now(), unique_id=secrets.token_urlsafe(16)
     )
     try:
-        return sign_jwt(claims, key, settings.algorithm, {})
+        return sign_jwt(claims, key, settings.algorithm)
     except KeyUnusable as error:
         raise LoginError("client", str(error)) from None

@@ -7,7 +7,7 @@ import hashlib
 
 import pytest
 
-pytest.importorskip("cryptography")
+pytest.importorskip("joserfc")
 jwt = pytest.importorskip("jwt")
 
 from mcpd.auth.dpop import DpopKey, load_dpop_key  # noqa: E402 - needs the optional library

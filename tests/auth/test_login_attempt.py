@@ -346,7 +346,7 @@ async def test_a_cancelled_login_closes_its_port() -> None:
 
 
 async def test_tokens_are_bound_to_a_key_if_the_server_asks_for_that() -> None:
-    pytest.importorskip("cryptography")
+    pytest.importorskip("joserfc")
     async with authorization_server() as server:
         server.challenge = f'DPoP algs="ES256", resource_metadata="{server.origin}{PRM}"'
         server.token_type = "DPoP"

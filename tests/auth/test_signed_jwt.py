@@ -6,7 +6,7 @@ import pytest
 
 from mcpd.auth.signed_jwt import KeyUnusable, sign_jwt
 
-pytest.importorskip("cryptography")
+pytest.importorskip("joserfc")
 jwt = pytest.importorskip("jwt")
 
 from cryptography.hazmat.primitives import serialization  # noqa: E402 - optional
@@ -26,14 +26,18 @@ def pem(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> str:
 def test_others_accept_the_signature(
     key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey, algorithm: str
 ) -> None:
-    token = sign_jwt(CLAIMS, pem(key), algorithm, {"typ": "x"})
+    token = sign_jwt(CLAIMS, pem(key), algorithm)
     found = jwt.decode(token, key.public_key(), algorithms=[algorithm], audience="https://as.example")
     assert found == CLAIMS
-    assert jwt.get_unverified_header(token) == {"typ": "x", "alg": algorithm}
+    assert jwt.get_unverified_header(token) == {"typ": "JWT", "alg": algorithm}
 
 
 def test_a_key_that_cannot_sign_is_not_quoted() -> None:
-    for key, algorithm in ((pem(EC), "RS256"), (pem(RSA), "ES256"), ("no key", "ES256")):
+    kind = serialization.PublicFormat.SubjectPublicKeyInfo
+    public = EC.public_key().public_bytes(serialization.Encoding.PEM, kind).decode()
+    other_curve = pem(ec.generate_private_key(ec.SECP384R1()))
+    unusable = (pem(RSA), "no key", public, other_curve)
+    for key, algorithm in ((pem(EC), "RS256"), *((key, "ES256") for key in unusable)):
         with pytest.raises(KeyUnusable) as caught:
-            sign_jwt(CLAIMS, key, algorithm, {})
+            sign_jwt(CLAIMS, key, algorithm)
         assert key not in str(caught.value) or key == "no key"
