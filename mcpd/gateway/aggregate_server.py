@@ -27,7 +27,7 @@ from mcpd.model.server_spec import ServerSpec
 from mcpd.model.status import ServerState
 from mcpd.model.tags import all_tags, tags_of_tool
 from mcpd.model.text import shorten
-from mcpd.model.tool_names import ClientStyle, OwnedName, is_name_of, public_names
+from mcpd.model.tool_names import ClientStyle, OwnedName, own_name, public_names
 from mcpd.protocol import extensions
 from mcpd.supervision.catalog_cache import Catalog
 from mcpd.supervision.legacy_companion import catalog_for_legacy
@@ -152,7 +152,7 @@ class AggregateServer:
         """Route a tool or prompt by its public name."""
         name = wire.string(members, "name")
         server, own = self._owner_of("prompts" if method == "prompts/get" else "tools", name)
-        if method == "tools/call":
+        if method == "tools/call" and server.catalog is not None:
             self._index().known_calls[_name_member(name)] = server.spec.name, own, _name_member(own)
         return Target(server=server, params=_replace_member(members, "name", own), tool=own)
 
@@ -162,19 +162,30 @@ class AggregateServer:
         if owned is None and member == "tools":
             owned = mcp_apps.choose_tool(index.app_tools.get(name, ()))
         if owned is None:
-            self._raise_if_absent(name)
+            owned = self._find_absent(member, name)
+        if owned is None:
             raise UnknownTool(f"no {member[:-1]} {shorten(name, 80)!r} here; {self._name_hint(member)}")
         return self._core.supervisor.get(owned[0]), owned[1]
 
-    def _raise_if_absent(self, name: str) -> None:
-        """Raise NotReady if the name belongs to a server that is disabled, or that has never worked so far. A
-        client may know it from an earlier list."""
+    def _find_absent(self, member: str, name: str) -> OwnedName | None:
+        """Find a name among the servers that are disabled, or that have never worked so far: a client may
+        know it from an earlier list.
+
+        If the server waits for a login, the call is sent to it, so that the client is shown the link, and the
+        call continues after the login. Raises NotReady for any other server.
+        """
         for server in self._core.supervisor.servers():
             is_absent = server.state is ServerState.DISABLED or (
                 server.catalog is None and server.state.is_settled and server.upstream is None
             )
-            if is_absent and self.covers(server) and is_name_of(self.style, server.spec.name, name):
+            if not is_absent or not self.covers(server):
+                continue
+            if own := own_name(self.style, server.spec.name, name):
+                is_included = member == "prompts" or self._includes_tool(server.spec.name, own)
+                if server.state is ServerState.NEEDS_AUTH and is_included:
+                    return server.spec.name, own
                 raise self._core.not_ready_error(server)
+        return None
 
     def _name_hint(self, member: str) -> str:
         """Say where an unknown name may come from."""

@@ -103,17 +103,17 @@ def tools_named(name: str, listed: Iterable[OwnedName], servers: Iterable[str] =
     return list(found)
 
 
-def is_name_of(style: ClientStyle, server: str, public: str) -> bool:
-    """Return whether `public` looks like the name of a tool of that server, which need not be known."""
-    match style:
-        case ClientStyle.SUFFIX:
-            return public.endswith(f"@{server}")
-        case ClientStyle.PREFIX:
-            return public.startswith(_DISALLOWED.sub("_", f"mcp_{server}_"))
-        case ClientStyle.NAMESPACE:
-            return public.startswith(f"{server}::")
-        case _:
-            return public.startswith(_DISALLOWED.sub("_", f"{server}__"))
+def own_name(style: ClientStyle, server: str, public: str) -> str:
+    """Return the tool's own name if `public` looks like the name of a tool of that server, which need not be
+    known; empty otherwise. Characters that the style replaces, and those that were cut off, are lost."""
+    beginnings = {
+        ClientStyle.PREFIX: _DISALLOWED.sub("_", f"mcp_{server}_"),
+        ClientStyle.NAMESPACE: f"{server}::",
+    }
+    if style is ClientStyle.SUFFIX:
+        return public.removesuffix(f"@{server}") if public.endswith(f"@{server}") else ""
+    beginning = beginnings.get(style, _DISALLOWED.sub("_", f"{server}__"))
+    return public.removeprefix(beginning) if public.startswith(beginning) else ""
 
 
 def _join(style: ClientStyle, server: str, name: str) -> str:

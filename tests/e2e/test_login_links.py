@@ -29,18 +29,18 @@ def client_of(daemon: Daemon, version: str, *answers: Json, **more: Any) -> McpC
             return {"roots": []}
         return left.pop(0) if len(left) > 1 else left[0]
 
-    return McpClient(daemon, version, server="remote", answer=answer, **more)
+    return McpClient(daemon, version, answer=answer, **{"server": "remote", **more})
 
 
 def links(client: McpClient) -> list[Json]:
     return [params for method, params in client.asked if method == "elicitation/create"]
 
 
-def start_call(client: McpClient) -> int:
-    return client.send("tools/call", name="echo", arguments={})
+def start_call(client: McpClient, tool: str = "echo") -> int:
+    return client.send("tools/call", name=tool, arguments={})
 
 
-def wait_asked(client: McpClient, key: int) -> tuple[Json, int]:
+def wait_asked(client: McpClient, key: int, tool: str = "echo") -> tuple[Json, int]:
     """Read until the client has answered its first link. Returns the link, and the request that waits now."""
     if not client.modern:
         while not links(client):
@@ -51,7 +51,7 @@ def wait_asked(client: McpClient, key: int) -> tuple[Json, int]:
     ((name, asked),) = result["inputRequests"].items()
     answer = client._answered(asked["method"], asked["params"])
     more = {"inputResponses": {name: answer}, "requestState": result["requestState"]}
-    return asked["params"], client.send("tools/call", name="echo", arguments={}, **more)
+    return asked["params"], client.send("tools/call", name=tool, arguments={}, **more)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -105,6 +105,23 @@ def test_t20_a_connected_server_that_ends_the_login_is_handled_alike(start: Star
             if each.headers.get("authorization", "").removeprefix("Bearer ") in server.access_tokens
         ]
         assert len(accepted) == 10
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_call_through_all_servers_continues_although_the_tools_were_unknown(
+    start: Start, version: str
+) -> None:
+    """Nobody has ever logged in to the server, so nothing of it is listed."""
+    with served() as server:
+        daemon = start({"remote": {"url": server.url}})
+        needs_login(daemon)
+        client = client_of(daemon, version, server=None)
+        assert client.request("tools/list")["tools"] == []
+        link, waiting = wait_asked(client, start_call(client, "remote__echo"), "remote__echo")
+        follow(link["url"])
+        assert client.wait(waiting)["content"][0]["text"] == "done"
+        (tool,) = client.request("tools/list")["tools"]
+        assert tool["name"] == "remote__echo"
 
 
 @pytest.mark.parametrize("version", VERSIONS)

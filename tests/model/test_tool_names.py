@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.model.tool_names import MAX_NAME_LENGTH, ClientStyle, is_name_of, public_names, tools_named
+from mcpd.model.tool_names import MAX_NAME_LENGTH, ClientStyle, own_name, public_names, tools_named
 
 PAIR = st.tuples(st.sampled_from(["a", "a_", "git", "x" * 60]), st.text(min_size=1, max_size=80))
 
@@ -56,24 +56,24 @@ def test_every_tool_has_one_name_and_every_name_one_tool(
 
 
 @pytest.mark.parametrize(
-    ("style", "server", "name", "is_its"),
+    ("style", "server", "name", "own"),
     [
-        (ClientStyle.UNDERSCORES, "git", "git__status", True),
-        (ClientStyle.UNDERSCORES, "git", "git_status", False),
-        (ClientStyle.UNDERSCORES, "my.git", "my_git__status", True),
-        (ClientStyle.PLAIN, "git", "status", False),
-        (ClientStyle.SUFFIX, "git", "status@git", True),
-        (ClientStyle.SUFFIX, "git", "status@legit", False),
-        (ClientStyle.PREFIX, "git", "mcp_git_status", True),
-        (ClientStyle.PREFIX, "git", "git_status", False),
-        (ClientStyle.NAMESPACE, "git", "git::status", True),
-        (ClientStyle.NAMESPACE, "git", "git", False),
+        (ClientStyle.UNDERSCORES, "git", "git__status", "status"),
+        (ClientStyle.UNDERSCORES, "git", "git_status", ""),
+        (ClientStyle.UNDERSCORES, "my.git", "my_git__status", "status"),
+        (ClientStyle.PLAIN, "git", "status", ""),
+        (ClientStyle.SUFFIX, "git", "status@git", "status"),
+        (ClientStyle.SUFFIX, "git", "status@legit", ""),
+        (ClientStyle.PREFIX, "git", "mcp_git_status", "status"),
+        (ClientStyle.PREFIX, "git", "git_status", ""),
+        (ClientStyle.NAMESPACE, "git", "git::status", "status"),
+        (ClientStyle.NAMESPACE, "git", "git", ""),
     ],
 )
-def test_name_of_an_unknown_tool_shows_its_server(
-    style: ClientStyle, server: str, name: str, is_its: bool
+def test_name_of_an_unknown_tool_shows_its_server_and_its_own_name(
+    style: ClientStyle, server: str, name: str, own: str
 ) -> None:
-    assert is_name_of(style, server, name) is is_its
+    assert own_name(style, server, name) == own
 
 
 @pytest.mark.parametrize("name", ["git__st", "mcp_git_st", "st@git", "git::st", "git.st", "git/st"])
