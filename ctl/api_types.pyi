@@ -543,22 +543,37 @@ class LoginStatus(TypedDict):
 class LoginAttemptParam(TypedDict):
     attempt: str
 
+class ForgottenLogin(TypedDict):
+    url: str
+    issuer: str
+    account: str
+    servers: NotRequired[list[str]]
+    revoked: NotRequired[bool | None]
+
 class LogoutResult(TypedDict):
     was_logged_in: bool
     servers: NotRequired[list[str]]
     revoked: NotRequired[bool | None]
+    logins: NotRequired[list[ForgottenLogin]]
 
-class AccountParams(TypedDict):
-    server: str
+class LogoutParams(TypedDict):
+    server: NotRequired[str | None]
     account: NotRequired[str | None]
+    all: NotRequired[bool]
 
 class AuthStatus(TypedDict):
     logins: NotRequired[list[LoginStatus]]
     needed: NotRequired[list[str]]
     problem: NotRequired[str]
+    storage: NotRequired[str]
 
 class AuthStatusParams(TypedDict):
     server: NotRequired[str | None]
+    account: NotRequired[str | None]
+    check: NotRequired[bool]
+
+class AccountParams(TypedDict):
+    server: str
     account: NotRequired[str | None]
 
 class AdoptedLogin(TypedDict):
@@ -831,7 +846,10 @@ class Call(Protocol):
     ) -> Reply[EmptyResult]: ...
     @overload
     def __call__(
-        self, method: Literal["mcpd/logout"], params: AccountParams, **options: Unpack[CallOptions]
+        self,
+        method: Literal["mcpd/logout"],
+        params: LogoutParams | None = None,
+        **options: Unpack[CallOptions],
     ) -> Reply[LogoutResult]: ...
     @overload
     def __call__(

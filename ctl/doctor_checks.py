@@ -177,6 +177,15 @@ def check_secrets(environ: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding("secrets", FAIL, first.message, first.fix or "mcpctl secret list")
 
 
+def fix_for_logins(problem: str) -> str:
+    """Return what helps if the logins cannot be stored."""
+    if "is locked" in problem or "requires a prompt" in problem:
+        return "unlock the keyring, then: mcpctl auth list"
+    if "keyring" in problem or "session bus" in problem:
+        return 'start a keyring, or set "loginStorage" to "credential" or "file": mcpctl edit'
+    return "mcpctl auth list"
+
+
 def check_file_permissions(path: str, secrets: Iterable[str]) -> Iterator[Finding]:
     """Check that other users cannot change the configuration, or read `secrets` in it."""
     try:

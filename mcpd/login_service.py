@@ -6,7 +6,7 @@ Created with the first remote server that may need a login, because most daemons
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -38,16 +38,18 @@ from mcpd.auth.token_exchange import post_with_proof
 from mcpd.auth.token_manager import ServerCredentials, TokenManager
 from mcpd.auth.token_store import StoreError, TokenStore
 from mcpd.auth.unattended import UnattendedCredentials
-from mcpd.model.errors import LoginFailed, Unsupported
+from mcpd.model.errors import InvalidArguments, LoginFailed, Problem, Unsupported
 from mcpd.model.login import (
     AdoptParams,
     AdoptResult,
     AuthExplanation,
     AuthStatus,
+    ForgottenLogin,
     LoginAnswerParams,
     LoginOffer,
     LoginParams,
     LoginStatus,
+    LogoutParams,
     LogoutResult,
 )
 from mcpd.model.oauth_settings import LoginStorage, account_problem
@@ -76,8 +78,15 @@ class LoginService:
         self._supervisor = supervisor
         self._context = context
         self._events = LoginEvents(context.announce, context.redactor.mask)
+        self._storage = storage
         store = TokenStore(state_dir, key=login_key(storage, context.environ))
-        self._manager = TokenManager(store, self._send, context.redactor, on_event=self._on_login_event)
+        self._manager = TokenManager(
+            store,
+            self._send,
+            context.redactor,
+            on_event=self._on_login_event,
+            on_unlocked=self._reconnect_waiting,
+        )
         self._logins = Logins(StoredClients(self._manager), self._save, context.environ, self._events)
         self._notifications = LoginNotifications(context.environ, may_notify, self._logins.start)
         self._credentials: dict[str, ServerCredentials] = {}
@@ -245,7 +254,15 @@ class LoginService:
 
     def _reconnect_users(self, url: str, account: str) -> None:
         """Connect the servers that waited for a login."""
-        for server in self._users(url, account):
+        self._reconnect(self._users(url, account))
+
+    def _reconnect_waiting(self) -> None:
+        """Connect the servers that waited for the key of the logins."""
+        known = self._credentials
+        self._reconnect([each for each in self._all_servers() if each.spec.name in known])
+
+    def _reconnect(self, servers: Iterable[ManagedServer]) -> None:
+        for server in servers:
             if server.state in (ServerState.NEEDS_AUTH, ServerState.FAILED):
                 server.reconnect()
 
@@ -253,10 +270,13 @@ class LoginService:
         """Return the servers that use a login."""
         return [
             server
-            for server in (*self._supervisor.servers(), *self._supervisor.instances())
+            for server in self._all_servers()
             if (used := self._credentials.get(server.spec.name)) is not None
             and (used.url, used.account) == (url, account)
         ]
+
+    def _all_servers(self) -> tuple[ManagedServer, ...]:
+        return (*self._supervisor.servers(), *self._supervisor.instances())
 
     def _challenge(self, server: str) -> Challenge | None:
         used = self._credentials.get(server)
@@ -289,31 +309,61 @@ class LoginService:
 
     # ── existing logins ─────────────────────────────────────────────────────────────────────────
 
-    async def logout(self, name: str, account: str | None = None) -> LogoutResult:
-        """Forget a server's login, and revoke its tokens if the authorization server offers that."""
-        spec = _with_account(await self._resolve(name), account)
-        login = (await self._credentials_of(spec)).login
-        if login is None:
-            return LogoutResult(was_logged_in=False)
-        stored = login.stored
-        users = self._users(spec.url, spec.oauth.account)
-        request = request_to_revoke(stored, self._manager)
+    async def logout(self, params: LogoutParams) -> LogoutResult:
+        """Forget a server's login, or all, and revoke the tokens if the authorization server offers that.
+
+        Raises UnknownServer, Unsupported, LoginFailed.
+        """
+        if (params.server is None) is not params.all or (params.all and params.account is not None):
+            message = "state either a server, with or without an account, or that all logins are meant"
+            raise InvalidArguments(message, [Problem("$.server", message)])
+        ids = [each.id for each in await self._manager.statuses()] if params.all else []
+        if params.server is not None:
+            spec = _with_account(await self._resolve(params.server), params.account)
+            login = (await self._credentials_of(spec)).login
+            self._ca_files[spec.url] = spec.ca_file
+            ids = [] if login is None else [login.stored.id]
+        forgotten = [each for id in ids if (each := await self._forget(id, params.server)) is not None]
+        offered = [each.revoked for each in forgotten if each.revoked is not None]
+        return LogoutResult(
+            was_logged_in=bool(forgotten),
+            servers=tuple(dict.fromkeys(name for each in forgotten for name in each.servers)),
+            revoked=all(offered) if offered else None,
+            logins=tuple(forgotten),
+        )
+
+    async def _forget(self, id: str, name: str | None) -> ForgottenLogin | None:
+        """Forget one login; None if somebody else just did. `name`: the server that was stated."""
+        stored = await self._manager.stored(id)
+        if stored is None:
+            return None
+        used = [key for key, each in self._credentials.items() if _uses(each, stored)]
+        users = [server for server in self._all_servers() if server.spec.name in used]
+        request, ca_file = request_to_revoke(stored, self._manager), self._ca_file_of(stored)
         try:
-            await self._manager.remove_login(stored.id)
+            await self._manager.remove_login(id)
         except StoreError as error:
-            raise LoginFailed(f"{name}: {error}", server=name, step="storage") from None
+            prefix = f"{name}: " if name else ""
+            raise LoginFailed(f"{prefix}{error}", server=name, step="storage") from None
         revoked = False
         if request is not None:
-            fetch = GuardedFetch(spec.url, self._context.environ, spec.ca_file)
+            fetch = GuardedFetch(stored.resource, self._context.environ, ca_file)
             with suppress(FetchError):
                 revoked = (await fetch.post(request)).status == 200
         for server in users:
             server.reconnect()
-        return LogoutResult(
-            was_logged_in=True,
+        return ForgottenLogin(
+            url=stored.resource,
+            issuer=stored.issuer,
+            account=stored.account,
             servers=tuple(server.spec.name for server in users),
             revoked=None if stored.revocation_endpoint is None else revoked,
         )
+
+    def _ca_file_of(self, login: StoredLogin) -> str | None:
+        """Return the CA file of a server that uses the login."""
+        users = (self._ca_files.get(each.url) for each in self._credentials.values() if _uses(each, login))
+        return next(users, None)
 
     async def refresh(self, name: str, account: str | None = None) -> LoginStatus:
         """Renew a login now. Raises UnknownServer, Unsupported, LoginFailed."""
@@ -333,8 +383,10 @@ class LoginService:
             raise LoginFailed(f"{name}: it was not renewed: {text}{advice}", server=name, step="renewal")
         return (await self._statuses(spec.url, spec.oauth.account))[0]
 
-    async def status(self, name: str | None, account: str | None = None) -> AuthStatus:
-        """Return all logins, or that of one server. Raises UnknownServer."""
+    async def status(
+        self, name: str | None, account: str | None = None, *, check: bool = False
+    ) -> AuthStatus:
+        """Return all logins, or that of one server. Raises UnknownServer. `check`: see `AuthStatusParams`."""
         servers = self._supervisor.servers() if name is None else [self._supervisor.get(name)]
         url = None
         if name is not None and isinstance(spec := servers[0].spec, RemoteSpec):
@@ -344,7 +396,8 @@ class LoginService:
         return AuthStatus(
             logins=tuple(found),
             needed=tuple(each.spec.name for each in servers if each.state is ServerState.NEEDS_AUTH),
-            problem=self._manager.problem,
+            problem=await self._manager.check() if check else self._manager.problem,
+            storage=self._storage,
         )
 
     async def _statuses(self, url: str | None = None, account: str | None = None) -> list[LoginStatus]:
@@ -427,13 +480,10 @@ class LoginService:
 
     async def _send(self, login: StoredLogin, request: TokenRequest) -> TokenAnswer:
         """Send the token request of a renewal. Raises RequestFailed."""
-        ca_file = next(
-            (self._ca_files.get(used.url) for used in self._credentials.values() if _uses(used, login)), None
-        )
         managed = next((used.login for used in self._credentials.values() if _uses(used, login)), None)
         key = managed.dpop if managed is not None else load_dpop_key(login.dpop_key)
         try:
-            fetch = GuardedFetch(login.resource, self._context.environ, ca_file)
+            fetch = GuardedFetch(login.resource, self._context.environ, self._ca_file_of(login))
             answer = await post_with_proof(fetch, request, key)
         except FetchError as error:
             raise RequestFailed(error.message, may_have_arrived=error.may_have_arrived) from None

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _MARKS = {OK: ("ok", "green"), WARN: ("warn", "yellow"), FAIL: ("FAIL", "red"), SKIP: ("-", "dim")}
 _ANSWER_TIMEOUT = 5.0
+_KEYRING_TIMEOUT = 30.0
 _PING_TIMEOUT = 10.0
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -100,6 +101,7 @@ def run_checks(cli: CliContext, environ: Mapping[str, str], *, shell: bool) -> D
     report.findings += doctor_checks.check_directories({"state directory": state, "cache directory": cache})
     report.findings += _check_configuration(report, environ)
     report.findings += doctor_checks.check_secrets(environ)
+    report.findings += _check_logins(report, path)
     login = login_shell.login_environment(environ) if shell else None
     daemon_path = report.version["search_path"] if report.version else None
     if shell:
@@ -149,6 +151,33 @@ def _check_daemon(report: DoctorReport, path: str) -> Iterator[Finding]:
     age = seconds_since(version["started_at"], 0.0)
     if age is not None:
         yield from doctor_checks.check_installation(-age)
+
+
+def _check_logins(report: DoctorReport, path: str) -> Iterator[Finding]:
+    """Check that the running daemon can store logins. Nothing is asked of one without remote servers."""
+    wanted = report.loaded.settings.login_storage if report.loaded is not None else "file"
+    remote = report.config is not None and any("url" in each for each in report.config["servers"].values())
+    if report.config is None or not (remote or wanted != "file"):
+        return
+    try:
+        with DaemonClient(path) as client:
+            status = client.call("mcpd/auth/status", {"check": True}, timeout=_KEYRING_TIMEOUT).value
+    except CtlError as error:
+        yield Finding("logins", WARN, error.message, error.hint or "mcpctl auth list")
+        return
+    storage = status.get("storage", "file")
+    if problem := status.get("problem"):
+        yield Finding("logins", FAIL, problem, doctor_checks.fix_for_logins(problem))
+    elif storage != wanted:
+        message = f'mcpd still uses "loginStorage": "{storage}", and the configuration says "{wanted}"'
+        yield Finding("logins", WARN, message, "mcpctl daemon restart")
+    else:
+        where = {
+            "keyring": "encrypted with a key in the keyring",
+            "credential": "encrypted with a credential",
+        }
+        how = where.get(storage, "in a file that only you can read")
+        yield Finding("logins", OK, f"{count(len(status.get('logins', ())), 'login')}, {how}")
 
 
 def _check_configuration(report: DoctorReport, environ: Mapping[str, str]) -> Iterator[Finding]:

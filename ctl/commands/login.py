@@ -21,7 +21,15 @@ from ctl.server_progress import hint_for, print_status
 from ctl.terminal_text import until
 
 if TYPE_CHECKING:
-    from ctl.api_types import AccountParams, LoginOffer, LoginParams, LoginStatus, Reply
+    from ctl.api_types import (
+        AccountParams,
+        ForgottenLogin,
+        LoginOffer,
+        LoginParams,
+        LoginStatus,
+        LogoutParams,
+        Reply,
+    )
 
 _CONNECT_TIMEOUT = 30.0
 """Seconds to wait for the server after the login."""
@@ -265,32 +273,52 @@ def account_params(server: str, account: str | None) -> AccountParams:
     return {"server": server} if account is None else {"server": server, "account": account}
 
 
-@click.command(epilog="Examples:\n\n\b\n  mcpctl logout linear\n  mcpctl logout linear --account work")
-@click.argument("server", shell_complete=server_names)
+@click.command(
+    epilog="Examples:\n\n\b\n  mcpctl logout linear\n  mcpctl logout linear --account work\n"
+    "  mcpctl logout --all"
+)
+@click.argument("server", required=False, shell_complete=server_names)
+@click.option("--all", "every", is_flag=True, help="Log out of everything, also with accounts not in use.")
 @account_option
 @click.pass_obj
-def logout(cli: CliContext, server: str, account: str | None) -> int:
+def logout(cli: CliContext, server: str | None, every: bool, account: str | None) -> int:
     """Log out of a remote server, and revoke its tokens.
 
     Other servers with the same address and account use the same login, so they are logged out, too.
     """
-    reply = cli.call("mcpd/logout", account_params(server, account))
+    if every and (server is not None or account is not None):
+        raise UsageError("--all means all servers and accounts", hint="omit the server and --account")
+    if not every and server is None:
+        raise UsageError("name a server, or use --all", hint="mcpctl auth list")
+    params: LogoutParams = {"all": True} if every else {"server": server}
+    if account is not None:
+        params["account"] = account
+    reply = cli.call("mcpd/logout", params, timeout=None)  # each request to revoke has a limit
     if cli.show_json(reply):
         return 0
     result = reply.value
     if not result["was_logged_in"]:
-        cli.out.line(f"{server}: nobody is logged in")
-        return 0
-    confirmed = {
-        True: "the authorization server has revoked the tokens",
-        False: "the authorization server did not confirm that the tokens are revoked",
-    }.get(
-        result.get("revoked"),  # type: ignore[arg-type]  # None is neither
-        "the authorization server offers no revocation; the tokens are deleted here",
-    )
-    if account is not None:
-        server = f"{server} (account {account})"
-    others = [name for name in result.get("servers", []) if account is None and name != server]
-    also = f" (and {', '.join(others)})" if others else ""
-    cli.out.line(f"{server}{also}: logged out; {confirmed}")
+        cli.out.line("nobody is logged in" if server is None else f"{server}: nobody is logged in")
+    for login in result.get("logins", []):
+        cli.out.line(f"{_describe_logout(login, server, account)}: logged out; {_revocation(login)}")
     return 0
+
+
+def _describe_logout(login: ForgottenLogin, server: str | None, account: str | None) -> str:
+    """Return which server, and which others, are logged out: `linear (and linear-eu)`."""
+    users = [name for name in login.get("servers", []) if name != server]
+    if server is None:
+        account = None if login["account"] == "default" else login["account"]
+        server, *users = [*users, *([] if users else [login["url"]])]
+    if account is not None:
+        return f"{server} (account {account})"
+    return server + (f" (and {', '.join(users)})" if users else "")
+
+
+def _revocation(login: ForgottenLogin) -> str:
+    match login.get("revoked"):
+        case True:
+            return "the authorization server has revoked the tokens"
+        case False:
+            return "the authorization server did not confirm that the tokens are revoked"
+    return "the authorization server offers no revocation; the tokens are deleted here"

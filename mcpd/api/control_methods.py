@@ -322,8 +322,8 @@ METHODS: Mapping[str, Method[Any]] = {
         "Cancel an attempt to log in.", login.LoginAttemptParam, api.EmptyResult, login_methods.cancel
     ),
     "mcpd/logout": Method(
-        "Forget a login, and revoke its tokens if the authorization server offers that.",
-        login.AccountParams,
+        "Forget a login, or all logins, and revoke the tokens if the authorization server offers that.",
+        login.LogoutParams,
         login.LogoutResult,
         login_methods.logout,
     ),

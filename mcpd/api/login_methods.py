@@ -24,12 +24,12 @@ async def cancel(operations: Operations, params: login.LoginAttemptParam) -> api
     return api.EmptyResult()
 
 
-async def logout(operations: Operations, params: login.AccountParams) -> login.LogoutResult:
-    return await (await operations.logins()).logout(params.server, params.account)
+async def logout(operations: Operations, params: login.LogoutParams) -> login.LogoutResult:
+    return await (await operations.logins()).logout(params)
 
 
 async def status(operations: Operations, params: login.AuthStatusParams) -> login.AuthStatus:
-    return await (await operations.logins()).status(params.server, params.account)
+    return await (await operations.logins()).status(params.server, params.account, check=params.check)
 
 
 async def refresh(operations: Operations, params: login.AccountParams) -> login.LoginStatus:

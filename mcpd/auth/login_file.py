@@ -31,6 +31,10 @@ class LoginFile:
         return self._store.problem
 
     @property
+    def is_locked(self) -> bool:
+        return self._store.is_locked
+
+    @property
     def other_daemon(self) -> str:
         return self._store.other_daemon
 
@@ -46,6 +50,10 @@ class LoginFile:
         """Return the login of the server at `url`."""
         found = await self._run(self._store.open, {"server": server_key(url, account)})
         return found.login_of(url, account)
+
+    async def check_key(self) -> str:
+        """See `TokenStore.check_key`."""
+        return await self._run(self._store.check_key)
 
     async def keeps_logins(self) -> bool:
         """Return whether this daemon may renew tokens: no other one does."""

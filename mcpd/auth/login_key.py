@@ -27,15 +27,23 @@ class KeyUnavailable(Exception):
 class LoginKey(Protocol):
     """Where a key of 32 bytes comes from. The methods block."""
 
+    may_appear: bool
+    """Whether a key that is unavailable may become available while mcpd runs."""
+
     def read(self) -> bytes:
         """Return the key. Raises KeyUnavailable."""
 
     def read_or_create(self) -> bytes:
         """Return the key, or a new one if nothing was encrypted yet. Raises KeyUnavailable."""
 
+    def check(self) -> None:
+        """Raises KeyUnavailable if there is no key now, and none can be created."""
+
 
 class KeyringKey:
     """In the Secret Service. Kept in memory after it was read."""
+
+    may_appear = True
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -64,9 +72,18 @@ class KeyringKey:
             self._key = key
         return self._key
 
+    def check(self) -> None:
+        if self._key is None:
+            try:
+                read_secret(self._environ)
+            except KeyringUnavailable as error:
+                raise KeyUnavailable(str(error)) from None
+
 
 class CredentialKey:
     """Derived from a credential that systemd provides (`LoadCredential=`, `LoadCredentialEncrypted=`)."""
+
+    may_appear = False
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._directory = environ.get("CREDENTIALS_DIRECTORY", "")
@@ -85,6 +102,9 @@ class CredentialKey:
 
     def read_or_create(self) -> bytes:
         return self.read()
+
+    def check(self) -> None:
+        self.read()
 
 
 def login_key(storage: str, environ: Mapping[str, str]) -> LoginKey | None:

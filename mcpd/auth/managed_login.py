@@ -73,6 +73,7 @@ class ManagedLogin:
         "dpop",
         "failed_renewals",
         "failure",
+        "id",
         "is_removed",
         "renewals",
         "signature",
@@ -82,6 +83,8 @@ class ManagedLogin:
 
     def __init__(self, stored: StoredLogin, context: LoginContext) -> None:
         self.stored = stored
+        self.id = stored.id
+        """Never changes."""
         self.failure: Failure | None = None
         self.used_at = -math.inf
         """When a request was last signed, in seconds since boot."""
@@ -94,7 +97,8 @@ class ManagedLogin:
         """How often a renewal failed since then."""
         self._context = context
         self._boot = context.clocks.boot
-        self._backoff = Backoff(context.random)
+        self._backoff: Backoff | None = None
+        """Of the failures in a row."""
         self._renewal: trio.Event | None = None
         self._critical: trio.CancelScope | None = None
         self._refusals: tuple[float, ...] = ()
@@ -107,7 +111,7 @@ class ManagedLogin:
     def _use(self, stored: StoredLogin, *, issued_now: bool) -> None:
         """Sign with these tokens from now on."""
         clocks = self._context.clocks
-        self._context.mask(stored)
+        self._context.mask(stored, self.id)
         self.stored = stored
         tokens = stored.tokens
         self.signature = Signature(tokens.token_type, tokens.access_token, stored.generation)
@@ -306,7 +310,7 @@ class ManagedLogin:
 
     def replace(self, stored: StoredLogin) -> None:
         """Use the tokens of a new login; a renewal under way does not affect them."""
-        self._backoff.reset()
+        self._backoff = None
         self._use(stored, issued_now=True)
 
     def hurry(self, seconds: float) -> None:
@@ -388,11 +392,11 @@ class ManagedLogin:
             attempt=None,
             ended=None,
         )
-        self._context.mask(renewed)
+        self._context.mask(renewed, self.id)
         await self._save(renewed)  # before anybody uses it
         if self._replaced_since(before):
             return None
-        self._backoff.reset()
+        self._backoff = None
         self._use(renewed, issued_now=True)
         self.renewals += 1
         return "login_refreshed"
@@ -473,7 +477,8 @@ class ManagedLogin:
             return None
         self.failed_renewals += 1
         now = self._boot()
-        retry_at = now + self._backoff.next_delay(error.retry_after)
+        backoff = self._backoff = self._backoff or Backoff(self._context.random)
+        retry_at = now + backoff.next_delay(error.retry_after)
         may_hurry = error.retry_after is None and error.status != 429
         if error.kind not in _TEMPORARY and not self._refused and self._expires_at > retry_at:
             retry_at = self._expires_at  # it may object to an early renewal
@@ -483,13 +488,13 @@ class ManagedLogin:
             message = f"the authorization server no longer knows mcpd's registration ({message})"
         self.failure = Failure(message, now, retry_at, may_hurry, rejects_client)
         log.log(
-            logging.WARNING if self._backoff.failures == 1 else logging.DEBUG,
+            logging.WARNING if backoff.failures == 1 else logging.DEBUG,
             "cannot renew the login at %s: %s; tried again in %.0f s",
             self.stored.issuer,
             message,
             retry_at - now,
         )
-        return "renewal_failed" if self._backoff.failures == 1 else None
+        return "renewal_failed" if backoff.failures == 1 else None
 
 
 _TEMPORARY = (TokenErrorKind.UNAVAILABLE, TokenErrorKind.UNUSABLE)

@@ -74,8 +74,8 @@ class LoginContext:
     random: Callable[[], float]
     start: Callable[[Callable[[], Awaitable[None]]], bool]
     """Runs a function in a task that no caller can cancel; False if mcpd is stopping."""
-    mask: Callable[[StoredLogin], None]
-    """Keeps the tokens out of everything that mcpd shows, before they are used."""
+    mask: Callable[[StoredLogin, str], None]
+    """Takes a login and its id. Keeps the tokens out of everything that mcpd shows, before they are used."""
     authenticate: Callable[[StoredLogin], ClientAuthentication]
     """Returns how the client of a login authenticates; the definition may contain its secret."""
     keeps_alive: Callable[[StoredLogin], bool]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sys
 from collections.abc import Mapping
 from typing import Literal
 
@@ -17,8 +16,8 @@ from mcpd.model import codec
 _LATEST = 253402300800.0
 """Unix seconds. The year 10000, which cannot be formatted."""
 _TOKEN = re.compile(r"[\x21-\x7e]+")
-_SECRETS = ("access_token", "refresh_token", "client_secret", "dpop_key")
-"""Members that must not outlive their login."""
+_WORDS = {each: each for each in ("Bearer", "DPoP", "default", "none", "dynamic", "metadata-document", "")}
+"""Texts of most logins."""
 
 
 def _check_times(*moments: float | None) -> None:
@@ -118,6 +117,16 @@ class StoredLogin:
             and attempt.token_hash == hash_token(refresh)
         )
 
+    def sharing(self, other: StoredLogin) -> StoredLogin:
+        """Return the same login, with the objects of another one for what is equal in both."""
+        same: dict[str, object] = {}
+        for name in ("issuer", "client", "token_endpoint", "revocation_endpoint", "machine"):
+            if (value := getattr(other, name)) == getattr(self, name):
+                same[name] = value
+        if self.tokens.scopes == other.tokens.scopes:
+            same["tokens"] = attrs.evolve(self.tokens, scopes=other.tokens.scopes)
+        return attrs.evolve(self, **same)  # type: ignore[arg-type]  # fields of the same class
+
     def secrets(self) -> tuple[str, ...]:
         """Return everything in it that must not be shown."""
         tokens = self.tokens
@@ -126,7 +135,7 @@ class StoredLogin:
 
 
 def login_id(resource: str, issuer: str, account: str) -> str:
-    return sys.intern(hashlib.sha256("\n".join((resource, issuer, account)).encode()).hexdigest()[:24])
+    return hashlib.sha256("\n".join((resource, issuer, account)).encode()).hexdigest()[:24]
 
 
 def hash_token(token: str) -> str:
@@ -209,7 +218,7 @@ def from_json(document: Mapping[str, object], *, only: Mapping[str, str] | None 
         found: dict[str, object] = {}
         for key, value in entries.items():
             try:
-                found[key] = codec.structure(_share(value), kind)
+                found[key] = codec.structure(_share(value, dict(_WORDS)), kind)
             except ValueError:
                 unreadable.setdefault(name, {})[key] = value
         return found
@@ -222,13 +231,13 @@ def from_json(document: Mapping[str, object], *, only: Mapping[str, str] | None 
     return StoredLogins(servers=servers, clients=clients, logins=logins, unreadable=unreadable)  # type: ignore[arg-type]  # checked by `structure`
 
 
-def _share(value: object, name: str = "") -> object:
-    """Return the value with one object for equal texts: many logins have the same servers and issuers."""
+def _share(value: object, known: dict[str, str]) -> object:
+    """Return the value with one object for equal texts, because there may be hundreds of logins."""
     if isinstance(value, dict):
-        return {key: _share(inner, key) for key, inner in value.items()}
+        return {key: _share(inner, known) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_share(inner, name) for inner in value]
-    return sys.intern(value) if isinstance(value, str) and name not in _SECRETS else value
+        return [_share(inner, known) for inner in value]
+    return known.setdefault(value, value) if isinstance(value, str) else value
 
 
 def _entry(entries: object, key: str) -> object:

@@ -38,6 +38,9 @@ log = logging.getLogger("mcpd.auth")
 STOP_TIMEOUT = 10.0
 """Seconds that a renewal has to end when the daemon stops: a lost answer may end the login."""
 
+_UNLOCK_INTERVAL, _MAX_UNLOCK_INTERVAL = 2.0, 30.0
+"""Seconds between attempts to read logins whose key is unavailable; doubled after each."""
+
 OnLoginEvent = Callable[[LoginEvent, StoredLogin], None]
 
 
@@ -157,14 +160,16 @@ class TokenManager:
         redactor: Redactor,
         *,
         on_event: OnLoginEvent = lambda event, login: None,
+        on_unlocked: Callable[[], None] = lambda: None,
         clocks: Clocks | None = None,
         draw: Callable[[], float] = random.random,
     ) -> None:
+        """`on_unlocked` is called when logins can be read whose key was unavailable before."""
         self._clocks = clocks or Clocks()
         self._file = LoginFile(store)
         self._store = store
         self._redactor = redactor
-        self._on_event = on_event
+        self._on_event, self._on_unlocked = on_event, on_unlocked
         self._logins: dict[str, ManagedLogin] = {}
         self._servers: dict[str, str] = {}
         """`server_key` → the id of its login; servers without a login are missing."""
@@ -174,6 +179,8 @@ class TokenManager:
         """The `server_key` of each server whose definition keeps its login alive."""
         self._nursery: trio.Nursery | None = None
         self._timer = trio.CancelScope()
+        self._unlocking: trio.CancelScope | None = None
+        """The pause before the next attempt to read logins whose key is unavailable."""
         self._context = LoginContext(
             file=self._file,
             send=send,
@@ -234,18 +241,33 @@ class TokenManager:
         if key not in self._servers and self._store.exists():
             found = await self._file.find_for(url, account)
             if found is not None:
-                self._servers[key] = found.id
-                self._manage(found)
+                self._servers[key] = self._manage(found).id
+            elif self._file.is_locked and self._unlocking is None and self._start(self._wait_unlocked):
+                self._unlocking = trio.CancelScope()
         return ServerCredentials(self, name, url, account)
 
     def login_of(self, url: str, account: str) -> ManagedLogin | None:
         """Return the login that a server uses, if it was read."""
         return self._logins.get(self._servers.get(server_key(url, account), ""))
 
+    async def _wait_unlocked(self) -> None:
+        """Try to read the logins until their key is there: nothing reports that a keyring was unlocked."""
+        pause = _UNLOCK_INTERVAL
+        while self._file.is_locked:
+            with trio.move_on_after(pause) as self._unlocking:
+                await trio.sleep_forever()
+            pause = min(2 * pause, _MAX_UNLOCK_INTERVAL)
+            await self._file.read()
+        self._unlocking = None
+        self._on_unlocked()
+
     def _manage(self, stored: StoredLogin) -> ManagedLogin:
         login = self._logins.get(stored.id)
         if login is None:
-            login = self._logins[stored.id] = ManagedLogin(stored, self._context)
+            alike = (each.stored for each in self._logins.values() if each.stored.issuer == stored.issuer)
+            stored = stored.sharing(next(alike, stored))
+            login = ManagedLogin(stored, self._context)
+            self._logins[login.id] = login
             if self._sleep_until(login.due_at) < self._timer.deadline:
                 self._timer.cancel()
         return login
@@ -272,10 +294,14 @@ class TokenManager:
         self._changed(login, "login_done")
         return warning
 
+    async def stored(self, id: str) -> StoredLogin | None:
+        """Return a login as it was last issued."""
+        managed = self._logins.get(id)
+        return managed.stored if managed is not None else await self._file.find(id)
+
     async def remove_login(self, id: str) -> StoredLogin | None:
         """Forget a login, and return it, so that its tokens can be revoked. Raises StoreError."""
-        managed = self._logins.get(id)
-        found = managed.stored if managed is not None else await self._file.find(id)
+        managed, found = self._logins.get(id), await self.stored(id)
         if found is not None:
             await self._file.remove(id)
         if managed is not None:
@@ -314,6 +340,8 @@ class TokenManager:
     async def statuses(self) -> list[LoginStatus]:
         """Return all logins, also those that no server uses."""
         contents: StoredLogins = await self._file.read()
+        if self._unlocking is not None and not self._file.is_locked:
+            self._unlocking.cancel()
         users: dict[str, list[str]] = {}
         for key, id in {**contents.servers, **self._servers}.items():
             users.setdefault(id, []).append(key.partition("\n")[0])
@@ -331,6 +359,10 @@ class TokenManager:
         if self._store.other_daemon:
             return f"{self._store.other_daemon} keeps the logins; this one only uses them"
         return self._store.problem
+
+    async def check(self) -> str:
+        """Return `problem`, or why the key of the logins is unavailable. May take seconds."""
+        return self.problem or await self._file.check_key()
 
     def _status(self, login: ManagedLogin, servers: tuple[str, ...]) -> LoginStatus:
         stored, now = login.stored, self._clocks.boot()
@@ -379,8 +411,8 @@ class TokenManager:
         if event is not None:
             self._on_event(event, stored)
 
-    def _mask(self, stored: StoredLogin) -> None:
-        self._redactor.add_tokens(stored.secrets(), of=stored.id)
+    def _mask(self, stored: StoredLogin, id: str) -> None:
+        self._redactor.add_tokens(stored.secrets(), of=id)
 
     def authentication(self, stored: StoredLogin) -> ClientAuthentication:
         """Return how the client of a login authenticates. Raises TokenError.
@@ -419,5 +451,5 @@ class TokenManager:
         return trio.current_time() + max(0.0, due - self._clocks.boot())
 
 
-def _ignore(stored: StoredLogin) -> None:
+def _ignore(stored: StoredLogin, id: str) -> None:
     """The tokens of a login that is only listed are not used, and so need not be masked."""

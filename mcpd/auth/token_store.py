@@ -53,6 +53,8 @@ class TokenStore:
         """Describes the daemon that holds the lock; empty if this one does."""
         self.problem = ""
         """Why the file cannot be read or written; empty if it can."""
+        self.is_locked = False
+        """Whether the file can be read as soon as its key is available, as with a locked keyring."""
         self._lock: int | None = None
         self._key = key
         self._is_plain = False
@@ -88,6 +90,15 @@ class TokenStore:
             return StoredLogins()
         return found
 
+    def check_key(self) -> str:
+        """Return why the key of the file is unavailable now; empty if it is not, or if there is none."""
+        try:
+            if self._key is not None:
+                self._key.check()
+        except KeyUnavailable as error:
+            return f"cannot encrypt logins: {error}"
+        return ""
+
     def read(self, only: Mapping[str, str] | None = None) -> StoredLogins:
         """Return the contents; empty if there is no file. Raises StoreError, which has been logged."""
         try:
@@ -95,6 +106,7 @@ class TokenStore:
         except StoreError as error:
             self._report(str(error))
             raise
+        self.is_locked = False
         if only is None and (self.is_keeper or self.other_daemon):  # otherwise the directory cannot be used
             damaged = sum(map(len, contents.unreadable.values()))
             self._report(
@@ -191,6 +203,7 @@ class TokenStore:
             data = unseal(sealed if isinstance(sealed, dict) else {}, self._key.read())
             inner: dict[str, object] = msgspec.json.decode(data)
         except KeyUnavailable as error:
+            self.is_locked = self._key.may_appear
             raise StoreError(f"cannot decrypt {self.path}: {error}") from None
         except (CannotUnseal, msgspec.MsgspecError) as error:
             message = f"cannot decrypt {self.path}: {error}; move it away to start a new file"

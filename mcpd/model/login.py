@@ -37,6 +37,17 @@ class AccountParams(Record):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
+class LogoutParams(Record):
+    """The parameters of `mcpd/logout`: either `server` or `all`."""
+
+    server: str | None = None
+    account: str | None = None
+    """If this is null, the account in the server's definition."""
+    all: bool = False
+    """Whether to forget all logins, including those that no server uses."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class AuthStatusParams(Record):
     """The parameters of `mcpd/auth/status`."""
 
@@ -44,6 +55,8 @@ class AuthStatusParams(Record):
     """If this is null, the request applies to all servers."""
     account: str | None = None
     """If this is null, the account in the server's definition."""
+    check: bool = False
+    """Whether to ask the keyring, even if no login needs it now. This may take seconds."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -108,15 +121,31 @@ class LoginStatus(Record):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
+class ForgottenLogin(Record):
+    """A login that mcpd has forgotten."""
+
+    url: str
+    """The URL that its tokens were valid for."""
+    issuer: str
+    account: str
+    servers: tuple[str, ...] = ()
+    """The servers that used it."""
+    revoked: bool | None = None
+    """Whether the authorization server confirmed that the tokens are revoked. This is null if it offers no
+    revocation."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class LogoutResult(Record):
     """The result of `mcpd/logout`."""
 
     was_logged_in: bool
     servers: tuple[str, ...] = ()
-    """The servers that used the login."""
+    """The servers that used the login, or one of the logins."""
     revoked: bool | None = None
-    """Whether the authorization server confirmed that the tokens are revoked. This is null if it offers no
-    revocation."""
+    """Whether the authorization server confirmed that the tokens are revoked; with several logins, whether
+    all did that offer it. This is null if none offers revocation."""
+    logins: tuple[ForgottenLogin, ...] = ()
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -128,6 +157,9 @@ class AuthStatus(Record):
     """The servers that need a login."""
     problem: str = ""
     """Why logins cannot be stored or renewed. Empty if there is no problem."""
+    storage: str = "file"
+    """`keyring` or `credential` if the logins are encrypted with such a key; otherwise `file`. As the setting
+    `loginStorage` was when mcpd started."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

@@ -7,23 +7,30 @@ import os
 import secrets
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+import trio
+from trio.testing import MockClock
 
 from mcpd.auth.login_key import CREDENTIAL, CredentialKey, KeyringKey, KeyUnavailable, login_key
 from mcpd.auth.sealed_document import CannotUnseal, seal, unseal
 from mcpd.auth.secret_service import KeyringUnavailable, _connected, read_secret, store_secret
 from mcpd.auth.stored_login import StoredLogins
+from mcpd.auth.token_manager import TokenManager
 from mcpd.auth.token_store import StoreError, TokenStore
-from tests.auth.authorization_server import START, URL, a_login
+from mcpd.support.redact import Redactor
+from mcpd.transports.credentials import UNSIGNED
+from tests.auth.authorization_server import START, URL, AuthorizationServer, a_login
 
 KEY = secrets.token_bytes(32)
 TOKENS = {"access_token": "access-canary", "refresh_token": "refresh-canary"}
 
 
 class FakeKey:
+    may_appear = True
+
     def __init__(self, key: bytes = KEY, problem: str = "") -> None:
         self.key = key
         self.problem = problem
@@ -34,6 +41,9 @@ class FakeKey:
         return self.key
 
     read_or_create = read
+
+    def check(self) -> None:
+        self.read()
 
 
 def with_login(found: StoredLogins) -> StoredLogins:
@@ -233,3 +243,50 @@ def test_without_a_session_there_is_no_keyring(tmp_path: Path) -> None:
         read_secret({})
     with pytest.raises(KeyringUnavailable, match="cannot be reached"):
         read_secret({"DBUS_SESSION_BUS_ADDRESS": f"unix:path={tmp_path}/none"})
+
+
+async def test_servers_are_connected_again_when_the_keyring_is_unlocked(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Within half a minute, or as soon as anybody asks for the logins. mcpd tries less often from time to
+    time, and no longer when it has the key."""
+    store = opened(tmp_path, FakeKey())
+    store.change(with_login)
+    store.close()
+    for ask in (True, False):
+        key, unlocked = FakeKey(problem="the keyring is locked"), trio.Event()
+        reads: list[float] = []
+        manager = TokenManager(
+            TokenStore(tmp_path, "this machine", key),
+            AuthorizationServer().send,
+            Redactor(),
+            on_unlocked=unlocked.set,
+        )
+
+        async def run(
+            function: Callable[..., object], *arguments: object, reads: list[float] = reads
+        ) -> object:
+            reads.append(trio.current_time())
+            return function(*arguments)
+
+        manager._file._run = run  # type: ignore[method-assign,assignment]  # threads do not know the mock clock
+        async with manager.running():
+            for number in range(3):
+                credentials = await manager.credentials_for(f"it{number}", URL)
+                assert credentials.sign("POST", URL) is UNSIGNED
+            before = len(reads)
+            await trio.sleep(600)
+            assert 20 <= len(reads) - before <= 25
+            assert not unlocked.is_set()
+            assert "the keyring is locked" in manager.problem
+            key.problem = ""
+            began = trio.current_time()
+            if ask:
+                assert len(await manager.statuses()) == 1
+            await unlocked.wait()
+            assert trio.current_time() - began <= (0 if ask else 30)
+            before = len(reads)
+            await trio.sleep(600)
+            assert len(reads) == before
+            credentials = await manager.credentials_for("it", URL)
+            assert credentials.sign("POST", URL) not in (None, UNSIGNED)

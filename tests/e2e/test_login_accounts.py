@@ -93,6 +93,20 @@ def test_two_accounts_of_one_server_have_separate_logins(start: Start, tmp_path:
         assert [each["account"] for each in json.loads(logins_file(tmp_path))["logins"].values()] == [
             "default"
         ]
+        log_in(daemon, "remote", "--account", "unused")
+        before = len(server.asked("/revoke"))
+        code, text = mcpctl(daemon, "logout", "--all")
+        assert code == 0, text
+        lines = sorted(text.splitlines())
+        assert len(lines) == 2
+        assert lines[0].startswith(f"{server.url} (account unused): logged out; the authorization server has")
+        assert lines[1].startswith("remote: logged out; the authorization server has revoked")
+        assert len(server.asked("/revoke")) == before + 2
+        daemon.wait_status("remote", lambda status: status["status"] == "needs-auth")
+        assert mcpctl(daemon, "logout", "--all") == (0, "nobody is logged in\n")
+        assert json.loads(logins_file(tmp_path))["logins"] == {}
+        for words in (("logout",), ("logout", "remote", "--all"), ("logout", "--all", "--account", "x")):
+            assert mcpctl(daemon, *words)[0] == 2
 
 
 def test_a_login_to_an_account_without_a_definition_says_how_to_use_it(start: Start) -> None:
@@ -187,3 +201,17 @@ def test_logins_can_be_encrypted_with_a_systemd_credential(start: Start, tmp_pat
         assert "systemd has not provided any credentials to mcpd" in text
         without.stop()
         start({"remote": {"url": server.url}}, settings=settings, environ=environ).wait_connected("remote")
+
+
+def test_doctor_says_that_the_keyring_is_missing(start: Start) -> None:
+    with served() as server:
+        environ = {"DBUS_SESSION_BUS_ADDRESS": "unix:path=/nowhere"}
+        settings = {"loginStorage": "keyring"}
+        daemon = start({"remote": {"url": server.url}}, environ=environ, settings=settings)
+        needs_login(daemon)
+        code, text = mcpctl(daemon, "doctor", "--no-shell", "--json")
+        assert code == 1
+        (found,) = [each for each in json.loads(text)["findings"] if each["check"] == "logins"]
+        assert found["result"] == "failure"
+        assert "the session bus cannot be reached" in found["message"]
+        assert "loginStorage" in found["next"]
