@@ -69,6 +69,23 @@ def test_wait_reports_every_server_on_timeout(daemon: FakeDaemon, mcpctl: Mcpctl
     assert ran.err.splitlines()[-1] == "next: mcpctl wait slow"
 
 
+def test_wait_says_why_a_server_is_still_awaited(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Without a terminal, too: a host that does not answer is retried until the timeout."""
+    down = server("far", "failed", last_error=failure("cannot connect", kind="unreachable"), retry_at=NOW)
+    daemon.answers["mcpd/status"] = status(server("far", "pending"))
+
+    def events(caller: Caller, _: dict[str, Any]) -> object:
+        for state in (down, server("far", "pending"), down, server("far")):
+            event = {"kind": "status", "at": NOW, "server": "far", "status": state}
+            caller.notify("mcpd/event", {"request": caller.request, "event": event})
+        return Silence()
+
+    daemon.answers["mcpd/events"] = events
+    ran = mcpctl("wait")
+    assert (ran.code, ran.err) == (0, "still waiting for far: cannot connect\n")
+    assert mcpctl("wait", "--json").err == ""
+
+
 def test_failed_reconnect_names_the_next_step(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     ghost = server("ghost", "failed", last_error=failure(stderr=["MY_API_KEY is required"]))
     daemon.answers["mcpd/reconnect"] = {"server": ghost}
