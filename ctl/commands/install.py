@@ -32,7 +32,7 @@ from ctl.editors.mcpd_entry import (
     url_entry,
 )
 from ctl.editors.mcpd_entry import uses_list as is_listed
-from ctl.editors.own_profile import add_own_profile, own_servers
+from ctl.editors.own_profile import add_own_profile, own_servers, remove_own_profile
 from ctl.editors.project_entries import project_entries
 from ctl.editors.take_over import TakeOver
 from ctl.errors import CtlError, DaemonError, NotFound, UsageError
@@ -141,7 +141,7 @@ def install(
         if own and every and not had and target.editor.name not in everything.profiles:
             own_profiles.pop(target.editor.name)  # it had no servers, so it gets all of them
         elif own and everything.target is not None:
-            chosen = add_own_profile(cli, everything.target, target, had, dry_run=dry_run)
+            chosen = add_own_profile(cli, everything.target, target, had, backups, dry_run=dry_run)
             redundant = everything.only(chosen.servers)
 
         def entries_to_disable(key_path: KeyPath, document: Document) -> list[str]:
@@ -203,7 +203,8 @@ def uninstall(
     """Undo the changes made by install.
 
     Restores a file byte for byte if it has not changed since. Otherwise, removes mcpd's entries and restores
-    the entries that install disabled.
+    the entries that install disabled. Also removes a profile that install --own added, unless it was changed
+    or is used elsewhere.
     """
     user = UserContext(os.environ, Path.cwd())
     backups = EditorBackups(os.environ)
@@ -211,16 +212,32 @@ def uninstall(
     targets = _targets(cli, editors, every, project, user, all_files=True)
     last = {target.editor.name: target for target in targets}
     reported = set(last) if every else set[str]()
+    changed: list[str] = []
 
     def uninstall_one(target: InstallTarget) -> Json:
         name = target.editor.name
         change = uninstall_entry(target, frozenset(names), backups, dry_run=dry_run)
+        changed.extend([name] if change.has_changes else [])
         if not cli.out.json and (change.has_changes or (name not in reported and target is last[name])):
             _report_uninstalled(cli, target, change, user, dry_run)
             reported.add(name)
-        return _as_json(target, change, None) | {"dry_run": dry_run}
+        facts = _as_json(target, change, None) | {"dry_run": dry_run}
+        if target is not last[name] or (dry_run and names):
+            return facts
+        files = [each for each in targets if each.editor.name == name]
+        removed = remove_own_profile(name, files, backups, dry_run=dry_run)
+        if not cli.out.json and removed is not None:
+            would = "would be " if dry_run else ""
+            cli.out.line(
+                f"  profile {name}: {would}removed"
+                if removed
+                else f"  profile {name}: kept, because it was changed or is used in the settings"
+            )
+        return facts | {"profile_removed": bool(removed)}
 
     code = _for_each(cli, targets, uninstall_one)
+    if every and targets and not (changed or code or cli.out.json):
+        cli.out.line("no editor is configured to use mcpd, so there is nothing to undo")
     if every:
         for path in backups.other_files(target.path for target in targets):
             command = f"mcpctl uninstall EDITOR{'' if project else ' --project'}"

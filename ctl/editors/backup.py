@@ -16,7 +16,7 @@ import msgspec
 
 from mcpd.config.in_place_edits.document import KeyPath
 from mcpd.support.atomic_files import write_atomically
-from mcpd.support.paths import private_directory, state_dir
+from mcpd.support.paths import UnusablePath, private_directory, state_dir
 
 _CONTEXT = 3
 """Lines on each side that identify the position of a hunk."""
@@ -194,6 +194,30 @@ class EditorBackups:
         for stored in (self._record_path(path), self.original_path(path)):
             with contextlib.suppress(OSError):
                 stored.unlink()
+
+    def keep_profile(self, editor: str, config: Path, profile: Mapping[str, object]) -> None:
+        """Remember the profile that `install --own` added to mcpd's configuration for an editor. Best effort:
+        without this, `uninstall` leaves the profile."""
+        with contextlib.suppress(OSError, UnusablePath):
+            private_directory(str(self.directory.parent))
+            private_directory(str(self.directory))
+            facts = {"config": str(config), "profile": profile}
+            write_atomically(self._profile_path(editor), json.dumps(facts).encode(), 0o600)
+
+    def kept_profile(self, editor: str) -> tuple[Path, dict[str, Any]] | None:
+        """Return the configuration file and the profile that were remembered; None if there is none."""
+        try:
+            facts = json.loads(self._profile_path(editor).read_bytes())
+            return Path(facts["config"]), dict(facts["profile"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+
+    def forget_profile(self, editor: str) -> None:
+        with contextlib.suppress(OSError):
+            self._profile_path(editor).unlink()
+
+    def _profile_path(self, editor: str) -> Path:
+        return self.directory / f"{editor}.profile"
 
     def other_files(self, paths: Iterable[Path]) -> list[Path]:
         """Return the files with a record that are not among `paths`. Deletes the records of missing files."""

@@ -355,7 +355,19 @@ def restore_entries(
                 document = document.without_entry(path, method[0])
         if document is not before:
             restored.append(entry.name)
+    if restored and method == "excluded" and document.value_at(_EXCLUDED) == []:
+        document = _without_new_list(document, record)
     return document, restored
+
+
+def _without_new_list(document: Document, record: BackupRecord) -> Document:
+    """Remove the empty list at `_EXCLUDED`, and the object around it, if the original file had none."""
+    original = parse_document(record.original, Path(record.path), foreign=True)
+    if original.value_at(_EXCLUDED) is None:
+        document = document.without_entry(_EXCLUDED[:1], _EXCLUDED[1])
+        if document.value_at(_EXCLUDED[:1]) == {} and original.value_at(_EXCLUDED[:1]) is None:
+            document = document.without_entry((), _EXCLUDED[0])
+    return document
 
 
 def set_allowed(editor: EditorSpec, document: Document, name: str, allowed: bool) -> Document:

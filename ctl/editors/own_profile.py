@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import attrs
 
@@ -15,7 +17,7 @@ from ctl.editors.tool_filters import ToolFilters, as_profile
 from ctl.errors import DaemonError, NotFound
 from ctl.invocation import CliContext
 from ctl.json_values import objects
-from mcpd.config.edit_config_file import put_profile
+from mcpd.config.edit_config_file import put_profile, remove_profile
 from mcpd.config.in_place_edits.document import parse_document
 from mcpd.model.errors import BadSpec
 
@@ -63,6 +65,7 @@ def add_own_profile(
     active: ImportTarget,
     target: InstallTarget,
     servers: Mapping[str, ToolFilters],
+    backups: EditorBackups,
     *,
     dry_run: bool,
 ) -> OwnProfile:
@@ -78,10 +81,42 @@ def add_own_profile(
         message = f"{target.editor.title} has no servers that are in mcpd"
         raise NotFound(message, hint=f"mcpctl import {name}, or omit --own to provide all servers")
     if not dry_run:
-        put_profile(active.path, name, as_profile(servers))
+        profile = as_profile(servers)
+        put_profile(active.path, name, profile)
+        backups.keep_profile(name, active.path, profile)
         if active.running:
             errors = objects(cli.call("mcpd/reload").value.get("errors"))
             if errors:
                 data = {"code": "bad_spec", "exit": 2, "problems": errors}
                 raise DaemonError({"message": f"{active.path} is invalid", "data": data})
     return OwnProfile(name, tuple(servers), True, any(servers.values()))
+
+
+def remove_own_profile(
+    editor: str, targets: Iterable[InstallTarget], backups: EditorBackups, *, dry_run: bool
+) -> bool | None:
+    """Remove the profile that `install --own` added for an editor; a running daemon notices the change.
+
+    `targets` are the editor's files, from which mcpd's entries have been removed unless it is a `dry_run`.
+    Return None if there is nothing to do: there is no such profile, or a file still uses it. Return False if
+    the profile stays because it was changed, or because another setting refers to it. Raises BadSpec.
+    """
+    kept, files = backups.kept_profile(editor), [target.path for target in targets]
+    using = [*backups.other_files(files), *([] if dry_run else files)]
+    if kept is None or any(_may_use(path, editor) for path in using):
+        return None
+    path, profile = kept
+    if dry_run:
+        return True
+    removed = path.exists() and remove_profile(path, editor, profile)
+    backups.forget_profile(editor)
+    return removed if path.exists() else None
+
+
+def _may_use(path: Path, profile: str) -> bool:
+    """Return whether an editor's file may refer to a profile, as an argument or in a URL."""
+    try:
+        text = path.read_text("utf-8", "replace")
+    except OSError:
+        return False
+    return re.search(rf"--profile[\W]+{re.escape(profile)}\b|#/mcp/{re.escape(profile)}\b", text) is not None

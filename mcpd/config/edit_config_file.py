@@ -70,6 +70,41 @@ def put_profile(path: Path, name: str, profile: Mapping[str, object]) -> None:
     write_document(path, document.with_value((*_settings_path(document), "profiles", name), profile))
 
 
+def remove_profile(path: Path, name: str, profile: Mapping[str, object]) -> bool:
+    """Remove a profile, and the objects that contained nothing else. Return False, and write nothing, if it
+    is not `profile`, or if another setting refers to it.
+
+    Raises BadSpec if the file cannot be parsed or written.
+    """
+    document = read_document(path)
+    settings = _settings_path(document)
+    profiles: KeyPath = (*settings, "profiles")
+    written = document.value_at(settings)
+    others = (
+        {key: value for key, value in written.items() if key != "profiles"}
+        if isinstance(written, dict)
+        else {}
+    )
+    if document.value_at((*profiles, name)) != profile or name in _texts(others):
+        return False
+    document = document.without_entry(profiles, name)
+    if not document.value_at(profiles) and "profiles" in document.entry_names(settings):
+        document = document.without_entry(settings, "profiles")
+    if not document.value_at(settings) and document.kind == "JSON" and settings[-1] in document.value:
+        document = document.without_entry((), settings[-1])
+    write_document(path, document)
+    return True
+
+
+def _texts(value: object) -> set[str]:
+    """Return all strings in a plain value, without the names of members."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return {text for each in value for text in _texts(each)}
+    return {value} if isinstance(value, str) else set()
+
+
 def insert_rule(path: Path, before: int, rule: Mapping[str, object], comment: str, expected: object) -> None:
     """Insert a rule before the one with the index `before`, with a comment.
 

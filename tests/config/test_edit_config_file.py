@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcpd.config.edit_config_file import add_server, put_profile, put_servers, remove_server
+from mcpd.config.edit_config_file import add_server, put_profile, put_servers, remove_profile, remove_server
 from mcpd.config.in_place_edits import edit_json
 from mcpd.config.jsonc import parse_jsonc, to_standard_json
 from mcpd.config.loader import load
@@ -312,3 +312,29 @@ def test_profile_is_added_where_the_settings_are(name: str, text: str, tmp_path:
     put_profile(path, "it", {"servers": ["a", "b"]})
     assert load(path, {}).settings.profiles["it"].servers == ("a", "b")
     assert "mine" in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("c.json", '{\n  // mine\n  "mcpServers": {}\n}\n'),
+        ("c.json", '{"mcpServers": {}, "settings": {"debug": true}}\n'),
+        ("c.json", '{"mcp": {"servers": {}, "globalSettings": {"profiles": {"other": {}}}}}\n'),
+        ("c.yaml", "mcpServers: {}\nsettings:\n  debug: true # why\n"),
+        ("c.toml", "[settings]\ndebug = true # why\n"),
+    ],
+)
+def test_profile_that_was_added_is_removed_again(name: str, text: str, tmp_path: Path) -> None:
+    """With the objects that were added for it. It stays if it is not the expected one, or is referred to."""
+    path = tmp_path / name
+    path.write_text(text)
+    put_profile(path, "it", {"servers": ["a", "b"]})
+    added = path.read_text()
+    assert not remove_profile(path, "it", {"servers": ["a"]})
+    assert not remove_profile(path, "other one", {"servers": ["a", "b"]})
+    assert path.read_text() == added
+    assert remove_profile(path, "it", {"servers": ["a", "b"]})
+    assert path.read_text() == text
+    path.write_text('{"settings": {"profiles": {"it": {}}, "policies": [{"profiles": ["it"]}]}}')
+    if name == "c.json":
+        assert not remove_profile(path, "it", {})

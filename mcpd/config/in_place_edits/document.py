@@ -76,7 +76,10 @@ class Document:
         raise self._unsafe_error()
 
     def without_entry(self, key_path: KeyPath, name: str) -> Document:
-        """Remove the entry of this name, which must exist."""
+        """Remove the entry of this name, which must exist. With an empty path, it is at the top level."""
+        if not key_path:
+            wanted = {key: value for key, value in self.value.items() if key != name}
+            return self._apply(wanted, (name,), lambda editor: editor.remove(self.text, (), False, name))
         wanted, inner = self._copy_to(key_path[:-1])
         value = inner[key_path[-1]]
         listed = isinstance(value, list)

@@ -437,6 +437,38 @@ def test_gemini_entry_is_disabled_by_the_excluded_list(home: Path, alone: Mcpctl
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("mcp", [None, {}, {"allowed": ["t"]}, {"excluded": []}])
+def test_list_that_install_added_to_the_file_of_gemini_is_removed(
+    mcp: object, home: Path, alone: Mcpctl
+) -> None:
+    """Also if the file has changed since, so that it cannot be restored byte for byte."""
+    path = home / ".gemini/settings.json"
+    path.parent.mkdir()
+    before: dict[str, object] = {
+        "mcpServers": {"t": {"command": "uvx", "args": ["tickets-mcp"]}},
+        "theme": "a",
+    }
+    before |= {} if mcp is None else {"mcp": mcp}
+    path.write_text(json.dumps(before))
+    write_ours(home)
+    assert alone("install", "gemini", "--take-over=all").code == 0
+    changed = json.loads(path.read_text()) | {"theme": "b", "new": 1}
+    path.write_text(json.dumps(changed, indent=3))
+    assert alone("uninstall", "gemini").code == 0
+    assert json.loads(path.read_text()) == before | {"theme": "b", "new": 1}
+
+
+def test_uninstall_all_says_that_nothing_is_installed(home: Path, alone: Mcpctl) -> None:
+    path = home / ".cursor/mcp.json"
+    path.parent.mkdir()
+    path.write_text("{}")
+    write_ours(home)
+    assert alone("install", "cursor").code == 0
+    assert "restored to its original content" in alone("uninstall", "--all").out
+    ran = alone("uninstall", "--all")
+    assert (ran.code, ran.out) == (0, "no editor is configured to use mcpd, so there is nothing to undo\n")
+
+
 def write_ours(home: Path, ours: object = OURS) -> None:
     path = home / ".config/mcpd/config.json"
     path.parent.mkdir(parents=True)

@@ -44,7 +44,7 @@ def entries(home: Path) -> Any:
 
 def test_install_suggests_own_and_own_adds_a_profile(home: Path, config: Path, mcpctl: Mcpctl) -> None:
     """Also after the entries were removed by an earlier take-over. The entry keeps its name."""
-    before = (home / ".cursor/mcp.json").read_bytes()
+    before, config_before = (home / ".cursor/mcp.json").read_bytes(), config.read_text()
     out = mcpctl("install", "cursor", "--take-over").out
     assert (
         "Cursor will see 4 tools of 4 servers, about 100 tokens in each conversation; "
@@ -64,8 +64,37 @@ def test_install_suggests_own_and_own_adds_a_profile(home: Path, config: Path, m
     assert mcpctl("config", "validate", str(config)).code == 0
     assert mcpctl("install", "cursor").code == 0
     assert "--profile" not in entries(home)["mcpd"]["args"]
-    assert mcpctl("uninstall", "cursor").code == 0
+    ran = mcpctl("uninstall", "cursor")
+    assert (ran.code, "  profile cursor: removed\n" in ran.out) == (0, True)
     assert (home / ".cursor/mcp.json").read_bytes() == before
+    assert config.read_text() == config_before
+
+
+@pytest.mark.parametrize("change", ["changed", "referred to", "used by a project"])
+def test_profile_that_is_needed_is_not_removed(
+    change: str, home: Path, config: Path, mcpctl: Mcpctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody has changed it, another setting refers to it, or a project's file of the editor uses it."""
+    assert mcpctl("install", "cursor", "--own").code == 0
+    document = json.loads(config.read_text())
+    if change == "changed":
+        document["settings"]["profiles"]["cursor"]["servers"] = ["git"]
+    elif change == "referred to":
+        document["settings"]["profileByDirectory"] = {"/src": "cursor"}
+    else:
+        (home / "project").mkdir()
+        monkeypatch.chdir(home / "project")
+        assert mcpctl("install", "cursor", "--profile", "cursor", "--project").code == 0
+        monkeypatch.chdir(home)
+    config.write_text(json.dumps(document))
+    ran = mcpctl("uninstall", "cursor")
+    assert ran.code == 0
+    assert ("  profile cursor: kept" in ran.out) is (change != "used by a project")
+    assert json.loads(config.read_text()) == document
+    if change == "used by a project":
+        monkeypatch.chdir(home / "project")
+        assert "  profile cursor: removed\n" in mcpctl("uninstall", "cursor", "--project").out
+        assert profiles(config) is None
 
 
 def test_own_is_suggested_for_the_tools_of_other_servers(
