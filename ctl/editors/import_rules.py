@@ -17,14 +17,15 @@ from ctl.editors.tool_permissions import ToolPermission, editor_permissions
 from ctl.json_values import mapping, strings
 from mcpd.config.policy_rules import MAX_RULES
 from mcpd.model.policy import HINTS
+from mcpd.model.text import shorten
 
 _CLIENT_NAMES = {
     "vscode": ("vscode", "Visual Studio Code"),
     "vscode-insiders": ("vscode-insiders", "Visual Studio Code - Insiders"),
 }
 """The names of clients that may connect without `mcpctl bridge --client`."""
-_NOT_LITERAL = re.compile(r"[\[\]]|[^\x20-\U0010ffff]")
-"""What a pattern in a rule cannot contain."""
+_MAX_PATTERN = 500
+"""Characters. No tool has a longer name."""
 _MEMBERS = frozenset(("decision", "clients", "servers", "tools", "directories", "annotations", "reason"))
 _IMPORTED = "imported from "
 _WRITES = {"readOnlyHint": False}
@@ -153,17 +154,17 @@ def read_rules(
         pairs = [(source, one) for one in settings for source in sources]
         pairs += [(source, one) for source in sources for one in in_entries.get(source, ())]
         for source, one in pairs:
-            for tool in one.tools_of(source.name):
-                directory = "" if one.project is None else str(one.project)
-                if not tool or _NOT_LITERAL.search(tool) or re.search(r"[*?\[\]]", directory):
-                    what = f"{one.decision} {tool} of {names[source]}"
-                    skipped[f"{what}: a rule cannot contain this name ({context.display_path(one.path)})"] = (
-                        None
-                    )
-                    continue
-                writes = "yes" if one.writes_only else ""
-                atom = RuleAtom(one.decision, editor, names[source], tool, directory, writes)
-                found.setdefault(atom, one.path)
+            directory = "" if one.project is None else str(one.project)
+            usable = len(one.pattern) <= _MAX_PATTERN and not re.search(r"[*?\[\]]", directory)
+            for tool in one.tools_of(source.name) if usable else (one.pattern,):
+                if usable and tool and not re.search(r"[\[\]]", tool) and f"{tool}{directory}".isprintable():
+                    writes = "yes" if one.writes_only else ""
+                    atom = RuleAtom(one.decision, editor, names[source], tool, directory, writes)
+                    found.setdefault(atom, one.path)
+                elif tool:
+                    what = f"{one.decision} {shorten(tool, 80)} of {names[source]}"
+                    why = "a rule cannot contain this name"
+                    skipped[f"{what}: {why} ({context.display_path(one.path)})"] = None
     return EditorRules(tuple(found.items()), tuple(skipped))
 
 

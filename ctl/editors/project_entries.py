@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -75,10 +76,11 @@ def _files(target: InstallTarget, context: UserContext) -> Iterator[tuple[Editor
     with suppress(BadSpec, OSError):
         document = parse_document(target.path.read_bytes(), target.path, foreign=True)
         yield EditorFile(target.editor, target.location, target.path), document
-        directories = [Path(each) for each in document.entry_names(("projects",))[:_MAX_PROJECTS]]
+        names = [each for each in document.entry_names(("projects",)) if os.path.isabs(each)]
+        directories = [Path(each) for each in names[:_MAX_PROJECTS]]
     contexts = [context]
     if target.location.shape == "claude":
-        contexts += [attrs.evolve(context, project=each) for each in directories if each.is_dir()]
+        contexts += [attrs.evolve(context, project=each) for each in directories if os.path.isdir(each)]
     seen: set[Path] = set()
     for each in contexts:
         for file in find_editor_files((target.editor,), each):

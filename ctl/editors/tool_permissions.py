@@ -6,6 +6,7 @@ What depends on arguments or modes is left out, because mcpd's rules do not.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -121,7 +122,7 @@ def _claude_code(editor: EditorSpec, context: UserContext) -> Iterator[ToolPermi
     settings = [(path, project, mapping(_read(path).get("permissions"))) for path, project in _once(files)]
     state = (Path(ours) if ours else context.home) / ".claude.json"
     for directory, remembered in mapping(_read(state).get("projects")).items():
-        if Path(str(directory)).is_dir():
+        if os.path.isabs(str(directory)) and os.path.isdir(str(directory)):
             allowed = {"allow": mapping(remembered).get("allowedTools")}
             settings.append((state, Path(str(directory)), allowed))
 

@@ -249,7 +249,20 @@ def test_rules_are_valid_and_decide_as_in_the_editor(home: Path, tmp_path: Path)
 
 def test_name_that_a_rule_cannot_contain_is_reported(home: Path) -> None:
     source = EntrySource("cline", "Cline", home / "x", "user", "db")
-    permissions = entry_permissions({"autoApprove": ["a[b]", "c"]}, home / "x", None)
+    approved = ["a[b]", "c", "", "\ud800", "*d" * 300]
+    permissions = entry_permissions({"autoApprove": approved}, home / "x", None)
     found = read_rules({source: "db"}, {source: permissions}, [], UserContext({"HOME": str(home)}, home))
     assert [atom for atom, _ in found.found] == [RuleAtom("allow", "cline", "db", "c")]
-    assert found.skipped == ("allow a[b] of db: a rule cannot contain this name (~/x)",)
+    assert found.skipped[0] == "allow a[b] of db: a rule cannot contain this name (~/x)"
+    assert len(found.skipped) == 3
+
+
+def test_server_that_is_the_same_as_another_has_its_rules(home: Path) -> None:
+    source = EntrySource("cline", "Cline", home / "x", "user", "db")
+    permissions = entry_permissions({"autoApprove": ["c"]}, home / "x", None)
+    found = read_rules(
+        {source: "db-cline"}, {source: permissions}, [], UserContext({"HOME": str(home)}, home)
+    )
+    (new,) = found.new_rules(["db"], [], [], {"db-cline": "db"})
+    assert new.rule["servers"] == ["db"]
+    assert found.new_rules(["db"], [], [], {}) == []
