@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 
 import msgspec
 import trio
@@ -37,7 +38,7 @@ _REQUEST_TIMEOUT = 30.0
 """Seconds for a server to confirm a subscription or a log level."""
 _MAX_ATTEMPTS = 30
 _MAX_CONCURRENT = 8
-"""Such requests at a time, so that thousands of them do not delay the clients' own requests."""
+"""Subscriptions that are changed at a time: thousands of requests must not delay those of the clients."""
 _LISTEN_WAIT = 1.0
 
 
@@ -132,9 +133,6 @@ class _LegacySubscriptions(msgspec.Struct, eq=False):
     """Resources whose subscription the server has confirmed."""
     sent_level: str | None = None
     """The log level last sent."""
-    limiter: trio.CapacityLimiter = msgspec.field(
-        default_factory=lambda: trio.CapacityLimiter(_MAX_CONCURRENT)
-    )
     may_notify: bool = True
     """Whether it may send notifications or requests outside of calls."""
 
@@ -166,12 +164,20 @@ class _LegacySubscriptions(msgspec.Struct, eq=False):
             async with trio.open_nursery() as nursery:
                 if self.upstream.has("logging") and interests.log_level not in (None, self.sent_level):
                     nursery.start_soon(self._set_level, interests.log_level)
-                for uri in self.subscribed - wanted:
-                    nursery.start_soon(self._unsubscribe, uri)
-                for uri in wanted - self.subscribed:
-                    if not interests.subscribe_result(uri):
-                        nursery.start_soon(self._subscribe, uri)
+                ended, added = self.subscribed - wanted, wanted - self.subscribed
+                changes = chain(
+                    ((self._unsubscribe, uri) for uri in ended),
+                    ((self._subscribe, uri) for uri in added if not interests.subscribe_result(uri)),
+                )
+                # A client can leave with a thousand subscriptions, and a task for each would take 6 MB.
+                for _ in range(min(_MAX_CONCURRENT, len(ended) + len(added))):
+                    nursery.start_soon(self._send_changes, changes)
             await changed.wait()
+
+    async def _send_changes(self, changes: Iterator[tuple[Callable[[str], Awaitable[None]], str]]) -> None:
+        """Take changes until none is left. Several tasks may share the iterator."""
+        for send, uri in changes:
+            await send(uri)
 
     async def _subscribe(self, uri: str) -> None:
         failure = await self._request("resources/subscribe", {"uri": uri})
@@ -196,8 +202,7 @@ class _LegacySubscriptions(msgspec.Struct, eq=False):
         """Send a request; return why it failed, or an empty string."""
         for _ in range(_MAX_ATTEMPTS):
             try:
-                async with self.limiter:
-                    await send_request(self.link, method, params, timeout=_REQUEST_TIMEOUT)
+                await send_request(self.link, method, params, timeout=_REQUEST_TIMEOUT)
             except Overloaded:
                 await trio.sleep(1.0)
             except McpdError as error:

@@ -178,7 +178,7 @@ async def test_subscription_refused_by_a_legacy_server_is_reported() -> None:
 
 
 async def test_subscriptions_leave_room_for_client_requests() -> None:
-    """While thousands of resources are being subscribed."""
+    """While thousands of resources are being subscribed, or unsubscribed, which takes few tasks."""
     script = legacy(EVERYTHING)
     waiting: list[int] = []
 
@@ -189,10 +189,12 @@ async def test_subscriptions_leave_room_for_client_requests() -> None:
     script["tools/list"] = {"result": {"tools": []}}
     uris = [f"file:///{number}" for number in range(500)]
     async with talking(script) as talk:
+        tasks = trio.lowlevel.current_statistics().tasks_living
         talk.interests.follow_resources("x", uris)
         await talk.until(lambda: len(waiting) == 8)
         await trio.testing.wait_all_tasks_blocked(0.01)
         assert talk.peer.link.in_flight == len(waiting) == 8
+        assert trio.lowlevel.current_statistics().tasks_living < tasks + 20
         talk.peer.script["resources/subscribe"] = {"result": {}}
         for key in tuple(waiting):
             await talk.peer.say({"jsonrpc": "2.0", "id": key, "result": {}})
@@ -200,6 +202,12 @@ async def test_subscriptions_leave_room_for_client_requests() -> None:
             await talk.upstream.request("tools/list", timeout=30)
             for uri in uris:
                 assert await talk.interests.wait_subscribed(uri) == ""
+        del waiting[:]
+        talk.peer.script["resources/unsubscribe"] = hold
+        talk.interests.forget("x")
+        await talk.until(lambda: len(waiting) == 8)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert trio.lowlevel.current_statistics().tasks_living < tasks + 20
 
 
 @pytest.mark.parametrize("capabilities", [{}, {"resources": {"subscribe": False}}])
