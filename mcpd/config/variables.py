@@ -19,6 +19,9 @@ from mcpd.model.text import shorten
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CREDENTIAL = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 _SECRET_KINDS: tuple[SecretKind, ...] = ("secret", "credential", "file", "cmd")
+_BRACES = re.compile(r"\$?\{|\}")
+MAX_NESTED = 50
+"""References within the defaults of others."""
 _ESCAPE_HINT = "write $${ for a literal ${"
 
 
@@ -94,7 +97,8 @@ class _Expansion:
                 continue
             end = find_closing_brace(text, start + 2)
             if end == -1:
-                self.problems.append(Problem(path, "a ${ is never closed by }", _ESCAPE_HINT))
+                message = f"a ${{ is never closed by }}, or more than {MAX_NESTED} are nested"
+                self.problems.append(Problem(path, message, _ESCAPE_HINT))
                 break
             pieces += text[here:start], self.expand_reference(text[start + 2 : end], path)
             here = end + 1
@@ -182,19 +186,17 @@ def misplaced_reference(path: str, reference: SecretReference) -> Problem:
 def find_closing_brace(text: str, start: int) -> int:
     """Return the index of the `}` that closes a reference, or -1. Nested references are skipped.
 
-    In a command every brace counts: `${cmd:jq -r '{a} | .b'}`.
+    In a command every brace counts: `${cmd:jq -r '{a} | .b'}`. More than MAX_NESTED are not closed.
     """
-    depth, here = 1, start
+    depth = 1
     is_command = text.startswith("cmd:", start)
-    while here < len(text):
-        if text.startswith("${", here):
+    for brace in _BRACES.finditer(text, start):
+        if brace[0] == "${" or (is_command and brace[0] == "{"):
             depth += 1
-            here += 1
-        elif is_command and text[here] == "{":
-            depth += 1
-        elif text[here] == "}":
+            if depth > MAX_NESTED:
+                break
+        elif brace[0] == "}":
             depth -= 1
             if depth == 0:
-                return here
-        here += 1
+                return brace.start()
     return -1

@@ -38,6 +38,7 @@ def expanded(value: object, **options: object) -> ExpansionResult:
         ("a$${TOKEN}${TOKEN}", "a${TOKEN}s3cret"),
         ("$TOKEN } $", "$TOKEN } $"),
         (["${TOKEN}", 5, None, {"${TOKEN}": "${TOKEN}"}], ["s3cret", 5, None, {"${TOKEN}": "s3cret"}]),
+        ("${EMPTY:-" * 50 + "x" + "}" * 50, "x"),
     ],
 )
 def test_variables_are_replaced(text: object, value: object) -> None:
@@ -52,6 +53,8 @@ def test_variables_are_replaced(text: object, value: object) -> None:
         ("${TOKEN", "never closed"),
         ("a${NOPE:-${TOKEN}", "never closed"),
         ("${cmd:a {}", "never closed"),
+        ("${EMPTY:-" * 51 + "}" * 51, "more than 50 are nested"),
+        ("${secret:S:-" * 100_000 + "}" * 100_000, "more than 50 are nested"),
         ("${}", "not a reference that mcpd supports"),
         ("${a b}", "not a reference that mcpd supports"),
         ("${input:id}", "not a reference that mcpd supports"),
