@@ -83,6 +83,17 @@ def test_first_items_are_decoded(number: int) -> None:
     assert has_more == (number > 10_000)
 
 
+def test_ordinary_list_needs_no_decoder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would stop the event loop for 80 ms, and take 3 MB for good."""
+    monkeypatch.setattr("mcpd.model.json_limits._array_of_at_most", None)
+    tool = b'{"name":"a","description":"b","inputSchema":{"type":"object"}}'
+    array = b"[" + b",".join([tool] * 10_001) + b"]"
+    found, has_more = first_items(array)
+    assert (len(found), has_more) == (10_000, True)
+    with pytest.raises(TooLarge, match="more than 10000 items"):
+        items(array)
+
+
 def test_content_of_one_member_is_not_counted() -> None:
     large = b"[" + b"{}," * 1_000_000 + b'"a:b:"]'
     found = members(b'{"a":1,"b":%b}' % large)
