@@ -22,7 +22,7 @@ Message = dict[str, Any]
 
 
 async def agent(question: str) -> str:
-    async with connect() as mcp:
+    async with connect(client="agent-example") as mcp:
         tools = {tool.name: tool for tool in await mcp.list_tools()}
         conversation: list[Message] = [{"role": "user", "content": question}]
         while True:

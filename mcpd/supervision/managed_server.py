@@ -304,8 +304,8 @@ class ManagedServer:
         return self._tracker.not_ready(self.spec.name, is_closed=self.is_closed)
 
     def explain_state(self) -> str:
-        """Return why nothing can be sent now, without what to do about it."""
-        return self._tracker.explain(self.spec.name, is_closed=self.is_closed)
+        """Return in brief why nothing can be sent now, without what to do about it."""
+        return self._tracker.explain(self.spec.name, is_closed=self.is_closed, brief=True)
 
     # ── running ─────────────────────────────────────────────────────────────────────────────────
 
