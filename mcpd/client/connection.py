@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -26,6 +26,8 @@ _MAX_REPEATS = 5
 """How often one request is repeated: the request itself may be what ends the daemon."""
 _GRACE = 5.0
 """Seconds that the daemon has to report that a call took too long."""
+_PATIENCE = 5.0
+"""Seconds that the daemon then has to respond to another request; otherwise it hangs."""
 _READING = frozenset(
     (
         "mcpd/approvals",
@@ -50,6 +52,7 @@ _READING = frozenset(
     )
 )
 """Methods that change nothing, so that they can run twice."""
+_UNFINISHED = object()
 _NOT_SENT = {"may_have_run": False}
 
 
@@ -76,22 +79,41 @@ class Connection:
 
         If the daemon restarts, waits for it and repeats the request. A request that may have run is repeated
         only if its method changes nothing. `timeout` is the parameter of that name of `mcpd/call`. It covers
-        the restart too, and a daemon that does not respond is not waited for. Cancelling this call cancels
-        the request.
+        the restart too, and a daemon that hangs is not waited for. Cancelling this call cancels the request.
         """
+        arguments = dict(params or {})
         if timeout is None:
-            return await self._request(method, dict(params or {}), progress, None)
-        allowed = timeout + _GRACE
-        with anyio.CancelScope(deadline=anyio.current_time() + allowed) as waiting:
+            return await self._request(method, arguments, progress, None)
+        result: Any = _UNFINISHED
+        failed: Exception | None = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._watch, timeout, tasks.cancel_scope)
+            try:
+                result = await self._request(method, arguments, progress, timeout)
+            except Exception as error:  # raised below, because the task group would wrap it in a group
+                failed = error
+            tasks.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
+        if result is _UNFINISHED:
+            text = f"the daemon hangs: it responds neither to {method} nor to other requests"
+            raise CallTimedOut(text, "timeout", {"after": timeout, "may_have_run": True})
+        return result
 
-            def on_progress(done: float, total: float | None, message: str) -> None:
-                waiting.deadline = anyio.current_time() + allowed
-                if progress is not None:
-                    progress(done, total, message)
+    async def _watch(self, timeout: float, call: anyio.CancelScope) -> None:
+        """Cancel a call if the daemon, which enforces its timeout, hangs.
 
-            return await self._request(method, dict(params or {}), on_progress, timeout)
-        text = f"the daemon has not responded to {method} within {allowed:g} s; the request was cancelled"
-        raise CallTimedOut(text, "timeout", {"after": timeout, "may_have_run": True})
+        A call may take longer, because progress restarts the timeout, and not all progress is passed on.
+        """
+        while True:
+            await anyio.sleep(timeout + _GRACE)
+            link = self._link
+            if link.close_reason:
+                continue  # the call has just failed, or waits for the daemon no longer than for its timeout
+            with anyio.move_on_after(_PATIENCE) as patience, suppress(ClientError):
+                await link.request("mcpd/version")
+            if patience.cancelled_caught:
+                call.cancel()
 
     async def _request(
         self, method: str, params: dict[str, object], progress: Progress | None, timeout: float | None

@@ -213,18 +213,47 @@ def test_request_that_ends_the_daemon_is_repeated_a_few_times(
     assert len(daemons.fake.requests) == 1 + module._MAX_REPEATS
 
 
-def test_timeout_covers_a_daemon_that_does_not_respond(
-    daemons: Daemons, monkeypatch: pytest.MonkeyPatch
+def test_timeout_covers_a_daemon_that_hangs(
+    daemons: Daemons, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The call is cancelled, for the case that the daemon continues."""
     monkeypatch.setattr(module, "_GRACE", 0.1)
-    daemons.fake.answers["mcpd/call"] = Silence()
-    with connect_sync(str(daemons.path), start=False) as mcp:
-        with pytest.raises(CallTimedOut, match="has not responded") as late:
-            mcp.call("fs", "slow", timeout=2)
+    monkeypatch.setattr(module, "_PATIENCE", 0.5)
+    daemons.fake.answers |= {"mcpd/call": Silence(), "mcpd/version": Silence()}
+
+    async def work(mcp: Mcp) -> None:
+        with pytest.raises(CallTimedOut, match="the daemon hangs") as late:
+            await mcp.call("fs", "slow", timeout=1)
         assert late.value.may_have_run
-        daemons.fake.wait_for("notifications/cancelled")
-    assert 0 < daemons.fake.params_of("mcpd/call")["timeout"] <= 2
+
+    run(work)
+    daemons.fake.wait_for("notifications/cancelled")
+    assert 0 < daemons.fake.params_of("mcpd/call")["timeout"] <= 1
+
+
+def test_daemon_that_responds_decides_how_long_a_call_takes(
+    daemons: Daemons, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Progress restarts the timeout there, but not all progress reaches the client."""
+    monkeypatch.setattr(module, "_GRACE", 0.01)
+    monkeypatch.setattr(module, "_PATIENCE", 60.0)
+    waiting: list[Caller] = []
+
+    def answer_later(caller: Caller, _: Any) -> Silence:
+        waiting.append(caller)
+        return Silence()
+
+    def answer(_: Caller, __: Any) -> object:
+        if waiting:
+            waiting.pop().line({"jsonrpc": "2.0", "id": 1, "result": DONE})
+        return {}
+
+    daemons.fake.answers |= {"mcpd/call": answer_later, "mcpd/version": answer}
+
+    async def work(mcp: Mcp) -> None:
+        assert (await mcp.call("fs", "slow", timeout=0.01)).output == "done"
+
+    run(work)
 
 
 @pytest.mark.slow

@@ -124,7 +124,8 @@ def test_control_api_is_served_by_post_on_the_unix_socket(start: Start) -> None:
     with over_unix(daemon) as http:
         for body, status in [(b"{", 400), (b'{"id":1}', 400), (b'{"id":1,"method":"mcpd/attach"}', 404)]:
             assert http.post("/rpc", content=body).status_code == status
-        assert http.post("/rpc", json=request("tools/list")).status_code == 404
+        for other in ("tools/list", "mcpd/identify"):
+            assert http.post("/rpc", json=request(other)).status_code == 404
         assert http.get("/rpc").status_code == 405
 
 
