@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from mcpd.protocol import revision_translation
 from mcpd.protocol.revision_translation import (
     R1,
     R2,
@@ -356,6 +357,7 @@ def test_kind_of_translation_for_each_pair(client: str, server: str) -> None:
     assert found.narrows is (ALL.index(client) < ALL.index(server))
 
 
+@pytest.mark.parametrize("max_searched", [1 << 20, 0], ids=["small", "large"])
 @pytest.mark.parametrize(
     ("client", "server", "method", "sent", "seen"),
     [
@@ -381,7 +383,17 @@ def test_kind_of_translation_for_each_pair(client: str, server: str) -> None:
         ),
     ],
 )
-def test_result_bytes(client: str, server: str, method: str, sent: bytes, seen: bytes) -> None:
+def test_result_bytes(
+    client: str,
+    server: str,
+    method: str,
+    sent: bytes,
+    seen: bytes,
+    max_searched: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A large result is read rather than searched, with the same outcome."""
+    monkeypatch.setattr(revision_translation, "_MAX_SEARCHED", max_searched)
     assert bytes(translation(client, server).result(method, Raw(sent))) == seen
 
 
