@@ -17,7 +17,15 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls.call import INTERACTIVE_METHODS, Binding, Call, CallerIdentity, ResponseCallback, Work
+from mcpd.calls.call import (
+    INTERACTIVE_METHODS,
+    Binding,
+    Call,
+    CallerIdentity,
+    ResponseCallback,
+    Work,
+    tool_name,
+)
 from mcpd.calls.client_context import (
     ClientContext,
     ClientIdentity,
@@ -25,7 +33,7 @@ from mcpd.calls.client_context import (
     Responder,
     forwarded_capabilities,
 )
-from mcpd.calls.engine import CallEngine, Spawn
+from mcpd.calls.engine import CallEngine, Spawn, Target
 from mcpd.calls.policies import Policies, refuse_denied
 from mcpd.calls.server_request import ANSWER_TIMEOUT
 from mcpd.client_registry import program_name
@@ -64,6 +72,11 @@ _MAX_WAITING_REQUESTS = 1024
 to a thousand resources at once."""
 _MAX_WAITING_IN_TOTAL = 8192
 """Those of all clients; each takes some kilobytes."""
+_LARGE = 2 * 1024 * 1024
+"""Bytes of params. Longer ones are forwarded in several turns, since each of about six looks at them takes up
+to 1.5 ms per MiB. No request that mcpd answers itself needs more."""
+_MAX_METHOD = 1000
+"""Characters of a method that mcpd does not know, but forwards."""
 _VALID_ID_START = frozenset(b'"-0123456789')
 """A string or a number (integers by the specification, floats by some clients); never null or a structure."""
 
@@ -106,6 +119,8 @@ class SessionMethods(msgspec.Struct, frozen=True):
     answer_list: Callable[[ClientSession, ClientRequest], None]
     apply_request_meta: Callable[[ClientRequest], None]
     """See `client_modern.apply_request_meta`."""
+    read_request_meta: Callable[[ClientRequest, bytes], bool]
+    """See `client_modern.read_request_meta`."""
 
     def is_known(self, method: str) -> bool:
         """Return whether `method` is one of the protocol's own methods."""
@@ -187,6 +202,9 @@ class ClientSession:
             self.respond_error(request, _INVALID_REQUEST, "a request with this id is still in progress")
             return
         try:
+            if len(params) > _LARGE and self._methods.is_known(method):
+                self._receive_large(request)
+                return
             if may_have_meta(params):
                 self._methods.apply_request_meta(request)
             else:
@@ -200,9 +218,47 @@ class ClientSession:
         except Exception as error:
             self.respond_exception(request, error)
 
+    def _receive_large(self, request: ClientRequest) -> None:
+        if request.method in _FORWARDED:
+            self.spawn_request(request, lambda: self._forward_large(request))
+        else:
+            size = len(request.params)
+            text = f"the params of {request.method} have {size} bytes; mcpd accepts at most {_LARGE} here"
+            self.respond_error(request, _INVALID_PARAMS, text)
+
+    async def _forward_large(self, request: ClientRequest) -> None:
+        """As `receive`, with turns for others between the steps that read all of the params.
+
+        Raises McpdError, BadFrame; nothing was sent then.
+        """
+        tool = None
+        await trio.lowlevel.checkpoint()
+        if may_have_meta(request.params):
+            members = wire.members(request.params)
+            tool = wire.string_or(members, "name")
+            meta = bytes(members.pop("_meta", b""))
+            keeps_meta = bool(meta) and self._methods.read_request_meta(request, meta)
+            request.has_no_meta = not keeps_meta
+            if meta and not keeps_meta:
+                await trio.lowlevel.checkpoint()
+                request.params = msgspec.json.encode(members)
+        else:
+            request.has_no_meta = True
+        await trio.lowlevel.checkpoint()
+        target = self.view.route(request.method, request.params)
+        if request.method == "tools/call" and not target.tool:
+            if tool is None:
+                await trio.lowlevel.checkpoint()
+                tool = tool_name(request.params)
+            target = msgspec.structs.replace(target, tool=tool)
+        await trio.lowlevel.checkpoint()
+        self._forward_to(target, request)
+
     def _forward(self, request: ClientRequest) -> None:
         """Forward a request to its server. Raises McpdError, BadFrame; nothing was sent then."""
-        target = self.view.route(request.method, request.params)
+        self._forward_to(self.view.route(request.method, request.params), request)
+
+    def _forward_to(self, target: Target, request: ClientRequest) -> None:
         if target.server.spec.share != "all":
             self.declared_to_own_servers = request.context
             server = self.gateway.dedicated_servers.server_for(self, target.server)
@@ -233,6 +289,7 @@ class ClientSession:
         elif (
             request.method not in self._methods.legacy  # methods of the other revisions are refused here
             and request.method not in self._methods.modern
+            and len(request.method) <= _MAX_METHOD
             and self.view.single is not None
             and _knows_method(self.view.single, request)
         ):

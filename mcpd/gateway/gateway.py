@@ -65,6 +65,7 @@ METHODS = SessionMethods(
     client_legacy.NOTIFICATIONS,
     list_methods.answer_list,
     client_modern.apply_request_meta,
+    client_modern.read_request_meta,
 )
 _LISTS = ("tools", "resources", "prompts")
 

@@ -322,8 +322,11 @@ async def test_refusal_while_a_client_leaves_is_harmless(w: World) -> None:
     assert call.state is CallState.DONE
 
 
-def large(user: User, megabytes: int) -> Told:
-    return put(user, name="t", arguments={"text": "x" * megabytes * 1024 * 1024})
+async def large(user: User, megabytes: int) -> list[Json]:
+    """Make a call, and return its answers so far. It is read, and sent, in later turns."""
+    told = put(user, name="t", arguments={"text": "x" * megabytes * 1024 * 1024})
+    await trio.testing.wait_all_tasks_blocked()
+    return told.answers
 
 
 async def test_large_arguments_of_unfinished_calls_are_limited(w: World) -> None:
@@ -331,17 +334,15 @@ async def test_large_arguments_of_unfinished_calls_are_limited(w: World) -> None
     one, two, three = (w.user("legacy", {}) for _ in range(3))
     for user in (one, two):
         for _ in range(3):
-            assert not large(user, 11).answers
-        (answer,) = large(user, 11).answers
+            assert not await large(user, 11)
+        (answer,) = await large(user, 11)
         assert answer["error"]["data"]["code"] == "overloaded"
         assert "of this client" in answer["error"]["message"]
         assert f"the limit of {MAX_PER_CLIENT}" in answer["error"]["message"]
         assert not put(user, name="t").answers
-    assert "of all clients" in large(three, 11).answers[0]["error"]["message"]
+    assert "of all clients" in (await large(three, 11))[0]["error"]["message"]
     one.leave()
-    again = large(three, 11)
-    await trio.testing.wait_all_tasks_blocked()  # large calls are sent in a later turn
-    assert not again.answers
+    assert not await large(three, 11)
     budget = w.gateway.calls._arguments
     for call in list(two.session.calls.values()):
         w.wire._pop_pending(call.key)

@@ -19,7 +19,7 @@ from tests.e2e import web
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Client, Daemon, Json, Refused, fake
 from tests.faults.withstand import MIB, Attack, withstand
-from tests.gateway.mcp_client import McpClient
+from tests.gateway.mcp_client import MODERN, McpClient, meta
 
 
 def attacker(*arguments: object) -> Json:
@@ -154,6 +154,21 @@ def large_call(daemon: Daemon) -> None:
         client.read_line()
 
 
+def mcp_call(version: str, piece: bytes) -> Attack:
+    """A call of an MCP client with 31 MiB of arguments, most of which are repetitions of `piece`."""
+
+    def attack(daemon: Daemon) -> None:
+        client = McpClient(daemon, version, server="bad", capabilities={})
+        line = (
+            b'{"jsonrpc":"2.0","id":77,"method":"tools/call","params":{"name":"x","_meta":%b,"arguments":{"x":["'
+        ) % json.dumps(meta() if client.modern else {"progressToken": 1}).encode()
+        client.line.send_raw(line + piece * (31 * MIB // len(piece)) + b'"]}}}')
+        client.line.read_line()
+        client.line.close()
+
+    return attack
+
+
 def pipelining(method: str, clients: int = 50, count: int = 100, **params: Any) -> Attack:
     """Requests of many clients, each of which sends all of its requests at once."""
 
@@ -228,6 +243,9 @@ ATTACKS: dict[str, Attack] = {
     "long message of an error": call("error_text", 31 * MIB),
     "long log message": call("log_text", 31 * MIB),
     "large arguments": large_call,
+    "MCP call with escapes": mcp_call(MODERN, b"\\n"),
+    "MCP call with escaped characters": mcp_call("2025-11-25", b"\\u00e9"),
+    "MCP call with short texts": mcp_call(MODERN, b'aaaaaaa","'),
     "requests of a server": call("requests", 1),
     "log messages": call("logs", 1),
     "answers that nobody waits for": call("answers", 1),

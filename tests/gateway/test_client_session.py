@@ -67,6 +67,59 @@ async def test_cancelled_request_in_a_batch_does_not_delay_the_others(w: World) 
     assert [each["id"] for each in array] == [90, 92]
 
 
+LARGE = "x" * (3 << 20)
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("escaped", [False, True])
+async def test_large_call_is_forwarded_in_turns_with_its_meta_removed(
+    w: World, era: str, escaped: bool
+) -> None:
+    """What other tasks do meanwhile does not matter, and `_meta` may be written with an escape."""
+    told = Told(w.user(era, {}))
+    own = meta() if era == "modern" else {"progressToken": 7}
+    params = {"name": "t", "arguments": {"tag": "u0", "x": LARGE}, "_meta": own}
+    line = json.dumps({"jsonrpc": "2.0", "id": 90, "method": "tools/call", "params": params}).encode()
+    if escaped:
+        line = line.replace(b'"_meta"', b'"\\u005fmeta"')
+    told.user.session.receive(wire.parse(line), told)
+    assert told.user.session.is_busy
+    w.hear()
+    assert not w.work
+    await trio.testing.wait_all_tasks_blocked()
+    w.hear()
+    (work,) = w.work.values()
+    w.end(work)
+    assert [answer["id"] for answer in told.answers] == [90]
+
+
+async def test_large_call_is_cancelled_before_it_is_forwarded(w: World) -> None:
+    told = Told(w.user("legacy", {}))
+    told.say({"id": 90, "method": "tools/call", "params": {"name": "t", "arguments": {"x": LARGE}}})
+    told.say(cancel(90))
+    await trio.testing.wait_all_tasks_blocked()
+    w.hear()
+    assert not w.work
+    assert told.answers == []
+    assert not told.user.session.is_busy
+
+
+@pytest.mark.parametrize("method", ["tools/list", "resources/subscribe", "logging/setLevel"])
+async def test_large_params_of_a_request_to_mcpd_are_refused(w: World, method: str) -> None:
+    told = Told(w.user("legacy", {}))
+    told.say({"id": 90, "method": method, "params": {"uri": LARGE, "cursor": LARGE, "level": LARGE}})
+    (answer,) = told.answers
+    assert answer["error"]["code"] == -32602
+    assert "mcpd accepts at most 2097152" in answer["error"]["message"]
+
+
+async def test_long_method_is_not_forwarded(w: World) -> None:
+    told = Told(w.user("legacy", {}))
+    told.say({"id": 90, "method": "x" * 1001, "params": {}})
+    (answer,) = told.answers
+    assert answer["error"]["code"] == -32601
+
+
 @pytest.mark.parametrize("key", [None, True, [], {"a": 1}])
 async def test_null_and_structured_ids_are_refused(w: World, key: object) -> None:
     told = Told(w.user("legacy", {}))
