@@ -30,7 +30,8 @@ def this_shell(login: Mapping[str, str] | None) -> Shell:
     from mcpd.config.next_step import Shell
 
     login_path = (login or {}).get("PATH", "")
-    return Shell(os.environ.get("PATH", ""), login_path, has_service=_has_service)
+    path = os.environ.get("PATH", "")
+    return Shell(path, login_path, has_service=_has_service, variables=os.environ)
 
 
 def _has_service() -> bool:
@@ -42,8 +43,14 @@ def _has_service() -> bool:
 def config_step(problems: Iterable[Mapping[str, object]], path: object, fix: object = "") -> str:
     """Return the step for a configuration file with errors. `fix` is a remark on what to change in it.
 
-    The file of another program must not be edited, so it is moved and its servers are imported.
+    The file of another program must not be edited, so it is moved and its servers are imported. A variable
+    that is not set has to be set in the environment of mcpd.
     """
+    from mcpd.config.next_step import unset_variable_step, unset_variables
+
+    problems = list(problems)
+    if names := unset_variables(str(each.get("message")) for each in problems):
+        return unset_variable_step(names, this_shell(None))
     if path and any(OTHER_PROGRAM in str(each.get("message")) for each in problems):
         import shlex
 

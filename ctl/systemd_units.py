@@ -94,6 +94,32 @@ def service_properties() -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
+def service_environment() -> dict[str, str]:
+    """Return the environment that the service gets when it starts: that of the service manager, and what the
+    unit adds to it. Control characters in values are escaped.
+    """
+    import shlex
+
+    lines = systemctl("show-environment").splitlines()
+    shown = systemctl("show", SERVICE, "--property=Environment,EnvironmentFiles").splitlines()
+    for key, _, value in (line.partition("=") for line in shown):
+        if key == "Environment":
+            with suppress(ValueError):
+                lines += shlex.split(value)
+        elif key == "EnvironmentFiles":  # PATH (ignore_errors=no)
+            with suppress(OSError):
+                lines += Path(value.rpartition(" (")[0]).read_text("utf-8", "replace").splitlines()
+    pairs = (line.strip().partition("=") for line in lines if not line.strip().startswith(("#", ";")))
+    return {name.strip(): _unquote(value.strip()) for name, equals, value in pairs if equals}
+
+
+def _unquote(value: str) -> str:
+    """Remove the quotation marks around a value in the environment of the service manager or in a file."""
+    value = value.removeprefix("$") if value.startswith("$'") else value
+    is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+    return value[1:-1] if is_quoted else value
+
+
 def start_units() -> None:
     """Start socket and service and wait until the daemon is ready. Raises DaemonUnreachable."""
     with suppress(CtlError):  # not loaded yet: nothing to reset

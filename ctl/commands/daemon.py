@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -61,42 +62,42 @@ def restart(cli: CliContext) -> int:
 
     Validates the configuration first. If it has errors, exits with 2 and leaves the running daemon alone.
     """
-    if systemd_units.manages_socket(cli.socket) and _service_state() == "active":
-        _validate_before_restart(cli, own_environment=False)
+    by_service = systemd_units.manages_socket(cli.socket)
+    environ = systemd_units.service_environment() if by_service else dict(os.environ)
+    config = _validate_before_restart(cli, environ)
+    if by_service and _service_state() == "active":
         systemd_units.restart_service()
     else:
-        config = _validate_before_restart(cli, own_environment=True)
         _stop(cli)
         _start(cli, config)
     return _report(cli)
 
 
-def _validate_before_restart(cli: CliContext, *, own_environment: bool) -> str:
-    """Raise BadConfiguration if a new daemon would refuse the configuration that the running one has.
+def _validate_before_restart(cli: CliContext, environ: Mapping[str, str]) -> str:
+    """Raise BadConfiguration if a new daemon with the environment `environ` would find errors in the file.
 
-    With `own_environment`, the new daemon gets the environment of this process. Returns the path of the file
-    if the new daemon would not find it by itself; empty if it does, or if no daemon is running.
+    The running daemon may have found errors that the new one will not: a variable may be set by now. Returns
+    the path of the file if the new daemon would not find it by itself; empty if it does, or if no daemon is
+    running.
     """
     try:
         with DaemonClient(cli.socket) as client:
             config = mapping(client.request("mcpd/status", timeout=5.0).value.get("config"))
     except CtlError:  # not running, or stuck: there is nothing to protect
         return ""
-    path, problems = str(config.get("path") or ""), objects(config.get("problems"))
+    path = str(config.get("path") or "")
     try:
-        usual = str(default_path(os.environ))
-    except BadSpec:  # there are several default files
-        usual = ""
-    other = path if path and path != usual else ""
-    if not problems and own_environment:
-        try:
-            load(Path(other) if other else None, os.environ)
-        except BadSpec as error:
-            problems = objects(error.data()["problems"])
-    if problems:
+        usual = str(default_path(environ))
+    except BadSpec:  # There are several default files. The running daemon may have been started with one.
+        usual = path if config.get("problems") else ""
+    other = path if path != usual else ""
+    try:
+        load(Path(other) if other else None, environ)
+    except BadSpec as error:
+        problems = objects(error.data()["problems"])
         message = f"mcpd was not restarted: {path or 'the configuration'} is invalid"
-        raise BadConfiguration(message, hint=config_step(problems, path), problems=problems)
-    return other if own_environment else ""
+        raise BadConfiguration(message, hint=config_step(problems, path), problems=problems) from None
+    return other
 
 
 @daemon.command()

@@ -8,7 +8,7 @@ knows: the PATH of the user's shell.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it costs mcpctl 3 ms on every run
 if TYPE_CHECKING:
@@ -24,13 +24,22 @@ _VARIABLE = r"\b([A-Z][A-Z0-9]*_[A-Z0-9_]+)\b"
 class Shell:
     """Facts that only a terminal knows: where its user's programs are, and how mcpd gets that PATH."""
 
-    def __init__(self, path: str, login_path: str, *, has_service: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        path: str,
+        login_path: str,
+        *,
+        has_service: Callable[[], bool],
+        variables: Container[str] = (),
+    ) -> None:
         self.path = path
         """PATH of the terminal."""
         self.login_path = login_path
         """PATH of a new login shell; empty if it is not known."""
         self.has_service = has_service
         """Returns whether the systemd service is installed, which keeps a PATH of its own."""
+        self.variables = variables
+        """Names of the environment variables that a daemon started from this terminal gets."""
 
 
 def next_step(detail: Members, shell: Shell | None = None) -> str:
@@ -83,6 +92,35 @@ def missing_program_step(program: str, shell: Shell | None, *, has_own_path: boo
     return ""
 
 
+def unset_variables(messages: Iterable[str]) -> list[str]:
+    """Return the names of variables that are not set, if that is the only kind of problem; otherwise none."""
+    import re
+
+    names: dict[str, None] = {}
+    for message in messages:
+        found = re.match(r"the environment variable ([A-Za-z_]\w*) is not set", message)
+        if found is None:
+            return []
+        names[found[1]] = None
+    return list(names)
+
+
+def unset_variable_step(names: Sequence[str], shell: Shell | None) -> str:
+    """Return the step for variables that a configuration needs and the environment of mcpd lacks.
+
+    A change of the file does not help, because mcpd reads its environment only when it starts.
+    """
+    first, values = names[0], " ".join(f"{name}=VALUE" for name in names)
+    secret = f"or write ${{secret:{first}}} instead: mcpctl secret set {first}"
+    if shell is None:
+        return f"mcpctl daemon restart   (with {' '.join(names)} set in the environment of mcpd; {secret})"
+    if shell.has_service():
+        return f"systemctl --user set-environment {values} && mcpctl daemon restart   ({secret})"
+    if all(name in shell.variables for name in names):
+        return f"mcpctl daemon restart   (passes {' '.join(names)} of this shell to mcpd; {secret})"
+    return f"export {values} && mcpctl daemon restart   ({secret})"
+
+
 def _after_question(detail: Members, client: str) -> str:
     """Return the step for calls that wait for the answer of a client."""
     from mcpd.config.definition_view import has_exclusive_calls
@@ -106,6 +144,8 @@ def _after_failure(server: Members, failure: Members, detail: Members, shell: Sh
             if secret != command and _is_stored(secret):
                 return f"mcpctl reconnect {name}   (the secret {secret} is stored now)"
             return command if secret != command else f"{command}{again}"
+        case "config" if names := unset_variables(message.split("; ")):
+            return unset_variable_step(names, shell)
         case "config":
             return "mcpctl edit   (fix the definition; the server is restarted when the file is saved)"
         case "spawn":

@@ -13,6 +13,8 @@ from typing import IO
 import pytest
 
 from ctl import daemon_process, systemd_units
+from tests.ctl.conftest import Mcpctl
+from tests.ctl.fake_daemon import FakeDaemon, status
 from tests.ctl.test_daemon_process import Place, place
 from tests.processes import gone, wait_until
 
@@ -69,6 +71,72 @@ def test_restart_refuses_an_invalid_configuration(place: Place) -> None:
     done = place.ctl("daemon", "start", STUB="refuses")
     assert done.returncode == 2
     assert "mcpd was not started" in done.stderr
+
+
+@pytest.mark.parametrize("with_service", [False, True])
+def test_restart_validates_with_the_environment_of_the_new_daemon(
+    daemon: FakeDaemon,
+    mcpctl: Mcpctl,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    with_service: bool,
+) -> None:
+    """That is this shell's in the background, or the service manager's, but not the running daemon's."""
+    file = tmp_path / "config.json"
+    file.write_text('{"mcpServers": {"a": {"command": "true", "env": {"T": "${NOPE_TOKEN}"}}}}')
+    message = "the environment variable NOPE_TOKEN is not set"
+    daemon.answers["mcpd/status"] = status(path=str(file), problems=[{"path": "$", "message": message}])
+    daemon.answers["mcpd/version"] = {"pid": 7, "version": "1"}
+    monkeypatch.setenv("MCPD_CONFIG", str(file))
+    monkeypatch.delenv("NOPE_TOKEN", raising=False)
+    started: list[str] = []
+    manager = {"MCPD_CONFIG": str(file)}
+
+    def systemctl(*words: str) -> str:
+        if words[0] == "show-environment":
+            return "".join(f"{name}={value}\n" for name, value in manager.items())
+        return ""
+
+    monkeypatch.setattr(systemd_units, "systemctl", systemctl)
+    monkeypatch.setattr(systemd_units, "service_properties", lambda: {"ActiveState": "active"})
+    monkeypatch.setattr(systemd_units, "manages_socket", lambda _: with_service)
+    monkeypatch.setattr(systemd_units, "is_installed", lambda: with_service)
+    monkeypatch.setattr(systemd_units, "restart_service", lambda: started.append("service"))
+    monkeypatch.setattr(daemon_process, "stop", lambda _: True)
+    monkeypatch.setattr(daemon_process, "start_in_background", lambda *_: started.append("background"))
+
+    ran = mcpctl("daemon", "restart")
+    assert (ran.code, started) == (2, [])
+    commands = {
+        False: "export NOPE_TOKEN=VALUE && mcpctl daemon restart",
+        True: "systemctl --user set-environment NOPE_TOKEN=VALUE && mcpctl daemon restart",
+    }
+    secret = "(or write ${secret:NOPE_TOKEN} instead: mcpctl secret set NOPE_TOKEN)"
+    assert ran.err.splitlines()[-1] == f"next: {commands[with_service]}   {secret}"
+    if with_service:
+        manager["NOPE_TOKEN"] = "abc"
+    else:
+        monkeypatch.setenv("NOPE_TOKEN", "abc")
+    assert mcpctl("daemon", "restart").code == 0
+    assert started == ["service" if with_service else "background"]
+
+
+def test_environment_of_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its unit may add variables, directly or from a file."""
+    file = tmp_path / "environment"
+    file.write_text('# tokens\nFROM_FILE="a b"\n')
+    answers = {
+        "show-environment": "HOME=/home/me\nODD=$'a b'\n",
+        "show": f'Environment=PATH=/usr/bin "TWO=a b"\nEnvironmentFiles={file} (ignore_errors=no)\n',
+    }
+    monkeypatch.setattr(systemd_units, "systemctl", lambda *words: answers[words[0]])
+    assert systemd_units.service_environment() == {
+        "HOME": "/home/me",
+        "ODD": "a b",
+        "PATH": "/usr/bin",
+        "TWO": "a b",
+        "FROM_FILE": "a b",
+    }
 
 
 def test_restart_keeps_the_configuration_file(place: Place) -> None:
