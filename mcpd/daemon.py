@@ -162,7 +162,7 @@ def _open_listeners(
         except OSError as error:
             if options.http is not None:
                 raise
-            warnings.append(f"{error.strerror}; then mcpctl daemon restart")
+            warnings.append(f"{error.strerror}, then run `mcpctl daemon restart`")
     return unix, ports, warnings
 
 

@@ -58,7 +58,7 @@ def bind_tcp(address: Address) -> sockets.socket:
         listener.close()
         message = f"cannot listen on {address} for HTTP: {error.strerror}"
         if error.errno == errno.EADDRINUSE:
-            message += " (choose another port, or end the program that uses it)"
+            message += "; choose another port, or end the program that uses it"
         raise OSError(error.errno, message) from None
     return listener
 

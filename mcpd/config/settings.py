@@ -101,8 +101,10 @@ class Address(msgspec.Struct, frozen=True):
 def parse_address(text: str) -> Address:
     """Parse `HOST:PORT`; `localhost` is 127.0.0.1. Raises ValueError with a message for the user."""
     host, colon, port = text.rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+    if not colon or not (port.isascii() and port.isdigit()):
         raise ValueError('it must be HOST:PORT, for example "127.0.0.1:8931"')
+    if len(port) > 5 or int(port) > 65535:
+        raise ValueError(f"the port {shorten(port, 10)} is out of range; use one from 1 to 65535")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:

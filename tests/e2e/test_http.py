@@ -79,8 +79,8 @@ def test_daemon_exits_if_the_port_of_the_command_line_is_in_use(tmp_path: Path) 
         ended = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=BOUND, check=False)
     assert ended.returncode == 78
     assert ended.stderr == (
-        f"mcpd: cannot listen on {address} for HTTP: Address already in use "
-        "(choose another port, or end the program that uses it)\n"
+        f"mcpd: cannot listen on {address} for HTTP: Address already in use; "
+        "choose another port, or end the program that uses it\n"
     )
 
 
