@@ -44,13 +44,13 @@ def config_step(problems: Iterable[Mapping[str, object]], path: object, fix: obj
     """Return the step for a configuration file with errors. `fix` is a remark on what to change in it.
 
     The file of another program must not be edited, so it is moved and its servers are imported. A variable
-    that is not set has to be set in the environment of mcpd.
+    that is not set has to be set in the environment of mcpd. Of several files, all but `path` are moved.
     """
-    from mcpd.config.next_step import unset_variable_step, unset_variables
-
     problems = list(problems)
-    if names := unset_variables(str(each.get("message")) for each in problems):
-        return unset_variable_step(names, this_shell(None))
+    if several := next((found for each in problems if (found := _several_files(each.get("message")))), None):
+        return _move_all_but_one(several, str(path))
+    if step := variable_step(problems):
+        return step
     if path and any(OTHER_PROGRAM in str(each.get("message")) for each in problems):
         import shlex
 
@@ -58,3 +58,25 @@ def config_step(problems: Iterable[Mapping[str, object]], path: object, fix: obj
         moved = shlex.quote(f"{directory}/other-{name}")
         return f"mv {shlex.quote(str(path))} {moved} && mcpctl import {moved}"
     return f"mcpctl edit   ({fix})" if fix else "mcpctl edit"
+
+
+def _several_files(message: object) -> list[str]:
+    """Return the files between which mcpd cannot choose (mcpd/config/loader.py); none for other problems."""
+    before, found, files = str(message).partition(" configuration files: ")
+    return files.split(", ") if found and before.startswith("there are ") else []
+
+
+def _move_all_but_one(files: list[str], path: str) -> str:
+    import shlex
+
+    kept = path if path in files else files[0]
+    moves = [shlex.join(["mv", file, f"{file}.unused"]) for file in files if file != kept]
+    return f"{' && '.join(moves)}   (keeps {kept}; or move that one)"
+
+
+def variable_step(problems: Iterable[Mapping[str, object]]) -> str:
+    """Return the step for problems that are all variables that are not set; otherwise an empty string."""
+    from mcpd.config.next_step import unset_variable_step, unset_variables
+
+    names = unset_variables(str(each.get("message")) for each in problems)
+    return unset_variable_step(names, this_shell(None)) if names else ""

@@ -135,8 +135,8 @@ def status_table(result: DaemonStatus, columns: int | None, *, utc: bool = False
         return [
             *([line] for line in FIRST_RUN),
             [f"  mcpctl edit                                write {path} yourself"],
-            *_config_problems(config),
-            *(_config_warnings(config) if config["source"] != "none" else []),
+            *config_problem_lines(config, servers),
+            *(config_warning_lines(config) if config["source"] != "none" else []),
         ]
     header = ("SERVER", "STATUS", "PID", "TOOLS", "RESTARTS", "UPTIME", "LAST ERROR")
     rows: list[Line] = [
@@ -157,8 +157,8 @@ def status_table(result: DaemonStatus, columns: int | None, *, utc: bool = False
     http = result["daemon"].get("http")
     lines = [
         *table(header, rows, right=(2, 3, 4), fit=columns, drop=(2, 4, 5, 3), preferred=_ERROR_WIDTH),
-        *_config_problems(config),
-        *_config_warnings(config),
+        *config_problem_lines(config, servers),
+        *config_warning_lines(config),
     ]
     if broken and not config.get("problems"):  # one next step: the file comes first
         lines += [[], [paint("next: ", "dim"), f"mcpctl why {broken}"]]
@@ -201,7 +201,8 @@ def _last_error(server: ServerStatus, *, utc: bool) -> str:
     return f"{in_progress} (before: {message})" if in_progress else message
 
 
-def _config_problems(config: ConfigStatus) -> list[Line]:
+def config_problem_lines(config: ConfigStatus, servers: Sequence[ServerStatus]) -> list[Line]:
+    """The errors in the configuration file, what they affect, and the next step."""
     problems = config.get("problems")
     if not problems:
         return []
@@ -211,14 +212,30 @@ def _config_problems(config: ConfigStatus) -> list[Line]:
         [],
         [
             paint("The configuration file has errors", "red"),
-            f"; using the configuration loaded {ago(config['loaded_at'])}: {config['path']}",
+            f"; {_effect_of_problems(config, servers)}: {config['path']}",
         ],
         *problem_lines(problems),
         [paint("next: ", "dim"), config_step(problems, config["path"])],
     ]
 
 
-def _config_warnings(config: ConfigStatus) -> list[Line]:
+def server_without_definition(problem: Problem, servers: Sequence[ServerStatus]) -> str:
+    """Return the server that cannot start because of a problem; empty if an earlier definition is used."""
+    for server in servers:
+        failure = server.get("last_error")
+        if failure and failure["kind"] == "config" and f"@ {problem['path']}" in failure["message"]:
+            return server["name"]
+    return ""
+
+
+def _effect_of_problems(config: ConfigStatus, servers: Sequence[ServerStatus]) -> str:
+    owners = [server_without_definition(problem, servers) for problem in config["problems"]]
+    missing = ", ".join(dict.fromkeys(name for name in owners if name))
+    earlier = "" if all(owners) else f"using the configuration loaded {ago(config['loaded_at'])}"
+    return "; ".join(part for part in (f"cannot start {missing}" if missing else "", earlier) if part)
+
+
+def config_warning_lines(config: ConfigStatus) -> list[Line]:
     """The first warning, and where to find the others. At most two lines."""
     first, *rest = config.get("warnings") or [""]
     if not first:

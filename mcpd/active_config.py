@@ -32,6 +32,9 @@ from mcpd.support.redact import Redactor
 
 log = logging.getLogger("mcpd.active_config")
 
+_SERVERS = "$.mcpServers"
+"""Where errors in an edited set are located: in the file, not in the request."""
+
 
 class ActiveConfig:
     """Applies sets of servers. An invalid set never replaces a valid one. `first`, which was loaded at the
@@ -186,7 +189,9 @@ class ActiveConfig:
         async with self._edits:
             if name in self._definitions and not replace:
                 fix = f"run `mcpctl remove {name}` first, or replace it"
-                raise BadSpec([Problem(f"$.servers.{name}", f"a server named {name!r} already exists", fix)])
+                raise BadSpec(
+                    [Problem(join_path(_SERVERS, name), f"a server named {name!r} already exists", fix)]
+                )
             servers = {**self._definitions, name: definition}
             parsed = self._parse_edit(servers)
             fresh = None
@@ -339,7 +344,7 @@ class ActiveConfig:
     def _parse_edit(self, servers: Mapping[str, Mapping[str, object]]) -> ParsedServers:
         """Parse an edited set. Raises BadSpec, but not for unchanged servers that were invalid before."""
         located: list[tuple[object, object, str]] = [
-            (name, definition, join_path("$.servers", name)) for name, definition in servers.items()
+            (name, definition, join_path(_SERVERS, name)) for name, definition in servers.items()
         ]
         parsed, problems = parse_valid_servers(
             located,
@@ -352,7 +357,7 @@ class ActiveConfig:
             for name, spec in self._supervisor.desired.items()
             if isinstance(spec, InvalidSpec) and servers.get(name) == self._definitions.get(name)
         }
-        paths = [join_path("$.servers", name) for name in known]
+        paths = [join_path(_SERVERS, name) for name in known]
         if new := [each for each in problems if not any(is_within(each.path, path) for path in paths)]:
             raise BadSpec(new)
         specs = {name: parsed.specs.get(name) or known[name] for name in servers}

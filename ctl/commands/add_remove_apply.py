@@ -14,6 +14,7 @@ from ctl.completion_candidates import server_names
 from ctl.daemon_client import Json
 from ctl.errors import CtlError, DaemonError, TimedOut, UsageError
 from ctl.invocation import CliContext
+from ctl.next_steps import variable_step
 from ctl.output import Output, paint
 from ctl.server_progress import change_each, hint_for, wait_for_each
 from ctl.status_view import problem_lines
@@ -113,9 +114,14 @@ def add(
         cli.out.message(f"the server will run in {definition['cwd']}, which contains its files (see --cwd)")
     if lazy:
         definition["lazy"] = True
-    reply = cli.call(
-        "mcpd/add", {"server": name, "definition": definition, "save": not no_save, "replace": replace}
-    )
+    try:
+        reply = cli.call(
+            "mcpd/add", {"server": name, "definition": definition, "save": not no_save, "replace": replace}
+        )
+    except DaemonError as error:
+        if error.code == "bad_spec":
+            _explain_refusal(error, f"{name} was not {'changed' if replace else 'added'}, nothing was saved")
+        raise
     if cli.show_json(reply) or reply.value.get("errors"):
         return _exit_code(cli, reply)
     saved = reply.value.get("saved")
@@ -132,6 +138,14 @@ def add(
         if verb == "added":
             _offer_to_remove(cli, statuses[0], save=not no_save)
     return 0
+
+
+def _explain_refusal(error: DaemonError, message: str = "") -> None:
+    """Add what was not done and the next step to a refusal. A variable may be set in this shell only."""
+    if step := variable_step(error.problems):
+        error.hint = step
+        message += "; mcpd uses the environment in which it was started" if message else ""
+    error.message = message or error.message
 
 
 def _offer_to_remove(cli: CliContext, status: ServerStatus, *, save: bool) -> None:
@@ -296,8 +310,17 @@ def _with_absolute_cwd(definition: object, base: Path, *, enabled: bool) -> Json
 @click.command(epilog="Examples:\n\n\b\n  mcpctl reload\n  mcpctl reload --json")
 @click.pass_obj
 def reload(cli: CliContext) -> int:
-    """Reload the configuration file."""
-    return show_applied(cli, cli.call("mcpd/reload"))
+    """Reload the configuration file.
+
+    Variables such as ${TOKEN} keep the values that they had when the daemon started. After you change one,
+    use `mcpctl daemon restart`.
+    """
+    try:
+        reply = cli.call("mcpd/reload")
+    except DaemonError as error:
+        _explain_refusal(error)
+        raise
+    return show_applied(cli, reply)
 
 
 def show_applied(cli: CliContext, reply: Reply[ApplyResult]) -> int:
@@ -331,4 +354,6 @@ def _exit_code(cli: CliContext, reply: Reply[ApplyResult]) -> int:
         cli.out.message(paint("error: ", "red"), "nothing was changed:")
         for line in problem_lines(errors):
             cli.out.message(*line)
+        if step := variable_step(errors):
+            cli.out.next_step(step)
     return 2 if errors else 0

@@ -7,16 +7,18 @@ import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 import click
 
 from ctl import daemon_process, systemd_units
 from ctl.daemon_client import DaemonClient
-from ctl.errors import BadConfiguration, CtlError, DaemonUnreachable
+from ctl.errors import BadConfiguration, CtlError, DaemonError, DaemonUnreachable
 from ctl.invocation import CliContext
 from ctl.json_values import mapping, objects
 from ctl.next_steps import config_step
-from ctl.output import paint
+from ctl.output import Line, paint
+from ctl.status_view import config_problem_lines, config_warning_lines
 from ctl.systemd_units import SERVICE, SOCKET
 from ctl.terminal_text import log_line
 from ctl.time_options import utc_option
@@ -307,10 +309,12 @@ def _stop_background(cli: CliContext) -> bool:
 
 def _report(cli: CliContext) -> int:
     facts = _daemon_status(cli)
+    lines = facts.pop("lines", [])
     if cli.out.json:
         cli.out.json_value(facts)
     else:
         _print_status(cli, facts)
+        cli.out.lines(cast("list[Line]", lines))
     return 0 if facts["running"] else DaemonUnreachable.exit
 
 
@@ -328,12 +332,15 @@ def _daemon_status(cli: CliContext) -> dict[str, object]:
         "log": "journalctl --user -u mcpd" if unit is not None else daemon_process.log_path(),
         "installed": systemd_units.is_installed(),
         "unit": None if unit is None else _unit_status(unit),
+        "problems": [],
+        "warnings": [],
     }
     if unit is not None and not by_manager and systemd_units.socket_is_active():
         return facts
     try:
         with DaemonClient(socket) as client:
             answer = client.call("mcpd/version", timeout=5.0).value
+            facts |= _configuration_status(client)
     except DaemonUnreachable:
         return facts
     return {
@@ -342,6 +349,23 @@ def _daemon_status(cli: CliContext) -> dict[str, object]:
         "started_by": "systemd" if by_manager else "background",
         "pid": answer.get("pid"),
         "version": answer.get("version"),
+    }
+
+
+def _configuration_status(client: DaemonClient) -> dict[str, object]:
+    """Return the errors and warnings that the daemon has about its configuration, and the lines to print."""
+    try:
+        answer = client.call("mcpd/status", timeout=5.0).value
+    except DaemonError:  # an older daemon
+        return {}
+    config = answer["config"]
+    lines = config_problem_lines(config, answer.get("servers", []))
+    if config.get("source") != "none":  # otherwise the warning is that there is no file yet
+        lines += config_warning_lines(config)
+    return {
+        "problems": config.get("problems", []),
+        "warnings": config.get("warnings", []),
+        "lines": lines,
     }
 
 

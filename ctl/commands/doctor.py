@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -15,7 +16,7 @@ from ctl.errors import CtlError, DaemonError, DaemonUnreachable
 from ctl.invocation import CliContext
 from ctl.next_steps import config_step, next_step
 from ctl.output import Line, paint
-from ctl.status_view import failure_summary, waiting_summary
+from ctl.status_view import failure_summary, server_without_definition, waiting_summary
 from ctl.terminal_text import count, seconds_since
 from mcpd import __version__
 from mcpd.config import definition_view
@@ -106,11 +107,19 @@ def run_checks(cli: CliContext, environ: Mapping[str, str], *, shell: bool) -> D
     daemon_path = report.version["search_path"] if report.version else None
     if shell:
         report.findings += doctor_checks.check_path(daemon_path, login)
-    path = daemon_path or (login or environ).get("PATH", _DEFAULT_PATH)
+    path = daemon_path or _path_of_next_daemon(path, environ)
     report.findings += doctor_checks.check_name(environ.get("PATH", _DEFAULT_PATH))
     report.findings += doctor_checks.check_programs(_needed_programs(report), path, login)
     report.findings += _check_servers(report, path, login)
     return report
+
+
+def _path_of_next_daemon(socket: str, environ: Mapping[str, str]) -> str:
+    """Return the PATH that a daemon would search: that of the service, or else that of this terminal."""
+    if systemd_units.manages_socket(socket):
+        with suppress(CtlError):
+            return systemd_units.service_environment().get("PATH", _DEFAULT_PATH)
+    return environ.get("PATH", _DEFAULT_PATH)
 
 
 def _check_daemon(report: DoctorReport, path: str) -> Iterator[Finding]:
@@ -192,7 +201,11 @@ def _check_configuration(report: DoctorReport, environ: Mapping[str, str]) -> It
         config = report.status["config"]
         problems = config.get("problems", [])
         for problem in problems:
-            message = f"{problem['message']} at {problem['path']} (using the last valid configuration)"
+            failed_server = server_without_definition(problem, report.status["servers"])
+            effect = (
+                f"{failed_server} cannot start" if failed_server else "using the last valid configuration"
+            )
+            message = f"{problem['message']} at {problem['path']} ({effect})"
             yield Finding(
                 "configuration", FAIL, message, config_step([problem], config["path"], problem.get("fix"))
             )

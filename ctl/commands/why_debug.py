@@ -156,7 +156,13 @@ def _down_since(server: ServerStatus, history: Sequence[HistoryEntry]) -> str | 
 
 
 def _binary(detail: ServerDetail, login: Mapping[str, str] | None) -> Explanation | None:
-    """Return the program that is run, and the one a shell would run; None for a remote server."""
+    """Return the program that is run, and the one a shell would run.
+
+    None for a remote server, and for a definition with errors, which names no program that could be run.
+    """
+    failure = detail["server"].get("last_error")
+    if failure and failure["kind"] == "config" and not detail.get("executable"):
+        return None
     command = detail.get("command") or definition_view.command(detail.get("definition", {}))
     if not command:
         return None

@@ -54,6 +54,30 @@ def test_invalid_file_is_named_once(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     ]
 
 
+def test_refused_server_was_neither_added_nor_saved(
+    daemon: FakeDaemon, mcpctl: Mcpctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A variable of this shell does not count: mcpd got its environment when it started."""
+    message = "the environment variable NOPE_TOKEN is not set"
+    problem = {"path": "$.mcpServers.it.env.TOKEN", "message": message, "fix": "set it"}
+
+    def refuse(_: Caller, params: dict[str, Any]) -> object:
+        raise Fault(message, code="bad_spec", exit=2, problems=[problem])
+
+    monkeypatch.setattr("ctl.systemd_units.is_installed", lambda: False)
+    monkeypatch.setenv("NOPE_TOKEN", "abc")
+    daemon.answers |= {"mcpd/add": refuse, "mcpd/reload": refuse}
+    ran = mcpctl("add", "it", "-e", "TOKEN=${NOPE_TOKEN}", "--", "true")
+    assert ran.code == 2
+    first, second, step = ran.err.splitlines()
+    assert first == (
+        "error: it was not added, nothing was saved; mcpd uses the environment in which it was started"
+    )
+    assert second == f"  $.mcpServers.it.env.TOKEN: {message} (set it)"
+    assert step.startswith("next: mcpctl daemon restart   (passes NOPE_TOKEN of this shell to mcpd; ")
+    assert mcpctl("reload").err.splitlines()[-1] == step
+
+
 def test_reload_names_changed_settings(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """Those that need a restart have a next step."""
     lists: dict[str, list[str]] = {"added": [], "removed": [], "changed": ["a"], "unchanged": []}

@@ -40,6 +40,8 @@ def test_start_status_restart_and_stop_in_the_background(place: Place) -> None:
         "log": f"{place.home}/.local/state/mcpd/daemon.log",
         "installed": False,
         "unit": None,
+        "problems": [],
+        "warnings": [],
     }
 
     second = json.loads(place.ctl("daemon", "restart", "--json").stdout)
@@ -119,6 +121,21 @@ def test_restart_validates_with_the_environment_of_the_new_daemon(
         monkeypatch.setenv("NOPE_TOKEN", "abc")
     assert mcpctl("daemon", "restart").code == 0
     assert started == ["service" if with_service else "background"]
+
+
+def test_daemon_status_reports_what_the_start_could_not_use(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """A daemon starts with the last valid configuration, and without HTTP if the port is in use."""
+    problem = {"path": "$", "message": "not valid JSON", "fix": "fix it"}
+    daemon.answers["mcpd/version"] = {"pid": 7, "version": "1"}
+    daemon.answers["mcpd/status"] = status(problems=[problem], warnings=["cannot listen"])
+    for command in ("status", "start"):
+        ran = mcpctl("daemon", command)
+        assert ran.code == 0
+        assert "The configuration file has errors; using the configuration loaded" in ran.out
+        assert "  $: not valid JSON (fix it)\nnext: mcpctl edit\n\nwarning: cannot listen\n" in ran.out
+    facts = mcpctl("daemon", "status", "--json").json()
+    assert (facts["problems"], facts["warnings"]) == ([problem], ["cannot listen"])
+    assert "lines" not in facts
 
 
 def test_environment_of_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ctl import doctor_checks, login_shell, systemd_units
-from ctl.commands.doctor import _server_finding
+from ctl.commands.doctor import _path_of_next_daemon, _server_finding
 from ctl.commands.ui import has_browser
 from mcpd.support.find_programs import find_elsewhere
 from tests.ctl.conftest import Mcpctl
@@ -449,6 +449,15 @@ def test_service_that_refused_its_configuration_is_not_to_be_restarted(
     unit["ExecMainStatus"] = "1"
     (crashed, *_) = doctor_checks.check_service("/run/mcpd.sock")
     assert crashed.fix == "mcpctl daemon logs, then: mcpctl daemon restart"
+
+
+def test_doctor_without_a_daemon_searches_the_path_of_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is the PATH of this terminal, unless systemd starts mcpd. That of a login shell may differ."""
+    terminal = {"PATH": "/home/me/.venv/bin:/usr/bin"}
+    assert _path_of_next_daemon("/run/mcpd.sock", terminal) == terminal["PATH"]
+    monkeypatch.setattr(systemd_units, "manages_socket", lambda _: True)
+    monkeypatch.setattr(systemd_units, "service_environment", lambda: {"PATH": "/unit/bin"})
+    assert _path_of_next_daemon("/run/mcpd.sock", terminal) == "/unit/bin"
 
 
 def test_log_of_the_service_has_times(mcpctl: Mcpctl, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,3 +237,11 @@ def test_variable_that_is_not_set_is_no_reason_to_edit(monkeypatch: pytest.Monke
     has_it = "mcpctl daemon restart   (passes NOPE_TOKEN of this shell to mcpd; or write "
     assert config_step([{"message": message}], "/c.json").startswith(has_it)
     assert decision.next_step(failed).startswith("mcpctl daemon restart   (with NOPE_TOKEN set in ")
+
+
+def test_one_of_two_files_is_moved_away() -> None:
+    """Editing either does not help. The one in use is kept."""
+    message = "there are 2 configuration files: /c/config.json, /c/config.yaml"
+    keeps = "mv /c/config.json /c/config.json.unused   (keeps /c/config.yaml; or move that one)"
+    assert config_step([{"message": message}], "/c/config.yaml") == keeps
+    assert config_step([{"message": message}], "/c").startswith("mv /c/config.yaml /c/config.yaml.unused ")

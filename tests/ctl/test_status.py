@@ -173,6 +173,22 @@ def test_invalid_configuration_is_shown_below_the_table(daemon: FakeDaemon, mcpc
     assert "next: mcpctl edit" in out
 
 
+def test_server_without_a_valid_definition_is_named(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """No earlier definition is used for it, and no program was looked for."""
+    problem = {"path": "$.mcpServers.git.comand", "message": "unknown field", "fix": "remove it"}
+    cause = failure("unknown field @ $.mcpServers.git.comand (remove it)", kind="config")
+    git = server("git", "failed", last_error=cause)
+    daemon.answers["mcpd/status"] = status(server(), git, problems=[problem])
+    out = mcpctl("status").out
+    assert "has errors; cannot start git: /home/me/.config/mcpd/config.json\n" in out
+    other = {**problem, "path": "$.settings.htpp"}
+    daemon.answers["mcpd/status"] = status(server(), git, problems=[problem, other])
+    assert "has errors; cannot start git; using the configuration loaded " in mcpctl("status").out
+    daemon.answers["mcpd/server"] = detail(git, executable="", definition={"comand": "x"})
+    daemon.answers["mcpd/history"] = {"entries": []}
+    assert "executable" not in mcpctl("why", "git", "--no-shell").out
+
+
 def test_configuration_warnings_take_one_line(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """The first warning, and where to find the rest."""
     warnings = ["$.profiles: not used here", "another", "third"]

@@ -232,6 +232,18 @@ def a_restart_with_a_broken_configuration_is_refused() -> None:
 
 
 @scene
+def a_restart_passes_the_environment_of_the_manager() -> None:
+    """A variable that is set since the service started is no error, one that only mcpctl has is."""
+    install()
+    configure({"plain": {**POLITE["plain"], "env": {"T": "${NOT_YET_SET}"}}})
+    until(lambda: mcpctl_json("status")["config"]["problems"])
+    assert mcpctl("daemon", "restart", NOT_YET_SET="x").returncode == 2
+    systemctl("set-environment", "NOT_YET_SET=a b")
+    assert mcpctl("daemon", "restart").returncode == 0
+    until(lambda: server("plain")["status"] == "connected")
+
+
+@scene
 def errors_in_the_configuration_do_not_stop_the_service() -> None:
     """At the next login, a broken entry affects only itself, and an unreadable file is the last valid one."""
     install()
