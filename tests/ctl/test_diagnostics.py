@@ -66,6 +66,17 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tools
 
 
+def test_why_does_not_guess_who_killed_a_server(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """It names all who may have sent SIGKILL, and how to find out whether memory was short."""
+    killed = failure("was killed by SIGKILL", kind="killed", exit_code=None, signal="SIGKILL")
+    daemon.answers["mcpd/server"] = detail(server("time", "failed", last_error=killed))
+    daemon.answers["mcpd/history"] = {"entries": [], "dropped": 0}
+    out = mcpctl("why", "time", "--no-shell").out
+    assert "cause: was killed by SIGKILL\n" in out
+    assert "SIGKILL: sent by a user, a program, or the kernel if memory was short: journalctl -k " in out
+    assert "next: mcpctl reconnect time   (something else ended it" in out
+
+
 def test_why_finds_a_program_only_in_the_shells_path(daemon: FakeDaemon, mcpctl: Mcpctl, shell: Path) -> None:
     """It works in the terminal but not in the service. Values of variables are never shown."""
     gone = failure(
