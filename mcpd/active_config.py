@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -238,7 +238,7 @@ class ActiveConfig:
             self._activate(fresh)
         else:  # the set from the API stays active
             self.loaded = fresh
-            self._announce("a rule was added")
+            self._announce("a rule was added to settings.policies")
 
     def _activate(self, loaded: LoadedConfig) -> ApplyResult:
         ignored = tuple(
@@ -246,8 +246,7 @@ class ActiveConfig:
             for field, written in _STARTUP_ONLY
             if getattr(loaded.settings, field) != getattr(self._startup_settings, field)
         )
-        before, after = self.loaded.written_settings, loaded.written_settings
-        changed = tuple(sorted(name for name in {*before, *after} if before.get(name) != after.get(name)))
+        changed = _changed_settings(self.loaded, loaded)
         if ignored:
             warning_text = f"{', '.join(ignored)}: read only when the daemon starts; mcpctl daemon restart"
             loaded = attrs.evolve(loaded, warnings=(*loaded.warnings, warning_text))
@@ -258,12 +257,11 @@ class ActiveConfig:
         save_last_valid(loaded, self._state_dir)
         for warning in loaded.warnings:
             log.warning("%s", warning)
-        if changed:
-            self._announce(f"settings changed: {', '.join(changed)}")
         applied = self._set_servers(
             ParsedServers(loaded.specs, loaded.secrets, loaded.warnings),
             loaded.definitions,
             loaded.source,
+            changed_settings=changed,
         )
         return attrs.evolve(applied, settings_changed=changed, restart_needed=ignored)
 
@@ -310,12 +308,21 @@ class ActiveConfig:
         if fresh is not None:
             if self._source != "api":
                 return attrs.evolve(self._activate(fresh), saved=saved)
+            changed = _changed_settings(self.loaded, fresh)
             self.loaded = fresh  # the set from the API stays active, now based on the changed file
+        else:
+            changed = ()
         self._state_file.set_applied(AppliedSet(servers=definitions, config_digest=self.loaded.digest))
-        return attrs.evolve(self._set_servers(parsed, definitions), saved=saved)
+        applied = self._set_servers(parsed, definitions, changed_settings=changed)
+        return attrs.evolve(applied, saved=saved, settings_changed=changed)
 
     def _set_servers(
-        self, parsed: ParsedServers, definitions: Mapping[str, Mapping[str, object]], source: str = "api"
+        self,
+        parsed: ParsedServers,
+        definitions: Mapping[str, Mapping[str, object]],
+        source: str = "api",
+        *,
+        changed_settings: Sequence[str] = (),
     ) -> ApplyResult:
         self._redactor.add(parsed.secrets)
         previous = self._definitions
@@ -323,11 +330,15 @@ class ActiveConfig:
         generation, plan = self._supervisor.set_desired(parsed.specs)
         signed = (("+", plan.added), ("-", plan.removed), ("~", plan.changed))
         changes = [f"{sign}{name}" for sign, names in signed for name in names]
-        self._announce(f"generation {generation} from {source}: {' '.join(changes) or 'nothing changed'}")
+        differences = [" ".join(changes)] if changes else []
+        if changed_settings:
+            differences.append(f"settings changed: {', '.join(changed_settings)}")
+        origin = "a command, not the file" if source == "api" else source
+        summary = "; ".join(differences) or "nothing changed"
+        self._announce(f"generation {generation} from {origin}: {summary}")
+        unseen = "a default in the settings" if changed_settings else "a referenced value"
         for name in plan.changed:
-            parts = (
-                ", ".join(changed_parts(previous.get(name, {}), definitions[name])) or "a referenced value"
-            )
+            parts = ", ".join(changed_parts(previous.get(name, {}), definitions[name])) or unseen
             self._announce(f"definition changed: {parts} (generation {generation})", name)
         return ApplyResult.plan(plan, generation)
 
@@ -380,6 +391,12 @@ class ActiveConfig:
     def _announce(self, message: str, server: str | None = None) -> None:
         event = Event(kind=EventKind.CONFIG, at=rfc3339(time.time()), server=server, message=message)
         self._supervisor.announce(event)
+
+
+def _changed_settings(before: LoadedConfig, after: LoadedConfig) -> tuple[str, ...]:
+    """Return the names of the settings that are written differently in two configurations, sorted."""
+    old, new = before.written_settings, after.written_settings
+    return tuple(sorted(name for name in {*old, *new} if old.get(name) != new.get(name)))
 
 
 async def watch_config(configuration: ActiveConfig) -> None:

@@ -225,11 +225,34 @@ async def test_reload_names_changed_settings_and_those_that_need_a_restart(home:
     applied = await configuration.reload()
     assert applied.settings_changed == ("logLevel", "maxStarts", "timeout")
     assert applied.restart_needed == ("maxStarts", "logLevel")
-    assert "settings changed: logLevel, maxStarts, timeout" in [event.message for event in home.events]
+    assert [event.message for event in home.events][-2:] == [
+        f"generation 2 from {home.file}: ~a; settings changed: logLevel, maxStarts, timeout",
+        "definition changed: a default in the settings (generation 2)",
+    ]
     home.write("a", "b", maxStarts=3, timeout=5000)
     applied = await configuration.reload()
     assert (applied.added, applied.settings_changed) == (("b",), ())
     assert applied.restart_needed == ("maxStarts", "logLevel")
+
+
+async def test_history_names_changed_access_rules(home: Home) -> None:
+    """Also rules in a file that is changed while a set from the API is active."""
+    home.write("a")
+    configuration = home.begin()
+    home.write("a", policies=[{"decision": "deny"}], profiles={"p": {"servers": ["a"]}})
+    await configuration.reload()
+    assert home.events[-1].message == f"generation 2 from {home.file}: settings changed: policies, profiles"
+    configuration.set_servers({"b": {"command": "x"}})
+    assert home.events[-1].message == "generation 3 from a command, not the file: +b -a"
+    home.write("a")
+    applied = await configuration.add("c", {"command": "x"}, save=True)
+    assert applied.settings_changed == ("policies", "profiles")
+    assert home.events[-1].message == (
+        "generation 4 from a command, not the file: +c; settings changed: policies, profiles"
+    )
+    home.write("a", "c")
+    await configuration.reload()
+    assert home.events[-1].message == f"generation 5 from {home.file}: +a -b"
 
 
 async def test_event_loop_continues_while_the_file_is_parsed(
