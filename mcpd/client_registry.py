@@ -49,6 +49,10 @@ class ClientConnection(msgspec.Struct, eq=False):
         """The name that the client reports, else the name of its program."""
         if reported := self.reported_name or (self.session and self.session.peer):
             return "".join(c for c in reported if c.isprintable())[:_MAX_NAME_LENGTH]
+        return self.read_program_name()
+
+    def read_program_name(self) -> str:
+        """Return the name of the client's program. It is read once, which must be while the client runs."""
         if self._program_name is None:
             self._program_name = "" if self.pid is None else program_name(self.pid)
         return self._program_name

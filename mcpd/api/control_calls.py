@@ -146,7 +146,7 @@ class ControlCaller:
         server = self._operations.supervisor.get(call.server)
         if self.selection is not None:
             self.selection.require(server, call.tool)
-        self._engine.start(self, request, Target(server, params, call.tool))
+        self._begin(request, Target(server, params, call.tool))
 
     def get_prompt(self, key: bytes, params: PromptParams) -> None:
         """Send a `prompts/get`. Raises McpdError; nothing was sent then."""
@@ -169,7 +169,14 @@ class ControlCaller:
         if self.selection is not None:
             self.selection.require(server)
         request = ControlCallRequest(key, method, params, self._responder, NO_CONTEXT)
-        self._engine.start(self, request, Target(server, params))
+        self._begin(request, Target(server, params))
+
+    def _begin(self, request: ControlCallRequest, target: Target) -> None:
+        try:
+            self._engine.start(self, request, target)
+        finally:
+            # The call log needs the name when the call has ended. Then the client may have exited, too.
+            self._client.read_program_name()
 
     def cancel(self, key: bytes, reason: str) -> bool:
         """Cancel a call; it gets no response. Returns whether it was in progress."""

@@ -258,3 +258,19 @@ async def test_switched_off_log_records_nothing(tmp_path: Path) -> None:
         put(w.user("legacy", {}), name="t")
         w.lose()
         assert await outcomes(log) == ["failed"]
+
+
+async def test_name_of_a_client_that_has_exited_is_known(tmp_path: Path) -> None:
+    """`mcpctl call` exits as soon as it has the result, before the record is made."""
+    async with logged(tmp_path / "calls") as (w, log):
+        program = await trio.lowlevel.open_process(["sleep", "1000"])
+        try:
+            script = Script(w, program.pid)
+            script.call("t")
+        finally:
+            program.kill()
+            await program.wait()
+        (key,) = script.caller.calls
+        w._say({"id": int(script.caller.calls[key].key), "result": {"content": []}})
+        (record,) = await log.read(CallsParams())
+    assert (record.client, record.pid) == ("sleep", program.pid)

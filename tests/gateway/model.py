@@ -552,7 +552,7 @@ class User:
 class Script:
     """A connection to the control API."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, pid: int = 4711) -> None:
         self.tag = f"s{len(world.scripts)}"
         world.scripts.append(self)
         self.here = True
@@ -561,7 +561,7 @@ class Script:
         self.answers: dict[int, Json] = {}
         self.progress: list[Json] = []
         self.caller = ControlCaller(
-            world.gateway.calls, world.gateway.core, self, world.spawn, ClientConnection(4711)
+            world.gateway.calls, world.gateway.core, self, world.spawn, ClientConnection(pid)
         )
         self._keys = itertools.count(1)
 
