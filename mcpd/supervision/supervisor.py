@@ -10,6 +10,7 @@ from contextlib import suppress
 import msgspec
 import trio
 
+from mcpd.event_history import current_actor
 from mcpd.model.errors import UnknownServer
 from mcpd.model.events import Event, EventKind
 from mcpd.model.server_spec import ServersDiff, ServerSpec, diff_specs
@@ -48,6 +49,8 @@ class Supervisor:
     def __init__(self, context: SupervisorContext) -> None:
         self._context = context
         self._desired: AsyncValue[tuple[int, Mapping[str, ServerSpec]]] = AsyncValue((0, {}))
+        self._removed_by: dict[str, str] = {}
+        """Removed server → who removed it, from then until it has ended."""
         self._applied: AsyncValue[int] = AsyncValue(0)
         self._running: dict[str, _RunningServer] = {}
         self._instances: dict[ManagedServer, _RunningServer] = {}
@@ -72,6 +75,9 @@ class Supervisor:
     def set_desired(self, desired: Mapping[str, ServerSpec]) -> tuple[int, ServersDiff]:
         """Replace the desired set; return its generation and the changes. Synchronous."""
         plan = self.plan(desired)
+        for name in desired:
+            self._removed_by.pop(name, None)
+        self._removed_by.update(dict.fromkeys(plan.removed, current_actor()))
         self._desired.set((self.generation + 1, dict(desired)))
         return self.generation, plan
 
@@ -165,11 +171,14 @@ class Supervisor:
             server = life.server
             del self._instances[server]
             if not isinstance(server, LegacyCompanion):
-                gone = Event(kind=EventKind.REMOVED, at=rfc3339(time.time()), server=server.spec.name)
-                self._context.announce(gone)
+                self._announce_removal(server.spec.name, "the process for some of the clients has ended")
             elif server.original.companion is server:
                 server.original.companion = None
                 server.original.publish_status()
+
+    def _announce_removal(self, name: str, cause: str, by: str = "") -> None:
+        at = rfc3339(time.time())
+        self._context.announce(Event(kind=EventKind.REMOVED, at=at, server=name, message=cause, by=by))
 
     def announce(self, event: Event) -> None:
         self._context.announce(event)
@@ -233,7 +242,7 @@ class Supervisor:
             if name in replaced:
                 self._start(nursery, desired[name])
             else:
-                self._context.announce(Event(kind=EventKind.REMOVED, at=rfc3339(time.time()), server=name))
+                self._announce_removal(name, "no longer in the configuration", self._removed_by.pop(name, ""))
 
     def _update(self, spec: ServerSpec) -> bool:
         """Apply a definition of the same identity. Return False after a bug: the server must be replaced."""

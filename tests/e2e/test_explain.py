@@ -71,6 +71,7 @@ def test_history_names_events_and_their_causes_across_a_restart(tmp_path: Path) 
         assert told[-2:] == [("pending", True), ("connected", False)]
         assert re.search(rf"\(pid {os.getpid()}\)$", entries[1]["by"])
         assert sum(cause.startswith("daemon: mcpd") for cause in causes(client)) == 2
+        assert any("the previous mcpd ended without stopping" in cause for cause in causes(client))
         assert any("+fake" in cause for cause in causes(client) if cause.startswith("config"))
         assert client.request("mcpd/server", server="fake")["history"] == entries[-5:]
     assert journal.stat().st_mode & 0o777 == 0o600
@@ -113,7 +114,8 @@ def test_history_knows_servers_that_have_left_and_no_others(start: Start) -> Non
     daemon.wait_connected("fake")
     client = daemon.client()
     client.request("mcpd/remove", server="fake", save=False)
-    assert causes(client, "fake")[-1] == "removed: "
+    assert causes(client, "fake")[-1] == "removed: no longer in the configuration"
+    assert f"(pid {os.getpid()})" in client.request("mcpd/history", server="fake")["entries"][-1]["by"]
     with pytest.raises(Refused) as refused:
         client.request("mcpd/history", server="fakr")
     assert refused.value.code == UnknownServer.code

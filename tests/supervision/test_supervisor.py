@@ -12,6 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from mcpd.event_history import acting_for
 from mcpd.model.errors import NotReady, UnknownServer
 from mcpd.model.events import Event, EventKind
 from mcpd.model.server_spec import StdioSpec
@@ -72,7 +73,25 @@ async def test_only_changed_servers_are_restarted(autojump_clock: MockClock, tmp
         assert world.starts() == {"kept": 1, "changed": 2, "removed": 1, "new": 1}
         assert [server.spec.name for server in world.supervisor.servers()] == ["new", "kept", "changed"]
         assert all(server.state is ServerState.CONNECTED for server in world.supervisor.servers())
-        assert [event.server for event in world.events if event.kind is EventKind.REMOVED] == ["removed"]
+        (removal,) = (event for event in world.events if event.kind is EventKind.REMOVED)
+        assert (removal.server, removal.message, removal.by) == (
+            "removed",
+            "no longer in the configuration",
+            "",
+        )
+
+
+async def test_removal_says_who_requested_it(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """The server is stopped by another task, later."""
+    async with supervising(tmp_path) as world:
+        await world.apply(world.spec("kept"), world.spec("removed"))
+        with acting_for(lambda: "mcpctl (pid 7)"):
+            generation, _ = world.supervisor.set_desired({"kept": world.spec("kept")})
+        with acting_for(lambda: "somebody else"):
+            world.supervisor.set_desired({"kept": world.spec("kept")})
+        await world.supervisor.wait_applied(generation)
+        removals = [(event.server, event.by) for event in world.events if event.kind is EventKind.REMOVED]
+        assert removals == [("removed", "mcpctl (pid 7)")]
 
 
 async def test_definition_with_the_same_identity_is_applied_without_a_restart(
