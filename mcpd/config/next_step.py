@@ -139,6 +139,8 @@ def _after_failure(server: Members, failure: Members, detail: Members, shell: Sh
     again = "" if server["status"] == "pending" else f", then: mcpctl reconnect {name}"
     stderr = failure.get("stderr", [])
     match failure["kind"]:
+        case "secret" if path := _loose_secrets_file(message):
+            return f"chmod 600 {path}{again}"
         case "secret" if command := _quoted_command(message):
             secret = command.removeprefix("mcpctl secret set ")
             if secret != command and _is_stored(secret):
@@ -254,6 +256,16 @@ def _names_a_cause(stderr: Sequence[str]) -> bool:
     from mcpd.model.failure_summary import informative_line
 
     return bool(informative_line(stderr, only_causes=True))
+
+
+def _loose_secrets_file(message: str) -> str:
+    """Return the secret store, quoted for a shell, if it is the cause that others can access it."""
+    import shlex
+
+    from mcpd.config.secret_store import secrets_path
+
+    path = str(secrets_path(os.environ))
+    return shlex.quote(path) if f"(chmod 600 {path})" in message else ""
 
 
 def _is_stored(name: str) -> bool:

@@ -10,6 +10,8 @@ import pytest
 from ctl.next_steps import config_step, next_step
 from mcpd.config import next_step as decision
 from mcpd.config.next_step import missing_variable, port_in_use
+from mcpd.config.secret_store import read_secrets
+from mcpd.model.errors import BadSpec
 
 if TYPE_CHECKING:
     from ctl.api_types import ServerDetail
@@ -142,6 +144,24 @@ def test_stored_secret_is_not_asked_for_again(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "mcpd" / "secrets.json").write_text('{"T": "x"}')
     (tmp_path / "mcpd" / "secrets.json").chmod(0o600)
     assert next_step(failed) == "mcpctl reconnect it   (the secret T is stored now)"
+
+
+def test_secrets_that_others_can_read_are_made_private(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other file is: the message may quote the output of a command."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    file = tmp_path / "mcpd" / "secrets.json"
+    file.parent.mkdir()
+    file.write_text("{}")
+    file.chmod(0o644)
+    with pytest.raises(BadSpec) as refused:
+        read_secrets({"XDG_CONFIG_HOME": str(tmp_path)})
+    problem = refused.value.problems[0]
+    failed = how("failed", {"kind": "secret", "message": f"$.env.T: {problem.message} ({problem.fix})"})
+    assert next_step(failed) == f"chmod 600 {file}, then: mcpctl reconnect it"
+    other = how("failed", {"kind": "secret", "message": "it failed with 1: (chmod 600 /x)"})
+    assert not next_step(other).startswith("chmod")
 
 
 def test_missing_program_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
