@@ -12,7 +12,7 @@ import random
 import signal
 import socket as sockets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -126,8 +126,10 @@ async def run(options: DaemonOptions, redactor: Redactor) -> None:
             process_labels.drop_own_label()
         instances = os.path.join(runtime, "instances")
         paths.private_directory(instances)
-        for instance, found in processes.sweep_dead_instances(instances).items():
-            log.warning("killed %d processes left behind by daemon %s", found, instance)
+        ends = [
+            _describe_crash(instance, killed)
+            for instance, killed in processes.sweep_dead_instances(instances).items()
+        ]
         instance = os.urandom(8).hex()
         stack.enter_context(processes.record_instance(instances, instance))
         stack.callback(
@@ -135,7 +137,8 @@ async def run(options: DaemonOptions, redactor: Redactor) -> None:
         )  # normally none: stopping a server ends its processes
         processes.become_subreaper()
         processes.disable_core_dumps()
-        await _Daemon(options, redactor, instance, unix, ports, runtime).run()
+        daemon = _Daemon(options, redactor, instance, unix, ports, runtime, ends)
+        await daemon.run()
     log.info("stopped")
 
 
@@ -166,6 +169,15 @@ def _open_listeners(
     return unix, ports, warnings
 
 
+def _describe_crash(instance: str, killed: int) -> str:
+    """Log that a daemon has ended without stopping, and return that for the history."""
+    message = "the previous mcpd ended without stopping: it was killed, or it crashed"
+    if killed:
+        message += f"; killed {killed} process{'' if killed == 1 else 'es'} that it left behind"
+    log.warning("%s (daemon %s)", message, instance)
+    return message
+
+
 def _unlink(path: str) -> None:
     with suppress(OSError):
         os.unlink(path)
@@ -180,7 +192,9 @@ class _Daemon:
         listener: sockets.socket,
         ports: list[sockets.socket],
         runtime: str,
+        earlier_ends: Sequence[str] = (),
     ) -> None:
+        """`earlier_ends`: how daemons before this one ended, if not in the usual way."""
         environ = options.environ
         self._state = state = Path(paths.state_dir(environ))
         self._listener = listener
@@ -211,6 +225,8 @@ class _Daemon:
             credentials_for=self._credentials_for,
             debug=options.debug,
         )
+        for end in earlier_ends:
+            self._history.record_daemon(end)
         self._history.record_daemon(f"mcpd {__version__} started (pid {os.getpid()})")
         self._supervisor = Supervisor(around)
         self._configuration = ActiveConfig(

@@ -59,7 +59,7 @@ class HistoryEventKind(enum.Enum):
     LOGIN = "login"
     """A login to a server began, ended or failed, was renewed, or is needed again. The message says which."""
     DAEMON = "daemon"
-    """mcpd started or stopped."""
+    """mcpd started or stopped, or the mcpd before it had ended without stopping."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
