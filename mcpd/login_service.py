@@ -21,10 +21,9 @@ from mcpd.auth.dpop import load_dpop_key
 from mcpd.auth.explanation import explain_login
 from mcpd.auth.guarded_fetch import FetchError, GuardedFetch
 from mcpd.auth.login_attempt import LoginRequest
-from mcpd.auth.login_events import LoginEvents
+from mcpd.auth.login_events import NOTIFICATION_INTERVAL, LoginEvents, notify_login_needed
 from mcpd.auth.login_key import login_key
 from mcpd.auth.login_link import LoginLink, failed, link_of
-from mcpd.auth.login_notifications import LoginNotifications
 from mcpd.auth.logins import Logins
 from mcpd.auth.named_client import with_client_named_now, with_client_of_login
 from mcpd.auth.oauth.challenge import Challenge, read_challenge
@@ -60,6 +59,7 @@ from mcpd.supervision.resolve_secrets import resolve_secrets
 from mcpd.supervision.restart import SecretUnavailable
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.supervision.supervisor_context import SupervisorContext
+from mcpd.support.limited_notifications import LimitedNotifications
 from mcpd.transports.credentials import Credentials
 
 
@@ -88,7 +88,9 @@ class LoginService:
             on_unlocked=self._reconnect_waiting,
         )
         self._logins = Logins(StoredClients(self._manager), self._save, context.environ, self._events)
-        self._notifications = LoginNotifications(context.environ, may_notify, self._logins.start)
+        self._notifications = LimitedNotifications(
+            context.environ, may_notify, self._logins.start, NOTIFICATION_INTERVAL
+        )
         self._credentials: dict[str, ServerCredentials] = {}
         """By the name of the server."""
         self._step_ups: dict[tuple[str, str], StepUpMemory] = {}
@@ -476,7 +478,7 @@ class LoginService:
         reason = next((login.why_refused() for login in users.values() if login is not None), "")
         self._events.on_event(event, users, stored.issuer, reason)
         if event == "login_needed":
-            self._notifications.on_needed(users, self._context.redactor.mask(reason))
+            notify_login_needed(self._notifications, users, self._context.redactor.mask(reason))
 
     async def _send(self, login: StoredLogin, request: TokenRequest) -> TokenAnswer:
         """Send the token request of a renewal. Raises RequestFailed."""

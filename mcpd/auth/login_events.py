@@ -1,16 +1,22 @@
-"""Announces changes of logins to the event history and to clients that follow events."""
+"""Announces changes of logins: to the event history, to clients that follow events, and on the desktop."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from mcpd.auth.discovery import LoginError
 from mcpd.auth.renewal_request import LoginEvent
 from mcpd.model.events import Event, EventKind
 from mcpd.model.status import rfc3339
+from mcpd.model.text import shorten
+from mcpd.support.limited_notifications import LimitedNotifications
 
 Announce = Callable[[Event], None]
+
+NOTIFICATION_INTERVAL = 3600.0
+"""Seconds between two notifications about the same server."""
+_MAX_REASON = 200
 
 
 class LoginEvents:
@@ -44,3 +50,12 @@ class LoginEvents:
         at, masked = rfc3339(time.time()), self._mask(message)
         for server in servers:
             self._announce(Event(kind=EventKind.LOGIN, at=at, server=server, message=masked))
+
+
+def notify_login_needed(notifications: LimitedNotifications, servers: Collection[str], reason: str) -> None:
+    """Notify the user that these servers need a login again. `reason` contains no secrets."""
+    names = sorted(servers)
+    if names:
+        title = f"{shorten(', '.join(names), 80)}: login needed"
+        text = f"{shorten(reason, _MAX_REASON)}\nRun: mcpctl login {names[0]}".lstrip()
+        notifications.show(title, text, servers)

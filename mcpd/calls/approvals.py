@@ -36,6 +36,8 @@ log = logging.getLogger("mcpd.calls")
 
 APPROVAL_TIMEOUT = 300.0
 """Seconds without an answer after which a call is refused."""
+NOTIFICATION_INTERVAL = 30.0
+"""Seconds between two notifications: all calls that wait are in the list that they point to."""
 MAX_PENDING = 100
 """Calls that may wait for approval: each is a question to a person."""
 _MAX_ARGUMENTS = 500
@@ -99,8 +101,8 @@ class Approvals:
         self.announce: Callable[[str, str], None] = lambda server, message: None
         """Called with a server and a message when a call begins to wait, and when it ends to. Set by the
         gateway."""
-        self.notify: Callable[[str, str], None] = lambda client, what: None
-        """`ApprovalNotifications.on_waiting`. Set by the gateway."""
+        self.notify: Callable[[str, str], None] = lambda title, text: None
+        """Shows a notification with this title and text on the desktop. Set by the gateway."""
 
     async def wait_approved(self, call: Call, use: _Use, rule: PolicyRule) -> None:
         """Return when a person has approved the call. Raises Denied if not, Overloaded if too many wait."""
@@ -133,7 +135,11 @@ class Approvals:
         params = self._question(pending)
         if params is None:
             server, kind, name = pending.use
-            self.notify(call.caller.describe(call.context), f"the {kind} {shorten(name, 80)!r} of {server}")
+            self.notify(
+                f"{shorten(call.caller.describe(call.context), 80)} needs your approval",
+                f"It wants to use the {kind} {shorten(name, 80)!r} of {shorten(server, 80)}\n"
+                "Run: mcpctl approvals, or mcpctl ui",
+            )
             await pending.answered.wait()
         elif call.context.modern:
             question = _ClientQuestion(self, pending, Message(method="elicitation/create"))

@@ -12,8 +12,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls.approval_notifications import ApprovalNotifications
-from mcpd.calls.approvals import Approvals
+from mcpd.calls.approvals import NOTIFICATION_INTERVAL, Approvals
 from mcpd.calls.cache_stage import CacheStageFactory
 from mcpd.calls.call import INTERACTIVE_METHODS, Call, Caller
 from mcpd.calls.call_log import CallLog
@@ -43,6 +42,7 @@ from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.protocol.upstream_subscriptions import LEVELS
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.supervisor_context import ClientHooks
+from mcpd.support.limited_notifications import LimitedNotifications
 from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
@@ -101,9 +101,12 @@ class Gateway:
         core.explain_policy = partial(explain_policy, self)
         core.list_approvals = lambda: self.approvals.list(core.redactor.mask)
         core.approve = self.approvals.answer
-        self.approvals.notify = ApprovalNotifications(
-            core.environ, lambda: core.config.loaded.settings.approval_notifications, self.spawn
-        ).on_waiting
+        self.approvals.notify = LimitedNotifications(
+            core.environ,
+            lambda: core.config.loaded.settings.approval_notifications,
+            self.spawn,
+            NOTIFICATION_INTERVAL,
+        ).show
         self.approvals.announce = self._announce_approval
         self.approvals.insert_rule = lambda *rule: core.config.insert_rule(*rule)
         self.approvals.ask_modern_client = self.calls.suspended_calls.ask

@@ -8,9 +8,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.auth.login_notifications import MIN_INTERVAL, LoginNotifications
+from mcpd.auth.login_events import NOTIFICATION_INTERVAL, notify_login_needed
 from mcpd.support import desktop_notification
 from mcpd.support.desktop_notification import show_notification
+from mcpd.support.limited_notifications import LimitedNotifications
 
 
 @pytest.fixture
@@ -85,22 +86,24 @@ async def test_there_is_one_notification_for_each_server_and_hour(
         shown.append((title, text))
         return True
 
-    monkeypatch.setattr("mcpd.auth.login_notifications.show_notification", show)
+    monkeypatch.setattr("mcpd.support.limited_notifications.show_notification", show)
     is_enabled = True
     async with trio.open_nursery() as nursery:
-        notifications = LoginNotifications({}, lambda: is_enabled, nursery.start_soon)
+        notifications = LimitedNotifications(
+            {}, lambda: is_enabled, nursery.start_soon, NOTIFICATION_INTERVAL
+        )
         for _ in range(100):
-            notifications.on_needed(["a"], "it is over")
-            notifications.on_needed(["b", "c"], "")
-        notifications.on_needed([], "nobody uses it")
+            notify_login_needed(notifications, ["a"], "it is over")
+            notify_login_needed(notifications, ["b", "c"], "")
+        notify_login_needed(notifications, [], "nobody uses it")
         await trio.testing.wait_all_tasks_blocked()
         assert sorted(shown) == [
             ("a: login needed", "it is over\nRun: mcpctl login a"),
             ("b, c: login needed", "Run: mcpctl login b"),
         ]
-        await trio.sleep(MIN_INTERVAL + 1)
-        notifications.on_needed(["c"], "")
+        await trio.sleep(NOTIFICATION_INTERVAL + 1)
+        notify_login_needed(notifications, ["c"], "")
         is_enabled = False
-        notifications.on_needed(["a"], "")
+        notify_login_needed(notifications, ["a"], "")
         await trio.testing.wait_all_tasks_blocked()
         assert [title for title, _ in shown[2:]] == ["c: login needed"]
