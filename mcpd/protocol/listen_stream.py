@@ -28,7 +28,10 @@ from mcpd.wire.request_meta import RESERVED_PREFIX
 
 FIRST_RETRY_DELAY, MAX_RETRY_DELAY = 5.0, 60.0
 """Seconds before a stream that has ended is reopened; doubled, with ±50 % jitter, until one is stable."""
-_STABLE_AFTER = 10.0
+QUICK_RETRY_DELAY = 0.3
+"""The same for a stream that was stable: servers end streams regularly, such as with the token."""
+STABLE_AFTER = 10.0
+"""Seconds for which a stream must be open."""
 _ACKNOWLEDGE_TIMEOUT = 10.0
 """After this time a server that neither acknowledges nor refuses is taken to have accepted."""
 _TEMPORARY = (408, 429)
@@ -183,9 +186,11 @@ class UpstreamListenStream:
             current.resources = uris
 
     async def _on_lost(self, current: _ListenRequest) -> None:
-        """The stream ended: reopen it after a pause."""
-        if trio.current_time() - current.opened_at >= _STABLE_AFTER:
-            self._retry_delay = FIRST_RETRY_DELAY
+        """The stream ended: reopen it after a pause. The lists are fetched when the next one is open, and
+        meanwhile, too, if that may take long."""
+        was_stable = trio.current_time() - current.opened_at >= STABLE_AFTER
+        if was_stable:
+            self._retry_delay = QUICK_RETRY_DELAY
         if current.error is not None:
             self._hooks.on_log(f"[mcpd] lost its listen stream, opening another: {current.error}")
         self._close(current)
@@ -193,11 +198,13 @@ class UpstreamListenStream:
         self._upstream.announces_changes.difference_update(FEATURES)
         self._upstream.notifications_ready.set()  # nobody needs to wait for it any longer
         await self._back_off()
-        self._report_missed(self._features)  # and again once the server has acknowledged the next one
+        if not was_stable:
+            self._report_missed(self._features)
 
     async def _back_off(self) -> None:
         """Sleep with jitter, and longer the next time."""
-        pause, self._retry_delay = self._retry_delay, min(2 * self._retry_delay, MAX_RETRY_DELAY)
+        pause = self._retry_delay
+        self._retry_delay = min(max(2 * pause, FIRST_RETRY_DELAY), MAX_RETRY_DELAY)
         await trio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - no secret depends on it
 
     def _wanted_resources(self) -> frozenset[str]:

@@ -10,7 +10,10 @@ import trio
 
 from mcpd.model.status import ServerState
 from tests.fakes.http import LegacyScript, ModernScript, Request, fake_http
+from tests.stopwatch import stopwatch, within
 from tests.supervision.test_remote_servers import living
+from tests.transports.remote import asked
+from tests.transports.test_credentials import Guard, Tokens
 
 CHANGES = {"tools": {"listChanged": True}}
 
@@ -71,3 +74,39 @@ async def test_server_without_a_notification_stream_connects_anyway(tmp_path: Pa
     async with fake_http(script) as server, living(tmp_path, server.url) as world:
         status = await world.wait(ServerState.CONNECTED)
     assert status.tools == 1
+
+
+async def test_t21_a_subscription_is_open_again_within_a_second_of_the_end_of_its_token(
+    tmp_path: Path, patient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each end costs one refused request and one fetch of the list."""
+    monkeypatch.setattr("mcpd.protocol.listen_stream.STABLE_AFTER", 0.0)
+    ends = [trio.Event() for _ in range(4)]
+
+    async def listen(request: Request) -> None:
+        number = len(opened)
+        opened.append(request)
+        await request.events()
+        meta = {"io.modelcontextprotocol/subscriptionId": request.message["id"]}
+        params = {"notifications": {"toolsListChanged": True}, "_meta": meta}
+        message = {"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": params}
+        await request.event(json.dumps(message).encode())
+        await ends[number].wait()
+        await request.end()
+
+    opened: list[Request] = []
+    guard = Guard(ModernScript(on={"subscriptions/listen": listen}, capabilities=CHANGES))
+    async with fake_http(guard) as server, living(tmp_path, server.url, Tokens()) as world:
+        await world.wait(ServerState.CONNECTED)
+        for number in range(3):
+            lists, requests = len(server.of("tools/list")), len(server.of("subscriptions/listen"))
+            guard.valid = {f"Bearer t{number + 3}"}
+            with stopwatch() as watch:
+                ends[number].set()
+                await asked(server, "subscriptions/listen", requests + 2)
+                assert within(watch.seconds, 1.0)
+            await asked(server, "tools/list", lists + 1)
+            await world.call().wait_response()
+        assert len(opened) == 4
+        assert len(server.of("tools/list")) == 1 + 3
+        assert world.server.state is ServerState.CONNECTED

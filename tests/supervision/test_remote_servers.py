@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import attrs
+import msgspec
 import pytest
 import trio
 from trio.testing import MockClock
@@ -22,6 +23,7 @@ from mcpd.model.status import FailureKind, ServerState, ServerStatus
 from mcpd.supervision.health import ProbeTimer
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.restart import REMOTE_BACKOFF_CAP, effective_restart_policy
+from mcpd.transports.credentials import Credentials
 from mcpd.transports.outgoing_request import AwaitedExchange
 from tests.fakes.http import FakeHttp, LegacyScript, ModernScript, Request, Script, fake_http
 from tests.stopwatch import stopwatch
@@ -65,9 +67,14 @@ class World:
 
 
 @asynccontextmanager
-async def living(home: Path, url: str, **definition: Any) -> AsyncIterator[World]:
+async def living(
+    home: Path, url: str, credentials: Credentials | None = None, **definition: Any
+) -> AsyncIterator[World]:
+    async def credentials_for(spec: RemoteSpec) -> Credentials | None:
+        return credentials
+
     events: list[Event] = []
-    around = surroundings(home, events.append)
+    around = msgspec.structs.replace(surroundings(home, events.append), credentials_for=credentials_for)
     spec = RemoteSpec(**{"name": "it", "kind": "http", "url": url, "restart": QUICK, **definition})
     world = World(ManagedServer(spec, around), events)
     async with trio.open_nursery() as nursery:
