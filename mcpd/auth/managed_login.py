@@ -424,10 +424,10 @@ class ManagedLogin:
         )
         self.stored = attrs.evolve(used, attempt=None, ended=ended)
         log.warning("the login at %s (account %s) is over: %s", used.issuer, used.account, message)
-        self._reported = used.generation
         self.failed_renewals += 1
+        self._report_needed()  # requests fail from now on
         await self._save(self.stored)
-        return "login_needed"
+        return None
 
     def _replaced_since(self, used: StoredLogin) -> bool:
         """Return whether a newer login or token has replaced this one."""

@@ -25,7 +25,7 @@ from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.token_requests import TokenRequest
 from mcpd.auth.renewal_request import TokenAnswer
 from mcpd.auth.renewal_schedule import lead_time
-from mcpd.auth.stored_login import RenewalAttempt, hash_token
+from mcpd.auth.stored_login import RenewalAttempt, StoredLogin, hash_token
 from mcpd.auth.token_manager import TokenManager
 from mcpd.auth.token_store import TokenStore
 from mcpd.model.errors import LinkLost
@@ -897,6 +897,31 @@ async def test_t15_no_token_is_in_a_log_an_error_or_a_repr(
     assert "ZeroDivisionError" in caplog.text
     assert "canary" not in "".join(shown)
     assert "canary" not in caplog.text
+
+
+async def test_the_end_of_a_login_is_reported_before_a_request_fails(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """It is reported once, and does not wait for the disk."""
+    async with logged_in(tmp_path) as world:
+        world.authorization.revoked = True
+        world.authorization.access.clear()
+        save, saving, stored = world.manager._file.save, trio.Event(), trio.Event()
+
+        async def save_slowly(login: StoredLogin, url: str | None = None) -> None:
+            if login.ended is not None:
+                saving.set()
+                await stored.wait()
+            await save(login, url)
+
+        world.manager._file.save = save_slowly  # type: ignore[method-assign]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.call)
+            await saving.wait()
+            assert await world.call() != "ok"
+            assert world.events.count("login_needed") == 1
+            stored.set()
+        assert world.events.count("login_needed") == 1
 
 
 async def test_signing_costs_little_and_idle_logins_cost_nothing(
