@@ -6,7 +6,7 @@ Created with the first remote server that may need a login, because most daemons
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from mcpd.auth.token_exchange import post_with_proof
 from mcpd.auth.token_manager import ServerCredentials, TokenManager
 from mcpd.auth.token_store import StoreError, TokenStore
 from mcpd.auth.unattended import UnattendedCredentials
+from mcpd.login_users import LoginUsers
 from mcpd.model.errors import InvalidArguments, LoginFailed, Problem, Unsupported
 from mcpd.model.login import (
     AdoptParams,
@@ -54,7 +55,6 @@ from mcpd.model.login import (
 from mcpd.model.oauth_settings import LoginStorage, account_problem
 from mcpd.model.server_spec import RemoteSpec, SecretReference, ServerSpec, UnavailableSecret
 from mcpd.model.status import ServerState, rfc3339
-from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.resolve_secrets import resolve_secrets
 from mcpd.supervision.restart import SecretUnavailable
 from mcpd.supervision.supervisor import Supervisor
@@ -76,6 +76,7 @@ class LoginService:
     ) -> None:
         """`may_notify`: whether the user wants desktop notifications."""
         self._supervisor = supervisor
+        self._users = LoginUsers(supervisor)
         self._context = context
         self._events = LoginEvents(context.announce, context.redactor.mask)
         self._storage = storage
@@ -85,18 +86,14 @@ class LoginService:
             self._send,
             context.redactor,
             on_event=self._on_login_event,
-            on_unlocked=self._reconnect_waiting,
+            on_unlocked=self._users.reconnect_all,
         )
         self._logins = Logins(StoredClients(self._manager), self._save, context.environ, self._events)
         self._notifications = LimitedNotifications(
             context.environ, may_notify, self._logins.start, NOTIFICATION_INTERVAL
         )
-        self._credentials: dict[str, ServerCredentials] = {}
-        """By the name of the server."""
         self._step_ups: dict[tuple[str, str], StepUpMemory] = {}
         """By URL and account."""
-        self._ca_files: dict[str, str | None] = {}
-        """URL of a server → its CA file."""
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Renew tokens and run logins until cancelled."""
@@ -120,20 +117,20 @@ class LoginService:
                 partial(self._context.redactor.add_tokens, of=f"server {spec.name}"),
                 spec.ca_file,
             )
-        self._ca_files[spec.url] = spec.ca_file
+        self._users.add_ca_file(spec)
         found = await self._credentials_of(spec)
-        self._credentials[spec.name] = found
+        self._users.add(spec, found, replace=True)
         return found
 
     def known_credentials(self, name: str) -> Credentials | None:
         """Return the credentials of a server if they have been loaded."""
-        return self._credentials.get(name)
+        return self._users.credentials(name)
 
     # ── logging in ──────────────────────────────────────────────────────────────────────────────
 
     async def begin(self, params: LoginParams) -> LoginOffer:
         """Begin a login, and return what a person needs. Raises UnknownServer, Unsupported, LoginFailed."""
-        challenge = self._challenge(params.server)
+        challenge = self._users.challenge(params.server)
         request = await self._request(params, challenge)
         attempt = self._logins.begin(request)
         if challenge is None or not challenge.needs_more_scopes:
@@ -159,7 +156,7 @@ class LoginService:
         Raises McpdError if no login is possible, and if a person was asked for the same scopes before, or
         often for the same operation: see `StepUpMemory`.
         """
-        challenge = read_challenge(challenge_fields) or self._challenge(name)
+        challenge = read_challenge(challenge_fields) or self._users.challenge(name)
         request = await self._request(LoginParams(server=name), challenge)
         attempt = self._logins.find(request)
         if attempt is None:
@@ -190,9 +187,9 @@ class LoginService:
         except LoginError as error:
             raise failed(error, spec.name) from None
         await self._manager.credentials_for(spec.name, spec.url, settings)
-        self._ca_files[spec.url] = spec.ca_file
+        self._users.add_ca_file(spec)
         if spec.oauth.account == defined.oauth.account:
-            self._credentials.setdefault(spec.name, credentials)
+            self._users.add(spec, credentials)
         needed = challenge.scopes or () if challenge is not None and challenge.needs_more_scopes else None
         earlier: tuple[str, ...] = ()
         if params.scopes or needed is not None:
@@ -252,37 +249,7 @@ class LoginService:
             kind = redirect_kind(next(iter(login.client.redirect_uris), None))
             with suppress(StoreError):  # it is in the status
                 await self._manager.set_client(login.issuer, kind, login.client)
-        self._reconnect_users(login.server_url, login.account)
-
-    def _reconnect_users(self, url: str, account: str) -> None:
-        """Connect the servers that waited for a login."""
-        self._reconnect(self._users(url, account))
-
-    def _reconnect_waiting(self) -> None:
-        """Connect the servers that waited for the key of the logins."""
-        known = self._credentials
-        self._reconnect([each for each in self._all_servers() if each.spec.name in known])
-
-    def _reconnect(self, servers: Iterable[ManagedServer]) -> None:
-        for server in servers:
-            if server.state in (ServerState.NEEDS_AUTH, ServerState.FAILED):
-                server.reconnect()
-
-    def _users(self, url: str, account: str) -> list[ManagedServer]:
-        """Return the servers that use a login."""
-        return [
-            server
-            for server in self._all_servers()
-            if (used := self._credentials.get(server.spec.name)) is not None
-            and (used.url, used.account) == (url, account)
-        ]
-
-    def _all_servers(self) -> tuple[ManagedServer, ...]:
-        return (*self._supervisor.servers(), *self._supervisor.instances())
-
-    def _challenge(self, server: str) -> Challenge | None:
-        used = self._credentials.get(server)
-        return None if used is None else read_challenge(used.challenge)
+        self._users.reconnect(login.server_url, login.account)
 
     async def _resolve(self, name: str) -> RemoteSpec:
         """Return a server's definition with its secrets. Raises UnknownServer, Unsupported, LoginFailed."""
@@ -323,7 +290,7 @@ class LoginService:
         if params.server is not None:
             spec = _with_account(await self._resolve(params.server), params.account)
             login = (await self._credentials_of(spec)).login
-            self._ca_files[spec.url] = spec.ca_file
+            self._users.add_ca_file(spec)
             ids = [] if login is None else [login.stored.id]
         forgotten = [each for id in ids if (each := await self._forget(id, params.server)) is not None]
         offered = [each.revoked for each in forgotten if each.revoked is not None]
@@ -339,9 +306,8 @@ class LoginService:
         stored = await self._manager.stored(id)
         if stored is None:
             return None
-        used = [key for key, each in self._credentials.items() if _uses(each, stored)]
-        users = [server for server in self._all_servers() if server.spec.name in used]
-        request, ca_file = request_to_revoke(stored, self._manager), self._ca_file_of(stored)
+        users, ca_file = self._users.servers_of_login(stored), self._users.ca_file_of(stored)
+        request = request_to_revoke(stored, self._manager)
         try:
             await self._manager.remove_login(id)
         except StoreError as error:
@@ -361,11 +327,6 @@ class LoginService:
             servers=tuple(server.spec.name for server in users),
             revoked=None if stored.revocation_endpoint is None else revoked,
         )
-
-    def _ca_file_of(self, login: StoredLogin) -> str | None:
-        """Return the CA file of a server that uses the login."""
-        users = (self._ca_files.get(each.url) for each in self._credentials.values() if _uses(each, login))
-        return next(users, None)
 
     async def refresh(self, name: str, account: str | None = None) -> LoginStatus:
         """Renew a login now. Raises UnknownServer, Unsupported, LoginFailed."""
@@ -392,7 +353,7 @@ class LoginService:
         servers = self._supervisor.servers() if name is None else [self._supervisor.get(name)]
         url = None
         if name is not None and isinstance(spec := servers[0].spec, RemoteSpec):
-            used = self._credentials.get(name)
+            used = self._users.credentials(name)
             url, account = spec.url if used is None else used.url, account or spec.oauth.account
         found = await self._statuses(url, account) if name is None or url is not None else []
         return AuthStatus(
@@ -404,13 +365,10 @@ class LoginService:
 
     async def _statuses(self, url: str | None = None, account: str | None = None) -> list[LoginStatus]:
         """Return the logins, of the server at `url` and with this account if they are stated."""
-        names: dict[tuple[str, str], list[str]] = {}
-        for name, used in self._credentials.items():
-            names.setdefault((used.url, used.account), []).append(name)
         return [
             LoginStatus(
                 servers=tuple(
-                    sorted(name for url in found.servers for name in names.get((url, found.account), ()))
+                    sorted(name for url in found.servers for name in self._users.names(url, found.account))
                 ),
                 url=found.resource,
                 issuer=found.issuer,
@@ -455,12 +413,11 @@ class LoginService:
             with suppress(Unsupported, LoginFailed):  # it has no login, or its definition is incomplete
                 specs.append(await self._resolve(server.spec.name))
         for spec in specs:
-            self._credentials.setdefault(spec.name, await self._credentials_of(spec))
-            self._ca_files[spec.url] = spec.ca_file
+            self._users.add(spec, await self._credentials_of(spec))
         try:
             adoption = Adoption(self._manager, self._context.environ, time.time)
             return await adoption.run(
-                specs, params, lambda spec: self._reconnect_users(spec.url, spec.oauth.account)
+                specs, params, lambda spec: self._users.reconnect(spec.url, spec.oauth.account)
             )
         except LoginError as error:
             raise failed(error, None) from None
@@ -474,18 +431,18 @@ class LoginService:
     # ── renewals ────────────────────────────────────────────────────────────────────────────────
 
     def _on_login_event(self, event: LoginEvent, stored: StoredLogin) -> None:
-        users = {name: used.login for name, used in self._credentials.items() if _uses(used, stored)}
-        reason = next((login.why_refused() for login in users.values() if login is not None), "")
+        users = self._users.of_login(stored)
+        reason = next((login.why_refused() for login in users.values()), "")
         self._events.on_event(event, users, stored.issuer, reason)
         if event == "login_needed":
             notify_login_needed(self._notifications, users, self._context.redactor.mask(reason))
 
     async def _send(self, login: StoredLogin, request: TokenRequest) -> TokenAnswer:
         """Send the token request of a renewal. Raises RequestFailed."""
-        managed = next((used.login for used in self._credentials.values() if _uses(used, login)), None)
+        managed = next(iter(self._users.of_login(login).values()), None)
         key = managed.dpop if managed is not None else load_dpop_key(login.dpop_key)
         try:
-            fetch = GuardedFetch(login.resource, self._context.environ, self._ca_file_of(login))
+            fetch = GuardedFetch(login.resource, self._context.environ, self._users.ca_file_of(login))
             answer = await post_with_proof(fetch, request, key)
         except FetchError as error:
             raise RequestFailed(error.message, may_have_arrived=error.may_have_arrived) from None
@@ -495,10 +452,6 @@ class LoginService:
             content_type=answer.content_type,
             retry_after=answer.retry_after,
         )
-
-
-def _uses(used: ServerCredentials, login: StoredLogin) -> bool:
-    return used.login is not None and used.login.stored.id == login.id
 
 
 def _with_account(spec: RemoteSpec, account: str | None) -> RemoteSpec:

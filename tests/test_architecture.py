@@ -21,6 +21,7 @@ LADDER = (
     ("calls",),
     ("daemon_operations",),
     ("login_service",),
+    ("login_users",),
     ("usage_report",),
     ("active_config",),
     ("supervision",),
