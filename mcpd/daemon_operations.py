@@ -131,8 +131,7 @@ class Operations:
         spec = server.spec
         stdio = spec if isinstance(spec, StdioSpec) else None
         env = child_environment(stdio, self.environ, "") if stdio else {}
-        link = server.upstream.link if server.upstream is not None else None
-        launch = server.launch
+        link, launch = server.link, server.launch
         mask = self.redactor.mask
         detail = ServerDetail(
             server=server.status(),

@@ -9,6 +9,8 @@ from mcpd.model.text import shorten
 
 MAX_LENGTH = 200
 """Characters of a summary."""
+NOT_MCP = "it does not speak MCP"
+"""The beginning of a failure's message if a process writes something else to stdout, and nothing in MCP."""
 
 _NOISE = re.compile(
     r"at \S+|Node\.js v\d|Traceback \(|File \"|[\W_]*$|npm (?:notice|warn)\b"

@@ -27,6 +27,7 @@ from mcpd.protocol.negotiate import (
 from mcpd.protocol.upstream_session import Hooks, Upstream
 from mcpd.supervision.restart import (
     Evidence,
+    NotMcpOutput,
     UnsupportedTransport,
     Verdict,
     classify_failure,
@@ -164,15 +165,18 @@ class ConnectStrategy:
         return "legacy" if legacy else "auto"
 
     async def negotiate(self, link: Channel, hooks: Hooks, trace: Trace) -> Upstream:
-        """Negotiate the protocol revision on a new channel. Raises TooSlowError, and as `negotiate` does."""
+        """Negotiate the protocol revision on a new channel. Raises TooSlowError or NotMcpOutput, and as
+        `negotiate` does."""
         times = self.spec.timeouts
         self._answered_probe_late = False
+        began_at = link.last_received_at
         with trio.move_on_after(times.connect):
             limit = times.connect * _PROBE_SHARE
             return await negotiate(link, hooks, self._era_hint, self._probe_timeout(times), trace, limit)
-        raise trio.TooSlowError(
-            f"it did not finish the handshake within {times.connect:g} s (see `connectTimeout`)"
-        )
+        problem = f"it did not finish the handshake within {times.connect:g} s (see `connectTimeout`)"
+        if self.kind == "stdio" and link.unparsable_lines and link.last_received_at == began_at:
+            raise NotMcpOutput(problem)
+        raise trio.TooSlowError(problem)
 
     def _probe_timeout(self, times: Timeouts) -> float:
         """Seconds for a stdio server to answer the probe. A server known to be modern gets longer, but not so

@@ -20,6 +20,7 @@ from mcpd.model.errors import NotReady
 from mcpd.model.events import Event, EventKind
 from mcpd.model.server_spec import InvalidSpec, RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import CONNECTION_LOST, ServerState, ServerStatus, rfc3339
+from mcpd.model.text import shorten
 from mcpd.protocol.upstream_session import Hooks, ServerNotification, Upstream
 from mcpd.protocol.upstream_subscriptions import NotificationInterests
 from mcpd.supervision import restart
@@ -80,6 +81,8 @@ class ManagedServer:
         """Called with each notification, in order with the responses. Listeners must not block."""
         self.upstream: Upstream | None = None
         """Set if and only if the state is CONNECTED."""
+        self.link: Channel | None = None
+        """Its connection from the start of the handshake, thus also while `upstream` is None."""
         self.child: Child | None = None
         self.launch: Launch | None = None
         self.trace = ConnectionTrace(spec.name, context.redactor.mask)
@@ -258,6 +261,7 @@ class ManagedServer:
             tracker=self._tracker,
             kind=self._strategy.kind,
             upstream=self.upstream,
+            link=self.link,
             catalog=self.catalog,
             child=child,
             log=self.log,
@@ -373,6 +377,7 @@ class ManagedServer:
             returncode=returncode,
             stderr=self.log.failure_lines(only_recent=(returncode or 0) < 0) if child else (),
             unparsable_output=unparsable_output(link, self._strategy.kind, mask) if link else "",
+            unparsable_sample=shorten(mask(link.unparsable_sample)) if link else "",
             is_remote=isinstance(self.spec, RemoteSpec),
         )
         self._handle_failure(error, evidence)
@@ -413,13 +418,14 @@ class ManagedServer:
             )
             try:
                 async with opening as connection:
-                    self.child = connection.child
+                    self.child, self.link = connection.child, connection.channel
                     connection.channel.on_lost = self._withdraw_lost
                     connection.channel.on_unauthorized = self._probe_timer.check_access
                     self.taps.on_connecting(connection.channel)
                     await self._serve_until_end(connection, slot)
             finally:
                 self.taps.on_disconnected()
+                self.link = None
                 self.child = None  # its pid may be reused from now on
                 self._tracker.notify()
 

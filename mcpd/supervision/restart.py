@@ -48,6 +48,7 @@ from mcpd.model.errors import (
     ProtocolViolation,
     UpstreamRefused,
 )
+from mcpd.model.failure_summary import NOT_MCP
 from mcpd.model.server_spec import RestartPolicy, ServerSpec, StdioSpec
 from mcpd.model.status import Failure, FailureKind, ServerState, rfc3339
 from mcpd.protocol.negotiate import NotStreamableHttp, ServerDiedDuringProbe
@@ -87,6 +88,10 @@ class UnsupportedTransport(Exception):
     """This version of mcpd does not support the server's transport."""
 
 
+class NotMcpOutput(Exception):
+    """A process did not finish the handshake, and wrote only lines on stdout that are not JSON-RPC."""
+
+
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """What a process left behind."""
 
@@ -94,6 +99,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Its exit status; None if mcpd ended it, or if there was no process."""
     stderr: tuple[str, ...] = ()
     unparsable_output: str = ""
+    unparsable_sample: str = ""
+    """The beginning of the first line on stdout that was not JSON-RPC, masked."""
     is_remote: bool = False
     """The server is reached over a network; there is no process of ours."""
 
@@ -160,6 +167,7 @@ _PRECEDENCE: tuple[type[BaseException], ...] = (
     ProtocolViolation,
     LinkLost,
     ServerDiedDuringProbe,
+    NotMcpOutput,
     trio.TooSlowError,
     McpdError,
     OSError,
@@ -209,6 +217,9 @@ def _classify_leaf(error: BaseException, evidence: Evidence) -> tuple[FailureKin
             return _exit_kind(evidence), "it exited when asked server/discover", Verdict.RETRY
         case UpstreamRefused() | ProtocolViolation():
             return FailureKind.PROTOCOL, _without_server_name(error), Verdict.RETRY
+        case NotMcpOutput():
+            message = f"{NOT_MCP} on stdout: its first line is {evidence.unparsable_sample!r} ({error})"
+            return FailureKind.PROTOCOL, message, Verdict.RETRY
         case trio.TooSlowError():
             return FailureKind.TIMEOUT, str(error) or "it took too long to start", Verdict.RETRY
         case McpdError():

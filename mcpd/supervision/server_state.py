@@ -141,6 +141,7 @@ def build_status(
     tracker: StateTracker,
     kind: TransportKind,
     upstream: Upstream | None,
+    link: Channel | None,
     catalog: Catalog | None,
     child: Child | None,
     log: ServerLog,
@@ -151,13 +152,14 @@ def build_status(
     off_until: float | None,
     waiting: WaitingReport,
 ) -> ServerStatus:
-    """`last_received` and `off_until` are wall clock times."""
+    """`link` is the connection, also during the handshake. `last_received` and `off_until` are wall clock
+    times."""
     warnings = [] if catalog is None else list(catalog.warnings)
     if spec.cache and catalog is not None:
         warnings += uncached_tools(spec, catalog.raw_tool, [tool.name for tool in catalog.tools])
+    if link is not None and (unparsable := unparsable_output(link, kind, mask)):
+        warnings.append(unparsable)
     if upstream is not None:
-        if unparsable := unparsable_output(upstream.link, kind, mask):
-            warnings.append(unparsable)
         warnings += [f"{count} {what}" for what, count in upstream.link.protocol_deviations.items()]
     if log.dropped:
         warnings.append(f"{log.dropped} log lines could not be written to {log.path}")

@@ -12,6 +12,7 @@ from mcpd.config import next_step as decision
 from mcpd.config.next_step import missing_variable, port_in_use
 from mcpd.config.secret_store import read_secrets
 from mcpd.model.errors import BadSpec
+from mcpd.model.failure_summary import NOT_MCP
 
 if TYPE_CHECKING:
     from ctl.api_types import ServerDetail
@@ -96,6 +97,10 @@ TABLE: list[tuple[ServerDetail, str]] = [
     (
         how("failed", {"kind": "timeout", "message": "no handshake within 30 s (see `connectTimeout`)"}),
         "mcpctl edit   (raise its `connectTimeout`",
+    ),
+    (
+        how("failed", {"kind": "protocol", "message": f"{NOT_MCP} on stdout: its first line is 'x'"}),
+        "mcpctl debug it   (check its command and arguments",
     ),
     (how("failed", {"kind": "exited", "stderr": []}), "mcpctl debug it   (run its command by hand"),
     (

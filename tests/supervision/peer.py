@@ -37,6 +37,8 @@ class Life:
     able_from: float = 0
     """The clock's time before which it exits without answering the handshake."""
     status: int = 1
+    prints: bytes = b""
+    """What it writes to stdout before it reads."""
     mute: bool = False
     """Whether the server answers nothing."""
     deaf_after: float = math.inf
@@ -152,6 +154,7 @@ class Script:
 
         says_open = [True]
         await trio.sleep(life.wakes_after)
+        os.write(stdout_fd, life.prints)
         self.talk = say
         dies_at, pending = math.inf, b""
         while True:

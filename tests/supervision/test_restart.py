@@ -22,6 +22,7 @@ from mcpd.model.errors import (
 from mcpd.protocol.negotiate import NotStreamableHttp, ServerDiedDuringProbe, join_steps
 from mcpd.supervision.restart import (
     Evidence,
+    NotMcpOutput,
     UnsupportedTransport,
     Verdict,
     Wedged,
@@ -47,6 +48,7 @@ TABLE: list[tuple[BaseException, Evidence, str, Verdict]] = [
     (ProtocolViolation("it: no object", server="it"), Evidence(), "protocol", Verdict.RETRY),
     (CallTimeout("it: took 5 s", server="it", after=5), Evidence(), "timeout", Verdict.RETRY),
     (trio.TooSlowError("tools/list took more than 15 s"), Evidence(), "timeout", Verdict.RETRY),
+    (NotMcpOutput("30 s"), Evidence(unparsable_sample="Usage: it"), "protocol", Verdict.RETRY),
     (Overloaded("it: full", server="it"), Evidence(), "protocol", Verdict.RETRY),
     (LimitReached("it: twice", server="it", rule="$"), Evidence(), "protocol", Verdict.RETRY),
     (NeedsAuth("it: HTTP 401", server="it", status=401), Evidence(is_remote=True), "auth", Verdict.LOGIN),

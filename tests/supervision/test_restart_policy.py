@@ -611,3 +611,25 @@ async def test_only_connections_after_a_failure_count_as_restarts(
         world.server.set_enabled(True)
         await world.wait(lambda status: len(world.starts) == 4 and status.state is ServerState.CONNECTED)
         assert world.server.status().restarts == 1
+
+
+async def test_program_that_writes_something_else_is_named_as_the_cause(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """Its status shows the output during the handshake, too. Not of a slow server that logs to stdout."""
+    usage = b"Usage: it FILE\nno file\n"
+    async with living(tmp_path, Life(mute=True, prints=usage), era="legacy") as world:
+        status = await world.wait(lambda status: bool(status.warnings))
+        assert status.status is ServerState.PENDING
+        assert status.warnings == ("2 lines on its stdout were not JSON-RPC; the first: Usage: it FILE",)
+        failure = (await world.wait(lambda status: status.last_error is not None)).last_error
+        assert failure is not None
+        assert failure.kind is FailureKind.PROTOCOL
+        assert failure.summary.startswith(
+            "it does not speak MCP on stdout: its first line is 'Usage: it FILE'"
+        )
+    talking = usage + b'{"jsonrpc":"2.0","method":"notifications/message","params":{}}\n'
+    async with living(tmp_path, Life(mute=True, prints=talking, wakes_after=1), era="legacy") as world:
+        failure = (await world.wait(lambda status: status.last_error is not None)).last_error
+        assert failure is not None
+        assert failure.kind is FailureKind.TIMEOUT
