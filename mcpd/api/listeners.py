@@ -16,6 +16,7 @@ from mcpd.api.connection_limit import MAX_ESTABLISHED, MAX_PROVISIONAL, Connecti
 from mcpd.config.settings import Address
 from mcpd.model.errors import Overloaded
 from mcpd.support.instance_lock import peer_credentials
+from mcpd.support.log_rate import FROM_OUTSIDE
 from mcpd.wire import message as wire
 
 log = logging.getLogger("mcpd.listeners")
@@ -126,7 +127,7 @@ async def serve(
                 continue
             except OSError as error:
                 # Most likely out of descriptors. Accepting again immediately would spin.
-                log.error("cannot accept a client: %s", error.strerror or error)
+                log.error("cannot accept a client: %s", error.strerror or error, extra=FROM_OUTSIDE)
                 await trio.sleep(0.1)
 
 
@@ -162,7 +163,8 @@ def _accept_peer(connection: sockets.socket) -> int | None:
     pid, uid = peer_credentials(connection)
     if uid == os.getuid():
         return pid
-    log.warning("refused a client of uid %d (pid %d): this socket belongs to uid %d", uid, pid, os.getuid())
+    message = "refused a client of uid %d (pid %d): this socket belongs to uid %d"
+    log.warning(message, uid, pid, os.getuid(), extra=FROM_OUTSIDE)
     connection.close()
     return None
 

@@ -18,6 +18,7 @@ from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.client_view import View
 from mcpd.gateway.gateway import METHODS, Gateway
 from mcpd.model.errors import Overloaded
+from mcpd.support.log_rate import FROM_OUTSIDE
 from mcpd.support.memory_tuning import trim_heap, trim_heap_soon
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import READ_SMALL, Reader, has_hung_up
@@ -27,6 +28,7 @@ from mcpd.wire.framing import LineSplitter, LineTooLong
 from mcpd.wire.message import ABSENT, INVALID_REQUEST, PARSE_ERROR, BadFrame, Message
 
 log = logging.getLogger("mcpd.client")
+_NOT_READING = "client %d does not read its responses; closing its connection"
 
 MAX_BACKLOG = 3 * 1024 * 1024
 """Bytes that may wait for a client that does not read. A larger message may wait if it is the only one."""
@@ -290,5 +292,7 @@ class SocketConnection:
                 await self._outbox.overflowed.wait()
                 nursery.cancel_scope.cancel(reason="too much waits")
         if self._outbox.broken is None:  # otherwise it has disconnected
-            log.warning("client %d does not read its responses; closing its connection", self._pid)
+            log.warning(
+                "client %d does not read its responses; closing its connection", self._pid, extra=FROM_OUTSIDE
+            )
         self._nursery.cancel_scope.cancel(reason="the client does not read")

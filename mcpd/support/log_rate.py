@@ -11,13 +11,17 @@ INTERVAL = 1.0
 """Seconds between two tracebacks of the same cause."""
 BURST = 200
 """Lines without a traceback that one statement may log per INTERVAL. Debug lines are not counted."""
+FROM_OUTSIDE = {"from_outside": True}
+"""`extra` of a line that any program on the machine can cause, for example before it is authenticated. A
+statement may log one such line per INTERVAL."""
 _MAX_CAUSES = 1000
 
 _Cause = tuple[str, str, int, str]
 
 
 class RateLimit(logging.Filter):
-    """Admits one traceback per INTERVAL for each cause, and BURST lines for each statement that logs.
+    """Admits one traceback per INTERVAL for each cause, and BURST lines for each statement that logs, or
+    one if it uses FROM_OUTSIDE.
 
     The cause of a traceback is the statement that logs it, the type of the exception, and where it was
     raised. The next admitted record of a cause says how many were left out.
@@ -38,7 +42,8 @@ class RateLimit(logging.Filter):
             if admitted is None:
                 self._forget_quiet(now)
                 admitted = self._causes[cause] = _Admitted(now)
-            left_out = admitted.admit(now, 1 if record.exc_info else BURST)
+            is_single = record.exc_info or hasattr(record, "from_outside")
+            left_out = admitted.admit(now, 1 if is_single else BURST)
         if left_out is None:
             return False
         if left_out:

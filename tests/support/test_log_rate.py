@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 
-from mcpd.support.log_rate import BURST, INTERVAL, RateLimit
+from mcpd.support.log_rate import BURST, FROM_OUTSIDE, INTERVAL, RateLimit
 
 
 class Clock:
@@ -68,3 +68,17 @@ def test_memory_is_bounded() -> None:
         clock.now += 0.0001 if line < 2500 else INTERVAL
     assert sys.getsizeof(limit._causes) < 100_000
     assert len(limit._causes) <= 1000
+
+
+def test_lines_that_anybody_can_cause_are_logged_once_per_interval() -> None:
+    clock = Clock()
+    limit = RateLimit(clock)
+
+    def refused() -> logging.LogRecord:
+        made = record(level=logging.WARNING)
+        made.__dict__.update(FROM_OUTSIDE)
+        return made
+
+    assert [limit.filter(refused()) for _ in range(3)] == [True, False, False]
+    clock.now += INTERVAL
+    assert limit.filter(refused())

@@ -22,12 +22,14 @@ from mcpd.api.http_server.http_exchange import (
     continue_line,
 )
 from mcpd.api.http_server.parser import MAX_BODY, Admission, BadRequest, Head, RequestParser
+from mcpd.support.log_rate import FROM_OUTSIDE
 from mcpd.support.memory_tuning import trim_heap_soon
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import Reader, has_hung_up
 from mcpd.support.turns import run_in_turn
 
 log = logging.getLogger("mcpd.client")
+_NOT_READING = "%s does not read its responses; closing its connection"
 
 _batch = batch()
 
@@ -307,7 +309,9 @@ class HttpServerConnection:
     def put(self, data: bytes) -> None:
         self._outbox.put(data)
         if self._outbox.overflowed.is_set() and not self._closed:
-            log.warning("%s does not read its responses; closing its connection", self._name)
+            log.warning(
+                "%s does not read its responses; closing its connection", self._name, extra=FROM_OUTSIDE
+            )
             self.evict("the client does not read")
 
     def upgrade(self, serve: ServeUpgraded) -> None:
@@ -370,7 +374,9 @@ class HttpServerConnection:
         if outbox.backlog and not self._closed:
             stalled_at = outbox.last_progress_at + STALL_TIMEOUT
             if stalled_at <= now:
-                log.warning("%s does not read its responses; closing its connection", self._name)
+                log.warning(
+                    "%s does not read its responses; closing its connection", self._name, extra=FROM_OUTSIDE
+                )
                 self.evict("the client does not read")
         else:
             stalled_at = now + QUIET_INTERVAL
