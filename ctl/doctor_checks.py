@@ -19,6 +19,7 @@ from ctl.errors import CtlError
 from ctl.next_steps import this_shell
 from ctl.status_view import shell_join
 from ctl.terminal_text import count
+from mcpd.config import definition_view
 from mcpd.config.check_document import LoadedConfig
 from mcpd.config.next_step import missing_program_step
 from mcpd.config.secret_store import read_secrets, secrets_path
@@ -165,16 +166,27 @@ def check_directories(directories: Mapping[str, str]) -> Iterator[Finding]:
             yield Finding(what, OK, location)
 
 
-def check_secrets(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Check that the secret store, if there is one, can be read."""
+def check_secrets(
+    environ: Mapping[str, str], definitions: Mapping[str, Mapping[str, object]]
+) -> Iterator[Finding]:
+    """Check that the secret store can be read, and has what the definitions of enabled servers need."""
     path = secrets_path(environ)
-    if not os.path.lexists(path):
-        return
     try:
-        yield Finding("secrets", OK, f"{count(len(read_secrets(environ)), 'secret')} in {path}")
+        stored = read_secrets(environ)
     except BadSpec as error:
         first = error.problems[0]
         yield Finding("secrets", FAIL, first.message, first.fix or "mcpctl secret list")
+        return
+    users: dict[str, list[str]] = {}
+    for server, definition in definitions.items():
+        for name in definition_view.required_secrets(definition):
+            if name not in stored and definition_view.is_enabled(definition):
+                users.setdefault(name, []).append(server)
+    for name, servers in users.items():
+        message = f"{name} is not stored, but needed by {', '.join(servers)}"
+        yield Finding("secrets", FAIL, message, f"mcpctl secret set {name}")
+    if not users and os.path.lexists(path):
+        yield Finding("secrets", OK, f"{count(len(stored), 'secret')} in {path}")
 
 
 def fix_for_logins(problem: str) -> str:

@@ -101,7 +101,10 @@ def run_checks(cli: CliContext, environ: Mapping[str, str], *, shell: bool) -> D
     state, cache = paths.state_dir(environ), paths.cache_dir(environ)
     report.findings += doctor_checks.check_directories({"state directory": state, "cache directory": cache})
     report.findings += _check_configuration(report, environ)
-    report.findings += doctor_checks.check_secrets(environ)
+    definitions = report.config["servers"] if report.config else None
+    if definitions is None:
+        definitions = report.loaded.definitions if report.loaded else {}
+    report.findings += doctor_checks.check_secrets(environ, definitions)
     report.findings += _check_logins(report, path)
     login = login_shell.login_environment(environ) if shell else None
     daemon_path = report.version["search_path"] if report.version else None

@@ -379,6 +379,25 @@ def test_doctor_fails_for_a_broken_program_only_if_needed(tmp_path: Path) -> Non
         assert [(f.result, f.message) for f in found] == [(result, f"{shim} does not run: no version is set")]
 
 
+def test_doctor_names_secrets_that_are_not_stored(tmp_path: Path) -> None:
+    """Not those with a default, nor of a disabled server."""
+    environ = {"XDG_CONFIG_HOME": str(tmp_path)}
+    definitions: dict[str, dict[str, object]] = {
+        "sec": {"command": "x", "env": {"A": "${secret:SEC}", "B": "${secret:OTHER:-none}"}},
+        "off": {"command": "x", "args": ["${secret:OFF}"], "disabled": True},
+    }
+    (finding,) = doctor_checks.check_secrets(environ, definitions)
+    assert (finding.result, finding.fix) == ("failure", "mcpctl secret set SEC")
+    assert finding.message == "SEC is not stored, but needed by sec"
+    assert list(doctor_checks.check_secrets(environ, {})) == []
+    file = tmp_path / "mcpd" / "secrets.json"
+    file.parent.mkdir()
+    file.write_text('{"SEC": "x"}')
+    file.chmod(0o600)
+    (finding,) = doctor_checks.check_secrets(environ, definitions)
+    assert finding.result == "ok"
+
+
 def test_doctor_shows_the_line_of_stderr_that_helps() -> None:
     """As `status` does: `exited with status 1` fits every cause."""
     last = failure("exited with status 1", summary="exited (1): MY_API_KEY is required")
