@@ -56,7 +56,9 @@ def set_(cli: CliContext, name: str, more: tuple[str, ...], wait: float) -> int:
         raise UsageError(f"invalid secret name '{name}'", hint="use letters, digits and _, no digit first")
     value = _prompt_for_value(name) if sys.stdin.isatty() else _read_stdin()
     if not value:
-        hint = f"delete it with: mcpctl secret remove {name}"
+        hint = "type it at the prompt, or: … | mcpctl secret set NAME"
+        if name in _stored_secrets():
+            hint = f"delete it with: mcpctl secret remove {name}"
         raise UsageError("empty value; nothing was stored", hint=hint)
     path = _change({name: value})
     used = _servers_by_secret(cli).get(name, [])

@@ -79,7 +79,7 @@ def why(cli: CliContext, server: str, shell: bool | None, utc: bool) -> int:
 
 
 _OVERLAP = {
-    "auto": "those of different clients that may change something take turns of at most a second",
+    "auto": "those of different clients that may change something wait for each other, a second at most",
     "writes": "those that may change something run one at a time",
     "serial": "they run one at a time",
 }

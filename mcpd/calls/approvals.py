@@ -227,7 +227,8 @@ class Approvals:
             else:
                 pending.settle(answer)
                 return
-        raise InvalidArguments(f"mcpd/approve: {problem}", [problem])
+        fix = f" (see: {problem.fix})" if problem.fix == "mcpctl approvals" else ""
+        raise InvalidArguments(f"{problem.message}{fix}", [problem])
 
     def accept_answer(self, pending: _Pending, answer: str) -> str:
         """Return what a client's answer amounts to: `once` if a rule cannot be written."""

@@ -220,7 +220,7 @@ class ConnectStrategy:
             and self._remembered_era != "modern"
         ):
             self._presumed_legacy = True
-            return "restarting it: it exited when asked server/discover"
+            return "restarting it: it exited at the first message from mcpd"
         if any(isinstance(leaf, UpstreamRefused) for leaf in found):
             self._presumed_legacy = False  # it is alive but refused `initialize`: probe again
         if was_ready or not isinstance(self.spec, RemoteSpec):

@@ -214,7 +214,7 @@ def _classify_leaf(error: BaseException, evidence: Evidence) -> tuple[FailureKin
         case LinkLost():
             return _exit_kind(evidence), _without_server_name(error), Verdict.RETRY
         case ServerDiedDuringProbe():
-            return _exit_kind(evidence), "it exited when asked server/discover", Verdict.RETRY
+            return _exit_kind(evidence), "it exited at the first message from mcpd", Verdict.RETRY
         case UpstreamRefused() | ProtocolViolation():
             return FailureKind.PROTOCOL, _without_server_name(error), Verdict.RETRY
         case NotMcpOutput():
