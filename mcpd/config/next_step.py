@@ -158,6 +158,8 @@ def _after_failure(server: Members, failure: Members, detail: Members, shell: Sh
             return f"mcpctl reconnect {name}   (when it has recovered; mcpd also retries automatically)"
         case "http" | "protocol" if remote:
             return "mcpctl edit   (fix its `url`; the service at that address does not speak MCP)"
+        case "protocol" if "it is not an MCP server" in message:
+            return "mcpctl edit   (fix its command or its arguments; mcpd also retries automatically)"
         case "protocol" if message.startswith(NOT_MCP):
             return f"mcpctl debug {name}   (check its command and arguments, and fix them: mcpctl edit)"
         case "unreachable" if "TLS" in message:
