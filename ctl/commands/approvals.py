@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ctl.errors import UsageError
+from ctl.errors import DaemonError, UsageError
 from ctl.invocation import CliContext
 from ctl.output import Line, paint
 from ctl.table import table
@@ -66,7 +66,15 @@ def deny(cli: CliContext, id: str) -> int:
 
 
 def _answer(cli: CliContext, id: str, decision: str) -> int:
-    reply = cli.call("mcpd/approve", {"id": id, "decision": decision})
+    try:
+        reply = cli.call("mcpd/approve", {"id": id, "decision": decision})
+    except DaemonError as error:
+        if error.code == "invalid_arguments" and error.problems and not cli.out.json:
+            # Its path is a parameter of the control API, which nobody has typed.
+            problem = error.problems[0]
+            error.message, error.hint = str(problem.get("message", "")), str(problem.get("fix", ""))
+            del error.details["problems"]
+        raise
     if not cli.show_json(reply):
         cli.out.message(f"call {id}: {_DONE[decision]}")
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.ctl.conftest import Mcpctl
-from tests.ctl.fake_daemon import NOW, FakeDaemon
+from tests.ctl.fake_daemon import NOW, FakeDaemon, Fault
 
 WAITING = {
     "id": "3",
@@ -54,3 +54,16 @@ def test_call_is_answered(
 def test_session_and_always_exclude_each_other(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     assert mcpctl("approvals", "allow", "3", "--session", "--always").code == 2
     assert not [name for name, _ in daemon.requests if name == "mcpd/approve"]
+
+
+def test_unknown_call_is_named_without_parameters_of_the_api(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    problem = {"path": "$.id", "message": "no call '99' waits for approval", "fix": "mcpctl approvals"}
+    message = "no call '99' waits for approval (see: mcpctl approvals)"
+
+    def refuse(*_: object) -> object:
+        raise Fault(message, code="invalid_arguments", exit=2, problems=[problem])
+
+    daemon.answers["mcpd/approve"] = refuse
+    ran = mcpctl("approvals", "allow", "99")
+    assert ran.code == 2
+    assert ran.err == "error: no call '99' waits for approval\nnext: mcpctl approvals\n"
