@@ -43,7 +43,9 @@ def logs(cli: CliContext, server: str, follow: bool, lines: int, utc: bool) -> i
             for line in reply.value["lines"]:
                 cli.out.line(log_line(line, utc=utc))
             if not reply.value["lines"] and lines:
-                cli.out.message(f"{server} has not written anything to stderr yet")
+                cli.out.message(
+                    f"{server} has not written anything to stderr yet (a remote server never does)"
+                )
         return 0
     for item in cli.stream("mcpd/logs", params):
         assert item is not None

@@ -164,6 +164,8 @@ def _after_failure(server: Members, failure: Members, detail: Members, shell: Sh
             return f"mcpctl debug {name}   (check its command and arguments, and fix them: mcpctl edit)"
         case "unreachable" if "TLS" in message:
             return "mcpctl edit   (fix its `url` or `caFile`; mcpd also retries automatically)"
+        case "unreachable" if "Name or service not known" in message or "No address associated" in message:
+            return "mcpctl edit   (check the host name in its `url`; mcpd also retries automatically)"
         case "unreachable":
             return f"mcpctl reconnect {name}   (when the server is running; or fix its `url`: mcpctl edit)"
         case "timeout" if remote:

@@ -120,6 +120,10 @@ TABLE: list[tuple[ServerDetail, str]] = [
     (how("failed", {"kind": "http", "http_status": 429}, transport="http"), "mcpctl reconnect it "),
     (how("failed", {"kind": "http", "http_status": 503}, transport="http"), "mcpctl reconnect it "),
     (how("failed", {"kind": "unreachable"}, transport="http", retry_at=SOON), "mcpctl reconnect it "),
+    (
+        how("failed", {"kind": "unreachable", "message": "Name or service not known"}, transport="http"),
+        "mcpctl edit   (check the host name in its `url`",
+    ),
     (how("failed", {"kind": "unreachable", "message": "TLS failed: it speaks none"}), "mcpctl edit "),
     (how("failed", {"kind": "unreachable", "message": "its TLS certificate was rejected"}), "mcpctl edit "),
     (how("failed", {"kind": "timeout"}, transport="http"), "mcpctl reconnect it "),
