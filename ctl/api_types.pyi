@@ -345,7 +345,8 @@ class ServerUsage(TypedDict):
     instance: NotRequired[str | None]
 
 class ConnectedClient(TypedDict):
-    door: str
+    via: str
+    door: NotRequired[str]
     name: str
     pid: int | None
     since: str

@@ -33,7 +33,7 @@ class ClientConnection(msgspec.Struct, eq=False):
 
     pid: int | None
     """None over TCP, where the kernel does not report it."""
-    door: str = "socket"
+    via: str = "socket"
     """How a client that does not speak MCP is connected."""
     since: float = msgspec.field(default_factory=time.time)
     _calls: dict[str, int] = msgspec.field(default_factory=dict)

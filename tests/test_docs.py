@@ -157,14 +157,14 @@ def test_a_member_is_described_by_the_sentence_below_it() -> None:
     @attrs.frozen
     class Sample:
         plain: int = 0
-        told: str = ""
+        received: str = ""
         """Said once."""
 
     class Kind(enum.Enum):
         A = "a"
         """The first."""
 
-    assert maker()._meanings(Sample) == {"told": "Said once."}
+    assert maker()._meanings(Sample) == {"received": "Said once."}
     assert maker()._meanings(Kind) == {"A": "The first."}
 
 

@@ -37,7 +37,7 @@ def clients_table(answer: ClientsResult, fit: int | None) -> list[Line]:
         [
             client["name"] or "-",
             str(client["pid"] or "-"),
-            client["door"],
+            client["via"],
             ago(client["since"]),
             client.get("sees") or "-",
             client.get("protocol_version") or "-",

@@ -279,11 +279,11 @@ class ControlRequests:
         server = view.single
         identity = params.client or api.AttachedClient()
         self._client.set_identity(identity.name, identity.pid)
-        door = "socket" if params.client is None else "bridge"
+        via = "socket" if params.client is None else "bridge"
         self._open_session(
             view,
             ClientIdentity(
-                via=door,
+                via=via,
                 name=identity.name[:MAX_REPORTED],
                 pid=identity.pid or self._pid,
                 cwd=_usable_directory(identity.cwd or ""),

@@ -452,7 +452,7 @@ def connected_clients(
     mcp_clients = [_session_report(session) for session in sessions]
     others = [
         ConnectedClient(
-            door=client.door,
+            via=client.via,
             name=client.name,
             pid=client.pid,
             since=rfc3339(client.since),
@@ -460,7 +460,7 @@ def connected_clients(
             servers={name: ServerUsage(calls=calls) for name, calls in client.calls.items()},
         )
         for client in connections
-        if not client.attached and (client.pid is not None or client.door != "socket")
+        if not client.attached and (client.pid is not None or client.via != "socket")
     ]
     return ClientsResult(clients=(*mcp_clients, *others))
 
@@ -471,7 +471,7 @@ def _session_report(session: ClientSession) -> ConnectedClient:
     companions = {each.original: each for each in session.gateway.calls.companions.used_by(session)}
     counts = session.call_counts
     return ConnectedClient(
-        door=client.via,
+        via=client.via,
         name=client.name
         or session.peer
         or session.last_client_name

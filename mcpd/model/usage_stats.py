@@ -150,8 +150,10 @@ class ServerUsage(Record):
 class ConnectedClient(Record):
     """A connected client or an HTTP client session."""
 
-    door: str
+    via: str
     """The type of the connection, which is `socket`, `bridge`, `http`, or `page` for the dashboard."""
+    door: str = attrs.field(default=attrs.Factory(lambda self: self.via, takes_self=True))
+    """The former name of `via`, with the same value. The next version will remove it."""
     name: str
     """The name that mcpd uses for the client, the name that the client provided, or the name of its
     program."""

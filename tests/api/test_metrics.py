@@ -44,8 +44,8 @@ def test_names_with_special_characters_are_escaped() -> None:
         config=ConfigStatus(source="none", path="", generation=1, loaded_at=NOW),
         daemon=DaemonInfo(version='0"1', pid=1, started_at=NOW, socket="/s", instance="i", clients=0),
     )
-    told = render(status, Stats(since=NOW, at=NOW, servers=(server,), clients=(), daemon=None))
-    families = {family.name: family for family in text_string_to_metric_families(told)}
+    received = render(status, Stats(since=NOW, at=NOW, servers=(server,), clients=(), daemon=None))
+    families = {family.name: family for family in text_string_to_metric_families(received)}
     tools = [sample.labels["tool"] for sample in families["mcpd_tool_calls"].samples]
     assert sorted(set(tools)) == sorted(HOSTILE)
     assert len(tools) == 4 * len(HOSTILE)

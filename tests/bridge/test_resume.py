@@ -210,8 +210,8 @@ def test_subscription_survives_a_daemon_that_stops(world: World, politely: bool)
     world.settle()
     world.got.clear()
     if politely:
-        told = {"requestId": 1, "reason": "mcpd stops"}
-        world.hear({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": told})
+        received = {"requestId": 1, "reason": "mcpd stops"}
+        world.hear({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": received})
     world.hear({"jsonrpc": "2.0", "id": 1, "result": {"resultType": "complete"}})
     world.daemon.listens.clear()
     assert world.got == []

@@ -72,12 +72,12 @@ class OneDaemon:
                 self.listens.add(key)
                 asked = params["notifications"]
                 uris = [uri for uri in asked.get("resourceSubscriptions", []) if uri not in self.unknown]
-                told = {
+                received = {
                     "notifications": {**asked, "resourceSubscriptions": uris},
                     "_meta": {SUBSCRIPTION: key},
                 }
                 method = "notifications/subscriptions/acknowledged"
-                return [{"jsonrpc": "2.0", "method": method, "params": told}]
+                return [{"jsonrpc": "2.0", "method": method, "params": received}]
         return [{"jsonrpc": "2.0", "id": key, "result": result}] if method and "id" in message else []
 
 

@@ -17,7 +17,7 @@ from mcpd.supervision.result_cache import MAX_ENTRY, MAX_SIZE, ResultCache
 from mcpd.wire.message import ABSENT
 from tests.calls.test_engine import put, sent
 from tests.gateway.mcp_client import MODERN, meta
-from tests.gateway.model import LEGACY, Json, Script, Told, User, World, make_catalog, world
+from tests.gateway.model import LEGACY, Json, Recorder, Script, User, World, make_catalog, world
 
 Clock = trio.testing.MockClock
 URI = "file:///a"
@@ -26,12 +26,12 @@ URI = "file:///a"
 _ids = itertools.count(1000)
 
 
-def read(user: User, uri: str = URI, **params: Any) -> Told:
-    told = Told(user)
+def read(user: User, uri: str = URI, **params: Any) -> Recorder:
+    received = Recorder(user)
     declared = meta(user.capabilities) if user.kind == "modern" else {}
     params["_meta"] = {**declared, **params.get("_meta", {})}
-    told.say({"id": next(_ids), "method": "resources/read", "params": {"uri": uri, **params}})
-    return told
+    received.say({"id": next(_ids), "method": "resources/read", "params": {"uri": uri, **params}})
+    return received
 
 
 def answer(w: World, request: Json, ttl: float = 60_000, scope: str = "public", text: str = "x") -> None:
@@ -47,13 +47,13 @@ def updated(w: World, uri: str) -> None:
     w.side.on_notification(w.server, ServerNotification(method, ABSENT, None, uri))
 
 
-def result(told: Told) -> Any:
-    (message,) = told.answers
+def result(received: Recorder) -> Any:
+    (message,) = received.answers
     return message["result"]
 
 
-def text(told: Told) -> str:
-    found: str = result(told)["contents"][0]["text"]
+def text(received: Recorder) -> str:
+    found: str = result(received)["contents"][0]["text"]
     return found
 
 
@@ -187,8 +187,8 @@ async def test_other_request_is_not_answered_with_it(params: Json) -> None:
         read(user)
         (request,) = sent(w)
         answer(w, request)
-        told = read(user, **{"uri": URI, **params})
-        assert told.answers == []
+        received = read(user, **{"uri": URI, **params})
+        assert received.answers == []
         assert len(sent(w)) == 1
 
 
@@ -214,7 +214,7 @@ async def test_tools_are_cached_as_defined_if_they_only_read(autojump_clock: Clo
         one, other = w.user("legacy", {}), w.user("legacy", {})
         for name, requests in ("search", 1), ("write", 2), ("other", 2):
             for user in one, other:
-                told = put(user, name=name, arguments={"q": 1})
+                received = put(user, name=name, arguments={"q": 1})
                 for request in sent(w):
                     requests -= 1
                     w._say(
@@ -223,7 +223,7 @@ async def test_tools_are_cached_as_defined_if_they_only_read(autojump_clock: Clo
                             "result": {"resultType": "complete", "content": [], "n": requests},
                         }
                     )
-                assert result(told)["content"] == []
+                assert result(received)["content"] == []
             assert requests == 0, name
         await trio.sleep(60)
         put(one, name="search", arguments={"q": 1})
@@ -243,9 +243,9 @@ async def test_control_api_shares_the_cache_with_clients() -> None:
         (request,) = sent(w)
         w._say({"id": request["id"], "result": {"resultType": "complete", "content": []}})
         await settled()
-        told = put(w.user("modern"), name="search", arguments={"q": 1})
+        received = put(w.user("modern"), name="search", arguments={"q": 1})
         await settled()
-        assert result(told)["content"] == []
+        assert result(received)["content"] == []
         assert first in script.answers
         assert sent(w) == []
 
@@ -276,7 +276,7 @@ async def test_no_order_of_events_makes_a_result_stale_or_crosses_clients(seed: 
         users = [w.user("modern") for _ in range(3)]
         newest = {"a": 0, "b": 0}
         at_server: list[tuple[Json, str]] = []
-        reads: list[tuple[Told, int, int, str]] = []
+        reads: list[tuple[Recorder, int, int, str]] = []
         computed: dict[int, int] = {}
         for _ in range(100):
             event = chance.random()
@@ -301,8 +301,8 @@ async def test_no_order_of_events_makes_a_result_stale_or_crosses_clients(seed: 
                     computed[request["id"]] = newest[request["params"]["uri"]]
         answered = [each for each in reads if each[0].answers]
         assert answered
-        for told, known, number, uri in answered:
-            seen, owner = json.loads(text(told))
+        for received, known, number, uri in answered:
+            seen, owner = json.loads(text(received))
             assert seen >= known
             assert uri == "a" or owner == number
 

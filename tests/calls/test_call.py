@@ -17,7 +17,7 @@ from mcpd.calls.call import _MOVES, Call, CallState, restore_alias, tool_name
 from mcpd.model.errors import LinkLost
 from mcpd.support.pipe_reader import traffic
 from tests.gateway.mcp_client import MODERN, meta
-from tests.gateway.model import LEGACY, Json, Stub, Told, User, World, world
+from tests.gateway.model import LEGACY, Json, Recorder, Stub, User, World, world
 
 Clock = trio.testing.MockClock
 
@@ -118,13 +118,13 @@ async def w() -> AsyncIterator[World]:
         yield made
 
 
-def send(user: User, params: Json | None = None, method: str = "tools/call") -> Told:
-    told = Told(user)
+def send(user: User, params: Json | None = None, method: str = "tools/call") -> Recorder:
+    received = Recorder(user)
     body: Json = {"name": "t", **(params or {})}
     if user.kind == "modern":
         body["_meta"] = {**meta(user.capabilities), **body.get("_meta", {})}
-    told.say({"id": 7, "method": method, "params": body})
-    return told
+    received.say({"id": 7, "method": method, "params": body})
+    return received
 
 
 def respond(w: World, **members: object) -> None:
@@ -149,9 +149,9 @@ async def test_result_is_translated_unless_both_revisions_are_equal(
     kind: str, version: str, result: Json, seen: Json
 ) -> None:
     async with world(version=version) as w:
-        told = send(w.user(kind, {}))
+        received = send(w.user(kind, {}))
         respond(w, result=result)
-        assert told.answers == [{"jsonrpc": "2.0", "id": 7, "result": seen}]
+        assert received.answers == [{"jsonrpc": "2.0", "id": 7, "result": seen}]
 
 
 @pytest.mark.parametrize(
@@ -168,12 +168,12 @@ async def test_result_is_translated_unless_both_revisions_are_equal(
 async def test_modern_clients_get_no_code_that_their_revision_reserves(
     w: World, kind: str, code: int, sent: int
 ) -> None:
-    told = send(w.user(kind, {}))
+    received = send(w.user(kind, {}))
     (call,) = w.wire.outstanding()
     error = LinkLost("gone", may_have_run=True)
     error.rpc = code  # type: ignore[misc]
     call.failed(error)
-    (answer,) = told.answers
+    (answer,) = received.answers
     assert (answer["error"]["code"], answer["error"]["message"]) == (sent, "gone")
 
 

@@ -35,8 +35,8 @@ async def w() -> AsyncIterator[World]:
 def texts(asked: Asked) -> list[object]:
     """What the server was told during that call, its own tag first."""
     assert asked.done is not None
-    told: list[object] = json.loads(asked.done["result"]["content"][0]["text"])
-    return told
+    received: list[object] = json.loads(asked.done["result"]["content"][0]["text"])
+    return received
 
 
 def at_server(w: World) -> list[str]:

@@ -19,7 +19,7 @@ from mcpd.model.errors import LinkLost
 from mcpd.model.server_spec import Timeouts
 from mcpd.wire.message import Message
 from tests.gateway.mcp_client import CAPABLE, MODERN, meta
-from tests.gateway.model import LEGACY, NAME, Json, Script, Told, User, World, make_catalog, world
+from tests.gateway.model import LEGACY, NAME, Json, Recorder, Script, User, World, make_catalog, world
 
 Clock = trio.testing.MockClock
 STATE = "io.modelcontextprotocol/logLevel"
@@ -32,12 +32,12 @@ async def w() -> AsyncIterator[World]:
         yield made
 
 
-def put(user: User, method: str = "tools/call", **params: object) -> Told:
-    told = Told(user)
+def put(user: User, method: str = "tools/call", **params: object) -> Recorder:
+    received = Recorder(user)
     if user.kind == "modern":
         params["_meta"] = {**meta(user.capabilities), **params.pop("_meta", {})}  # type: ignore[dict-item]
-    told.say({"id": 50 + len(user.session.calls), "method": method, "params": params})
-    return told
+    received.say({"id": 50 + len(user.session.calls), "method": method, "params": params})
+    return received
 
 
 def sent(w: World) -> list[Json]:
@@ -46,8 +46,8 @@ def sent(w: World) -> list[Json]:
     return [message for frame in frames if "id" in (message := json.loads(frame))]
 
 
-def refusal(told: Told) -> int:
-    (answer,) = told.answers
+def refusal(received: Recorder) -> int:
+    (answer,) = received.answers
     code: int = answer["error"]["code"]
     return code
 
@@ -152,7 +152,7 @@ async def test_call_waits_for_its_turn_if_it_needs_one(
 async def test_request_waits_for_its_server_once(autojump_clock: Clock, w: World) -> None:
     user = w.user("legacy", {})
     w.lose()
-    told = put(user, name="t")
+    received = put(user, name="t")
     await trio.testing.wait_all_tasks_blocked()
     assert (len(user.session.calls), user.session.in_flight) == (1, 1)
     w.connect()
@@ -160,7 +160,7 @@ async def test_request_waits_for_its_server_once(autojump_clock: Clock, w: World
     assert user.session.request_tasks == {}
     assert len(sent(w)) == 1
     w.lose()
-    assert len(told.answers) == 1
+    assert len(received.answers) == 1
     late = put(user, name="t")
     await trio.sleep(60)
     assert late.answers[0]["error"]["data"]["code"] == "not_ready"
@@ -170,8 +170,8 @@ async def test_request_that_cannot_be_sent_leaves_no_trace() -> None:
     async with world(concurrency="serial") as w:
         w.wire.choke()
         user = w.user("legacy", {})
-        told = put(user, name="t")
-        assert told.answers[0]["error"]["data"]["code"] == "overloaded"
+        received = put(user, name="t")
+        assert received.answers[0]["error"]["data"]["code"] == "overloaded"
         assert user.session.calls == {}
         assert len(w.server.turn_queue) == 0
 
@@ -285,8 +285,8 @@ async def test_burst_of_calls_that_arrive_together_is_limited(w: World) -> None:
     w.server.spec = attrs.evolve(w.server.spec, max_queued=3)
     user = w.user("legacy", {})
     w.lose()
-    told = [put(user, name="t") for _ in range(5)]
-    assert [len(each.answers) for each in told] == [0, 0, 0, 1, 1]
+    received = [put(user, name="t") for _ in range(5)]
+    assert [len(each.answers) for each in received] == [0, 0, 0, 1, 1]
     user.leave()
     assert len(w.gateway.calls._connecting) == 0
 
@@ -324,9 +324,9 @@ async def test_refusal_while_a_client_leaves_is_harmless(w: World) -> None:
 
 async def large(user: User, megabytes: int) -> list[Json]:
     """Make a call, and return its answers so far. It is read, and sent, in later turns."""
-    told = put(user, name="t", arguments={"text": "x" * megabytes * 1024 * 1024})
+    received = put(user, name="t", arguments={"text": "x" * megabytes * 1024 * 1024})
     await trio.testing.wait_all_tasks_blocked()
-    return told.answers
+    return received.answers
 
 
 async def test_large_arguments_of_unfinished_calls_are_limited(w: World) -> None:

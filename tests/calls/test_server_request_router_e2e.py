@@ -44,8 +44,8 @@ def test_elicitation_reaches_the_client_and_its_answer_the_server(
     """Suspended, asked in rounds or passed on, depending on both revisions."""
     daemon = start({"fake": fake("--era", era)})
     client = McpClient(daemon, version, server="fake", answer=answer)
-    told = json.loads(client.call("ask", {"method": "elicitation/create", "params": FORM}))
-    assert told["result"] == {"action": "accept", "content": {"name": "Ada"}}
+    received = json.loads(client.call("ask", {"method": "elicitation/create", "params": FORM}))
+    assert received["result"] == {"action": "accept", "content": {"name": "Ada"}}
     method, params = next(asked for asked in client.asked if asked[0] != "roots/list")
     assert method == "elicitation/create"
     assert params["message"] == "Your name?"
@@ -58,8 +58,8 @@ def test_elicitation_reaches_the_client_and_its_answer_the_server(
 def test_sampling_reaches_clients_of_every_revision(start: Start, version: str, era: str) -> None:
     daemon = start({"fake": fake("--era", era)})
     client = McpClient(daemon, version, server="fake", answer=answer)
-    told = json.loads(client.call("ask", {"method": "sampling/createMessage", "params": SAMPLE}))
-    assert told["result"]["model"] == "m"
+    received = json.loads(client.call("ask", {"method": "sampling/createMessage", "params": SAMPLE}))
+    assert received["result"]["model"] == "m"
 
 
 def test_modern_server_may_ask_in_several_rounds(start: Start) -> None:
@@ -67,8 +67,8 @@ def test_modern_server_may_ask_in_several_rounds(start: Start) -> None:
     daemon = start({"fake": fake("--era", "modern")})
     for version in (MODERN, "2025-11-25"):
         client = McpClient(daemon, version, server="fake", answer=answer)
-        told = json.loads(client.call("ask", {"params": FORM, "rounds": 3}))
-        assert told["state"] == "round-3"
+        received = json.loads(client.call("ask", {"params": FORM, "rounds": 3}))
+        assert received["state"] == "round-3"
         assert [method for method, _ in client.asked if method != "roots/list"] == ["elicitation/create"] * 3
 
 
@@ -124,8 +124,8 @@ def test_call_with_an_oversized_number_can_be_suspended(
     send = client.line.send_raw
     monkeypatch.setattr(client.line, "send_raw", lambda line: send(line.replace(b'"huge"', b"1E+400")))
     arguments = {"method": "elicitation/create", "params": FORM, "number": "huge"}
-    told = json.loads(client.call("ask", arguments))
-    assert told.get("result", {}).get("action") == "accept", told
+    received = json.loads(client.call("ask", arguments))
+    assert received.get("result", {}).get("action") == "accept", received
 
 
 def test_client_may_resume_a_call_over_another_connection(start: Start) -> None:
@@ -180,8 +180,8 @@ def test_concurrent_elicitations_reach_the_right_clients(start: Start) -> None:
         return [json.loads(each["content"][0]["text"])["result"]["content"]["name"] for each in results]
 
     with ThreadPoolExecutor(8) as pool:
-        for number, told in enumerate(pool.map(use, range(8))):
-            assert told == [f"client {number}"] * 3
+        for number, received in enumerate(pool.map(use, range(8))):
+            assert received == [f"client {number}"] * 3
 
 
 def test_malformed_server_request_fails_alone(start: Start) -> None:

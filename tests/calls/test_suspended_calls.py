@@ -15,7 +15,7 @@ from mcpd.calls.call import Call
 from mcpd.calls.suspended_calls import ORPHAN_TIMEOUT, RESUME_TIMEOUT, request_digest
 from mcpd.model.errors import LinkLost
 from mcpd.wire import message as wire
-from tests.gateway.model import Asked, Json, Told, User, Working, World, world
+from tests.gateway.model import Asked, Json, Recorder, User, Working, World, world
 
 Clock = trio.testing.MockClock
 
@@ -41,12 +41,12 @@ async def suspend(w: World, user: User, questions: int = 1) -> tuple[Asked, Work
 
 def resume(user: User, asked: Asked, **changes: object) -> Json:
     """Come back with changed params, and return the error."""
-    told = Told(user)
+    received = Recorder(user)
     assert asked.needs is not None
     answers = {"q1": {"action": "accept"}}
     state = {"requestState": asked.needs["requestState"], "inputResponses": answers}
-    told.say({"id": 99, "method": "tools/call", "params": {**asked.params, **state, **changes}})
-    return dict(told.answers[0]["error"])
+    received.say({"id": 99, "method": "tools/call", "params": {**asked.params, **state, **changes}})
+    return dict(received.answers[0]["error"])
 
 
 @pytest.mark.parametrize(
@@ -149,8 +149,8 @@ async def test_unknown_answers_are_ignored_and_state_is_valid_once(autojump_cloc
     assert asked.needs is not None
     needs = dict(asked.needs)
     answers = {"q1": {"action": "accept"}, "q9": 5}
-    told = Told(user)
-    told.say(
+    received = Recorder(user)
+    received.say(
         {
             "id": 99,
             "method": "tools/call",
@@ -161,7 +161,7 @@ async def test_unknown_answers_are_ignored_and_state_is_valid_once(autojump_cloc
     assert len(working.heard) == 1
     w.end(working)
     assert "already used" in resume(user, asked)["message"]
-    assert "result" in told.answers[0]
+    assert "result" in received.answers[0]
 
 
 @pytest.mark.parametrize("outcome", ["result", "failure"])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.harness import Daemon, Json, Refused, fake, running, wait_until
-from tests.e2e.web import PORT, Session, door, modern, send
+from tests.e2e.web import PORT, Session, http_endpoint, modern, send
 from tests.gateway.mcp_client import CAPABLE, MODERN, McpClient
 from tests.stopwatch import stopwatch, within
 
@@ -32,7 +32,7 @@ def over_socket(daemon: Daemon, server: str, version: str, stack: ExitStack) -> 
 
 def over_http_legacy(daemon: Daemon, server: str, stack: ExitStack) -> Leave:
     """The question comes on the stream of the call."""
-    web = door(daemon)
+    web = http_endpoint(daemon)
     http = stack.enter_context(web.client())
     session = Session(http, f"/servers/{server}/mcp", capabilities=CAPABLE)
     connection = stack.enter_context(web.connection)
@@ -47,7 +47,7 @@ def over_http_legacy(daemon: Daemon, server: str, stack: ExitStack) -> Leave:
 
 
 def over_http_modern(daemon: Daemon, server: str, stack: ExitStack) -> Leave:
-    web = door(daemon)
+    web = http_endpoint(daemon)
     connection: socket.socket = stack.enter_context(web.connection)
     body, headers = modern("tools/call", capabilities={"elicitation": {}}, **ASK)
     headers |= {
@@ -189,6 +189,6 @@ def test_call_in_the_spare_instance_can_be_asked(daemon: Daemon) -> None:
         answer=lambda method, params: {"action": "accept", "content": {"n": "Ada"}},
     )
     with taking_at_most(20):
-        told = json.loads(second.call("ask", ASK["arguments"]))
-    assert told["result"]["content"] == {"n": "Ada"}
+        received = json.loads(second.call("ask", ASK["arguments"]))
+    assert received["result"]["content"] == {"n": "Ada"}
     assert second.asked[-1] == ("elicitation/create", FORM)

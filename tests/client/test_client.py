@@ -492,17 +492,17 @@ async def kill_when_called(daemon: Daemon) -> None:
 def test_progress_is_reported_while_a_call_runs(start: Start, run: Any) -> None:
     daemon = start({"fs": fake()})
     daemon.wait_connected("fs")
-    told: list[float] = []
+    received: list[float] = []
 
     async def work() -> None:
         async with connect(daemon.socket) as mcp:
             await mcp.call(
-                "fs", "progress", {"total": 0.3}, progress=lambda done, total, words: told.append(done)
+                "fs", "progress", {"total": 0.3}, progress=lambda done, total, words: received.append(done)
             )
 
     run(work)
-    assert told
-    assert told == sorted(told)
+    assert received
+    assert received == sorted(received)
 
 
 def test_exception_of_a_progress_callback_is_raised_in_its_call(start: Start, run: Any) -> None:

@@ -44,8 +44,8 @@ def test_problems_on_the_reference_page_match_the_parser() -> None:
     """The page quotes the messages of the parser."""
     with pytest.raises(BadSpec) as caught:
         load(ROOT / "examples/config/broken.json", {})
-    told = "".join(f"  {p.path}: {p.message} ({p.fix})\n" for p in caught.value.problems)
-    assert told in (ROOT / "docs/reference/configuration.md").read_text()
+    received = "".join(f"  {p.path}: {p.message} ({p.fix})\n" for p in caught.value.problems)
+    assert received in (ROOT / "docs/reference/configuration.md").read_text()
 
 
 @pytest.mark.parametrize(

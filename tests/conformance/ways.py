@@ -125,8 +125,8 @@ def mcpd(home: Path, servers: Mapping[str, Any]) -> Iterator[tuple[harness.Daemo
     flags = ("--http", "127.0.0.1:0", "--http-auth", "none")
     with harness.running(home, servers, *flags, settings={"clientToolNames": "plain"}) as daemon:
         with daemon.client() as client:
-            told = urlsplit(client.request("mcpd/status")["daemon"]["http"]["url"])
-        yield daemon, f"{told.scheme}://{told.netloc}"
+            received = urlsplit(client.request("mcpd/status")["daemon"]["http"]["url"])
+        yield daemon, f"{received.scheme}://{received.netloc}"
 
 
 @contextmanager

@@ -99,10 +99,10 @@ def test_why_finds_a_program_only_in_the_shells_path(daemon: FakeDaemon, mcpctl:
     assert "secret" not in ran.out
     assert "zed (pid 7)" in ran.out
     assert f"{shell}/mcp-server-files as its command" in ran.out.splitlines()[-1]
-    told = mcpctl("why", "files", "--json").json()
-    assert told["binary"]["in_login_shell"] == f"{shell}/mcp-server-files"
-    assert "HTTPS_PROXY" in told["environment"]["variables_only_in_login_shell"]
-    assert told["evidence"]["kind"] == "spawn"
+    received = mcpctl("why", "files", "--json").json()
+    assert received["binary"]["in_login_shell"] == f"{shell}/mcp-server-files"
+    assert "HTTPS_PROXY" in received["environment"]["variables_only_in_login_shell"]
+    assert received["evidence"]["kind"] == "spawn"
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_why_shows_which_calls_wait(daemon: FakeDaemon, mcpctl: Mcpctl, concurre
     out = mcpctl("why", "files", "--no-shell").out
     assert (f"(concurrency: {concurrency})" in out) is bool(shown)
     assert shown in out
-    told = mcpctl("why", "files", "--no-shell", "--json").json()
-    assert told["concurrency"] == concurrency
+    received = mcpctl("why", "files", "--no-shell", "--json").json()
+    assert received["concurrency"] == concurrency
 
 
 def test_why_suggests_fixing_path_in_the_definition(daemon: FakeDaemon, mcpctl: Mcpctl, shell: Path) -> None:
@@ -345,16 +345,16 @@ def test_ui_prints_the_address_without_a_browser(daemon: FakeDaemon, mcpctl: Mcp
 def test_ui_opens_the_users_browser(
     daemon: FakeDaemon, mcpctl: Mcpctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = tmp_path / "told"
+    received = tmp_path / "told"
     browser = tmp_path / "browser"
-    browser.write_text(f'#!/bin/sh\necho "$1" > {told}\n')
+    browser.write_text(f'#!/bin/sh\necho "$1" > {received}\n')
     browser.chmod(0o700)
     monkeypatch.setenv("BROWSER", f"{browser} %s")
     monkeypatch.setattr("webbrowser._tryorder", None)
     daemon.answers["mcpd/page"] = {"url": "http://127.0.0.1:8931/#code", "seconds": 60.0}
     ran = mcpctl("ui")
     assert ran.out == ""
-    assert told.read_text() == "http://127.0.0.1:8931/#code\n"
+    assert received.read_text() == "http://127.0.0.1:8931/#code\n"
 
 
 def test_doctor_reports_an_update_under_a_running_daemon(mcpctl: Mcpctl) -> None:

@@ -35,9 +35,9 @@ def test_help_is_a_json_document(mcpctl: Mcpctl, words: list[str]) -> None:
         mcpctl(*words, "--help", MCPCTL_OUTPUT="json"),
     ):
         assert ran.code == 0
-        told = ran.json()
-        assert told["command"].startswith(" ".join(["mcpctl", *words[:1]]))
-        assert told["help"].startswith("Usage: mcpctl")
+        received = ran.json()
+        assert received["command"].startswith(" ".join(["mcpctl", *words[:1]]))
+        assert received["help"].startswith("Usage: mcpctl")
 
 
 @pytest.mark.parametrize("words", [["config"], ["secret"], ["daemon"]])

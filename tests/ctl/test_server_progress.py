@@ -149,9 +149,9 @@ def test_apply_names_the_servers_that_could_not_connect(
         "git: connected (2 tools, pid 4711)",
     ]
     assert "applied, but not connected: ghost\n" in ran.err
-    told = mcpctl("apply", str(file), "--json").json()
+    received = mcpctl("apply", str(file), "--json").json()
     failed = {"server": "ghost", "state": "failed", "error": "command not found: nonesuch"}
-    assert told == {**applied, "not_connected": [failed]}
+    assert received == {**applied, "not_connected": [failed]}
     assert mcpctl("apply", str(file), "--wait", "0").err == ""
     assert "ghost: failed" not in mcpctl("apply", str(file), "--plan").out
 

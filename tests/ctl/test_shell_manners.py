@@ -129,8 +129,8 @@ def test_several_servers_are_removed_and_shown(daemon: FakeDaemon, mcpctl: Mcpct
     assert mcpctl("remove", "git", "--all", "--yes").code == 2
     ran = mcpctl("status", "git", "old")
     assert (ran.code, ran.out.count("state: failed")) == (6, 2)
-    told = mcpctl("status", "git", "old", "--json").json()
-    assert [each["server"]["name"] for each in told["servers"]] == ["git", "old"]
+    received = mcpctl("status", "git", "old", "--json").json()
+    assert [each["server"]["name"] for each in received["servers"]] == ["git", "old"]
 
 
 @pytest.mark.parametrize("command", ["enable", "disable"])

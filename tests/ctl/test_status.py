@@ -107,8 +107,8 @@ def test_calls_that_wait_for_an_answer_are_shown(daemon: FakeDaemon, mcpctl: Mcp
     assert "cause: 3 calls wait: cursor (pid 7) was asked" in ran.out
     assert ", by tool 'deploy': Really?" in ran.out
     assert 'next: mcpctl edit   (add "share": "client"' in ran.out
-    told = mcpctl("why", "time", "--no-shell", "--json").json()
-    assert (told["questions"], told["waiting_calls"]) == ([QUESTION], 3)
+    received = mcpctl("why", "time", "--no-shell", "--json").json()
+    assert (received["questions"], received["waiting_calls"]) == ([QUESTION], 3)
     daemon.answers["mcpd/status"] = status(server("time", questions=[QUESTION]))
     assert "cursor" not in mcpctl("status").out
 

@@ -133,9 +133,9 @@ def main() -> None:
         if "id" not in message or "method" not in message:
             continue
         if message["method"] == "tools/call" and "_meta" in message["params"]:
-            told = {"progressToken": message["params"]["_meta"]["progressToken"], "message": PAYLOADS[0]}
+            received = {"progressToken": message["params"]["_meta"]["progressToken"], "message": PAYLOADS[0]}
             for progress in (1, PAYLOADS[0], {"toString": PAYLOADS[0]}):
-                params = {**told, "progress": progress, "total": progress}
+                params = {**received, "progress": progress, "total": progress}
                 note = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
                 print(json.dumps(note), flush=True)
         if message["method"] == "tools/call" and message["params"]["name"] == "tool-2":

@@ -106,8 +106,8 @@ class Server:
         self.called += 1
         if name == "slow":  # until it is cancelled
             token = params["_meta"]["progressToken"]
-            told = {"progressToken": token, "progress": 3, "total": 8, "message": "reading the shelf"}
-            self.send(method="notifications/progress", params=told)
+            received = {"progressToken": token, "progress": 3, "total": 8, "message": "reading the shelf"}
+            self.send(method="notifications/progress", params=received)
         elif name == "cancelled":
             self.send(id=key, result=text(f"{len(self.cancelled)} of {self.called}"))
         else:

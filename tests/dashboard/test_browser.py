@@ -20,7 +20,7 @@ from tests.dashboard.visitor import code_of
 from tests.dashboard.window import window
 from tests.e2e.conftest import Start
 from tests.e2e.harness import fake, wait_until
-from tests.e2e.web import PORT, Door, door
+from tests.e2e.web import PORT, HttpEndpoint, http_endpoint
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -194,7 +194,7 @@ def test_pages_of_other_sites_get_no_access(chromium: Browser, start: Start) -> 
     """Neither another host name nor another port of this machine gets access, even in a logged-in browser."""
     daemon = start({"one": fake()}, *PORT)
     daemon.wait_connected("one")
-    where: Door = door(daemon)
+    where: HttpEndpoint = http_endpoint(daemon)
     with evil() as port, window(chromium, daemon) as opened:
         context = opened.page.context
         pages = [f"http://evil.example:{port}/", f"http://127.0.0.1:{port}/", f"http://localhost:{port}/"]

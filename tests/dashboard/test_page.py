@@ -17,7 +17,7 @@ from tests.dashboard.visitor import KEY, Socket, Visitor, code_of, log_in, opene
 from tests.e2e import web
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Daemon, fake, in_flight, wait_until
-from tests.e2e.web import PORT, door, over_unix, request
+from tests.e2e.web import PORT, http_endpoint, over_unix, request
 
 
 @pytest.fixture
@@ -30,18 +30,18 @@ def daemon(start: Start) -> Daemon:
 
 def test_code_is_exchanged_for_a_cookie_limited_to_the_page(daemon: Daemon) -> None:
     """Scripts, other sites and paths outside the page cannot read the cookie."""
-    answer = redeem(door(daemon), code_of(daemon))
+    answer = redeem(http_endpoint(daemon), code_of(daemon))
     name, *facts = re.split("; ?", answer.headers["set-cookie"])
-    assert name.startswith(f"mcpd-page-{door(daemon).port}=")
+    assert name.startswith(f"mcpd-page-{http_endpoint(daemon).port}=")
     assert sorted(facts) == ["HttpOnly", "Path=/page", "SameSite=Strict"]
     assert answer.headers["cache-control"] == "no-store"
-    secrets = [name.partition("=")[2], answer.json()["key"], door(daemon).token]
+    secrets = [name.partition("=")[2], answer.json()["key"], http_endpoint(daemon).token]
     assert not [secret for secret in secrets if secret in daemon.log]
 
 
 def test_second_use_of_a_code_ends_both_sessions(daemon: Daemon) -> None:
     """Both the first and the second user of the code lose access, and the log says what to do."""
-    where, code = door(daemon), code_of(daemon)
+    where, code = http_endpoint(daemon), code_of(daemon)
     first = redeem(where, code)
     visitor = Visitor(where, first.headers["set-cookie"].partition(";")[0], first.json()["key"])
     with socket_of(visitor) as socket:
@@ -71,21 +71,21 @@ def test_second_use_of_a_code_ends_both_sessions(daemon: Daemon) -> None:
 def test_forms_and_other_pages_cannot_exchange_a_code(
     daemon: Daemon, headers: dict[str, str], status: int
 ) -> None:
-    assert redeem(door(daemon), code_of(daemon), **headers).status_code == status
+    assert redeem(http_endpoint(daemon), code_of(daemon), **headers).status_code == status
 
 
 def test_cookie_grants_access_to_the_page_only(daemon: Daemon) -> None:
     """The cookie opens neither /mcp nor /metrics, and the token for those does not open the page."""
     visitor = log_in(daemon)
-    base = visitor.door.base
+    base = visitor.endpoint.base
     for path in ("/mcp", "/servers/one/mcp", "/metrics"):
         assert web.post(f"{base}{path}", headers=visitor.headers, json={}).status_code == 401, path
     session = f"{base}/page/session"
     assert web.get(session, headers=visitor.headers).status_code == 204
     assert web.get(session, headers={**visitor.headers, KEY: "guessed"}).status_code == 401
     assert web.get(session, headers={**visitor.headers, "Cookie": ""}).status_code == 401
-    assert web.get(session, headers=visitor.door.bearer).status_code == 403
-    with opened(visitor, Cookie="", Authorization=f"Bearer {visitor.door.token}") as got:
+    assert web.get(session, headers=visitor.endpoint.bearer).status_code == 403
+    with opened(visitor, Cookie="", Authorization=f"Bearer {visitor.endpoint.token}") as got:
         assert got == 401
 
 
@@ -112,7 +112,7 @@ def test_websocket_is_refused_before_the_upgrade(daemon: Daemon) -> None:
             assert got == status, headers
     with opened(visitor) as got:
         assert isinstance(got, Socket)
-    plain = web.get(f"{visitor.door.base}/page/socket", headers=visitor.headers)
+    plain = web.get(f"{visitor.endpoint.base}/page/socket", headers=visitor.headers)
     assert plain.status_code == 426
 
 
@@ -150,15 +150,15 @@ def test_page_can_look_call_and_toggle(daemon: Daemon) -> None:
         assert socket.message()["id"] == 91
         called = socket.ask("mcpd/call", server="one", tool="stderr", arguments={"text": "told"})
         assert called["result"]["success"]
-        while not socket.told:
-            socket.told.append(socket.message())
-        assert "told 0" in socket.told[0]["params"]["line"]
+        while not socket.received:
+            socket.received.append(socket.message())
+        assert "told 0" in socket.received[0]["params"]["line"]
         big = socket.ask("mcpd/call", server="one", tool="big", arguments={"mb": 8})
         assert len(big["result"]["output"]) == 8 << 20
         assert (
             socket.ask("mcpd/disable", server="one", wait=BOUND)["result"]["server"]["status"] == "disabled"
         )
-        said = [each["params"]["event"]["by"] for each in socket.told if "event" in each["params"]]
+        said = [each["params"]["event"]["by"] for each in socket.received if "event" in each["params"]]
         assert "the page" in said
         with daemon.client() as client:
             assert "the page" in [each["name"] for each in client.request("mcpd/clients")["clients"]]
@@ -178,7 +178,7 @@ def test_closing_the_page_cancels_its_calls(daemon: Daemon) -> None:
 def test_logout_ends_the_session(daemon: Daemon) -> None:
     """The open socket, the cookie and the key become invalid together."""
     visitor = log_in(daemon)
-    session = f"{visitor.door.base}/page/session"
+    session = f"{visitor.endpoint.base}/page/session"
     with socket_of(visitor) as socket:
         gone = web.delete(session, headers=visitor.headers)
         assert gone.status_code == 204
@@ -231,7 +231,7 @@ def test_page_that_does_not_read_is_disconnected(daemon: Daemon) -> None:
             )
         )
         first = socket.next()
-        web.delete(f"{visitor.door.base}/page/session", headers=visitor.headers)
+        web.delete(f"{visitor.endpoint.base}/page/session", headers=visitor.headers)
         wait_until(
             lambda: len(client.request("mcpd/clients")["clients"]) == 1, lambda: "the page is still there"
         )
@@ -260,7 +260,7 @@ def test_no_way_to_end_a_socket_leaks_resources(daemon: Daemon) -> None:
             assert socket.closed().code == 1009
         gone = log_in(daemon)
         with socket_of(gone) as socket:
-            web.delete(f"{gone.door.base}/page/session", headers=gone.headers)
+            web.delete(f"{gone.endpoint.base}/page/session", headers=gone.headers)
             assert socket.closed().code == 1001
 
     ended_in_every_way()
@@ -288,7 +288,7 @@ def test_stopping_daemon_closes_the_socket_with_a_reason(daemon: Daemon) -> None
 
 def test_files_are_cached_and_restricted_by_a_policy(daemon: Daemon) -> None:
     """The content security policy allows our own files only, and nothing inline."""
-    base = door(daemon).base
+    base = http_endpoint(daemon).base
     index = web.get(f"{base}/")
     assert index.headers["content-type"] == "text/html; charset=utf-8"
     assert index.headers["cache-control"] == "no-cache"
@@ -347,7 +347,7 @@ def test_page_is_not_served_on_the_socket(start: Start) -> None:
 
 def test_metrics_require_the_token(daemon: Daemon) -> None:
     """The response has the name and version of the format that Prometheus requests."""
-    where = door(daemon)
+    where = http_endpoint(daemon)
     assert web.get(f"{where.base}/metrics").status_code == 401
     scraped = web.get(f"{where.base}/metrics", headers=where.bearer)
     assert scraped.headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -358,7 +358,7 @@ def test_metrics_require_the_token(daemon: Daemon) -> None:
 def test_page_requires_login_even_without_http_auth(start: Start) -> None:
     """The page toggles servers, which programs at /mcp cannot do."""
     daemon = start({"one": fake()}, *PORT, "--http-auth", "none")
-    where = door(daemon)
+    where = http_endpoint(daemon)
     assert web.get(f"{where.base}/page/session", headers={KEY: "1"}).status_code == 401
     with opened(log_in(daemon)) as got:
         assert isinstance(got, Socket)

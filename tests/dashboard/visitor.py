@@ -24,7 +24,7 @@ from wsproto.events import (
 
 from tests.e2e import web
 from tests.e2e.harness import BOUND, Daemon, Json
-from tests.e2e.web import Door, door
+from tests.e2e.web import HttpEndpoint, http_endpoint
 
 KEY = "X-Mcpd-Page"
 
@@ -33,24 +33,24 @@ KEY = "X-Mcpd-Page"
 class Visitor:
     """A logged-in browser. `cookie` is `name=value`."""
 
-    door: Door
+    endpoint: HttpEndpoint
     cookie: str
     key: str
 
     @property
     def headers(self) -> dict[str, str]:
-        return {"Cookie": self.cookie, KEY: self.key, "Origin": self.door.base}
+        return {"Cookie": self.cookie, KEY: self.key, "Origin": self.endpoint.base}
 
 
 def code_of(daemon: Daemon) -> str:
     with daemon.client() as client:
         url = client.request("mcpd/page")["url"]
     address, _, code = url.partition("#")
-    assert address == f"{door(daemon).base}/"
+    assert address == f"{http_endpoint(daemon).base}/"
     return str(code)
 
 
-def redeem(where: Door, code: str, **headers: str) -> httpx.Response:
+def redeem(where: HttpEndpoint, code: str, **headers: str) -> httpx.Response:
     """Exchange the code as the page's script does, except for `headers`."""
     usual = {"Origin": where.base, KEY: "1", "Content-Type": "application/json"}
     return web.post(
@@ -61,7 +61,7 @@ def redeem(where: Door, code: str, **headers: str) -> httpx.Response:
 
 
 def log_in(daemon: Daemon) -> Visitor:
-    where = door(daemon)
+    where = http_endpoint(daemon)
     answer = redeem(where, code_of(daemon))
     assert answer.status_code == 200, answer.text
     return Visitor(where, answer.headers["set-cookie"].partition(";")[0], answer.json()["key"])
@@ -75,7 +75,7 @@ class Socket:
         self._frames = frames
         self._events: list[Event] = []
         self._text = ""
-        self.told: list[Json] = []
+        self.received: list[Json] = []
 
     def send(self, event: Event) -> None:
         self._socket.sendall(self._frames.send(event))
@@ -107,7 +107,7 @@ class Socket:
             message = self.message()
             if message.get("id") == key:
                 return message
-            self.told.append(message)
+            self.received.append(message)
 
     def closed(self) -> CloseConnection:
         """Return how the socket was closed."""
@@ -120,11 +120,11 @@ class Socket:
 @contextmanager
 def opened(visitor: Visitor, **headers: str) -> Iterator[Socket | int]:
     """Open the socket and return it, or return the status of the refusal. Empty `headers` are left out."""
-    usual = {"Cookie": visitor.cookie, "Origin": visitor.door.base, "Host": ""}
+    usual = {"Cookie": visitor.cookie, "Origin": visitor.endpoint.base, "Host": ""}
     given = {**usual, **headers}
     protocols = given.pop("Protocols", f"mcpd.page,key.{visitor.key}")
-    host = given.pop("Host") or f"127.0.0.1:{visitor.door.port}"
-    with socket.create_connection(("127.0.0.1", visitor.door.port), timeout=BOUND) as connection:
+    host = given.pop("Host") or f"127.0.0.1:{visitor.endpoint.port}"
+    with socket.create_connection(("127.0.0.1", visitor.endpoint.port), timeout=BOUND) as connection:
         frames = WSConnection(ConnectionType.CLIENT)
         extra = [(name.encode(), value.encode()) for name, value in given.items() if value]
         request = Request(

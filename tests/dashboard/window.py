@@ -12,7 +12,7 @@ import pytest
 
 from tests.dashboard.visitor import code_of
 from tests.e2e.harness import Daemon
-from tests.e2e.web import door
+from tests.e2e.web import http_endpoint
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Dialog, Locator, Page, Request
@@ -105,7 +105,7 @@ def window(
     **options: Any,
 ) -> Iterator[Window]:
     """Open the page as `mcpctl ui` does. `before` prepares the browser's page first."""
-    where = door(daemon)
+    where = http_endpoint(daemon)
     context = chromium.new_context(viewport={"width": width, "height": 800}, **options)
     context.set_default_timeout(BOUND)
     try:

@@ -307,15 +307,15 @@ def assert_gone(instance: str, bound: float = BOUND) -> None:
 
 
 def describe(pids: Sequence[int]) -> list[str]:
-    told = []
+    received = []
     for pid in pids:
         try:
-            told.append(
+            received.append(
                 f"{pid}: {Path(f'/proc/{pid}/cmdline').read_bytes().replace(bytes(1), b' ').decode()}"
             )
         except OSError:
             continue
-    return told
+    return received
 
 
 def children(pid: int) -> list[int]:

@@ -216,8 +216,8 @@ def test_a_modern_client_keeps_its_subscription_across_daemons(tmp_path: Path) -
             assert json.loads(called["content"][0]["text"]) == {"a": 1}
         with running(tmp_path, {"fake": fake()}) as daemon:
             daemon.wait_connected("fake")
-            told = ed.until("notifications/tools/list_changed")
-            assert told["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == "L"
+            received = ed.until("notifications/tools/list_changed")
+            assert received["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == "L"
             assert "result" in ed.ask(3, "tools/list", _meta=meta)
             methods = [m.get("method") for m in ed.heard]
             assert methods.count("notifications/subscriptions/acknowledged") == 1

@@ -126,10 +126,13 @@ def test_every_document_has_the_documented_members(start: Start) -> None:
     log.write_text("a line\n")
     documented = table()
     for command, words in WORDS.items():
-        told = mcpctl(daemon, f"{command} {words}".strip())
+        received = mcpctl(daemon, f"{command} {words}".strip())
         members, more = documented[command]
-        assert members.keys() <= told.keys() if more else members.keys() == told.keys(), (command, told)
+        assert members.keys() <= received.keys() if more else members.keys() == received.keys(), (
+            command,
+            received,
+        )
         for name, kind in members.items():
-            assert (isinstance(told[name], list), isinstance(told[name], dict)) in (
+            assert (isinstance(received[name], list), isinstance(received[name], dict)) in (
                 [(True, False)] if kind == "[…]" else [(False, True)] if kind == "{…}" else [(False, False)]
-            ) or (not kind and name in ("daemon", "unit", "data")), (command, name, told[name])
+            ) or (not kind and name in ("daemon", "unit", "data")), (command, name, received[name])

@@ -66,9 +66,9 @@ def test_history_names_events_and_their_causes_across_a_restart(tmp_path: Path) 
         client = daemon.client()
         client.request("mcpd/enable", server="fake", wait=BOUND)
         entries = client.request("mcpd/history", server="fake")["entries"]
-        told = [(entry["state"], bool(entry["by"])) for entry in entries]
-        assert told[:2] == [("connected", False), ("disabled", True)]
-        assert told[-2:] == [("pending", True), ("connected", False)]
+        received = [(entry["state"], bool(entry["by"])) for entry in entries]
+        assert received[:2] == [("connected", False), ("disabled", True)]
+        assert received[-2:] == [("pending", True), ("connected", False)]
         assert re.search(rf"\(pid {os.getpid()}\)$", entries[1]["by"])
         assert sum(cause.startswith("daemon: mcpd") for cause in causes(client)) == 2
         assert any("the previous mcpd ended without stopping" in cause for cause in causes(client))
@@ -264,10 +264,10 @@ def test_slow_log_follower_gets_the_number_of_dropped_lines(start: Start) -> Non
     other.call("fake", "stderr", {"text": "the last one"})
     missed = lines = 0
     while True:
-        told = client.next_notification()["params"]
-        missed += told.get("missed", 0)
-        lines += "line" in told
-        if "the last one" in told.get("line", ""):
+        received = client.next_notification()["params"]
+        missed += received.get("missed", 0)
+        lines += "line" in received
+        if "the last one" in received.get("line", ""):
             break
     assert missed + lines == 121
 

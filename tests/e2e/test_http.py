@@ -15,18 +15,18 @@ import pytest
 from tests.e2e import web
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Json, fake, in_flight, private_environment, wait_until
-from tests.e2e.web import PORT, door, events, over_unix, request
+from tests.e2e.web import PORT, events, http_endpoint, over_unix, request
 
 
 def test_port_is_published_in_status_log_and_file(start: Start) -> None:
     """Port 0 selects a free port. The status, the log and a file name it and the path of the token."""
     daemon = start({"one": fake()}, *PORT)
-    where = door(daemon)
+    where = http_endpoint(daemon)
     file = Path(daemon.socket).parent / "http.json"
-    told: Json = json.loads(file.read_text())
-    assert told["url"] == f"{where.base}/mcp"
-    assert told["pid"] == daemon.pid
-    assert stat.S_IMODE(Path(told["token_file"]).stat().st_mode) == 0o600
+    received: Json = json.loads(file.read_text())
+    assert received["url"] == f"{where.base}/mcp"
+    assert received["pid"] == daemon.pid
+    assert stat.S_IMODE(Path(received["token_file"]).stat().st_mode) == 0o600
     wait_until(lambda: f"{where.base}/mcp" in daemon.log, lambda: daemon.log)
     assert where.token not in daemon.log
     assert web.get(f"{where.base}/health").json() == {"status": "ok"}
@@ -37,7 +37,7 @@ def test_port_is_published_in_status_log_and_file(start: Start) -> None:
         text=True,
         timeout=BOUND,
     )
-    assert f"http: {where.base}/mcp, token in {told['token_file']}" in status.stdout
+    assert f"http: {where.base}/mcp, token in {received['token_file']}" in status.stdout
     assert daemon.stop() == 0
     assert not file.exists()
 
@@ -86,7 +86,7 @@ def test_daemon_exits_if_the_port_of_the_command_line_is_in_use(tmp_path: Path) 
 
 def test_missing_token_error_says_where_the_token_is(start: Start) -> None:
     """The error must not start an OAuth login."""
-    where = door(start({}, *PORT))
+    where = http_endpoint(start({}, *PORT))
     refused = web.post(f"{where.base}/mcp", json={})
     assert refused.status_code == 401
     assert refused.headers["www-authenticate"] == 'Bearer realm="mcpd"'
@@ -116,11 +116,11 @@ def test_control_api_is_served_by_post_on_the_unix_socket(start: Start) -> None:
         call = request("mcpd/call", server="one", tool="stderr", arguments={"lines": 1, "text": "told"})
         http.post("/rpc", json=call)
         with http.stream("POST", "/rpc", json=request("mcpd/logs", server="one", follow=True)) as stream:
-            told = (json.loads(event.data) for event in events(stream.iter_raw()))
-            assert "result" in next(told)
+            received = (json.loads(event.data) for event in events(stream.iter_raw()))
+            assert "result" in next(received)
             with over_unix(daemon) as beside:
                 beside.post("/rpc", json=call)
-            assert next(told)["method"] == "mcpd/log"
+            assert next(received)["method"] == "mcpd/log"
     with over_unix(daemon) as http:
         for body, status in [(b"{", 400), (b'{"id":1}', 400), (b'{"id":1,"method":"mcpd/attach"}', 404)]:
             assert http.post("/rpc", content=body).status_code == status
@@ -145,7 +145,7 @@ def test_disconnect_cancels_the_request(start: Start) -> None:
 
 def test_port_has_no_control_api_even_with_the_token(start: Start) -> None:
     """A stolen token must not be enough to start programs."""
-    with door(start({}, *PORT)).client() as http:
+    with http_endpoint(start({}, *PORT)).client() as http:
         assert http.post("/rpc", json=request("mcpd/status")).status_code == 404
         for path in ("/mcp/../rpc", "/%72pc", "//rpc", "/rpc/", "/rpc?x"):
             refused = http.post(path, json=request("mcpd/status")).status_code
@@ -157,12 +157,12 @@ def test_port_has_no_control_api_even_with_the_token(start: Start) -> None:
 def test_missing_authentication_is_a_warning_in_log_and_status(start: Start) -> None:
     daemon = start({}, *PORT, "--http-auth", "none")
     with daemon.client() as client:
-        told = client.request("mcpd/status")["daemon"]["http"]
-    assert told["auth"] == "none"
-    assert told["token_file"] is None
+        received = client.request("mcpd/status")["daemon"]["http"]
+    assert received["auth"] == "none"
+    assert received["token_file"] is None
     wait_until(lambda: "--http-auth none" in daemon.log, lambda: daemon.log)
     assert '"level": "warning"' in daemon.log
-    status = web.post(told["url"], headers={"Origin": "http://evil.example"}, json={}).status_code
+    status = web.post(received["url"], headers={"Origin": "http://evil.example"}, json={}).status_code
     assert status == 403
 
 
@@ -198,7 +198,7 @@ def test_error_names_the_port_in_use(tmp_path: Path) -> None:
 
 def test_configured_port_is_opened(start: Start) -> None:
     daemon = start({}, settings={"http": "localhost:0"})
-    assert web.get(f"{door(daemon).base}/health").status_code == 200
+    assert web.get(f"{http_endpoint(daemon).base}/health").status_code == 200
 
 
 def test_a_port_that_systemd_opened_is_served(tmp_path: Path) -> None:

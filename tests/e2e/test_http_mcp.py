@@ -16,11 +16,11 @@ from tests.e2e.harness import BOUND, Daemon, Json, fake, in_flight, running, wai
 from tests.e2e.web import (
     MODERN,
     PORT,
-    Door,
+    HttpEndpoint,
     Session,
     ask,
-    door,
     events,
+    http_endpoint,
     messages,
     modern,
     over_unix,
@@ -41,12 +41,12 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 @pytest.fixture
-def web(daemon: Daemon) -> Door:
-    return door(daemon)
+def web(daemon: Daemon) -> HttpEndpoint:
+    return http_endpoint(daemon)
 
 
 @pytest.fixture
-def http(web: Door) -> Iterator[httpx.Client]:
+def http(web: HttpEndpoint) -> Iterator[httpx.Client]:
     with web.client() as client:
         yield client
 
@@ -56,7 +56,7 @@ def counts(daemon: Daemon, server: str) -> Json:
         return dict(json.loads(client.call(server, "counts")["output"]))
 
 
-def named(web: Door) -> dict[str, str]:
+def named(web: HttpEndpoint) -> dict[str, str]:
     """Return the headers that every request needs."""
     return {**web.bearer, "Host": f"127.0.0.1:{web.port}"}
 
@@ -82,10 +82,12 @@ def test_earlier_messages_turn_the_response_into_a_stream(http: httpx.Client) ->
     call = ask(http, "/servers/one/mcp", "tools/call", name="progress", arguments={"total": 0.3}, token="t")
     assert call.headers["content-type"] == "text/event-stream"
     assert call.headers["x-accel-buffering"] == "no"
-    told = messages(call)
-    assert [message.get("method") for message in told[:-1]] == ["notifications/progress"] * (len(told) - 1)
-    assert len(told) > 1
-    assert told[-1]["id"] == 1
+    received = messages(call)
+    assert [message.get("method") for message in received[:-1]] == ["notifications/progress"] * (
+        len(received) - 1
+    )
+    assert len(received) > 1
+    assert received[-1]["id"] == 1
     assert b"\nid:" not in b"\n" + call.content
 
 
@@ -163,7 +165,7 @@ def test_client_cannot_initialize_a_server_itself(daemon: Daemon, http: httpx.Cl
     assert counts(daemon, "one")["seen"].get("initialize", 0) == before
 
 
-def test_disconnect_cancels_the_call(daemon: Daemon, web: Door) -> None:
+def test_disconnect_cancels_the_call(daemon: Daemon, web: HttpEndpoint) -> None:
     """2026-07-28: for every form of response, the server gets the cancellation within about half a second."""
     before = len(counts(daemon, "one")["cancelled"])
     body, headers = modern("tools/call", name="progress", arguments={"total": 30}, token=1)
@@ -191,11 +193,11 @@ def test_modern_notification_is_accepted_and_ignored(http: httpx.Client) -> None
 def test_a_subscription_is_a_stream_until_the_client_leaves(daemon: Daemon, http: httpx.Client) -> None:
     body, headers = modern("subscriptions/listen", "L", notifications={"toolsListChanged": True})
     with http.stream("POST", "/mcp", json=body, headers=headers) as stream:
-        told = (json.loads(event.data) for event in events(stream.iter_raw()))
-        assert next(told)["method"] == "notifications/subscriptions/acknowledged"
+        received = (json.loads(event.data) for event in events(stream.iter_raw()))
+        assert next(received)["method"] == "notifications/subscriptions/acknowledged"
         with daemon.client() as client:
             client.call("one", "change")
-        changed = next(told)
+        changed = next(received)
     assert changed["method"] == "notifications/tools/list_changed"
     assert changed["params"]["_meta"] == {"io.modelcontextprotocol/subscriptionId": "L"}
 
@@ -267,7 +269,7 @@ def test_only_the_revision_that_had_batches_takes_them(http: httpx.Client) -> No
     assert new.post(batch).status_code == 400
 
 
-def test_stream_can_be_resumed_without_duplicates(daemon: Daemon, web: Door) -> None:
+def test_stream_can_be_resumed_without_duplicates(daemon: Daemon, web: HttpEndpoint) -> None:
     """2025-11-25, Resumability: a lost connection does not cancel the call, and its response is kept."""
     cancelled = counts(daemon, "one")["cancelled"]
     with web.client() as http:
@@ -290,8 +292,8 @@ def test_stream_can_be_resumed_without_duplicates(daemon: Daemon, web: Door) -> 
             rest = [(event.id, json.loads(event.data)) for event in events(again.iter_raw()) if event.data]
         seen += rest
         assert len({name for name, _ in seen}) == len(seen)
-        told = [message["params"]["progress"] for _, message in seen if "method" in message]
-        assert told == sorted(set(told))
+        received = [message["params"]["progress"] for _, message in seen if "method" in message]
+        assert received == sorted(set(received))
         assert seen[-1][1]["id"] == 5
         with session.listening(**{"Last-Event-ID": str(seen[-2][0])}) as once_more:
             assert [json.loads(event.data)["id"] for event in events(once_more.iter_raw()) if event.data] == [
@@ -318,32 +320,32 @@ def test_unrelated_messages_arrive_on_the_get_stream(daemon: Daemon, http: httpx
         daemon.wait_status("one", lambda status: status["tools"] == before + 1)
     with session.listening() as stream:
         assert stream.headers["content-type"] == "text/event-stream"
-        told = (json.loads(event.data) for event in events(stream.iter_raw()) if event.data)
-        assert next(told) == {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+        received = (json.loads(event.data) for event in events(stream.iter_raw()) if event.data)
+        assert next(received) == {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
         with daemon.client() as client:
             client.call("two", "change")
-        assert next(told)["method"] == "notifications/tools/list_changed"
+        assert next(received)["method"] == "notifications/tools/list_changed"
 
 
-def test_server_request_uses_the_stream_of_its_call_and_is_answered_by_post(web: Door) -> None:
+def test_server_request_uses_the_stream_of_its_call_and_is_answered_by_post(web: HttpEndpoint) -> None:
     """No other stream and no other client gets the request."""
     with web.client() as http, web.client() as beside:
         session = Session(http, "/servers/two/mcp", capabilities={"elicitation": {"form": {}}})
         question = {"message": "Which?", "requestedSchema": {"type": "object", "properties": {}}}
         body = session.calling("ask", 9, None, method="elicitation/create", params=question)
         with http.stream("POST", session.path, json=body, headers=session.headers) as stream:
-            told = (json.loads(event.data) for event in events(stream.iter_raw()) if event.data)
-            asked = next(told)
+            received = (json.loads(event.data) for event in events(stream.iter_raw()) if event.data)
+            asked = next(received)
             assert asked["method"] == "elicitation/create"
             answer = {"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "decline"}}
             posted = beside.post(session.path, json=answer, headers=session.headers)
             assert (posted.status_code, posted.content) == (202, b"")
-            final = next(told)
+            final = next(received)
         assert final["id"] == 9
         assert "decline" in final["result"]["content"][0]["text"]
 
 
-def test_ending_a_session_answers_its_pending_requests(daemon: Daemon, web: Door) -> None:
+def test_ending_a_session_answers_its_pending_requests(daemon: Daemon, web: HttpEndpoint) -> None:
     """A DELETE from another connection ends the session, and no request is left without a response."""
     with web.client() as http, web.client() as beside:
         session = Session(http, "/servers/one/mcp")
@@ -360,7 +362,7 @@ def test_session_survives_a_changed_server_and_ends_with_a_removed_one(start: St
     """404 is only for servers that no longer exist."""
     daemon = start(SERVERS, *PORT)
     daemon.wait_connected("one")
-    with door(daemon).client() as http, daemon.client() as client:
+    with http_endpoint(daemon).client() as http, daemon.client() as client:
         session = Session(http, "/servers/one/mcp")
         client.request("mcpd/servers/set", servers={"one": fake("--tools", "1")})
         daemon.wait_connected("one")
@@ -376,7 +378,7 @@ def test_session_survives_a_changed_server_and_ends_with_a_removed_one(start: St
 # ── many, slow and misbehaving clients ──────────────────────────────────────────────────────────────
 
 
-def test_the_same_ids_of_many_clients_are_never_mixed_up(web: Door) -> None:
+def test_the_same_ids_of_many_clients_are_never_mixed_up(web: HttpEndpoint) -> None:
     """Concurrent calls of both eras each get their own response."""
     wrong: list[str] = []
 
@@ -405,7 +407,7 @@ def test_stopping_daemon_ends_its_streams_cleanly(start: Start) -> None:
     """Clients that listen or do not read do not delay the shutdown."""
     daemon = start(SERVERS, *PORT)
     daemon.wait_connected(*SERVERS)  # a late connection would change a list in the meantime
-    web = door(daemon)
+    web = http_endpoint(daemon)
     with web.client() as http, web.connection as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         body, headers = modern("tools/call", name="one__big", arguments={"mb": 8})

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.e2e.harness import Daemon, Json, fake, in_flight, running, wait_until
-from tests.e2e.web import PORT, Door, door, events, over_unix, request
+from tests.e2e.web import PORT, HttpEndpoint, events, http_endpoint, over_unix, request
 
 REVISION = "2024-11-05"
 PROFILES = {"profiles": {"small": {"servers": ["one"]}}}
@@ -27,8 +27,8 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 @pytest.fixture
-def web(daemon: Daemon) -> Door:
-    return door(daemon)
+def web(daemon: Daemon) -> HttpEndpoint:
+    return http_endpoint(daemon)
 
 
 class Sse:
@@ -72,7 +72,7 @@ def connected(http: httpx.Client, path: str = "/sse", **capabilities: Json) -> I
     ("path", "tool"),
     [("/sse", "two__echo"), ("/sse/small", "one__echo"), ("/servers/two/sse", "echo")],
 )
-def test_each_scope_has_an_endpoint(web: Door, path: str, tool: str) -> None:
+def test_each_scope_has_an_endpoint(web: HttpEndpoint, path: str, tool: str) -> None:
     """For all servers, a profile, and one server."""
     with connected(web.client(), path) as client:
         names = {entry["name"] for entry in client.ask("tools/list")["result"]["tools"]}
@@ -87,7 +87,7 @@ def test_unix_socket_serves_it_too(daemon: Daemon) -> None:
         assert client.ask("ping")["result"] == {}
 
 
-def test_everything_of_a_call_comes_on_the_stream(web: Door) -> None:
+def test_everything_of_a_call_comes_on_the_stream(web: HttpEndpoint) -> None:
     """Progress, and a question whose answer is posted."""
     with connected(web.client(), "/servers/one/sse", sampling={}) as client:
         calling = {"name": "progress", "arguments": {"total": 0.3}, "_meta": {"progressToken": "t"}}
@@ -105,7 +105,7 @@ def test_everything_of_a_call_comes_on_the_stream(web: Door) -> None:
         assert "forty-two" in json.dumps(client.next()["result"])
 
 
-def test_closing_the_stream_cancels_the_calls(daemon: Daemon, web: Door) -> None:
+def test_closing_the_stream_cancels_the_calls(daemon: Daemon, web: HttpEndpoint) -> None:
     """The stream is the session."""
     with connected(web.client(), "/servers/one/sse") as client:
         client.post(request("tools/call", 5, name="drop", arguments={}))
@@ -131,7 +131,9 @@ def test_closing_the_stream_cancels_the_calls(daemon: Daemon, web: Door) -> None
         ({"Sec-Fetch-Site": "cross-site"}, 403),
     ],
 )
-def test_access_is_as_for_the_other_endpoints(web: Door, headers: dict[str, str], status: int) -> None:
+def test_access_is_as_for_the_other_endpoints(
+    web: HttpEndpoint, headers: dict[str, str], status: int
+) -> None:
     """For the stream and for the message endpoint."""
     with connected(web.client()) as client, web.client() as http:
         assert http.get("/sse", headers=headers).status_code == status
@@ -140,7 +142,7 @@ def test_access_is_as_for_the_other_endpoints(web: Door, headers: dict[str, str]
         assert client.ask("ping")["result"] == {}
 
 
-def test_wrong_requests_are_refused(web: Door) -> None:
+def test_wrong_requests_are_refused(web: HttpEndpoint) -> None:
     """Clients that try Streamable HTTP first see from the status that it is not served here."""
     with web.client() as http:
         assert http.post("/sse", json=request("ping")).status_code == 404

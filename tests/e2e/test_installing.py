@@ -30,8 +30,8 @@ def slow_npx(home: Path, **timeouts: float) -> Json:
     """Return a definition with an `npx` that installs until the file `go` exists."""
     (home / "bin").mkdir()
     npx = home / "bin/npx"
-    told = {"started": str(home / "started"), "go": str(home / "go"), "fake": str(FAKE)}
-    npx.write_text(SLOW_NPX.format(python=sys.executable, **told))
+    received = {"started": str(home / "started"), "go": str(home / "go"), "fake": str(FAKE)}
+    npx.write_text(SLOW_NPX.format(python=sys.executable, **received))
     npx.chmod(npx.stat().st_mode | stat.S_IXUSR)
     return {"command": str(npx), "args": ["@scope/server"], "timeouts": timeouts}
 

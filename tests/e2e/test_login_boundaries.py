@@ -13,7 +13,7 @@ from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, wait_until
 from tests.e2e.login_people import logged_in, needs_login, open_page, served, visit
 from tests.e2e.test_login import start_mcpctl
-from tests.e2e.web import BOTH, MODERN, PORT, P, door
+from tests.e2e.web import BOTH, MODERN, PORT, P, http_endpoint
 
 
 def test_no_token_passes_from_one_side_to_the_other(start: Start) -> None:
@@ -22,7 +22,7 @@ def test_no_token_passes_from_one_side_to_the_other(start: Start) -> None:
         daemon = start({"remote": {"url": server.url}}, *PORT)
         needs_login(daemon)
         logged_in(daemon)
-        entrance = door(daemon)
+        entrance = http_endpoint(daemon)
         own = {
             "Cookie": "session=client-canary",
             "X-Api-Key": "client-canary",

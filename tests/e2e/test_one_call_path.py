@@ -17,7 +17,7 @@ from mcpd.client import CallTimedOut, connect
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Client, Daemon, Json, Refused, fake, running
 from tests.e2e.test_bridge import editor
-from tests.e2e.web import PORT, Session, ask, door, meta
+from tests.e2e.web import PORT, Session, ask, http_endpoint, meta
 
 LATEST_LEGACY = "2025-11-25"
 MAX_TIMEOUT = 1.0
@@ -85,14 +85,14 @@ def over_socket_modern(daemon: Daemon, server: str, tool: str, arguments: Json) 
 
 
 def over_http_legacy(daemon: Daemon, server: str, tool: str, arguments: Json) -> Json:
-    with door(daemon).client() as http:
+    with http_endpoint(daemon).client() as http:
         session = Session(http)
         response: Json = session.call(f"{server}__{tool}", **arguments).json()
         return response
 
 
 def over_http_modern(daemon: Daemon, server: str, tool: str, arguments: Json) -> Json:
-    with door(daemon).client() as http:
+    with http_endpoint(daemon).client() as http:
         response: Json = ask(
             http, f"/servers/{server}/mcp", "tools/call", name=tool, arguments=arguments
         ).json()

@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.conftest import Start
 from tests.e2e.harness import Daemon, Json, Refused, wait_until
 from tests.e2e.test_bridge import Editor
-from tests.e2e.web import PORT, Session, ask, door
+from tests.e2e.web import PORT, Session, ask, http_endpoint
 from tests.gateway.mcp_client import MODERN, McpClient
 
 SERVER: Json = {"command": sys.executable, "args": ["-m", "mcpd.testserver"]}
@@ -47,7 +47,7 @@ def test_denied_tool_is_refused_over_every_transport(start: Start) -> None:
             control.call("test", "fail")
         assert refused.value.code == "denied"
         assert control.call("test", "echo", {"text": "a"})["success"]
-    web = door(daemon)
+    web = http_endpoint(daemon)
     with web.client() as http:
         modern = ask(http, "/mcp", "tools/call", name="test__fail", arguments={})
         assert modern.json()["error"]["data"]["rule"] == "$.settings.policies[0]"
@@ -121,7 +121,7 @@ def test_executable_is_what_the_kernel_says(start: Start, tmp_path: Path) -> Non
     finally:
         editor.process.kill()
         editor.process.communicate()
-    with door(daemon).client() as http:
+    with http_endpoint(daemon).client() as http:
         answer = ask(http, "/mcp", "tools/call", name="test__fail", arguments={}).json()
         assert answer["error"]["data"]["code"] == "denied", "the executable is not known"
 
@@ -139,28 +139,28 @@ def test_policy_test_explains_the_decision(start: Start) -> None:
     control = daemon.client()
 
     def explain(client: str, server: str, **item: Any) -> tuple[str, str | None]:
-        told = control.request("mcpd/policy", client=client, server=server, **item)
-        return told["decision"], told["rule"]
+        received = control.request("mcpd/policy", client=client, server=server, **item)
+        return received["decision"], received["rule"]
 
     assert explain("zed", "test", tool="fail") == ("deny", "$.mcpServers.test.readOnly")
     assert explain("zed", "other", tool="fail") == ("allow", "$.settings.policies[0]")
     assert explain("codex", "other", tool="fail") == ("deny", "$.settings.policies[1]")
     assert explain("codex", "other", tool="echo") == ("allow", None)
     assert explain("codex", "test", prompt="x") == ("allow", None)
-    told = control.request("mcpd/policy", client="codex", server="other", tool="fail")
-    assert told["steps"][0] == {
+    received = control.request("mcpd/policy", client="codex", server="other", tool="fail")
+    assert received["steps"][0] == {
         "rule": "$.settings.policies[0]",
         "decision": "allow",
         "matches": False,
         "mismatch": "the client is codex",
     }
-    assert told["client"]["connected"] is False
-    assert (told["known"], told["selected"]) == (True, True)
+    assert received["client"]["connected"] is False
+    assert (received["known"], received["selected"]) == (True, True)
     assert control.request("mcpd/policy", client="codex", server="other", tool="x")["known"] is False
     for server, tool, selected in (("test", "fail", True), ("test", "echo", False), ("other", "fail", False)):
         for chosen in ({"profile": "small"}, {"directory": "/small/project"}):
-            told = control.request("mcpd/policy", client="codex", server=server, tool=tool, **chosen)
-            assert (told["selected"], told["client"]["profile"]) == (selected, "small")
+            received = control.request("mcpd/policy", client="codex", server=server, tool=tool, **chosen)
+            assert (received["selected"], received["client"]["profile"]) == (selected, "small")
     with pytest.raises(Refused, match="no profile named 'none'"):
         explain("zed", "test", tool="fail", profile="none")
     with pytest.raises(Refused, match="set one of"):

@@ -49,8 +49,8 @@ def test_a_written_file_changes_only_the_servers_that_changed(start: Start) -> N
     assert daemon.status("other")["pid"] != pids["other"]
     history = daemon.client().request("mcpd/history", server="new")["entries"]
     assert history
-    told = [e for e in daemon.client().request("mcpd/history")["entries"] if "+new" in e["message"]]
-    assert told[0]["by"] == "a change of the file"
+    received = [e for e in daemon.client().request("mcpd/history")["entries"] if "+new" in e["message"]]
+    assert received[0]["by"] == "a change of the file"
     for name, part in (("other", "args"), ("note", "timeout")):
         entries = daemon.client().request("mcpd/history", server=name)["entries"]
         changed = [(entry["message"], entry["by"]) for entry in entries if entry["what"] == "config"]

@@ -176,10 +176,10 @@ def test_no_secret_is_shown_or_kept_anywhere(start: Start, tmp_path: Path) -> No
             shown[f"page {method}"] = json.dumps(page.ask(f"mcpd/{method}"))
         for name in ("told", "dying", "far"):
             shown[f"page {name}"] = json.dumps(page.ask("mcpd/server", server=name))
-        assert page.told
-        shown["page events"] = json.dumps(page.told)
+        assert page.received
+        shown["page events"] = json.dumps(page.received)
     shown |= {command: mcpctl(daemon, *command.split()) for command in COMMANDS}
-    with web.door(daemon).client() as http:
+    with web.http_endpoint(daemon).client() as http:
         shown["/metrics"] = http.get("/metrics").text
     bundle = tmp_path / "report.tar.gz"
     mcpctl(daemon, "doctor", "--no-shell", "--bundle", str(bundle))

@@ -210,8 +210,8 @@ def test_no_secret_is_shown_or_written_anywhere(tmp_path: Path) -> None:
             ran = mcpctl(daemon, "debug", server)
             shown.write(ran.stdout + ran.stderr)
         report = tmp_path / "report.tgz"
-        told = mcpctl(daemon, "doctor", "--no-shell", "--bundle", str(report))
-        shown.write(told.stdout + told.stderr)
+        received = mcpctl(daemon, "doctor", "--no-shell", "--bundle", str(report))
+        shown.write(received.stdout + received.stderr)
         with tarfile.open(report) as bundle:
             for member in bundle.getmembers():
                 content = bundle.extractfile(member)

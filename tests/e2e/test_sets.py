@@ -236,9 +236,9 @@ def test_temporarily_disabled_server_returns_automatically_across_a_restart(tmp_
         daemon.wait_connected("fake")
         assert rfc3339(time.time()) >= soon
         entries = daemon.client().request("mcpd/history", server="fake")["entries"]
-        told = [(entry["state"], entry["message"], bool(entry["by"])) for entry in entries]
-        assert ("disabled", f"it was {words}", True) in told
-        assert told[-2:] == [
+        received = [(entry["state"], entry["message"], bool(entry["by"])) for entry in entries]
+        assert ("disabled", f"it was {words}", True) in received
+        assert received[-2:] == [
             ("pending", "its timed disable ended", False),
             ("connected", "", False),
         ]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.conftest import Start
 from tests.e2e.harness import Client, Json, Refused, fake
-from tests.e2e.web import PORT, Session, door, messages, meta, modern, request
+from tests.e2e.web import PORT, Session, http_endpoint, messages, meta, modern, request
 
 TRACE = {
     "traceparent": "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01",
@@ -30,7 +30,7 @@ def test_trace_is_forwarded_in_both_directions(start: Start, client: str, server
     daemon = start({"one": fake("--era", server)}, *PORT)
     daemon.wait_connected("one")
     tool = "meta" if "one" in path else "one__meta"
-    with door(daemon).client() as http:
+    with http_endpoint(daemon).client() as http:
         if client == "legacy":
             session = Session(http, path)
             asked = request("tools/call", 7, name=tool, arguments={}, _meta=TRACE)
@@ -69,7 +69,7 @@ def test_trace_is_forwarded_with_server_messages(start: Start) -> None:
         line.request(
             "tools/call", name="notify", arguments={"method": "notifications/message", "params": said}
         )
-        told = next_of(line, "notifications/message")
+        received = next_of(line, "notifications/message")
         steps = {"every": 0.01, "total": 0.02, "more": {"_meta": TRACE}}
         line.request("tools/call", name="progress", arguments=steps, _meta={"progressToken": 5})
         step = next_of(line, "notifications/progress")
@@ -79,7 +79,7 @@ def test_trace_is_forwarded_with_server_messages(start: Start) -> None:
         answer = {"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "decline", "_meta": TRACE}}
         line.send_raw(json.dumps(answer).encode())
         came = json.loads(line.answer(key)["content"][0]["text"])
-    assert traced(told["params"]) == TRACE
+    assert traced(received["params"]) == TRACE
     assert traced(step["params"]) == TRACE
     assert traced(asked["params"]) == TRACE
     assert traced(came["result"]) == TRACE

@@ -31,8 +31,8 @@ def test_a_tool_that_is_always_a_task_is_called_like_any_other(start: Start, era
     assert client.call("it", "job")["output"] == "the job is done"
     assert client.call("it", "job", raw=True)["content"][0]["text"] == "the job is done"
     client.call("it", "job", {"words": "half way"}, _meta={"progressToken": "p"})
-    told = client.next_notification()
-    assert told["params"] == {"progressToken": "p", "progress": 1, "message": "half way"}
+    received = client.next_notification()
+    assert received["params"] == {"progressToken": "p", "progress": 1, "message": "half way"}
     with pytest.raises(Refused, match="the job failed") as refused:
         client.call("it", "job", {"ends": "failed"})
     assert refused.value.code == "upstream_error"

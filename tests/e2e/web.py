@@ -28,7 +28,7 @@ post = partial(httpx.post, timeout=BOUND)
 
 
 @attrs.frozen
-class Door:
+class HttpEndpoint:
     """The address where a daemon listens for HTTP, as the daemon reports it."""
 
     base: str
@@ -53,11 +53,11 @@ class Door:
         )
 
 
-def door(daemon: Daemon) -> Door:
+def http_endpoint(daemon: Daemon) -> HttpEndpoint:
     with daemon.client() as client:
-        told = client.request("mcpd/status")["daemon"]["http"]
-    token = Path(told["token_file"]).read_text().strip() if told["token_file"] else ""
-    return Door(told["url"].removesuffix("/mcp"), token)
+        received = client.request("mcpd/status")["daemon"]["http"]
+    token = Path(received["token_file"]).read_text().strip() if received["token_file"] else ""
+    return HttpEndpoint(received["url"].removesuffix("/mcp"), token)
 
 
 def over_unix(daemon: Daemon) -> httpx.Client:

@@ -70,12 +70,12 @@ def relist(daemon: Daemon) -> None:
 
 
 def batch(daemon: Daemon) -> None:
-    door, body = web.door(daemon), b"[" + b"{}," * (10 * MIB) + b"{}]"
+    endpoint, body = web.http_endpoint(daemon), b"[" + b"{}," * (10 * MIB) + b"{}]"
     head = (
-        f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:{door.port}\r\nAuthorization: Bearer {door.token}\r\n"
+        f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:{endpoint.port}\r\nAuthorization: Bearer {endpoint.token}\r\n"
         f"Content-Type: application/json\r\nAccept: {web.BOTH}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
-    with door.connection as connection, suppress(OSError):
+    with endpoint.connection as connection, suppress(OSError):
         connection.sendall(head.encode() + body)
         connection.recv(1000)
 

@@ -522,8 +522,8 @@ def test_daemon_starts_with_an_unusable_state_file(tmp_path: Path, how: str) -> 
             daemon.wait_connected("calm")
             daemon.client().request("mcpd/disable", server="calm")
             wait_until(lambda: str(state) in daemon.log, lambda: daemon.log)
-            told = [line for line in daemon.log.splitlines() if str(state) in line]
-            assert "starting without toggles" in told[0]
+            received = [line for line in daemon.log.splitlines() if str(state) in line]
+            assert "starting without toggles" in received[0]
             if how in CORRUPT:
                 kept = [path for path in state.parent.iterdir() if "unreadable" in path.name]
                 assert [path.read_bytes() for path in kept] == [CORRUPT[how]]

@@ -75,12 +75,12 @@ def test_ten_thousand_lines_of_junk_disturb_none_of_a_thousand_calls(start: Star
     with daemon.client() as client, nothing_left(daemon), undisturbed(daemon, "calm"):
         results = many(client, "odd", "echo", [{"n": n} for n in range(1000)])
     after = daemon.status("odd")
-    told = detail(daemon.client(), "odd")
+    received = detail(daemon.client(), "odd")
 
     assert [json.loads(result["output"]) for result in results] == [{"n": n} for n in range(1000)]
     assert (after["pid"], after["restarts"], after["status"]) == (before["pid"], 0, "connected")
-    assert told["junk_lines"] > 8000  # the other lines were blank
-    assert told["junk_sample"]
+    assert received["junk_lines"] > 8000  # the other lines were blank
+    assert received["junk_sample"]
     assert any("were not JSON-RPC" in warning for warning in after["warnings"])
 
 

@@ -21,7 +21,7 @@ import trio
 from mcpd.api.connection_limit import MAX_ESTABLISHED
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Daemon, Json, fake, wait_until
-from tests.e2e.web import MODERN, PORT, Door, door, meta, post, request
+from tests.e2e.web import MODERN, PORT, HttpEndpoint, http_endpoint, meta, post, request
 from tests.fakes.http import LegacyScript, ModernScript, Script, fake_http
 from tests.faults.bystander import nothing_left, resident, undisturbed
 from tests.faults.measure import more_descriptors, peak_memory
@@ -32,13 +32,13 @@ CALL = json.dumps(request("tools/call", name="echo", arguments={}, _meta=meta())
 PATHS = ("/mcp", "/servers/busy/mcp", "/rpc")
 
 
-def started(start: Start) -> tuple[Daemon, Door]:
+def started(start: Start) -> tuple[Daemon, HttpEndpoint]:
     daemon = start({"busy": fake(), "calm": fake()}, *PORT)
     daemon.wait_connected("busy", "calm")
     with daemon.client() as client:
         client.call("busy", "echo")
         client.call("calm", "echo")
-    return daemon, door(daemon)
+    return daemon, http_endpoint(daemon)
 
 
 def counts(daemon: Daemon) -> Json:
@@ -46,7 +46,7 @@ def counts(daemon: Daemon) -> Json:
         return dict(json.loads(client.call("busy", "counts")["output"]))
 
 
-def connected(web: Door) -> socket.socket:
+def connected(web: HttpEndpoint) -> socket.socket:
     return socket.create_connection(("127.0.0.1", web.port), timeout=BOUND)
 
 
@@ -55,7 +55,7 @@ def head(method: str, path: str, headers: dict[str, str], length: int) -> bytes:
     return f"{method} {path} HTTP/1.1\r\n{lines}Content-Length: {length}\r\n\r\n".encode()
 
 
-def right(web: Door, **more: str) -> dict[str, str]:
+def right(web: HttpEndpoint, **more: str) -> dict[str, str]:
     return {
         "Host": f"127.0.0.1:{web.port}",
         "Content-Type": "application/json",
@@ -67,7 +67,7 @@ def right(web: Door, **more: str) -> dict[str, str]:
     }
 
 
-def answer(web: Door, sent: bytes) -> bytes:
+def answer(web: HttpEndpoint, sent: bytes) -> bytes:
     """Return everything until the daemon closes the connection or stops sending."""
     got = b""
     with connected(web) as connection:
@@ -122,9 +122,9 @@ def test_preflight_gets_no_cors_headers(start: Start) -> None:
     _, web = started(start)
     for origin in ("http://evil.example", "null", f"http://127.0.0.1:{web.port}"):
         asked = right(web, Origin=origin, Access_Control_Request_Method="POST")
-        told = answer(web, head("OPTIONS", "/mcp", asked, 0))
-        assert told.split(b" ", 2)[1] in (b"403", b"405")
-        assert b"access-control" not in told.lower()
+        received = answer(web, head("OPTIONS", "/mcp", asked, 0))
+        assert received.split(b" ", 2)[1] in (b"403", b"405")
+        assert b"access-control" not in received.lower()
 
 
 # ── misbehaving clients ─────────────────────────────────────────────────────────────────────────
@@ -158,8 +158,8 @@ def test_a_body_beyond_the_limit_is_refused_before_it_is_read(start: Start) -> N
     daemon, web = started(start)
     base = resident(daemon.pid)
     with undisturbed(daemon, "calm"):
-        told = answer(web, head("POST", "/mcp", right(web), 33 * MIB))
-        assert told.startswith(b"HTTP/1.1 413 ")
+        received = answer(web, head("POST", "/mcp", right(web), 33 * MIB))
+        assert received.startswith(b"HTTP/1.1 413 ")
         with connected(web) as connection:
             lines = "".join(f"{name}: {text}\r\n" for name, text in right(web).items())
             connection.sendall(f"POST /mcp HTTP/1.1\r\n{lines}Transfer-Encoding: chunked\r\n\r\n".encode())
@@ -336,7 +336,7 @@ async def test_client_credentials_are_never_forwarded_to_a_server(start: Start, 
         def work() -> None:
             daemon = start({"far": {"url": server.url}}, *PORT)
             daemon.wait_connected("far")
-            where = door(daemon)
+            where = http_endpoint(daemon)
             shown = {
                 "Authorization": f"Bearer {where.token}",
                 "Cookie": "session=canary-cookie",

@@ -45,19 +45,19 @@ def test_remote_server_holds_up_nobody(start: Start, hostile: HostileHttp, kind:
     withstand(daemon, call, leave, is_flood=kind.partition(" ")[2] in FLOODS)
 
 
-def post(door: web.Door, *, token: bool = True, path: str = "/mcp") -> bytes:
-    authorization = f"Authorization: Bearer {door.token}\r\n" if token else ""
+def post(endpoint: web.HttpEndpoint, *, token: bool = True, path: str = "/mcp") -> bytes:
+    authorization = f"Authorization: Bearer {endpoint.token}\r\n" if token else ""
     return (
-        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{door.port}\r\n{authorization}"
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{endpoint.port}\r\n{authorization}"
         f"Content-Type: application/json\r\nAccept: {web.BOTH}\r\n"
     ).encode()
 
 
 def sending(body: bytes) -> Attack:
     def attack(daemon: Daemon) -> None:
-        door = web.door(daemon)
-        head = post(door) + b"Content-Length: %d\r\n\r\n" % len(body)
-        with door.connection as connection, suppress(OSError):
+        endpoint = web.http_endpoint(daemon)
+        head = post(endpoint) + b"Content-Length: %d\r\n\r\n" % len(body)
+        with endpoint.connection as connection, suppress(OSError):
             connection.sendall(head + body)
             connection.recv(MIB)
 
@@ -65,9 +65,9 @@ def sending(body: bytes) -> Attack:
 
 
 def tiny_chunks(daemon: Daemon) -> None:
-    door = web.door(daemon)
-    with door.connection as connection, suppress(OSError):
-        connection.sendall(post(door) + b"Transfer-Encoding: chunked\r\n\r\n")
+    endpoint = web.http_endpoint(daemon)
+    with endpoint.connection as connection, suppress(OSError):
+        connection.sendall(post(endpoint) + b"Transfer-Encoding: chunked\r\n\r\n")
         for _ in range(200):
             connection.sendall(b"2\r\nhi\r\n" * 10_000)
         connection.recv(MIB)
@@ -75,13 +75,13 @@ def tiny_chunks(daemon: Daemon) -> None:
 
 def trickling(daemon: Daemon) -> None:
     """Three hundred connections without the token keep sending parts of a request."""
-    door = web.door(daemon)
+    endpoint = web.http_endpoint(daemon)
     paths = itertools.cycle(("/health", "/mcp", "/.well-known/oauth-protected-resource", "/page/login"))
     with more_descriptors(), ExitStack() as stack:
-        held = [stack.enter_context(door.connection) for _ in range(300)]
+        held = [stack.enter_context(endpoint.connection) for _ in range(300)]
         for connection in held:
             with suppress(OSError):
-                head = post(door, token=False, path=next(paths)) + b"Transfer-Encoding: chunked\r\n"
+                head = post(endpoint, token=False, path=next(paths)) + b"Transfer-Encoding: chunked\r\n"
                 connection.sendall(head)
                 connection.setblocking(False)
         until = time.monotonic() + 2
@@ -89,14 +89,15 @@ def trickling(daemon: Daemon) -> None:
             for connection in held:
                 with suppress(OSError):
                     connection.send(b"X: y\r\n")
-        assert web.get(f"{door.base}/health").status_code == 200
+        assert web.get(f"{endpoint.base}/health").status_code == 200
 
 
 def upgrades(daemon: Daemon) -> None:
-    door = web.door(daemon)
-    one = f"GET /health HTTP/1.1\r\nHost: 127.0.0.1:{door.port}\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"
+    endpoint = web.http_endpoint(daemon)
+    host = f"Host: 127.0.0.1:{endpoint.port}"
+    one = f"GET /health HTTP/1.1\r\n{host}\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"
     for _ in range(20):
-        with door.connection as connection, suppress(OSError):
+        with endpoint.connection as connection, suppress(OSError):
             connection.sendall(one.encode() * 500)
             while connection.recv(MIB):
                 pass
@@ -104,13 +105,13 @@ def upgrades(daemon: Daemon) -> None:
 
 def pipelined(daemon: Daemon) -> None:
     """Fifty connections, each with many requests at once."""
-    door = web.door(daemon)
+    endpoint = web.http_endpoint(daemon)
     body = json.dumps(web.request("tools/list", _meta=web.meta())).encode()
-    head = post(door) + b"MCP-Protocol-Version: %b\r\nMcp-Method: tools/list\r\n" % web.MODERN.encode()
+    head = post(endpoint) + b"MCP-Protocol-Version: %b\r\nMcp-Method: tools/list\r\n" % web.MODERN.encode()
     one = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
     def ask() -> None:
-        with door.connection as connection, suppress(OSError):
+        with endpoint.connection as connection, suppress(OSError):
             connection.sendall(one * 90)
             connection.shutdown(socket.SHUT_WR)
             while connection.recv(MIB):
@@ -148,5 +149,5 @@ def test_client_over_http_holds_up_nobody(start: Start, kind: str) -> None:
     daemon = start({"calm": fake()}, *web.PORT)
     daemon.wait_connected("calm")
     daemon.client().call("calm", "echo")
-    assert web.get(f"{web.door(daemon).base}/health").status_code == 200
+    assert web.get(f"{web.http_endpoint(daemon).base}/health").status_code == 200
     withstand(daemon, CLIENTS[kind])

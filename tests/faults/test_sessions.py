@@ -112,9 +112,9 @@ def test_server_request_without_capable_client_fails_immediately(start: Start) -
             for question, expected in asked:
                 callers = [client.send("tools/call", name="ask", arguments=question) for client in clients]
                 with stopwatch() as watch:
-                    told = json.loads(shell.call("busy", "ask", question)["output"])
+                    received = json.loads(shell.call("busy", "ask", question)["output"])
                     assert within(watch.seconds, 0.1 + 0.1 * many)
-                answers = [told]
+                answers = [received]
                 for client, key in zip(clients, callers, strict=True):
                     answers.append(json.loads(client.wait(key)["content"][0]["text"]))
                 for answer in answers:

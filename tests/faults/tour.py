@@ -132,7 +132,7 @@ class Tour:
             os.kill(self.daemon.pid, signal.SIGHUP)
 
     def http(self) -> None:
-        where = web.door(self.daemon)
+        where = web.http_endpoint(self.daemon)
         for path in ("/mcp", "/servers/old/mcp"):
             with where.client() as http:
                 session = web.Session(http, path)
@@ -146,7 +146,7 @@ class Tour:
             assert http.post("/rpc", json=body).json()["result"]
 
     def the_page(self) -> None:
-        where = web.door(self.daemon)
+        where = web.http_endpoint(self.daemon)
         page = httpx.get(where.base + "/", timeout=BOUND)
         assert b"of another version" not in page.content
         assert page.status_code == 200

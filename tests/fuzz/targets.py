@@ -171,7 +171,7 @@ class Http(Target):
         dice = self.die(number)
         data = b"".join(self._request(dice) for _ in range(dice.choice((1, 1, 1, 2, 5))))
         if dice.random() < 0.5:
-            connection = socket.create_connection(("127.0.0.1", self.world.door.port), BOUND)
+            connection = socket.create_connection(("127.0.0.1", self.world.endpoint.port), BOUND)
         else:
             connection = socket.socket(socket.AF_UNIX)
             connection.settimeout(BOUND)
@@ -203,9 +203,9 @@ class Http(Target):
         method = dice.choice(
             (b"POST", b"POST", b"POST", b"POST", b"GET", b"DELETE", b"OPTIONS", b"PUT", b"X")
         )
-        headers = [b"Host: 127.0.0.1:%d" % self.world.door.port]
+        headers = [b"Host: 127.0.0.1:%d" % self.world.endpoint.port]
         if dice.random() < 0.8:
-            headers.append(b"Authorization: Bearer " + self.world.door.token.encode())
+            headers.append(b"Authorization: Bearer " + self.world.endpoint.token.encode())
         if dice.random() < 0.8:
             headers.append(b"Content-Type: application/json")
             headers.append(b"Accept: application/json, text/event-stream")

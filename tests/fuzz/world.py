@@ -23,7 +23,7 @@ MANY = ("--capabilities", "tools,resources,prompts,logging,completions", "--subs
 @attrs.define
 class World:
     daemon: Daemon
-    door: web.Door
+    endpoint: web.HttpEndpoint
     seed: int
     control: Client
     """A connection of the fuzzer itself."""
@@ -78,4 +78,4 @@ def world(home: Path, seed: int) -> Iterator[World]:
         stack.callback(http.close)
         daemon = stack.enter_context(running(home, definitions(seed, home, http.url), *web.PORT))
         daemon.wait_connected(CALM)
-        yield World(daemon, web.door(daemon), seed, daemon.client())
+        yield World(daemon, web.http_endpoint(daemon), seed, daemon.client())

@@ -447,9 +447,9 @@ class User:
             self.questions.clear()
 
     def _open(self) -> ClientSession:
-        door = "http" if self.kind == "stateless" else "socket"
+        via = "http" if self.kind == "stateless" else "socket"
         view = self.world.gateway.view(NAME)
-        return self.world.gateway.open_session(view, ClientIdentity(via=door), self.take, self.world.spawn)
+        return self.world.gateway.open_session(view, ClientIdentity(via=via), self.take, self.world.spawn)
 
     def say(self, message: Json) -> None:
         parsed = wire.parse(json.dumps({"jsonrpc": "2.0", **message}).encode())
@@ -609,7 +609,7 @@ class Script:
     def drop(self) -> None: ...
 
 
-class Told:
+class Recorder:
     """The answers to what is asked here, by their ids."""
 
     def __init__(self, user: User) -> None:

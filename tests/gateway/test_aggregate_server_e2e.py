@@ -117,8 +117,8 @@ def test_disabled_server_disappears_and_clients_are_notified(start: Start) -> No
     assert acknowledged["notifications"] == {"toolsListChanged": True}
     daemon.client().request("mcpd/disable", server="two")
     legacy.wait_heard("notifications/tools/list_changed")
-    told = modern.wait_heard("notifications/tools/list_changed")
-    assert told["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == key
+    received = modern.wait_heard("notifications/tools/list_changed")
+    assert received["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == key
     for client in (legacy, modern):
         assert {name.split("__")[0] for name in names(client)} == {"one"}
         with pytest.raises(Refused, match=r"two is disabled.*Nothing was sent.*mcpctl enable two"):

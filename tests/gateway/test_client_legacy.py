@@ -16,7 +16,7 @@ from mcpd.gateway.client_requests import ClientRequests
 from mcpd.gateway.client_subscriptions import MAX_SUBSCRIPTIONS
 from mcpd.wire import message as wire
 from tests.gateway.mcp_client import MODERN
-from tests.gateway.model import LEGACY, Json, Told, User, World, make_upstream, world
+from tests.gateway.model import LEGACY, Json, Recorder, User, World, make_upstream, world
 
 Clock = trio.testing.MockClock
 
@@ -28,7 +28,7 @@ async def w() -> AsyncIterator[World]:
         yield made
 
 
-def connect(w: World) -> Told:
+def connect(w: World) -> Recorder:
     """Open a session without a handshake."""
     user: User = User.__new__(User)
     heard: list[bytes] = []
@@ -36,12 +36,12 @@ def connect(w: World) -> Told:
     user.session = w.gateway.open_session(
         w.gateway.view("srv"), ClientIdentity(via="socket"), heard.append, w.spawn
     )
-    return Told(user)
+    return Recorder(user)
 
 
-def ask(told: Told, method: str, **params: object) -> Json:
-    told.say({"id": 1, "method": method, **({"params": params} if params else {})})
-    return told.answers.pop()
+def ask(received: Recorder, method: str, **params: object) -> Json:
+    received.say({"id": 1, "method": method, **({"params": params} if params else {})})
+    return received.answers.pop()
 
 
 @pytest.mark.parametrize(
@@ -51,12 +51,12 @@ def ask(told: Told, method: str, **params: object) -> Json:
 @pytest.mark.parametrize("instructions", ["", "Use it."])
 async def test_handshake(w: World, offered: object, version: str, instructions: str) -> None:
     w.server.upstream.info = attrs.evolve(w.server.upstream.info, instructions=instructions)
-    told = connect(w)
-    session = told.user.session
+    received = connect(w)
+    session = received.user.session
     assert not session.is_initialized
     capabilities: Json = {"sampling": {}}
     info = {"name": "n" * 99, "version": "1", "title": "x"}
-    result = ask(told, "initialize", protocolVersion=offered, capabilities=capabilities, clientInfo=info)[
+    result = ask(received, "initialize", protocolVersion=offered, capabilities=capabilities, clientInfo=info)[
         "result"
     ]
     assert result["protocolVersion"] == version == session.version == session.context.version
@@ -68,22 +68,22 @@ async def test_handshake(w: World, offered: object, version: str, instructions: 
 
 async def test_handshake_without_params_or_with_odd_ones(w: World) -> None:
     for params in ({}, {"capabilities": 5, "clientInfo": {"name": 5}}):
-        told = connect(w)
-        assert "result" in ask(told, "initialize", **params)
-        assert told.user.session.peer == ""
-        assert told.user.session.context.capabilities == {}
+        received = connect(w)
+        assert "result" in ask(received, "initialize", **params)
+        assert received.user.session.peer == ""
+        assert received.user.session.context.capabilities == {}
 
 
 async def test_log_level_is_set_at_the_server(w: World) -> None:
-    told = connect(w)
-    assert ask(told, "logging/setLevel")["error"]["code"] == -32602
-    assert ask(told, "logging/setLevel", level="loud")["error"]["code"] == -32602
+    received = connect(w)
+    assert ask(received, "logging/setLevel")["error"]["code"] == -32602
+    assert ask(received, "logging/setLevel", level="loud")["error"]["code"] == -32602
     assert w.server.interests.log_level is None
-    assert ask(told, "logging/setLevel", level="error")["result"] == {}
+    assert ask(received, "logging/setLevel", level="error")["result"] == {}
     assert w.server.interests.log_level == "error"
-    ask(told, "initialize", protocolVersion=LEGACY)
-    assert told.user.session.context.log_level == "error"
-    assert ask(told, "ping")["result"] == {}
+    ask(received, "initialize", protocolVersion=LEGACY)
+    assert received.user.session.context.log_level == "error"
+    assert ask(received, "ping")["result"] == {}
 
 
 @pytest.mark.parametrize(
@@ -101,33 +101,33 @@ async def test_subscription(
 ) -> None:
     version = LEGACY if subscribable else MODERN  # a legacy server is asked, whatever it declares
     w.server.upstream = make_upstream(w.wire, version, resources={"subscribe": subscribable})
-    told = connect(w)
+    received = connect(w)
     subscriptions = w.gateway.subscriptions
     subscriptions.count = lambda session: count  # type: ignore[method-assign]
-    told.say({"id": 1, "method": "resources/subscribe", "params": {"uri": "a:1"}})
+    received.say({"id": 1, "method": "resources/subscribe", "params": {"uri": "a:1"}})
     await trio.testing.wait_all_tasks_blocked()
     w.server.interests._set_result("a:1", outcome)
     await trio.sleep(1)
-    (answer,) = told.answers
+    (answer,) = received.answers
     assert (answer["error"]["data"]["code"] if "error" in answer else None) == error
     assert (w.server.interests.resources == {"a:1"}) is (error is None)
-    told.answers.clear()
-    assert ask(told, "resources/unsubscribe", uri="a:1")["result"] == {}
+    received.answers.clear()
+    assert ask(received, "resources/unsubscribe", uri="a:1")["result"] == {}
     assert not w.server.interests.resources
-    assert "uri" in ask(told, "resources/unsubscribe")["error"]["message"]
-    assert "uri" in ask(told, "resources/subscribe")["error"]["message"]
+    assert "uri" in ask(received, "resources/unsubscribe")["error"]["message"]
+    assert "uri" in ask(received, "resources/subscribe")["error"]["message"]
 
 
 async def test_repeated_subscription_survives_the_cancellation_of_its_repetition(
     autojump_clock: Clock, w: World
 ) -> None:
     """The one that was cancelled goes away only if it was the first."""
-    told = connect(w)
+    received = connect(w)
     for key, cancelled in ((1, True), (2, False), (3, True)):
-        told.say({"id": key, "method": "resources/subscribe", "params": {"uri": "a:1"}})
+        received.say({"id": key, "method": "resources/subscribe", "params": {"uri": "a:1"}})
         await trio.sleep(1)
         if cancelled:
-            told.user.session.cancel(b"%d" % key, "why")
+            received.user.session.cancel(b"%d" % key, "why")
         await trio.sleep(20)
         assert (w.server.interests.resources == {"a:1"}) is (key > 1)
 

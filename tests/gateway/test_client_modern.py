@@ -15,7 +15,7 @@ from mcpd.gateway.client_modern import apply_request_meta
 from mcpd.model.errors import UnknownResource, UnsupportedRevision
 from mcpd.wire.message import BadFrame
 from tests.gateway.mcp_client import MODERN, P, meta
-from tests.gateway.model import LEGACY, Json, Told, World, make_upstream, world
+from tests.gateway.model import LEGACY, Json, Recorder, World, make_upstream, world
 
 MINE = json.dumps(meta()).encode()
 
@@ -109,21 +109,21 @@ def test_meta_is_cached_up_to_a_size() -> None:
         assert (client_modern._cached_context.cache_info().misses > before) is cached
 
 
-def ask(w: World, method: str, **params: object) -> tuple[Told, Any]:
+def ask(w: World, method: str, **params: object) -> tuple[Recorder, Any]:
     user = w.user("modern")
     heard: list[Json] = []
     user.take = lambda frame: heard.append(json.loads(frame))  # type: ignore[method-assign]
-    told = Told(user)
-    told.say({"id": 5, "method": method, "params": {**params, "_meta": meta()}})
-    return told, heard
+    received = Recorder(user)
+    received.say({"id": 5, "method": method, "params": {**params, "_meta": meta()}})
+    return received, heard
 
 
 @pytest.mark.parametrize("instructions", ["", "Use it."])
 async def test_discovery(w: World, instructions: str) -> None:
     upstream = w.server.upstream
     upstream.info = attrs.evolve(upstream.info, instructions=instructions)
-    told, _ = ask(w, "server/discover")
-    result = told.answers[0]["result"]
+    received, _ = ask(w, "server/discover")
+    result = received.answers[0]["result"]
     assert result.get("instructions", "") == instructions
     assert ("instructions" in result) is bool(instructions)
     assert (result["resultType"], result["ttlMs"], result["cacheScope"]) == ("complete", 0, "private")
@@ -145,7 +145,7 @@ async def test_listen_stream_acknowledges_what_will_be_reported(
     w: World, wanted: Json, accepted: Json
 ) -> None:
     w.server.upstream = make_upstream(w.wire, tools={}, resources={"subscribe": True})
-    told, heard = ask(w, "subscriptions/listen", notifications=wanted)
+    received, heard = ask(w, "subscriptions/listen", notifications=wanted)
     (acknowledged,) = heard
     assert acknowledged["params"]["notifications"] == accepted
     assert acknowledged["params"]["_meta"] == {f"{P}subscriptionId": 5}
@@ -155,13 +155,13 @@ async def test_listen_stream_acknowledges_what_will_be_reported(
     session.notify_list_changed("resources")
     assert len(heard) == 1 + bool(accepted.get("toolsListChanged"))
     w.gateway.end_subscriptions()
-    assert told.answers[0]["result"]["resultType"] == "complete"
+    assert received.answers[0]["result"]["resultType"] == "complete"
 
 
 @pytest.mark.parametrize("wanted", [None, [], {"resourceSubscriptions": ["a:1", 5]}])
 async def test_malformed_subscription_is_refused(w: World, wanted: object) -> None:
-    told, heard = ask(w, "subscriptions/listen", notifications=wanted)
-    assert told.answers[0]["error"]["code"] == -32602
+    received, heard = ask(w, "subscriptions/listen", notifications=wanted)
+    assert received.answers[0]["error"]["code"] == -32602
     assert heard == []
 
 

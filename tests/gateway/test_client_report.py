@@ -25,11 +25,11 @@ def test_client_report_shows_servers_and_revisions(start: Start) -> None:
     other.call("echo")
     found = daemon.client().request("mcpd/clients")["clients"]
     cursor, modern, asking = found
-    assert (cursor["name"], cursor["pid"], cursor["door"], cursor["sees"]) == ("cursor", 4711, "bridge", "*")
+    assert (cursor["name"], cursor["pid"], cursor["via"], cursor["sees"]) == ("cursor", 4711, "bridge", "*")
     assert cursor["servers"] == {
         "new": {"calls": 1, "revisions": "2025-06-18 → 2026-07-28", "instance": None},
         "own": {"calls": 1, "revisions": "2025-06-18 → 2025-11-25", "instance": "own~1"},
     }
     assert (modern["sees"], modern["protocol_version"], modern["pid"]) == ("new", MODERN, os.getpid())
     assert modern["servers"]["new"]["revisions"] == MODERN
-    assert asking["door"] == "socket"
+    assert asking["via"] == "socket"

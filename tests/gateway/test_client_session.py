@@ -27,7 +27,7 @@ from mcpd.model.errors import LinkLost, McpdError, Overloaded, UnknownResource
 from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.wire import message as wire
 from tests.gateway.mcp_client import CAPABLE, MODERN, meta
-from tests.gateway.model import NAME, Json, Told, User, World, make_catalog, world
+from tests.gateway.model import NAME, Json, Recorder, User, World, make_catalog, world
 
 Clock = trio.testing.MockClock
 
@@ -76,55 +76,55 @@ async def test_large_call_is_forwarded_in_turns_with_its_meta_removed(
     w: World, era: str, escaped: bool
 ) -> None:
     """What other tasks do meanwhile does not matter, and `_meta` may be written with an escape."""
-    told = Told(w.user(era, {}))
+    received = Recorder(w.user(era, {}))
     own = meta() if era == "modern" else {"progressToken": 7}
     params = {"name": "t", "arguments": {"tag": "u0", "x": LARGE}, "_meta": own}
     line = json.dumps({"jsonrpc": "2.0", "id": 90, "method": "tools/call", "params": params}).encode()
     if escaped:
         line = line.replace(b'"_meta"', b'"\\u005fmeta"')
-    told.user.session.receive(wire.parse(line), told)
-    assert told.user.session.is_busy
+    received.user.session.receive(wire.parse(line), received)
+    assert received.user.session.is_busy
     w.hear()
     assert not w.work
     await trio.testing.wait_all_tasks_blocked()
     w.hear()
     (work,) = w.work.values()
     w.end(work)
-    assert [answer["id"] for answer in told.answers] == [90]
+    assert [answer["id"] for answer in received.answers] == [90]
 
 
 async def test_large_call_is_cancelled_before_it_is_forwarded(w: World) -> None:
-    told = Told(w.user("legacy", {}))
-    told.say({"id": 90, "method": "tools/call", "params": {"name": "t", "arguments": {"x": LARGE}}})
-    told.say(cancel(90))
+    received = Recorder(w.user("legacy", {}))
+    received.say({"id": 90, "method": "tools/call", "params": {"name": "t", "arguments": {"x": LARGE}}})
+    received.say(cancel(90))
     await trio.testing.wait_all_tasks_blocked()
     w.hear()
     assert not w.work
-    assert told.answers == []
-    assert not told.user.session.is_busy
+    assert received.answers == []
+    assert not received.user.session.is_busy
 
 
 @pytest.mark.parametrize("method", ["tools/list", "resources/subscribe", "logging/setLevel"])
 async def test_large_params_of_a_request_to_mcpd_are_refused(w: World, method: str) -> None:
-    told = Told(w.user("legacy", {}))
-    told.say({"id": 90, "method": method, "params": {"uri": LARGE, "cursor": LARGE, "level": LARGE}})
-    (answer,) = told.answers
+    received = Recorder(w.user("legacy", {}))
+    received.say({"id": 90, "method": method, "params": {"uri": LARGE, "cursor": LARGE, "level": LARGE}})
+    (answer,) = received.answers
     assert answer["error"]["code"] == -32602
     assert "mcpd accepts at most 2097152" in answer["error"]["message"]
 
 
 async def test_long_method_is_not_forwarded(w: World) -> None:
-    told = Told(w.user("legacy", {}))
-    told.say({"id": 90, "method": "x" * 1001, "params": {}})
-    (answer,) = told.answers
+    received = Recorder(w.user("legacy", {}))
+    received.say({"id": 90, "method": "x" * 1001, "params": {}})
+    (answer,) = received.answers
     assert answer["error"]["code"] == -32601
 
 
 @pytest.mark.parametrize("key", [None, True, [], {"a": 1}])
 async def test_null_and_structured_ids_are_refused(w: World, key: object) -> None:
-    told = Told(w.user("legacy", {}))
-    told.say(call(key))
-    (answer,) = told.answers
+    received = Recorder(w.user("legacy", {}))
+    received.say(call(key))
+    (answer,) = received.answers
     assert answer["id"] is None
     assert answer["error"]["code"] == -32600
     w.hear()
@@ -133,12 +133,12 @@ async def test_null_and_structured_ids_are_refused(w: World, key: object) -> Non
 
 @pytest.mark.parametrize("key", [0, -1, "", "1", 1.5, 10**18, "x" * 1000])
 async def test_any_other_id_is_returned_unchanged(w: World, key: object) -> None:
-    told = Told(w.user("legacy", {}))
-    told.say(call(key))
+    received = Recorder(w.user("legacy", {}))
+    received.say(call(key))
     w.hear()
     (working,) = w.work.values()
     w.end(working)
-    assert [answer["id"] for answer in told.answers] == [key]
+    assert [answer["id"] for answer in received.answers] == [key]
 
 
 async def test_no_notification_is_sent_before_the_handshake_response(autojump_clock: Clock, w: World) -> None:
@@ -148,40 +148,40 @@ async def test_no_notification_is_sent_before_the_handshake_response(autojump_cl
     session = w.gateway.open_session(
         w.gateway.view("srv"), ClientIdentity(via="socket"), heard.append, w.spawn
     )
-    told = Told(SimpleNamespace(session=session, take=heard.append))  # type: ignore[arg-type]
-    told.say({"id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}})
+    received = Recorder(SimpleNamespace(session=session, take=heard.append))  # type: ignore[arg-type]
+    received.say({"id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}})
     w.gateway._notify_list_changed(w.server, "tools")
     assert heard == []
-    assert told.answers == []
+    assert received.answers == []
     w.connect()
     await trio.testing.wait_all_tasks_blocked()
-    assert len(told.answers) == 1
+    assert len(received.answers) == 1
     w.gateway._notify_list_changed(w.server, "tools")
     assert len(heard) == 1
 
 
 async def test_subscription_cancelled_immediately_leaves_nothing(autojump_clock: Clock, w: World) -> None:
     """Both arrive in one write; the server must not be asked for it."""
-    told = Told(w.user("legacy"))
-    told.say(follow(1, "a:1"))
-    told.say(cancel(1))
+    received = Recorder(w.user("legacy"))
+    received.say(follow(1, "a:1"))
+    received.say(cancel(1))
     await trio.sleep(20)
     assert w.server.interests.resources == frozenset()
-    assert told.answers == []
-    assert told.dropped == 1
+    assert received.answers == []
+    assert received.dropped == 1
 
-    told.say(follow(2, "a:2"))
+    received.say(follow(2, "a:2"))
     await trio.sleep(1)
     assert w.server.interests.resources == {"a:2"}
-    told.say(cancel(2))
+    received.say(cancel(2))
     await trio.sleep(20)
     assert w.server.interests.resources == frozenset()
 
-    told.say(follow(3, "a:3"))
+    received.say(follow(3, "a:3"))
     await trio.sleep(20)
-    assert len(told.answers) == 1
-    told.say(follow(4, "a:3"))
-    told.say(cancel(4))
+    assert len(received.answers) == 1
+    received.say(follow(4, "a:3"))
+    received.say(cancel(4))
     await trio.sleep(20)
     assert w.server.interests.resources == {"a:3"}
 
@@ -190,7 +190,7 @@ async def test_client_that_disconnects_while_subscribing_is_forgotten(
     autojump_clock: Clock, w: World
 ) -> None:
     user = w.user("legacy")
-    Told(user).say(follow(1, "a:1"))
+    Recorder(user).say(follow(1, "a:1"))
     user.leave()
     await trio.sleep(20)
     assert w.server.interests.resources == frozenset()
@@ -200,7 +200,7 @@ async def test_client_that_disconnects_while_subscribing_is_forgotten(
 async def test_subscription_survives_one_of_two_subscribers(autojump_clock: Clock, w: World) -> None:
     one, two = w.user("legacy"), w.user("legacy")
     for user in (one, two):
-        Told(user).say(follow(1, "a:1"))
+        Recorder(user).say(follow(1, "a:1"))
     await trio.sleep(20)
     one.leave()
     assert w.server.interests.resources == {"a:1"}
@@ -209,13 +209,13 @@ async def test_subscription_survives_one_of_two_subscribers(autojump_clock: Cloc
 
 
 async def test_subscriptions_per_client_are_limited(autojump_clock: Clock, w: World) -> None:
-    told = Told(w.user("legacy"))
+    received = Recorder(w.user("legacy"))
     for n in range(MAX_SUBSCRIPTIONS + 1):
-        told.say(follow(n, f"a:{n}"))
+        received.say(follow(n, f"a:{n}"))
     await trio.sleep(20)
-    refused = [answer for answer in told.answers if "error" in answer]
+    refused = [answer for answer in received.answers if "error" in answer]
     assert [answer["error"]["data"]["code"] for answer in refused] == ["overloaded"]
-    assert len(told.answers) == MAX_SUBSCRIPTIONS + 1
+    assert len(received.answers) == MAX_SUBSCRIPTIONS + 1
 
 
 async def test_frequent_root_changes_cause_one_request_at_a_time(w: World) -> None:
@@ -310,7 +310,7 @@ async def test_resumed_call_leaves_no_task(autojump_clock: Clock, w: World) -> N
 
 async def test_unanswered_question_of_a_modern_server_times_out(autojump_clock: Clock, w: World) -> None:
     user = w.user("legacy")
-    request = ClientRequest(b"1", "tools/call", b"{}", Told(user), user.session.context)
+    request = ClientRequest(b"1", "tools/call", b"{}", Recorder(user), user.session.context)
     waiting: Any = SimpleNamespace(server=w.server, request=request)
     params = Raw(json.dumps({"message": "u0: who?", "requestedSchema": {}}).encode())
     began = trio.current_time()
@@ -338,30 +338,30 @@ async def test_bug_fails_only_the_request_that_hits_it(
 
     user = w.user("legacy")
     user.session._methods = msgspec.structs.replace(METHODS, answer_list=broken)
-    told = Told(user)
-    told.say(call(1))
-    told.say({"id": 2, "method": "tools/list"})
+    received = Recorder(user)
+    received.say(call(1))
+    received.say({"id": 2, "method": "tools/list"})
     await trio.testing.wait_all_tasks_blocked()
-    (answer,) = told.answers
+    (answer,) = received.answers
     assert answer["id"] == 2
     assert answer["error"]["code"] == -32603
     assert "an error in mcpd itself" in caplog.text
     w.hear()
     (working,) = w.work.values()
     w.end(working)
-    assert [each["id"] for each in told.answers] == [2, 1]
+    assert [each["id"] for each in received.answers] == [2, 1]
     caplog.clear()
 
 
 async def test_large_client_meta_is_not_cached(w: World) -> None:
     """Hundreds of small ones are cached; large ones would fill the daemon's memory."""
-    told = Told(w.user("modern"))
+    received = Recorder(w.user("modern"))
     before = (
         client_modern._parse_meta.cache_info().currsize + client_modern._cached_context.cache_info().currsize
     )
     for n in range(20):
         large = {"experimental": {"x": "y" * 100_000}} if n % 2 else {}
-        told.say(call(n, _meta=meta(large, baggage=f"{n}" * 100_000)))
+        received.say(call(n, _meta=meta(large, baggage=f"{n}" * 100_000)))
     after = (
         client_modern._parse_meta.cache_info().currsize + client_modern._cached_context.cache_info().currsize
     )
@@ -377,12 +377,12 @@ async def test_thousands_of_clients_leave_nothing_behind(autojump_clock: Clock, 
         user = w.user(("legacy", "modern")[n % 2], CAPABLE)
         w.users.clear()
         if user.kind == "legacy":
-            Told(user).say(follow("f", f"a:{n % 7}"))
-            Told(user).say({"id": "l", "method": "logging/setLevel", "params": {"level": "debug"}})
+            Recorder(user).say(follow("f", f"a:{n % 7}"))
+            Recorder(user).say({"id": "l", "method": "logging/setLevel", "params": {"level": "debug"}})
         else:
             notifications = {"toolsListChanged": True, "resourceSubscriptions": [f"a:{n % 7}"]}
             params = {"notifications": notifications, "_meta": meta(CAPABLE)}
-            Told(user).say({"id": "f", "method": "subscriptions/listen", "params": params})
+            Recorder(user).say({"id": "f", "method": "subscriptions/listen", "params": params})
         asked = user.call()
         w.hear()
         if w.work and n % 3:
@@ -422,8 +422,8 @@ async def test_long_session_does_not_keep_ended_servers(w: World) -> None:
     assert list(session.call_counts.live) == [w.server]
     assert session.call_counts.total == 101
     assert session.calls_by_server() == {NAME: 101}
-    (told,) = connected_clients([session], []).clients
-    assert (told.calls, told.servers[NAME].calls) == (101, 101)
+    (received,) = connected_clients([session], []).clients
+    assert (received.calls, received.servers[NAME].calls) == (101, 101)
 
 
 async def test_frequent_resource_updates_are_rate_limited(autojump_clock: Clock, w: World) -> None:
@@ -431,7 +431,7 @@ async def test_frequent_resource_updates_are_rate_limited(autojump_clock: Clock,
     forgotten."""
     users = [w.user("legacy"), w.user("legacy")]
     for user in users:
-        Told(user).say(follow(1, "a:1"))
+        Recorder(user).say(follow(1, "a:1"))
     await trio.sleep(20)
     changed = ServerNotification("notifications/resources/updated", Raw(b"{}"), None, "a:1")
     heard: list[float] = []
@@ -449,10 +449,10 @@ async def test_frequent_resource_updates_are_rate_limited(autojump_clock: Clock,
     assert not w.gateway.subscriptions._recent_updates
 
 
-def say(user: User, key: object, method: str, params: object = None) -> Told:
-    told = Told(user)
-    told.say({"id": key, "method": method, **({} if params is None else {"params": params})})
-    return told
+def say(user: User, key: object, method: str, params: object = None) -> Recorder:
+    received = Recorder(user)
+    received.say({"id": key, "method": method, **({} if params is None else {"params": params})})
+    return received
 
 
 @pytest.mark.parametrize("held_by", ["a call", "a task", "a listen stream"])
@@ -489,8 +489,8 @@ async def test_method_of_another_revision_is_unknown(
 ) -> None:
     """An unknown method goes to a single server of the same revision."""
     user = w.user(kind, {})
-    told = say(user, 7, method, {"_meta": meta({})} if kind == "modern" else None)
-    assert [answer["error"]["code"] for answer in told.answers] == ([] if code is None else [code])
+    received = say(user, 7, method, {"_meta": meta({})} if kind == "modern" else None)
+    assert [answer["error"]["code"] for answer in received.answers] == ([] if code is None else [code])
     assert len(w.wire.frames) == forwarded
 
 
@@ -524,8 +524,8 @@ async def test_unknown_resource_has_the_code_of_the_revision(
     user = w.user(kind, {})
     monkeypatch.setattr(user.session, "_forward", refuse)
     params: Json = {"uri": "a:1", "name": "t"}
-    told = say(user, 7, method, {**params, "_meta": meta({})} if kind == "modern" else params)
-    assert told.answers[0]["error"]["code"] == code
+    received = say(user, 7, method, {**params, "_meta": meta({})} if kind == "modern" else params)
+    assert received.answers[0]["error"]["code"] == code
 
 
 @pytest.mark.parametrize(
@@ -571,15 +571,15 @@ async def test_closing_is_idempotent_and_cancels_what_is_in_flight(autojump_cloc
     user.call()
     (call,) = user.session.calls.values()
     w.hear()
-    told = say(user, 7, "resources/subscribe", {"uri": "a:1"})
+    received = say(user, 7, "resources/subscribe", {"uri": "a:1"})
     for _ in range(2):
         user.session.close("left")
     assert call.state is CallState.DONE
     w.hear()
     assert w.work == {}, "cancelled at the server"
     await trio.sleep(1)
-    assert told.answers == []
-    assert told.dropped == 0, "nobody is there to be told"
+    assert received.answers == []
+    assert received.dropped == 0, "nobody is there to be told"
 
 
 async def test_error_in_a_message_without_a_response_is_logged(
@@ -620,12 +620,12 @@ async def test_handshake_waits_for_a_starting_server(
     if not connected:
         w.lose()
     user = w.user("modern")
-    told = say(user, 7, "server/discover", {"_meta": meta({})})
-    assert (len(told.answers) == 0) is waits
+    received = say(user, 7, "server/discover", {"_meta": meta({})})
+    assert (len(received.answers) == 0) is waits
     await trio.sleep(9)
-    assert (len(told.answers) == 0) is waits
+    assert (len(received.answers) == 0) is waits
     await trio.sleep(2)
-    assert len(told.answers) == 1
+    assert len(received.answers) == 1
     assert user.session.request_tasks == {}
 
 
@@ -634,7 +634,7 @@ async def test_client_is_logged_by_the_name_it_is_listed_with(w: World) -> None:
     user = w.user("modern")
     session = user.session
     context = make_client_context(MODERN, {}, modern=True, client_name="agent 1.0")
-    session._forward(ClientRequest(b"1", "tools/call", b'{"name":"t"}', Told(user), context))
+    session._forward(ClientRequest(b"1", "tools/call", b'{"name":"t"}', Recorder(user), context))
     listed = [session.identify(context).client, connected_clients([session], []).clients[0].name]
     session.peer = "mcp 0.1.0"
     listed += [session.identify(context).client, connected_clients([session], []).clients[0].name]

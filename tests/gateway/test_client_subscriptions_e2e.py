@@ -26,8 +26,8 @@ def seen(daemon: Daemon, server: str = "fake") -> Json:
 
 def update(daemon: Daemon, uri: str = "fake://one", server: str = "fake") -> None:
     """Have the server say that a resource has changed."""
-    told = {"method": "notifications/resources/updated", "params": {"uri": uri}}
-    daemon.client().call(server, "notify", told)
+    received = {"method": "notifications/resources/updated", "params": {"uri": uri}}
+    daemon.client().call(server, "notify", received)
 
 
 def follow(client: McpClient, uri: str = "fake://one") -> int:
@@ -36,8 +36,8 @@ def follow(client: McpClient, uri: str = "fake://one") -> int:
         client.request("resources/subscribe", uri=uri)
         return 0
     key = client.send("subscriptions/listen", notifications={"resourceSubscriptions": [uri]})
-    told = client.wait_heard("notifications/subscriptions/acknowledged")
-    assert told["params"]["notifications"] == {"resourceSubscriptions": [uri]}
+    received = client.wait_heard("notifications/subscriptions/acknowledged")
+    assert received["params"]["notifications"] == {"resourceSubscriptions": [uri]}
     return key
 
 
@@ -81,8 +81,8 @@ def test_refused_undeclared_subscription_is_reported(start: Start) -> None:
     assert refused.value.body["code"] == -32601
     client = McpClient(daemon, MODERN, server="fake")
     client.send("subscriptions/listen", notifications={"resourceSubscriptions": [ONE["uri"]]})
-    told = client.wait_heard("notifications/subscriptions/acknowledged")
-    assert told["params"]["notifications"] == {}
+    received = client.wait_heard("notifications/subscriptions/acknowledged")
+    assert received["params"]["notifications"] == {}
 
 
 def test_listen_streams_are_notified_under_their_own_ids(start: Start) -> None:
@@ -94,8 +94,10 @@ def test_listen_streams_are_notified_under_their_own_ids(start: Start) -> None:
     wait_until(lambda: seen(daemon).get("resources/subscribe") == 1, lambda: str(seen(daemon)))
     update(daemon)
     name = "io.modelcontextprotocol/subscriptionId"
-    told = {client.wait_heard("notifications/resources/updated")["params"]["_meta"][name] for _ in range(2)}
-    assert told == {first, second}
+    received = {
+        client.wait_heard("notifications/resources/updated")["params"]["_meta"][name] for _ in range(2)
+    }
+    assert received == {first, second}
     client.line.notify("notifications/cancelled", requestId=first)
     client.call("echo")
     update(daemon)
@@ -112,8 +114,8 @@ def test_update_of_a_sub_resource_is_reported_with_its_own_uri(start: Start) -> 
     wait_until(lambda: seen(daemon, "two").get("resources/subscribe") == 1, lambda: str(seen(daemon, "two")))
     update(daemon, "fake://one", "one")
     update(daemon, "fake://one/part", "two")
-    told = client.wait_heard("notifications/resources/updated")
-    assert told["params"]["uri"] == "mcpd://two/fake://one/part"
+    received = client.wait_heard("notifications/resources/updated")
+    assert received["params"]["uri"] == "mcpd://two/fake://one/part"
 
 
 def test_log_messages_reach_only_the_client_of_their_call(start: Start) -> None:
@@ -129,8 +131,8 @@ def test_log_messages_reach_only_the_client_of_their_call(start: Start) -> None:
 
     for level in ("info", "error"):
         legacy.call("notify", message(level))
-    told = [each["params"]["level"] for each in legacy.heard if each["method"] == "notifications/message"]
-    assert told == ["error"]
+    received = [each["params"]["level"] for each in legacy.heard if each["method"] == "notifications/message"]
+    assert received == ["error"]
     modern.call("notify", message("error"))
     assert modern.heard == []
     wished: Json = {"_meta": {"io.modelcontextprotocol/logLevel": "info"}}

@@ -364,8 +364,8 @@ def connection(**more: Any) -> ClientConnection:
         ({}, True),
         ({"session": SimpleNamespace(attached="srv")}, False),
         ({"pid": None}, False),
-        ({"pid": None, "door": "http"}, True),
-        ({"pid": None, "door": "http", "session": SimpleNamespace(attached="srv")}, False),
+        ({"pid": None, "via": "http"}, True),
+        ({"pid": None, "via": "http", "session": SimpleNamespace(attached="srv")}, False),
     ],
 )
 def test_connections_that_speak_no_mcp_are_listed_too(client: Json, listed: bool) -> None:

@@ -167,5 +167,5 @@ async def play(steps: Sequence[Step], concurrency: str, version: str) -> None:
 def test_every_request_has_one_response_and_no_queue_stays(
     steps: list[Step], concurrency: str, version: str
 ) -> None:
-    """And no client is asked, or told, what belongs to another."""
+    """And no client is asked, or received, what belongs to another."""
     trio.run(play, steps, concurrency, version, clock=trio.testing.MockClock(autojump_threshold=0))

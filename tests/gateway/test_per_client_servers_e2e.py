@@ -42,9 +42,9 @@ def test_dedicated_server_is_addressed_by_its_own_name(start: Start) -> None:
     daemon.wait_connected("own")
     client, control = McpClient(daemon, NEW), daemon.client()
     mine = client.call("own__pid")
-    told = control.request("mcpd/server", server="own~1")
-    assert str(told["server"]["pid"]) == mine
-    assert told["definition"] == control.request("mcpd/server", server="own")["definition"] != {}
+    received = control.request("mcpd/server", server="own~1")
+    assert str(received["server"]["pid"]) == mine
+    assert received["definition"] == control.request("mcpd/server", server="own")["definition"] != {}
     assert control.request("mcpd/ping", server="own~1")["ms"] > 0
     assert "lines" in control.request("mcpd/logs", server="own~1")
     again = control.request("mcpd/reconnect", server="own~1", wait=30)["server"]
@@ -134,11 +134,11 @@ def test_dedicated_server_gets_its_clients_log_level_and_roots(start: Start) -> 
     wait_until(
         lambda: seen(client, "logging/setLevel", "own") == 2, lambda: "its instance was told no other level"
     )
-    told = seen(client, "notifications/roots/list_changed", "own")
+    received = seen(client, "notifications/roots/list_changed", "own")
     client._answer = lambda method, params: {"roots": [{"uri": "file:///somewhere/else"}]}
     client.line.notify("notifications/roots/list_changed")
     wait_until(
-        lambda: seen(client, "notifications/roots/list_changed", "own") > told,
+        lambda: seen(client, "notifications/roots/list_changed", "own") > received,
         lambda: "its instance was not told that the roots changed",
     )
 

@@ -198,8 +198,8 @@ def test_subscriptions(daemon: Daemon, home: Path, client: str, server: str) -> 
     if mcp.modern:
         wanted = {"resourceSubscriptions": [uri], "toolsListChanged": True}
         mcp.send("subscriptions/listen", notifications=wanted)
-        told = mcp.wait_heard("notifications/subscriptions/acknowledged")
-        assert told["params"]["notifications"] == wanted
+        received = mcp.wait_heard("notifications/subscriptions/acknowledged")
+        assert received["params"]["notifications"] == wanted
     else:
         assert mcp.request("resources/subscribe", uri=uri) == {}
     wait_until(lambda: is_subscribed(home, server, uri), lambda: "the server was not asked")

@@ -163,9 +163,9 @@ def test_progress_uses_the_clients_own_token(start: Start) -> None:
     arguments = {"total": 0.3, "every": 0.1}
     for token in ("mine", 7, "\u00e9"):
         client.request("tools/call", name="progress", arguments=arguments, _meta={"progressToken": token})
-        told = [note["params"]["progressToken"] for note in client.notifications]
-        assert told == [token] * len(told)
-        assert told
+        received = [note["params"]["progressToken"] for note in client.notifications]
+        assert received == [token] * len(received)
+        assert received
         client.notifications.clear()
     client.request("tools/call", name="progress", arguments=arguments)
     assert client.notifications == []
@@ -315,8 +315,8 @@ def test_tasks_pass_through_between_equal_revisions(start: Start) -> None:
     client = McpClient(daemon, LEGACY[0], server="fake")
     assert "tasks" in client.hello["capabilities"]
     created = client.wait(client.line.send("tools/call", name="job", arguments={}, task={"ttl": 10000}))
-    told = client.line.request("tasks/get", taskId=created["task"]["taskId"])
-    assert told["status"] in ("working", "completed")
+    received = client.line.request("tasks/get", taskId=created["task"]["taskId"])
+    assert received["status"] in ("working", "completed")
     older = McpClient(daemon, LEGACY[1], server="fake")
     assert "tasks" not in older.hello["capabilities"]
 

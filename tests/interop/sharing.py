@@ -43,8 +43,8 @@ def misheard(name: str, report: Report, conversations: int) -> list[str]:
     wrong = [f"{name} got only {len(report.texts)} of {conversations} answers"] * (
         len(report.texts) != conversations
     )
-    told = {"log lines": report.logs, "progress": report.progress, "questions": report.asked}
-    for what, lines in told.items():
+    received = {"log lines": report.logs, "progress": report.progress, "questions": report.asked}
+    for what, lines in received.items():
         for line in lines:
             if line != "roots" and not line.startswith((f"{name} ", f"{name}:", "Fulfilling ")):
                 wrong.append(f"among the {what} of {name}: {line}")

@@ -110,10 +110,12 @@ def test_url_alone_is_enough_to_connect(start: Start, server: Server) -> None:
                 assert text in str(client.call("far", "echo", {server.argument: text}))
             tool, arguments = server.progress
             assert client.call("far", tool, arguments, _meta={"progressToken": "p"})["success"]
-            told = [note["params"] for note in client.notifications]
-            assert len(told) >= 2
-            assert {params["progressToken"] for params in told} == {"p"}
-            assert [params["progress"] for params in told] == sorted(params["progress"] for params in told)
+            received = [note["params"] for note in client.notifications]
+            assert len(received) >= 2
+            assert {params["progressToken"] for params in received} == {"p"}
+            assert [params["progress"] for params in received] == sorted(
+                params["progress"] for params in received
+            )
     with daemon.client() as client:
         with pytest.raises(Refused):
             client.call("far", "echo", {server.argument: "x"})

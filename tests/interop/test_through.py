@@ -58,9 +58,9 @@ def by_bridge(daemon: harness.Daemon, server: str) -> Json:
 def by_url(daemon: harness.Daemon, server: str) -> Json:
     """Return the endpoint of one server, with the token of the daemon."""
     with daemon.client() as client:
-        door = client.request("mcpd/status")["daemon"]["http"]
-    token = Path(door["token_file"]).read_text().strip()
-    return http(f"{door['url'].removesuffix('/mcp')}/servers/{server}/mcp", token)
+        endpoint = client.request("mcpd/status")["daemon"]["http"]
+    token = Path(endpoint["token_file"]).read_text().strip()
+    return http(f"{endpoint['url'].removesuffix('/mcp')}/servers/{server}/mcp", token)
 
 
 WAYS = {"bridge": by_bridge, "http": by_url}

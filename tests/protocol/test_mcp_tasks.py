@@ -171,8 +171,8 @@ async def test_task_is_cancelled_when_the_caller_leaves(autojump_clock: MockCloc
         course(peer, task())
         with trio.move_on_after(10):
             await seen_through(upstream, created(era))
-        told = await peer.hear("tasks/cancel")
-        assert told["params"]["taskId"] == "t"
+        received = await peer.hear("tasks/cancel")
+        assert received["params"]["taskId"] == "t"
         with pytest.raises(CallTimeout, match="a task for 20 s"):
             await seen_through(upstream, created(era), limit=20)
         await peer.hear("tasks/cancel", 2)
@@ -279,11 +279,11 @@ async def test_unanswered_polls_are_tolerated_up_to_a_limit(autojump_clock: Mock
     [b"{}", b"[]", b'{"task":5}', b'{"taskId":1,"status":"working"}', b'{"taskId":"t","status":"odd"}'],
 )
 @pytest.mark.parametrize("era", ERAS)
-async def test_unreadable_task_ends_the_call(era: str, told: bytes) -> None:
+async def test_unreadable_task_ends_the_call(era: str, received: bytes) -> None:
     async with connected() as peer:
         upstream = await ready(peer, era)
         with pytest.raises(ProtocolViolation, match="sent an invalid task"):
-            await seen_through(upstream, Raw(told))
+            await seen_through(upstream, Raw(received))
 
 
 async def test_default_meta_declares_only_tasks() -> None:

@@ -1,4 +1,4 @@
-"""A scripted MCP server over stdio that misbehaves exactly as told: the fault injector of our tests.
+"""A scripted MCP server over stdio that misbehaves exactly as received: the fault injector of our tests.
 
     python -I -S fake.py [flags]        standard library only, one file, nothing to install
 
@@ -136,10 +136,10 @@ class Stop(Exception):
 
 
 class Fake:
-    """The server's state: what it was told, and what it has seen."""
+    """The server's state: what it was received, and what it has seen."""
 
-    def __init__(self, told: argparse.Namespace) -> None:
-        self.told = told
+    def __init__(self, received: argparse.Namespace) -> None:
+        self.received = received
         self.lock = threading.Lock()
         self.reading = True
         self.modern = False  # how the peer spoke last
@@ -154,7 +154,7 @@ class Fake:
         self.extra_tools = 0
         self.last_reply = b"{}"
         self.acting = True
-        self.end = b"\r\n" if told.crlf else b"\n"
+        self.end = b"\r\n" if received.crlf else b"\n"
 
     # -- bytes ---------------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class Fake:
                 while view:
                     view = view[os.write(1, view) :]
             except BrokenPipeError:
-                if not self.told.ignore_eof:
+                if not self.received.ignore_eof:
                     os._exit(0)
             except OSError:
                 pass  # closed by ourselves
@@ -177,8 +177,8 @@ class Fake:
         self.write(line + self.end)
 
     def record(self, way: bytes, line: bytes) -> None:
-        if self.told.record:
-            with self.lock, open(self.told.record, "ab") as file:
+        if self.received.record:
+            with self.lock, open(self.received.record, "ab") as file:
                 file.write(way + b" " + line + b"\n")
 
     def reply(self, request: Json, result: object) -> None:
@@ -212,7 +212,7 @@ class Fake:
                     self.hear(json.loads(line))
         if self.reading:
             self.act("eof")
-        while self.told.ignore_eof or not self.reading:
+        while self.received.ignore_eof or not self.reading:
             time.sleep(3600)  # signals still come
 
     # -- messages ------------------------------------------------------------------------------------
@@ -233,10 +233,12 @@ class Fake:
                     self.text(late, "too late")
             return
         self.modern = f"{RESERVED}protocolVersion" in message.get("params", {}).get("_meta", {})
-        if method in self.told.drop or (self.told.never_init and method in ("initialize", "server/discover")):
+        if method in self.received.drop or (
+            self.received.never_init and method in ("initialize", "server/discover")
+        ):
             return
-        if method in self.told.delay:
-            self.later(self.told.delay[method], lambda: self.serve(method, message))
+        if method in self.received.delay:
+            self.later(self.received.delay[method], lambda: self.serve(method, message))
         else:
             self.serve(method, message)
 
@@ -246,14 +248,14 @@ class Fake:
         timer.start()
 
     def serve(self, method: str, request: Json) -> None:
-        if method in self.told.refuse:
-            return self.error(request, self.told.refuse[method], f"{method} is refused")
-        if method == "server/discover" and self.told.era == "legacy":
+        if method in self.received.refuse:
+            return self.error(request, self.received.refuse[method], f"{method} is refused")
+        if method == "server/discover" and self.received.era == "legacy":
             return self.meet_the_probe(request)
-        if self.modern and self.told.era != "legacy":
+        if self.modern and self.received.era != "legacy":
             asked = request["params"]["_meta"][f"{RESERVED}protocolVersion"]
-            if asked not in self.told.modern_versions:
-                data = {"supported": self.told.modern_versions, "requested": asked}
+            if asked not in self.received.modern_versions:
+                data = {"supported": self.received.modern_versions, "requested": asked}
                 return self.error(request, -32022, "unsupported version", data)
 
         def agree(request: Json) -> None:
@@ -271,7 +273,7 @@ class Fake:
             "logging/setLevel": lambda request: self.reply(request, {}),
             **(
                 {"resources/subscribe": agree, "resources/unsubscribe": agree}
-                if self.told.subscribable
+                if self.received.subscribable
                 else {}
             ),
             "tools/list": self.list_tools,
@@ -289,21 +291,21 @@ class Fake:
             ),
             "completion/complete": lambda request: self.reply(request, {"completion": {"values": ["one"]}}),
         }.get(method)
-        if handler is None or (self.told.era == "modern" and not self.modern):
+        if handler is None or (self.received.era == "modern" and not self.modern):
             return self.error(request, -32601, f"no method {method}")
         return handler(request)
 
     def meet_the_probe(self, request: Json) -> None:
-        if self.told.probe == "exit":
+        if self.received.probe == "exit":
             os._exit(1)
-        if self.told.probe != "silent":
-            self.error(request, int(self.told.probe), "what is that?")
+        if self.received.probe != "silent":
+            self.error(request, int(self.received.probe), "what is that?")
 
     def initialize(self, request: Json) -> None:
         self.act("init")
         asked = request["params"]["protocolVersion"]
-        known = self.told.versions
-        self.version = self.told.answer_version or (asked if asked in known else known[0])
+        known = self.received.versions
+        self.version = self.received.answer_version or (asked if asked in known else known[0])
         hello = self.hello() | {
             "protocolVersion": self.version,
             "serverInfo": {"name": "fake", "version": "1"},
@@ -313,7 +315,9 @@ class Fake:
 
     def discover(self, request: Json) -> None:
         self.act("init")
-        versions = self.told.modern_versions + (self.told.versions if self.told.era == "both" else [])
+        versions = self.received.modern_versions + (
+            self.received.versions if self.received.era == "both" else []
+        )
         identity = {"_meta": {f"{RESERVED}serverInfo": {"name": "fake", "version": "1"}}}
         self.reply(request, self.cached(self.hello() | {"supportedVersions": versions} | identity))
         if self.seen["server/discover"] == 1:  # later ones only ask whether we live
@@ -321,13 +325,13 @@ class Fake:
 
     def ready(self) -> None:
         self.act("ready")
-        if self.told.no_read:
+        if self.received.no_read:
             self.stop_reading({}, None)
 
     def hello(self) -> Json:
         changing = ("tools", "resources", "prompts")
         capabilities: Json = {
-            name: {"listChanged": True} if name in changing else {} for name in self.told.capabilities
+            name: {"listChanged": True} if name in changing else {} for name in self.received.capabilities
         }
         if "tasks" in capabilities:
             del capabilities["tasks"]
@@ -336,10 +340,10 @@ class Fake:
                 if self.modern
                 else {"tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}}
             )
-        if self.told.subscribable:
-            subscribe = not self.told.deny_subscribable
+        if self.received.subscribable:
+            subscribe = not self.received.deny_subscribable
             capabilities["resources"] = {"listChanged": True, "subscribe": subscribe}
-        said = {"instructions": self.told.instructions} if self.told.instructions else {}
+        said = {"instructions": self.received.instructions} if self.received.instructions else {}
         return {"capabilities": capabilities, **said}
 
     def listen(self, request: Json) -> None:
@@ -361,16 +365,16 @@ class Fake:
         tools: list[object] = [{"name": name, "inputSchema": plain} for name in (*ACTIONS, *TOOLS)]
         tools.append({"name": "bad_output", "inputSchema": plain, "outputSchema": SHAPED})
         tools.append({"name": "typed", "inputSchema": SHAPED, "outputSchema": SHAPED})
-        if "tasks" in self.told.capabilities:
+        if "tasks" in self.received.capabilities:
             tools.append({"name": "job", "inputSchema": plain, "execution": {"taskSupport": "required"}})
-        tools += [{"name": f"tool-{n:05}", "inputSchema": plain} for n in range(1, self.told.tools + 1)]
+        tools += [{"name": f"tool-{n:05}", "inputSchema": plain} for n in range(1, self.received.tools + 1)]
         tools += [{"name": f"extra-{n}", "inputSchema": plain} for n in range(1, self.extra_tools + 1)]
-        if self.told.bad_tools:
+        if self.received.bad_tools:
             for place, bad in enumerate(BAD_TOOLS):
                 tools.insert(place * 3, bad)
-        pages = self.told.pages
+        pages = self.received.pages
         cursors: list[str | None] = [None, *(f"page-{n}" for n in range(1, pages))]
-        if self.told.cursor == "empty" and pages > 1:
+        if self.received.cursor == "empty" and pages > 1:
             cursors[1] = ""
         cursor = request.get("params", {}).get("cursor")
         if cursor not in cursors:
@@ -380,7 +384,7 @@ class Fake:
         result: Json = {"tools": tools[at * share : (at + 1) * share]}
         if at + 1 < pages:
             result["nextCursor"] = cursors[at + 1]
-        elif self.told.cursor == "loop" and pages > 1:
+        elif self.received.cursor == "loop" and pages > 1:
             result["nextCursor"] = cursors[1]
         return self.reply(request, self.cached(result))
 
@@ -412,7 +416,7 @@ class Fake:
 
     def act(self, when: str) -> None:
         """Do what `--at` bound to this moment."""
-        for moment, action, *given in self.told.at if self.acting else []:
+        for moment, action, *given in self.received.at if self.acting else []:
             if moment == when:
                 arguments = given[0] if given else {}
                 ACTIONS[action](
@@ -461,7 +465,7 @@ class Fake:
                 signal.signal(one, signal.SIG_IGN)  # which the program it becomes inherits
 
         child = subprocess.Popen(
-            ["sleep", str(self.told.max_life)],
+            ["sleep", str(self.received.max_life)],
             stdin=subprocess.DEVNULL,
             start_new_session=given.get("setsid", True),
             preexec_fn=deafen if given.get("deaf", True) else None,
@@ -473,7 +477,7 @@ class Fake:
 
     def close(self, given: Json, request: Json | None) -> None:
         os.close({"stdin": 0, "stdout": 1, "stderr": 2}[given.get("what", "stdout")])
-        self.told.ignore_eof = True
+        self.received.ignore_eof = True
 
     def stop_reading(self, given: Json, request: Json | None) -> None:
         self.reading = False
@@ -502,7 +506,7 @@ class Fake:
             raise Stop
 
     def require(self, given: Json, request: Json) -> None:
-        """The modern way of asking: in as many rounds as told, each naming the next in its state."""
+        """The modern way of asking: in as many rounds as received, each naming the next in its state."""
         params = request["params"]
         state, answers = params.get("requestState"), params.get("inputResponses")
         done = 0 if state is None else int(state.removeprefix("round-"))
@@ -511,8 +515,8 @@ class Fake:
         if done >= given.get("rounds", 1):
             return self.text(request, json.dumps({"result": (answers or {}).get("q"), "state": state}))
         asked = {"method": given.get("method", "elicitation/create"), "params": given.get("params", {})}
-        told = {"inputRequests": {"q": asked}, "requestState": f"round-{done + 1}"}
-        return self.reply(request, {**told, "resultType": "input_required"})
+        received = {"inputRequests": {"q": asked}, "requestState": f"round-{done + 1}"}
+        return self.reply(request, {**received, "resultType": "input_required"})
 
     def raw(self, given: Json, request: Json | None) -> None:
         self.write(bytes.fromhex(given.get("hex", "")) + given.get("text", "").encode())
@@ -611,16 +615,16 @@ class Fake:
         times = (
             {"ttlMs": 60_000, "pollIntervalMs": poll} if self.modern else {"ttl": None, "pollInterval": poll}
         )
-        told: Json = {"statusMessage": job["words"]} if "words" in job else {}
-        told |= {"taskId": key, "status": status, "createdAt": at, "lastUpdatedAt": at, **times}
+        received: Json = {"statusMessage": job["words"]} if "words" in job else {}
+        received |= {"taskId": key, "status": status, "createdAt": at, "lastUpdatedAt": at, **times}
         if self.modern and status == "completed":
-            told["result"] = {"content": [{"type": "text", "text": "the job is done"}]}
+            received["result"] = {"content": [{"type": "text", "text": "the job is done"}]}
         elif self.modern and status == "failed":
-            told["error"] = {"code": -32000, "message": "the job failed"}
+            received["error"] = {"code": -32000, "message": "the job failed"}
         elif self.modern and status == "input_required":
             asked = {"message": "how?", "requestedSchema": {"type": "object", "properties": {}}}
-            told["inputRequests"] = {"q": {"method": "elicitation/create", "params": asked}}
-        return told
+            received["inputRequests"] = {"q": {"method": "elicitation/create", "params": asked}}
+        return received
 
     def task(self, request: Json) -> None:
         method, key = request["method"], request["params"]["taskId"]
@@ -821,27 +825,27 @@ def _flags() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    told = _flags().parse_args()
-    for name, value in json.loads(told.script).items():
+    received = _flags().parse_args()
+    for name, value in json.loads(received.script).items():
         name = name.replace("-", "_")
-        setattr(told, name, told.at + value if name == "at" else value)
-    if told.wrapper:
+        setattr(received, name, received.at + value if name == "at" else value)
+    if received.wrapper:
         # A shell gives a background job /dev/null as stdin, so ours goes round by descriptor 3.
         rest = [argument for argument in sys.argv if argument != "--wrapper"]
         shell = 'exec 3<&0; "$@" <&3 3<&- & exec 3<&- </dev/null; wait'
         os.execv("/bin/sh", ["sh", "-c", shell, "wrapper", sys.executable, "-I", "-S", *rest])
-    signal.setitimer(signal.ITIMER_REAL, told.max_life)
-    fake = Fake(told)
-    if told.lives:
-        with open(told.lives, "a+") as file:
+    signal.setitimer(signal.ITIMER_REAL, received.max_life)
+    fake = Fake(received)
+    if received.lives:
+        with open(received.lives, "a+") as file:
             file.write(f"{os.getpid()}\n")
             file.seek(0)
             life = len(file.readlines())
-        fake.acting = told.only_lives is None or life <= told.only_lives
+        fake.acting = received.only_lives is None or life <= received.only_lives
 
     def on_term(*_: object) -> None:
         fake.act("term")
-        if not told.ignore_term:
+        if not received.ignore_term:
             os._exit(0)
 
     signal.signal(signal.SIGTERM, on_term)

@@ -153,7 +153,7 @@ def _remember(home: Path, servers: list[str]) -> None:
 
 def _leave_sessions(daemon: Daemon) -> None:
     """Fill the table of sessions that HTTP clients abandon without a DELETE."""
-    with web.door(daemon).client() as http:
+    with web.http_endpoint(daemon).client() as http:
         for _ in range(MAX_SESSIONS):
             web.Session(http, "/servers/old/mcp")
 

@@ -34,7 +34,7 @@ def judge(executed: Mapping[str, int], outcomes: Iterable[tuple[str, Outcome]]) 
     for token, outcome in outcomes:
         times = executed.get(token, 0)
         if times not in EXPECTED[outcome]:
-            wrong.append(f"{token}: executed {times} times, but the client was told: {outcome}")
+            wrong.append(f"{token}: executed {times} times, but the client was received: {outcome}")
         if token in known:
             wrong.append(f"{token}: two outcomes")
         known.add(token)

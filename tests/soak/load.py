@@ -1,7 +1,7 @@
 """Many clients of all kinds that call many servers at the same time, with or without faults meanwhile.
 
 Every call is answered once, by the right server, for the right client, and is executed as often as the client
-was told. Afterwards, descriptors, processes and memory are as before.
+was received. Afterwards, descriptors, processes and memory are as before.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ def _jobs(
     """Share the clients between the processes. A tenth of them call the slow servers, for which the others,
     which send a call when they have an answer, would spend their time waiting.
     """
-    door = web.door(daemon)
-    address = Address(daemon.socket, door.port, door.token)
+    endpoint = web.http_endpoint(daemon)
+    address = Address(daemon.socket, endpoint.port, endpoint.token)
     jobs = []
     for process in range(processes):
         made = []

@@ -79,7 +79,7 @@ def test_calls_at_a_wrong_server_are_found(tmp_path: Path) -> None:
     (tmp_path / "b.ledger").write_text("b:c:3\n")
     outcomes = [("a:c:1", Outcome.ANSWERED), ("b:c:2", Outcome.ANSWERED), ("b:c:3", Outcome.ANSWERED)]
     assert judge(read_ledgers(tmp_path), outcomes) == [
-        "b:c:2: executed 0 times, but the client was told: answered",
+        "b:c:2: executed 0 times, but the client was received: answered",
         "b:c:2 at a: executed, but no client has sent it",
     ]
     assert judge({}, [("a:c:1", Outcome.NOT_RUN)] * 2) == ["a:c:1: two outcomes"]

@@ -296,12 +296,12 @@ async def test_a_cancelled_request_is_withdrawn_or_cancelled_at_the_server() -> 
         peer.link.submit(exchange, "m", b"{}")
         await peer.hear("m")
         peer.link.cancel(exchange, "not wanted")
-        told = await peer.hear("notifications/cancelled")
+        received = await peer.hear("notifications/cancelled")
         peer.link.cancel(exchange, "again")
         await peer.say({"jsonrpc": "2.0", "id": 1, **OK})
         await send_request(peer.link, "other")
 
-    assert told["params"] == {"requestId": 1, "reason": "not wanted"}
+    assert received["params"] == {"requestId": 1, "reason": "not wanted"}
     assert peer.methods.count("notifications/cancelled") == 1
     assert peer.link.late_replies == 1
 

@@ -160,21 +160,21 @@ async def test_websocket_works_with_both_eras() -> None:
 
 async def test_a_deadline_cancels_the_request_by_notification() -> None:
     """As over a pipe, other requests share the connection."""
-    told: list[Json] = []
+    received: list[Json] = []
 
     async def handler(request: WebSocketRequest) -> None:
         connection = await request.accept(subprotocol="mcp")
         while True:
             message = json.loads(await connection.get_message())
-            told.append(message)
+            received.append(message)
             await answer(connection, message)
 
     async with serving(handler) as port, connected(a_spec(port)) as channel:
         with pytest.raises(CallTimeout):
             await asked(channel, "mute", total_timeout=0.05)
         assert await asked(channel, "echo", {"a": 1}) == {"a": 1}
-    assert [m["method"] for m in told] == ["mute", "notifications/cancelled", "echo"]
-    assert told[1]["params"]["requestId"] == told[0]["id"]
+    assert [m["method"] for m in received] == ["mute", "notifications/cancelled", "echo"]
+    assert received[1]["params"]["requestId"] == received[0]["id"]
 
 
 async def test_messages_above_32_mebibytes_end_the_connection() -> None:

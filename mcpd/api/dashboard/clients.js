@@ -5,7 +5,7 @@ import { line, now } from "./state.js";
 import { distance } from "./units.js";
 
 const EVERY = 2000;
-const DOORS = { page: "dashboard" };
+const CONNECTION_TYPES = { page: "dashboard" };
 let timer = 0, drawn = "";
 
 /** Poll while this page is shown and the window is visible. */
@@ -33,7 +33,7 @@ function fill(clients) {
     make("tbody", {}, ...clients.map((client) => make("tr", {},
       make("th", { scope: "row" }, make("bdi", {}, clean(client.name))),
       cell("Process", client.pid === null ? "unknown" : String(client.pid)),
-      cell("Via", clean(DOORS[client.door] ?? client.door)),
+      cell("Via", clean(CONNECTION_TYPES[client.via] ?? client.via)),
       cell("Connected", distance(client.since, "for")),
       cell("Sees", clean(scope(client.sees))),
       cell("Revision", clean(client.protocol_version) || "–"),

@@ -161,7 +161,7 @@ class Dashboard:
             session.used_at = time.monotonic()
 
         client.set_identity("the page", None)
-        client.door = "page"
+        client.via = "page"
         session.sockets[socket] = socket.close
         exchange.on_hang_up = on_closed
         exchange.upgrade(functools.partial(socket.run, exchange.head))

@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from mcpd.api.connection_limit import ConnectionLimit, Slot
-from mcpd.api.http_server import connection as door
+from mcpd.api.http_server import connection as http_connection
 from mcpd.api.http_server.body_budget import BodyBudget
 from mcpd.api.http_server.connection import HttpServerConnection, SpawnTask
 from mcpd.api.http_server.http_exchange import HttpExchange, ServeRequest
@@ -172,7 +172,7 @@ async def test_pipelined_requests_are_answered_one_by_one_in_order() -> None:
 
 async def test_too_many_pipelined_requests_are_rejected_after_the_current_one() -> None:
     async with connected() as peer:
-        await peer.send(request("/0") * (door.MAX_PIPELINED + 2))
+        await peer.send(request("/0") * (http_connection.MAX_PIPELINED + 2))
         assert len(peer.asked) == 1
         peer.asked[0][2].respond(200, b"first")
         answers = await peer.read()
@@ -210,15 +210,15 @@ async def test_connection_without_an_authenticated_request_gets_a_limited_number
     """Ten times as many pipelined requests, each of which offers an upgrade, which is parsed twice."""
     offer = b"GET /open HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"
     async with connected(echo) as peer:
-        await peer.send(offer * (10 * door.MAX_ANONYMOUS_REQUESTS))
+        await peer.send(offer * (10 * http_connection.MAX_ANONYMOUS_REQUESTS))
         answers = await peer.read()
-        assert answers.count(b"HTTP/1.1 200 OK\r\n") == door.MAX_ANONYMOUS_REQUESTS
+        assert answers.count(b"HTTP/1.1 200 OK\r\n") == http_connection.MAX_ANONYMOUS_REQUESTS
         assert answers.count(b"Connection: close\r\n") == 1
         await peer.wait_ended()
     async with connected(echo) as peer:
-        await peer.send(request("/authenticated") + offer * door.MAX_ANONYMOUS_REQUESTS)
+        await peer.send(request("/authenticated") + offer * http_connection.MAX_ANONYMOUS_REQUESTS)
         await peer.read(b"/open ")
-        assert len(peer.asked) == door.MAX_ANONYMOUS_REQUESTS + 1
+        assert len(peer.asked) == http_connection.MAX_ANONYMOUS_REQUESTS + 1
 
 
 async def test_little_waits_for_a_client_that_neither_authenticates_nor_reads() -> None:
@@ -229,7 +229,7 @@ async def test_little_waits_for_a_client_that_neither_authenticates_nor_reads() 
         peer.far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         await peer.send(b"GET /open HTTP/1.1\r\nHost: h\r\n\r\n" * 100)
         assert peer.connection is not None
-        assert peer.connection._outbox.backlog < door.MAX_ANONYMOUS_BACKLOG + 16 * len(answer)
+        assert peer.connection._outbox.backlog < http_connection.MAX_ANONYMOUS_BACKLOG + 16 * len(answer)
         assert len(peer.asked) < 60
         assert peer.connection._error is not None
         assert peer.connection._error.status == 503
@@ -386,15 +386,17 @@ async def test_slow_body_is_accepted_while_data_arrives(mock_clock: trio.testing
     async with connected(echo) as peer:
         await peer.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 900000\r\n\r\n")
         for _ in range(4):
-            await later(mock_clock, peer, door.BODY_TIMEOUT - 5)
-            await peer.send(b"x" * 30 * door.MIN_BODY_RATE)
+            await later(mock_clock, peer, http_connection.BODY_TIMEOUT - 5)
+            await peer.send(b"x" * 30 * http_connection.MIN_BODY_RATE)
         assert not peer.ended.is_set()
-        await later(mock_clock, peer, door.BODY_TIMEOUT)
-        await later(mock_clock, peer, door.QUIET_INTERVAL)
+        await later(mock_clock, peer, http_connection.BODY_TIMEOUT)
+        await later(mock_clock, peer, http_connection.QUIET_INTERVAL)
         assert (await peer.read()).startswith(b"HTTP/1.1 408 ")
 
 
-@pytest.mark.parametrize(("rate", "seconds"), [(1, door.BODY_TIMEOUT), (20_000, door.REQUEST_TIMEOUT)])
+@pytest.mark.parametrize(
+    ("rate", "seconds"), [(1, http_connection.BODY_TIMEOUT), (20_000, http_connection.REQUEST_TIMEOUT)]
+)
 async def test_body_that_trickles_or_never_ends_is_given_up(
     rate: int, seconds: float, mock_clock: trio.testing.MockClock
 ) -> None:
@@ -415,12 +417,12 @@ async def test_an_idle_connection_is_closed(mock_clock: trio.testing.MockClock) 
     async with connected() as peer:
         await peer.send(request("/1"))
         for _ in range(10):
-            await later(mock_clock, peer, door.KEEP_ALIVE_TIMEOUT)
+            await later(mock_clock, peer, http_connection.KEEP_ALIVE_TIMEOUT)
         assert not peer.ended.is_set()
         peer.asked[0][2].respond(200, b"at last")
         assert (await peer.read(b"at last")).startswith(b"HTTP/1.1 200 OK")
         for _ in range(10):
-            await later(mock_clock, peer, door.QUIET_INTERVAL)
+            await later(mock_clock, peer, http_connection.QUIET_INTERVAL)
         assert await peer.read() == b""
 
 
@@ -434,10 +436,10 @@ async def test_on_quiet_is_called_after_silence(mock_clock: trio.testing.MockClo
             silences += 1
 
         peer.asked[0][2].on_quiet = quiet
-        await later(mock_clock, peer, door.QUIET_INTERVAL - 1)
+        await later(mock_clock, peer, http_connection.QUIET_INTERVAL - 1)
         assert silences == 0
         for expected in (1, 2, 3):
-            await later(mock_clock, peer, door.QUIET_INTERVAL)
+            await later(mock_clock, peer, http_connection.QUIET_INTERVAL)
             assert silences == expected
 
 

@@ -17,7 +17,7 @@ LIMIT = 1000
 
 
 class Taken:
-    """What a parser has told."""
+    """What a parser has received."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self.limit = limit
@@ -35,7 +35,7 @@ class Taken:
         self.requests.append((head, body))
 
     @property
-    def told(self) -> list[tuple[str, str, str, dict[bytes, bytes], bool, bytes]]:
+    def received(self) -> list[tuple[str, str, str, dict[bytes, bytes], bool, bytes]]:
         return [
             (head.method, head.path, head.query, dict(head.headers), head.keep_alive, body)
             for head, body in self.requests
@@ -67,7 +67,7 @@ EXPECTED = {
 @pytest.mark.parametrize("request_", EXPECTED, ids=["length", "chunks and a trailer", "no body", "1.0"])
 def test_a_request_is_read(request_: bytes) -> None:
     taken = fed(request_)
-    assert taken.told == [EXPECTED[request_]]
+    assert taken.received == [EXPECTED[request_]]
     assert taken.parser.is_between
     assert taken.requests[0][0].repeated == (frozenset({b"x-a"}) if request_ is GET else frozenset())
 
@@ -81,7 +81,7 @@ def test_portions_do_not_matter(requests: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(requests)
     places = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
     taken = fed(*(stream[a:b] for a, b in itertools.pairwise(places)))
-    assert taken.told == [EXPECTED[each] for each in requests]
+    assert taken.received == [EXPECTED[each] for each in requests]
     assert taken.parser.is_between
 
 
@@ -103,7 +103,7 @@ def test_known_head_is_used_only_for_a_single_complete_request() -> None:
         ([POST + POST[:-1], b"i" + POST], [POST, POST, POST, POST]),
     ):
         taken = fed(POST, *portions)
-        assert taken.told == [EXPECTED[each] for each in expected]
+        assert taken.received == [EXPECTED[each] for each in expected]
         assert taken.parser.is_between
 
 
@@ -157,7 +157,7 @@ def test_an_offer_to_upgrade_is_passed_over(method: bytes, body: bytes) -> None:
     if method == b"POST" and b"Content-Length" not in head:
         body = b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n"
     taken = fed(method + b" /x HTTP/1.1\r\n" + offer + (body or b"\r\n"), GET, GET)
-    assert [(told[1], told[5]) for told in taken.told] == [
+    assert [(received[1], received[5]) for received in taken.received] == [
         ("/x", b"hi" if body else b""),
         ("/", b""),
         ("/", b""),
@@ -250,7 +250,7 @@ def test_continue_is_awaited_only_with_the_expect_header() -> None:
 def test_an_absolute_target_of_this_host_is_its_path() -> None:
     """RFC 9112, 3.2.2: every server has to take it."""
     taken = fed(b"GET http://h/a?b HTTP/1.1\r\nHost: h\r\n\r\n")
-    assert taken.told[0][1:3] == ("/a", "b")
+    assert taken.received[0][1:3] == ("/a", "b")
 
 
 @settings(derandomize=True, max_examples=scaled(500), deadline=None)

@@ -1,4 +1,4 @@
-"""A client's end of an HTTP connection, in memory: all that the door writes to it."""
+"""A client's end of an HTTP connection, in memory: all that the endpoint writes to it."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ class Line:
         return list(SseDecoder(1 << 30).feed(self.got.partition(b"\r\n\r\n")[2]))
 
     @property
-    def told(self) -> list[object]:
+    def received(self) -> list[object]:
         return [json.loads(each.data) for each in self.events if each.data]

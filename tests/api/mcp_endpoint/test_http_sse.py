@@ -62,7 +62,7 @@ def endpoint(stream: Line) -> str:
     return first.data.decode()
 
 
-def told(stream: Line) -> list[object]:
+def received(stream: Line) -> list[object]:
     assert {event.event for event in stream.events[1:]} <= {"message"}
     return [json.loads(event.data) for event in stream.events[1:]]
 
@@ -83,7 +83,7 @@ def test_stream_begins_with_the_message_endpoint_and_carries_all_messages(world:
     assert message.method == "ping"
     reply.send(wire.notification("notifications/progress"))
     reply.finish(wire.result(b"1", b'{"a":\n1}'))
-    assert told(stream) == [
+    assert received(stream) == [
         {"jsonrpc": "2.0", "method": "notifications/progress"},
         {"jsonrpc": "2.0", "id": 1, "result": {"a": 1}},
     ]
@@ -169,4 +169,4 @@ def test_responses_to_a_batch_are_one_message(world: World) -> None:
     assert world.post(stream, b"[%b,%b]" % (PING, PING.replace(b"1", b"2", 1))) == "202 Accepted"
     for key, (_, reply) in zip((b"1", b"2"), conversation.received, strict=True):
         reply.finish(wire.result(key, b"{}"))
-    assert told(stream) == [[{"jsonrpc": "2.0", "id": key, "result": {}} for key in (1, 2)]]
+    assert received(stream) == [[{"jsonrpc": "2.0", "id": key, "result": {}} for key in (1, 2)]]

@@ -272,8 +272,8 @@ async def test_batch_is_answered_when_all_its_requests_are() -> None:
         reply.finish(b'{"id":1}\n')
         reply.send(b'{"method":"x"}')
         reply.finish(b'{"id":"b"}')
-        told = [each[6:] for each in line.got.split(b"\n") if each.startswith(b"data: ")]
-        assert told == [b'{"method":"x"}', b'{"id":1}', b'{"id":"b"}']
+        received = [each[6:] for each in line.got.split(b"\n") if each.startswith(b"data: ")]
+        assert received == [b'{"method":"x"}', b'{"id":1}', b'{"id":"b"}']
         assert line.over
 
 

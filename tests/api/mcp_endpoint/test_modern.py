@@ -68,13 +68,13 @@ def check(view: object, tool: str, arguments: bytes, **headers: str) -> int:
         b'{"name":"%b","arguments":%b,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",'
         b'"io.modelcontextprotocol/clientCapabilities":{}}}' % (tool.encode(), arguments)
     )
-    told = {
+    received = {
         b"mcp-protocol-version": b"2026-07-28",
         b"mcp-method": b"tools/call",
         b"mcp-name": tool.encode(),
         **{b"mcp-param-" + name.encode(): text.encode() for name, text in headers.items()},
     }
-    head = Head("POST", "/mcp", "", told, frozenset(), True, True)
+    head = Head("POST", "/mcp", "", received, frozenset(), True, True)
     try:
         modern.HeaderCheck(head).check(
             Message(id=Raw(b"1"), method="tools/call", params=Raw(params)), cast("View", view)

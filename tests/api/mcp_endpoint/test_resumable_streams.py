@@ -42,7 +42,7 @@ def test_every_event_arrives_once_and_in_order_despite_disconnects(spells: list[
         assert found is not None
         line = Line()
         found[0].attach(line.exchange, found[1])
-    assert [*received, *line.told] == [*range(1, sent + 1)]
+    assert [*received, *line.received] == [*range(1, sent + 1)]
 
 
 def test_resumed_finished_stream_is_replayed_and_ends() -> None:
@@ -55,7 +55,7 @@ def test_resumed_finished_stream_is_replayed_and_ends() -> None:
     stream.send(b"2")
     stream.end()
     stream.attach(late.exchange, 1)
-    assert late.told == [2]
+    assert late.received == [2]
     assert late.over
 
 
@@ -68,7 +68,7 @@ def test_resume_replaces_a_connection_that_seems_alive() -> None:
     stream.attach(new.exchange, 1)
     assert old.over
     stream.send(b"2")
-    assert (old.told, new.told) == ([1], [2])
+    assert (old.received, new.received) == ([1], [2])
 
 
 def test_kept_events_are_bounded_and_dropped_ones_are_unknown() -> None:
@@ -81,11 +81,11 @@ def test_kept_events_are_bounded_and_dropped_ones_are_unknown() -> None:
         second.send(b'"%b"' % (b"x" * (MAX_KEPT_BYTES // 10)))
     assert streams.find("1-0") is None
     second.attach(line.exchange, 0)
-    assert 8 <= len(line.told) <= 10
+    assert 8 <= len(line.received) <= 10
     second.send(b'"%b"' % (b"x" * (2 * MAX_KEPT_BYTES)))
     late = Line()
     second.attach(late.exchange, 100)
-    assert len(late.told) == 1  # the last one is kept whatever its size
+    assert len(late.received) == 1  # the last one is kept whatever its size
 
 
 def test_detached_streams_are_not_kept_forever() -> None:
@@ -107,11 +107,11 @@ def test_unrelated_message_is_sent_once_or_waits_for_a_stream() -> None:
         stream = streams.new(standalone=True)
         stream.attach(line.exchange)
         streams.deliver_pending(stream)
-    assert lines[0].told == [1, 2]
+    assert lines[0].received == [1, 2]
     streams.send_unrelated(b"3")
     lines[1].exchange.hang_up("gone")
     streams.send_unrelated(b"4")
-    assert [line.told for line in lines] == [[1, 2, 4], [3]]
+    assert [line.received for line in lines] == [[1, 2, 4], [3]]
     lines[0].exchange.hang_up("gone")
     for n in range(2000):
         streams.send_unrelated(b"%d" % n)
@@ -119,7 +119,7 @@ def test_unrelated_message_is_sent_once_or_waits_for_a_stream() -> None:
     stream = streams.new(standalone=True)
     stream.attach(late.exchange)
     streams.deliver_pending(stream)
-    assert late.told == [*range(1000, 2000)]
+    assert late.received == [*range(1000, 2000)]
 
 
 def test_messages_that_wait_for_a_stream_are_bounded_by_bytes() -> None:
@@ -136,8 +136,8 @@ def test_messages_that_wait_for_a_stream_are_bounded_by_bytes() -> None:
     stream = streams.new(standalone=True)
     stream.attach(line.exchange)
     streams.deliver_pending(stream)
-    assert len(line.told) > 400
-    assert line.told[-1]["n"] == 2999  # type: ignore[index]
+    assert len(line.received) > 400
+    assert line.received[-1]["n"] == 2999  # type: ignore[index]
     streams.close()
     assert kept_bytes.used == 0
 
@@ -163,7 +163,7 @@ def test_all_sessions_together_keep_a_limited_number_of_bytes() -> None:
     found = small.find("1-0")
     assert found is not None
     found[0].attach(late.exchange, 0)
-    assert late.told == [1]
+    assert late.received == [1]
     assert 0 < kept_bytes.used < 100
 
 

@@ -60,9 +60,9 @@ def test_only_servers_that_mcpd_can_serve_are_taken_over(cursor: Path, mcpctl: M
 
 
 def test_take_over_all_takes_the_rest(cursor: Path, mcpctl: Mcpctl) -> None:
-    told = mcpctl("install", "cursor", "--take-over", "--json").json()["editors"][0]
-    assert [each["name"] for each in told["left_on"]] == ["fresh", "ghost", "hub", "slow"]
-    assert told["left_on"][2] == {"name": "hub", "reason": "it needs a login in mcpd"}
+    received = mcpctl("install", "cursor", "--take-over", "--json").json()["editors"][0]
+    assert [each["name"] for each in received["left_on"]] == ["fresh", "ghost", "hub", "slow"]
+    assert received["left_on"][2] == {"name": "hub", "reason": "it needs a login in mcpd"}
     assert mcpctl("install", "cursor", "--take-over=all").code == 0
     assert entries(cursor) == ["mcpd"]
     assert mcpctl("uninstall", "cursor").code == 0

@@ -5,7 +5,7 @@
 The server is written as in an `mcpServers` file. The client lists the tools, then makes all calls at once, or
 with `"one_by_one": true` each after the previous. With `"gate": [DIRECTORY, 4]` it makes no call before four
 clients are connected. It is somebody: asked by the server, it answers with its name, and it says what it was
-asked and told.
+asked and received.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ async def converse(caller: Caller, arguments: Mapping[str, Any]) -> Json:
     """All that a call can cause at once, each part marked with the caller's `tag`.
 
     The answer repeats what was answered to the questions: with two callers at a time it shows whether either
-    was asked something, or told something, that belonged to the other.
+    was asked something, or received something, that belonged to the other.
     """
     tag, steps = arguments["tag"], arguments.get("steps", 3)
     for step in range(1, steps + 1):

@@ -95,7 +95,7 @@ class Caller:
 
 
 class Reference(Server):
-    """Declares that lists can change and resources can be watched; the SDK leaves it out unless told."""
+    """Declares that lists can change and resources can be watched; the SDK leaves it out unless received."""
 
     def __init__(self) -> None:
         super().__init__("reference-sdk1", "1.0")
@@ -217,7 +217,7 @@ def over_http() -> Starlette:
         ),
     )
 
-    class Door:
+    class HttpEndpoint:
         """An ASGI application: a function would be taken for a handler of requests."""
 
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -228,7 +228,7 @@ def over_http() -> Starlette:
         async with manager.run():
             yield
 
-    return Starlette(routes=[Route("/mcp", endpoint=Door())], lifespan=lifespan)
+    return Starlette(routes=[Route("/mcp", endpoint=HttpEndpoint())], lifespan=lifespan)
 
 
 if __name__ == "__main__":

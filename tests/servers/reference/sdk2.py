@@ -140,7 +140,7 @@ class Caller:
 
 
 class Reference(Server[Any]):
-    """Announces that its lists can change, which the SDK leaves out unless it is told."""
+    """Announces that its lists can change, which the SDK leaves out unless it is received."""
 
     def create_initialization_options(
         self, notification_options: NotificationOptions | None = None, *more: Any, **named: Any

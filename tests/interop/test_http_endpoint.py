@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.web import PORT, door
+from tests.e2e.web import PORT, http_endpoint
 from tests.interop.clients.drivers import DRIVERS, Call, Driver, Json, http
 from tests.servers.reference.asking import TOOLS
 from tests.servers.reference.content import DYNAMIC_TOOL
@@ -39,7 +39,7 @@ def test_every_client_works_the_same_through_mcpd(
         pytest.skip(why)
     daemon = start({"reference": REFERENCE}, *PORT)
     daemon.wait_connected("reference")
-    where = door(daemon)
+    where = http_endpoint(daemon)
     place = http(f"{where.base}/servers/reference/{endpoint}", where.token)
     calls: list[Call] = [("echo", {"text": CAFE})]
     if driver.library:
