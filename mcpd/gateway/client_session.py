@@ -45,7 +45,8 @@ from mcpd.gateway.client_view import LIST_MEMBERS, View
 from mcpd.gateway.per_client_servers import DedicatedServers
 from mcpd.gateway.server_call_counts import ServerCallCounts
 from mcpd.gateway.visible_entries import VisibleEntries
-from mcpd.model.errors import McpdError, Overloaded, ProtocolViolation, SchemaViolation
+from mcpd.gateway.waiting_requests import WaitingRequests
+from mcpd.model.errors import McpdError, ProtocolViolation, SchemaViolation
 from mcpd.model.policy import ClientFacts
 from mcpd.model.profile import ALL_SERVERS
 from mcpd.model.text import shorten
@@ -67,11 +68,6 @@ _RESOURCE_NOT_FOUND = -32002
 """The legacy revisions' error code for an unknown resource."""
 _FIRST_CONNECT_TIMEOUT = 10.0
 """Seconds that a new client's first request waits for its server to connect."""
-_MAX_WAITING_REQUESTS = 1024
-"""Requests of one client that wait for something, apart from calls: each takes a task. A client may subscribe
-to a thousand resources at once."""
-_MAX_WAITING_IN_TOTAL = 8192
-"""Those of all clients; each takes some kilobytes."""
 _LARGE = 2 * 1024 * 1024
 """Bytes of params. Longer ones are forwarded in several turns, since each of about six looks at them takes up
 to 1.5 ms per MiB. No request that mcpd answers itself needs more."""
@@ -173,7 +169,8 @@ class ClientSession:
         self._spawn = spawn
         self.calls: dict[bytes, Call] = {}
         self.binding: Binding | None = None
-        self.request_tasks: dict[bytes, trio.CancelScope] = {}
+        self._waiting = WaitingRequests(gateway.waiting_requests, spawn, self.respond_exception)
+        self.request_tasks = self._waiting.scopes
         """Requests other than calls that wait for something."""
         self.is_closed = False
         self._facts = SessionFacts(client, view.scope.profile)
@@ -348,39 +345,8 @@ class ClientSession:
     # ── requests that cannot be answered immediately ────────────────────────────────────────────
 
     def spawn_request(self, request: ClientRequest, work: Work) -> None:
-        """Answer a request in a task of its own; an McpdError raised by `work` becomes the response.
-
-        A result that `work` waited for may arrive together with the cancellation, so `work` must check for
-        cancellation before it acts. It must undo whatever it did before being cancelled. Raises Overloaded.
-        """
-        waiting = self.gateway.waiting_requests
-        if len(self.request_tasks) >= _MAX_WAITING_REQUESTS:
-            limit, whose = _MAX_WAITING_REQUESTS, "this client"
-        elif len(waiting) >= _MAX_WAITING_IN_TOTAL:
-            limit, whose = _MAX_WAITING_IN_TOTAL, "all clients"
-        else:
-            limit, whose = 0, ""
-        if whose:
-            raise Overloaded(f"{limit} requests of {whose} are already waiting; try again later")
-        scope = self.request_tasks[request.key] = trio.CancelScope()
-        waiting.add(scope)
-
-        async def run() -> None:
-            with scope:
-                try:
-                    await trio.lowlevel.checkpoint_if_cancelled()
-                    await work()
-                except Exception as error:
-                    if not scope.cancel_called:
-                        self.respond_exception(request, error)
-                finally:
-                    waiting.discard(scope)
-            if self.request_tasks.get(request.key) is scope:
-                del self.request_tasks[request.key]
-            if scope.cancel_called and not self.is_closed:
-                request.responder.drop()
-
-        self._spawn(run)
+        """See `WaitingRequests.start`."""
+        self._waiting.start(request, work)
 
     def when_catalog_known(self, request: ClientRequest, work: Callable[[], None]) -> None:
         """Run `work` once the client's server is connected; after a timeout, with what is known."""
@@ -557,9 +523,7 @@ class ClientSession:
 
     def cancel(self, key: bytes, reason: str) -> None:
         """Cancel a request, call or subscription: the client gets no response."""
-        scope = self.request_tasks.pop(key, None)
-        if scope is not None:
-            scope.cancel(reason=reason)
+        self._waiting.cancel(key, reason)
         call = self.calls.pop(key, None)
         if call is not None:
             request = call.request
@@ -579,8 +543,7 @@ class ClientSession:
         calls, self.calls = list(self.calls.values()), {}
         for call in reversed(calls):  # or the next one would be sent when an earlier one ends its turn
             self.gateway.calls.cancel(call, reason)
-        for scope in self.request_tasks.values():
-            scope.cancel(reason=reason)
+        self._waiting.close(reason)
         self.client_requests.close()
         if not self.is_anonymous:
             self.gateway.calls.suspended_calls.on_caller_left(self)
