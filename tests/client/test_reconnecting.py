@@ -186,11 +186,11 @@ def test_daemon_that_does_not_come_back(daemons: Daemons, run: Any, monkeypatch:
         async with anyio.create_task_group() as tasks:
             for _ in range(3):
                 tasks.start_soon(fail, mcp)
+        monkeypatch.setattr(module, "_RESTART_TIME", 60.0)
         with pytest.raises(CallTimedOut) as late:
             await mcp.call("fs", "write", timeout=0.01)
         assert not late.value.may_have_run
         await anyio.to_thread.run_sync(daemons.start)
-        monkeypatch.setattr(module, "_RESTART_TIME", 60.0)
         assert await mcp.status() == STATUS
         await mcp.close()
         with pytest.raises(ConnectionClosed, match="this connection has been closed"):
