@@ -32,6 +32,8 @@ _no_save = click.option(
     help="Do not change the configuration file. Lasts until the file is reloaded or changes.",
 )
 
+_URL_SCHEMES = ("http://", "https://", "ws://", "wss://")
+
 
 class _AddCommand(click.Command):
     """Everything after `--` is the server's command; nothing but NAME and options may come before it."""
@@ -59,7 +61,7 @@ class _AddCommand(click.Command):
     cls=_AddCommand,
     epilog="Examples:\n\n\b\n  mcpctl add time -- uvx mcp-server-time\n"
     "  mcpctl add jira --env 'TOKEN=${JIRA_TOKEN}' -- npx -y jira-mcp --read-only\n"
-    "  mcpctl add docs --url https://example.com/mcp",
+    "  mcpctl add docs https://example.com/mcp",
 )
 @click.argument("name")
 @click.argument("command", metavar="-- COMMAND [ARG]...", nargs=-1, type=click.UNPROCESSED)
@@ -73,7 +75,9 @@ class _AddCommand(click.Command):
 )
 @click.option("--cwd", metavar="DIR", help="Working directory of the server.")
 @click.option("--lazy", is_flag=True, help="Start the server on first use.")
-@click.option("--url", metavar="URL", help="Address of a remote server, instead of a command.")
+@click.option(
+    "--url", metavar="URL", help="Address of a remote server, instead of a command; --url may be omitted."
+)
 @click.option("--header", "-H", "headers", metavar="KEY=VALUE", multiple=True, help="HTTP header for --url.")
 @click.option("--replace", is_flag=True, help="Replace an existing server of the same name.")
 @_no_save
@@ -93,6 +97,8 @@ def add(
     wait: float,
 ) -> int:
     """Add a server and save it in the configuration file."""
+    if url is None and len(command) == 1 and command[0].startswith(_URL_SCHEMES):
+        url, command = command[0], ()
     if bool(command) == (url is not None):
         message = "either -- COMMAND ARGS... or --url URL is required"
         raise UsageError(message, hint="mcpctl add time -- uvx mcp-server-time")

@@ -305,6 +305,16 @@ def test_add_sends_a_definition_and_reports_the_state(daemon: FakeDaemon, mcpctl
     assert ran.out == "git: added, saved in /c.json\ngit: connected (2 tools, pid 4711)\n"
 
 
+@pytest.mark.parametrize("words", [["https://x/mcp"], ["--url", "https://x/mcp"], ["--", "https://x/mcp"]])
+def test_add_takes_an_address_for_a_remote_server(
+    daemon: FakeDaemon, mcpctl: Mcpctl, words: list[str]
+) -> None:
+    daemon.answers["mcpd/add"] = APPLIED
+    assert mcpctl("add", "docs", "--wait", "0", "-H", "A=b", *words).code == 0
+    definition = daemon.params_of("mcpd/add")["definition"]
+    assert definition == {"url": "https://x/mcp", "headers": {"A": "b"}}
+
+
 def test_add_sets_cwd_for_relative_files(
     daemon: FakeDaemon, mcpctl: Mcpctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
