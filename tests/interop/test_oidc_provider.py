@@ -153,5 +153,7 @@ def test_logging_out_revokes_the_login(start: Start) -> None:
         log_in(daemon)
         with daemon.client() as client:
             result = client.request("mcpd/logout", server="remote")
+        (login,) = result.pop("logins")
         assert result == {"was_logged_in": True, "servers": ["remote"], "revoked": True}
+        assert (login["servers"], login["revoked"]) == (["remote"], True)
         daemon.wait_status("remote", lambda status: status["status"] == "needs-auth")

@@ -275,7 +275,7 @@ async def test_unanswered_polls_are_tolerated_up_to_a_limit(autojump_clock: Mock
 
 
 @pytest.mark.parametrize(
-    "told",
+    "received",
     [b"{}", b"[]", b'{"task":5}', b'{"taskId":1,"status":"working"}', b'{"taskId":"t","status":"odd"}'],
 )
 @pytest.mark.parametrize("era", ERAS)
