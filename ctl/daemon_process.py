@@ -66,7 +66,7 @@ def ensure_daemon(socket: str | os.PathLike[str]) -> None:
             return
         if systemd_units.manages_socket(path):
             print("mcpctl: starting mcpd (systemctl --user start mcpd)", file=sys.stderr)
-            systemd_units.start_units()
+            start_units()
         else:
             print(f"mcpctl: starting mcpd in the background (log: {log_path()})", file=sys.stderr)
             _spawn(path)
@@ -190,6 +190,32 @@ def _spawn(socket: str, config: str = "") -> int:
         raise DaemonUnreachable(f"mcpd was started but {what}{_log_excerpt(log, before)}", hint=hint, log=log)
     process.returncode = 0  # it outlives this process: do not wait for it
     return pid
+
+
+def start_units() -> None:
+    """Start socket and service and wait until the daemon is ready. Raises DaemonUnreachable."""
+    with suppress(CtlError):  # not loaded yet: nothing to reset
+        systemd_units.systemctl("reset-failed", systemd_units.SERVICE, systemd_units.SOCKET)
+    try:
+        systemd_units.systemctl("start", systemd_units.SOCKET, systemd_units.SERVICE)
+    except CtlError as error:
+        raise _start_error(error) from None
+
+
+def restart_service() -> None:
+    """Restart the service and wait until the daemon is ready. Raises DaemonUnreachable."""
+    try:
+        systemd_units.systemctl("restart", systemd_units.SERVICE)
+    except CtlError as error:
+        raise _start_error(error) from None
+
+
+def _start_error(error: CtlError) -> DaemonUnreachable:
+    """Return why the service did not start: systemctl reports only that it failed."""
+    with suppress(CtlError):
+        if systemd_units.service_properties().get("ExecMainStatus") == str(EXIT_BAD_CONFIGURATION):
+            return bad_configuration("mcpd was not started: its configuration is invalid")
+    return DaemonUnreachable(error.message, hint="mcpctl daemon logs")
 
 
 def bad_configuration(message: str) -> BadConfiguration:

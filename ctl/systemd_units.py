@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ctl.errors import CtlError, DaemonUnreachable
+from ctl.errors import CtlError
 from mcpd.support.atomic_files import write_atomically
 
 SERVICE, SOCKET = "mcpd.service", "mcpd.socket"
@@ -118,34 +118,6 @@ def _unquote(value: str) -> str:
     value = value.removeprefix("$") if value.startswith("$'") else value
     is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
     return value[1:-1] if is_quoted else value
-
-
-def start_units() -> None:
-    """Start socket and service and wait until the daemon is ready. Raises DaemonUnreachable."""
-    with suppress(CtlError):  # not loaded yet: nothing to reset
-        systemctl("reset-failed", SERVICE, SOCKET)
-    try:
-        systemctl("start", SOCKET, SERVICE)
-    except CtlError as error:
-        raise _start_error(error) from None
-
-
-def restart_service() -> None:
-    """Restart the service and wait until the daemon is ready. Raises DaemonUnreachable."""
-    try:
-        systemctl("restart", SERVICE)
-    except CtlError as error:
-        raise _start_error(error) from None
-
-
-def _start_error(error: CtlError) -> DaemonUnreachable:
-    """Return why the service did not start: systemctl reports only that it failed."""
-    from ctl.daemon_process import EXIT_BAD_CONFIGURATION, bad_configuration
-
-    with suppress(CtlError):
-        if service_properties().get("ExecMainStatus") == str(EXIT_BAD_CONFIGURATION):
-            return bad_configuration("mcpd was not started: its configuration is invalid")
-    return DaemonUnreachable(error.message, hint="mcpctl daemon logs")
 
 
 def stop_units() -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ctl.commands.logs_events_tap import print_events
-from ctl.commands.stats_top_metrics import WITH_PROCESSES, top_table
 from ctl.daemon_client import DaemonClient
 from ctl.invocation import CliContext
 from ctl.output import Line, paint
@@ -20,6 +19,8 @@ from ctl.status_view import server_block, status_table
 
 if TYPE_CHECKING:
     from rich.text import Text
+
+    from ctl.api_types import Stats
 
 TICK = 1.0
 """Seconds between updates of relative times."""
@@ -88,16 +89,24 @@ def watch_status(cli: CliContext, server: str | None, *, utc: bool) -> int:
     return 0
 
 
-def watch_top(cli: CliContext, sort: str, interval: float) -> int:
-    """Show resource usage until q or Ctrl-C. Piped or with `--json`, print one table or object per update."""
+def watch_top(
+    cli: CliContext,
+    ask: Callable[[], Stats],
+    render: Callable[[Stats | None, Stats], list[Line]],
+    interval: float,
+) -> int:
+    """Show resource usage until q or Ctrl-C. Piped or with `--json`, print one table or object per update.
+
+    `render` makes the table of the previous and the latest answer of `ask`.
+    """
     before = None
     if cli.out.json or not cli.out.tty:
         while True:
-            answer = cli.call("mcpd/stats", WITH_PROCESSES).value
+            answer = ask()
             if cli.out.json:
                 cli.out.json_line(answer)
             elif before is not None:  # the first one has no rates yet
-                cli.out.lines([*top_table(before, answer, sort, None), []])
+                cli.out.lines([*render(before, answer), []])
             cli.out.flush()
             before = answer
             time.sleep(interval)
@@ -105,8 +114,8 @@ def watch_top(cli: CliContext, sort: str, interval: float) -> int:
 
     with QuitKeys() as keys, Live(auto_refresh=False, screen=True) as live:
         while True:
-            answer = cli.call("mcpd/stats", WITH_PROCESSES).value
-            live.update(_screen(cli, top_table(before, answer, sort, cli.out.columns)), refresh=True)
+            answer = ask()
+            live.update(_screen(cli, render(before, answer)), refresh=True)
             before = answer
             if keys.quit_pressed(interval):
                 return 0

@@ -28,8 +28,7 @@ def completion(cli: CliContext, shell: str) -> int:
     Names of servers and tools come from the running daemon; completion never starts it. The script is printed
     as JSON only with --json, not because of MCPCTL_OUTPUT.
     """
-    from ctl.app import app
-
+    app = click.get_current_context().find_root().command
     script = SHELLS[shell](app, {}, "mcpctl", "_MCPCTL_COMPLETE").source()
     if cli.out.json and not cli.out.format_is_default:
         cli.out.json_value({"shell": shell, "script": script})

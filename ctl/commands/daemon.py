@@ -68,7 +68,7 @@ def restart(cli: CliContext) -> int:
     environ = systemd_units.service_environment() if by_service else dict(os.environ)
     config = _validate_before_restart(cli, environ)
     if by_service and _service_state() == "active":
-        systemd_units.restart_service()
+        daemon_process.restart_service()
     else:
         _stop(cli)
         _start(cli, config)
@@ -275,7 +275,7 @@ def _start(cli: CliContext, config: str = "") -> None:
     else:
         if _service_state() != "active":
             _stop_background(cli)
-        systemd_units.start_units()
+        daemon_process.start_units()
 
 
 def _start_service(cli: CliContext) -> None:
@@ -283,11 +283,11 @@ def _start_service(cli: CliContext) -> None:
     if not systemd_units.manages_socket(cli.socket):
         cli.out.message(f"note: the service uses {systemd_units.socket_path()}, but you chose {cli.socket}")
     elif _service_state() == "active":
-        systemd_units.restart_service()
+        daemon_process.restart_service()
         return
     else:
         _stop_background(cli)
-    systemd_units.start_units()
+    daemon_process.start_units()
 
 
 def _stop(cli: CliContext) -> bool:

@@ -72,7 +72,13 @@ def top(cli: CliContext, watch: bool, sort: str, interval: float) -> int:
     if watch:
         from ctl.watch import watch_top
 
-        return watch_top(cli, sort, interval)
+        columns = cli.out.columns if cli.out.tty else None
+        return watch_top(
+            cli,
+            lambda: cli.call("mcpd/stats", WITH_PROCESSES).value,
+            lambda before, answer: top_table(before, answer, sort, columns),
+            interval,
+        )
     before = cli.call("mcpd/stats", WITH_PROCESSES)
     if cli.out.json:
         cli.out.json_document(cli.call("mcpd/stats", WITH_PROCESSES).text)

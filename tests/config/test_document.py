@@ -15,10 +15,10 @@ from ruamel.yaml import YAML
 from mcpd.config.in_place_edits.document import (
     check_writable,
     file_error,
-    has_content,
     parse_document,
     read_document,
 )
+from mcpd.config.in_place_edits.insert_text import has_content
 from mcpd.model.errors import BadSpec
 from tests.sampling import scaled
 

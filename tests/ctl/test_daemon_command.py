@@ -103,7 +103,7 @@ def test_restart_validates_with_the_environment_of_the_new_daemon(
     monkeypatch.setattr(systemd_units, "service_properties", lambda: {"ActiveState": "active"})
     monkeypatch.setattr(systemd_units, "manages_socket", lambda _: with_service)
     monkeypatch.setattr(systemd_units, "is_installed", lambda: with_service)
-    monkeypatch.setattr(systemd_units, "restart_service", lambda: started.append("service"))
+    monkeypatch.setattr(daemon_process, "restart_service", lambda: started.append("service"))
     monkeypatch.setattr(daemon_process, "stop", lambda _: True)
     monkeypatch.setattr(daemon_process, "start_in_background", lambda *_: started.append("background"))
 

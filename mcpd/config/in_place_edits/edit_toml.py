@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import tomlkit
 
-from mcpd.config.in_place_edits.document import (
+from mcpd.config.in_place_edits.insert_text import (
     append_block,
     append_in_brackets,
     has_content,

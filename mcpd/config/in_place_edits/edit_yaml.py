@@ -14,7 +14,7 @@ from typing import Protocol, cast
 
 from ruamel.yaml import YAML
 
-from mcpd.config.in_place_edits.document import (
+from mcpd.config.in_place_edits.insert_text import (
     append_block,
     append_in_brackets,
     has_content,
