@@ -16,6 +16,7 @@ import trio
 import trio.testing
 
 from mcpd.calls.call_log import MAX_PER_SECOND, MAX_WAITING_BYTES, CallLog, record_filter
+from mcpd.client_registry import program_name
 from mcpd.model.call_record import CallLogLevel, CallOutcome, CallRecord, CallsParams
 from mcpd.model.errors import InvalidArguments
 from mcpd.support.rotated_lines import older
@@ -265,6 +266,9 @@ async def test_name_of_a_client_that_has_exited_is_known(tmp_path: Path) -> None
     async with logged(tmp_path / "calls") as (w, log):
         program = await trio.lowlevel.open_process(["sleep", "1000"])
         try:
+            with trio.fail_after(30):
+                while program_name(program.pid) != "sleep":  # its exec may not be complete yet
+                    await trio.lowlevel.checkpoint()
             script = Script(w, program.pid)
             script.call("t")
         finally:
