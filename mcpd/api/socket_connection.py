@@ -292,7 +292,5 @@ class SocketConnection:
                 await self._outbox.overflowed.wait()
                 nursery.cancel_scope.cancel(reason="too much waits")
         if self._outbox.broken is None:  # otherwise it has disconnected
-            log.warning(
-                "client %d does not read its responses; closing its connection", self._pid, extra=FROM_OUTSIDE
-            )
+            log.warning(_NOT_READING, self._pid, extra=FROM_OUTSIDE)
         self._nursery.cancel_scope.cancel(reason="the client does not read")

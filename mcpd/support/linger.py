@@ -21,7 +21,7 @@ class Linger:
     def begin(self, thing: Hashable, end: Callable[[], None]) -> None:
         """Nobody uses `thing` now: call `end` later. It must check whether the thing is used again.
 
-        If this is called again before, the time begins anew, and the `end` of the first call is used.
+        If this is called again before that, the time restarts, and the first call's `end` is kept.
         """
         is_waiting = thing in self._due
         self._due[thing] = trio.current_time() + self._seconds

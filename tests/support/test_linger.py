@@ -8,7 +8,7 @@ from trio.testing import MockClock
 from mcpd.support.linger import Linger
 
 
-async def test_the_time_begins_anew_with_each_use_and_one_task_waits(autojump_clock: MockClock) -> None:
+async def test_the_time_restarts_with_each_use_and_one_task_waits(autojump_clock: MockClock) -> None:
     ended: list[tuple[str, float]] = []
     start = trio.current_time()
 

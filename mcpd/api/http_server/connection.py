@@ -309,9 +309,7 @@ class HttpServerConnection:
     def put(self, data: bytes) -> None:
         self._outbox.put(data)
         if self._outbox.overflowed.is_set() and not self._closed:
-            log.warning(
-                "%s does not read its responses; closing its connection", self._name, extra=FROM_OUTSIDE
-            )
+            log.warning(_NOT_READING, self._name, extra=FROM_OUTSIDE)
             self.evict("the client does not read")
 
     def upgrade(self, serve: ServeUpgraded) -> None:
@@ -374,9 +372,7 @@ class HttpServerConnection:
         if outbox.backlog and not self._closed:
             stalled_at = outbox.last_progress_at + STALL_TIMEOUT
             if stalled_at <= now:
-                log.warning(
-                    "%s does not read its responses; closing its connection", self._name, extra=FROM_OUTSIDE
-                )
+                log.warning(_NOT_READING, self._name, extra=FROM_OUTSIDE)
                 self.evict("the client does not read")
         else:
             stalled_at = now + QUIET_INTERVAL
