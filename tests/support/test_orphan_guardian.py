@@ -123,6 +123,7 @@ def test_process_that_forks_and_exits_all_the_time_ends_with_the_daemon(
         assert output.read(100) == b"began"
         daemon.kill()
         assert output.read(100) == b""  # the end of the file: no process of the chain is left
+    wait_until(lambda: not process_labels.find_marked(instance))  # a process closes its files before it ends
 
 
 def test_signals_to_the_daemons_group_do_not_reach_the_guardian(instance: str) -> None:
