@@ -26,6 +26,13 @@ _IN_PROGRESS_LINE = 3
 """Servers that the progress line describes; the others are counted."""
 
 
+def state_phrase(status: ServerStatus) -> str:
+    """Return the state as the rest of a sentence that begins with the server's name: `needs a login`."""
+    from mcpd.model.status import ServerState  # takes some milliseconds
+
+    return ServerState(status["status"]).phrase
+
+
 def status_summary(status: ServerStatus) -> str:
     """Return what follows the state in one line about a server."""
     reason = status.get("reason", "")

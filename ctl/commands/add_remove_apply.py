@@ -32,7 +32,7 @@ _no_save = click.option(
     help="Do not change the configuration file. Lasts until the file is reloaded or changes.",
 )
 
-_URL_SCHEMES = ("http://", "https://", "ws://", "wss://")
+URL_SCHEMES = ("http://", "https://", "ws://", "wss://")
 
 
 class _AddCommand(click.Command):
@@ -97,7 +97,7 @@ def add(
     wait: float,
 ) -> int:
     """Add a server and save it in the configuration file."""
-    if url is None and len(command) == 1 and command[0].startswith(_URL_SCHEMES):
+    if url is None and len(command) == 1 and command[0].startswith(URL_SCHEMES):
         url, command = command[0], ()
     if bool(command) == (url is not None):
         message = "either -- COMMAND ARGS... or --url URL is required"

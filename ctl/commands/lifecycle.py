@@ -12,7 +12,7 @@ from ctl.completion_candidates import server_names
 from ctl.daemon_client import Json
 from ctl.errors import AuthNeeded, CtlError, ServerNotReady, UsageError
 from ctl.invocation import CliContext
-from ctl.server_progress import change_each, hint_for, print_json, status_summary, wait_for_each
+from ctl.server_progress import change_each, hint_for, print_json, state_phrase, status_summary, wait_for_each
 from ctl.status_view import not_ready_exit
 from ctl.terminal_text import count
 from ctl.time_options import parse_duration, parse_time, rfc3339, seconds_option
@@ -194,8 +194,7 @@ def _blocking_error(
     cli: CliContext, blocked: Sequence[ServerStatus], statuses: Sequence[ServerStatus]
 ) -> CtlError:
     def describe(status: ServerStatus) -> str:
-        state = status["status"]
-        return f"{status['name']} {'needs a login' if state == 'needs-auth' else f'is {state}'}"
+        return f"{status['name']} {state_phrase(status)}"
 
     first, others = blocked[0], len(statuses) > 1
     message = describe(first) + ("" if others else status_summary(first))

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from ctl.call_arguments import parse_arguments
+from ctl.commands.add_remove_apply import URL_SCHEMES
 from ctl.commands.call import show_result
 from ctl.commands.tools_resources_prompts import print_tools
 from ctl.errors import CtlError, NotFound, ServerNotReady, UsageError
 from ctl.invocation import CliContext
 from ctl.json_values import mapping
 from ctl.next_steps import next_step
-from ctl.server_progress import change_each, status_summary
+from ctl.server_progress import change_each, state_phrase, status_summary
 from ctl.time_options import seconds_option
 
 if TYPE_CHECKING:
@@ -23,15 +24,21 @@ if TYPE_CHECKING:
 
 
 class _TryCommand(click.Command):
-    """Splits the command line at `--`: options, then the server's command, then a tool with its arguments."""
+    """Splits the command line at `--`: options, then the server's command, then a tool with its arguments.
+
+    The address of a remote server stands before the first `--`, and the tool follows.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
         rest = super().parse_args(ctx, args[:end])
-        words = args[end + 1 :]
-        middle = words.index("--") if "--" in words else len(words)
-        ctx.params["command"] = (*ctx.params.get("command", ()), *words[:middle])
-        ctx.params["tool"] = tuple(words[middle + 1 :])
+        words, command = tuple(args[end + 1 :]), ctx.params.get("command", ())
+        if not ctx.params["url"] and len(command) == 1 and command[0].startswith(URL_SCHEMES):
+            ctx.params["url"], command = command[0], ()
+        if not ctx.params["url"]:
+            middle = words.index("--") if "--" in words else len(words)
+            command, words = (*command, *words[:middle]), words[middle + 1 :]
+        ctx.params["command"], ctx.params["tool"] = command, words
         return rest
 
 
@@ -40,10 +47,10 @@ class _TryCommand(click.Command):
     cls=_TryCommand,
     epilog="Examples:\n\n\b\n  mcpctl try -- uvx mcp-server-time\n"
     "  mcpctl try -- uvx mcp-server-time -- get_current_time timezone=Europe/Paris\n"
-    "  mcpctl try --url https://example.com/mcp",
+    "  mcpctl try https://example.com/mcp -- search query=mcp",
 )
-@click.argument("command", metavar="-- COMMAND [ARG]... [-- TOOL [ARGUMENT]...]", nargs=-1)
-@click.option("--url", metavar="URL", help="Address of a remote server, instead of a command.")
+@click.argument("command", metavar="{URL | -- COMMAND [ARG]...} [-- TOOL [ARGUMENT]...]", nargs=-1)
+@click.option("--url", metavar="URL", help="The same as URL.")
 @seconds_option("--wait", 120.0, "How long to wait for the connection.")
 @click.pass_obj
 def try_(
@@ -55,7 +62,7 @@ def try_(
     not saved in the configuration file.
     """
     if bool(command) == (url is not None):
-        raise UsageError("which server?", hint="mcpctl try -- COMMAND [ARG]..., or mcpctl try --url URL")
+        raise UsageError("which server?", hint="mcpctl try -- COMMAND [ARG]..., or mcpctl try URL")
     definition: dict[str, object] = {"url": url} if url else {"command": command[0], "args": [*command[1:]]}
     if not url:
         definition["cwd"] = os.getcwd()
@@ -80,7 +87,7 @@ def _use(cli: CliContext, name: str, words: tuple[str, ...], wait: float) -> int
             for line in failure.get("stderr", []) if failure else []:
                 cli.out.message(line)
         hint = next_step(detail) if status["status"] == "needs-auth" else ""
-        message = f"the server is {status['status']}{status_summary({**status, 'retry_at': None})}"
+        message = f"the server {state_phrase(status)}{status_summary({**status, 'retry_at': None})}"
         raise ServerNotReady(message, hint=hint)
     listed = cli.call("mcpd/tools", {"server": name}).value
     if not words:

@@ -290,7 +290,7 @@ def _read_answer(result: Raw | bytes) -> str:
 
 def _refusal(pending: _Pending) -> Denied:
     server, kind, name = pending.use
-    what = "was not approved" if pending.answer else f"was not approved within {APPROVAL_TIMEOUT:g} s"
+    what = "approval was refused" if pending.answer else f"was not approved within {APPROVAL_TIMEOUT:g} s"
     why = f" ({pending.rule.reason})" if pending.rule.reason else ""
     return Denied(
         f"{server}: {kind} {shorten(name, 80)!r} was not used: it requires approval by the rule at "

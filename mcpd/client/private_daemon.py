@@ -17,6 +17,7 @@ from anyio.abc import Process
 
 from mcpd.client.connection import Connection, open_connection
 from mcpd.client.errors import LoginRequired, NotReady, NotRunning
+from mcpd.model.status import ServerState
 
 _POLL = 0.02
 """Seconds between attempts to connect to a daemon that starts."""
@@ -110,7 +111,8 @@ async def _wait_settled(connection: Connection, names: list[str]) -> None:
 def _why_unusable(status: Mapping[str, Any]) -> str:
     failure = status.get("last_error") or {}
     last_line = next(reversed(failure.get("stderr") or ()), "")
-    text = f"{status['name']} is {status['status']}: {failure.get('message') or status.get('reason', '')}"
+    state = ServerState(status["status"])
+    text = f"{status['name']} {state.phrase}: {failure.get('message') or status.get('reason', '')}"
     return f"{text}; it wrote: {last_line}" if last_line else text
 
 

@@ -415,7 +415,7 @@ class MissingServer(Record):
     server: str
     state: ServerState
     reason: str
-    """The server's state and its cause, such as `git is failed: exited (1): no token`."""
+    """The server's state and its cause, such as `git has failed: exited (1): no token`."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

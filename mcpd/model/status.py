@@ -36,12 +36,20 @@ class ServerState(enum.Enum):
     """The server is lazy and is not running. It starts on first use."""
 
     @property
+    def phrase(self) -> str:
+        """The state as the rest of a sentence that begins with the server's name."""
+        return _PHRASES.get(self.value, f"is {self.value}")
+
+    @property
     def is_settled(self) -> bool:
         return self is not ServerState.PENDING
 
     def may_become(self, other: ServerState) -> bool:
         """Return whether this transition is legal. Staying in the same state always is."""
         return other is self or other in _TRANSITIONS[self]
+
+
+_PHRASES = {"pending": "is not connected yet", "failed": "has failed", "needs-auth": "needs a login"}
 
 
 _S = ServerState

@@ -118,21 +118,21 @@ class StateTracker:
         )
 
     def explain(self, name: str, *, is_closed: bool = False, brief: bool = False) -> str:
-        """Return why nothing can be sent now: `git is failed: exited (1): no token; next attempt in 5 s`.
+        """Return why nothing can be sent now: `git has failed: exited (1): no token; next attempt in 5 s`.
 
         `brief`: leave out details of the failure, such as where a program was looked for.
         """
-        why = self.reason
         if is_closed or self.state is ServerState.CONNECTED:  # the end of a removed server is not announced
-            why = "it is stopping because it was removed or its definition changed"
-        elif self.failure is not None and self.state in (ServerState.FAILED, ServerState.NEEDS_AUTH):
+            return f"{name} is stopping because it was removed or its definition changed"
+        why = self.reason
+        if self.failure is not None and self.state in (ServerState.FAILED, ServerState.NEEDS_AUTH):
             # For a process that ended, the summary has the line of stderr that explains it.
             ended = self.failure.kind in (FailureKind.EXITED, FailureKind.KILLED) and self.failure.stderr
             why = self.failure.summary if ended or brief else self.failure.message
         when = ""
         if self.retry_at is not None:
             when = f"; next attempt in {max(0, self.retry_at - time.time()):.0f} s"
-        return f"{name} is {self.state.value}: {why}{when}"
+        return f"{name} {self.state.phrase}: {why}{when}"
 
 
 def build_status(

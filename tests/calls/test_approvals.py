@@ -124,7 +124,7 @@ async def test_anything_but_a_clear_answer_means_no(
     assert error(call)["data"]["code"] == "denied"
     assert error(call)["message"] == (
         "srv: tool 'converse' was not used: it requires approval by the rule at $.settings.policies[0] "
-        "(it talks), and was not approved"
+        "(it talks), and approval was refused"
     )
     assert heard(w) == []
     assert w.empty() == []

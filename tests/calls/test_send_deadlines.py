@@ -42,7 +42,7 @@ def left(w: World) -> object:
 
 
 WAITS = {
-    "server": "because srv is pending: connecting",
+    "server": "because srv is not connected yet: connecting",
     "approval": r"because nobody has approved it \(mcpctl approvals\)",
     "turn": r"because it waited for other calls, .* \(tool 't' of ",
 }

@@ -297,10 +297,10 @@ def test_several_servers_can_be_given(run: Any) -> None:
 @pytest.mark.parametrize(
     ("definition", "says"),
     [
-        ({"command": ["no-such-program-anywhere"]}, "server is failed: .*no-such-program-anywhere"),
+        ({"command": ["no-such-program-anywhere"]}, "server has failed: .*no-such-program-anywhere"),
         ({"command": [sys.executable, "-c", "raise SystemExit('no token')"]}, "it wrote: no token"),
-        ({"url": "http://127.0.0.1:1/mcp"}, "server is failed: .*refused"),
-        ({"servers": {"a": {"comand": "x"}}}, "a is failed: unknown field 'comand'"),
+        ({"url": "http://127.0.0.1:1/mcp"}, "server has failed: .*refused"),
+        ({"servers": {"a": {"comand": "x"}}}, "a has failed: unknown field 'comand'"),
     ],
 )
 def test_server_that_cannot_start_raises_the_reason(run: Any, definition: dict[str, Any], says: str) -> None:

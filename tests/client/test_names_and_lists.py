@@ -74,14 +74,14 @@ def test_list_of_tools_says_which_servers_are_missing(
 ) -> None:
     """In an attribute, and once in the log of the program."""
     tools = [{"server": "time", "name": "now"}]
-    missing = [{"server": "git", "state": "failed", "reason": "git is failed: no token"}]
+    missing = [{"server": "git", "state": "failed", "reason": "git has failed: no token"}]
     daemon.answers["mcpd/tools"] = {"tools": tools, "dropped": 0, "missing": missing}
     with connect(str(daemon.path), start=False) as mcp, caplog.at_level(logging.WARNING):
         for _ in range(2):
             listed = mcp.list_tools()
             assert isinstance(listed, ToolList)
             assert listed == list(listed)
-            assert listed.missing == (MissingServer("git", "failed", "git is failed: no token"),)
+            assert listed.missing == (MissingServer("git", "failed", "git has failed: no token"),)
         assert [record.message for record in caplog.records] == [
-            "the tools of git are not listed: git is failed: no token"
+            "the tools of git are not listed: git has failed: no token"
         ]

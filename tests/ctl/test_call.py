@@ -182,7 +182,7 @@ def test_progress_is_requested_but_not_shown_in_a_pipe(daemon: FakeDaemon, mcpct
 def test_exit_code_of_the_daemons_error_is_used(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """The JSON form contains its code and details."""
     daemon.answers["mcpd/call"] = Fault(
-        "time is failed",
+        "time has failed",
         code="not_ready",
         exit=6,
         server="time",
@@ -204,7 +204,7 @@ def test_next_step_after_a_refused_call_is_that_of_the_server(daemon: FakeDaemon
     hub = detail(
         server("hub", "needs-auth", last_error=login), definition={"headers": {"A": "${secret:HUB_TOKEN}"}}
     )
-    fault = Fault("hub is needs-auth", code="not_ready", exit=4, server="hub", state="needs-auth")
+    fault = Fault("hub needs a login", code="not_ready", exit=4, server="hub", state="needs-auth")
     daemon.answers |= {"mcpd/call": fault, "mcpd/server": hub}
     ran = mcpctl("call", "x@hub")
     assert "next: mcpctl secret set HUB_TOKEN   (the server rejected" in ran.err

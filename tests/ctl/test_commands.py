@@ -211,7 +211,7 @@ def test_wait_times_out(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     daemon.answers["mcpd/status"] = status(server("git", "pending"), server("off", "disabled"))
     daemon.answers["mcpd/events"] = Silence()
     ran = mcpctl("wait", "--timeout", "0.1")
-    assert (ran.code, "git is pending" in ran.err, "off" in ran.err) == (7, True, False)
+    assert (ran.code, "git is not connected yet" in ran.err, "off" in ran.err) == (7, True, False)
 
 
 @pytest.mark.parametrize(("word", "code"), [("disabled", 6), ("failed", 6), ("needs-auth", 4)])

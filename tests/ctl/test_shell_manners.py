@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ctl.commands import EVERYDAY
+from ctl.commands.try_ import try_
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.fake_daemon import Caller, FakeDaemon, Fault, detail, server, status
 from tests.ctl.test_commands import APPLIED, TOOL
@@ -40,13 +41,13 @@ def test_help_begins_with_the_everyday_commands(mcpctl: Mcpctl) -> None:
 def test_list_tools_reports_the_servers_without_tools(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """On stderr, with the cause and the next command."""
     missing = [
-        {"server": "git", "state": "failed", "reason": "git is failed: exited (1): no token"},
+        {"server": "git", "state": "failed", "reason": "git has failed: exited (1): no token"},
         {"server": "late", "state": "idle", "reason": "late is idle: starts on first use"},
     ]
     daemon.answers["mcpd/tools"] = {"tools": [TOOL], "dropped": 0, "missing": missing}
     ran = mcpctl("list-tools")
     assert ran.err.splitlines() == [
-        "not listed: git is failed: exited (1): no token   (mcpctl why git)",
+        "not listed: git has failed: exited (1): no token   (mcpctl why git)",
         "not listed: late is idle: starts on first use   (mcpctl list-tools late)",
     ]
     assert "not listed" not in ran.out
@@ -148,3 +149,21 @@ def test_empty_log_is_no_silence(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     ran = mcpctl("logs", "git")
     assert (ran.code, ran.out) == (0, "")
     assert ran.err == "git has not written anything to stderr yet (a remote server never does)\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "url", "command", "tool"),
+    [
+        ("https://a.example/mcp", "https://a.example/mcp", (), ()),
+        ("https://a.example/mcp -- echo text=a", "https://a.example/mcp", (), ("echo", "text=a")),
+        ("--url wss://a.example -- echo", "wss://a.example", (), ("echo",)),
+        ("-- npx -y server", None, ("npx", "-y", "server"), ()),
+        ("-- npx https://a.example -- echo", None, ("npx", "https://a.example"), ("echo",)),
+        ("-- mcp-proxy -- echo text=--", None, ("mcp-proxy",), ("echo", "text=--")),
+    ],
+)
+def test_try_takes_an_address_or_a_command(
+    words: str, url: str | None, command: tuple[str, ...], tool: tuple[str, ...]
+) -> None:
+    params = try_.make_context("try", words.split()).params
+    assert (params["url"], params["command"], params["tool"]) == (url, command, tool)

@@ -393,7 +393,7 @@ def test_waiting_call_is_shown_and_answered(chromium: Browser, start: Start) -> 
             expect(panel).to_be_hidden()
         assert client.wait(answers["Allow once"])["content"][0]["text"] == "2"
         assert client.wait(answers["Allow for this session"])["content"][0]["text"] == "2"
-        with pytest.raises(Refused, match="was not approved"):
+        with pytest.raises(Refused, match="approval was refused"):
             client.wait(answers["Deny"])
         assert client.call("add", {"a": 1, "b": 3}) == "4"
         other = McpClient(daemon, "2025-11-25", server="one", client={"name": "other"}, capabilities={})

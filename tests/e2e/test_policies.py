@@ -190,7 +190,7 @@ def test_call_that_waits_is_a_notification_unless_it_is_switched_off(
     daemon.wait_connected("test")
     control = daemon.client()
     asking = McpClient(daemon, "2025-11-25", server="test", answer=lambda method, params: {"roots": []})
-    with pytest.raises(Refused, match="not approved"):
+    with pytest.raises(Refused, match="approval was refused"):
         asking.call("echo", {"text": "x"})
     mute = McpClient(daemon, "2025-11-25", server="test", client={"name": "ed"}, capabilities={})
     for _ in range(3):
@@ -260,7 +260,7 @@ def test_person_is_asked_before_the_call(start: Start, version: str) -> None:
         return {"roots": []} if method == "roots/list" else answers.pop()
 
     client = McpClient(daemon, version, server="test", answer=answer)
-    with pytest.raises(Refused, match="was not approved"):
+    with pytest.raises(Refused, match="approval was refused"):
         client.call("add", {"a": 1, "b": 2})
     for _ in range(3):  # the second answer is for the session
         assert client.call("add", {"a": 1, "b": 2}) == "3"
@@ -273,7 +273,7 @@ def test_person_is_asked_before_the_call(start: Start, version: str) -> None:
         assert control.request("mcpd/status")["daemon"]["approvals"] == 1
         control.request("mcpd/approve", id=waiting["id"], decision=decision)
         if decision == "no":
-            with pytest.raises(Refused, match="was not approved"):
+            with pytest.raises(Refused, match="approval was refused"):
                 mute.wait(key)
         else:
             assert mute.wait(key)["content"][0]["text"] == "4"

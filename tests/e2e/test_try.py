@@ -43,7 +43,7 @@ def test_failed_try_shows_stderr(start: Start) -> None:
     assert done.returncode == 6
     assert done.stderr.splitlines()[-2:] == [
         "MY_API_KEY is required",
-        "error: the server is failed: exited (1): MY_API_KEY is required",
+        "error: the server has failed: exited (1): MY_API_KEY is required",
     ]
     missing = mcpctl(daemon, "try", "--", "no-such-program")
     assert (missing.returncode, "command not found: no-such-program" in missing.stderr) == (6, True)

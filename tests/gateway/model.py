@@ -152,7 +152,7 @@ def make_server(name: str = NAME, catalog: Catalog | None = None, **spec: Any) -
         write_turns=None,
         elicitation_history=ElicitationHistory(never_asks=False, learn=lambda quiet: None),
         log=SimpleNamespace(add_line=lambda line: None),
-        explain_state=lambda: f"{name} is pending: connecting",
+        explain_state=lambda: f"{name} is not connected yet: connecting",
     )
 
 

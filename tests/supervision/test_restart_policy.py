@@ -135,7 +135,7 @@ async def test_error_of_a_call_names_the_cause_from_stderr() -> None:
         )
         tracker.record_failure(failure, pause=None, requested_delay=0)
         tracker.set_state(ServerState.FAILED, "retrying")
-        assert str(tracker.not_ready("db")).startswith(f"db is failed: {why}. Nothing was sent; ")
+        assert str(tracker.not_ready("db")).startswith(f"db has failed: {why}. Nothing was sent; ")
 
 
 async def test_crash_loop_ends_after_a_stable_connection(autojump_clock: MockClock, tmp_path: Path) -> None:

@@ -141,10 +141,11 @@ class HttpEndpoint:
 
     def connection_lost(self, error: Exception, what: str) -> LinkLost:
         """Return the error for the caller of a failed request; `what` describes the request."""
+        was_sent = not (is_unreachable(error) or is_invalid(error))
         return LinkLost(
-            f"{self.name}: {describe_error(error)}; {what} was not answered",
+            f"{self.name}: {describe_error(error)}" + (f"; {what} was not answered" if was_sent else ""),
             server=self.name,
-            may_have_run=not (is_unreachable(error) or is_invalid(error)),
+            may_have_run=was_sent,
         )
 
 
