@@ -59,7 +59,8 @@ def test_all_servers_end_within_two_seconds_of_a_killed_daemon(tmp_path: Path) -
     with running(tmp_path, servers) as daemon:
         daemon.wait_connected(*servers)
         instance = instance_marks(daemon)
-        assert len(marked(instance)) == 20 + 8 + 4  # the shells of eight wrappers, four runaways
+        # the shells of eight wrappers, four runaways
+        wait_until(lambda: len(marked(instance)) == 20 + 8 + 4, lambda: f"running: {marked(instance)}")
         os.kill(daemon.pid, signal.SIGKILL)
         daemon.process.wait(BOUND)
         took = wait_until(lambda: not marked(instance), lambda: f"left: {marked(instance)}")

@@ -16,6 +16,7 @@ from mcpd.model.server_spec import SecretReference, UnavailableSecret
 from mcpd.persistent_state import StateFile
 from mcpd.supervision import secret_reads
 from mcpd.supervision.secret_reads import SecretReads
+from tests.processes import wait_until
 
 BOUND = 60.0
 
@@ -59,7 +60,7 @@ def file(name: str) -> SecretReference:
     return SecretReference("file", (name,))
 
 
-async def test_hung_files_do_not_delay_others(disk: Disk) -> None:
+async def test_hung_files_do_not_delay_others(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many there are: each one has a thread, and none of trio's usual ones."""
     reads, found = SecretReads(), {}
 
@@ -74,9 +75,10 @@ async def test_hung_files_do_not_delay_others(disk: Disk) -> None:
         async with trio.open_nursery() as nursery:
             for number in range(60):
                 nursery.start_soon(fetch, f"hung-{number}")
+    await trio.to_thread.run_sync(wait_until, lambda: len(disk.reads) >= 60)
     assert sorted(disk.reads) == sorted(f"hung-{number}" for number in range(60))
-    with trio.fail_after(BOUND):
-        assert await reads.fetch(file("fine"), {}) == "value of fine"
+    monkeypatch.setattr(secret_reads, "SECRET_TIMEOUT", BOUND)
+    assert await reads.fetch(file("fine"), {}) == "value of fine"
     limiter = trio.to_thread.current_default_thread_limiter()
     assert limiter.borrowed_tokens == 0
 
@@ -98,16 +100,18 @@ async def test_hung_file_is_read_once_and_works_again_when_the_disk_answers(disk
             await trio.sleep(0.01)  # the thread ends at its own pace
 
 
-async def test_all_secrets_of_the_store_are_one_file(disk: Disk) -> None:
+async def test_all_secrets_of_the_store_are_one_file(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are read one after another, and if one read hangs there is no other."""
     reads = SecretReads()
 
     async def fetch(name: str) -> None:
         await reads.fetch(SecretReference("secret", (name,)), {"XDG_CONFIG_HOME": "/somewhere"})
 
-    async with trio.open_nursery() as nursery:
-        for number in range(20):
-            nursery.start_soon(fetch, f"S_{number}")
+    with monkeypatch.context() as patch:
+        patch.setattr(secret_reads, "SECRET_TIMEOUT", BOUND)
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(fetch, f"S_{number}")
     assert len(disk.reads) == 20
     assert disk.most_at_once == 1
     async with trio.open_nursery() as nursery:

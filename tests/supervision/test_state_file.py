@@ -11,6 +11,7 @@ import trio.testing
 
 from mcpd.config.definition_key import fingerprint
 from mcpd.persistent_state import AppliedSet, StateFile
+from tests.processes import wait_until
 
 
 async def saving(store: StateFile, change: object = None) -> None:
@@ -201,6 +202,5 @@ async def test_changes_in_quick_succession_are_saved_together(
             await trio.testing.wait_all_tasks_blocked(0.02)
         assert len(writes) == 1
         mock_clock.jump(1)
-        await trio.testing.wait_all_tasks_blocked(0.02)
-        assert len(writes) == 2
+        await trio.to_thread.run_sync(wait_until, lambda: len(writes) == 2)
         nursery.cancel_scope.cancel()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mcpd.support.instance_lock import AlreadyRunning, hold_instance_lock, remove_stale_socket
-from tests.stopwatch import stopwatch
+from tests.stopwatch import stopwatch, within
 
 HOLDER = """
 import socket, sys
@@ -64,7 +64,7 @@ def test_second_daemon_fails_immediately_with_the_pid_of_the_first(tmp_path: Pat
                 hold_instance_lock(str(path)),
             ):
                 pass
-            assert watch.seconds < 0.5
+            assert within(watch.seconds, 0.5)
         assert caught.value.pid == first.pid
 
 
@@ -108,7 +108,7 @@ def test_daemon_starts_despite_any_stale_files(
                 run_daemon(path)
             path.unlink()
         run_daemon(path)
-        assert watch.seconds < 1.0
+        assert within(watch.seconds, 1.0)
     assert list(tmp_path.iterdir()) == []
 
 

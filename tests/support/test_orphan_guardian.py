@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from mcpd.support import process_labels
+from mcpd.support import orphan_guardian, process_labels
 from mcpd.support.orphan_guardian import Guardian
 from tests.processes import gone, state, wait_until
-from tests.stopwatch import stopwatch
+from tests.stopwatch import stopwatch, within
 
 BOUND = 30.0
 POLITE = "exec sleep 999"
@@ -70,6 +70,12 @@ os.write(output, b", ended by itself")
 
 
 @pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the guardian enough time to end the processes. On a busy machine, a second is short."""
+    monkeypatch.setattr(orphan_guardian, "_STOP_TIMEOUT", BOUND)
+
+
+@pytest.fixture
 def instance() -> Iterator[str]:
     """A unique mark for each test. The fixture fails if a process with the mark outlives the test."""
     mark = f"test-{uuid.uuid4().hex}"
@@ -105,7 +111,7 @@ def test_all_processes_end_within_two_seconds_of_the_daemon(instance: str, numbe
         daemon.wait(BOUND)
         with stopwatch() as watch:
             wait_until(lambda: not process_labels.find_marked(instance) and gone(guardian))
-            assert watch.seconds < 2.0
+            assert within(watch.seconds, 2.0)
 
 
 def test_process_that_forks_and_exits_all_the_time_ends_with_the_daemon(
@@ -159,6 +165,7 @@ async def test_a_daemon_that_stops_in_order_leaves_no_guardian(instance: str) ->
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.usefixtures("patient")
 async def test_registered_groups_are_killed_after_an_orderly_stop(instance: str) -> None:
     """A bug that skips the stop of a server must not leave an orphan."""
     guardian = Guardian(instance)
@@ -171,6 +178,7 @@ async def test_registered_groups_are_killed_after_an_orderly_stop(instance: str)
     await child.wait()
 
 
+@pytest.mark.usefixtures("patient")
 async def test_released_group_is_not_killed(instance: str) -> None:
     """Another process group may have the same number by then."""
     guardian = Guardian(instance)
@@ -188,6 +196,7 @@ async def test_released_group_is_not_killed(instance: str) -> None:
     await released.wait()
 
 
+@pytest.mark.usefixtures("patient")
 async def test_groups_are_killed_even_if_python_has_been_uninstalled(
     instance: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -204,6 +213,7 @@ async def test_groups_are_killed_even_if_python_has_been_uninstalled(
     await trio.to_thread.run_sync(wait_until, lambda: process_labels.find_marked(instance) == [])
 
 
+@pytest.mark.usefixtures("patient")
 async def test_killed_guardian_is_replaced_and_gets_all_groups(instance: str) -> None:
     """The second guardian kills all groups at the end."""
     guardian = Guardian(instance)
@@ -221,6 +231,7 @@ async def test_killed_guardian_is_replaced_and_gets_all_groups(instance: str) ->
         assert await child.wait() == -signal.SIGTERM
 
 
+@pytest.mark.usefixtures("patient")
 async def test_guardian_that_stops_reading_is_replaced_without_blocking(instance: str) -> None:
     """After SIGSTOP, with a full pipe, registering stays instant and no registered group is lost."""
     guardian = Guardian(instance)
@@ -234,7 +245,7 @@ async def test_guardian_that_stops_reading_is_replaced_without_blocking(instance
             guardian.guard(child.pid)
             for _ in range(20_000):
                 guardian.release(999_999_999)
-            assert watch.seconds < 1.0
+            assert within(watch.seconds, 1.0)
         await until_replaced(guardian, stopped)
         nursery.cancel_scope.cancel()
     with trio.fail_after(BOUND):
@@ -292,7 +303,7 @@ async def until_replaced(guardian: Guardian, pid: int) -> None:
     with trio.fail_after(BOUND), stopwatch() as watch:
         while guardian.pid in (pid, None):  # noqa: ASYNC110
             await trio.sleep(0.01)
-        assert watch.seconds <= 1.0
+        assert within(watch.seconds, 1.0)
 
 
 async def family(mark: str, script: str) -> trio.Process:

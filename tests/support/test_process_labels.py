@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+import uuid
 from collections.abc import Sequence
 
 import pytest
@@ -21,16 +22,22 @@ from mcpd.support.process_labels import (
 )
 
 
+@pytest.fixture
+def mark() -> str:
+    """A mark of this test alone: other tests run at the same time."""
+    return f"test-{uuid.uuid4().hex}"
+
+
 def label(pid: int = 0) -> int:
     return resource.prlimit(pid, RLIMIT_LOCKS)[0]
 
 
-async def test_processes_started_at_the_same_time_have_their_own_labels() -> None:
+async def test_processes_started_at_the_same_time_have_their_own_labels(mark: str) -> None:
     """One without a label gets none, although it is started at the same time."""
     ours, found = label(), {}
 
     async def start(number: int) -> None:
-        labels = labels_of(f"test.{number}") if number else None
+        labels = labels_of(f"{mark}.{number}") if number else None
         process = await start_process(["sleep", "999"], labels)
         found[number] = label(process.pid)
         process.kill()
@@ -39,7 +46,7 @@ async def test_processes_started_at_the_same_time_have_their_own_labels() -> Non
     async with trio.open_nursery() as nursery:
         for number in range(20):
             nursery.start_soon(start, number)
-    assert found == {0: ours} | {number: labels_of(f"test.{number}").start for number in range(1, 20)}
+    assert found == {0: ours} | {number: labels_of(f"{mark}.{number}").start for number in range(1, 20)}
     assert label() == ours
 
 
@@ -87,16 +94,16 @@ def test_labels_of_an_instance_contain_those_of_its_children_only() -> None:
     assert whole.stop < 1 << 62
 
 
-def test_dropped_label() -> None:
+def test_dropped_label(mark: str) -> None:
     """A daemon that mcpctl starts from within a server is not a part of that server."""
     code = "from mcpd.support import process_labels as labels; {}print('up', flush=True); input()"
     for drops in (True, False):
-        with carrying(labels_of("test").start):
+        with carrying(labels_of(mark).start):
             drop = "labels.drop_own_label(); " if drops else ""
             daemon = subprocess.Popen(
                 [sys.executable, "-c", code.format(drop)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
             )
         assert daemon.stdout is not None
         daemon.stdout.readline()
-        assert find_marked("test") == ([] if drops else [daemon.pid])
+        assert find_marked(mark) == ([] if drops else [daemon.pid])
         daemon.communicate(b"\n", timeout=60)

@@ -117,17 +117,22 @@ async def test_connection_with_unexpected_data_is_not_reused(answer: bytes) -> N
 async def test_cancelled_request_closes_its_connection() -> None:
     """The cancellation may come before or within the response."""
     hung_up = 0
+    begun = trio.Event()
 
     async def slow(request: Request) -> None:
         nonlocal hung_up
         await request.events()
         await request.send(b"x")
+        begun.set()
         await request.wait_hung_up()
         hung_up += 1
 
     async with fake_http(slow) as server, open_client(server.url, {}, {}) as client:
-        with trio.move_on_after(0.2):
-            await get(client, server)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(get, client, server)
+            with trio.fail_after(BOUND):
+                await begun.wait()
+            nursery.cancel_scope.cancel()
         response = await client.send("GET", server.url, {})
         assert isinstance(response.stream, httpx.AsyncByteStream)
         await response.stream.aclose()
