@@ -184,10 +184,19 @@ class Operations:
 
     async def stats(self, name: str | None, *, processes: bool = False) -> Stats:
         """Return usage statistics. Raises UnknownServer."""
+        return (await self.prepare_stats(name, processes=processes))()
+
+    async def prepare_stats(self, name: str | None, *, processes: bool = False) -> Callable[[], Stats]:
+        """Measure the processes if requested; return a function that creates the statistics.
+
+        Raises UnknownServer.
+        """
         servers = self.supervisor.servers() if name is None else [self.supervisor.get(name)]
         instances = [each for each in self.supervisor.instances() if each.original in servers]
         costs = await usage_report.measure_costs([*servers, *instances]) if processes else None
-        return usage_report.build_stats(servers, instances, self.clients.connected(), self._started_at, costs)
+        return lambda: usage_report.build_stats(
+            servers, instances, self.clients.connected(), self._started_at, costs
+        )
 
     def tap(self, params: TapParams) -> AbstractContextManager[Tap]:
         """Record the messages of one server while the block runs. Raises UnknownServer."""

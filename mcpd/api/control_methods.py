@@ -56,7 +56,11 @@ class Method(msgspec.Struct, Generic[P], frozen=True):
     """A class of `mcpd.model`, or a description of an MCP result that is forwarded unchanged."""
     handler: Callable[[Operations, P], object] | None = None
     """Returns the result, or an awaitable of it. None for methods that call a server, stream, or change the
-    connection: `ControlRequests` handles them."""
+    connection: `ControlRequests` handles them.
+
+    What is awaited may also be a function that creates the result. It is called when the response is sent, so
+    that at most one result exists at a time, however many requests wait for their turn.
+    """
 
 
 def _desired_state_method(
@@ -101,7 +105,7 @@ def _list_method(
             await operations.load_catalog(params.server)
         else:
             await operations.refresh_catalogs(operations.supervisor.servers())
-        return list_items(operations, params.server)
+        return partial(list_items, operations, params.server)
 
     return Method(summary, api.OptionalServerParam, result, handle)
 
@@ -274,7 +278,7 @@ METHODS: Mapping[str, Method[Any]] = {
         "Return call counts, latencies, memory use, and CPU time by server, tool, and client.",
         StatsParams,
         Stats,
-        lambda operations, params: operations.stats(params.server, processes=params.processes),
+        lambda operations, params: operations.prepare_stats(params.server, processes=params.processes),
     ),
     "mcpd/cache/clear": Method(
         "Drop the cached results of one server or all servers.",

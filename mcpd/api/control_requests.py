@@ -191,7 +191,8 @@ class ControlRequests:
         return codec.encode(result)
 
     def _finish_later(self, message: Message, result: object) -> None:
-        self._finish(message, bytes(result) if isinstance(result, msgspec.Raw) else self._encode(result))
+        created = result() if callable(result) else result
+        self._finish(message, bytes(created) if isinstance(created, msgspec.Raw) else self._encode(created))
 
     async def _events(self, message: Message, params: api.EventsParams) -> None:
         def notify(event: Event) -> None:
