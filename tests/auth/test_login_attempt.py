@@ -16,6 +16,7 @@ from mcpd.auth.oauth.challenge import Challenge
 from mcpd.auth.oauth.registration import ClientRegistration
 from tests.auth.attempts import Memory, attempting
 from tests.fakes.authorization_server import METADATA, PRM, AuthorizationServer, authorization_server
+from tests.interop.peers import free_port
 
 
 async def logged_in(server: AuthorizationServer, memory: Memory | None = None, **options: Any) -> Memory:
@@ -216,7 +217,7 @@ def registered(server: AuthorizationServer, uri: str, client_id: str = "mine") -
 
 async def test_the_client_of_the_definition_is_used() -> None:
     async with authorization_server() as server:
-        uri = await free_uri()
+        uri = free_uri()
         registered(server, uri)
         memory = await logged_in(server, client_id="mine", client_secret="my-secret", redirect_uri=uri)
         assert memory.saved[0].client.origin == "pre-registered"
@@ -237,7 +238,7 @@ async def test_a_client_metadata_document_is_preferred_to_a_registration() -> No
     async with authorization_server() as server:
         assert server.metadata is not None
         server.metadata["client_id_metadata_document_supported"] = True
-        uri = await free_uri()
+        uri = free_uri()
         registered(server, uri, document)
         memory = await logged_in(server, client_metadata_url=document, redirect_uri=uri)
         assert memory.saved[0].client.client_id == document
@@ -276,11 +277,8 @@ async def test_a_dead_client_at_the_token_endpoint_is_forgotten() -> None:
         assert memory.clients == {}
 
 
-async def free_uri() -> str:
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    port = listener.socket.getsockname()[1]
-    await listener.aclose()
-    return f"http://127.0.0.1:{port}/callback"
+def free_uri() -> str:
+    return f"http://127.0.0.1:{free_port()}/callback"
 
 
 async def test_a_port_that_the_definition_demands_and_that_is_taken_is_named() -> None:

@@ -19,6 +19,7 @@ from mcpd.auth.redirect_listener import (
     callback_path,
     open_listener,
 )
+from tests.interop.peers import free_port
 
 ISSUER = "https://as.example"
 
@@ -85,9 +86,7 @@ async def test_other_requests_do_not(request_text: str) -> None:
 
 
 async def test_localhost_is_answered_under_its_names() -> None:
-    (probe,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    port = probe.socket.getsockname()[1]
-    await probe.aclose()
+    port = free_port()
     uri = f"http://localhost:{port}/cb"
     async with listening(uri) as (listener, queries):
         assert listener.uri == uri

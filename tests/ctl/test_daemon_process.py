@@ -15,7 +15,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from tests.processes import wait_until
+from tests.processes import gone, wait_until
 from tests.stopwatch import stopwatch, within
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -148,6 +148,7 @@ def test_stale_socket_of_a_killed_daemon_is_replaced(place: Place) -> None:
     """The client starts a new daemon."""
     _, first, _ = answer(place.ensure())
     os.kill(int(first), signal.SIGKILL)
+    wait_until(lambda: gone(int(first)))
     code, second, _ = answer(place.ensure())
     assert code == 0
     assert second != first

@@ -98,7 +98,10 @@ def _works(daemon: Daemon, secrets: Path, home: Path, how: str) -> None:
         history = home / "state" / "mcpd" / "history.jsonl"
         wait_until(lambda: b'"daemon"' in history.read_bytes(), lambda: "history is not written")
         lists = home / "cache" / "mcpd" / "lists"
-        wait_until(lambda: any(b"echo" in path.read_bytes() for path in lists.iterdir()), lambda: "no lists")
+        # the names of files that are being written begin with a dot
+        wait_until(
+            lambda: any(b"echo" in path.read_bytes() for path in lists.glob("[!.]*")), lambda: "no lists"
+        )
     assert "Traceback" not in daemon.log
 
 

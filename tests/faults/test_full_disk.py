@@ -46,7 +46,12 @@ def mcpctl(
 
 
 def saved_toggles(disk: Disk) -> Json:
-    toggles: Json = json.loads((disk.path / "state/mcpd/state.json").read_bytes()).get("toggles", {})
+    """Return the toggles in the state file; empty before it is written."""
+    try:
+        saved = (disk.path / "state/mcpd/state.json").read_bytes()
+    except FileNotFoundError:
+        return {}
+    toggles: Json = json.loads(saved).get("toggles", {})
     return toggles
 
 

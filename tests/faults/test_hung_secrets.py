@@ -21,6 +21,11 @@ store.read_regular_file = hung
 """
 
 
+def content(file: Path) -> str:
+    """Return what is in the file; nothing before it is written."""
+    return file.read_text() if file.exists() else ""
+
+
 def test_forty_servers_with_secrets_on_a_dead_disk_affect_no_other(start: Start, tmp_path: Path) -> None:
     """Others start, also later, and their secrets are read; the state and the history are written."""
     (tmp_path / "sitecustomize.py").write_text(INJECTION)
@@ -37,8 +42,8 @@ def test_forty_servers_with_secrets_on_a_dead_disk_affect_no_other(start: Start,
         daemon.wait_connected("later")
         client.request("mcpd/disable", server="later")
         state = tmp_path / "state" / "mcpd"
-        wait_until(lambda: "later" in (state / "state.json").read_text(), lambda: "state is not saved")
-        wait_until(lambda: "later" in (state / "history.jsonl").read_text(), lambda: "no history")
+        wait_until(lambda: "later" in content(state / "state.json"), lambda: "state is not saved")
+        wait_until(lambda: "later" in content(state / "history.jsonl"), lambda: "no history")
         assert daemon.status("s-0")["status"] == "pending"
         assert client.request("mcpd/disconnect", server="s-0", wait=30)["server"]["status"] == "disabled"
     assert daemon.stop() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import random
 import shutil
@@ -19,6 +20,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 STARTS_WITHIN = 120.0
+MAX_WORKERS = 16
+"""Of tests/conftest.py."""
 
 TOOLS = """
 @server.tool()
@@ -57,13 +60,18 @@ server.run(transport=sys.argv[2], port=int(sys.argv[1]), path=sys.argv[3], show_
 """
 
 
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % MAX_WORKERS
+_numbers = itertools.count(random.SystemRandom().randrange(10_000))
+
+
 def free_port() -> int:
     """Return a port that is not in use, below 32768, where the kernel assigns no ports to connections.
 
-    The choice is not seeded, so that concurrent tests get different ports.
+    Each worker has ports of its own, and uses all of them before the first one again: another test may have
+    got a port and not bound it yet.
     """
     while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
+        port = 20_000 + next(_numbers) % (12_000 // MAX_WORKERS) * MAX_WORKERS + _WORKER
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
