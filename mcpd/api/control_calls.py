@@ -29,9 +29,10 @@ from mcpd.model.errors import (
 )
 from mcpd.model.policy import ClientFacts
 from mcpd.model.text import shorten
-from mcpd.model.tool_result import ToolResult, normalize_in_steps, normalize_result
+from mcpd.model.tool_result import encode_in_steps, normalize_in_steps, normalize_result
 from mcpd.protocol.upstream_session import Upstream, to_upstream_error
 from mcpd.supervision.catalog_cache import did_you_mean
+from mcpd.support.turns import in_turns, rest
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
 from mcpd.wire.request_meta import RESERVED_PREFIX, may_have_meta
@@ -204,21 +205,15 @@ class ControlCaller:
         elif len(result) > _LARGE:
             self._spawn(lambda: self._send_large(request.key, result, call.notes))
         else:
-            self._send_normalized(request.key, normalize_result(result, call.notes))
+            body = codec.encode(normalize_result(result, call.notes))
+            self._responder.finish(wire.result(request.key, body))
 
     async def _send_large(self, key: bytes, result: Raw | bytes, notes: tuple[str, ...]) -> None:
         """Let other tasks run between two looks at the result, which take up to 3 ms per MiB each."""
-        steps = normalize_in_steps(result, notes)
-        while True:
-            await trio.lowlevel.checkpoint()
-            try:
-                next(steps)
-            except StopIteration as done:
-                self._send_normalized(key, done.value)
-                return
-
-    def _send_normalized(self, key: bytes, result: ToolResult) -> None:
-        self._responder.finish(wire.result(key, codec.encode(result)))
+        normalized = await in_turns(normalize_in_steps(result, notes))
+        body = await in_turns(encode_in_steps(normalized))
+        await rest()
+        self._responder.finish(wire.result(key, body))
 
     def send_error(self, call: Call, request: ClientRequest, error: McpdError) -> None:
         self.calls.pop(request.key, None)

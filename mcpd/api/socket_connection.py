@@ -174,7 +174,7 @@ class SocketConnection:
     def _handle_in_turns(self, lines: Sequence[bytes]) -> Iterator[None]:
         """Handle the lines, of which the first is large: parse it in a turn of its own."""
         try:
-            message = wire.parse(lines[0])
+            message = yield from wire.parse_in_steps(lines[0])
         except BadFrame:
             message = None
         yield

@@ -64,7 +64,7 @@ from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support.outbox import batch
 from mcpd.support.pipe_reader import traffic
-from mcpd.support.turns import take_turn
+from mcpd.support.turns import in_turns, rest, take_turn
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 
@@ -353,6 +353,8 @@ class CallEngine:
             self.suspended_calls.on_answered(call, message)
         elif message.error is not ABSENT:
             self._handle_error(call, message)
+        elif len(message.result) > _LARGE and not call.is_task:
+            self._continue(call, lambda: self._finish_large(call, message.result))
         elif binding.is_verbatim and not (call.is_task or call.route.stages or call.alias):
             self.finish(call, message.result)
         elif call.is_task:
@@ -360,9 +362,21 @@ class CallEngine:
         elif binding.upstream.era == "legacy" or not self._continue_unfinished(call, message.result):
             self._complete(call, message.result)
 
-    def _continue_unfinished(self, call: Call, result: Raw) -> bool:
-        """Continue a call whose modern server needs input or created a task. Returns False for a result."""
-        kind = input_rounds.result_type(result)
+    async def _finish_large(self, call: Call, result: Raw) -> None:
+        """As the rest of `on_answered`, with rests between the looks at the result."""
+        if call.upstream.era == "modern":
+            kind = await in_turns(input_rounds.result_type_in_steps(result))
+            await rest()
+            if self._continue_unfinished(call, result, kind):
+                return
+        self._complete(call, result)
+
+    def _continue_unfinished(self, call: Call, result: Raw, kind: str = "") -> bool:
+        """Continue a call whose modern server needs input or created a task. Returns False for a result.
+
+        `kind`: the type of the result if it is known already.
+        """
+        kind = kind or input_rounds.result_type(result)
         if kind == "complete":
             return False
         if kind == "input_required" and call.route.method in INTERACTIVE_METHODS:
@@ -428,8 +442,9 @@ class CallEngine:
         """Run the stages but the first `passed` ones, and send the client the server's final result, in its
         own revision.
         """
-        if len(result) > _LARGE and call.state is SENT:
-            self._complete_later(call, partial(_after_others, result), passed)
+        if len(result) > _LARGE:
+            self._release_turn(call)
+            self._start_work(call, lambda: self._complete_large(call, result, passed))
             return
         binding = call.binding
         assert binding is not None
@@ -446,12 +461,33 @@ class CallEngine:
             result = restore_alias(result, *call.alias)
         self.finish(call, result)
 
-    def _complete_later(self, call: Call, pending: Callable[[], Awaitable[Raw | bytes]], passed: int) -> None:
-        """Complete the call once a stage has finished. Other calls may have their turn meanwhile."""
+    async def _complete_large(self, call: Call, result: Raw | bytes, passed: int) -> None:
+        """As `_complete`, with rests between the looks at the result."""
+        binding = call.binding
+        assert binding is not None
+        for stage in call.route.stages[passed:]:
+            await rest()
+            passed_on = stage.after(call, result)
+            result = passed_on if isinstance(passed_on, bytes | Raw) else await passed_on()
+        if not binding.translation.same:
+            result = await in_turns(binding.translation.result_in_steps(call.route.method, Raw(result)))
+        if call.alias is not None:
+            await rest()
+            result = restore_alias(result, *call.alias)
+        await rest()
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self.finish(call, result)
+
+    def _release_turn(self, call: Call) -> None:
+        """Let other calls have their turn while mcpd works on the result of this one."""
         if call.holds_turn:
             concurrency.release_turn(call)
         if call.state is not BETWEEN_ROUNDS:
             call.move(BETWEEN_ROUNDS)
+
+    def _complete_later(self, call: Call, pending: Callable[[], Awaitable[Raw | bytes]], passed: int) -> None:
+        """Complete the call once a stage has finished."""
+        self._release_turn(call)
 
         async def complete() -> None:
             result = await pending()
@@ -485,7 +521,8 @@ class CallEngine:
 
     async def _finish_large_error(self, call: Call, error: Raw) -> None:
         """Pass on an error that is too large to be anything but passed on."""
-        await _after_others(error)
+        await rest()
+        await trio.lowlevel.checkpoint_if_cancelled()
         if self._recording is not None:
             self._recording.add(call, CallOutcome.ERROR, message="")
         self._finish_error(call, error)
@@ -677,12 +714,6 @@ class CallEngine:
             return ProtocolViolation(f"{name}: {error}", server=name)
         log.error("%s: an error in mcpd itself, while handling a call", name, exc_info=error)
         return ProtocolViolation(f"{name}: an error in mcpd itself; see its log", server=name)
-
-
-async def _after_others(result: Raw | bytes) -> Raw | bytes:
-    """Return it when other tasks have had their turn."""
-    await trio.lowlevel.checkpoint()
-    return result
 
 
 def _json(value: object) -> Raw:

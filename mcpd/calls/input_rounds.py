@@ -18,6 +18,7 @@ from msgspec import Raw
 
 from mcpd.calls.call import Call
 from mcpd.model.errors import InvalidArguments, McpdError, Problem, ProtocolViolation
+from mcpd.model.steps import Steps
 from mcpd.model.text import shorten
 from mcpd.protocol.revision_translation import COMPLETE_FIRST
 from mcpd.wire import message as wire
@@ -46,6 +47,19 @@ def result_type(result: Raw) -> str:
         or (data.find(b'"resultType"') < 0 and data.find(b"\\u") < 0)
     ):
         return "complete"
+    return _read_type(data)
+
+
+def result_type_in_steps(result: Raw) -> Steps[str]:
+    """As `result_type`, for a large result: reads its members without searching it first."""
+    if COMPLETE_FIRST.match(result):
+        return "complete"
+    data = bytes(result)
+    yield
+    return _read_type(data)
+
+
+def _read_type(data: bytes) -> str:
     try:
         kind = wire.value(wire.members(data).get("resultType", b'"complete"'))
     except BadFrame:

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import astuple
 
+from mcpd.model.steps import Steps
 from mcpd.model.text import count_up_to
 
 MAX_VALUES = 100_000
@@ -112,6 +113,19 @@ _decode_counting = msgspec.json.Decoder(dict[_CountedKey, Raw]).decode
 
 def members(raw: Raw | bytes) -> dict[str, Raw]:
     """Decode one level of an object. Raises TooLarge, and what msgspec raises if it is not an object."""
+    _check_members(raw)
+    return _decode_members(raw)
+
+
+def members_in_steps(data: bytes) -> Steps[dict[str, Raw]]:
+    """As `members`."""
+    _check_members(data)
+    yield
+    return _decode_members(data)
+
+
+def _check_members(raw: Raw | bytes) -> None:
+    """Raise TooLarge if an object has too many members, and perhaps what msgspec raises if it is none."""
     # A member has at least four bytes.
     if len(raw) > 4 * MAX_MEMBERS and count_up_to(bytes(raw), b":", MAX_MEMBERS) > MAX_MEMBERS:
         _count.left = MAX_MEMBERS
@@ -121,11 +135,23 @@ def members(raw: Raw | bytes) -> dict[str, Raw]:
             if _count.left < 0:
                 raise TooLarge(f"an object with more than {MAX_MEMBERS} members") from None
             raise
-    return _decode_members(raw)
 
 
 def items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> list[Raw]:
     """Decode one level of an array. Raises TooLarge, and what msgspec raises if it is not an array."""
+    _check_items(raw, limit)
+    return _decode_items_up_to(raw, limit)
+
+
+def items_in_steps(data: bytes, limit: int = MAX_ITEMS) -> Steps[list[Raw]]:
+    """As `items`."""
+    _check_items(data, limit)
+    yield
+    return _decode_items_up_to(data, limit)
+
+
+def _check_items(raw: Raw | bytes, limit: int) -> None:
+    """Raise TooLarge if an array has far too many items, and perhaps what msgspec raises if it is none."""
     if _may_be_too_many(limit, raw):
         try:
             _array_of_at_most(limit).decode(raw)
@@ -133,6 +159,9 @@ def items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> list[Raw]:
             if bytes(raw)[:100].lstrip().startswith(b"["):
                 raise TooLarge(f"an array with more than {limit} items") from None
             raise
+
+
+def _decode_items_up_to(raw: Raw | bytes, limit: int) -> list[Raw]:
     found = _decode_items(raw)
     if len(found) > limit:
         raise TooLarge(f"an array with more than {limit} items")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 
 import attrs
 import msgspec
 from msgspec import Raw
 
 from mcpd.model.json_limits import first_items
+from mcpd.model.json_text import decode_text, encode_json, encode_text
+from mcpd.model.steps import Steps, run_steps
 from mcpd.model.text import shorten
 
 MAX_BLOCKS = 5000
@@ -54,6 +56,8 @@ class _Block(msgspec.Struct, gc=False):
     resource: Raw = _NOTHING
 
 
+_LONG = 1 << 20
+"""Bytes of a string that is decoded in portions."""
 _decode_result = msgspec.json.Decoder(_Result).decode
 _decode_block = msgspec.json.Decoder(_Block).decode
 _decode_text = msgspec.json.Decoder(str).decode
@@ -66,18 +70,10 @@ def normalize_result(result: Raw | bytes, warnings: Sequence[str] = ()) -> ToolR
     Violations of the specification (`content` is not a list, blocks are not objects) become warnings. Content
     blocks beyond MAX_BLOCKS are left out, with a warning.
     """
-    steps = normalize_in_steps(result, warnings)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            normalized: ToolResult = done.value
-            return normalized
+    return run_steps(normalize_in_steps(result, warnings))
 
 
-def normalize_in_steps(
-    result: Raw | bytes, warnings: Sequence[str] = ()
-) -> Generator[None, None, ToolResult]:
+def normalize_in_steps(result: Raw | bytes, warnings: Sequence[str] = ()) -> Steps[ToolResult]:
     """As `normalize_result`, but yields between the steps that take long for a large result."""
     notes = list(warnings)
     try:
@@ -101,7 +97,8 @@ def normalize_in_steps(
         except _DECODE_ERRORS:
             malformed += 1
             continue
-        texts.append(_block_text(block))
+        yield
+        texts.append((yield from _block_text(block)))
         if _string(block.type) != "text":
             others.append(raw)
     if malformed:
@@ -113,7 +110,8 @@ def normalize_in_steps(
         notes.append(
             f"the result has more than {MAX_BLOCKS} content blocks; the others are in the raw result only"
         )
-    output = "\n".join(texts)
+    yield
+    output = "\n".join(texts) if len(texts) != 1 else texts[0]
     failed = bytes(members.isError) == b"true"
     return ToolResult(
         success=not failed,
@@ -125,24 +123,52 @@ def normalize_in_steps(
     )
 
 
-def _block_text(block: _Block) -> str:
+def encode_in_steps(result: ToolResult) -> Steps[bytes]:
+    """Return the result as one line of JSON, as `codec.encode` does."""
+    output = Raw((yield from encode_text(result.output)))
+    plain = {
+        "success": result.success,
+        "output": output,
+        "data": result.data,
+        "error": output if result.error and result.error is result.output else result.error,
+        "content": result.content,
+        "warnings": result.warnings,
+    }
+    yield
+    return encode_json(plain)
+
+
+def _block_text(block: _Block) -> Steps[str]:
     kind = _string(block.type)
     if kind == "text":
-        return _string(block.text)
+        return (yield from _long_string(block.text))
     if kind in ("image", "audio"):
-        size = max(0, len(block.data) - 2) * 3 // 4 if bytes(block.data)[:1] == b'"' else 0
+        size = max(0, len(block.data) - 2) * 3 // 4 if bytes(memoryview(block.data)[:1]) == b'"' else 0
         return f"[{kind} {_string(block.mimeType) or 'of unknown type'}, {size} bytes]"
     if kind == "resource_link":
-        return f"[resource {_string(block.name)} {_string(block.uri)}]"
+        name = yield from _long_string(block.name)
+        return f"[resource {name} {yield from _long_string(block.uri)}]"
     if kind == "resource":
         try:
             inner = _decode_block(block.resource if len(block.resource) else b"{}")
         except _DECODE_ERRORS:
             inner = _Block()
         if len(inner.text):
-            return _string(inner.text)
-        return f"[resource {_string(inner.uri)} {_string(inner.mimeType)}]".replace(" ]", "]")
+            return (yield from _long_string(inner.text))
+        uri = yield from _long_string(inner.uri)
+        return f"[resource {uri} {_string(inner.mimeType)}]".replace(" ]", "]")
     return f"[content of type {shorten(kind, 60)}]"
+
+
+def _long_string(raw: Raw) -> Steps[str]:
+    """As `_string`, for what may be long."""
+    if len(raw) <= _LONG:
+        return _string(raw)
+    yield
+    try:
+        return (yield from decode_text(bytes(raw)))
+    except _DECODE_ERRORS:
+        return ""
 
 
 def _string(raw: Raw) -> str:

@@ -16,14 +16,17 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
+from mcpd.model.steps import Steps, run_steps
+from mcpd.protocol.content_translation import R1 as R1
+from mcpd.protocol.content_translation import R2 as R2
+from mcpd.protocol.content_translation import R3 as R3
+from mcpd.protocol.content_translation import R4 as R4
+from mcpd.protocol.content_translation import R5 as R5
+from mcpd.protocol.content_translation import narrow_content, needs_narrowing
 from mcpd.support.sized_cache import SizedCache
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
-from mcpd.wire.request_meta import has_reserved, strip_reserved
-
-R1, R2, R3, R4, R5 = sorted(PROTOCOL_VERSIONS)[:5]
-"""The revisions from oldest to newest. They are dates, so they compare as strings."""
+from mcpd.wire.request_meta import has_reserved, strip_reserved, strip_reserved_in_steps
 
 _WITH_CONTENT = frozenset({"tools/call", "prompts/get", "resources/read"})
 _NOT_FOUND, _INVALID_PARAMS, _INTERNAL = -32002, -32602, -32603
@@ -64,11 +67,10 @@ class Translation(msgspec.Struct, frozen=True):
         """Translate a result. What cannot be parsed passes unchanged."""
         if self.to_modern and self.from_modern:
             return _ensure_result_type(result)
-        narrow = self.narrows and method in _WITH_CONTENT
-        if not narrow and not self.to_modern and not self.from_modern:
+        if not (self.to_modern or self.from_modern or (self.narrows and method in _WITH_CONTENT)):
             return result
         data = bytes(result)
-        if len(data) <= _MAX_SEARCHED or self.client < R4:
+        if len(data) <= _MAX_SEARCHED:
             for word in self.suspects:  # a generator would take three times as long
                 if word in data:
                     break
@@ -79,23 +81,42 @@ class Translation(msgspec.Struct, frozen=True):
                     return data
                 if data.startswith(_COMPACT_ENVELOPE):
                     return b"{" + data[len(_COMPACT_ENVELOPE) :]
-        try:
-            members = wire.members(result)
-        except BadFrame:
+        return run_steps(self._change(method, data))
+
+    def result_in_steps(self, method: str, result: Raw) -> Steps[Raw | bytes]:
+        """As `result`, for a large result: reads its members without searching it first."""
+        if self.to_modern and self.from_modern:
+            return (yield from _ensure_result_type_in_steps(result))
+        if not (self.to_modern or self.from_modern or (self.narrows and method in _WITH_CONTENT)):
             return result
-        narrow = narrow and needs_narrowing(method, members, self.client)
-        if not narrow and not members.keys() & _TRANSLATED:
-            return _add_envelope(method, data) if self.to_modern else data
-        if not narrow and self.from_modern and (plain := _strip_envelope(data, members)) is not None:
-            return plain
-        if narrow:
-            members = narrow_content(method, members, self.client)
+        data = bytes(result)
+        yield
+        return (yield from self._change(method, data))
+
+    def _change(self, method: str, data: bytes) -> Steps[bytes]:
+        """Translate a result that probably has to be changed."""
+        try:
+            members = yield from wire.members_in_steps(data)
+        except BadFrame:
+            return data
+        yield
+        narrowed = None
+        if self.narrows and method in _WITH_CONTENT and needs_narrowing(method, members, self.client):
+            narrowed = yield from narrow_content(method, members, self.client)
+            yield
+        if narrowed is None:
+            if not members.keys() & _TRANSLATED:
+                return _add_envelope(method, data) if self.to_modern else data
+            if self.from_modern and (plain := _strip_envelope(data, members)) is not None:
+                return plain
+        else:
+            members = narrowed
         if self.from_modern or self.to_modern:
             for name in ("resultType", "ttlMs", "cacheScope"):
                 members.pop(name, None)
-        strip_reserved(members)
-        body = msgspec.json.encode(members)
-        return _add_envelope(method, body) if self.to_modern else body
+        yield from strip_reserved_in_steps(members)
+        yield
+        return wire.join_members(members, _envelope(method) if self.to_modern else b"{")
 
     def error(self, method: str, error: Raw) -> Raw | bytes:
         """Translate an error object. Errors stay errors, and failed tool results stay results."""
@@ -180,10 +201,14 @@ def _translate_code(method: str, code: int, *, to_modern: bool, from_modern: boo
 
 def _add_envelope(method: str, body: bytes) -> bytes:
     """Add what the modern revision requires to a legacy result: complete, and not to be cached."""
-    head = b'{"resultType":"complete"'
+    return _prepend_members(_envelope(method), body)
+
+
+def _envelope(method: str) -> bytes:
+    """Return the beginning of the object that `_add_envelope` returns."""
     if method == "resources/read":
-        head += b',"ttlMs":0,"cacheScope":"private"'
-    return _prepend_members(head, body)
+        return b'{"resultType":"complete","ttlMs":0,"cacheScope":"private"'
+    return b'{"resultType":"complete"'
 
 
 def _prepend_members(head: bytes, body: bytes) -> bytes:
@@ -212,80 +237,26 @@ def _ensure_result_type(result: Raw) -> Raw | bytes:
     return _prepend_members(b'{"resultType":"complete"', data)
 
 
+def _ensure_result_type_in_steps(result: Raw) -> Steps[Raw | bytes]:
+    """As `_ensure_result_type`, for a large result."""
+    if COMPLETE_FIRST.match(result):
+        return result
+    data = bytes(result)
+    yield
+    try:
+        members = yield from wire.members_in_steps(data)
+    except BadFrame:
+        return result
+    if "resultType" in members:
+        return result
+    yield
+    return _prepend_members(b'{"resultType":"complete"', data)
+
+
 def _drop_param(params: bytes, name: str) -> bytes:
     members = wire.members(params or b"{}")
     members.pop(name, None)
     return msgspec.json.encode(members)
-
-
-def needs_narrowing(method: str, members: Mapping[str, Raw], client: str) -> bool:
-    """Return whether the result may hold something unknown to the revision `client`."""
-    if client < R4:
-        return True
-    structured = members.get("structuredContent")
-    return method == "tools/call" and structured is not None and not _is_object(structured)
-
-
-def _is_object(raw: Raw) -> bool:
-    return bytes(raw).lstrip().startswith(b"{")
-
-
-def narrow_content(method: str, members: dict[str, Raw], client: str) -> dict[str, Raw]:
-    """Reduce the content of a result to what `client` knows. Raises BadFrame."""
-    narrowed = dict(members)
-    if method == "tools/call":
-        content = _list(members.get("content"))
-        structured = members.get("structuredContent")
-        if structured is not None and (client < R3 or not _is_object(structured)):
-            del narrowed["structuredContent"]
-            if not any(isinstance(item, dict) and item.get("type") == "text" for item in content):
-                content.append({"type": "text", "text": bytes(structured).decode("utf-8", "replace")})
-        narrowed["content"] = Raw(msgspec.json.encode([_narrow_item(item, client) for item in content]))
-    elif method == "prompts/get":
-        messages = [
-            {**message, "content": _narrow_item(message.get("content"), client)}
-            if isinstance(message, dict)
-            else message
-            for message in _list(members.get("messages"))
-        ]
-        narrowed["messages"] = Raw(msgspec.json.encode(messages))
-    elif client < R3:
-        contents = [_without_members(item, "_meta") for item in _list(members.get("contents"))]
-        narrowed["contents"] = Raw(msgspec.json.encode(contents))
-    return narrowed
-
-
-def _list(raw: Raw | None) -> list[Any]:
-    value = [] if raw is None else wire.value(raw)
-    return value if isinstance(value, list) else []
-
-
-def _without_members(item: object, *names: str) -> object:
-    return {k: v for k, v in item.items() if k not in names} if isinstance(item, dict) else item
-
-
-def _narrow_item(item: object, client: str) -> object:
-    if not isinstance(item, dict):
-        return item
-    kind = item.get("type")
-    unknown = ("icons", "_meta") if client < R3 else ("icons",) if client < R4 else ()
-    item = {k: v for k, v in item.items() if k not in unknown}
-    if client < R3:
-        if isinstance(item.get("annotations"), dict):
-            item = {**item, "annotations": _without_members(item["annotations"], "lastModified")}
-        if kind == "resource_link":
-            about = f" ({item['mimeType']})" if isinstance(item.get("mimeType"), str) else ""
-            return {"type": "text", "text": f"{item.get('name', '')}: {item.get('uri', '')}{about}"}
-        if kind == "resource":
-            item = {**item, "resource": _without_members(item.get("resource"), "_meta")}
-    if client < R2 and kind == "audio":
-        resource = {
-            "uri": "about:audio",
-            "mimeType": item.get("mimeType", "audio/*"),
-            "blob": item.get("data", ""),
-        }
-        return {"type": "resource", "resource": resource}
-    return item
 
 
 Entry = Callable[[bytes], bytes]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
-from mcpd.model.text import count_up_to
+from mcpd.model.steps import Steps, run_steps
 
 MAX_INVALID = 1_000_000
 """Invalid bytes that are replaced in one text, which takes about 15 ms."""
@@ -19,28 +20,55 @@ _UNPAIRED = rb"\\u[dD](?:%b(?!\\u[dD]%b)|(?<!\\u[dD]%b\\u[dD])%b)" % (_HIGH, _LO
 """Matches an unpaired surrogate in a text without escaped backslashes before a `u`."""
 
 
+_SAFE_CUT = re.compile(rb"[^\\]{12}")
+"""Matches as many bytes as a pair of escaped surrogates has, none of which begins an escape."""
+
+
 def repair_json(text: bytes) -> bytes:
     """Remove a byte order mark, and replace invalid UTF-8 and unpaired surrogates by U+FFFD.
 
     Node writes unpaired surrogates (`"\\ud83d"`) when it cuts a string inside an emoji. Valid text is
     returned unchanged. A text with more errors than the limits keeps them, so that it cannot be decoded.
     """
+    return run_steps(repair_in_steps(text))
+
+
+def repair_in_steps(text: bytes) -> Steps[bytes]:
+    """As `repair_json`."""
     text = text.removeprefix(_BOM)
-    return _replace_surrogates(text if text.isascii() else _replace_invalid(text))
+    if not text.isascii():
+        text = yield from _replace_invalid(text)
+    return (yield from _replace_surrogates(text))
 
 
-def _replace_invalid(text: bytes) -> bytes:
-    repaired = []
-    replaced = 0
+def check_utf_8(text: bytes) -> Steps[None]:
+    """Raise UnicodeDecodeError if the text is not UTF-8.
+
+    A text of 32 MiB with one emoji would take 128 MiB as a Python string.
+    """
+    for start, end in _portions(text):
+        text[start:end].decode()
+        yield
+
+
+def _portions(text: bytes) -> Iterator[tuple[int, int]]:
+    """Return the bounds of portions that do not cut a character."""
     start = 0
     while start < len(text):
         end = start + _PORTION
-        for length in (1, 2, 3):  # do not cut a character
+        for length in (1, 2, 3):
             if text[end - length : end - length + 1] >= b"\xc0":
                 end -= length
                 break
-        portion = text[start:end]
+        yield start, end
         start = end
+
+
+def _replace_invalid(text: bytes) -> Steps[bytes]:
+    repaired = []
+    replaced = 0
+    for start, end in _portions(text):
+        portion = text[start:end]
         try:
             portion.decode()
         except UnicodeDecodeError:
@@ -50,14 +78,36 @@ def _replace_invalid(text: bytes) -> bytes:
                 return text
             portion = sound.encode()
         repaired.append(portion)
+        yield
+    return b"".join(repaired) if replaced else text
+
+
+def _replace_surrogates(text: bytes) -> Steps[bytes]:
+    escapes = surrogates = 0
+    for start in range(0, len(text), _PORTION):
+        found = text.count(b"\\", start, start + _PORTION)
+        if found:
+            portion = text[start : start + _PORTION + 2]
+            surrogates += portion.count(rb"\ud") + portion.count(rb"\uD")
+        escapes += found
+        if escapes > MAX_ESCAPES or surrogates > MAX_SURROGATES:
+            return text
+        yield
+    if not surrogates:
+        return text
+    repaired = []
+    start = 0
+    while start < len(text):
+        cut = _SAFE_CUT.search(text, start + _PORTION)
+        end = len(text) if cut is None else cut.end()
+        repaired.append(_replace_surrogates_at_once(text[start:end]))
+        start = end
+        yield
     return b"".join(repaired)
 
 
-def _replace_surrogates(text: bytes) -> bytes:
-    if count_up_to(text, b"\\", MAX_ESCAPES) > MAX_ESCAPES:
-        return text
-    seen = count_up_to(text, rb"\ud", MAX_SURROGATES) + count_up_to(text, rb"\uD", MAX_SURROGATES)
-    if not 0 < seen <= MAX_SURROGATES:
+def _replace_surrogates_at_once(text: bytes) -> bytes:
+    if b"\\" not in text:
         return text
     if rb"\\u" not in text:
         return re.sub(_UNPAIRED, rb"\\ufffd", text)

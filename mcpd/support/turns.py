@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import trio
 
+from mcpd.model.steps import Steps
+
+T = TypeVar("T")
+
 MAX_TURN = 0.005
 """Seconds of work before other tasks run."""
+REST = 0.002
+"""Seconds in which a server answers a small request, and mcpd passes the response on."""
 
 
 class Turns:
@@ -25,6 +32,30 @@ class Turns:
         if time.monotonic() >= self._ends:
             await trio.lowlevel.checkpoint()
             self._ends = time.monotonic() + MAX_TURN
+
+
+async def rest() -> None:
+    """Let others finish a small request, and not only go one step further with it.
+
+    Call this between two looks at a message of many megabytes: otherwise, one look would follow the request,
+    and the next one the response of the server.
+    """
+    await trio.sleep(REST)
+
+
+async def in_turns(steps: Steps[T]) -> T:
+    """Do the work after a rest, and rest whenever it has taken MAX_TURN. Raises what a step raises."""
+    await rest()
+    began = time.monotonic()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        if time.monotonic() - began >= MAX_TURN:
+            await rest()
+            began = time.monotonic()
 
 
 _turn: trio.lowlevel.RunVar[trio.Lock] = trio.lowlevel.RunVar("whose turn it is")

@@ -19,6 +19,7 @@ from msgspec import Raw
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation
 from mcpd.model.json_limits import MAX_BYTES
 from mcpd.model.server_spec import ServerSpec
+from mcpd.model.steps import Steps
 from mcpd.model.text import shorten
 from mcpd.support.outbox import batch
 from mcpd.transports.base import Dialect, Inbound, NullInbound
@@ -241,16 +242,25 @@ class RequestMultiplexer:
 
     # ── receiving ───────────────────────────────────────────────────────────────────────────────
 
-    def receive(self, line: bytes, exchange: Exchange | None = None, *, may_be_batch: bool = True) -> None:
+    def receive(
+        self,
+        line: bytes,
+        exchange: Exchange | None = None,
+        *,
+        may_be_batch: bool = True,
+        message: Message | None = None,
+    ) -> None:
         """Handle one frame, within a `batch()`.
 
         `exchange`: the request on whose own stream it came. `may_be_batch`: False for a part of a batch.
+        `message`: the frame if it is parsed already.
         """
-        try:
-            message = wire.parse(line)
-        except BadFrame:
-            self._receive_unparsable(line, exchange, may_be_batch=may_be_batch)
-            return
+        if message is None:
+            try:
+                message = wire.parse(line)
+            except BadFrame:
+                self._receive_unparsable(line, exchange, may_be_batch=may_be_batch)
+                return
         if self.tap is not None:
             self.tap("←", line)
         if message.method:
@@ -262,6 +272,18 @@ class RequestMultiplexer:
             self._receive_unmatched(message, line)
         else:
             self._deliver_response(answered, message, line)
+
+    def receive_in_steps(self, line: bytes, exchange: Exchange | None = None) -> Steps[None]:
+        """As `receive`, for a large frame. Each step must be within a `batch()`."""
+        try:
+            message = yield from wire.parse_in_steps(line)
+        except BadFrame:
+            message = None
+        yield
+        if message is None:
+            self._receive_unparsable(line, exchange, may_be_batch=True)
+        else:
+            self.receive(line, exchange, message=message)
 
     def _pop_pending(self, key: bytes) -> Exchange | None:
         return self._pending.pop(key, None) or self._long_lived.pop(key, None)

@@ -17,8 +17,9 @@ from msgspec import Raw
 from mcpd.model import json_limits
 from mcpd.model.json_limits import MAX_BYTES, MAX_ITEMS, MAX_VALUES
 from mcpd.model.json_text import encode_json
+from mcpd.model.steps import Steps, run_steps
 from mcpd.model.text import shorten
-from mcpd.support.json_repair import repair_json
+from mcpd.support.json_repair import check_utf_8, repair_in_steps, repair_json
 
 ABSENT = Raw(b"")
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
@@ -69,10 +70,28 @@ def parse(line: bytes) -> Message:
             line.decode()  # Raw members are not checked for UTF-8
         return decode_envelope(line)
     except DECODE_ERRORS as error:
-        sound = repair_json(line)
-        if sound != line:
-            return parse(sound)
-        raise BadFrame(f"{error}: {shorten(line)}") from None
+        reason = str(error)
+    return run_steps(_parse_repaired(line, reason))
+
+
+def parse_in_steps(line: bytes) -> Steps[Message]:
+    """As `parse`."""
+    try:
+        if not line.isascii():
+            yield from check_utf_8(line)
+        return decode_envelope(line)
+    except DECODE_ERRORS as error:
+        reason = str(error)
+    yield
+    return (yield from _parse_repaired(line, reason))
+
+
+def _parse_repaired(line: bytes, reason: str) -> Steps[Message]:
+    """Parse a message that cannot be decoded for this reason."""
+    sound = yield from repair_in_steps(line)
+    if sound == line:
+        raise BadFrame(f"{reason}: {shorten(line)}")
+    return (yield from parse_in_steps(sound))
 
 
 _VERSION = rb'\s*"jsonrpc"\s*:\s*"2.0"\s*'
@@ -141,6 +160,16 @@ def items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> list[Raw]:
         raise BadFrame(f"{error}: {shorten(bytes(raw))}") from None
 
 
+def items_in_steps(data: bytes) -> Steps[list[Raw]]:
+    """As `items`."""
+    try:
+        return (yield from json_limits.items_in_steps(data))
+    except json_limits.TooLarge as error:
+        raise TooLarge(f"{error}: {shorten(data)}") from None
+    except DECODE_ERRORS as error:
+        raise BadFrame(f"{error}: {shorten(data)}") from None
+
+
 def first_items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> tuple[list[Raw], bool]:
     """Return the first items of an array as `items` does, and whether there are more. Raises BadFrame."""
     try:
@@ -153,10 +182,32 @@ def members(raw: Raw | bytes) -> dict[str, Raw]:
     """Decode one level of an object: its members, each as its own bytes. Raises BadFrame, and TooLarge."""
     try:
         return json_limits.members(raw)
-    except json_limits.TooLarge as error:
-        raise TooLarge(f"{error}: {shorten(bytes(raw))}") from None
     except DECODE_ERRORS as error:
-        raise BadFrame(f"not an object: {error}: {shorten(bytes(raw))}") from None
+        raise _not_an_object(raw, error) from None
+
+
+def members_in_steps(data: bytes) -> Steps[dict[str, Raw]]:
+    """As `members`."""
+    try:
+        return (yield from json_limits.members_in_steps(data))
+    except DECODE_ERRORS as error:
+        raise _not_an_object(data, error) from None
+
+
+def _not_an_object(raw: Raw | bytes, error: Exception) -> BadFrame:
+    text = f"{error}: {shorten(bytes(raw))}"
+    return TooLarge(text) if isinstance(error, json_limits.TooLarge) else BadFrame(f"not an object: {text}")
+
+
+def join_members(members: Mapping[str, Raw], start: bytes = b"{") -> bytes:
+    """Return an object with these members, after those in `start`, which begins the object."""
+    parts: list[bytes | Raw] = [start]
+    separator = b"," if len(start) > 1 else b""
+    for name, text in members.items():
+        parts += (separator, msgspec.json.encode(name), b":", text)
+        separator = b","
+    parts.append(b"}")
+    return b"".join(parts)
 
 
 def members_or_empty(raw: Raw | bytes) -> dict[str, Raw]:

@@ -9,7 +9,16 @@ from __future__ import annotations
 import msgspec
 from msgspec import Raw
 
-from mcpd.wire.message import ENVELOPE_START, BadFrame, members, method_json, request
+from mcpd.model.steps import Steps
+from mcpd.wire.message import (
+    ENVELOPE_START,
+    BadFrame,
+    join_members,
+    members,
+    members_in_steps,
+    method_json,
+    request,
+)
 
 RESERVED_PREFIX = "io.modelcontextprotocol/"
 
@@ -80,5 +89,25 @@ def strip_reserved(outer: dict[str, Raw]) -> None:
         return
     if meta:
         outer["_meta"] = Raw(msgspec.json.encode(meta))
+    else:
+        del outer["_meta"]
+
+
+def strip_reserved_in_steps(outer: dict[str, Raw]) -> Steps[None]:
+    """As `strip_reserved`."""
+    raw = outer.get("_meta")
+    if raw is None:
+        return
+    data = bytes(raw)
+    yield
+    try:
+        meta = yield from members_in_steps(data)
+    except BadFrame:
+        del outer["_meta"]
+        return
+    kept = {name: value for name, value in meta.items() if not name.startswith(RESERVED_PREFIX)}
+    yield
+    if kept:
+        outer["_meta"] = Raw(join_members(kept))
     else:
         del outer["_meta"]

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from mcpd.model.steps import run_steps
 from mcpd.protocol import revision_translation
 from mcpd.protocol.revision_translation import (
     R1,
@@ -394,7 +395,9 @@ def test_result_bytes(
 ) -> None:
     """A large result is read rather than searched, with the same outcome."""
     monkeypatch.setattr(revision_translation, "_MAX_SEARCHED", max_searched)
-    assert bytes(translation(client, server).result(method, Raw(sent))) == seen
+    found = translation(client, server)
+    assert bytes(found.result(method, Raw(sent))) == seen
+    assert bytes(run_steps(found.result_in_steps(method, Raw(sent)))) == seen
 
 
 ICONS: Json = {"type": "resource_link", "uri": "a:b", "name": "n", "icons": [], "_meta": {"v": 1}}
@@ -431,6 +434,21 @@ def test_content_items_are_reduced_to_what_the_client_knows(
 ) -> None:
     sent = {"resultType": "complete", "content": content, "structuredContent": [1]}
     assert result(client, R5, "tools/call", sent)["content"] == seen
+
+
+@pytest.mark.parametrize("client", ALL[:4])
+def test_content_of_any_size_reaches_old_clients(client: str) -> None:
+    """Its items are neither decoded nor encoded, so there is no limit but that of a message."""
+    long = "\n" * (5 << 20)
+    sent = {
+        "resultType": "complete",
+        "content": [{**text(long), "icons": [], "_meta": {}}],
+        "_meta": {"v": 1},
+    }
+    steps = translation(client, R5).result_in_steps("tools/call", raw(sent))
+    seen = json.loads(bytes(run_steps(steps)))
+    kept: Json = {} if client < R3 else {"_meta": {}}
+    assert seen["content"] == [{**text(long), **kept, **({"icons": []} if client == R4 else {})}]
 
 
 @pytest.mark.parametrize(("client", "kept"), [(R2, False), (R3, True), (R4, True)])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpd.support import json_repair
-from mcpd.support.json_repair import MAX_ESCAPES, MAX_INVALID, MAX_SURROGATES, repair_json
+from mcpd.support.json_repair import MAX_ESCAPES, MAX_INVALID, MAX_SURROGATES, repair_in_steps, repair_json
 from tests.sampling import scaled
 from tests.stopwatch import within
 
@@ -57,6 +57,16 @@ def test_large_text_with_few_errors_is_repaired() -> None:
     assert repair_json(long + rb'\ud83d"') == long + rb'\ufffd"'
     for text in (b"x", "\u00e4".encode()):
         assert repair_json(text * 10_000_000 + b"\xff") == text * 10_000_000 + "\ufffd".encode()
+
+
+@pytest.mark.parametrize("part", [b"x", "\u20ac".encode(), b'", "'])
+def test_large_text_is_repaired_in_steps(part: bytes) -> None:
+    """And only what surrounds a surrogate or an invalid byte is changed."""
+    text = part * ((2 << 20) // len(part))
+    for broken, sound in ((rb"\ud83d", rb"\ufffd"), (b"\xff", "\ufffd".encode())):
+        steps = repair_in_steps(text + broken + text)
+        assert sum(1 for _ in steps) > 10
+        assert repair_json(text + broken + text) == text + sound + text
 
 
 @pytest.mark.parametrize(

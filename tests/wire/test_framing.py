@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -69,6 +70,20 @@ def test_long_line_is_searched_only_once() -> None:
         return time.thread_time() - start
 
     assert min(seconds(32) for _ in range(5)) < 0.2
+
+
+def test_long_line_is_not_copied() -> None:
+    splitter, portion = LineSplitter(64 << 20), b"x" * (1 << 20)
+    tracemalloc.start()
+    try:
+        for _ in range(8):
+            splitter.feed(portion)
+        (line,) = splitter.feed(b"\n")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(line) == 8 << 20
+    assert peak < 1.5 * len(line)
 
 
 @given(

@@ -21,6 +21,7 @@ from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.client_view import View
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.errors import McpdError
+from mcpd.support.turns import in_turns, rest
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, PARSE_ERROR, BadFrame, Message
 
@@ -168,16 +169,27 @@ class _PostRoute:
             self._receive(*parsed, exchange)
 
     async def _serve_large(self, body: bytes, exchange: HttpExchange) -> None:
-        """Parse it in a turn of its own, since each look at it takes up to 2 ms per MiB."""
-        parsed = self._parse(body, exchange)
-        await trio.lowlevel.checkpoint()
+        """Parse it in turns of its own, since each look at it takes up to 2 ms per MiB."""
+        try:
+            message = await in_turns(wire.parse_in_steps(body))
+        except BadFrame:
+            message = None
+        await rest()
+        parsed = self._parse(body, exchange, message)
         if parsed is not None:
             self._receive(*parsed, exchange)
 
-    def _parse(self, body: bytes, exchange: HttpExchange) -> tuple[View, Message] | None:
-        """Return the message, and what it is for; None for a batch, which is handled, and after an error."""
+    def _parse(
+        self, body: bytes, exchange: HttpExchange, message: Message | None = None
+    ) -> tuple[View, Message] | None:
+        """Return the message, and what it is for; None for a batch, which is handled, and after an error.
+
+        `message`: the message if it is parsed already.
+        """
         try:
             view = self._current_view()
+            if message is not None:
+                return view, message
             if body.lstrip(b" \t\r\n")[:1] == b"[":
                 self._receive_batch(view, parse_batch(body), exchange)
                 return None
