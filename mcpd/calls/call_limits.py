@@ -6,52 +6,37 @@ written to a server that reads slowly, or may have to be sent again.
 
 from __future__ import annotations
 
-from mcpd.calls.call import Call, Caller
+from mcpd.calls.byte_budget import ByteBudget
+from mcpd.calls.call import Call
 from mcpd.model.errors import Overloaded
 from mcpd.supervision.managed_server import ManagedServer
 
 SMALL = 16 * 1024
 """Bytes of arguments that are not counted; `maxQueued` limits how many such calls can wait."""
-MAX_PER_CLIENT = 36 * 1024 * 1024
-"""Bytes of all calls of one client: a little more than the longest message that mcpd accepts."""
-MAX_TOTAL = 2 * MAX_PER_CLIENT
-"""Bytes of all calls of all clients."""
 
 
 class ArgumentBudget:
+    """Limits the arguments of unfinished calls: of each client, and of all clients."""
+
     def __init__(self) -> None:
-        self.total = 0
-        self._by_caller: dict[Caller, int] = {}
+        self.budget = ByteBudget("of all clients")
 
     def add(self, call: Call) -> None:
         """Count a call with more than SMALL bytes of arguments. Raises Overloaded if there is no room."""
-        size, of_client = len(call.params), self._by_caller.get(call.caller, 0)
-        name = call.server.spec.name
-        if of_client + size > MAX_PER_CLIENT:
-            used, limit, whose = of_client, MAX_PER_CLIENT, "of this client"
-        elif self.total + size > MAX_TOTAL:
-            used, limit, whose = self.total, MAX_TOTAL, "of all clients"
-        else:
-            self.total += size
-            self._by_caller[call.caller] = of_client + size
-            call.counted_bytes, call.counted_for = size, call.caller
-            return
-        raise Overloaded(
-            f"{name}: the arguments of unfinished calls {whose} take {used} bytes, and these {size} bytes "
-            f"would exceed the limit of {limit}; nothing was sent, try again later",
-            server=name,
-        )
+        size, name = len(call.params), call.server.spec.name
+        if reason := self.budget.add(size, {call.caller: "of this client"}):
+            raise Overloaded(
+                f"{name}: the arguments of unfinished calls {reason}; nothing was sent, try again later",
+                server=name,
+            )
+        call.counted_bytes, call.counted_for = size, call.caller
 
     def remove(self, call: Call) -> None:
         """The call has ended. Does nothing if it is not counted."""
-        caller, size = call.counted_for, call.counted_bytes
-        if caller is None:
-            return
-        call.counted_for = None
-        self.total -= size
-        self._by_caller[caller] -= size
-        if not self._by_caller[caller]:
-            del self._by_caller[caller]
+        caller = call.counted_for
+        if caller is not None:
+            call.counted_for = None
+            self.budget.remove(call.counted_bytes, caller)
 
 
 class ConnectingCalls:

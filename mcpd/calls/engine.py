@@ -35,6 +35,7 @@ from mcpd.calls.call_limits import SMALL, ArgumentBudget, ConnectingCalls
 from mcpd.calls.call_log import CallLog
 from mcpd.calls.client_context import ClientRequest
 from mcpd.calls.input_rounds import StateSigner
+from mcpd.calls.kept_messages import KeptMessages
 from mcpd.calls.legacy_companions import LegacyCompanions
 from mcpd.calls.login_links import LoginLinks
 from mcpd.calls.open_questions import OpenQuestions
@@ -119,11 +120,17 @@ class CallEngine:
         self._send_deadlines = SendDeadlines(self, spawn, self.waiting_calls.obstacle)
         self._turns = concurrency.Turns(self._start_turn, spawn)
         self.companions = LegacyCompanions(operations, spawn)
-        self.suspended_calls = SuspendedCalls(self, spawn)
+        self.kept_messages = KeptMessages()
+        self.suspended_calls = SuspendedCalls(self, spawn, self.kept_messages)
         self.url_elicitations = UrlElicitations()
         self.login_links = LoginLinks(operations, self.suspended_calls.ask, spawn)
         self.server_requests = ServerRequestRouter(
-            self.suspended_calls, self.url_elicitations, self.open_questions, spawn, roots
+            self.suspended_calls,
+            self.url_elicitations,
+            self.open_questions,
+            spawn,
+            roots,
+            self.kept_messages,
         )
 
     # ── a call's way to its server ──────────────────────────────────────────────────────────────

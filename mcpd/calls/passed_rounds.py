@@ -6,6 +6,7 @@ client sends the next round with the server's input, and all rounds count as one
 
 from __future__ import annotations
 
+import hashlib
 from functools import partial
 from weakref import ref
 
@@ -35,12 +36,12 @@ class PassedRounds:
             return False
         caller = call.caller
         who = (client.executable, client.transport, client.names) if caller.may_return else ref(caller)
-        key = (who, use, request_digest(*_content(call)))
+        server, kind, name = use
+        key = (who, server, kind, _digest(name), request_digest(*_content(call)))
         call.on_input_required = partial(self._remember, key)
         if b'"inputResponses"' not in request.params and b'"requestState"' not in request.params:
             return False
-        state = wire.string_or(wire.members_or_empty(request.params), "requestState")
-        return self._until.pop((*key, state), 0.0) > trio.current_time()
+        return self._until.pop((*key, _state_digest(request.params)), 0.0) > trio.current_time()
 
     def _remember(self, key: _Key, result: bytes) -> None:
         """Record that the client got `result`, and may send another round."""
@@ -48,8 +49,16 @@ class PassedRounds:
         if len(self._until) >= _MAX_ROUNDS:
             self._until = {each: until for each, until in self._until.items() if until > now}
         if len(self._until) < _MAX_ROUNDS:
-            state = wire.string_or(wire.members_or_empty(result), "requestState")
-            self._until[*key, state] = now + RESUME_TIMEOUT
+            self._until[*key, _state_digest(result)] = now + RESUME_TIMEOUT
+
+
+def _state_digest(document: bytes) -> bytes:
+    """Return a digest of the `requestState`, which can have any length: a thousand may be remembered."""
+    return _digest(wire.string_or(wire.members_or_empty(document), "requestState"))
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def _content(call: Call) -> tuple[str, bytes]:

@@ -8,7 +8,9 @@ import msgspec
 from msgspec import Raw
 
 from mcpd.calls.call import INTERACTIVE_METHODS, Call
+from mcpd.calls.kept_messages import KeptMessage, KeptMessages
 from mcpd.calls.open_questions import AskedQuestion, OpenQuestions
+from mcpd.model.text import shorten
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.base import Channel
 from mcpd.wire.message import Message
@@ -37,6 +39,8 @@ class ServerRequest(msgspec.Struct, eq=False):
     client_params: bytes = b""
     """The params in the client's own revision."""
     is_settled: bool = False
+    kept: KeptMessage | None = None
+    """Counts the message until it is settled."""
 
     @property
     def feature(self) -> str:
@@ -57,12 +61,25 @@ class ServerRequest(msgspec.Struct, eq=False):
         else:
             self.refuse(REJECTED, reason)
 
+    def keep(self, messages: KeptMessages) -> None:
+        """Count the message while it waits for a client. Raises ProtocolViolation if there is no room."""
+        what = f"its request {shorten(self.message.method, 60)}"
+        self.kept = messages.keep(self.message, self.server, what)
+        self.message = self.kept.message
+
+    def drop(self) -> None:
+        """Let it have no answer from mcpd any more."""
+        self.is_settled = True
+        if self.kept is not None:
+            self.kept.release()
+        self.detach()
+
     def _settle(self) -> bool:
         """Return False if it was settled before, or its connection has ended."""
-        was_settled, self.is_settled = self.is_settled, True
+        was_settled = self.is_settled
         if not was_settled:
             self.forget(self)
-            self.detach()
+            self.drop()
         return not was_settled and self.link.end_error is None
 
     def attach(self, call: Call) -> None:

@@ -15,10 +15,12 @@ import trio
 from msgspec import Raw
 
 from mcpd.calls.call import INTERACTIVE_METHODS, Call, Work
+from mcpd.calls.kept_messages import KeptMessages
 from mcpd.calls.open_questions import OpenQuestions
 from mcpd.calls.server_request import REJECTED, ServerRequest, ambiguous_with
 from mcpd.calls.suspended_calls import SuspendedCalls
 from mcpd.calls.url_elicitation import UrlElicitations
+from mcpd.model.errors import ProtocolViolation
 from mcpd.model.text import shorten
 from mcpd.protocol.revision_translation import translate_request
 from mcpd.protocol.upstream_session import parse_error
@@ -45,7 +47,9 @@ class ServerRequestRouter:
         open_questions: OpenQuestions,
         spawn: Callable[[Work], None],
         roots: Callable[[ManagedServer], Iterable[Raw]],
+        kept: KeptMessages,
     ) -> None:
+        self._kept = kept
         self._suspended_calls = suspended_calls
         self._url_elicitations = url_elicitations
         self._open_questions = open_questions
@@ -64,10 +68,8 @@ class ServerRequestRouter:
         if message.method not in ("elicitation/create", "sampling/createMessage"):
             return False
         server.elicitation_history.record_request()
-        if sum(known is link for known, _ in self._open) >= MAX_OPEN_REQUESTS:
-            question.refuse(REJECTED, f"{MAX_OPEN_REQUESTS} requests are still unanswered")
+        if not self._admit(question):
             return True
-        self._open[link, message.key] = question
         possible = candidates(link, exchange)
         if exchange is None and possible and link.correlates_server_requests:
             link.correlates_server_requests = False
@@ -84,18 +86,36 @@ class ServerRequestRouter:
             self._spawn(lambda: self._wait_until_unambiguous(question))
         return True
 
+    def _admit(self, question: ServerRequest) -> bool:
+        """Add a request to the open ones. Refuse it and return False if they are too many or too large."""
+        link = question.link
+        if sum(known is link for known, _ in self._open) >= MAX_OPEN_REQUESTS:
+            question.refuse(REJECTED, f"{MAX_OPEN_REQUESTS} requests are still unanswered")
+            return False
+        try:
+            question.keep(self._kept)
+        except ProtocolViolation as error:
+            question.server.log.add_line(f"[mcpd] {error.message}")
+            question.refuse(REJECTED, error.message)
+            return False
+        key = (link, question.message.key)
+        older = self._open.get(key)
+        if older is not None and older.kept is not None:
+            older.kept.release()  # the server has used an id twice
+        self._open[key] = question
+        return True
+
     def cancel(self, link: Channel, params: Raw) -> None:
         """Handle `notifications/cancelled` from the server."""
         key = bytes(wire.members(params).get("requestId", b""))
         question = self._open.pop((link, key), None)
         if question is not None:
-            question.is_settled = True
             call = question.call
             if call is not None:
                 if question.client_key:
                     call.caller.cancel_request(question.client_key, "cancelled by the server")
                 self._suspended_calls.on_request_cancelled(question)
-                question.detach()
+            question.drop()
 
     def on_call_ended(self, call: Call) -> None:
         """The call ended. Re-attach its open requests to another in-flight call of this client on the same
@@ -124,8 +144,7 @@ class ServerRequestRouter:
         """Drop a request that failed in mcpd; the caller answers it."""
         question = self._open.pop((link, message.key), None)
         if question is not None:
-            question.is_settled = True
-            question.detach()
+            question.drop()
 
     def _remove(self, question: ServerRequest) -> None:
         key = (question.link, question.message.key)
@@ -224,8 +243,8 @@ class ServerRequestRouter:
             and call.context.supports("roots")
             and (call.context.modern or not call.caller.knows_roots)
         ):
-            self._open[question.link, question.message.key] = question
-            self._send_to_client(question, call)
+            if self._admit(question):
+                self._send_to_client(question, call)
             return
         question.respond(msgspec.json.encode({"roots": self._roots(question.server)}))
 

@@ -19,8 +19,9 @@ from msgspec import Raw
 from mcpd.calls import concurrency
 from mcpd.calls.call import Call, Caller, CallHandler, Work
 from mcpd.calls.client_context import ClientRequest
+from mcpd.calls.kept_messages import KeptMessage, KeptMessages
 from mcpd.calls.server_request import ServerRequest
-from mcpd.model.errors import InvalidArguments, McpdError, Problem
+from mcpd.model.errors import InvalidArguments, McpdError, Problem, ProtocolViolation
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
 
@@ -55,7 +56,7 @@ class _SuspendedCall(msgspec.Struct, eq=False):
     """Unanswered questions, by the key the client sees."""
     state: str = ""
     """The `requestState` that the client must bring; empty while it has a request pending."""
-    outcome: Message | McpdError | None = None
+    outcome: KeptMessage | McpdError | None = None
     """The server's response, kept until the client returns."""
     is_gathering: bool = False
     expiry: trio.CancelScope = msgspec.field(default_factory=trio.CancelScope)
@@ -65,8 +66,9 @@ class _SuspendedCall(msgspec.Struct, eq=False):
 class SuspendedCalls:
     """All suspended calls of the daemon: a client may return over another connection."""
 
-    def __init__(self, handler: CallHandler, spawn: Callable[[Work], None]) -> None:
+    def __init__(self, handler: CallHandler, spawn: Callable[[Work], None], kept: KeptMessages) -> None:
         self._handler = handler
+        self._kept = kept
         self._spawn = spawn
         self._calls: dict[Call, _SuspendedCall] = {}
         self._states: dict[str, _SuspendedCall] = {}
@@ -176,7 +178,11 @@ class SuspendedCalls:
         suspended = self._calls.get(call)
         if suspended is None:
             return
-        suspended.outcome = message
+        what = f"the response to {call.description} arrived while its client was away, and"
+        try:
+            suspended.outcome = self._kept.keep(message, call.server, what, call.caller)
+        except ProtocolViolation as error:
+            suspended.outcome = error
         self._release_turn(call)
 
     def on_failed(self, call: Call, error: McpdError) -> None:
@@ -198,13 +204,15 @@ class SuspendedCalls:
         if isinstance(outcome, McpdError):
             self._handler.fail(call, outcome)
         else:
-            self._handler.on_answered(call, outcome)
+            self._handler.on_answered(call, outcome.message)
 
     def remove(self, call: Call) -> None:
         """Forget a call that has ended or been abandoned."""
         suspended = self._calls.pop(call, None)
         if suspended is not None:
             self._states.pop(suspended.state, None)
+            if isinstance(suspended.outcome, KeptMessage):
+                suspended.outcome.release()
             suspended.expiry.cancel(reason="the call has ended")
 
     def drop(self, call: Call, reason: str) -> None:

@@ -12,8 +12,8 @@ import trio
 import trio.testing
 from msgspec import Raw
 
+from mcpd.calls.byte_budget import MAX_PER_PEER
 from mcpd.calls.call import CallState
-from mcpd.calls.call_limits import MAX_PER_CLIENT
 from mcpd.calls.url_elicitation import RETRY_INTERVAL
 from mcpd.model.errors import LinkLost
 from mcpd.model.server_spec import Timeouts
@@ -338,18 +338,18 @@ async def test_large_arguments_of_unfinished_calls_are_limited(w: World) -> None
         (answer,) = await large(user, 11)
         assert answer["error"]["data"]["code"] == "overloaded"
         assert "of this client" in answer["error"]["message"]
-        assert f"the limit of {MAX_PER_CLIENT}" in answer["error"]["message"]
+        assert f"the limit of {MAX_PER_PEER}" in answer["error"]["message"]
         assert not put(user, name="t").answers
     assert "of all clients" in (await large(three, 11))[0]["error"]["message"]
     one.leave()
     assert not await large(three, 11)
-    budget = w.gateway.calls._arguments
+    budget = w.gateway.calls._arguments.budget
     for call in list(two.session.calls.values()):
         w.wire._pop_pending(call.key)
         call.answered(Message(result=Raw(b"{}")))
-    assert budget._by_caller.keys() == {three.session}
+    assert [bool(budget.of(each.session)) for each in (one, two, three)] == [False, False, True]
     three.leave()
-    assert (budget.total, budget._by_caller) == (0, {})
+    assert (budget.total, budget._by_peer) == (0, {})
 
 
 async def test_names_that_clients_invent_take_no_memory(w: World) -> None:

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.calls import suspended_calls
+from mcpd.calls import kept_messages, suspended_calls
 from mcpd.calls.call import Call
 from mcpd.calls.suspended_calls import ORPHAN_TIMEOUT, RESUME_TIMEOUT, request_digest
 from mcpd.model.errors import LinkLost
@@ -242,8 +242,50 @@ async def test_suspended_calls_are_limited(
     assert all(key != b'"last"' for _, key in w.gateway.calls.server_requests._open)
 
 
-def ask(w: World, call: Call, key: str) -> None:
-    params = {"message": "u0: x", "requestedSchema": {}}
+async def test_messages_that_wait_for_clients_are_limited(
+    autojump_clock: Clock, w: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand calls could keep a response of 32 MiB each. An error names the limit and its setting."""
+    monkeypatch.setattr(kept_messages, "ALLOWANCE", 1000 - w.server.spec.max_frame)
+    w.server.elicitation_history.never_asks = True
+    budget = w.gateway.calls.kept_messages.budget
+    user = w.user("modern")
+    calls = [await suspend(w, user) for _ in range(2)]
+    asked = budget.total
+    assert asked == budget.of(w.server) > 0
+    for _, working, _ in calls:
+        w.end(working, result={"content": [{"type": "text", "text": "x" * 600}]})
+    assert budget.total > 600 + asked
+    for number, (request, _, _) in enumerate(calls):
+        user.come_back(request)
+        assert request.done is not None
+        assert ("error" in request.done) == (number == 1)
+    message = calls[1][0].done["error"]["message"]  # type: ignore[index]
+    assert "would exceed the limit of 1000 (raise `maxFrame`" in message
+    assert calls[1][0].done["error"]["data"]["code"] == "protocol"  # type: ignore[index]
+    assert (budget.total, budget._by_peer) == (0, {})
+
+
+async def test_request_too_large_to_wait_for_a_client_is_refused(
+    w: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_messages, "ALLOWANCE", 1000 - w.server.spec.max_frame)
+    user = w.user("modern")
+    user.call()
+    (call,) = user.session.calls.values()
+    w.wire.frames.clear()
+    ask(w, call, "large", "x" * 1000)
+    (frame,) = w.wire.frames
+    assert "would exceed the limit of 1000 (raise `maxFrame`" in json.loads(frame)["error"]["message"]
+    assert not w.gateway.calls.server_requests._open
+    for _ in range(2):
+        ask(w, call, "same")  # a server may use an id twice
+    user.leave()
+    assert w.gateway.calls.kept_messages.budget._by_peer == {}
+
+
+def ask(w: World, call: Call, key: str, text: str = "x") -> None:
+    params = {"message": f"u0: {text}", "requestedSchema": {}}
     message: Any = {"jsonrpc": "2.0", "id": key, "method": "elicitation/create", "params": params}
     w.on_request(wire.parse(json.dumps(message).encode()), call)
 

@@ -370,6 +370,7 @@ class World:
             "questions": len(self.gateway.calls.server_requests._open),
             "suspended": len(self.gateway.calls.suspended_calls._calls)
             + len(self.gateway.calls.suspended_calls._states),
+            "bytes that wait for clients": self.gateway.calls.kept_messages.budget.total,
             "at the server": len(self.wire.outstanding()),
         }
         return [f"{count} {what}" for what, count in left.items() if count]
