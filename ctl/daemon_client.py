@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ctl.errors import CtlError, DaemonError, DaemonUnreachable, TimedOut
+from ctl.errors import CtlError, DaemonError, DaemonUnreachable, TimedOut, UsageError
 from ctl.json_values import mapping, split_message
 
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it costs 3 ms on every run
@@ -252,7 +252,12 @@ def _encode_line(message: Json) -> bytes:
         return f'{head},"params":{{}}}}\n'.encode()
     import json
 
-    return json.dumps({"jsonrpc": "2.0", **message}, separators=(",", ":")).encode() + b"\n"
+    from mcpd.model.message_limit import MAX_MESSAGE, describe_excess
+
+    line = json.dumps({"jsonrpc": "2.0", **message}, separators=(",", ":")).encode()
+    if len(line) > MAX_MESSAGE:
+        raise UsageError(describe_excess(len(line)), may_have_run=False)
+    return line + b"\n"
 
 
 def _to_reply(message: Json, text: str) -> DaemonReply | DaemonError:

@@ -119,9 +119,9 @@ class EditorSession:
                 return
         self._dispatch(line, message, now)
 
-    def reject_long_line(self, limit: int) -> None:
-        """Answer a line that was too long to be read."""
-        self._reject(b"null", f"a message is longer than the limit of {limit} bytes and was not read")
+    def reject_dropped_line(self, sample: bytes, reason: str) -> None:
+        """Answer a line that was too long to be read, of which only the beginning and the end are known."""
+        self._reject(wire.guess_request_id(sample), f"a message with {reason} is not accepted")
 
     def _dispatch(self, line: bytes, message: Message, now: float) -> None:
         method, key = message.method, message.key

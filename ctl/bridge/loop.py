@@ -15,11 +15,10 @@ from ctl.bridge.daemon_link import AttachTarget, DaemonLink
 from ctl.bridge.daemon_starter import DaemonStarter
 from ctl.bridge.editor_session import EditorSession
 from ctl.bridge.write_buffer import WriteBuffer
+from mcpd.model.message_limit import MAX_MESSAGE
 from mcpd.support.paths import socket_path
 from mcpd.wire.framing import LineSplitter
 
-MAX_LINE = 32 * 1024 * 1024
-"""Bytes of a line from the editor, as in the daemon."""
 HIGH_WATER_MARK = 1024 * 1024
 """Bytes that wait for one side before the other side is no longer read."""
 SHUTDOWN_GRACE = 0.7
@@ -89,7 +88,7 @@ class BridgeLoop:
         self._exit_fds = [fd for fd in exit_fds if fd is not None]
         self._signal_fd = signal_fd
         self._outbox = WriteBuffer()
-        self._lines = LineSplitter(MAX_LINE, skip_long=True)
+        self._lines = LineSplitter(MAX_MESSAGE, skip_long=True)
         self._link = DaemonLink(
             lambda to_daemon: EditorSession(self._outbox.put, to_daemon, log),
             find_socket,
@@ -229,11 +228,10 @@ class BridgeLoop:
 
     def _handle_lines(self, lines: list[bytes], now: float) -> None:
         from_editor = self._session.from_editor
+        while self._lines.dropped:
+            self._session.reject_dropped_line(*self._lines.dropped.pop(0))
         for line in lines:
             from_editor(line + b"\n", now)
-        while self._lines.skipped:
-            self._lines.skipped -= 1
-            self._session.reject_long_line(MAX_LINE)
         if not self._session.connected:
             self._link.hasten_retry(now)
 

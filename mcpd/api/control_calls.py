@@ -22,6 +22,7 @@ from mcpd.model.api import CompleteParams, PromptParams, ReadParams
 from mcpd.model.errors import (
     InputNeeded,
     InvalidArguments,
+    LinkLost,
     McpdError,
     Problem,
     UnknownResource,
@@ -222,8 +223,11 @@ class ControlCaller:
     def respond_error(self, key: bytes, error: McpdError) -> None:
         """Respond to any control request with an error of mcpd's own."""
         data = error.data()
-        if error.may_have_run is False and self._operations.is_stopping:
-            data["stopping"] = True  # the next daemon may execute it
+        if self._operations.is_stopping:
+            if error.may_have_run is False:
+                data["stopping"] = True  # the next daemon may execute it
+            elif isinstance(error, LinkLost):
+                data["daemon_stopped"] = True  # rather than the server, whose connection mcpd has closed
         self._responder.finish(wire.error(key, wire.error_body(error.rpc, error.message, data)))
 
     def send_error_object(self, call: Call, request: ClientRequest, error: Raw | bytes, code: int) -> None:

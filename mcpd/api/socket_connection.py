@@ -18,13 +18,14 @@ from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.client_view import View
 from mcpd.gateway.gateway import METHODS, Gateway
 from mcpd.model.errors import Overloaded
+from mcpd.model.message_limit import MAX_MESSAGE
 from mcpd.support.log_rate import FROM_OUTSIDE
-from mcpd.support.memory_tuning import trim_heap, trim_heap_soon
+from mcpd.support.memory_tuning import trim_heap_soon
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import READ_SMALL, Reader, has_hung_up
 from mcpd.support.turns import run_in_turn
 from mcpd.wire import message as wire
-from mcpd.wire.framing import LineSplitter, LineTooLong
+from mcpd.wire.framing import LineSplitter
 from mcpd.wire.message import ABSENT, INVALID_REQUEST, PARSE_ERROR, BadFrame, Message
 
 log = logging.getLogger("mcpd.client")
@@ -33,7 +34,6 @@ _NOT_READING = "client %d does not read its responses; closing its connection"
 MAX_BACKLOG = 3 * 1024 * 1024
 """Bytes that may wait for a client that does not read. A larger message may wait if it is the only one."""
 STALL_TIMEOUT = 30.0
-MAX_FRAME = 32 * 1024 * 1024
 _LARGE = 1024 * 1024
 """Bytes of a message whose memory is returned to the system afterwards."""
 MAX_STARTING = 4
@@ -64,7 +64,7 @@ class SocketConnection:
         self._client: ClientConnection
         self._outbox = Outbox(self._fd, MAX_BACKLOG)
         self._send = self._outbox.put
-        self._splitter = LineSplitter(MAX_FRAME, limit_structure=True)
+        self._splitter = LineSplitter(MAX_MESSAGE, skip_long=True, limit_structure=True)
         # Small reads, so that a burst of requests does not delay other clients.
         self._reader = Reader(self._fd, self._received, largest=READ_SMALL)
         self._starting = 0
@@ -127,14 +127,9 @@ class SocketConnection:
         self._nursery.cancel_scope.cancel(reason=reason)
 
     async def _read(self) -> None:
-        """Read until the client disconnects or sends a line that is too long."""
+        """Read until the client disconnects."""
         try:
             await self._reader.run()
-        except LineTooLong as error:
-            body = wire.error_body(INVALID_REQUEST, f"{error}; the connection is closed")
-            self._send(wire.error(b"null", body))
-            self._cancel_all("the client sent a line that is too long")
-            trim_heap()
         except OSError as error:
             log.debug("client %d: %s", self._pid, error)
 
@@ -164,7 +159,7 @@ class SocketConnection:
         return None
 
     def _refuse_dropped(self) -> None:
-        """Respond to requests with too much structure."""
+        """Respond to requests that are too long or have too much structure."""
         trim_heap_soon(collect=True)
         for sample, reason in self._splitter.dropped:
             body = wire.error_body(INVALID_REQUEST, f"a message with {reason} is not accepted")

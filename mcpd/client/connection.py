@@ -137,11 +137,13 @@ class Connection:
         if self._open_link is None or self._is_closed:
             return False
         if isinstance(error, ConnectionClosed):
-            return link.was_lost and (method in _READING or not error.may_have_run)
-        if error.data.get("stopping") is not True:
+            if error.may_have_run and method not in _READING:
+                return False
+        elif error.data.get("stopping") is not True:
             return False
-        with anyio.CancelScope(deadline=_earlier(_RESTART_TIME, deadline)):
-            await link.closed.wait()
+        if error.code:  # the daemon has responded, and closes the connection soon
+            with anyio.CancelScope(deadline=_earlier(_RESTART_TIME, deadline)):
+                await link.closed.wait()
         return link.was_lost
 
     async def _usable_link(self, deadline: float | None) -> Link:

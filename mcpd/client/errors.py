@@ -4,7 +4,7 @@ ClientError
  ├─ NotRunning          the daemon is not running
  ├─ ConnectionClosed    the connection to the daemon was lost; see `may_have_run`
  ├─ Unknown             no such server, tool, prompt or resource
- ├─ InvalidCall         the arguments do not match the tool's schema; nothing was sent
+ ├─ InvalidCall         the arguments do not match the tool's schema, or are too large; nothing was sent
  ├─ NotReady            the server is not connected or overloaded; nothing was sent
  │   └─ LoginRequired   the server requires a login first
  ├─ CallTimedOut        no response in time; the call was cancelled, or not even sent
@@ -121,6 +121,8 @@ def error_from_response(error: Mapping[str, object]) -> ClientError:
     facts = data if isinstance(data, Mapping) else {}
     code = str(facts.get("code", ""))
     kind = _KINDS.get(code, ServerRefused)
+    if facts.get("daemon_stopped") is True:  # an orderly stop is no different from a daemon that was killed
+        kind = ConnectionClosed
     if kind is NotReady and facts.get("state") == "needs-auth":
         kind = LoginRequired
     return kind(str(error.get("message", "refused")), code, facts)

@@ -10,7 +10,8 @@ import anyio
 import msgspec
 from anyio.abc import ByteStream
 
-from mcpd.client.errors import ClientError, ConnectionClosed, error_from_response
+from mcpd.client.errors import ClientError, ConnectionClosed, InvalidCall, error_from_response
+from mcpd.model.message_limit import MAX_MESSAGE, describe_excess
 from mcpd.wire.framing import LineSplitter, LineTooLong
 
 Progress = Callable[[float, float | None, str], None]
@@ -104,14 +105,16 @@ class Link:
         self._scope.cancel()
 
     async def _send(self, message: Mapping[str, object]) -> None:
-        data = msgspec.json.encode(message) + b"\n"
+        data = msgspec.json.encode(message)
+        if len(data) > MAX_MESSAGE:
+            raise InvalidCall(describe_excess(len(data)), "invalid_arguments", _NOT_SENT)
         async with self._sending:
             if self.close_reason:
                 raise ConnectionClosed(self.close_reason, data=_NOT_SENT)
             try:
                 # Shielded, because a partial line would break the connection for all requests.
                 with anyio.move_on_after(_SEND_TIMEOUT, shield=True) as patience:
-                    await self._stream.send(data)
+                    await self._stream.send(data + b"\n")
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 self._close(_CLOSED_BY_DAEMON, was_lost=True)
                 # The end of the line was not sent, and the daemon ignores a line without its end.

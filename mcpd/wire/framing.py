@@ -39,15 +39,13 @@ class LineSplitter:
     in one piece, because hundreds of portions would fragment the heap, and becomes the line without being
     copied, because that would take 20 ms.
 
-    A line over `limit` raises LineTooLong. With `skip_long`, it is dropped up to its newline and counted in
-    `skipped`, and the lines after it are returned as usual.
-
-    With `limit_structure`, a line with too much structure (`wire/structure_limit.py`) is dropped, too: its
-    beginning and end are added to `dropped`, with the reason. The caller empties this list.
+    A line over `limit` raises LineTooLong. With `skip_long`, it is dropped up to its newline, and the lines
+    after it are returned as usual. With `limit_structure`, a line with too much structure
+    (`wire/structure_limit.py`) is dropped in the same way. The beginning and the end of each dropped line are
+    added to `dropped`, with the reason. The caller empties this list.
     """
 
     def __init__(self, limit: int, *, skip_long: bool = False, limit_structure: bool = False) -> None:
-        self.skipped = 0
         self.dropped: list[tuple[bytes, str]] = []
         self._limit_structure = limit_structure
         self._counter: StructureCounter | None = None
@@ -55,7 +53,6 @@ class LineSplitter:
         self._dropping: _DroppedLine | None = None
         self._limit = limit
         self._skip_long = skip_long
-        self._skipping = False
         self._open = BytesIO()
         self._size = 0
         """Bytes of the open line."""
@@ -63,17 +60,15 @@ class LineSplitter:
     def feed(self, portion: bytes) -> list[bytes]:
         """Take what was read; return the lines that it completed. Raises LineTooLong."""
         first, newline, rest = portion.partition(b"\n")
-        if self._skipping:
-            self._skipping = not newline
-            if self._dropping is not None:
-                self._drop(first, has_ended=bool(newline))
+        if self._dropping is not None:
+            self._drop(first, has_ended=bool(newline))
             lines: list[bytes] = []
         elif self._size + len(first) > self._limit:
-            self.clear()
             if not self._skip_long:
+                self.clear()
                 raise LineTooLong(self._limit)
-            self.skipped += 1
-            self._skipping = not newline
+            self._begin_drop(f"more than {self._limit} bytes", first)
+            self._drop(first, has_ended=bool(newline))
             lines = []
         elif not newline:
             self._open.write(portion)
@@ -112,10 +107,13 @@ class LineSplitter:
             else:
                 self._counter.feed(portion)
         except TooMuchStructure as error:
-            sample = self._open.getvalue()[:_SAMPLE], portion[-_SAMPLE:]
-            self._dropping = _DroppedLine(*sample, str(error), self._size)
-            self._skipping = True
-            self.clear()
+            self._begin_drop(str(error))
+
+    def _begin_drop(self, reason: str, portion: bytes = b"") -> None:
+        """Drop the open line. `portion`: what follows it, for a line whose beginning is in there."""
+        start, end = bytes(self._open.getbuffer()[:_SAMPLE]), bytes(self._open.getbuffer()[-_SAMPLE:])
+        self._dropping = _DroppedLine((start + portion[:_SAMPLE])[:_SAMPLE], end, reason, self._size)
+        self.clear()
 
     def _drop(self, portion: bytes, *, has_ended: bool) -> None:
         """Take the next portion of a line that is being dropped."""
@@ -126,7 +124,7 @@ class LineSplitter:
         if has_ended:
             self._dropping = None
             self.dropped.append((line.start + line.end, line.reason))
-        elif line.size > self._limit:
+        elif line.size > self._limit and not self._skip_long:
             raise LineTooLong(self._limit)
 
 

@@ -127,10 +127,24 @@ _ANY_ID = re.compile(rb'"id"\s*:\s*(-?[0-9]{1,20}|"[^"\\]{0,100}")\s*[,}]')
 def guess_request_id(sample: bytes) -> bytes:
     """Return the id in the beginning or the end of a request that is too large to be read; empty for none.
 
-    Use it only to tell the sender that the request was refused.
+    `sample`: as many bytes of its beginning as of its end. An id inside of `params` is not the request's. Use
+    the result only to tell the sender that the request was refused.
     """
-    found = _ANY_ID.search(sample)
-    return b"" if found is None else found[1]
+    half = len(sample) // 2
+    for found in _ANY_ID.finditer(sample):
+        start, end = found.start(), found.end(1)
+        if (start < half and _depth(sample[:start]) == 1) or (end > half and _depth(sample[end:]) == -1):
+            return found[1]
+    return b""
+
+
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+
+
+def _depth(part: bytes) -> int:
+    """Return how many more objects and arrays are opened than closed in a part of a JSON text."""
+    bare = _STRING.sub(b"", part)
+    return bare.count(b"{") + bare.count(b"[") - bare.count(b"}") - bare.count(b"]")
 
 
 _LOOSE_NUMBER = re.compile(rb'"([0-9]{1,20})"|([0-9]{1,20})\.0+')

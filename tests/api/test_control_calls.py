@@ -510,5 +510,12 @@ async def test_refusal_because_the_daemon_stops_is_marked(w: World) -> None:
     assert (refused["data"]["may_have_run"], refused["data"]["stopping"]) == (False, True)
     w.lose()
     lost = script.error(running)
-    assert lost["data"]["may_have_run"] is True
+    assert (lost["data"]["may_have_run"], lost["data"]["daemon_stopped"]) == (True, True)
     assert "stopping" not in lost["data"]
+
+
+async def test_call_whose_server_has_ended_is_not_marked_as_stopped(w: World) -> None:
+    script = Script(w)
+    running = script.call()
+    w.lose()
+    assert "daemon_stopped" not in script.error(running)["data"]

@@ -193,8 +193,11 @@ def test_too_long_line_is_skipped_and_the_next_one_is_read(
 ) -> None:
     """The rest of the stream is valid."""
     monkeypatch.setattr(bridge.loop._lines, "_limit", 1000)
-    bridge.editor.raw(b'{"a":"' + b"x" * 300_000 + b'"}\n{"jsonrpc":"2.0","id":1,"method":"ping"}\n')
-    assert "longer than the limit" in bridge.editor.next()["error"]["message"]
+    long = b'{"method":"x","params":{"id":3,"a":"' + b"x" * 300_000 + b'"},"id":2}\n'
+    bridge.editor.raw(long + b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n')
+    refused = bridge.editor.next()
+    assert (refused["id"], refused["error"]["code"]) == (2, -32600)
+    assert "more than 1000 bytes" in refused["error"]["message"]
     assert bridge.editor.next()["id"] == 1
 
 

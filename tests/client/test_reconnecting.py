@@ -14,9 +14,10 @@ from typing import Any
 import anyio
 import pytest
 
-from mcpd.client import CallTimedOut, ConnectionClosed, Mcp, NotReady, Unknown, connect
+from mcpd.client import CallTimedOut, ConnectionClosed, InvalidCall, Mcp, NotReady, Unknown, connect
 from mcpd.client import connection as module
 from mcpd.client.sync import connect as connect_sync
+from mcpd.model.message_limit import MAX_MESSAGE
 from tests.client.test_names_and_lists import DONE
 from tests.ctl.fake_daemon import Caller, FakeDaemon, Fault, Silence
 from tests.e2e.harness import BOUND, running, wait_until
@@ -157,6 +158,66 @@ def test_call_that_a_stopping_daemon_refused_is_repeated(daemons: Daemons, run: 
 
     run(work)
     assert [method for method, _ in daemons.fake.requests] == ["mcpd/call"] * 2
+
+
+def test_call_that_a_stopping_daemon_interrupts_is_not_repeated(daemons: Daemons, run: Any) -> None:
+    """The error is the same as when the daemon is killed. A request that only reads is repeated."""
+    stopped = Fault("mcpd is stopping", code="link_lost", may_have_run=True, daemon_stopped=True)
+
+    def interrupt_once(then: object) -> Callable[[Caller, Any], object]:
+        left = [1]
+
+        def answer(caller: Caller, _: Any) -> object:
+            if not left:
+                return then
+            left.pop()
+            caller.line({"jsonrpc": "2.0", "id": caller.request, "error": stopped.error})
+            caller.hang_up()
+            return Silence()
+
+        return answer
+
+    daemons.fake.answers["mcpd/call"] = interrupt_once(DONE)
+    daemons.fake.answers["mcpd/read"] = interrupt_once({"contents": []})
+
+    async def work(mcp: Mcp) -> None:
+        with pytest.raises(ConnectionClosed, match="mcpd is stopping") as lost:
+            await mcp.call("fs", "write")
+        assert (lost.value.may_have_run, lost.value.code) == (True, "link_lost")
+        assert await mcp.read("fs", "x:y") == []
+
+    run(work)
+    assert [method for method, _ in daemons.fake.requests] == ["mcpd/call", *["mcpd/read"] * 2]
+
+
+def test_oversized_call_is_refused_and_others_continue(daemons: Daemons, run: Any) -> None:
+    """It is not sent, so that the daemon need not skip it."""
+    waiting: list[Caller] = []
+
+    def answer_later(caller: Caller, _: Any) -> Silence:
+        waiting.append(caller)
+        return Silence()
+
+    daemons.fake.answers["mcpd/call"] = answer_later
+
+    async def work(mcp: Mcp) -> None:
+        outputs: list[str] = []
+
+        async def wait() -> None:
+            outputs.append((await mcp.call("fs", "slow")).output)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await anyio.to_thread.run_sync(daemons.fake.wait_for, "mcpd/call")
+            with pytest.raises(InvalidCall, match="mcpd accepts at most 33554432") as refused:
+                await mcp.call("fs", "echo", {"text": "z" * MAX_MESSAGE})
+            assert not refused.value.may_have_run
+            caller = waiting.pop()
+            caller.line({"jsonrpc": "2.0", "id": caller.request, "result": DONE})
+        assert outputs == ["done"]
+
+    run(work)
+    assert [method for method, _ in daemons.fake.requests] == ["mcpd/call"]
 
 
 def test_daemon_that_does_not_stop_after_a_refusal(

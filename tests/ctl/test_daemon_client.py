@@ -12,7 +12,8 @@ import pytest
 
 from ctl import daemon_process
 from ctl.daemon_client import DaemonClient, Json
-from ctl.errors import TimedOut
+from ctl.errors import TimedOut, UsageError
+from mcpd.model.message_limit import MAX_MESSAGE
 from tests.ctl.fake_daemon import FakeDaemon
 
 
@@ -37,6 +38,15 @@ def test_send_timeout_when_the_daemon_reads_nothing(
         with DaemonClient(path) as client, pytest.raises(TimedOut, match="did not accept mcpd/call in time"):
             ask(client, {"text": "x" * (16 << 20)})
     assert time.monotonic() - began < 30
+
+
+def test_oversized_request_is_refused_and_the_next_one_is_sent(daemon: FakeDaemon) -> None:
+    daemon.answers["mcpd/call"] = {"success": True}
+    with DaemonClient(str(daemon.path)) as client:
+        with pytest.raises(UsageError, match="accepts at most 33554432") as refused:
+            client.request("mcpd/call", {"text": "x" * MAX_MESSAGE})
+        assert refused.value.to_json()["may_have_run"] is False
+        assert client.request("mcpd/call").value == {"success": True}
 
 
 def test_stop_succeeds_if_the_process_has_just_exited(daemon: FakeDaemon) -> None:

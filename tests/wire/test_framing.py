@@ -104,7 +104,7 @@ def test_skipped_long_lines_are_counted_and_the_others_returned(
     lines = list(filter(None, lines))
     fitting = [line for line in lines if len(line) <= 8]
     assert [line for line in found if len(line) <= 8] == fitting
-    assert len(found) - len(fitting) + splitter.skipped == len(lines) - len(fitting)
+    assert len(found) - len(fitting) + len(splitter.dropped) == len(lines) - len(fitting)
     assert splitter.rest() == rest
 
 
@@ -142,7 +142,7 @@ def test_skipping_ends_at_the_newline_of_the_long_line() -> None:
     assert splitter.feed(b"long\nab\n") == [b"ab"]
     assert splitter.feed(b"long") == splitter.feed(b"er") == []
     assert splitter.feed(b"\nab\n") == [b"ab"]
-    assert splitter.skipped == 2
+    assert splitter.dropped == [(b"longlong", "more than 3 bytes"), (b"longlonger", "more than 3 bytes")]
 
 
 def test_joined_message_of_exactly_the_limit_is_returned() -> None:

@@ -134,6 +134,10 @@ def test_dropped_line_must_end_before_the_limit() -> None:
         (b'{"id":null}', b""),
         (b'{"id":[1]}', b""),
         (b"", b""),
+        (b'{"params":{"arguments":{"id":5,"x":"{[', b""),
+        (b'{"params":{"id":5,"x":"' + b"{[[", b""),
+        (b'{"params":{"id":5,"x":"\\"{' + b'a","id":5}},"jsonrpc":"2.0","id":8}', b"8"),
+        (b'{"id":9,"params":{"id":5,"x":"\\"{' + b'a","id":5},"x":"' + b"x" * 40 + b'"}}', b"9"),
     ],
 )
 def test_id_of_a_dropped_request(sample: bytes, found: bytes) -> None:

@@ -14,11 +14,12 @@ import msgspec
 from httptools.parser.errors import HttpParserCallbackError, HttpParserError, HttpParserUpgrade
 from httptools.parser.parser import HttpRequestParser
 
+from mcpd.model.message_limit import MAX_MESSAGE
 from mcpd.wire.structure_limit import COUNTED_FROM, StructureCounter, TooMuchStructure
 
 MAX_HEAD = 64 * 1024
 MAX_HEADERS = 100
-MAX_BODY = 32 * 1024 * 1024
+MAX_BODY = MAX_MESSAGE
 """Bytes of a body after joining its chunks, each of which counts CHUNK_COST bytes in addition."""
 CHUNK_COST = 32
 """Bytes that the framing of one chunk counts, so that a body of tiny chunks costs its sender, too."""
