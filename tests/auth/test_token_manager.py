@@ -49,6 +49,7 @@ from tests.auth.authorization_server import (
     unsent,
 )
 from tests.auth.login_memory import ACCESS_TOKEN, LOGINS, REFRESH_TOKEN
+from tests.stopwatch import within
 
 
 async def days(number: int) -> None:
@@ -931,11 +932,11 @@ async def test_signing_costs_little_and_idle_logins_cost_nothing(
     async with logged_in(tmp_path) as world:
         best = 1.0
         for _ in range(20):
-            began = time.perf_counter()
+            began = time.thread_time()
             for _ in range(1000):
                 world.credentials.sign("POST", URL)
-            best = min(best, (time.perf_counter() - began) / 1000)
-        assert best < 20e-6
+            best = min(best, (time.thread_time() - began) / 1000)
+        assert within(best, 20e-6)
         await days(2)  # it was used, and so is renewed for a day
         watches = world.manager._timer
         await days(10)

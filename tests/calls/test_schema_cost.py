@@ -18,6 +18,7 @@ from mcpd.calls.schema_cost import (
     pattern_cost,
 )
 from mcpd.support.schema_checker_process import compile_validator
+from tests.stopwatch import within
 
 Json = dict[str, Any]
 A = 40 * 2
@@ -203,7 +204,7 @@ def test_schemas_within_the_budget_compile_fast(schema: Json) -> None:
         assert ValidationCost(schema).compile_time <= COMPILE_BUDGET
         compile_validator(schema, pattern_size=256 * 1024)
         best = min(best, time.thread_time() - began)
-    assert best < 0.05
+    assert within(best, 0.05)
 
 
 def test_estimating_a_hostile_schema_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:

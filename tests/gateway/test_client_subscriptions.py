@@ -12,6 +12,7 @@ import trio.testing
 
 from mcpd.gateway.client_subscriptions import UPDATE_INTERVAL, ClientSubscriptions
 from tests.gateway.model import Stub, make_server
+from tests.stopwatch import within
 
 Clock = trio.testing.MockClock
 
@@ -144,7 +145,7 @@ async def test_an_update_is_not_compared_with_every_subscription(made: ClientSub
     began = time.process_time()
     for n in range(20_000):
         made.on_resource_updated(server, f"a:nobody/{n}/follows/this")
-    assert time.process_time() - began < 3
+    assert within(time.process_time() - began, 3)
     made.on_resource_updated(server, "a:7/x/y/")
     assert [client.heard for client in clients] == 6 * [[(b"", "p:7/x/y/")]]
 
@@ -155,7 +156,7 @@ async def test_long_uris_of_slashes_cost_little(made: ClientSubscriptions) -> No
     began = time.process_time()
     for text in ("/", "/x"):
         made.on_resource_updated(server, "a:" + text * 4_000_000)
-    assert time.process_time() - began < 2
+    assert within(time.process_time() - began, 2)
     assert len(one.heard) == 2
 
 

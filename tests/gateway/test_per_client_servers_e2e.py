@@ -154,7 +154,7 @@ def test_end_of_a_dedicated_server_does_not_notify_other_clients(start: Start) -
         lambda: {s["name"] for s in daemon.client().request("mcpd/status")["servers"]} == {"own", "all"},
         lambda: "its process is still there",
     )
-    assert not Path(f"/proc/{pid}").exists()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), lambda: "its process is still there")
     staying.call("all__echo")
     assert [message["method"] for message in staying.heard] == []
 

@@ -26,7 +26,7 @@ from tests.interop.peers import made
 from tests.interop.test_clients import AT_2026
 from tests.interop.test_sharing import library
 from tests.interop.test_through import by_bridge, by_url
-from tests.processes import gone
+from tests.processes import gone, wait_until
 
 NAME = "dual"
 KINDS = {
@@ -104,7 +104,7 @@ def test_eight_clients_at_once_get_their_own_messages(kind: str, way: str, tmp_p
     with everything(way) as definition, shared(definition, tmp_path / "mcpd") as daemon:
         assert use_all(daemon, attached(daemon, kind), tmp_path, way) == []
         started = assert_one_server(daemon, kind, way)
-    assert all(gone(pid) for pid in started)
+    wait_until(lambda: all(map(gone, started)))
 
 
 @pytest.mark.slow
@@ -116,7 +116,7 @@ def test_eight_clients_by_others_get_their_own_messages(kind: str, way: str, tmp
     with everything(way) as definition, shared(definition, tmp_path / "mcpd") as daemon:
         assert use_all(daemon, libraries(daemon, kind, tmp_path / "gate"), tmp_path, way) == []
         started = assert_one_server(daemon, kind, way)
-    assert all(gone(pid) for pid in started)
+    wait_until(lambda: all(map(gone, started)))
 
 
 @pytest.mark.parametrize("kind", ["legacy", "mixed"])

@@ -19,7 +19,7 @@ from tests.interop.attached import Attached
 from tests.interop.clients.drivers import Call, Driver, Json, http, stdio
 from tests.interop.test_clients import CAFE, ROOT, SDK2, driver
 from tests.interop.test_sharing import SDK1, library, memory
-from tests.processes import gone
+from tests.processes import gone, wait_until
 from tests.servers.reference.asking import TOOLS
 from tests.servers.reference.content import DYNAMIC_TOOL
 
@@ -135,7 +135,7 @@ def test_shared_server_leaves_no_process(tmp_path: Path) -> None:
         users = {name: (Attached(daemon, REVISION), {"name": LEGACY}) for name in ("alice", "bob")}
         assert sharing.conversations(users, tmp_path) == []
         (pid,) = processes(daemon)
-    assert gone(pid)
+    wait_until(lambda: gone(pid))
 
 
 @pytest.mark.parametrize("attempt", range(3))

@@ -432,11 +432,11 @@ async def test_signing_a_call_costs_little(monkeypatch: pytest.MonkeyPatch) -> N
             monkeypatch.setattr(pool, "send_with_callback", lambda *given: sent.append(given[1]))
             best = 1.0
             for _ in range(20):
-                began = time.perf_counter()
+                began = time.thread_time()
                 for _ in range(500):
                     client.send_with_callback("POST", server.url, {"Accept": "x"}, b"{}", lambda _: None)
-                best = min(best, (time.perf_counter() - began) / 500)
+                best = min(best, (time.thread_time() - began) / 500)
         assert (b"Authorization" in sent[-1]) is (credentials is not None)
         return best
 
-    assert await cost(Fixed()) - await cost(None) < 20e-6
+    assert within(await cost(Fixed()) - await cost(None), 20e-6)
