@@ -206,6 +206,7 @@ async def test_the_size_of_an_answer_is_limited() -> None:
 
 async def test_a_silent_server_is_given_up(autojump_clock: MockClock) -> None:
     """Whether the server executed the request is unknown then."""
+    autojump_clock.autojump_threshold = 0.05  # the kernel needs a moment to deliver the request
 
     async def script(request: Request) -> None:
         await trio.sleep(100)

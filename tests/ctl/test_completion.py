@@ -45,7 +45,8 @@ TOOLS = {
 }
 PROGRAM = f"""#!{sys.executable}
 import ctl.completion_candidates, ctl.main
-ctl.completion_candidates.PATIENCE = 60.0
+assert ctl.completion_candidates.TIMEOUT
+ctl.completion_candidates.TIMEOUT = 60.0
 raise SystemExit(ctl.main.main())
 """
 """mcpctl with a longer completion timeout."""

@@ -17,6 +17,8 @@ import trio
 from tests.fakes.http import FakeHttp, Request, fake_http
 
 Json = dict[str, Any]
+BOUND = 60.0
+"""Seconds. The default of httpx is only five."""
 PRM = "/.well-known/oauth-protected-resource/mcp"
 METADATA = "/.well-known/oauth-authorization-server"
 
@@ -87,7 +89,7 @@ class AuthorizationServer:
 
     async def visit(self, url: str) -> str:
         """Log in as a person would, and return the address that the browser is sent to."""
-        async with httpx.AsyncClient(trust_env=False) as browser:
+        async with httpx.AsyncClient(trust_env=False, timeout=BOUND) as browser:
             answer = await browser.get(url)
         assert answer.status_code == 302, answer.text
         return str(answer.headers["location"])
@@ -95,7 +97,7 @@ class AuthorizationServer:
     @staticmethod
     async def return_to(address: str) -> httpx.Response:
         """Follow the redirect to mcpd."""
-        async with httpx.AsyncClient(trust_env=False) as browser:
+        async with httpx.AsyncClient(trust_env=False, timeout=BOUND) as browser:
             return await browser.get(address)
 
     # ── answering ───────────────────────────────────────────────────────────────────────────────

@@ -23,7 +23,7 @@ from tests.processes import wait_until
 def mark() -> Iterator[str]:
     mark = f"test-{uuid.uuid4().hex}"
     yield mark
-    assert process_labels.kill_marked(mark) == []
+    assert process_labels.kill_marked(mark, timeout=30) == []
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_grandchild_in_a_session_of_its_own_is_found_and_ended(
     """`killpg` does not reach it, and it ignores SIGTERM."""
     start(started, mark, "setsid sh -c 'trap \"\" TERM; sleep 999; :' & wait")
     wait_until(lambda: len(process_labels.find_marked(mark)) == 3)
-    assert process_labels.kill_marked(mark) == []
+    assert process_labels.kill_marked(mark, timeout=30) == []
     assert process_labels.find_marked(mark) == []
 
 
@@ -84,7 +84,7 @@ def test_a_scrubbed_environment_changes_nothing(mark: str, started: list[subproc
     """The double fork also leaves the parent, and `setsid` the session."""
     start(started, f"{mark}.1", "(env -i setsid sleep 999 </dev/null >/dev/null 2>&1 &); exec sleep 999")
     wait_until(lambda: len(process_labels.find_marked(f"{mark}.1")) == 2)
-    assert process_labels.kill_marked(f"{mark}.1") == []
+    assert process_labels.kill_marked(f"{mark}.1", timeout=30) == []
     assert process_labels.find_marked(mark) == []
 
 
