@@ -41,15 +41,16 @@ def edit(home: Path, texts: list[str], answers: list[str]) -> tuple[int, str]:
         [sys.executable, "-m", "ctl", "edit"], stdin=theirs, stdout=theirs, stderr=theirs, env=environ
     )
     os.close(theirs)
-    seen, asked, deadline = "", 0, time.monotonic() + 120
+    received, seen, asked, deadline = b"", "", 0, time.monotonic() + 120
     try:
         while time.monotonic() < deadline:
             if not select.select([ours], [], [], 0.1)[0]:
                 continue
             try:
-                seen += os.read(ours, 65536).decode()
+                received += os.read(ours, 65536)
             except OSError:
                 break  # its end of the terminal is closed: it has ended
+            seen = received.decode("utf-8", "ignore")  # the last character may not be complete yet
             if seen.count("[e]dit again") > asked:
                 os.write(ours, answers[asked].encode() + b"\n")
                 asked += 1

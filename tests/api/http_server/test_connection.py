@@ -21,7 +21,7 @@ from mcpd.api.http_server.http_exchange import HttpExchange, ServeRequest
 from mcpd.api.http_server.parser import Admission, BadRequest, Head
 
 MIB = 1 << 20
-BOUND = 20.0
+BOUND = 60.0
 
 
 @attrs.define(eq=False)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-BOUND = 30.0
+BOUND = 60.0
 """Seconds that mcpctl may be silent."""
 
 
@@ -22,10 +22,11 @@ def on_terminal(home: Path, answers: dict[str, str], *argv: str) -> tuple[int, s
         [sys.executable, "-m", "ctl", *argv], stdin=theirs, stdout=theirs, stderr=theirs, env=environ
     )
     os.close(theirs)
-    seen, asked = "", dict(answers)
+    received, seen, asked = b"", "", dict(answers)
     try:
         while select.select([ours], [], [], BOUND)[0]:
-            seen += os.read(ours, 65536).decode()
+            received += os.read(ours, 65536)
+            seen = received.decode("utf-8", "ignore")  # the last character may not be complete yet
             for question in [question for question in asked if question in seen]:
                 os.write(ours, asked.pop(question).encode() + b"\n")
         process.kill()
