@@ -62,7 +62,7 @@ from mcpd.config.secret_store import secrets_path
     "--project",
     metavar="DIR",
     type=click.Path(file_okay=False, exists=True),
-    help="Project directory, for its files and ${workspaceFolder}. [default: .]",
+    help="Project directory, for its files (default: the current one) and for ${workspaceFolder}.",
 )
 @click.pass_obj
 def import_(

@@ -17,7 +17,15 @@ from ctl.editors.backup import EditorBackups
 from ctl.editors.editor_catalog import BY_NAME, EditorSpec
 from ctl.editors.editor_paths import UserContext, find_editor_files
 from ctl.editors.import_target import find_import_target
-from ctl.editors.installing import FileChange
+from ctl.editors.install_report import (
+    LeftOn,
+    as_json,
+    report_installed,
+    report_left_on,
+    report_profiles,
+    report_uninstalled,
+    warn_about_git,
+)
 from ctl.editors.installing import install as install_entry
 from ctl.editors.installing import uninstall as uninstall_entry
 from ctl.editors.mcpd_entry import (
@@ -32,16 +40,20 @@ from ctl.editors.mcpd_entry import (
     url_entry,
 )
 from ctl.editors.mcpd_entry import uses_list as is_listed
-from ctl.editors.own_profile import add_own_profile, own_servers, remove_own_profile
+from ctl.editors.own_profile import add_own_profile, own_profile_name, own_servers, remove_own_profiles
 from ctl.editors.project_entries import project_entries
 from ctl.editors.take_over import TakeOver
+from ctl.editors.visible_tools import describe_tools
 from ctl.errors import CtlError, DaemonError, NotFound, UsageError
 from ctl.invocation import CliContext
+from ctl.json_values import mapping
 from ctl.output import paint
 from mcpd.config.in_place_edits.document import Document, KeyPath, parse_document
 from mcpd.model.errors import BadSpec
 
 NAME = "mcpd"
+MakeEntry = Callable[[KeyPath], dict[str, object]]
+"""Returns mcpd's entry for the place in the file where it is written."""
 
 _project = click.option("--project", is_flag=True, help="Use the configuration of the current project.")
 _dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done without changing anything.")
@@ -111,62 +123,78 @@ def install(
         if via == "socket" and not target.editor.supports_socket_url:
             message = f"{target.editor.title} cannot connect to a Unix socket"
             raise UsageError(message, hint="omit --via socket")
-    entry_name = name or "-".join(filter(None, (NAME, server or profile)))
     program = mcpctl_path()
-    own_profiles = {target.editor.name: target.editor.name for target in targets} if own else {}
+    backups = EditorBackups(os.environ)
+    # The names of different entries differ, because a project's entry hides one of the user with its name.
+    for_all, for_project = name or NAME, name or f"{NAME}-project"
+    entry_name = name or "-".join(filter(None, (NAME, server or profile)))
+    replaces = {for_all, for_project} if project and not (server or profile) else set[str]()
 
-    def entry_for(editor: EditorSpec) -> Callable[[KeyPath], dict[str, object]]:
+    def entry_for(editor: EditorSpec, name: str, selected: str | None) -> MakeEntry:
         if via == "socket" or (
             via is None and editor.supports_socket_url and systemd_units.manages_socket(cli.socket)
         ):
-            url = socket_url(cli.socket, server, own_profiles.get(editor.name, profile))
+            url = socket_url(cli.socket, server, selected)
             return lambda key_path: url_entry(url)
         args = ["bridge", "--client", editor.name]
-        selected = own_profiles.get(editor.name, profile)
         args += ["--server", server] if server else ["--profile", selected] if selected else []
         args += ["--socket", cli.socket] if cli.socket_option else []
-        return lambda key_path: command_entry(editor, key_path, entry_name, program, args)
+        return lambda key_path: command_entry(editor, key_path, name, program, args)
 
     if only_print:
-        return _print(cli, targets, entry_name, entry_for)
+        printed: list[tuple[InstallTarget, str, MakeEntry]] = []
+        for target in targets:
+            selected = own_profile_name(target, {}, {}, backups) if own else profile
+            called = for_project if own and project else entry_name
+            printed.append((target, called, entry_for(target.editor, called, selected)))
+        return _print(cli, printed)
     may_start = cli.may_start and not dry_run
     _warn_if_unknown(cli, server, profile)
     everything = _take_over(cli, user, server, profile, may_start=may_start)
-    backups = EditorBackups(os.environ)
 
     def install_one(target: InstallTarget) -> Json:
-        found: dict[str, str] = {}  # entries that stay on, and why
         had = {} if server or profile else own_servers(everything, target, backups)
-        redundant, chosen = everything, None
-        if own and every and not had and target.editor.name not in everything.profiles:
-            own_profiles.pop(target.editor.name)  # it had no servers, so it gets all of them
-        elif own and everything.target is not None:
-            chosen = add_own_profile(cli, everything.target, target, had, backups, dry_run=dry_run)
-            redundant = everything.only(chosen.servers)
+        entry, chosen, selected, called = everything, None, profile, entry_name
+        if own and everything.target is not None:
+            selected = own_profile_name(target, had, everything.profiles, backups)
+            if every and not had and selected not in everything.profiles:
+                selected = None  # it had no servers, so it gets all of them
+            else:
+                active = everything.target
+                chosen = add_own_profile(cli, active, target, selected, had, backups, dry_run=dry_run)
+                entry = everything.only(chosen.servers, f"profile {selected}")
+                if not dry_run:
+                    entry = everything.with_profile(selected, chosen.fields, chosen.servers)
+                called = for_project if project else called
+        left_on = LeftOn()
 
         def entries_to_disable(key_path: KeyPath, document: Document) -> list[str]:
-            entries = redundant.find(target, document)
-            found.clear()
-            if not take_over:
-                found.update((each.entry, "") for each in entries)
-            elif take_over != "all":
-                reasons = ((each.entry, redundant.reason_to_leave(each.server)) for each in entries)
-                found.update((entry, reason) for entry, reason in reasons if reason)
-            return [each.entry for each in entries if each.entry not in found]
+            redundant = entry.find(target, document)
+            left_on.clear()
+            if take_over:
+                left_on.others.update(entry.others(target, document))
+            for each in redundant if take_over != "all" else ():
+                reason = entry.reason_to_leave(each.server) if take_over else entry.reason_now(each.server)
+                if reason or not take_over:
+                    left_on.add(each.entry, each.server, reason)
+            return [each.entry for each in redundant if each.entry not in left_on.reasons]
 
+        make = entry_for(target.editor, called, selected)
         change = install_entry(
-            target, entry_name, entry_for(target.editor), entries_to_disable, backups, dry_run=dry_run
+            target, called, make, entries_to_disable, backups, replaces=replaces, dry_run=dry_run
         )
-        left_on = dict(sorted(found.items()))
-        elsewhere = project_entries(redundant, target) if take_over else []
-        selected = chosen.name if chosen else profile
-        sees = redundant.summary(target.editor.title, target.editor.name, selected, had)
+        elsewhere = project_entries(entry, target) if take_over else []
+        command = shlex.join(["mcpctl", "install", target.editor.name, *(["--project"] if project else [])])
+        fields = chosen.fields if chosen else mapping(everything.profiles.get(profile)) if profile else {}
+        sees = describe_tools(entry, target, selected, fields, had, command)
         if not cli.out.json:
             selected_by = [("--server", server), ("--profile", profile), ("--name", name)]
             options = [word for option, value in selected_by if value for word in (option, value)]
-            words = ["mcpctl", "install", target.editor.name, *options, *(["--own"] if chosen else [])]
-            again = shlex.join([*words, *(["--project"] if project else [])])
-            _report_installed(cli, target, change, left_on, again, backups, user, dry_run)
+            again = shlex.join([*shlex.split(command), *options, *(["--own"] if chosen else [])])
+            report_installed(cli, target, change, dry_run=dry_run, user=user)
+            report_left_on(cli, left_on, entry, again, took_over=bool(take_over), dry_run=dry_run)
+            if change.added is not None and change.existed and not dry_run:
+                cli.out.line(f"  backup: {user.display_path(backups.original_path(target.path))}")
             cli.out.lines([f"  {each.describe(user)}"] for each in elsewhere)
             if chosen is not None and chosen.is_new:
                 would = "would be " if dry_run else ""
@@ -174,9 +202,11 @@ def install(
                 cli.out.line(f"  profile {chosen.name}: {would}added with {', '.join(chosen.servers)}{tools}")
             if sees:
                 cli.out.line(f"  {sees}")
-        return _as_json(target, change, backups) | {
-            "also_in_mcpd": list(left_on),
-            "left_on": [{"name": entry, "reason": reason} for entry, reason in left_on.items() if reason],
+            warn_about_git(cli, target, change, user)
+            if change.added is not None and not dry_run and target.editor.next_step:
+                cli.out.next_step(target.editor.next_step)
+        return as_json(target, change, backups) | {
+            **left_on.to_json(),
             "in_projects": [each.to_json() for each in elsewhere],
             "profile": None if chosen is None else chosen.to_json(),
             "dry_run": dry_run,
@@ -219,21 +249,16 @@ def uninstall(
         change = uninstall_entry(target, frozenset(names), backups, dry_run=dry_run)
         changed.extend([name] if change.has_changes else [])
         if not cli.out.json and (change.has_changes or (name not in reported and target is last[name])):
-            _report_uninstalled(cli, target, change, user, dry_run)
+            report_uninstalled(cli, target, change, user, dry_run)
             reported.add(name)
-        facts = _as_json(target, change, None) | {"dry_run": dry_run}
+        facts = as_json(target, change, None) | {"dry_run": dry_run}
         if target is not last[name] or (dry_run and names):
             return facts
         files = [each for each in targets if each.editor.name == name]
-        removed = remove_own_profile(name, files, backups, dry_run=dry_run)
-        if not cli.out.json and removed is not None:
-            would = "would be " if dry_run else ""
-            cli.out.line(
-                f"  profile {name}: {would}removed"
-                if removed
-                else f"  profile {name}: kept, because it was changed or is used in the settings"
-            )
-        return facts | {"profile_removed": bool(removed)}
+        profiles = remove_own_profiles(name, files, backups, dry_run=dry_run)
+        if not cli.out.json:
+            report_profiles(cli, profiles, dry_run=dry_run)
+        return facts | {"profile_removed": any(profiles.values())}
 
     code = _for_each(cli, targets, uninstall_one)
     if every and targets and not (changed or code or cli.out.json):
@@ -334,21 +359,17 @@ def _take_over(
     except DaemonError as error:
         cli.out.warning(f"{error.message}; the editor's own entries stay enabled")
         return TakeOver(cli, user, None, {}, may_start)
-    return TakeOver(cli, user, active, active.visible_servers(server, profile), may_start)
+    what = f"profile {profile}" if profile else "the entry"
+    return TakeOver(cli, user, active, active.visible_servers(server, profile), may_start, what)
 
 
-def _print(
-    cli: CliContext,
-    targets: list[InstallTarget],
-    name: str,
-    entry_for: Callable[[EditorSpec], Callable[[KeyPath], dict[str, object]]],
-) -> int:
-    """Print the entry alone, as a file of its own."""
+def _print(cli: CliContext, entries: list[tuple[InstallTarget, str, MakeEntry]]) -> int:
+    """Print each entry, which has a name, alone, as a file of its own."""
     answers: list[Json] = []
-    for target in targets:
+    for target, name, make in entries:
         document = _read_document(target)
         key_path = slot_of(target, document)
-        fields = entry_for(target.editor)(key_path)
+        fields = make(key_path)
         empty = parse_document(b"", target.path, foreign=True)
         text = empty.with_entry(key_path, name, fields, listed=is_listed(target)).text
         answers.append({"editor": target.editor.name, "path": str(target.path), "text": text})
@@ -365,70 +386,3 @@ def _read_document(target: InstallTarget) -> Document:
         return parse_document(target.path.read_bytes(), target.path, foreign=True)
     except (OSError, BadSpec):
         return parse_document(new_file_content(target.editor), target.path, foreign=True)
-
-
-def _report_installed(
-    cli: CliContext,
-    target: InstallTarget,
-    change: FileChange,
-    left_on: dict[str, str],
-    again: str,
-    backups: EditorBackups,
-    user: UserContext,
-    dry_run: bool,
-) -> None:
-    """Print what was changed. `again` is the command that was run, for the entries that are left on."""
-    would, path = "would be " if dry_run else "", user.display_path(target.path)
-    if change.added is None:
-        cli.out.line(f"{target.editor.title}: already configured in {path}")
-    else:
-        cli.out.line(f"{target.editor.title}: '{change.added}' {would}added to {path}")
-    for taken in change.disabled:
-        how = "removed until mcpctl uninstall" if taken.removed else "disabled"
-        cli.out.line(f"  {taken.name}: {would}{how} (provided by mcpd)")
-    for name, reason in left_on.items():
-        if reason:
-            cli.out.line(f"  {name}: {would}left on, because {reason}")
-    if any(left_on.values()):
-        cli.out.message(f"  to take these over too: {again} --take-over=all")
-    elif left_on:
-        cli.out.message(
-            f"  also provided by mcpd: {', '.join(left_on)}; disable them in the editor with: "
-            f"{again} --take-over"
-        )
-    if change.added is not None and not dry_run:
-        if change.existed:
-            cli.out.line(f"  backup: {user.display_path(backups.original_path(target.path))}")
-        if target.editor.next_step:
-            cli.out.next_step(target.editor.next_step)
-
-
-def _report_uninstalled(
-    cli: CliContext, target: InstallTarget, change: FileChange, user: UserContext, dry_run: bool
-) -> None:
-    would = "would be " if dry_run else ""
-    path = user.display_path(target.path)
-    if change.restored:
-        cli.out.line(f"{target.editor.title}: {path} {would}restored to its original content")
-    elif not change.has_changes:
-        cli.out.line(f"{target.editor.title}: mcpd is not configured in {path}")
-    else:
-        for name in change.removed:
-            cli.out.line(f"{target.editor.title}: '{name}' {would}removed from {path}")
-        for name in change.re_enabled:
-            cli.out.line(f"  {name}: {would}restored")
-
-
-def _as_json(target: InstallTarget, change: FileChange, backups: EditorBackups | None) -> dict[str, object]:
-    facts: dict[str, object] = {
-        "editor": target.editor.name,
-        "path": str(target.path),
-        "added": change.added,
-        "removed": list(change.removed),
-        "taken_over": [{"name": taken.name, "removed": taken.removed} for taken in change.disabled],
-    }
-    if backups is None:
-        return facts | {"restored": change.restored, "given_back": list(change.re_enabled)}
-    return facts | {
-        "backup": str(backups.original_path(target.path)) if change.existed and change.added else None
-    }

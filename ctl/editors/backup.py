@@ -20,6 +20,8 @@ from mcpd.support.paths import UnusablePath, private_directory, state_dir
 
 _CONTEXT = 3
 """Lines on each side that identify the position of a hunk."""
+_PROFILE = ".profile"
+"""The end of the names of the files that remember a profile."""
 
 
 @attrs.frozen
@@ -119,6 +121,19 @@ class BackupRecord:
     """All changes. One of the two still applies if the file was edited close to the entry."""
 
 
+@attrs.frozen
+class KeptProfile:
+    """A profile that `install --own` added to mcpd's configuration."""
+
+    name: str
+    config: Path
+    """The configuration file."""
+    profile: Mapping[str, object]
+    """As it was added."""
+    path: str = ""
+    """The editor's file with the entry that uses it; empty if a former version added it."""
+
+
 _Lines = tuple[str, ...]
 
 
@@ -195,29 +210,32 @@ class EditorBackups:
             with contextlib.suppress(OSError):
                 stored.unlink()
 
-    def keep_profile(self, editor: str, config: Path, profile: Mapping[str, object]) -> None:
-        """Remember the profile that `install --own` added to mcpd's configuration for an editor. Best effort:
-        without this, `uninstall` leaves the profile."""
+    def keep_profile(self, added: KeptProfile) -> None:
+        """Remember a profile that `install --own` added. Best effort: without this, `uninstall` leaves it."""
         with contextlib.suppress(OSError, UnusablePath):
             private_directory(str(self.directory.parent))
             private_directory(str(self.directory))
-            facts = {"config": str(config), "profile": profile}
-            write_atomically(self._profile_path(editor), json.dumps(facts).encode(), 0o600)
+            facts = {"config": str(added.config), "profile": added.profile, "path": added.path}
+            write_atomically(self._profile_path(added.name), json.dumps(facts).encode(), 0o600)
 
-    def kept_profile(self, editor: str) -> tuple[Path, dict[str, Any]] | None:
-        """Return the configuration file and the profile that were remembered; None if there is none."""
-        try:
-            facts = json.loads(self._profile_path(editor).read_bytes())
-            return Path(facts["config"]), dict(facts["profile"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            return None
+    def kept_profiles(self) -> list[KeptProfile]:
+        """Return the profiles that were remembered. Unreadable records are omitted."""
+        found: list[KeptProfile] = []
+        for record in sorted(self.directory.glob(f"*{_PROFILE}")):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+                facts = json.loads(record.read_bytes())
+                config, path = Path(facts["config"]), str(facts.get("path", ""))
+                found.append(
+                    KeptProfile(record.name.removesuffix(_PROFILE), config, dict(facts["profile"]), path)
+                )
+        return found
 
-    def forget_profile(self, editor: str) -> None:
+    def forget_profile(self, name: str) -> None:
         with contextlib.suppress(OSError):
-            self._profile_path(editor).unlink()
+            self._profile_path(name).unlink()
 
-    def _profile_path(self, editor: str) -> Path:
-        return self.directory / f"{editor}.profile"
+    def _profile_path(self, name: str) -> Path:
+        return self.directory / f"{name}{_PROFILE}"
 
     def other_files(self, paths: Iterable[Path]) -> list[Path]:
         """Return the files with a record that are not among `paths`. Deletes the records of missing files."""

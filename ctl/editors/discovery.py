@@ -84,10 +84,12 @@ def discover(
     return result
 
 
-def discover_in_file(found: EditorFile, document: Document, context: UserContext) -> DiscoveredEntries:
+def discover_in_file(
+    found: EditorFile, document: Document, context: UserContext, addresses: frozenset[str]
+) -> DiscoveredEntries:
     """Do the same for one file that has been read."""
     result = DiscoveredEntries([found.path])
-    _add_entries(found, document, context, frozenset(), result)
+    _add_entries(found, document, context, addresses, result)
     return result
 
 

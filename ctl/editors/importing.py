@@ -202,12 +202,14 @@ def plan_import(
 
 def _unused_filters(merged: MergeResult, drift: ImportDrift, target: ImportTarget) -> dict[EntrySource, str]:
     """Return a note for each known entry whose editor has no profile of its own, which would keep them."""
+    own_files = {each.path for each in EditorBackups(os.environ).kept_profiles()}
     return {
         source: note
         for name, source in merged.known
-        if source.editor not in target.profiles
+        if (source.scope == "project" or source.editor not in target.profiles)
+        and str(source.path) not in own_files
         and (filters := unlike_ours(drift.definitions[source], target.servers[name]))
-        and (note := note_about(filters, source.editor, source.title))
+        and (note := note_about(filters, source.editor, source.title, source.scope))
     }
 
 

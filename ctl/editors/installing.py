@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -60,12 +60,14 @@ def install(
     take_over: Callable[[KeyPath, Document], list[str]],
     backups: EditorBackups,
     *,
+    replaces: Collection[str] = (),
     dry_run: bool = False,
 ) -> FileChange:
     """Write mcpd's entry, and disable the entries that `take_over` names.
 
-    The original file is kept until `uninstall`. Raises BadSpec, with the file unchanged, if it cannot be
-    read, edited or written.
+    It replaces mcpd's entries with this name or one of `replaces`; an entry for all servers also replaces
+    mcpd's others for all servers. The original file is kept until `uninstall`. Raises BadSpec, with the file
+    unchanged, if it cannot be read, edited or written.
     """
     path, editor = target.path, target.editor
 
@@ -73,7 +75,7 @@ def install(
         record = backups.load(path) if data is not None else None
         content = _parse(target, data)
         slot, new = content.slot, entry_for(content.slot)
-        replaced = content.replaced_by(name, new)
+        replaced = content.replaced_by({name, *replaces}, new)
         document = content.without(replaced).document
         if name in document.entry_names(slot):
             fix = "choose another name with --name"
@@ -177,13 +179,13 @@ class _Content:
         names, addresses = self.document.entry_names(self.slot), self.target.addresses
         return [name for name in names if is_mcpd_entry(self.entry(name), addresses)]
 
-    def replaced_by(self, name: str, new: Mapping[str, object]) -> list[str]:
-        """Return mcpd's entries that a new one replaces: of the same name, or also for all servers."""
+    def replaced_by(self, names: Collection[str], new: Mapping[str, object]) -> list[str]:
+        """Return mcpd's entries that a new one replaces: with these names, or also for all servers."""
         for_all = not _is_partial(new)
         return [
             other
             for other in self.mcpd_entries()
-            if other == name or (for_all and not _is_partial(self.entry(other)))
+            if other in names or (for_all and not _is_partial(self.entry(other)))
         ]
 
     def without(self, names: list[str]) -> _Content:

@@ -32,24 +32,35 @@ class InstallTarget:
     location: ConfigLocation
     addresses: frozenset[str] = frozenset()
     """Where mcpd listens, to recognize its entries."""
+    project: Path | None = None
+    """The directory of a project file."""
 
 
 def install_targets(
     editor: EditorSpec, context: UserContext, *, project: bool, addresses: frozenset[str] = frozenset()
 ) -> list[InstallTarget]:
-    """Return the existing files for mcpd's entry, or the one to create. Raises CtlError if there is none."""
+    """Return the existing files for mcpd's entry, or the one to create. Raises CtlError if there is none.
+
+    Of a project's files, those in the nearest directory that has any. A new one is created in the root of
+    the repository, which editors open, or without a repository in the current directory.
+    """
     scope = "project" if project else "user"
     options: list[InstallTarget] = []
     for location in editor.locations:
         if location.scope == scope and location.installable:
             for path, directory in resolve_paths(location, context):
-                if directory in (None, context.project):
-                    options.append(InstallTarget(editor, path, location, addresses))
+                options.append(InstallTarget(editor, path, location, addresses, directory))
     if not options or editor.entry_form is None:
         if project and editor.entry_form:
             raise CtlError(f"{editor.title} has no project file for MCP servers; omit --project")
         raise CtlError(f"mcpctl cannot add mcpd to {editor.title}")
-    return [one for one in options if os.path.lexists(one.path)] or options[:1]
+    existing = [one for one in options if os.path.lexists(one.path)]
+    directories = context.project_directories() if project else [None]
+    with_file = (each for each in directories if any(one.project == each for one in existing))
+    chosen = next(with_file, directories[-1])
+    return [one for one in existing if one.project == chosen] or [
+        one for one in options if one.project == chosen
+    ][:1]
 
 
 def slot_of(one: InstallTarget, document: Document) -> KeyPath:

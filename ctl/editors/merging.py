@@ -75,7 +75,9 @@ def merge_candidates(
         if len({filters_of(one.definition) for one in group}) > 1:
             definition = without_filters(definition)  # each would hide tools from the other editors
             found = [(filters_of(one.definition), one.source) for one in group]
-            notes += [note_about(filters, source.editor, source.title) for filters, source in found]
+            notes += [
+                note_about(filters, source.editor, source.title, source.scope) for filters, source in found
+            ]
         servers.append(
             MergedServer(
                 name,

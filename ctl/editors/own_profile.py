@@ -9,14 +9,15 @@ from pathlib import Path
 import attrs
 
 from ctl.daemon_client import Json
-from ctl.editors.backup import EditorBackups
+from ctl.editors.backup import EditorBackups, KeptProfile
+from ctl.editors.editor_catalog import BY_NAME
 from ctl.editors.import_target import ImportTarget
 from ctl.editors.mcpd_entry import InstallTarget
 from ctl.editors.take_over import TakeOver
 from ctl.editors.tool_filters import ToolFilters, as_profile
 from ctl.errors import DaemonError, NotFound
 from ctl.invocation import CliContext
-from ctl.json_values import objects
+from ctl.json_values import mapping, objects
 from mcpd.config.edit_config_file import put_profile, remove_profile
 from mcpd.config.in_place_edits.document import parse_document
 from mcpd.model.errors import BadSpec
@@ -45,13 +46,38 @@ def own_servers(
     return {name: found[name] for name in everything.visible if name in found}
 
 
+def own_profile_name(
+    target: InstallTarget,
+    servers: Mapping[str, ToolFilters],
+    profiles: Mapping[str, object],
+    backups: EditorBackups,
+) -> str:
+    """Return the name of the profile for an editor's file: that of the editor. In a project, it is followed
+    by the name of the directory, and by a number if that is the name of another profile.
+
+    `servers` are those that the profile is for, and `profiles` are those in mcpd's configuration.
+    """
+    if target.project is None:
+        return target.editor.name
+    kept = backups.kept_profiles()
+    if known := [each.name for each in kept if each.path == str(target.path)]:
+        return known[0]
+    directory = re.sub(r"\W+", "-", target.project.name, flags=re.ASCII).strip("-") or "project"
+    taken = {each.name for each in kept} | BY_NAME.keys()
+    taken |= {name for name, profile in profiles.items() if profile != as_profile(servers)}
+    names = (f"{target.editor.name}-{directory}{end}" for end in ("", *(f"-{n}" for n in range(2, 1000))))
+    return next(name for name in names if name not in taken)
+
+
 @attrs.frozen
 class OwnProfile:
-    """The profile of one editor, named after it."""
+    """The profile for the servers that an editor had."""
 
     name: str
     servers: tuple[str, ...]
     """What it selects. Names of servers, in which an existing profile may have wildcards."""
+    fields: Mapping[str, object]
+    """As in mcpd's configuration."""
     is_new: bool
     has_filters: bool = False
     """Whether it selects only some tools of its servers, as the editor did."""
@@ -64,6 +90,7 @@ def add_own_profile(
     cli: CliContext,
     active: ImportTarget,
     target: InstallTarget,
+    name: str,
     servers: Mapping[str, ToolFilters],
     backups: EditorBackups,
     *,
@@ -71,46 +98,52 @@ def add_own_profile(
 ) -> OwnProfile:
     """Add the profile to mcpd's configuration and reload the daemon; an existing profile is used unchanged.
 
-    Raises NotFound if the editor had no server that mcpd has, and BadSpec or DaemonError if the file cannot
-    be changed.
+    `name` is what `own_profile_name` returns. Raises NotFound if the editor had no server that mcpd has, and
+    BadSpec or DaemonError if the file cannot be changed.
     """
-    name = target.editor.name
     if name in active.profiles:
-        return OwnProfile(name, tuple(active.visible_servers(None, name)), False)
+        fields = mapping(active.profiles[name])
+        return OwnProfile(name, tuple(active.visible_servers(None, name)), fields, False)
     if not servers:
-        message = f"{target.editor.title} has no servers that are in mcpd"
-        raise NotFound(message, hint=f"mcpctl import {name}, or omit --own to provide all servers")
+        where = "" if target.project is None else f"'s {target.path}"
+        message = f"{target.editor.title}{where} has no servers that are in mcpd"
+        raise NotFound(
+            message, hint=f"mcpctl import {target.editor.name}, or omit --own to provide all servers"
+        )
+    profile = as_profile(servers)
     if not dry_run:
-        profile = as_profile(servers)
         put_profile(active.path, name, profile)
-        backups.keep_profile(name, active.path, profile)
+        backups.keep_profile(KeptProfile(name, active.path, profile, str(target.path)))
         if active.running:
             errors = objects(cli.call("mcpd/reload").value.get("errors"))
             if errors:
                 data = {"code": "bad_spec", "exit": 2, "problems": errors}
                 raise DaemonError({"message": f"{active.path} is invalid", "data": data})
-    return OwnProfile(name, tuple(servers), True, any(servers.values()))
+    return OwnProfile(name, tuple(servers), profile, True, any(servers.values()))
 
 
-def remove_own_profile(
+def remove_own_profiles(
     editor: str, targets: Iterable[InstallTarget], backups: EditorBackups, *, dry_run: bool
-) -> bool | None:
-    """Remove the profile that `install --own` added for an editor; a running daemon notices the change.
+) -> dict[str, bool]:
+    """Remove the profiles that `install --own` added for an editor and for its files; a running daemon
+    notices the change.
 
     `targets` are the editor's files, from which mcpd's entries have been removed unless it is a `dry_run`.
-    Return None if there is nothing to do: there is no such profile, or a file still uses it. Return False if
-    the profile stays because it was changed, or because another setting refers to it. Raises BadSpec.
+    Return the names of the profiles that no file uses any more, and whether each was removed. False: it
+    stays because it was changed, or because another setting refers to it. Raises BadSpec.
     """
-    kept, files = backups.kept_profile(editor), [target.path for target in targets]
+    files = [target.path for target in targets]
     using = [*backups.other_files(files), *([] if dry_run else files)]
-    if kept is None or any(_may_use(path, editor) for path in using):
-        return None
-    path, profile = kept
-    if dry_run:
-        return True
-    removed = path.exists() and remove_profile(path, editor, profile)
-    backups.forget_profile(editor)
-    return removed if path.exists() else None
+    removed: dict[str, bool] = {}
+    for kept in backups.kept_profiles():
+        is_ours = kept.name == editor or kept.path in map(str, files)
+        if is_ours and not any(_may_use(path, kept.name) for path in using):
+            exists = kept.config.exists()
+            if dry_run or exists:
+                removed[kept.name] = dry_run or remove_profile(kept.config, kept.name, kept.profile)
+            if not dry_run:
+                backups.forget_profile(kept.name)
+    return removed
 
 
 def _may_use(path: Path, profile: str) -> bool:
@@ -119,4 +152,4 @@ def _may_use(path: Path, profile: str) -> bool:
         text = path.read_text("utf-8", "replace")
     except OSError:
         return False
-    return re.search(rf"--profile[\W]+{re.escape(profile)}\b|#/mcp/{re.escape(profile)}\b", text) is not None
+    return re.search(rf"(?:--profile\W+|#/mcp/){re.escape(profile)}(?![\w.-])", text) is not None

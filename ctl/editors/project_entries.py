@@ -28,7 +28,9 @@ class ProjectEntry:
 
     source: EntrySource
     server: str | None
-    """The server in mcpd that it means, if mcpd provides it."""
+    """The server in mcpd that it means, if mcpd has it."""
+    reason: str
+    """Why the new entry does not provide the server; empty if it does."""
     can_take_over: bool
     """Whether `mcpctl install --project --take-over` can disable it."""
 
@@ -37,9 +39,9 @@ class ProjectEntry:
         source = self.source
         where = context.display_path(source.project) if source.project is not None else "a project"
         if self.server is None:
-            return (
-                f"{source.name}: only in {where}, where {source.title} still starts it; mcpd does not have it"
-            )
+            return f"{source.name}: only in {where}, where {source.title} still starts it; {self.reason}"
+        if self.reason:
+            return f"{source.name}: left on in {where}, where {source.title} starts it, because {self.reason}"
         text = f"{source.name}: left on in {where}, where {source.title} uses it in addition to mcpd"
         if self.can_take_over:
             return f"{text}; in that directory: mcpctl install {source.editor} --project --take-over"
@@ -53,21 +55,23 @@ class ProjectEntry:
         return {"name": source.name, "path": str(source.path), "project": project, "server": self.server}
 
 
-def project_entries(everything: TakeOver, target: InstallTarget) -> list[ProjectEntry]:
+def project_entries(entry: TakeOver, target: InstallTarget) -> list[ProjectEntry]:
     """Return the entries of projects for the editor of a user's file, as far as the projects are known.
 
     These are the projects in the file itself and the current one. Unreadable files have no entries.
     """
     if target.location.scope != "user":
         return []
-    server_of = everything.matcher()
+    provided, server_of = entry.matcher(), entry.matcher_of_all()
     found: dict[EntrySource, ProjectEntry] = {}
-    for file, document in _files(target, everything.user):
-        for candidate in discover_in_file(file, document, everything.user).candidates:
+    for file, document in _files(target, entry.user):
+        for candidate in discover_in_file(file, document, entry.user, target.addresses).candidates:
             source = candidate.source
             if source.scope in ("project", "local") and definition_view.is_enabled(candidate.definition):
                 can_take_over = source.scope == "project" and file.location.installable
-                found[source] = ProjectEntry(source, server_of(candidate), can_take_over)
+                server = provided(candidate)
+                reason = "" if server else entry.reason_not_provided(server := server_of(candidate))
+                found[source] = ProjectEntry(source, server, reason, can_take_over)
     return list(found.values())
 
 

@@ -1,12 +1,10 @@
-"""Which entries of an editor mcpd makes redundant, which it can take over, and what the editor then sees."""
+"""Which entries of an editor mcpd makes redundant, and which it can take over."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import attrs
@@ -20,22 +18,20 @@ from ctl.editors.merging import matching_server, server_identities
 from ctl.editors.tool_filters import NO_FILTERS, ToolFilters, unlike_ours
 from ctl.errors import CtlError, TimedOut
 from ctl.invocation import CliContext
-from ctl.json_values import mapping, strings
-from ctl.server_progress import wait_for_each
+from ctl.server_progress import hint_for, wait_for_each
 from ctl.status_view import READY, failure_summary
-from ctl.terminal_text import count
 from mcpd.config import definition_view
 from mcpd.config.in_place_edits.document import Document
+from mcpd.config.next_step import needs_login
 
 if TYPE_CHECKING:
     from ctl.api_types import ServerStatus
 
 SETTLE_TIMEOUT = 60.0
 """Seconds to wait for servers that are still starting."""
-_BYTES_PER_TOKEN = 4
-"""A rough average for JSON and English."""
-_MANY_TOOLS = 40
-"""Tools from which on a profile is suggested. Some editors use no more than that many."""
+
+_EXACT_STEPS = ("mcpctl login ", "mcpctl secret set ", "mcpctl enable ", "mcpctl connect ")
+"""Commands that need no explanation."""
 
 
 @attrs.frozen
@@ -59,45 +55,85 @@ class TakeOver:
     """The servers that the new entry provides."""
     may_start: bool
     """Whether the daemon may be started to learn the states of the servers."""
+    what: str = "the entry"
+    """What the new entry provides: `profile work`."""
     _reasons: dict[str, str] | None = None
+    _reasons_now: dict[str, str] | None = None
 
     @property
-    def profiles(self) -> Collection[str]:
-        """The names of the profiles in mcpd's configuration."""
-        return self.target.profiles.keys() if self.target is not None else ()
+    def profiles(self) -> Mapping[str, object]:
+        """The profiles in mcpd's configuration, by name."""
+        return self.target.profiles if self.target is not None else {}
 
-    def only(self, servers: Collection[str]) -> TakeOver:
+    def only(self, servers: Collection[str], what: str) -> TakeOver:
         """Return the same for an entry that provides only these servers."""
         visible = {name: fields for name, fields in self.visible.items() if name in servers}
-        return TakeOver(self.cli, self.user, self.target, visible, self.may_start, self._reasons)
+        return attrs.evolve(self, visible=visible, what=what)
+
+    def with_profile(self, name: str, fields: Mapping[str, object], servers: Collection[str]) -> TakeOver:
+        """Return the same for an entry with a profile, which mcpd's configuration now contains."""
+        assert self.target is not None, "the profile is in its configuration"
+        target = attrs.evolve(self.target, profiles={**self.target.profiles, name: fields})
+        return attrs.evolve(self.only(servers, f"profile {name}"), target=target)
 
     def find(self, target: InstallTarget, document: Document) -> list[Redundant]:
         """Return the enabled entries for servers that are enabled in mcpd and provided by the new entry."""
-        project = self.user.project if target.location.scope == "project" else None
-        discovered = discover_in_file(
-            EditorFile(target.editor, target.location, target.path, project), document, self.user
-        )
         server_of = self.matcher()
         found = [
             Redundant(candidate.source.name, server, unlike_ours(candidate.definition, self.visible[server]))
-            for candidate in discovered.candidates
-            if candidate.source.scope == target.location.scope
-            and definition_view.is_enabled(candidate.definition)
-            and (server := server_of(candidate)) is not None
+            for candidate in self._enabled_entries(target, document)
+            if (server := server_of(candidate)) is not None
         ]
         return list(dict.fromkeys(found))
 
+    def others(self, target: InstallTarget, document: Document) -> dict[str, str]:
+        """Return the enabled entries that `find` does not return, and why they cannot be taken over."""
+        if self.target is None:
+            return {}
+        provided, server_of = self.matcher(), self.matcher_of_all()
+        return {
+            candidate.source.name: self.reason_not_provided(server_of(candidate))
+            for candidate in self._enabled_entries(target, document)
+            if provided(candidate) is None
+        }
+
+    def reason_not_provided(self, server: str | None) -> str:
+        """Return why the new entry does not provide a server; None is one that mcpd does not have."""
+        if server is None or self.target is None:
+            return "mcpd does not have it"
+        if not definition_view.is_enabled(self.target.servers[server]):
+            return "it is disabled in mcpd"
+        return f"{self.what} does not include it"
+
+    def _enabled_entries(self, target: InstallTarget, document: Document) -> list[ImportCandidate]:
+        file = EditorFile(target.editor, target.location, target.path, target.project)
+        return [
+            candidate
+            for candidate in discover_in_file(file, document, self.user, target.addresses).candidates
+            if candidate.source.scope == target.location.scope
+            and definition_view.is_enabled(candidate.definition)
+        ]
+
     def matcher(self) -> Callable[[ImportCandidate], str | None]:
         """Return a function that returns the server that an entry means, if the new entry provides it."""
-        enabled = {
-            name: fields for name, fields in self.visible.items() if definition_view.is_enabled(fields)
-        }
-        provided = server_identities(enabled, os.environ)
+        return self._matcher(
+            {name: fields for name, fields in self.visible.items() if definition_view.is_enabled(fields)}
+        )
+
+    def matcher_of_all(self) -> Callable[[ImportCandidate], str | None]:
+        """Return a function that returns the server in mcpd that an entry means, provided or not."""
+        return self._matcher(self.target.servers if self.target is not None else {})
+
+    def _matcher(
+        self, servers: Mapping[str, Mapping[str, object]]
+    ) -> Callable[[ImportCandidate], str | None]:
+        """Return a function that returns which of `servers` an entry means."""
+        identities = server_identities(servers, os.environ)
         history = ImportHistory(os.environ, self.target.path) if self.target is not None else None
 
         def server_of(candidate: ImportCandidate) -> str | None:
             named = history.same_server(candidate) if history is not None else None
-            return named if named in enabled else matching_server(candidate, provided, os.environ)
+            return named if named in servers else matching_server(candidate, identities, os.environ)
 
         return server_of
 
@@ -127,65 +163,38 @@ class TakeOver:
                 listed = cli.call("mcpd/status").value["servers"]
         except CtlError:
             return {"": "mcpd is not running"}
-        return {each["name"]: _reason(each) for each in listed}
+        return {each["name"]: self._reason(each) for each in listed}
 
-    def summary(self, title: str, editor: str, profile: str | None, own: Collection[str] = ()) -> str:
-        """Return what the editor will see and what that costs it, in one line; empty if it is not known.
+    def reason_now(self, server: str) -> str:
+        """Return the same without starting mcpd or waiting; empty if it is not known yet."""
+        if self._reasons_now is None:
+            self.cli.may_start = False
+            try:
+                listed = self.cli.call("mcpd/status").value["servers"]
+            except CtlError:
+                listed = []
+            self._reasons_now = {each["name"]: self._reason(each) for each in listed if _is_settled(each)}
+        return self._reasons_now.get(server, "")
 
-        `own`: the servers that the editor had before.
-        """
-        self.cli.may_start = False
-        try:
-            tools = self.cli.call("mcpd/tools", timeout=10.0).value["tools"]
-        except CtlError:
+    def first_step(self, server: str) -> str:
+        """Return the command to run before a server that mcpd cannot serve now can be taken over."""
+        command = hint_for(self.cli, server).partition("   (")[0]
+        return command if command.startswith(_EXACT_STEPS) else f"mcpctl why {server}"
+
+    def _reason(self, status: ServerStatus) -> str:
+        """Return why mcpd cannot serve a server in this state; empty if it can."""
+        state, failure = status["status"], status.get("last_error")
+        if state in READY:
             return ""
-        chosen = mapping(self.target.profiles.get(profile)) if self.target and profile else {}
-        seen = [tool for tool in tools if tool.get("server") in self.visible and _selected(tool, chosen)]
-        if not seen:
-            return ""
-        shown = [{key: tool.get(key) for key in ("name", "description", "inputSchema")} for tool in seen]
-        size = len(json.dumps(shown, ensure_ascii=False).encode())
-        servers = {str(tool.get("server")) for tool in seen}
-        tokens = max(100, round(size // _BYTES_PER_TOKEN, -2))
-        text = (
-            f"{title} will see {count(len(seen), 'tool')} of {count(len(servers), 'server')}, "
-            f"about {tokens:,} tokens in each conversation"
-        )
-        if profile:
-            return text
-        if own and servers.difference(own):
-            its_own = count(len(own), "server")
-            return f"{text}; for only the {its_own} that it had: mcpctl install {editor} --own"
-        if len(seen) < _MANY_TOOLS:
-            return text
-        return f"{text}; for fewer, define a profile and run: mcpctl install {editor} --profile NAME"
+        if state == "needs-auth":
+            definition = self.visible.get(status["name"], {})
+            return "it needs a login in mcpd" if needs_login(definition) else "it rejects mcpd's credentials"
+        if state == "pending":
+            return "it is still starting in mcpd"
+        if state == "disabled":
+            return "it is disabled in mcpd"
+        return f"it has failed in mcpd: {failure_summary(failure) if failure else status.get('reason', '')}"
 
 
 def _is_settled(status: ServerStatus) -> bool:
     return status["status"] != "pending"
-
-
-def _reason(status: ServerStatus) -> str:
-    state, failure = status["status"], status.get("last_error")
-    if state in READY:
-        return ""
-    if state == "needs-auth":
-        return "it needs a login in mcpd"
-    if state == "pending":
-        return "it is still starting in mcpd"
-    if state == "disabled":
-        return "it is disabled in mcpd"
-    return f"it has failed in mcpd: {failure_summary(failure) if failure else status.get('reason', '')}"
-
-
-def _selected(tool: Mapping[str, object], profile: Mapping[str, object]) -> bool:
-    """Return whether a profile selects a tool, by the patterns `tool` and `tool@server`."""
-    name, full = str(tool.get("name")), f"{tool.get('name')}@{tool.get('server')}"
-
-    def matches(patterns: Sequence[str]) -> bool:
-        return any(fnmatchcase(full if "@" in each else name, each) for each in patterns)
-
-    include = profile.get("includeTools")
-    return (include is None or matches(strings(include))) and not matches(
-        strings(profile.get("excludeTools"))
-    )

@@ -46,15 +46,18 @@ def without_filters(definition: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in definition.items() if key not in _MEMBERS}
 
 
-def note_about(filters: ToolFilters, editor: str, title: str) -> str:
-    """Return how to keep what only one of several editors selects; empty if it selects all."""
+def note_about(filters: ToolFilters, editor: str, title: str, scope: str) -> str:
+    """Return how to keep what only one of several editors selects; empty if it selects all.
+
+    `scope` is that of the file with the filters.
+    """
     given = (filters.include is not None, bool(filters.exclude))
     names = [name for name, is_given in zip(_MEMBERS, given, strict=True) if is_given]
     if not names:
         return ""
     return (
         f"{' and '.join(names)} of {title} do not apply to the shared server; "
-        f"mcpctl install {editor} --own keeps them in a profile"
+        f"mcpctl install {editor}{' --project' if scope == 'project' else ''} --own keeps them in a profile"
     )
 
 

@@ -85,7 +85,7 @@ def remove_profile(path: Path, name: str, profile: Mapping[str, object]) -> bool
         if isinstance(written, dict)
         else {}
     )
-    if document.value_at((*profiles, name)) != profile or name in _texts(others):
+    if document.value_at((*profiles, name)) != profile or name in _used_profiles(others):
         return False
     document = document.without_entry(profiles, name)
     if not document.value_at(profiles) and "profiles" in document.entry_names(settings):
@@ -96,13 +96,17 @@ def remove_profile(path: Path, name: str, profile: Mapping[str, object]) -> bool
     return True
 
 
-def _texts(value: object) -> set[str]:
-    """Return all strings in a plain value, without the names of members."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        return {text for each in value for text in _texts(each)}
-    return {value} if isinstance(value, str) else set()
+def _used_profiles(settings: Mapping[str, object]) -> set[object]:
+    """Return the names of the profiles that other settings refer to. A client, a server or a tool may have
+    the same name."""
+    directories, rules = settings.get("profileByDirectory"), settings.get("policies")
+    used: set[object] = set()
+    if isinstance(directories, dict):
+        used.update(name for name in directories.values() if isinstance(name, str))
+    for rule in rules if isinstance(rules, list) else ():
+        named = rule.get("profiles") if isinstance(rule, dict) else None
+        used.update(name for name in (named if isinstance(named, list) else [named]) if isinstance(name, str))
+    return used
 
 
 def insert_rule(path: Path, before: int, rule: Mapping[str, object], comment: str, expected: object) -> None:

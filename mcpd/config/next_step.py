@@ -187,13 +187,27 @@ def _after_failure(server: Members, failure: Members, detail: Members, shell: Sh
     return f"mcpctl debug {name}{again}"
 
 
+def needs_login(definition: Members) -> bool:
+    """Return whether a server that wants credentials needs a login, and no change of its definition or of a
+    secret in it."""
+    return not _credentials_step(definition)
+
+
 def _after_refusal(detail: Members) -> str:
     """Return the step for a server that wants credentials, or rejected those in its definition."""
+    if step := _credentials_step(detail.get("definition", {})):
+        return step
+    name = detail["server"]["name"]
+    return f"mcpctl login {name}   (or add an `Authorization` header under `headers`: mcpctl edit)"
+
+
+def _credentials_step(definition: Members) -> str:
+    """Return the step for a server that refused the credentials in its definition, or must have some there;
+    empty if it needs a login."""
     import re
 
     from mcpd.config import definition_view
 
-    definition = detail.get("definition", {})
     headers = definition_view.headers(definition)
     credentials = " ".join([*map(str, headers.values()), definition_view.url(definition)])
     if secrets := re.findall(r"\$\{secret:([A-Za-z_]\w*)", credentials):
@@ -204,8 +218,7 @@ def _after_refusal(detail: Members) -> str:
         return "mcpctl edit   (the server rejected the `Authorization` header under `headers`)"
     if definition_view.forbids_login(definition):
         return "mcpctl edit   (remove `oauth`, or add an `Authorization` header under `headers`)"
-    name = detail["server"]["name"]
-    return f"mcpctl login {name}   (or add an `Authorization` header under `headers`: mcpctl edit)"
+    return ""
 
 
 def _after_spawn_failure(detail: Members, shell: Shell | None) -> str:

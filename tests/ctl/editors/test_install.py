@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -458,6 +459,20 @@ def test_list_that_install_added_to_the_file_of_gemini_is_removed(
     assert json.loads(path.read_text()) == before | {"theme": "b", "new": 1}
 
 
+def test_entries_are_restored_after_mcpd_was_removed_by_hand(home: Path, alone: Mcpctl) -> None:
+    """The report names the editor."""
+    path = home / ".cursor/mcp.json"
+    path.parent.mkdir()
+    path.write_text(f'{{"mcpServers": {{{T}, "other": {{"command": "o"}}}}}}')
+    write_ours(home)
+    assert alone("install", "cursor", "--take-over=all").code == 0
+    path.write_text('{"mcpServers": {"other": {"command": "o"}}}')
+    assert alone("uninstall", "--all").out == (
+        "Cursor: mcpd is no longer configured in ~/.cursor/mcp.json\n  t: restored\n"
+    )
+    assert sorted(json.loads(path.read_text())["mcpServers"]) == ["other", "t"]
+
+
 def test_uninstall_all_says_that_nothing_is_installed(home: Path, alone: Mcpctl) -> None:
     path = home / ".cursor/mcp.json"
     path.parent.mkdir()
@@ -609,6 +624,49 @@ def test_project_file_is_written_on_request(home: Path, alone: Mcpctl) -> None:
     assert found["mcpServers"]["mcpd"]["args"] == ["bridge", "--client", "claude-code"]
     assert json.loads((home / "src/.vscode/mcp.json").read_text())["servers"]["mcpd"]["type"] == "stdio"
     assert alone("install", "lmstudio", "--project").code == 1
+
+
+def test_project_file_belongs_to_the_repository(
+    home: Path, alone: Mcpctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `import` finds it: the nearest one up to the root, where a new one is created."""
+    (home / "shop/.git").mkdir(parents=True)
+    (home / "shop/web/src").mkdir(parents=True)
+    monkeypatch.chdir(home / "shop/web/src")
+    assert alone("install", "cursor", "--project").out.startswith(
+        "Cursor: 'mcpd' added to ~/shop/.cursor/mcp.json\n"
+    )
+    near = home / "shop/web/.cursor/mcp.json"
+    near.parent.mkdir()
+    near.write_text("{}")
+    assert "added to ~/shop/web/.cursor/mcp.json" in alone("install", "cursor", "--project").out
+    assert "~/shop/web/.cursor/mcp.json restored" in alone("uninstall", "cursor", "--project").out
+    near.unlink()
+    assert "~/shop/.cursor/mcp.json restored" in alone("uninstall", "cursor", "--project").out
+    assert not (home / "shop/.cursor").exists()
+
+
+def test_change_of_a_file_in_git_gives_a_warning(
+    home: Path, alone: Mcpctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entry is for this machine only. Git must not run a program that the repository names."""
+    for variable in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
+        monkeypatch.delenv(variable, raising=False)
+    ran_by_git = home / "ran"
+    path = home / "shop/.mcp.json"
+    path.parent.mkdir()
+    monkeypatch.chdir(path.parent)
+    path.write_text(f'{{"mcpServers": {{{T}}}}}')
+    write_ours(home)
+    assert "warning: git tracks" not in alone("install", "claude-code", "--project", "--dry-run").err
+    for words in (["init", "-q"], ["add", "."], ["config", "core.fsmonitor", f"touch {ran_by_git};false"]):
+        subprocess.run(["git", *words], check=True, timeout=60)
+    ran = alone("install", "claude-code", "--project", "--take-over=all")
+    assert (
+        "warning: git tracks ~/shop/.mcp.json, so do not commit the change: the entry contains a path of "
+        "this machine, and the entries that were taken over are missing in it\n"
+    ) in ran.err
+    assert not ran_by_git.exists()
 
 
 def test_concurrent_write_of_an_editor_is_kept(home: Path) -> None:

@@ -162,3 +162,93 @@ def test_tools_that_the_editor_had_selected_are_kept_in_its_profile(
     }
     assert mcpctl("config", "validate", str(config)).code == 0
     assert note not in mcpctl("import", "gemini").out, "the profile exists"
+
+
+def test_profile_is_removed_although_a_rule_names_the_editor(
+    home: Path, config: Path, mcpctl: Mcpctl
+) -> None:
+    """As an imported rule does. The rule is about the client, and the profile has the same name."""
+    rule = {"decision": "deny", "clients": ["cursor"], "servers": ["git"], "tools": ["push"]}
+    config.write_text(json.dumps({"mcpServers": OURS, "settings": {"policies": [rule]}}))
+    assert mcpctl("install", "cursor", "--own").code == 0
+    assert "  profile cursor: removed\n" in mcpctl("uninstall", "cursor").out
+    assert json.loads(config.read_text())["settings"] == {"policies": [rule]}
+
+
+@pytest.fixture
+def shop(home: Path, config: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Cursor's file of a project, with a server that the user's file does not have."""
+    path = home / "shop/.cursor/mcp.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"mcpServers": {"web": OURS["web"]}}))
+    monkeypatch.chdir(home / "shop")
+    return path
+
+
+@pytest.mark.parametrize("taken_over_before", [False, True])
+def test_own_in_a_project_provides_the_servers_of_its_file(
+    taken_over_before: bool, home: Path, config: Path, shop: Path, mcpctl: Mcpctl
+) -> None:
+    """In a profile of its own, and in an entry that does not hide the one of the user."""
+    before = shop.read_bytes()
+    assert mcpctl("install", "cursor", "--own").code == 0
+    if taken_over_before:
+        out = mcpctl("install", "cursor", "--project", "--take-over").out
+        assert "for only the 1 server of this project: mcpctl install cursor --project --own\n" in out
+        assert list(json.loads(shop.read_text())["mcpServers"]) == ["mcpd"]
+    out = mcpctl("install", "cursor", "--project", "--own", "--take-over").out
+    assert ("  web: removed until mcpctl uninstall" in out) is not taken_over_before
+    assert "  profile cursor-shop: added with web\n" in out
+    entry = {"mcpd-project": ["bridge", "--client", "cursor", "--profile", "cursor-shop"]}
+    written = json.loads(shop.read_text())["mcpServers"]
+    assert {name: fields["args"] for name, fields in written.items()} == entry
+    assert profiles(config) == {"cursor": {"servers": ["git", "time"]}, "cursor-shop": {"servers": ["web"]}}
+    assert "already configured" in mcpctl("install", "cursor", "--project", "--own").out
+    assert mcpctl("install", "cursor", "--project").code == 0
+    assert list(json.loads(shop.read_text())["mcpServers"]) == ["mcpd"], "it replaces the other one"
+    assert mcpctl("install", "cursor", "--project", "--own").code == 0
+    assert "  profile cursor-shop: removed\n" in mcpctl("uninstall", "cursor", "--project").out
+    assert shop.read_bytes() == before
+    assert profiles(config) == {"cursor": {"servers": ["git", "time"]}}, "the user's file uses it"
+
+
+def test_projects_with_equal_names_have_profiles_of_their_own(
+    home: Path, shop: Path, config: Path, mcpctl: Mcpctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert mcpctl("install", "cursor", "--project", "--own").code == 0
+    other = home / "old/shop/.cursor/mcp.json"
+    other.parent.mkdir(parents=True)
+    other.write_text(json.dumps({"mcpServers": {"mail": OURS["mail"]}}))
+    monkeypatch.chdir(home / "old/shop")
+    assert mcpctl("install", "cursor", "--project", "--own").code == 0
+    assert profiles(config) == {"cursor-shop": {"servers": ["web"]}, "cursor-shop-2": {"servers": ["mail"]}}
+    assert "  profile cursor-shop-2: removed\n" in mcpctl("uninstall", "cursor", "--project").out
+    assert profiles(config) == {"cursor-shop": {"servers": ["web"]}}
+
+
+def test_tools_are_counted_with_the_new_profile_and_the_rules(
+    home: Path, config: Path, mcpctl: Mcpctl, daemon: FakeDaemon
+) -> None:
+    """In the first run too. The daemon decides which tools the rules deny."""
+    git = {**OURS["git"], "includeTools": ["read", "write"]}
+    (home / ".cursor/mcp.json").write_text(json.dumps({"mcpServers": {"git": git}}))
+    rule = {"decision": "deny", "clients": ["cursor"], "tools": ["write"]}
+    config.write_text(json.dumps({"mcpServers": OURS, "settings": {"policies": [rule]}}))
+    tools = [{"name": name, "server": "git"} for name in ("read", "write", "push")]
+    daemon.answers["mcpd/tools"] = {"tools": tools, "dropped": 0}
+    daemon.answers["mcpd/policy"] = lambda _, params: {
+        "decision": "deny" if (params["client"], params["tool"]) == ("cursor", "write") else "ask"
+    }
+    for _ in range(2):
+        assert "Cursor will see 1 tool of 1 server" in mcpctl("install", "cursor", "--own").out
+        assert daemon.params_of("mcpd/policy")["profile"] == "cursor"
+    assert "Cursor will see 2 tools of 1 server" in mcpctl("install", "cursor").out
+
+
+def test_entries_outside_of_the_profile_are_named(home: Path, config: Path, mcpctl: Mcpctl) -> None:
+    document = {"mcpServers": OURS, "settings": {"profiles": {"cursor": {"servers": ["git"]}}}}
+    config.write_text(json.dumps(document))
+    out = mcpctl("install", "cursor", "--own", "--take-over").out
+    assert "  time: left on, because profile cursor does not include it\n" in out
+    assert "  other: left on, because mcpd does not have it\n" in out
+    assert list(entries(home)) == ["time", "other", "mcpd"]

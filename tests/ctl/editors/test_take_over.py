@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.ctl.conftest import Mcpctl
-from tests.ctl.fake_daemon import FakeDaemon, failure, server, status
+from tests.ctl.fake_daemon import FakeDaemon, detail, failure, server, status
 
 NAMES = ("good", "lazy", "hub", "ghost", "slow", "fresh")
 DEFINITIONS = {name: {"command": "uvx", "args": [f"{name}-mcp"]} for name in NAMES}
@@ -57,6 +57,36 @@ def test_only_servers_that_mcpd_can_serve_are_taken_over(cursor: Path, mcpctl: M
     ):
         assert line in ran.out.splitlines()
     assert "  to take these over too: mcpctl install cursor --take-over=all\n" in ran.err
+
+
+def test_taking_over_is_not_suggested_where_it_would_be_refused(
+    cursor: Path, mcpctl: Mcpctl, daemon: FakeDaemon
+) -> None:
+    """Until the server can be used, the suggestion is what to do about it."""
+    ours = cursor.parent.parent / ".config/mcpd/config.json"
+    token = {"url": "https://hub.test/", "headers": {"Authorization": "Bearer ${HUB}"}}
+    other = {"url": "https://slow.test/"}
+    definitions = {**DEFINITIONS, "hub": token, "fresh": other}
+    ours.write_text(json.dumps({"mcpServers": definitions}))
+    cursor.write_text(json.dumps({"mcpServers": definitions}).replace("${HUB}", "${env:HUB}"))
+    states = {each["name"]: each for each in [*STATES, server("fresh", "needs-auth")]}
+    daemon.answers["mcpd/status"] = status(*states.values())
+    daemon.answers["mcpd/server"] = lambda _, params: detail(
+        states[params["server"]], definition=definitions[params["server"]]
+    )
+    ran = mcpctl("install", "cursor")
+    for line in (
+        "  fresh: also in mcpd, but it needs a login in mcpd",
+        "  ghost: also in mcpd, but it has failed in mcpd: exited (1): no database",
+        "  hub: also in mcpd, but it rejects mcpd's credentials",
+    ):
+        assert line in ran.out.splitlines()
+    steps = "mcpctl login fresh; mcpctl why ghost; mcpctl why hub"
+    assert f"  so that mcpd can provide them: {steps}\n" in ran.err
+    assert "  also provided by mcpd: good, lazy, slow; disable them in the editor with: " in ran.err
+    ran = mcpctl("install", "cursor", "--take-over")
+    assert "  hub: left on, because it rejects mcpd's credentials" in ran.out.splitlines()
+    assert f"  so that mcpd can provide them: {steps}; mcpctl why slow\n" in ran.err
 
 
 def test_take_over_all_takes_the_rest(cursor: Path, mcpctl: Mcpctl) -> None:
@@ -146,6 +176,15 @@ def test_servers_of_projects_are_listed_and_left_on(
     assert again["in_projects"][1:] == [
         {"name": "mine", "path": str(claude), "project": str(shop), "server": None},
         {"name": "hub", "path": str(site / ".mcp.json"), "project": str(site), "server": "hub"},
+    ]
+    daemon.answers["mcpd/reload"] = {"errors": []}
+    out = mcpctl("install", "claude-code", "--own", "--take-over").out.splitlines()
+    assert [line for line in out if "/work/" in line] == [
+        "  lazy: left on in ~/work/shop, where Claude Code starts it, because profile claude-code does not "
+        "include it",
+        lines[1],
+        "  hub: left on in ~/work/site, where Claude Code starts it, because profile claude-code does not "
+        "include it",
     ]
     monkeypatch.chdir(site)
     ran = mcpctl("install", "claude-code", "--project", "--take-over=all")

@@ -1,0 +1,137 @@
+"""What `mcpctl install` and `uninstall` print about one file of an editor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from ctl.daemon_client import Json
+from ctl.editors.backup import EditorBackups
+from ctl.editors.editor_paths import UserContext
+from ctl.editors.git_files import is_tracked
+from ctl.editors.installing import FileChange
+from ctl.editors.mcpd_entry import InstallTarget
+from ctl.editors.take_over import TakeOver
+from ctl.invocation import CliContext
+
+
+@attrs.define
+class LeftOn:
+    """The entries of an editor that stay on."""
+
+    reasons: dict[str, str] = attrs.field(factory=dict)
+    """Those for servers that the new entry provides → why mcpd cannot serve them now; empty if it can."""
+    servers: dict[str, str] = attrs.field(factory=dict)
+    """The same entries → the server in mcpd."""
+    others: dict[str, str] = attrs.field(factory=dict)
+    """The other entries → why they cannot be taken over."""
+
+    def add(self, entry: str, server: str, reason: str) -> None:
+        self.reasons[entry], self.servers[entry] = reason, server
+
+    def clear(self) -> None:
+        for each in (self.reasons, self.servers, self.others):
+            each.clear()
+
+    def to_json(self) -> Json:
+        reasons = sorted((self.others | self.reasons).items())
+        return {
+            "also_in_mcpd": sorted(self.reasons),
+            "left_on": [{"name": entry, "reason": reason} for entry, reason in reasons if reason],
+        }
+
+
+def report_installed(
+    cli: CliContext, target: InstallTarget, change: FileChange, *, dry_run: bool, user: UserContext
+) -> None:
+    """Print what was changed in the file."""
+    would, path = "would be " if dry_run else "", user.display_path(target.path)
+    if change.added is None:
+        cli.out.line(f"{target.editor.title}: already configured in {path}")
+    else:
+        cli.out.line(f"{target.editor.title}: '{change.added}' {would}added to {path}")
+    for taken in change.disabled:
+        how = "removed until mcpctl uninstall" if taken.removed else "disabled"
+        cli.out.line(f"  {taken.name}: {would}{how} (provided by mcpd)")
+
+
+def report_left_on(
+    cli: CliContext, left_on: LeftOn, entry: TakeOver, again: str, *, took_over: bool, dry_run: bool
+) -> None:
+    """Print the entries that stay on, and what to do about them. `again` is the command that was run."""
+    reasons = {name: reason for name, reason in sorted(left_on.reasons.items()) if reason}
+    if took_over:
+        would = "would be " if dry_run else ""
+        for name, reason in sorted((left_on.others | reasons).items()):
+            cli.out.line(f"  {name}: {would}left on, because {reason}")
+        if reasons:
+            cli.out.message(f"  to take these over too: {again} --take-over=all")
+    else:
+        for name, reason in reasons.items():
+            cli.out.line(f"  {name}: also in mcpd, but {reason}")
+    if reasons:
+        steps = dict.fromkeys(entry.first_step(left_on.servers[name]) for name in reasons)
+        cli.out.message(f"  so that mcpd can provide {_them(reasons)}: {'; '.join(steps)}")
+    if provided := [name for name, reason in sorted(left_on.reasons.items()) if not reason]:
+        names = ", ".join(provided)
+        cli.out.message(
+            f"  also provided by mcpd: {names}; disable them in the editor with: {again} --take-over"
+        )
+
+
+def _them(names: Mapping[str, str]) -> str:
+    return next(iter(names)) if len(names) == 1 else "them"
+
+
+def warn_about_git(cli: CliContext, target: InstallTarget, change: FileChange, user: UserContext) -> None:
+    """Warn if a change of a project's file may reach the other people who work on the project."""
+    if target.project is None or change.added is None or not is_tracked(target.path):
+        return
+    taken = ", and the entries that were taken over are missing in it" if change.disabled else ""
+    cli.out.warning(
+        f"git tracks {user.display_path(target.path)}, so do not commit the change: the entry contains "
+        f"a path of this machine{taken}"
+    )
+
+
+def report_profiles(cli: CliContext, profiles: Mapping[str, bool], *, dry_run: bool) -> None:
+    """Print which of mcpctl's own profiles were removed. False: the profile stays."""
+    for name, removed in profiles.items():
+        if removed:
+            cli.out.line(f"  profile {name}: {'would be ' if dry_run else ''}removed")
+        else:
+            cli.out.line(f"  profile {name}: kept, because it was changed or is used in the settings")
+
+
+def report_uninstalled(
+    cli: CliContext, target: InstallTarget, change: FileChange, user: UserContext, dry_run: bool
+) -> None:
+    would = "would be " if dry_run else ""
+    path = user.display_path(target.path)
+    if change.restored:
+        cli.out.line(f"{target.editor.title}: {path} {would}restored to its original content")
+    elif not change.has_changes:
+        cli.out.line(f"{target.editor.title}: mcpd is not configured in {path}")
+    else:
+        for name in change.removed:
+            cli.out.line(f"{target.editor.title}: '{name}' {would}removed from {path}")
+        if not change.removed:  # somebody has removed it by hand
+            cli.out.line(f"{target.editor.title}: mcpd is no longer configured in {path}")
+        for name in change.re_enabled:
+            cli.out.line(f"  {name}: {would}restored")
+
+
+def as_json(target: InstallTarget, change: FileChange, backups: EditorBackups | None) -> dict[str, object]:
+    facts: dict[str, object] = {
+        "editor": target.editor.name,
+        "path": str(target.path),
+        "added": change.added,
+        "removed": list(change.removed),
+        "taken_over": [{"name": taken.name, "removed": taken.removed} for taken in change.disabled],
+    }
+    if backups is None:
+        return facts | {"restored": change.restored, "given_back": list(change.re_enabled)}
+    return facts | {
+        "backup": str(backups.original_path(target.path)) if change.existed and change.added else None
+    }

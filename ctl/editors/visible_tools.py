@@ -1,0 +1,112 @@
+"""What an editor will see of mcpd's tools, and what that costs it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from ctl.daemon_client import Json
+from ctl.editors.mcpd_entry import InstallTarget
+from ctl.editors.take_over import TakeOver
+from ctl.errors import CtlError, DaemonError
+from ctl.json_values import strings
+from ctl.terminal_text import count
+
+_BYTES_PER_TOKEN = 4
+"""A rough average for JSON and English."""
+_MANY_TOOLS = 40
+"""Tools from which on a profile is suggested. Some editors use no more than that many."""
+_TIMEOUT = 10.0
+"""Seconds. The daemon answers from memory."""
+
+
+def describe_tools(
+    entry: TakeOver,
+    target: InstallTarget,
+    profile: str | None,
+    fields: Mapping[str, object],
+    own: Collection[str],
+    again: str,
+) -> str:
+    """Return how many tools the editor will see and what they cost it, in one line; empty if not known.
+
+    `profile` is the name of the entry's profile, and `fields` its members. `own`: the servers that the editor
+    had before. `again` is the command that was run, to which an option can be appended.
+    """
+    entry.cli.may_start = False
+    try:
+        tools = entry.cli.call("mcpd/tools", timeout=_TIMEOUT).value["tools"]
+        seen = [tool for tool in tools if tool.get("server") in entry.visible and _selects(fields, tool)]
+        seen = _allowed(entry, target, profile, fields, seen)
+    except CtlError:
+        return ""
+    if not seen:
+        return ""
+    shown = [{key: tool.get(key) for key in ("name", "description", "inputSchema")} for tool in seen]
+    size = len(json.dumps(shown, ensure_ascii=False).encode())
+    servers = {str(tool.get("server")) for tool in seen}
+    tokens = max(100, round(size // _BYTES_PER_TOKEN, -2))
+    text = (
+        f"{target.editor.title} will see {count(len(seen), 'tool')} of {count(len(servers), 'server')}, "
+        f"about {tokens:,} tokens in each conversation"
+    )
+    if profile:
+        return text
+    if own and servers.difference(own):
+        its_own = count(len(own), "server")
+        had = f"{its_own} of this project" if target.project is not None else f"{its_own} that it had"
+        return f"{text}; for only the {had}: {again} --own"
+    if len(seen) < _MANY_TOOLS:
+        return text
+    return f"{text}; for fewer, define a profile and run: {again} --profile NAME"
+
+
+def _selects(profile: Mapping[str, object], tool: Json) -> bool:
+    """Return whether a profile selects a tool, by its tags and by the patterns `tool` and `tool@server`."""
+    name, full = str(tool.get("name")), f"{tool.get('name')}@{tool.get('server')}"
+
+    def matches(patterns: Sequence[str]) -> bool:
+        return any(fnmatchcase(full if "@" in each else name, each) for each in patterns)
+
+    include, tags = profile.get("includeTools"), profile.get("tags")
+    has_tag = any(fnmatchcase(tag, each) for tag in strings(tool.get("tags")) for each in strings(tags))
+    return (
+        (include is None or matches(strings(include)))
+        and (tags is None or has_tag)
+        and not matches(strings(profile.get("excludeTools")))
+    )
+
+
+def _allowed(
+    entry: TakeOver,
+    target: InstallTarget,
+    profile: str | None,
+    fields: Mapping[str, object],
+    tools: Sequence[Json],
+) -> list[Json]:
+    """Return the tools that no rule denies to the editor. The daemon decides that. Raises CtlError."""
+    active = entry.target
+    if (
+        active is None
+        or not tools
+        or not (active.policies or _is_read_only(fields, *active.servers.values()))
+    ):
+        return list(tools)
+    known: Json = {
+        "client": target.editor.name,
+        "transport": "bridge",
+        "profile": profile if profile in active.profiles else "*",
+        "directory": str(target.project or entry.user.home),
+    }
+    asked = [{**known, "server": tool.get("server"), "tool": tool.get("name")} for tool in tools]
+    answers = entry.cli.call_all("mcpd/policy", asked, timeout=_TIMEOUT)
+    return [
+        tool
+        for tool, answer in zip(tools, answers, strict=True)
+        if isinstance(answer, DaemonError) or answer.value["decision"] != "deny"
+    ]
+
+
+def _is_read_only(*definitions: Mapping[str, object]) -> bool:
+    return any(each.get("readOnly") for each in definitions)
