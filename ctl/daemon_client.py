@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ctl.errors import CtlError, DaemonError, DaemonUnreachable, TimedOut, UsageError
+from ctl.errors import ConnectionClosed, CtlError, DaemonError, DaemonUnreachable, TimedOut, UsageError
 from ctl.json_values import mapping, split_message
 
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it costs 3 ms on every run
@@ -241,7 +241,7 @@ class DaemonClient:
 
     def _connection_closed(self, error: OSError | None) -> DaemonUnreachable:
         reason = f": {error.strerror}" if error is not None else ""
-        return DaemonUnreachable(
+        return ConnectionClosed(
             f"the daemon closed the connection{reason}", hint="mcpctl daemon status, or mcpctl daemon logs"
         )
 

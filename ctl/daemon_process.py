@@ -11,6 +11,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from ctl import systemd_units
 from ctl.daemon_client import DaemonClient
 from ctl.errors import BadConfiguration, CtlError, DaemonUnreachable
 from mcpd.support import paths
+from mcpd.support.instance_lock import find_lock_holder
 
 START_TIMEOUT = 20.0
 """Seconds. A daemon usually responds within 0.3 s; a cold disk or a busy machine takes longer."""
@@ -65,6 +67,10 @@ def ensure_daemon(socket: str | os.PathLike[str]) -> None:
         if _is_listening(path):
             return
         if systemd_units.manages_socket(path):
+            if systemd_units.socket_is_lost() and systemd_units.service_is_active():
+                # Only a person may end the calls of the clients that are still connected.
+                message = f"mcpd is running, but its socket {path} was removed"
+                raise DaemonUnreachable(message, hint="mcpctl daemon restart")
             print("mcpctl: starting mcpd (systemctl --user start mcpd)", file=sys.stderr)
             start_units()
         else:
@@ -193,7 +199,12 @@ def _spawn(socket: str, config: str = "") -> int:
 
 
 def start_units() -> None:
-    """Start socket and service and wait until the daemon is ready. Raises DaemonUnreachable."""
+    """Start socket and service and wait until the daemon is ready. Raises DaemonUnreachable.
+
+    If the socket was removed, both are restarted.
+    """
+    if systemd_units.socket_is_lost():
+        systemd_units.stop_units()
     with suppress(CtlError):  # not loaded yet: nothing to reset
         systemd_units.systemctl("reset-failed", systemd_units.SERVICE, systemd_units.SOCKET)
     try:
@@ -203,7 +214,13 @@ def start_units() -> None:
 
 
 def restart_service() -> None:
-    """Restart the service and wait until the daemon is ready. Raises DaemonUnreachable."""
+    """Restart the service and wait until the daemon is ready. Raises DaemonUnreachable.
+
+    If the socket was removed, the socket unit is restarted as well.
+    """
+    if systemd_units.socket_is_lost():
+        start_units()
+        return
     try:
         systemd_units.systemctl("restart", systemd_units.SERVICE)
     except CtlError as error:
@@ -213,9 +230,21 @@ def restart_service() -> None:
 def _start_error(error: CtlError) -> DaemonUnreachable:
     """Return why the service did not start: systemctl reports only that it failed."""
     with suppress(CtlError):
-        if systemd_units.service_properties().get("ExecMainStatus") == str(EXIT_BAD_CONFIGURATION):
+        if systemd_units.has_refused_configuration(systemd_units.service_properties()):
             return bad_configuration("mcpd was not started: its configuration is invalid")
     return DaemonUnreachable(error.message, hint="mcpctl daemon logs")
+
+
+def refused_configuration(socket: str) -> BadConfiguration | None:
+    """Return why the service of this socket closed a connection: the client started it through the socket
+    unit, and it refused its configuration. None if there is no such service, or another reason.
+    """
+    with suppress(CtlError):
+        if systemd_units.manages_socket(socket) and systemd_units.has_refused_configuration(
+            systemd_units.service_properties()
+        ):
+            return bad_configuration("mcpd was not started: its configuration is invalid")
+    return None
 
 
 def bad_configuration(message: str) -> BadConfiguration:
@@ -287,23 +316,36 @@ _POLL_SECONDS = 0.25
 def stop(socket: str) -> bool:
     """Stop the daemon on the socket and wait until its process has exited. Returns False if there is none.
 
-    Raises CtlError if it does not exit within STOP_TIMEOUT.
+    A daemon that cannot be reached, or does not respond, is found by its lock. It is killed if it does not
+    stop within STOP_TIMEOUT; its guardian then kills the servers. Raises CtlError if a daemon that responds
+    does not stop in this time.
     """
-    try:
-        with DaemonClient(socket) as client:
-            pid = client.call("mcpd/version", timeout=5.0).value.get("pid")
-            handle = os.pidfd_open(pid) if isinstance(pid, int) else -1
-            try:
-                with suppress(DaemonUnreachable):  # it is exiting and closed the connection first
-                    client.call("mcpd/shutdown", timeout=5.0)
-                if handle >= 0 and not select.select([handle], [], [], STOP_TIMEOUT)[0]:
-                    message = f"mcpd (pid {pid}) did not stop within {STOP_TIMEOUT:.0f} s"
-                    raise CtlError(message, hint=f"kill -9 {pid} (its servers are stopped too)")
-            finally:
-                if handle >= 0:
-                    os.close(handle)
-    except (DaemonUnreachable, ProcessLookupError):  # already stopped in the meantime
+    pid, responds = daemon_pid(socket), True
+    if pid is None:
+        pid, responds = find_lock_holder(socket), False
+    if pid is None:
         return False
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:  # already stopped in the meantime
+        return False
+    try:
+        if responds:
+            with suppress(CtlError), DaemonClient(socket) as client:  # it may exit before it answers
+                client.call("mcpd/shutdown", timeout=5.0)
+        else:
+            signal.pidfd_send_signal(process, signal.SIGTERM)
+        if select.select([process], [], [], STOP_TIMEOUT)[0]:
+            return True
+        if responds:
+            message = f"mcpd (pid {pid}) did not stop within {STOP_TIMEOUT:.0f} s"
+            raise CtlError(message, hint=f"kill -9 {pid} (its servers are stopped too)")
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+        select.select([process], [], [], STOP_TIMEOUT)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(process)
     return True
 
 

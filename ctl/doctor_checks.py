@@ -6,9 +6,11 @@ Each check returns its findings and never raises. None needs a daemon or starts 
 from __future__ import annotations
 
 import os
+import socket as sockets
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,6 +27,7 @@ from mcpd.config.next_step import missing_program_step
 from mcpd.config.secret_store import read_secrets, secrets_path
 from mcpd.model.errors import BadSpec
 from mcpd.support.find_programs import find_program
+from mcpd.support.instance_lock import find_lock_holder
 
 if TYPE_CHECKING:
     from ctl.api_types import ConfigView, DaemonStatus, VersionInfo
@@ -66,7 +69,7 @@ def check_socket(path: str) -> Iterator[Finding]:
         try:
             found = os.lstat(location)
         except FileNotFoundError:
-            yield Finding(what, SKIP, f"{location} does not exist (mcpd has not been started)")
+            yield _missing_socket(what, location, path)
             return
         except OSError as error:
             yield Finding(what, FAIL, f"cannot access {location}: {error.strerror}", "check MCPD_SOCKET")
@@ -81,12 +84,35 @@ def check_socket(path: str) -> Iterator[Finding]:
         elif what == "socket" and not stat.S_ISSOCK(found.st_mode):
             message = f"{location} is not a socket"
             yield Finding(what, FAIL, message, f"{shell_join(['rm', location])}, then: mcpctl daemon start")
+        elif what == "socket" and not _has_listener(path):
+            message = f"{location} is left over: nothing listens on it"
+            yield Finding(what, SKIP, message, "mcpctl daemon start")
         else:
             yield Finding(what, OK, f"{location} (mode {mode:04o})")
 
 
-_CONFIGURATION_REFUSED = "2"
-"""The exit status of a daemon whose command line or configuration is unusable."""
+def _missing_socket(what: str, location: str, socket: str) -> Finding:
+    """Judge a socket, or its directory, that does not exist."""
+    if pid := find_lock_holder(socket):
+        message = f"{location} was removed, but mcpd is running (pid {pid})"
+        return Finding(what, FAIL, message, "mcpctl daemon restart")
+    if systemd_units.manages_socket(socket) and systemd_units.socket_is_lost():
+        message = f"{location} was removed, but systemd still listens on it (mcpd.socket)"
+        return Finding(what, FAIL, message, "mcpctl daemon restart")
+    return Finding(what, SKIP, f"{location} does not exist (mcpd has not been started)")
+
+
+def _has_listener(path: str) -> bool:
+    """Return whether a process listens on a socket, without starting a service."""
+    if systemd_units.manages_socket(path) and systemd_units.socket_is_active():
+        return True
+    with suppress(OSError), sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return False
+    return True
 
 
 def check_service(path: str) -> Iterator[Finding]:
@@ -109,15 +135,9 @@ def check_service(path: str) -> Iterator[Finding]:
         yield Finding("service", FAIL, error.message, error.hint or "systemctl --user status mcpd")
         return
     state = f"{unit.get('ActiveState')} ({unit.get('SubState')}), {unit.get('NRestarts', '0')} restarts"
-    if unit.get("ActiveState") == "failed" or unit.get("Result") not in ("success", "", None):
-        if unit.get("ExecMainStatus") == _CONFIGURATION_REFUSED:
-            message, step = f"{state}: it refused its configuration", "mcpctl edit, then: mcpctl daemon start"
-        else:
-            message, step = (
-                f"{state}: {unit.get('Result')}",
-                "mcpctl daemon logs, then: mcpctl daemon restart",
-            )
-        yield Finding("service", FAIL, message, step)
+    if failure := systemd_units.service_failure(unit):
+        reason, step = failure
+        yield Finding("service", FAIL, f"{state}: {reason}", step)
     elif unit.get("UnitFileState") != "enabled":
         yield Finding("service", WARN, f"{state}; does not start at login", "mcpctl daemon install")
     else:

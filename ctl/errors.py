@@ -64,6 +64,10 @@ class DaemonUnreachable(CtlError):
     code, exit = "daemon_unreachable", 3  # the daemon does not respond, or closed the connection
 
 
+class ConnectionClosed(DaemonUnreachable):
+    """The daemon closed the connection before it answered."""
+
+
 class BadConfiguration(DaemonUnreachable):
     code, exit = "bad_spec", 2  # the daemon was not started, because its configuration is invalid
 

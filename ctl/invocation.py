@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 from ctl.daemon_client import (
     DaemonClient,
@@ -14,7 +14,7 @@ from ctl.daemon_client import (
     ReplyCallback,
     socket_path,
 )
-from ctl.errors import CtlError, DaemonError, DaemonUnreachable
+from ctl.errors import ConnectionClosed, CtlError, DaemonError, DaemonUnreachable
 from ctl.json_values import objects
 from ctl.output import Output
 
@@ -81,7 +81,8 @@ class CliContext:
 
     def _request(self, method: str, params: Json | None = None, **options: Any) -> DaemonReply:  # noqa: ANN401
         try:
-            return self.client().request(method, params, **options)
+            with self._finding_cause():
+                return self.client().request(method, params, **options)
         except DaemonError as error:
             self._add_suggestions(error, params or {})
             raise
@@ -103,7 +104,8 @@ class CliContext:
         if on_note is not None:
             client.subscribe([str(each["server"]) for each in params])
         requests = [(method, each) for each in params]
-        outcomes = client.call_all(requests, timeout=timeout, on_note=on_note, on_reply=on_reply)
+        with self._finding_cause():
+            outcomes = client.call_all(requests, timeout=timeout, on_note=on_note, on_reply=on_reply)
         for outcome, asked in zip(outcomes, params, strict=True):
             if isinstance(outcome, DaemonError):
                 self._add_suggestions(outcome, asked)
@@ -121,9 +123,24 @@ class CliContext:
         **options: Any,  # noqa: ANN401
     ) -> Iterator[DaemonReply | None]:
         try:
-            yield from self.client().notifications(method, params, **options)
+            with self._finding_cause():
+                yield from self.client().notifications(method, params, **options)
         except DaemonError as error:
             self._add_suggestions(error, params or {})
+            raise
+
+    @contextmanager
+    def _finding_cause(self) -> Iterator[None]:
+        """Raise BadConfiguration for a connection that was closed because the service, which systemd started
+        for it, refused its configuration.
+        """
+        try:
+            yield
+        except ConnectionClosed:
+            from ctl.daemon_process import refused_configuration
+
+            if refused := refused_configuration(self.socket):
+                raise refused from None
             raise
 
     def show_json(self, reply: Reply[object]) -> bool:

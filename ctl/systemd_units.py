@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from mcpd.support.atomic_files import write_atomically
 SERVICE, SOCKET = "mcpd.service", "mcpd.socket"
 _PROPERTIES = (
     "LoadState,ActiveState,SubState,MainPID,StatusText,NRestarts,Result,ExecMainStatus,UnitFileState,"
-    "NeedDaemonReload"
+    "NeedDaemonReload,StandardOutput,StandardError"
 )
 _OUR_MARKS = ("mcpctl daemon", "ListenStream=%t/mcpd/mcpd.sock")
 """Every version of our units has one of them."""
@@ -94,6 +94,39 @@ def service_properties() -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
+def service_is_active() -> bool:
+    """Return whether the service runs, or is about to."""
+    return service_properties().get("ActiveState") in ("active", "activating", "reloading")
+
+
+_CONFIGURATION_REFUSED = "2"
+"""The exit status of a daemon whose command line or configuration is unusable."""
+
+
+def has_refused_configuration(unit: Mapping[str, str]) -> bool:
+    """Return whether the service is down because of its configuration, by its properties."""
+    is_down = unit.get("ActiveState") not in ("active", "reloading")
+    return is_down and unit.get("ExecMainStatus") == _CONFIGURATION_REFUSED
+
+
+def service_failure(unit: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return why the service has failed, by its properties, and what to do; None if it has not failed."""
+    if unit.get("ActiveState") != "failed" and unit.get("Result") in ("success", "", None):
+        return None
+    if has_refused_configuration(unit):
+        return "it refused its configuration", "mcpctl edit, then: mcpctl daemon start"
+    return unit.get("Result", ""), "mcpctl daemon logs, then: mcpctl daemon restart"
+
+
+def log_file(unit: Mapping[str, str]) -> str:
+    """Return the file to which the service logs, by its properties; empty if it logs to the journal."""
+    target = unit.get("StandardError", "")
+    if target in ("", "inherit"):
+        target = unit.get("StandardOutput", "")
+    kind, _, path = target.partition(":")
+    return path if kind in ("file", "append", "truncate") else ""
+
+
 def service_environment() -> dict[str, str]:
     """Return the environment that the service gets when it starts: that of the service manager, and what the
     unit adds to it. Control characters in values are escaped.
@@ -131,6 +164,26 @@ def socket_is_active() -> bool:
         return systemctl("is-active", SOCKET).strip() == "active"
     except CtlError:
         return False
+
+
+def remove_unused_socket() -> None:
+    """Remove the socket that systemd leaves behind when it stops to listen. Never raises."""
+    import socket
+
+    path = socket_path()
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+
+
+def socket_is_lost() -> bool:
+    """Return whether systemd listens on a socket whose path was removed, so that no client finds it.
+
+    Systemd does not notice this. The socket unit has to be stopped, together with the service, and started.
+    """
+    return not os.path.exists(socket_path()) and socket_is_active()
 
 
 def write_units(command: Sequence[str], search_path: str) -> list[Path]:

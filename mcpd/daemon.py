@@ -13,7 +13,7 @@ import signal
 import socket as sockets
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +25,7 @@ from mcpd import __version__
 from mcpd.active_config import ActiveConfig, watch_config
 from mcpd.api import listeners
 from mcpd.api.connection_limit import ConnectionLimit, Slot
+from mcpd.api.own_socket import OwnSocket
 from mcpd.api.socket_connection import SocketConnection
 from mcpd.calls.call_log import CallLog
 from mcpd.config.check_document import LoadedConfig
@@ -114,8 +115,8 @@ async def run(options: DaemonOptions, redactor: Redactor) -> None:
     with ExitStack() as stack:
         inherited_fds = systemd.listen_fds()
         runtime = paths.socket_directory(options.socket)
-        stack.enter_context(instance_lock.hold_instance_lock(options.socket))
-        unix, ports, warnings = _open_listeners(options, inherited_fds, stack)
+        lock = stack.enter_context(instance_lock.hold_instance_lock(options.socket))
+        unix, ports, warnings = _open_listeners(options, inherited_fds, lock, stack)
         if warnings:
             loaded = options.loaded
             options = attrs.evolve(
@@ -143,19 +144,22 @@ async def run(options: DaemonOptions, redactor: Redactor) -> None:
 
 
 def _open_listeners(
-    options: DaemonOptions, inherited_fds: Mapping[str, int], stack: ExitStack
-) -> tuple[sockets.socket, list[sockets.socket], list[str]]:
+    options: DaemonOptions,
+    inherited_fds: Mapping[str, int],
+    lock: instance_lock.InstanceLock,
+    stack: ExitStack,
+) -> tuple[OwnSocket | sockets.socket, list[sockets.socket], list[str]]:
     """Return the Unix socket, the HTTP ports and warnings. Sockets inherited from systemd are reused.
 
     Raises OSError if the port of `--http` cannot be opened. If that of the settings cannot, the daemon runs
     without HTTP and returns a warning, so that clients of the Unix socket are not affected.
     """
     inherited = [stack.enter_context(listeners.adopt_fd(fd)) for fd in inherited_fds.values()]
+    unix: OwnSocket | sockets.socket | None
     unix = next((each for each in inherited if each.family == sockets.AF_UNIX), None)
     if unix is None:
-        instance_lock.remove_stale_socket(options.socket)
-        unix = stack.enter_context(listeners.bind_unix(options.socket))
-        stack.callback(_unlink, options.socket)
+        unix = OwnSocket(options.socket, lock)
+        stack.callback(unix.close)
     ports = [each for each in inherited if each.family != sockets.AF_UNIX]
     warnings: list[str] = []
     address = options.http or options.loaded.settings.http
@@ -178,18 +182,13 @@ def _describe_crash(instance: str, killed: int) -> str:
     return message
 
 
-def _unlink(path: str) -> None:
-    with suppress(OSError):
-        os.unlink(path)
-
-
 class _Daemon:
     def __init__(
         self,
         options: DaemonOptions,
         redactor: Redactor,
         instance: str,
-        listener: sockets.socket,
+        listener: OwnSocket | sockets.socket,
         ports: list[sockets.socket],
         runtime: str,
         earlier_ends: Sequence[str] = (),
@@ -311,9 +310,7 @@ class _Daemon:
                         accepting.start_soon(watch_config, self._configuration)
                         if self._stop_at_eof:
                             accepting.start_soon(self._wait_eof)
-                        await accepting.start(
-                            listeners.serve, self._listener, self._serve, clients, self._socket_limit
-                        )
+                        await self._serve_socket(accepting, clients)
                         for port in ports:
                             await accepting.start(
                                 listeners.serve, port.listener, port.serve, clients, port.limit
@@ -338,6 +335,14 @@ class _Daemon:
                     clients.cancel_scope.cancel(reason="stopping")
                 servers.cancel_scope.cancel(reason="stopping")
             services.cancel_scope.cancel(reason="stopping")
+
+    async def _serve_socket(self, accepting: trio.Nursery, clients: trio.Nursery) -> None:
+        """Begin to accept clients of the Unix socket. The one of a service belongs to the service manager."""
+        serve = partial(listeners.serve, handle=self._serve, clients=clients, limit=self._socket_limit)
+        if isinstance(self._listener, OwnSocket):
+            await accepting.start(self._listener.serve, serve)
+        else:
+            await accepting.start(serve, self._listener)
 
     async def _login_service(self) -> LoginService:
         """Return what logs in to remote servers. It is created for the first remote server."""

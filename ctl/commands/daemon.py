@@ -7,18 +7,17 @@ import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
 
 import click
 
 from ctl import daemon_process, systemd_units
 from ctl.daemon_client import DaemonClient
-from ctl.errors import BadConfiguration, CtlError, DaemonError, DaemonUnreachable
+from ctl.daemon_status import report_daemon_status
+from ctl.errors import BadConfiguration, CtlError
 from ctl.invocation import CliContext
 from ctl.json_values import mapping, objects
 from ctl.next_steps import config_step
-from ctl.output import Line, paint
-from ctl.status_view import config_problem_lines, config_warning_lines
+from ctl.output import paint
 from ctl.systemd_units import SERVICE, SOCKET
 from ctl.terminal_text import log_line
 from ctl.time_options import utc_option
@@ -42,7 +41,7 @@ def start(cli: CliContext) -> int:
     Uses the systemd service if it is installed, otherwise runs the daemon in the background.
     """
     _start(cli)
-    return _report(cli)
+    return report_daemon_status(cli)
 
 
 @daemon.command()
@@ -72,7 +71,7 @@ def restart(cli: CliContext) -> int:
     else:
         _stop(cli)
         _start(cli, config)
-    return _report(cli)
+    return report_daemon_status(cli)
 
 
 def _validate_before_restart(cli: CliContext, environ: Mapping[str, str]) -> str:
@@ -107,9 +106,9 @@ def _validate_before_restart(cli: CliContext, environ: Mapping[str, str]) -> str
 def status(cli: CliContext) -> int:
     """Show whether the daemon is running, what started it and where it logs.
 
-    Never starts the daemon. Exits with 3 if it is not running.
+    Never starts the daemon. Exits with 3 if it is not running, or does not respond.
     """
-    return _report(cli)
+    return report_daemon_status(cli)
 
 
 @daemon.command()
@@ -125,9 +124,11 @@ def logs(cli: CliContext, lines: int, follow: bool, utc: bool) -> int:
     Reads the journal of the systemd service, or the log file of a background daemon. For the log of a server
     use `mcpctl logs SERVER`.
     """
-    if systemd_units.manages_socket(cli.socket):
-        return _show_journal(cli, lines, follow, utc=utc)
     path = daemon_process.log_path()
+    if systemd_units.manages_socket(cli.socket):
+        path = systemd_units.log_file(systemd_units.service_properties())
+        if not path:
+            return _show_journal(cli, lines, follow, utc=utc)
     if not os.path.exists(path):
         raise CtlError(f"log file not found: {path}", hint="a daemon started by hand logs to its terminal")
     shown = daemon_process.log_lines(path, lines, follow=follow)
@@ -214,7 +215,7 @@ def install(cli: CliContext, dry_run: bool) -> int:
         return 0
     cli.out.line("enabled mcpd.socket and mcpd.service")
     cli.out.message("to keep mcpd running after you log out: loginctl enable-linger")
-    return _report(cli) if started else 0
+    return report_daemon_status(cli) if started else 0
 
 
 def _no_user_manager() -> CtlError:
@@ -251,6 +252,7 @@ def uninstall(cli: CliContext) -> int:
     found = [path for path in units if path.exists() and not systemd_units.foreign_unit()]
     if found and systemd_units.is_available():
         systemd_units.systemctl("disable", "--now", SOCKET, SERVICE)
+        systemd_units.remove_unused_socket()
     for path in found:
         path.unlink()
     if found and systemd_units.is_available():
@@ -305,98 +307,3 @@ def _stop_background(cli: CliContext) -> bool:
     if systemd_units.manages_socket(cli.socket) and systemd_units.socket_is_active():
         return False  # systemd owns the socket; connecting to it would start the service
     return daemon_process.stop(cli.socket)
-
-
-def _report(cli: CliContext) -> int:
-    facts = _daemon_status(cli)
-    lines = facts.pop("lines", [])
-    if cli.out.json:
-        cli.out.json_value(facts)
-    else:
-        _print_status(cli, facts)
-        cli.out.lines(cast("list[Line]", lines))
-    return 0 if facts["running"] else DaemonUnreachable.exit
-
-
-def _daemon_status(cli: CliContext) -> dict[str, object]:
-    """Collect the daemon's status without starting it by socket activation."""
-    socket = cli.socket
-    unit = systemd_units.service_properties() if systemd_units.manages_socket(socket) else None
-    by_manager = unit is not None and unit.get("ActiveState") in ("active", "reloading", "deactivating")
-    facts: dict[str, object] = {
-        "running": False,
-        "pid": None,
-        "version": None,
-        "socket": socket,
-        "started_by": None,
-        "log": "journalctl --user -u mcpd" if unit is not None else daemon_process.log_path(),
-        "installed": systemd_units.is_installed(),
-        "unit": None if unit is None else _unit_status(unit),
-        "problems": [],
-        "warnings": [],
-    }
-    if unit is not None and not by_manager and systemd_units.socket_is_active():
-        return facts
-    try:
-        with DaemonClient(socket) as client:
-            answer = client.call("mcpd/version", timeout=5.0).value
-            facts |= _configuration_status(client)
-    except DaemonUnreachable:
-        return facts
-    return {
-        **facts,
-        "running": True,
-        "started_by": "systemd" if by_manager else "background",
-        "pid": answer.get("pid"),
-        "version": answer.get("version"),
-    }
-
-
-def _configuration_status(client: DaemonClient) -> dict[str, object]:
-    """Return the errors and warnings that the daemon has about its configuration, and the lines to print."""
-    try:
-        answer = client.call("mcpd/status", timeout=5.0).value
-    except DaemonError:  # an older daemon
-        return {}
-    config = answer["config"]
-    lines = config_problem_lines(config, answer.get("servers", []))
-    if config.get("source") != "none":  # otherwise the warning is that there is no file yet
-        lines += config_warning_lines(config)
-    return {
-        "problems": config.get("problems", []),
-        "warnings": config.get("warnings", []),
-        "lines": lines,
-    }
-
-
-def _unit_status(unit: dict[str, str]) -> dict[str, object]:
-    return {
-        "state": unit.get("ActiveState", ""),
-        "sub_state": unit.get("SubState", ""),
-        "status": unit.get("StatusText", ""),
-        "restarts": int(unit.get("NRestarts", "0") or 0),
-        "result": unit.get("Result", ""),
-        "enabled": unit.get("UnitFileState", "") == "enabled",
-    }
-
-
-def _print_status(cli: CliContext, facts: dict[str, object]) -> None:
-    out, unit = cli.out, facts["unit"]
-    if facts["running"]:
-        out.line(paint("● ", "green"), f"mcpd {facts['version']} is running (pid {facts['pid']})")
-    else:
-        out.line(paint("○ ", "dim"), "mcpd is not running")
-    out.line("  socket   ", str(facts["socket"]))
-    if isinstance(unit, dict):
-        enabled = "starts at login" if unit["enabled"] else "not enabled"
-        restarts = "1 restart" if unit["restarts"] == 1 else f"{unit['restarts']} restarts"
-        out.line("  service  ", f"{unit['state']} ({unit['sub_state']}), {enabled}, {restarts}")
-        if unit["status"] and facts["running"]:
-            out.line("  status   ", str(unit["status"]))
-        if unit["result"] not in ("", "success"):
-            out.line("  result   ", paint(str(unit["result"]), "red"))
-    elif facts["running"]:
-        out.line("  service  ", "none; running in the background (mcpctl daemon install creates a service)")
-    out.line("  log      ", str(facts["log"]))
-    if not facts["running"]:
-        out.next_step("mcpctl daemon start")

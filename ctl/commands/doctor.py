@@ -148,6 +148,9 @@ def _check_daemon(report: DoctorReport, path: str) -> Iterator[Finding]:
                     continue  # an older daemon; the version below shows it
                 report.answers[method] = answer.value
     except DaemonUnreachable as error:
+        if any(each.check.startswith("socket") and each.result == FAIL for each in report.findings):
+            yield Finding("daemon", SKIP, "not checked: the socket cannot be used")
+            return
         missing = error.message.startswith("mcpd is not running")
         yield Finding("daemon", SKIP if missing else FAIL, error.message, error.hint)
         return

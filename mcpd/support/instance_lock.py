@@ -23,26 +23,80 @@ class AlreadyRunning(Exception):
         self.socket = socket
 
 
-@contextmanager
-def hold_instance_lock(socket: str) -> Iterator[None]:
-    """Be the only daemon of `socket` during the block, or raise AlreadyRunning immediately.
+class InstanceLock:
+    """The lock of the only daemon of a socket. Created and released by `hold_instance_lock`."""
 
-    The lock is `flock` on `<socket>.lock`, not the existence of the file, so nothing has to be cleaned up
-    after SIGKILL. The number in the file is used for messages only. The directory must exist and be
-    writable, otherwise OSError is raised.
-    """
-    path = socket + ".lock"
-    fd = _open_and_lock(path, socket)
-    try:
+    def __init__(self, socket: str) -> None:
+        self._socket = socket
+        self._path = _lock_path(socket)
+        self._fd = self._acquire()
+
+    def renew(self) -> None:
+        """Hold the lock again if its file was removed, which lets other daemons start.
+
+        Raises AlreadyRunning if one of them has it by now, or OSError.
+        """
+        if not is_same_file(self._fd, self._path):
+            former, self._fd = self._fd, self._acquire()
+            os.close(former)
+
+    def release(self) -> None:
+        # Unlinked while we still hold the lock. A process that has opened it meanwhile notices and retries.
+        with suppress(OSError):
+            if is_same_file(self._fd, self._path):
+                os.unlink(self._path)
+        os.close(self._fd)
+
+    def _acquire(self) -> int:
+        fd = _open_and_lock(self._path, self._socket)
         with suppress(OSError):  # a full disk: the lock decides, not the number
             os.ftruncate(fd, 0)
             os.pwrite(fd, b"%d\n" % os.getpid(), 0)
-        yield
+        return fd
+
+
+@contextmanager
+def hold_instance_lock(socket: str) -> Iterator[InstanceLock]:
+    """Be the only daemon of `socket` during the block, or raise AlreadyRunning immediately.
+
+    The lock is `flock` on `<socket>.lock`, not the existence of the file, so nothing has to be cleaned up
+    after SIGKILL. The number in the file is the process, for messages and `find_lock_holder`. The directory
+    must exist and be writable, otherwise OSError is raised.
+    """
+    lock = InstanceLock(socket)
+    try:
+        yield lock
     finally:
-        # Unlinked while we still hold the lock. A process that has opened it meanwhile notices and retries.
-        with suppress(OSError):
-            os.unlink(path)
+        lock.release()
+
+
+def find_lock_holder(socket: str) -> int | None:
+    """Return the other process that holds the lock of `socket`, which may be unreachable, or None."""
+    try:
+        fd = os.open(_lock_path(socket), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        pid = _parse_pid(os.pread(fd, 32, 0))
+        # A killed daemon leaves the file behind, and its number may be another process by now.
+        return pid if pid not in (None, os.getpid()) and _has_open(pid, fd) else None
+    finally:
         os.close(fd)
+
+
+def _has_open(pid: int | None, fd: int) -> bool:
+    """Return whether a process has the file open that is `fd` here."""
+    directory = f"/proc/{pid}/fd"
+    with suppress(OSError):  # it has ended, or is not ours
+        for number in os.listdir(directory):
+            with suppress(OSError):  # closed in the meantime
+                if os.path.samestat(os.stat(f"{directory}/{number}"), os.fstat(fd)):
+                    return True
+    return False
+
+
+def _lock_path(socket: str) -> str:
+    return socket + ".lock"
 
 
 def remove_stale_socket(socket: str) -> None:

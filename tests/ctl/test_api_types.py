@@ -40,6 +40,7 @@ OTHER_MEMBERS = {
     "concurrency",
     *("readOnlyHint", "destructiveHint"),  # of a tool, as its server declares them
     # systemd properties and environment variables
+    *("MainPID", "StandardError", "StandardOutput"),
     *("ActiveState", "SubState", "StatusText", "NRestarts", "Result", "UnitFileState", "NeedDaemonReload"),
 }
 

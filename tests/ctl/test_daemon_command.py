@@ -6,6 +6,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 from pathlib import Path
 from typing import IO
@@ -13,6 +14,9 @@ from typing import IO
 import pytest
 
 from ctl import daemon_process, systemd_units
+from ctl.errors import BadConfiguration, DaemonUnreachable
+from ctl.invocation import CliContext
+from ctl.main import run
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.fake_daemon import FakeDaemon, status
 from tests.ctl.test_daemon_process import Place, place
@@ -33,6 +37,7 @@ def test_start_status_restart_and_stop_in_the_background(place: Place) -> None:
     first = json.loads(place.ctl("daemon", "status", "--json").stdout)
     assert first == {
         "running": True,
+        "responds": True,
         "pid": first["pid"],
         "version": "0.0-standin",
         "socket": str(place.socket),
@@ -42,6 +47,7 @@ def test_start_status_restart_and_stop_in_the_background(place: Place) -> None:
         "unit": None,
         "problems": [],
         "warnings": [],
+        "next": None,
     }
 
     second = json.loads(place.ctl("daemon", "restart", "--json").stdout)
@@ -172,6 +178,105 @@ def test_start_and_stop_are_idempotent(place: Place) -> None:
     assert pids[0] == pids[1]
     answers = [json.loads(place.ctl("daemon", "stop", "--json").stdout) for _ in range(2)]
     assert answers == [{"stopped": True}, {"stopped": False}]
+
+
+def test_daemon_without_its_socket_is_found_by_its_lock(place: Place) -> None:
+    """The stub does not bind its socket again. The commands do not say that the daemon is not running."""
+    pid = json.loads(place.ctl("daemon", "start", "--json").stdout)["pid"]
+    place.socket.unlink()
+    done = place.ctl("daemon", "status")
+    assert done.returncode == 3
+    assert f"mcpd is running (pid {pid}), but cannot be reached: its socket was removed" in done.stdout
+    assert "next: mcpctl daemon restart" in done.stderr
+    findings = {
+        f["check"]: f for f in json.loads(place.ctl("doctor", "--no-shell", "--json").stdout)["findings"]
+    }
+    assert (findings["socket"]["result"], findings["socket"]["next"]) == ("failure", "mcpctl daemon restart")
+    second = json.loads(place.ctl("daemon", "restart", "--json").stdout)
+    assert second["responds"]
+    wait_until(lambda: gone(pid))
+    place.socket.unlink()
+    done = place.ctl("daemon", "stop")
+    assert (done.returncode, done.stdout) == (0, "mcpd stopped\n")
+    assert gone(second["pid"])
+
+
+def test_daemon_that_does_not_respond_is_stopped(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Status exits with 3 and suggests a restart, which kills it if it does not stop."""
+    pid = json.loads(place.ctl("daemon", "start", "--json").stdout)["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr(daemon_process, "_ANSWER_TIMEOUT", 0.1)
+    monkeypatch.setattr(daemon_process, "STOP_TIMEOUT", 0.1)
+    monkeypatch.setattr("ctl.daemon_status.ANSWER_TIMEOUT", 0.1)
+    monkeypatch.setattr(systemd_units, "is_available", lambda: False)
+    assert run(["--socket", str(place.socket), "daemon", "status"], place.environ) == 3
+    shown = capsys.readouterr()
+    assert f"mcpd is running (pid {pid}), but does not respond" in shown.out
+    assert "next: mcpctl daemon restart" in shown.err
+    assert daemon_process.stop(str(place.socket))
+    wait_until(lambda: gone(pid))
+
+
+def test_removed_socket_of_the_service_restarts_both_units(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The socket unit keeps listening on the removed socket, and does not start while the service runs."""
+    commands: list[tuple[str, ...]] = []
+
+    def systemctl(*words: str) -> str:
+        commands.append(words)
+        return "active" if words[0] == "is-active" else "ActiveState=active"
+
+    monkeypatch.setattr(systemd_units, "systemctl", systemctl)
+    monkeypatch.setattr(systemd_units, "manages_socket", lambda _: True)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("MCPD_NO_START", raising=False)
+    units = ("mcpd.socket", "mcpd.service")
+    for restart in (daemon_process.start_units, daemon_process.restart_service):
+        commands.clear()
+        restart()
+        assert [words for words in commands if words[0] in ("stop", "start", "restart")] == [
+            ("stop", *units),
+            ("start", *units),
+        ]
+    path = tmp_path / "mcpd" / "mcpd.sock"
+    path.parent.mkdir(mode=0o700)
+    commands.clear()
+    with pytest.raises(DaemonUnreachable) as caught:  # not without being asked: it ends calls in progress
+        daemon_process.ensure_daemon(path)
+    assert caught.value.hint == "mcpctl daemon restart"
+    assert ("start", *units) not in commands
+
+
+def test_client_that_starts_the_service_gets_the_errors_in_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """systemd closes its connection, because the service exits with 2."""
+    file = tmp_path / "config.json"
+    file.write_text("{ not JSON")
+    monkeypatch.setenv("MCPD_CONFIG", str(file))
+    monkeypatch.setattr(systemd_units, "manages_socket", lambda _: True)
+    unit = {"ActiveState": "failed", "ExecMainStatus": "2"}
+    monkeypatch.setattr(systemd_units, "service_properties", lambda: unit)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        cli = CliContext({"MCPD_SOCKET": str(tmp_path / "s")})
+        cli.client()
+        listener.accept()[0].close()
+        with pytest.raises(BadConfiguration, match=r"config\.json is invalid") as caught:
+            cli.call("mcpd/status")
+        cli.close()
+    assert len(caught.value.problems) == 1
+
+
+def test_log_of_the_service_may_be_a_file() -> None:
+    """As a drop-in says, in which stderr usually goes where stdout does."""
+    assert systemd_units.log_file({"StandardOutput": "journal", "StandardError": "inherit"}) == ""
+    assert systemd_units.log_file({"StandardOutput": "append:/a b", "StandardError": "inherit"}) == "/a b"
+    assert systemd_units.log_file({"StandardOutput": "file:/a", "StandardError": "journal"}) == ""
 
 
 def test_status_and_stop_never_start_a_daemon(place: Place) -> None:

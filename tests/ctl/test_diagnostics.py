@@ -499,6 +499,7 @@ def test_log_of_the_service_has_times(mcpctl: Mcpctl, monkeypatch: pytest.Monkey
         return subprocess.CompletedProcess(command, 0, "2026-11-21T06:30:00+0000 mcpd[1]: ready\n")
 
     monkeypatch.setattr(systemd_units, "manages_socket", lambda _: True)
+    monkeypatch.setattr(systemd_units, "service_properties", lambda: {"StandardOutput": "journal"})
     monkeypatch.setattr("ctl.commands.daemon.subprocess.run", journalctl)
     assert mcpctl("daemon", "logs", "--utc").out == "2026-11-21T06:30:00+0000 mcpd[1]: ready\n"
     assert commands[0][-4:] == ["-o", "short-iso", "--no-hostname", "--utc"]

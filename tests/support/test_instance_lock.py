@@ -14,7 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from mcpd.support.instance_lock import AlreadyRunning, hold_instance_lock, remove_stale_socket
+from mcpd.support.instance_lock import (
+    AlreadyRunning,
+    find_lock_holder,
+    hold_instance_lock,
+    remove_stale_socket,
+)
 from tests.stopwatch import stopwatch, within
 
 HOLDER = """
@@ -66,6 +71,20 @@ def test_second_daemon_fails_immediately_with_the_pid_of_the_first(tmp_path: Pat
                 pass
             assert within(watch.seconds, 0.5)
         assert caught.value.pid == first.pid
+
+
+def test_holder_is_found_without_its_socket(tmp_path: Path) -> None:
+    """A killed daemon leaves its number behind, which may be another process by now."""
+    path = tmp_path / "s"
+    assert find_lock_holder(str(path)) is None
+    with daemon(path) as first:
+        path.unlink()
+        assert find_lock_holder(str(path)) == first.pid
+        first.kill()
+        first.wait(30)
+        assert find_lock_holder(str(path)) is None
+    (tmp_path / "s.lock").write_text(f"{os.getpid()}\n")
+    assert find_lock_holder(str(path)) is None
 
 
 def test_daemon_starts_after_sigkill_of_the_previous_one(tmp_path: Path) -> None:
