@@ -144,6 +144,12 @@ def stopped_in_order_it_leaves_the_socket_to_the_manager() -> None:
         assert SOCKET.stat().st_ino == inode
         assert mcpctl_json("status")["servers"]
         assert SOCKET.stat().st_ino == inode
+    SOCKET.unlink()  # systemd does not notice
+    status = mcpctl("daemon", "status")
+    assert (status.returncode, "its socket was removed" in status.stdout) == (3, True)
+    assert mcpctl("status").stderr.endswith("next: mcpctl daemon restart\n")
+    assert mcpctl("daemon", "restart").returncode == 0
+    assert mcpctl_json("status")["servers"]
 
 
 @scene
@@ -214,6 +220,10 @@ def a_broken_configuration_is_not_retried() -> None:
     shown = show("ActiveState", "NRestarts", "ExecMainStatus")
     assert shown == {"ActiveState": "failed", "NRestarts": "0", "ExecMainStatus": "2"}
     assert mcpctl("daemon", "status").returncode == 3
+    systemctl("start", "mcpd.socket")
+    for _ in range(2):  # once through the socket, which fails because of it, and once through mcpctl
+        done = mcpctl("status")
+        assert (done.returncode, "not valid JSON" in done.stderr) == (2, True)
     configure(POLITE)
     assert mcpctl("daemon", "start").returncode == 0
 
@@ -277,6 +287,7 @@ def uninstalled_nothing_of_it_is_left() -> None:
     assert not alive(family)
     left = [path for path in (HOME / ".config/systemd").rglob("*") if not path.is_dir()]
     assert left == []
+    assert not SOCKET.exists()
     assert show("LoadState", "ActiveState") == {"LoadState": "not-found", "ActiveState": "inactive"}
 
 
