@@ -224,11 +224,13 @@ class CallEngine:
             if answer is not None:
                 break
             if len(call.params) > _LARGE:
-                await trio.lowlevel.checkpoint()
+                await rest()
             found = stage.before(call)
             answer = await found() if callable(found) else found
         if call.server.upstream is None:
             await self._operations.wait_ready(call.server)
+        if len(call.params) > _LARGE:
+            await rest()
         await trio.lowlevel.checkpoint()
         if answer is None:
             self._send(call, self._connection(call.server))

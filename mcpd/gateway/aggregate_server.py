@@ -25,6 +25,7 @@ from mcpd.model.policy import ItemKind
 from mcpd.model.profile import Profile
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.status import ServerState
+from mcpd.model.steps import Steps, run_steps
 from mcpd.model.tags import all_tags, tags_of_tool
 from mcpd.model.text import shorten
 from mcpd.model.tool_names import ClientStyle, OwnedName, own_name, public_names
@@ -126,8 +127,12 @@ class AggregateServer:
     def route(self, method: str, params: bytes) -> Target:
         if method == "tools/call" and (known := self._route_known_call(params)) is not None:
             return known
+        return run_steps(self.route_in_steps(method, params))
+
+    def route_in_steps(self, method: str, params: bytes) -> Steps[Target]:
         try:
-            members = wire.members(params or b"{}")
+            members = yield from wire.members_in_steps(params or b"{}")
+            yield
             if method == "resources/read":
                 public = wire.string(members, "uri")
                 server, uri = self.resource(public)
@@ -426,7 +431,7 @@ def _split_alias(uri: str) -> tuple[str, str]:
 
 
 def _replace_member(members: dict[str, Raw], name: str, value: str) -> bytes:
-    return msgspec.json.encode({**members, name: value})
+    return wire.join_members({**members, name: Raw(msgspec.json.encode(value))})
 
 
 _SLOT = r"\{[^{}]*\}"

@@ -24,7 +24,6 @@ from mcpd.calls.call import (
     CallerIdentity,
     ResponseCallback,
     Work,
-    tool_name,
 )
 from mcpd.calls.client_context import (
     ClientContext,
@@ -54,6 +53,7 @@ from mcpd.protocol.legacy import BATCH_VERSION, VERSIONS
 from mcpd.protocol.revision_translation import R4, R5, translate_request
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.managed_server import ManagedServer
+from mcpd.support.turns import in_turns, rest
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.request_meta import may_have_meta
@@ -224,31 +224,23 @@ class ClientSession:
             self.respond_error(request, _INVALID_PARAMS, text)
 
     async def _forward_large(self, request: ClientRequest) -> None:
-        """As `receive`, with turns for others between the steps that read all of the params.
+        """As `receive`, with rests between the looks at all of the params.
 
         Raises McpdError, BadFrame; nothing was sent then.
         """
-        tool = None
-        await trio.lowlevel.checkpoint()
-        if may_have_meta(request.params):
-            members = wire.members(request.params)
-            tool = wire.string_or(members, "name")
-            meta = bytes(members.pop("_meta", b""))
-            keeps_meta = bool(meta) and self._methods.read_request_meta(request, meta)
-            request.has_no_meta = not keeps_meta
-            if meta and not keeps_meta:
-                await trio.lowlevel.checkpoint()
-                request.params = msgspec.json.encode(members)
-        else:
-            request.has_no_meta = True
-        await trio.lowlevel.checkpoint()
-        target = self.view.route(request.method, request.params)
+        members = await in_turns(wire.members_in_steps(request.params))
+        tool = wire.string_or(members, "name")
+        meta = bytes(members.pop("_meta", b""))
+        keeps_meta = bool(meta) and self._methods.read_request_meta(request, meta)
+        request.has_no_meta = not keeps_meta
+        if meta and not keeps_meta:
+            await rest()
+            request.params = wire.join_members(members)
+        target = await in_turns(self.view.route_in_steps(request.method, request.params))
         if request.method == "tools/call" and not target.tool:
-            if tool is None:
-                await trio.lowlevel.checkpoint()
-                tool = tool_name(request.params)
             target = msgspec.structs.replace(target, tool=tool)
-        await trio.lowlevel.checkpoint()
+        await rest()
+        await trio.lowlevel.checkpoint_if_cancelled()
         self._forward_to(target, request)
 
     def _forward(self, request: ClientRequest) -> None:

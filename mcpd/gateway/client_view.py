@@ -13,6 +13,7 @@ from mcpd.calls.engine import Target
 from mcpd.calls.routes import DIRECT
 from mcpd.daemon_operations import Operations
 from mcpd.model.errors import UnknownTool
+from mcpd.model.steps import Steps
 from mcpd.protocol import extensions
 from mcpd.supervision.catalog_cache import Catalog, Item, is_tool_allowed
 from mcpd.supervision.legacy_companion import catalog_for_legacy
@@ -72,6 +73,8 @@ class View(Protocol):
         """Return, for each of `entries`, the name of its server and the server's own name for it."""
 
     def route(self, method: str, params: bytes) -> Target: ...
+    def route_in_steps(self, method: str, params: bytes) -> Steps[Target]:
+        """As `route`, for large params."""
 
     def resource(self, uri: str) -> tuple[ManagedServer, str]:
         """Return the owner of a resource, and its own URI for it."""
@@ -155,6 +158,10 @@ class SingleServer(msgspec.Struct, eq=False):
         if not is_tool_allowed(spec, tool):
             raise UnknownTool(f"{spec.name}: the definition excludes this tool", server=spec.name)
         return Target(server=server, params=params, tool=tool)
+
+    def route_in_steps(self, method: str, params: bytes) -> Steps[Target]:
+        yield
+        return self.route(method, params)
 
     def resource(self, uri: str) -> tuple[ManagedServer, str]:
         return self.single, uri

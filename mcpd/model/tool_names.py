@@ -123,9 +123,11 @@ def _join(style: ClientStyle, server: str, name: str) -> str:
 
 
 def _fit(style: ClientStyle, name: str, pair: OwnedName) -> str:
+    is_long = len(name) > MAX_NAME_LENGTH
+    name = name[:MAX_NAME_LENGTH]
     if style in (ClientStyle.UNDERSCORES, ClientStyle.PREFIX, ClientStyle.PLAIN):
         name = _DISALLOWED.sub("_", name)
-    return name if len(name) <= MAX_NAME_LENGTH else _shorten_with_hash(name, pair)
+    return _shorten_with_hash(name, pair) if is_long else name
 
 
 def _shorten_with_hash(name: str, pair: OwnedName) -> str:

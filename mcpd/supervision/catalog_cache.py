@@ -25,7 +25,7 @@ from mcpd.model.text import shorten, similar_names
 from mcpd.persistent_state import StateFile
 from mcpd.protocol.upstream_session import FEATURES, Upstream
 from mcpd.supervision.undeclared_lists import find_undeclared_lists
-from mcpd.support.turns import Turns
+from mcpd.support.turns import Turns, in_turns
 from mcpd.wire import message as wire
 from mcpd.wire.headers import mirrored_properties
 
@@ -33,6 +33,12 @@ MAX_PAGES = 1000
 MAX_ENTRIES = 10_000
 MAX_LIST_BYTES = 16 * 1024 * 1024
 """Limits for one list over all its pages. It is kept, and every client may fetch it."""
+MAX_NAME = 64 * 1024
+"""Bytes of the name or URI of an entry, as JSON: names are compared, renamed, and shown."""
+_MAX_CURSOR = 1024 * 1024
+"""Bytes of the cursor of the next page, as JSON."""
+_LARGE_PAGE = 2 * 1024 * 1024
+"""Bytes of a page that is read in several turns."""
 _MAX_WARNINGS = 10
 """Tools that are left out with a warning for each."""
 _MAX_NAMES = 5
@@ -247,10 +253,12 @@ async def _fetch_list(
                 text = f"is longer than {MAX_LIST_BYTES} bytes; stopped after {len(items)} entries"
                 warnings.append(f"{kind.method} {text}")
                 break
-            members = wire.members(page)
+            is_large = len(page) > _LARGE_PAGE
+            members = await in_turns(wire.members_in_steps(bytes(page))) if is_large else wire.members(page)
             await turns.pause()
             entries, too_many = wire.first_items(members.get(kind.member, Raw(b"[]")), MAX_ENTRIES)
-            cursor = msgspec.json.decode(members.get("nextCursor", Raw(b"null")), type=str | None)
+            await turns.pause()
+            cursor = _read_cursor(members)
         except UpstreamRefused as error:
             if error.upstream_code != -32601 or items:  # "method not found" means that there is no such list
                 warnings.append(f"{kind.method} failed: {shorten(error.message, 300)}")
@@ -288,10 +296,21 @@ async def _fetch_list(
     return tuple(items.values()), dropped
 
 
+def _read_cursor(page: Mapping[str, Raw]) -> str | None:
+    """Raises ProtocolViolation if it is too long, and one of DECODE_ERRORS."""
+    raw = page.get("nextCursor", Raw(b"null"))
+    if len(raw) > _MAX_CURSOR:
+        raise ProtocolViolation(f"`nextCursor` has {len(raw)} bytes, and mcpd accepts at most {_MAX_CURSOR}")
+    return msgspec.json.decode(raw, type=str | None)
+
+
 def _entry_label(entry: Raw, key: str, position: int) -> str:
     """Return the name of an unusable entry, or its position in the list if it has none."""
     try:
-        return shorten(msgspec.json.decode(wire.members(entry)[key], type=str), 60) or f"entry {position}"
+        name = wire.members(entry)[key]
+        if len(name) > MAX_NAME:
+            return f"entry {position} (`{key}` has {len(name)} bytes, and mcpd accepts at most {MAX_NAME})"
+        return shorten(msgspec.json.decode(name, type=str), 60) or f"entry {position}"
     except (KeyError, *wire.DECODE_ERRORS):
         return f"entry {position}"
 
@@ -299,6 +318,8 @@ def _entry_label(entry: Raw, key: str, position: int) -> str:
 def _name_of(entry: Raw, key: str) -> str | None:
     try:
         members = wire.members(entry)
+        if len(members[key]) > MAX_NAME:
+            return None
         name = msgspec.json.decode(members[key], type=str)
         if key == "name" and "inputSchema" in members:
             wire.members(members["inputSchema"])

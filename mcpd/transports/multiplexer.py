@@ -33,6 +33,8 @@ log = logging.getLogger("mcpd.link")
 _batch = batch()
 _MAX_BATCH = 1000
 """Messages in one batch from a server; all of them are handled in one turn."""
+_MAX_ID = 1000
+"""Bytes of the id in a large message: it is compared and sent back."""
 _SAMPLE = 4096
 """Bytes kept of unparsable output: secrets in it are masked before it is shortened."""
 
@@ -280,8 +282,8 @@ class RequestMultiplexer:
         except BadFrame:
             message = None
         yield
-        if message is None:
-            self._receive_unparsable(line, exchange, may_be_batch=True)
+        if message is None or len(message.id) > _MAX_ID:
+            self._receive_unparsable(line, exchange, may_be_batch=message is None)
         else:
             self.receive(line, exchange, message=message)
 
@@ -328,15 +330,24 @@ class RequestMultiplexer:
 
     def _receive_server_message(self, message: Message, exchange: Exchange | None) -> None:
         self.last_received_at = _batch.now
-        if message.id is not ABSENT:
+        if len(message.params) > MAX_BYTES:
+            self._refuse_large(message)
+        elif message.id is not ABSENT:
             if message.method.startswith(_SENT_BY_BOTH) or not self._receive_echo(message):
                 self.inbound.on_request(message, exchange)
-        elif len(message.params) > MAX_BYTES:
-            self._count_deviation(f"notifications longer than {MAX_BYTES} bytes were ignored")
         elif message.method == "notifications/progress":
             self._receive_progress(message)
         else:
             self.inbound.on_notification(message, exchange)
+
+    def _refuse_large(self, message: Message) -> None:
+        """Refuse a request of the server, or ignore a notification, that is too large to be decoded."""
+        if message.id is ABSENT:
+            self._count_deviation(f"notifications longer than {MAX_BYTES} bytes were ignored")
+        elif not self._receive_echo(message):
+            size, method = len(message.params), shorten(message.method, 60)
+            text = f"the params of {method} have {size} bytes, and mcpd accepts at most {MAX_BYTES}"
+            self.refuse(message, wire.INVALID_PARAMS, text)
 
     def _receive_unparsable(self, line: bytes, exchange: Exchange | None, *, may_be_batch: bool) -> None:
         stripped = line.strip()

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import attrs
+import msgspec
 import pytest
 
 from mcpd.gateway import aggregate_server
@@ -13,6 +14,7 @@ from mcpd.gateway.aggregate_server import AggregateServer, parse_template
 from mcpd.model.errors import InvalidArguments, McpdError, NotReady, UnknownResource, UnknownTool
 from mcpd.model.profile import Profile
 from mcpd.model.status import ServerState
+from mcpd.model.steps import run_steps
 from mcpd.model.tool_names import ClientStyle
 from tests.gateway.model import Json, make_catalog, make_core, make_server, make_upstream
 
@@ -45,6 +47,9 @@ def names(view: AggregateServer) -> list[str]:
 
 def route(view: AggregateServer, method: str, **params: object) -> tuple[str, Json, str, object]:
     found = view.route(method, json.dumps(params).encode())
+    in_steps = run_steps(view.route_in_steps(method, json.dumps(params).encode()))
+    assert msgspec.structs.asdict(in_steps) == {**msgspec.structs.asdict(found), "params": in_steps.params}
+    assert json.loads(in_steps.params) == json.loads(found.params)
     return found.server.spec.name, json.loads(found.params), found.tool, found.alias
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.model.tool_names import MAX_NAME_LENGTH, ClientStyle, own_name, public_names, tools_named
+from tests.stopwatch import within
 
 PAIR = st.tuples(st.sampled_from(["a", "a_", "git", "x" * 60]), st.text(min_size=1, max_size=80))
 
@@ -95,3 +97,14 @@ def test_every_public_name_is_found() -> None:
 def test_ambiguous_names_are_all_returned() -> None:
     assert tools_named("a__b__c", [], ["a", "a__b"]) == [("a", "b__c"), ("a__b", "c")]
     assert tools_named("b", [("a", "b")], ["a", "b"]) == []
+
+
+def test_long_names_cost_no_more_than_what_is_kept_of_them() -> None:
+    """Replacing 15 million characters took half a second."""
+    pairs = [("s", f"{number}{'!' * 65_000}") for number in range(230)]
+    began = time.thread_time()
+    names = public_names(ClientStyle.UNDERSCORES, pairs)
+    assert within(time.thread_time() - began, 0.15)
+    assert all(name.startswith(f"s__{own[:2].rstrip('!')}") for name, (_, own) in names.items())
+    assert all(len(name) == MAX_NAME_LENGTH for name in names)
+    assert len(names) == len(pairs)

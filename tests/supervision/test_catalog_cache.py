@@ -16,7 +16,15 @@ from mcpd.model.errors import LinkLost, UpstreamRefused
 from mcpd.model.server_spec import StdioSpec
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision import catalog_cache as lists
-from mcpd.supervision.catalog_cache import MAX_ENTRIES, MAX_LIST_BYTES, MAX_PAGES, Catalog, Item, summarize
+from mcpd.supervision.catalog_cache import (
+    MAX_ENTRIES,
+    MAX_LIST_BYTES,
+    MAX_NAME,
+    MAX_PAGES,
+    Catalog,
+    Item,
+    summarize,
+)
 from tests.stopwatch import within
 
 SPEC = StdioSpec(name="it", command="x")
@@ -174,6 +182,23 @@ async def test_unusable_entries_are_left_out_and_counted() -> None:
     left_out = "x, echo, entry 4, entry 5, entry 6 and 3 more"
     assert catalog.warnings == (f"tools/list: 8 unusable or duplicate entries left out: {left_out}",)
     assert summarize(catalog) == f"1 tool; {catalog.warnings[0]}"
+
+
+async def test_entry_with_a_long_name_is_left_out_and_the_warning_names_the_limit() -> None:
+    """A name of 15 MiB held up the daemon for half a second whenever a client listed the tools."""
+    long = {"name": "x" * (MAX_NAME - 2), "inputSchema": {}}
+    longer = {"name": "x" * (MAX_NAME - 1), "inputSchema": {}}
+    catalog = await fetched(FakeUpstream(tools_list=lambda cursor: {"tools": [long, longer]}))
+    assert names(catalog) == [long["name"]]
+    (warning,) = catalog.warnings
+    assert "entry 2 (`name` has 65537 bytes, and mcpd accepts at most 65536)" in warning
+
+
+async def test_long_cursor_ends_the_list_with_a_warning_that_names_the_limit() -> None:
+    page = {"tools": [TOOL], "nextCursor": "x" * (1 << 20)}
+    catalog = await fetched(FakeUpstream(tools_list=lambda cursor: page))
+    assert len(catalog.warnings) == 1
+    assert "`nextCursor` has 1048578 bytes, and mcpd accepts at most 1048576" in catalog.warnings[0]
 
 
 NO_METHOD = UpstreamRefused("it: no such method", server="it", upstream_code=-32601)

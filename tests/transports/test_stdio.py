@@ -343,6 +343,20 @@ async def test_notification_longer_than_the_limit_is_ignored() -> None:
     assert peer.link.protocol_deviations == {"notifications longer than 8388608 bytes were ignored": 1}
 
 
+async def test_request_of_a_server_longer_than_the_limit_is_refused() -> None:
+    """Its text would be decoded, labelled, and kept until a person has answered."""
+    async with connected({"m": OK}, max_frame=16 << 20) as peer:
+        params = json.dumps({"message": "x" * MAX_BYTES})
+        await peer.say(
+            f'{{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":{params}}}\n'.encode()
+        )
+        answer = await peer.hear("")
+        await send_request(peer.link, "m")
+    assert answer["id"] == 7
+    assert answer["error"]["code"] == -32602
+    assert "mcpd accepts at most 8388608" in answer["error"]["message"]
+
+
 async def test_response_of_small_values_fails_only_its_request() -> None:
     values = b"[" + b"1," * (2 << 20) + b"1]"
     script: dict[str, Any] = {

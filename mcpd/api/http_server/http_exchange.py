@@ -16,6 +16,8 @@ from mcpd.api.http_server.parser import Head
 JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+_LARGE = 1 << 20
+"""Bytes of a body that is not copied to join it with what surrounds it."""
 ServeUpgraded = Callable[[trio.abc.Stream], Awaitable[None]]
 """Serves an upgraded connection until it returns."""
 
@@ -56,22 +58,27 @@ class HttpExchange(msgspec.Struct, eq=False):
             return
         self._finish()
         channel, is_head = self._channel, self.head.method == "HEAD"
-        if status == 200 and not headers and not channel.is_last and not is_head:
+        if len(body) > _LARGE and not is_head:
+            channel.put(self._head_of(status, body, content_type, headers))
+            channel.put(body)
+        elif status == 200 and not headers and not channel.is_last and not is_head:
             channel.put(
                 b"HTTP/1.1 200 OK\r\n%bContent-Type: %b\r\nContent-Length: %d\r\n\r\n%b"
                 % (_common_headers(), content_type, len(body), body)
             )
         else:
-            length = b"" if status in (204, 304) else b"Content-Length: %d\r\n" % len(body)
-            typed = b"Content-Type: %b\r\n" % content_type if body else b""
-            common = (
-                _common_headers()
-                if b"Cache-Control:" not in headers
-                else _common_headers().replace(_NO_STORE, b"")
-            )
-            head = _status_line(status) + common + typed + length + headers + self._connection_header()
-            channel.put(head + b"\r\n" + (b"" if is_head else body))
+            head = self._head_of(status, body, content_type, headers)
+            channel.put(head + (b"" if is_head else body))
         channel.ended(self)
+
+    def _head_of(self, status: int, body: bytes, content_type: bytes, headers: bytes) -> bytes:
+        """Return the head of a response with this body, with the empty line at its end."""
+        length = b"" if status in (204, 304) else b"Content-Length: %d\r\n" % len(body)
+        typed = b"Content-Type: %b\r\n" % content_type if body else b""
+        common = _common_headers()
+        if b"Cache-Control:" in headers:
+            common = common.replace(_NO_STORE, b"")
+        return _status_line(status) + common + typed + length + headers + self._connection_header() + b"\r\n"
 
     def stream(self, content_type: bytes, headers: bytes = b"") -> None:
         """Start a response of unknown length, with status 200. No-op if it was started already."""

@@ -42,9 +42,10 @@ def has_json_body(head: Head) -> bool:
 
 def sse_event(frame: bytes) -> bytes:
     """Return an SSE event. Line breaks in JSON text are insignificant white space, so they become spaces."""
-    frame = frame.rstrip(b"\n")
-    if b"\n" in frame or b"\r" in frame:
-        frame = frame.replace(b"\r", b" ").replace(b"\n", b" ")
+    end = len(frame) - frame.endswith(b"\n")
+    if frame.find(b"\n", 0, end) < 0 and frame.find(b"\r", 0, end) < 0:
+        return b"".join((b"event: message\ndata: ", memoryview(frame)[:end], b"\n\n"))
+    frame = frame.rstrip(b"\n").replace(b"\r", b" ").replace(b"\n", b" ")
     return b"event: message\ndata: %b\n\n" % frame
 
 

@@ -195,7 +195,7 @@ class ModernReply:
             exchange.write(sse_event(frame))
             exchange.end()
         else:
-            exchange.respond(STATUS.get(code or _error_code(frame), 200), frame)
+            exchange.respond(STATUS.get(code or _error_code(frame, self._key), 200), frame)
 
     def drop(self) -> None:
         """No-op: the request was cancelled because the client disconnected."""
@@ -212,9 +212,9 @@ class ModernReply:
         self._session.cancel(self._key, "the client disconnected")
 
 
-def _error_code(frame: bytes) -> int:
-    """Return the code of a server's error response; 0 for a result."""
-    if b'"error"' not in frame:
+def _error_code(frame: bytes, key: bytes) -> int:
+    """Return the code of a server's error response to the request `key`; 0 for a result."""
+    if not frame.startswith(b',"error":', len(wire.ENVELOPE_START) + len(key)):
         return 0
     try:
         error = wire.value(wire.members(frame).get("error", Raw(b"null")))
