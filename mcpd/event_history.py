@@ -7,11 +7,14 @@ crash are skipped. If the disk is full, entries are kept in memory only.
 from __future__ import annotations
 
 import logging
+import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import chain
 from pathlib import Path
 
 import attrs
@@ -32,12 +35,19 @@ MAX_FILE_SIZE = 1024 * 1024
 MAX_ENTRIES = 200
 """Entries kept in memory for each server, and for the daemon itself."""
 _MAX_SERVERS = 1000
-_MAX_UNWRITTEN = 10_000
-"""Entries kept while the disk does not answer."""
+MAX_SIZE, MAX_TOTAL_SIZE = 256 * 1024, 4 * 1024 * 1024
+"""Bytes of memory for the entries of each server, and of all. The server whose entries take most loses its
+oldest one."""
+_MAX_UNWRITTEN, _MAX_UNWRITTEN_SIZE = 10_000, 2 * 1024 * 1024
+"""Entries, and their bytes of memory, that are kept while the disk does not answer."""
+_OVERHEAD = 200
+"""Bytes that an entry takes without its texts."""
 _WRITE_INTERVAL = 0.1
 """Seconds between two writes."""
 _READ_AT_START = 512 * 1024
 _MAX_MESSAGE_LENGTH = 500
+_State = tuple[ServerState, int]
+"""A state and the hash of its message."""
 _decode = msgspec.json.Decoder(HistoryEntry).decode
 _KINDS = {
     EventKind.TOOLS: HistoryEventKind.TOOLS,
@@ -48,6 +58,29 @@ _KINDS = {
 }
 
 
+class _Entries:
+    """The newest entries, limited by their number and by the memory that they take."""
+
+    def __init__(self, max_count: int, max_size: int) -> None:
+        self.entries: deque[HistoryEntry] = deque()
+        self.size = 0
+        self._max_count = max_count
+        self._max_size = max_size
+
+    def append(self, entry: HistoryEntry) -> None:
+        self.entries.append(entry)
+        self.size += _size(entry)
+        while len(self.entries) > self._max_count or self.size > self._max_size:
+            self.remove_oldest()
+
+    def remove_oldest(self) -> None:
+        self.size -= _size(self.entries.popleft())
+
+
+def _size(entry: HistoryEntry) -> int:
+    return _OVERHEAD + sum(map(sys.getsizeof, (entry.at, entry.server, entry.message, entry.by)))
+
+
 class EventHistory:
     """Reads the files when constructed; `run` writes new entries. Recording never blocks or raises."""
 
@@ -56,12 +89,14 @@ class EventHistory:
         self.dropped = 0
         """Entries that could not be written."""
         self._mask = mask
-        self._entries: dict[str | None, deque[HistoryEntry]] = {}
-        self._states: dict[str, tuple[ServerState, str]] = {}
-        self._repeated: dict[str, dict[tuple[ServerState, str], int]] = {}
-        self._logins: dict[str, tuple[str, int]] = {}
-        """The last event of a server's login, and how often it has happened in a row."""
-        self._unwritten: deque[HistoryEntry] = deque(maxlen=_MAX_UNWRITTEN)
+        self._entries: dict[str | None, _Entries] = {}
+        self._size = 0
+        self._states: dict[str, _State] = {}
+        self._repeated: dict[str, dict[_State, int]] = {}
+        self._logins: dict[str, tuple[int, int]] = {}
+        """The hash of the last event of a server's login, and how often it has happened in a row."""
+        self._unwritten = _Entries(_MAX_UNWRITTEN, _MAX_UNWRITTEN_SIZE)
+        self._unwritten_lock = threading.Lock()
         self._has_unwritten = trio.Event()
         self._thread = OwnThread()
         for file in (older(path), path):
@@ -100,14 +135,15 @@ class EventHistory:
         message = failure.message if failure is not None else event.message
         if state is ServerState.PENDING and message in ("connecting", "queued", CONNECTION_LOST):
             return  # always followed by the outcome, which says more
-        previous, self._states[event.server] = self._states.get(event.server), (state, message)
+        now = (state, hash(message))  # a server decides how long the message is
+        previous, self._states[event.server] = self._states.get(event.server), now
         unchanged = previous is not None and previous[0] is state and failure is None and not event.by
-        if unchanged and (state is not ServerState.PENDING or previous == (state, message)):
+        if unchanged and (state is not ServerState.PENDING or previous == now):
             return  # new details, or the same state in other words
         repeated = self._repeated.setdefault(event.server, {})
         if state is ServerState.CONNECTED or event.by or len(repeated) > 100:
             repeated.clear()
-        times = repeated[state, message] = repeated.get((state, message), 0) + 1
+        times = repeated[now] = repeated.get(now, 0) + 1
         if times & (times - 1):
             return
         self._add(
@@ -124,9 +160,10 @@ class EventHistory:
     def _record_login(self, event: Event) -> None:
         """Record what happened to a login; of many renewals in a row, the 1st, 2nd, 4th, 8th, … one."""
         assert event.server is not None
-        last, times = self._logins.get(event.server, ("", 0))
-        times = times + 1 if last == event.message else 1
-        self._logins[event.server] = (event.message, times)
+        now = hash(event.message)
+        last, times = self._logins.get(event.server, (0, 0))
+        times = times + 1 if last == now else 1
+        self._logins[event.server] = (now, times)
         if not times & (times - 1):
             self._add(event, HistoryEventKind.LOGIN, times=times)
 
@@ -141,16 +178,24 @@ class EventHistory:
 
     def _append(self, entry: HistoryEntry) -> None:
         self._remember(entry)
-        self._unwritten.append(entry)
+        with self._unwritten_lock:
+            self._unwritten.append(entry)
         self._has_unwritten.set()
 
     def _remember(self, entry: HistoryEntry) -> None:
         entries = self._entries.get(entry.server)
         if entries is None:
-            entries = self._entries[entry.server] = deque(maxlen=MAX_ENTRIES)
+            entries = self._entries[entry.server] = _Entries(MAX_ENTRIES, MAX_SIZE)
             if len(self._entries) > _MAX_SERVERS:  # forget the servers seen first
-                del self._entries[next(iter(self._entries))]
+                self._size -= self._entries.pop(next(iter(self._entries))).size
+        self._size -= entries.size
         entries.append(entry)
+        self._size += entries.size
+        while self._size > MAX_TOTAL_SIZE:
+            longest = max(self._entries.values(), key=lambda each: each.size)
+            self._size -= longest.size
+            longest.remove_oldest()
+            self._size += longest.size
 
     def has_entries(self, server: str) -> bool:
         """Return whether the history has entries about `server`."""
@@ -159,9 +204,11 @@ class EventHistory:
     def history(self, server: str | None, limit: int) -> History:
         """Return the newest `limit` entries of one server or of all, oldest first."""
         if server is not None:
-            entries = list(self._entries.get(server, ()))
+            known = self._entries.get(server)
+            entries = [] if known is None else list(known.entries)
         else:
-            entries = sorted((e for kept in self._entries.values() for e in kept), key=lambda entry: entry.at)
+            kept = (each.entries for each in self._entries.values())
+            entries = sorted(chain.from_iterable(kept), key=lambda entry: entry.at)
         return History(entries=tuple(entries[-limit:] if limit > 0 else ()), dropped=self.dropped)
 
     async def run(self) -> None:
@@ -178,7 +225,7 @@ class EventHistory:
                 await self._thread.wait_idle()
 
     async def _write_pending(self) -> None:
-        while self._unwritten:
+        while self._unwritten.entries:
             try:
                 await self._thread.run(self._append_unwritten)
             except RuntimeError:  # no thread can be started: they are written together with the next entry
@@ -186,9 +233,9 @@ class EventHistory:
 
     def _append_unwritten(self) -> None:
         """Write all entries. Runs in the thread, also to its end if the caller is cancelled meanwhile."""
-        lines = []
-        while self._unwritten:
-            lines.append(codec.encode(self._unwritten.popleft()) + b"\n")
+        with self._unwritten_lock:
+            unwritten, self._unwritten = self._unwritten, _Entries(_MAX_UNWRITTEN, _MAX_UNWRITTEN_SIZE)
+        lines = [codec.encode(entry) + b"\n" for entry in unwritten.entries]
         try:
             append_lines(self.path, b"".join(lines), MAX_FILE_SIZE)
         except OSError as error:
