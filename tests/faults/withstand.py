@@ -22,10 +22,11 @@ MIB = 1 << 20
 STALL, P99 = 0.1, 0.05
 """Seconds of processor time of the daemon that a call to another server may wait: the longest, and the 99th
 percentile during a flood."""
-PEAK, GROWTH = 250 * MIB, 20 * MIB
-"""Bytes of resident memory, at most; and more than before, after the attacker has gone: up to 2 MiB for what
-is needed for the first time, 9 MiB that are free, but in the same arenas of Python as younger objects, and as
-much again, since chance decides how objects are spread over arenas."""
+PEAK, GROWTH = 250 * MIB, 10 * MIB
+"""Bytes of resident memory, at most; and more than before, after the attacker has gone: up to 2.5 MiB for
+what is needed for the first time, and 4.5 MiB that are free, but in the same arenas of Python as younger
+objects. Chance decides how objects are spread: nothing may create hundreds of large results at once.
+"""
 ENOUGH = 50
 """Calls of the bystander, at least, of which a percentile can be taken."""
 TRIES = 5
