@@ -200,6 +200,7 @@ class DaemonInfo(TypedDict):
     clients: int
     http: NotRequired[HttpListener | None]
     approvals: NotRequired[int]
+    warnings: NotRequired[list[str]]
 
 class DaemonStatus(TypedDict):
     servers: list[ServerStatus]
@@ -288,6 +289,7 @@ class CompleteParams(TypedDict):
 
 class ServerResult(TypedDict):
     server: ServerStatus
+    warnings: NotRequired[list[str]]
 
 class LifecycleParams(TypedDict):
     server: str
@@ -309,6 +311,7 @@ class ApplyResult(TypedDict):
     saved: NotRequired[str | None]
     settings_changed: NotRequired[list[str]]
     restart_needed: NotRequired[list[str]]
+    warnings: NotRequired[list[str]]
 
 class SetServersParams(TypedDict):
     servers: Mapping[str, Mapping[str, object]]

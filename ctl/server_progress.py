@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ctl.daemon_client import Json
 from ctl.errors import CtlError, DaemonError, ServerNotReady, TimedOut
@@ -20,7 +20,7 @@ from ctl.status_view import failure_summary, painted_state
 from ctl.terminal_text import count, in_local_time, until
 
 if TYPE_CHECKING:
-    from ctl.api_types import Failure, ServerStatus
+    from ctl.api_types import Failure, ServerResult, ServerStatus
 
 _IN_PROGRESS_LINE = 3
 """Servers that the progress line describes; the others are counted."""
@@ -54,10 +54,13 @@ def print_status(cli: CliContext, status: ServerStatus) -> None:
         cli.out.flush()
 
 
-def print_json(cli: CliContext, statuses: Sequence[ServerStatus]) -> None:
-    """With `--json`, print the document with all statuses."""
+def print_json(
+    cli: CliContext, statuses: Sequence[ServerStatus], warnings: Sequence[str] | None = None
+) -> None:
+    """With `--json`, print the document with all statuses, and with the warnings unless they are None."""
     if cli.out.json:
-        cli.out.json_document(json.dumps({"servers": statuses}))
+        more = {} if warnings is None else {"warnings": warnings}
+        cli.out.json_document(json.dumps({"servers": statuses, **more}))
 
 
 def hint_for(cli: CliContext, name: str) -> str:
@@ -66,6 +69,13 @@ def hint_for(cli: CliContext, name: str) -> str:
         return next_step(cli.call("mcpd/server", {"server": name}, timeout=5.0).value)
     except CtlError:
         return ""
+
+
+def show_warnings(cli: CliContext, warnings: Iterable[str]) -> None:
+    """Say on stderr why something could not be saved. With `--json`, this is in the document."""
+    if not cli.out.json:
+        for warning in warnings:
+            cli.out.warning(warning)
 
 
 class _ProgressLine:
@@ -103,12 +113,21 @@ class _ProgressLine:
             self._out.progress(f"waiting for {shown}")
 
 
+class Changed(NamedTuple):
+    """The effect of requests that change servers, in the order of the requests."""
+
+    statuses: list[ServerStatus]
+    errors: list[DaemonError]
+    warnings: list[str]
+    """Why settings could not be saved, each cause once."""
+
+
 def change_each(
     cli: CliContext, method: str, requests: Sequence[Json], *, timeout: float, show: bool = True
-) -> tuple[list[ServerStatus], list[DaemonError]]:
+) -> Changed:
     """Send one request per server concurrently; each answer is a server's status, printed if `show`.
 
-    Returns statuses and errors in the order of the requests. Raises TimedOut after `timeout` seconds.
+    Raises TimedOut after `timeout` seconds.
     """
     line = _ProgressLine(cli, [str(each["server"]) for each in requests])
 
@@ -134,10 +153,14 @@ def change_each(
         )
     finally:
         cli.out.end_progress()
-    statuses: list[ServerStatus] = [
-        outcome.value["server"] for outcome in outcomes if not isinstance(outcome, DaemonError)
+    answers: list[ServerResult] = [
+        outcome.value for outcome in outcomes if not isinstance(outcome, DaemonError)
     ]
-    return statuses, [outcome for outcome in outcomes if isinstance(outcome, DaemonError)]
+    return Changed(
+        statuses=[answer["server"] for answer in answers],
+        errors=[outcome for outcome in outcomes if isinstance(outcome, DaemonError)],
+        warnings=list(dict.fromkeys(each for answer in answers for each in answer.get("warnings", ()))),
+    )
 
 
 def wait_for_each(
@@ -189,7 +212,7 @@ def wait_for_each(
     except TimedOut:
         for name in awaited if show else ():
             print_status(cli, current[name])
-        behind = ", ".join(f"{name} is {current[name]['status']}" for name in awaited)
+        behind = ", ".join(f"{name} {state_phrase(current[name])}" for name in awaited)
         raise TimedOut(
             f"timed out after {timeout:g} s: {behind}",
             hint=hint_for(cli, next(iter(awaited))),

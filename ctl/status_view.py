@@ -26,6 +26,7 @@ TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it 
 if TYPE_CHECKING:
     from ctl.api_types import (
         ConfigStatus,
+        DaemonInfo,
         DaemonStatus,
         Failure,
         HistoryEntry,
@@ -137,6 +138,7 @@ def status_table(result: DaemonStatus, columns: int | None, *, utc: bool = False
             [f"  mcpctl edit                                write {path} yourself"],
             *config_problem_lines(config, servers),
             *(config_warning_lines(config) if config["source"] != "none" else []),
+            *daemon_warning_lines(result["daemon"]),
         ]
     header = ("SERVER", "STATUS", "PID", "TOOLS", "RESTARTS", "UPTIME", "LAST ERROR")
     rows: list[Line] = [
@@ -159,6 +161,7 @@ def status_table(result: DaemonStatus, columns: int | None, *, utc: bool = False
         *table(header, rows, right=(2, 3, 4), fit=columns, drop=(2, 4, 5, 3), preferred=_ERROR_WIDTH),
         *config_problem_lines(config, servers),
         *config_warning_lines(config),
+        *daemon_warning_lines(result["daemon"]),
     ]
     if broken and not config.get("problems"):  # one next step: the file comes first
         lines += [[], [paint("next: ", "dim"), f"mcpctl why {broken}"]]
@@ -242,6 +245,15 @@ def config_warning_lines(config: ConfigStatus) -> list[Line]:
         return []
     more = f" ({len(rest)} more: mcpctl config validate)" if rest else ""
     return [[], [paint("warning: ", "yellow"), f"{first}{more}"]]
+
+
+def daemon_warning_lines(daemon: DaemonInfo) -> list[Line]:
+    """What mcpd could not save or read, and what to do about it."""
+    return [
+        line
+        for warning in daemon.get("warnings", ())
+        for line in ([], [paint("warning: ", "yellow"), warning])
+    ]
 
 
 def problem_lines(problems: Sequence[Problem]) -> list[Line]:

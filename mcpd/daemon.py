@@ -226,6 +226,9 @@ class _Daemon:
         )
         for end in earlier_ends:
             self._history.record_daemon(end)
+        self._state_file.on_problem = self._history.record_daemon
+        if self._state_file.read_problem:
+            self._history.record_daemon(self._state_file.read_problem)
         self._history.record_daemon(f"mcpd {__version__} started (pid {os.getpid()})")
         self._supervisor = Supervisor(around)
         self._configuration = ActiveConfig(
@@ -241,6 +244,7 @@ class _Daemon:
             socket=options.socket,
             stop=self._stop,
             environ=environ,
+            store=self._state_file,
         )
         self._call_log = CallLog(state / "calls.jsonl", redactor.mask)
         self._gateway = Gateway(self._operations, clients, self._call_log)
@@ -362,6 +366,7 @@ class _Daemon:
                 await self._services.start(logins.run)
                 self._logins = logins
                 self._operations.login_statuses = partial(logins.status, None)
+                self._operations.login_problem = lambda: logins.problem
         return self._logins
 
     async def _credentials_for(self, spec: RemoteSpec) -> Credentials | None:

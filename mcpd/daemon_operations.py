@@ -31,6 +31,7 @@ from mcpd.model.api import (
     PromptsResult,
     ResourcesResult,
     ServerDetail,
+    ServerResult,
     ToolsResult,
 )
 from mcpd.model.codec import unstructure
@@ -38,11 +39,12 @@ from mcpd.model.errors import CallTimeout, NotReady, Unsupported, UpstreamRefuse
 from mcpd.model.events import Event, EventKind, History, TapParams
 from mcpd.model.login import AuthStatus
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
-from mcpd.model.status import ServerState, ServerStatus, rfc3339
+from mcpd.model.status import ServerState, rfc3339
 from mcpd.model.tags import tags_of_tool
 from mcpd.model.text import shorten
 from mcpd.model.tool_names import qualified_name
 from mcpd.model.usage_stats import ClientsResult, Stats
+from mcpd.persistent_state import StateFile, unsaved_warning
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.catalog_cache import Catalog, Item
 from mcpd.supervision.legacy_companion import LegacyCompanion
@@ -93,6 +95,10 @@ class Operations:
     """Return an address of the dashboard, and open a port for it first if there is none."""
     open_logins: Callable[[], Awaitable[LoginService]] | None = None
     """Return what logs in to remote servers, which is created on first use. Set by the daemon."""
+    store: StateFile | None = None
+    """What keeps the desired state over restarts."""
+    login_problem: Callable[[], str] = lambda: ""
+    """Return why logins cannot be stored; empty if they can. Set by the daemon with `login_statuses`."""
     login_statuses: Callable[[], Awaitable[AuthStatus]] | None = None
     """Return all logins. Set by the daemon once something logs in to remote servers."""
     _started_at: float = attrs.field(factory=time.time)
@@ -122,8 +128,23 @@ class Operations:
                 clients=len(self.clients),
                 approvals=len(self.list_approvals()),
                 http=self.http,
+                warnings=self._warnings(),
             ),
         )
+
+    def _warnings(self) -> tuple[str, ...]:
+        """Return what cannot be saved, and what could not be read."""
+        kept = () if self.store is None else self.store.warnings
+        problem = self.login_problem()
+        return (*kept, f"{problem}; mcpctl auth list") if problem else kept
+
+    async def wait_saved(self) -> tuple[str, ...]:
+        """Wait until all changes of the state are saved. Return warnings if that has failed.
+
+        Every operation that changes what a restart must not undo ends with this.
+        """
+        problem = "" if self.store is None else await self.store.wait_saved()
+        return (unsaved_warning(problem),) if problem else ()
 
     def server_detail(self, name: str) -> ServerDetail:
         """Return everything that explains a server's state. Raises UnknownServer."""
@@ -286,18 +307,19 @@ class Operations:
 
     async def change_desired_state(
         self, name: str, change: Callable[[ManagedServer], None], wait: float, *, persistent: bool = False
-    ) -> ServerStatus:
+    ) -> ServerResult:
         """Apply `change` to a server, wait up to `wait` seconds until it settles, and return its status.
 
-        Persistent changes apply to configured servers only, not to dedicated instances.
-        Raises UnknownServer.
+        Persistent changes apply to configured servers only, not to dedicated instances, and are saved, or
+        the result warns that they are not. Raises UnknownServer.
         """
         server = self.supervisor.get(name) if persistent else self.supervisor.get_any(name)
         change(server)
         if wait > 0:
             with trio.move_on_after(wait):
                 await server.wait_settled()
-        return server.status()
+        warnings = await self.wait_saved() if persistent else ()
+        return ServerResult(server=server.status(), warnings=warnings)
 
     # ── requests to servers ─────────────────────────────────────────────────────────────────────
 

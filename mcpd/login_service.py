@@ -346,6 +346,11 @@ class LoginService:
             raise LoginFailed(f"{name}: it was not renewed: {text}{advice}", server=name, step="renewal")
         return (await self._statuses(spec.url, spec.oauth.account))[0]
 
+    @property
+    def problem(self) -> str:
+        """Why logins cannot be stored or renewed; empty if they can."""
+        return self._manager.problem
+
     async def status(
         self, name: str | None, account: str | None = None, *, check: bool = False
     ) -> AuthStatus:

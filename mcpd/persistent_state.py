@@ -1,7 +1,7 @@
 """State that survives restarts: toggles, detected protocol eras, an applied set, cached catalogs.
 
 The configuration file is never written here. Writes are atomic and run in a thread. A state file that
-cannot be parsed is renamed, and the daemon starts with an empty state. Daemons with different sockets may
+cannot be read is renamed, and the daemon starts with an empty state. Daemons with different sockets may
 share the file: each writes only what it has changed, and reads the others' changes when it starts.
 """
 
@@ -12,7 +12,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +22,7 @@ import trio
 
 from mcpd.config.cached_tools import lists_path
 from mcpd.model import codec
+from mcpd.model.text import shorten
 from mcpd.support.atomic_files import remove_stale_temporaries, write_atomically
 from mcpd.support.own_thread import OwnThread
 from mcpd.support.regular_files import read_regular_file
@@ -32,6 +33,8 @@ _RETRY_INTERVAL = 2.0
 """Seconds until a failed write is retried."""
 _SAVE_INTERVAL = 0.1
 """Seconds between two writes."""
+_SAVE_TIMEOUT = 2.0
+"""Seconds that `wait_saved` waits for a disk that does not answer."""
 _MAX_CACHED_LISTS = 500
 """Catalog files to keep; every definition ever used has its own."""
 _MAX_CACHED_SIZE, _MAX_STATE_SIZE = 64 << 20, 32 << 20
@@ -126,7 +129,17 @@ class StateFile:
         self._changed = trio.Event()
         self._thread = OwnThread()
         self.problem = ""
-        """Why the state could not be read or written; empty if it could."""
+        """Why the latest changes could not be saved; empty if they are, or if nothing has failed yet."""
+        self.read_problem = ""
+        """Why the daemon started with an empty state although there was a file; empty otherwise."""
+        self.on_problem: Callable[[str], None] = lambda problem: None
+        """Called with each new `problem`, and with what has been saved once there is none any more."""
+        self._set_aside: Path | None = None
+        """Where the file is that could not be read."""
+        self._changes = self._tried_changes = 0
+        """How often the state has changed, and how many changes the last attempt to save included."""
+        self._was_tried = trio.Event()
+        self._is_running = False
         self._known: object = None
         """Identifies the file that was read or written last."""
         remove_stale_temporaries(self._path)
@@ -192,7 +205,31 @@ class StateFile:
 
     def _change(self, **changes: object) -> None:
         self.state = attrs.evolve(self.state, **changes)  # type: ignore[arg-type]  # checked by attrs
+        self._changes += 1
         self._changed.set()
+
+    async def wait_saved(self) -> str:
+        """Wait until all changes are saved, or until saving them has failed once. Return why they are not
+        saved; empty if they are. Does not wait longer than two seconds, and not if `run` does not run.
+        """
+        wanted = self._changes
+        with trio.move_on_after(_SAVE_TIMEOUT) as waiting:
+            while self._is_running and self._tried_changes < wanted:
+                await self._was_tried.wait()
+        if waiting.cancelled_caught:
+            self._report(f"cannot write {self._path}: its disk has not answered within {_SAVE_TIMEOUT:g} s")
+        return self.problem
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What users must know about the state: each says what is wrong and, after a semicolon, what to do.
+
+        That the file could not be read is mentioned until the copy that was kept of it is deleted.
+        """
+        found = [unsaved_warning(self.problem)] if self.problem else []
+        if self.read_problem and (self._set_aside is None or self._set_aside.exists()):
+            found.append(self.read_problem)
+        return tuple(found)
 
     def cached_lists_path(self, fingerprint: str) -> Path:
         return lists_path(self._cache_directory, fingerprint)
@@ -252,6 +289,7 @@ class StateFile:
 
         Changes in quick succession, as when many servers connect, are saved together.
         """
+        self._is_running = True
         try:
             while True:
                 unsaved = self._saved is not self.state or self._unsaved_lists
@@ -264,6 +302,7 @@ class StateFile:
             with trio.move_on_after(2, shield=True):
                 await self._save_changes()
                 await self._thread.wait_idle()
+            self._is_running = False
 
     async def _save_changes(self) -> None:
         if self._saved is not self.state:
@@ -271,15 +310,29 @@ class StateFile:
         await self._save_lists()
 
     async def _save(self, state: PersistentState) -> None:
+        changes = self._changes
         try:
             await self._thread.run(self._write, self._saved, state)
         except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
-            problem = f"cannot write {self._path}: {getattr(error, 'strerror', None) or error}"
-            if problem != self.problem:
-                log.error("%s; until this is fixed, toggles are lost at a restart", problem)
-            self.problem = problem
+            self._report(f"cannot write {self._path}: {getattr(error, 'strerror', None) or error}")
         else:
-            self._saved, self.problem = state, ""
+            self._saved = state
+            self._report("")
+        self._tried_changes = changes
+        tried, self._was_tried = self._was_tried, trio.Event()
+        tried.set()
+
+    def _report(self, problem: str) -> None:
+        """Note that saving has failed, or has succeeded, and say so once."""
+        if problem == self.problem:
+            return
+        self.problem = problem
+        if problem:
+            log.error("%s", unsaved_warning(problem))
+            self.on_problem(unsaved_warning(problem))
+        else:
+            log.info("saved %s again", self._path)
+            self.on_problem(f"saved {self._path} again")
 
     def _write(self, before: PersistentState, after: PersistentState) -> None:
         """Write what has changed to the file. Runs in the thread. Raises OSError."""
@@ -301,21 +354,35 @@ class StateFile:
     def _read(self) -> PersistentState:
         self._known = self._identify()
         try:
-            data = read_regular_file(self._path, _MAX_STATE_SIZE)
-        except FileNotFoundError:
-            return PersistentState()
+            return codec.decode(read_regular_file(self._path, _MAX_STATE_SIZE), PersistentState)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
         except OSError as error:
-            self.problem = f"cannot read {self._path}: {error.strerror or error}"
-            log.error("%s; starting without toggles", self.problem)
-            return PersistentState()
-        try:
-            return codec.decode(data, PersistentState)
+            self._set_file_aside(f"{self._path} cannot be read ({error.strerror or error})")
         except codec.ShapeError as error:
-            backup = self._path.with_name(f"state.json.unreadable-{int(time.time())}")
-            self.problem = f"{self._path} is invalid ({error}); it was renamed to {backup.name}"
-            log.error("%s; starting without toggles", self.problem)
-            try:
-                self._path.rename(backup)
-            except OSError:
-                log.error("cannot rename %s", self._path)
-            return PersistentState()
+            self._set_file_aside(f"{self._path} is invalid ({shorten(str(error))})")
+        return PersistentState()
+
+    def _set_file_aside(self, cause: str) -> None:
+        """Rename the file, because the next write would replace it."""
+        aside = self._path.with_name(f"state.json.unreadable-{int(time.time())}")
+        try:
+            self._path.rename(aside)
+        except OSError as error:
+            kept, step = f"could not be renamed ({error.strerror or error})", f"move {self._path} away"
+        else:
+            self._set_aside = aside
+            kept, step = f"was renamed to {aside.name}", f"delete {aside}"
+        self.read_problem = (
+            f"{cause} and {kept}, so mcpd started without what was enabled, disabled or applied; "
+            f"disable servers again if necessary, then {step}"
+        )
+        log.error("%s", self.read_problem)
+
+
+def unsaved_warning(problem: str) -> str:
+    """Say what follows from a problem of saving the state, and what to do."""
+    return (
+        f"{problem}, so what you enable, disable or apply is lost when mcpd restarts; "
+        "free space on that disk, or make the file writable"
+    )

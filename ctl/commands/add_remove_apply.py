@@ -16,7 +16,7 @@ from ctl.errors import CtlError, DaemonError, TimedOut, UsageError
 from ctl.invocation import CliContext
 from ctl.next_steps import variable_step
 from ctl.output import Output, paint
-from ctl.server_progress import change_each, hint_for, wait_for_each
+from ctl.server_progress import change_each, hint_for, show_warnings, wait_for_each
 from ctl.status_view import problem_lines
 from ctl.terminal_text import count
 from ctl.time_options import seconds_option
@@ -128,6 +128,7 @@ def add(
         if error.code == "bad_spec":
             _explain_refusal(error, f"{name} was not {'changed' if replace else 'added'}, nothing was saved")
         raise
+    show_warnings(cli, reply.value.get("warnings", ()))
     if cli.show_json(reply) or reply.value.get("errors"):
         return _exit_code(cli, reply)
     saved = reply.value.get("saved")
@@ -136,7 +137,9 @@ def add(
     if lazy or wait <= 0:
         return 0
     # The server was added, so a failed connection is reported but is no error.
-    statuses, errors = change_each(cli, "mcpd/connect", [{"server": name, "wait": wait}], timeout=wait + 30.0)
+    statuses, errors, _ = change_each(
+        cli, "mcpd/connect", [{"server": name, "wait": wait}], timeout=wait + 30.0
+    )
     if errors:
         raise errors[0]
     if statuses[0]["status"] not in ("connected", "idle", "disabled"):
@@ -332,6 +335,7 @@ def reload(cli: CliContext) -> int:
 def show_applied(cli: CliContext, reply: Reply[ApplyResult]) -> int:
     """Print the changes that were made, or would be made, as a diff. Returns the exit code."""
     plan = reply.value
+    show_warnings(cli, plan.get("warnings", ()))
     if cli.show_json(reply) or plan.get("errors"):
         return _exit_code(cli, reply)
     changes = (("added", "+", "green"), ("changed", "~", "yellow"), ("removed", "-", "red"))

@@ -163,6 +163,9 @@ def _check_daemon(report: DoctorReport, path: str) -> Iterator[Finding]:
         yield Finding("daemon", FAIL, message, "mcpctl daemon restart")
     else:
         yield Finding("daemon", OK, f"mcpd {running} responds (pid {version['pid']})")
+    for warning in report.status["daemon"].get("warnings", ()):
+        message, _, step = warning.rpartition("; ")
+        yield Finding("saved state", WARN, message, step)
     age = seconds_since(version["started_at"], 0.0)
     if age is not None:
         yield from doctor_checks.check_installation(-age)

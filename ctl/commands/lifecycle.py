@@ -12,7 +12,15 @@ from ctl.completion_candidates import server_names
 from ctl.daemon_client import Json
 from ctl.errors import AuthNeeded, CtlError, ServerNotReady, UsageError
 from ctl.invocation import CliContext
-from ctl.server_progress import change_each, hint_for, print_json, state_phrase, status_summary, wait_for_each
+from ctl.server_progress import (
+    change_each,
+    hint_for,
+    print_json,
+    show_warnings,
+    state_phrase,
+    status_summary,
+    wait_for_each,
+)
 from ctl.status_view import not_ready_exit
 from ctl.terminal_text import count
 from ctl.time_options import parse_duration, parse_time, rfc3339, seconds_option
@@ -134,8 +142,9 @@ def change_servers(
     With `ready`, the exit code says whether all are connected, unless `wait` is 0.
     """
     asked: list[Json] = [{"server": name, "wait": wait, **(params or {})} for name in dict.fromkeys(servers)]
-    statuses, errors = change_each(cli, method, asked, timeout=wait + 30.0)
-    print_json(cli, statuses)
+    statuses, errors, warnings = change_each(cli, method, asked, timeout=wait + 30.0)
+    print_json(cli, statuses, warnings)
+    show_warnings(cli, warnings)
     for error in errors:
         cli.out.error(error)
     if errors:

@@ -67,7 +67,7 @@ def set_(cli: CliContext, name: str, more: tuple[str, ...], wait: float) -> int:
         cli.out.line(f"{name}: stored in {path}")
     if waiting:
         asked: list[Json] = [{"server": server, "wait": wait} for server in waiting]
-        statuses, errors = change_each(cli, "mcpd/reconnect", asked, timeout=wait + 30.0)
+        statuses, errors, _ = change_each(cli, "mcpd/reconnect", asked, timeout=wait + 30.0)
         for error in errors:
             cli.out.error(error)
         behind = [status["name"] for status in statuses if status["status"] in BROKEN]

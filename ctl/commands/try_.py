@@ -79,7 +79,7 @@ def try_(
 
 def _use(cli: CliContext, name: str, words: tuple[str, ...], wait: float) -> int:
     asked = [{"server": name, "wait": wait}]
-    (status,), _ = change_each(cli, "mcpd/connect", asked, timeout=wait + 30.0, show=False)
+    (status,), *_ = change_each(cli, "mcpd/connect", asked, timeout=wait + 30.0, show=False)
     if status["status"] != "connected":
         detail = cli.call("mcpd/server", {"server": name}).value
         if not cli.out.json:

@@ -68,9 +68,7 @@ def _desired_state_method(
 ) -> Method[api.LifecycleParams]:
     async def handle(operations: Operations, params: api.LifecycleParams) -> api.ServerResult:
         wait = min(params.wait, MAX_WAIT)
-        return api.ServerResult(
-            server=await operations.change_desired_state(params.server, change, wait, persistent=persistent)
-        )
+        return await operations.change_desired_state(params.server, change, wait, persistent=persistent)
 
     return Method(summary, api.LifecycleParams, api.ServerResult, handle)
 
@@ -79,9 +77,7 @@ async def _disable(operations: Operations, params: api.DisableParams) -> api.Ser
     until = None if params.until is None else _parse_future_time(params.until)
     change = partial(ManagedServer.set_enabled, on=False, until=until)
     wait = min(params.wait, MAX_WAIT)
-    return api.ServerResult(
-        server=await operations.change_desired_state(params.server, change, wait, persistent=True)
-    )
+    return await operations.change_desired_state(params.server, change, wait, persistent=True)
 
 
 def _parse_future_time(text: str) -> float:
@@ -133,10 +129,11 @@ async def _reload(operations: Operations, _: api.NoParams) -> ApplyResult:
 
 
 async def _when_applied(operations: Operations, applied: ApplyResult) -> ApplyResult:
-    """Return once the change is applied, so that the next status shows it."""
-    if not applied.dry_run and not applied.errors:
-        await operations.supervisor.wait_applied(applied.generation)
-    return applied
+    """Return once the change is applied, so that the next status shows it, and saved, or with a warning."""
+    if applied.dry_run or applied.errors:
+        return applied
+    await operations.supervisor.wait_applied(applied.generation)
+    return attrs.evolve(applied, warnings=await operations.wait_saved())
 
 
 async def _metrics(operations: Operations, _: api.NoParams) -> api.Metrics:

@@ -88,6 +88,9 @@ class DaemonInfo(Record):
     """This is null if mcpd does not serve HTTP."""
     approvals: int = 0
     """The number of calls that wait for the approval of a person (`mcpd/approvals`)."""
+    warnings: tuple[str, ...] = ()
+    """What mcpd cannot save, such as because the disk is full, and what it could not read when it started.
+    Each warning says after the last semicolon what to do."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -96,6 +99,9 @@ class ServerResult(Record):
     settles."""
 
     server: ServerStatus
+    warnings: tuple[str, ...] = ()
+    """Why the setting could not be saved. It has taken effect, but is lost when mcpd restarts before it is
+    saved. mcpd tries again every two seconds."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -534,6 +540,9 @@ class ApplyResult(Record):
     restart_needed: tuple[str, ...] = ()
     """The settings that differ from those with which mcpd started, and that take effect only when it is
     restarted."""
+    warnings: tuple[str, ...] = ()
+    """Why the change could not be saved in mcpd's state file. It has taken effect, but is lost when mcpd
+    restarts before it is saved. mcpd tries again every two seconds."""
 
     @classmethod
     def plan(

@@ -132,6 +132,18 @@ def test_disable_succeeds_when_the_server_is_disabled(daemon: FakeDaemon, mcpctl
     assert (ran.code, ran.out) == (0, "git: disabled (switched off)\n")
 
 
+def test_a_setting_that_cannot_be_saved_is_a_warning(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Each cause once on stderr, or in the document. The setting holds, so the exit code is 0."""
+    off = {"server": server("git", "disabled", reason="switched off"), "warnings": ["disk full; free space"]}
+    daemon.answers["mcpd/disable"] = off
+    ran = mcpctl("disable", "git", "time")
+    assert (ran.code, ran.err) == (0, "warning: disk full; free space\n")
+    ran = mcpctl("disable", "git", "--json")
+    assert (ran.json()["warnings"], ran.err) == (["disk full; free space"], "")
+    daemon.answers["mcpd/reload"] = {**APPLIED, "warnings": ["disk full; free space"]}
+    assert mcpctl("reload").err == "warning: disk full; free space\n"
+
+
 def test_disable_for_sends_the_end_time(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """For both --for and --until. The output shows when the server is enabled again."""
     reason = "switched off until 2026-11-22 18:00:00 UTC"

@@ -198,6 +198,15 @@ def test_configuration_warnings_take_one_line(daemon: FakeDaemon, mcpctl: Mcpctl
     assert "another" not in out
 
 
+def test_what_the_daemon_cannot_save_is_shown_below_the_table(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    for servers in ([server()], []):
+        answer = status(*servers)
+        answer["daemon"]["warnings"] = ["cannot write state.json: full; free space", "another"]
+        daemon.answers["mcpd/status"] = answer
+        out = mcpctl("status").out
+        assert out.endswith("\n\nwarning: cannot write state.json: full; free space\n\nwarning: another\n")
+
+
 def test_text_from_servers_is_sanitized(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """In the table and in the details, even if colour is forced."""
     bad = server("time", "failed", last_error=failure(ESCAPES, stderr=[ESCAPES]), warnings=[ESCAPES])

@@ -524,7 +524,11 @@ def test_daemon_starts_with_an_unusable_state_file(tmp_path: Path, how: str) -> 
             daemon.client().request("mcpd/disable", server="calm")
             wait_until(lambda: str(state) in daemon.log, lambda: daemon.log)
             received = [line for line in daemon.log.splitlines() if str(state) in line]
-            assert "starting without toggles" in received[0]
+            assert "so mcpd started without" in received[0]
+            (warning,) = daemon.client().request("mcpd/status")["daemon"]["warnings"]
+            assert warning in received[0].replace("\\\\", "\\")
+            history = daemon.client().request("mcpd/history")["entries"]
+            assert warning[:100] in [entry["message"][:100] for entry in history]
             if how in CORRUPT:
                 kept = [path for path in state.parent.iterdir() if "unreadable" in path.name]
                 assert [path.read_bytes() for path in kept] == [CORRUPT[how]]

@@ -88,9 +88,12 @@ def test_daemon_serves_with_a_full_disk_and_saves_within_five_seconds_of_free_sp
             )
             assert refusal.returncode == 1, refusal
             assert "secrets.json: No space left on device\nnext: free space on its disk" in refusal.stderr
+            warning = ""
             for _ in range(100):  # a file has space up to the end of its last page
                 client.request("mcpd/disable", server="off")
-                client.request("mcpd/enable", server="off")
+                (warning,) = client.request("mcpd/enable", server="off")["warnings"]
+                assert "state.json: No space left on device, so what you enable" in warning
+            assert client.request("mcpd/status")["daemon"]["warnings"] == [warning]
             wait_until(lambda: client.request("mcpd/history")["dropped"] > 0, lambda: "nothing is dropped")
             with pytest.raises(
                 Refused, match=r"config\.json: No space left on device .*free space on its disk"
@@ -109,6 +112,7 @@ def test_daemon_serves_with_a_full_disk_and_saves_within_five_seconds_of_free_sp
                 lambda: saved_toggles(disk) == {"off": True, "loud": True}, lambda: str(saved_toggles(disk))
             )
             assert within(watch.seconds, 5.0)
+        wait_until(lambda: not client.request("mcpd/status")["daemon"]["warnings"], lambda: "still unsaved")
         written = (disk.path / "state/mcpd/history.jsonl").stat().st_size
         client.call("loud", "stderr", {"text": "there is room again"})
         client.request("mcpd/reconnect", server="calm", wait=BOUND)

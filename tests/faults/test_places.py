@@ -92,7 +92,7 @@ def test_unwritable_state_directory_is_reported_and_tolerated(tmp_path: Path, va
         client.request("mcpd/enable", server="calm")
         assert client.call("calm", "echo")["success"]
         if variable in ("XDG_STATE_HOME", "HOME"):
-            wait_until(lambda: "toggles are lost at a restart" in daemon.log, lambda: daemon.log)
+            wait_until(lambda: "is lost when mcpd restarts" in daemon.log, lambda: daemon.log)
             wait_until(lambda: daemon.status("calm")["warnings"], lambda: "no warning that its log is lost")
         assert "Traceback" not in daemon.log
         assert daemon.stop() == 0

@@ -134,7 +134,7 @@ async def test_state_file(
     for data in damages(codec.encode(a_state())):
         file.write_bytes(data)
         store = StateFile(file.parent, tmp_path / "cache")
-        usable += not store.problem
+        usable += not store.read_problem
         server = ManagedServer(SPEC, msgspec.structs.replace(around, store=store))
         codec.encode(server.status())
         server.set_enabled(False)

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from mcpd.config.definition_key import fingerprint
-from mcpd.persistent_state import AppliedSet, StateFile
+from mcpd.persistent_state import AppliedSet, StateFile, unsaved_warning
 from tests.processes import wait_until
 
 
@@ -143,12 +143,74 @@ async def test_full_disk_is_logged_and_survived(tmp_path: Path, caplog: pytest.L
     store = StateFile(state, tmp_path)
     caplog.set_level(logging.ERROR)
     await saving(store, lambda: store.set_toggle("it", False))
-    assert "toggles are lost at a restart" in caplog.text
+    assert "is lost when mcpd restarts" in caplog.text
     assert store.problem
     state.unlink()
     await saving(store, lambda: store.set_toggle("it", True))
     assert store.problem == ""
     assert StateFile(state, tmp_path).is_enabled("it") is True
+
+
+async def test_a_change_is_answered_when_it_is_saved_or_cannot_be_saved(tmp_path: Path) -> None:
+    """The problem is also a warning, and is reported once when it begins and once when it ends."""
+    state = tmp_path / "state"
+    state.write_text("a file where the directory should be")
+    store = StateFile(state, tmp_path)
+    reported: list[str] = []
+    problem = ""
+    store.on_problem = reported.append
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.run)
+        await trio.testing.wait_all_tasks_blocked()
+        for enabled in (False, True):
+            store.set_toggle("it", enabled)
+            problem = await store.wait_saved()
+            assert problem.startswith(f"cannot write {state}/state.json: ")
+        assert list(store.warnings) == [unsaved_warning(problem)]
+        state.unlink()
+        store.set_toggle("it", False)
+        assert await store.wait_saved() == ""
+        assert not store.warnings
+        assert StateFile(state, tmp_path).is_enabled("it") is False
+        nursery.cancel_scope.cancel()
+    assert reported == [unsaved_warning(problem), f"saved {state}/state.json again"]
+
+
+async def test_a_disk_that_does_not_answer_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    store = StateFile(tmp_path, tmp_path)
+
+    async def hang(*_: object) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(store._thread, "run", hang)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.run)
+        await trio.testing.wait_all_tasks_blocked()
+        store.set_toggle("it", False)
+        assert "its disk has not answered within 2 s" in await store.wait_saved()
+        assert store.warnings
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("broken", [b"garbage", None], ids=["invalid", "a directory"])
+def test_a_file_that_cannot_be_read_is_kept_and_mentioned(tmp_path: Path, broken: bytes | None) -> None:
+    """Until its copy is deleted. The next change is saved."""
+    path = tmp_path / "state.json"
+    path.write_bytes(broken) if broken else path.mkdir()
+    store = StateFile(tmp_path, tmp_path)
+    (kept,) = tmp_path.iterdir()
+    assert kept.name.startswith("state.json.unreadable-")
+    (warning,) = store.warnings
+    assert warning == store.read_problem
+    assert "so mcpd started without what was enabled, disabled or applied; disable " in warning
+    assert warning.endswith(f"then delete {kept}")
+    trio.run(saving, store, lambda: store.set_toggle("it", False))
+    assert StateFile(tmp_path, tmp_path).is_enabled("it") is False
+    assert store.warnings == (warning,)
+    kept.unlink() if broken else kept.rmdir()
+    assert not store.warnings
 
 
 async def test_unsaved_state_is_written_when_the_disk_has_space(
@@ -164,11 +226,11 @@ async def test_unsaved_state_is_written_when_the_disk_has_space(
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(store.run)
-            # one for the failed read, and one for each failed write
-            while len(caplog.records) < 3:  # noqa: ASYNC110 - a log record has no event to wait for
+            # one for each failed write
+            while len(caplog.records) < 2:  # noqa: ASYNC110 - a log record has no event to wait for
                 await trio.sleep(0.01)
             await trio.sleep(0.2)
-            assert len(caplog.records) == 3
+            assert len(caplog.records) == 2
             state.unlink()
             while store.problem or StateFile(state, state).cached_lists("its") != b"[]":  # noqa: ASYNC110
                 await trio.sleep(0.01)
