@@ -131,6 +131,7 @@ class ServerStatus(TypedDict):
     tools: NotRequired[int]
     resources: NotRequired[int]
     prompts: NotRequired[int]
+    degraded: NotRequired[str]
     restarts: NotRequired[int]
     attempts: NotRequired[int]
     last_error: NotRequired[Failure | None]

@@ -154,7 +154,7 @@ def status_table(result: DaemonStatus, columns: int | None, *, utc: bool = False
         for server in servers
     ]
     broken = next((server["name"] for server in servers if server["status"] in BROKEN), None) or next(
-        (server["name"] for server in servers if waiting_summary(server)), None
+        (server["name"] for server in servers if impairment(server)), None
     )
     http = result["daemon"].get("http")
     lines = [
@@ -187,8 +187,8 @@ def _last_error(server: ServerStatus, *, utc: bool) -> str:
 
     For a temporarily disabled server, until when; for calls that wait for somebody's answer, for whose.
     """
-    if blocked := waiting_summary(server):
-        return paint(blocked, "yellow")
+    if impaired := impairment(server):
+        return paint(impaired, "yellow")
     if server.get("off_until"):
         return paint(in_local_time(server.get("reason", ""), utc=utc), "dim")
     failure, status, reason = server.get("last_error"), server["status"], server.get("reason", "")
@@ -284,6 +284,8 @@ def _rows(detail: ServerDetail, server: ServerStatus, *, utc: bool) -> list[tupl
     rows: list[tuple[str, str | Line]] = [
         ("state", [painted_state(server), f" since {format_time(server['since'], utc=utc)}"])
     ]
+    if degraded := server.get("degraded"):
+        rows.append(("but", [paint(degraded, "yellow")]))
     if reason := server.get("reason"):
         rows.append(("reason", in_local_time(reason, utc=utc)))
     if retry_at := server.get("retry_at"):
@@ -325,6 +327,11 @@ def waiting_summary(server: ServerStatus) -> str:
         return ""
     verb = "waits" if number == 1 else "wait"
     return f"{count(number, 'call')} {verb}: {questions[0]['client']} was asked {ago(questions[0]['since'])}"
+
+
+def impairment(server: ServerStatus) -> str:
+    """Return what is wrong with a server although it is connected; empty if nothing is known."""
+    return waiting_summary(server) or server.get("degraded", "")
 
 
 def waiting_rows(server: ServerStatus, *, utc: bool) -> list[tuple[str, str]]:

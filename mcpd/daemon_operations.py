@@ -375,11 +375,13 @@ class Operations:
         upstream = server.upstream
         if upstream is None:
             raise self.not_ready_error(server)
-        started = time.perf_counter()
+        started, heard_at = time.perf_counter(), upstream.link.last_received_at
         try:
             with suppress(UpstreamRefused):  # an error is a response too
                 await upstream.request(upstream.ping_method, {}, timeout=timeout)
         except CallTimeout:  # replaced, because its message is about tool calls
+            if upstream.link.last_received_at == heard_at:
+                server.note_silence(timeout)
             message = f"{name}: no answer to {upstream.ping_method} within {timeout:g} s"
             raise CallTimeout(message, server=name, after=timeout) from None
         return PingResult(server=name, ms=round((time.perf_counter() - started) * 1000, 2))

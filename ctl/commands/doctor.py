@@ -16,7 +16,7 @@ from ctl.errors import CtlError, DaemonError, DaemonUnreachable
 from ctl.invocation import CliContext
 from ctl.next_steps import config_step, next_step
 from ctl.output import Line, paint
-from ctl.status_view import failure_summary, server_without_definition, waiting_summary
+from ctl.status_view import failure_summary, impairment, server_without_definition, waiting_summary
 from ctl.terminal_text import count, seconds_since
 from mcpd import __version__
 from mcpd.config import definition_view
@@ -267,12 +267,12 @@ def _check_servers(report: DoctorReport, path: str, login: Mapping[str, str] | N
     servers = report.status["servers"]
     try:
         with DaemonClient(report.status["daemon"]["socket"]) as client:
-            details = client.call_all(
-                [("mcpd/server", {"server": server["name"]}) for server in servers], timeout=_ANSWER_TIMEOUT
-            )
             pings = client.call_all(
                 [("mcpd/ping", {"server": server["name"], "timeout": _PING_TIMEOUT}) for server in servers],
                 timeout=_PING_TIMEOUT + _ANSWER_TIMEOUT,
+            )
+            details = client.call_all(  # afterwards, to include what the pings have found out
+                [("mcpd/server", {"server": server["name"]}) for server in servers], timeout=_ANSWER_TIMEOUT
             )
     except CtlError as error:
         yield Finding("servers", FAIL, error.message, error.hint or "mcpctl daemon restart")
@@ -295,10 +295,13 @@ def _server_finding(
     match server["status"]:
         case "connected":
             if isinstance(ping, DaemonError):
-                message = f"connected but not responding: {ping.message}"
-                return Finding(check, FAIL, message, f"mcpctl reconnect {name}")
-            if blocked := waiting_summary(server):
-                return Finding(check, WARN, blocked, next_step(detail, login))
+                cause = server.get("degraded") or ping.message
+                step = next_step(detail, login) if server.get("degraded") else f"mcpctl reconnect {name}"
+                return Finding(check, FAIL, f"connected but not responding: {cause}", step)
+            if impaired := impairment(server):
+                why = f"; the last time: {failure_summary(failure)}" if failure else ""
+                shown = impaired if waiting_summary(server) else f"connected, but {impaired}{why}"
+                return Finding(check, WARN, shown, next_step(detail, login))
             took = sum(step["ms"] for step in detail.get("negotiation", ()))
             message = f"connected in {took:.0f} ms, {count(server.get('tools', 0), 'tool')}; responds"
             return Finding(check, OK, message, ms=ping["ms"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +16,7 @@ import click
 from ctl import login_shell
 from ctl.commands.history import history_table
 from ctl.completion_candidates import server_names
+from ctl.errors import DaemonError
 from ctl.invocation import CliContext
 from ctl.next_steps import next_step
 from ctl.output import Line, paint
@@ -23,6 +25,7 @@ from ctl.status_view import (
     READY,
     exit_details,
     format_time,
+    impairment,
     labelled_lines,
     not_ready_exit,
     second_connection,
@@ -33,7 +36,7 @@ from ctl.status_view import (
     waiting_summary,
 )
 from ctl.table import table
-from ctl.terminal_text import ago, clock_time, in_local_time, log_line, until
+from ctl.terminal_text import ago, clock_time, in_local_time, log_line, seconds_since, until
 from ctl.time_options import utc_option
 from mcpd.config import definition_view
 from mcpd.config.next_step import port_in_use
@@ -49,6 +52,10 @@ _EVIDENCE = ("kind", "at", "exit_code", "signal", "http_status", "crash_loop", "
 _HISTORY_LIMIT = 200
 """History entries in which the start of the trouble is looked for: all that the daemon keeps."""
 _WHO_KILLS = "sent by a user, a program, or the kernel if memory was short: journalctl -k -g 'out of memory'"
+_PING_TIMEOUT = 2.0
+"""Seconds that a connected server has to answer."""
+_HEALTHY_AFTER = 60.0
+"""Seconds for which a server must be connected after a failure to be called healthy."""
 _STDERR_LINES = 10
 """npm needs eight lines to report a package that does not exist, the most useful first."""
 
@@ -65,6 +72,8 @@ def why(cli: CliContext, server: str, shell: bool | None, utc: bool) -> int:
     terminal, so for failed servers it also shows how your login shell differs. The exit code is that of
     `mcpctl status SERVER`.
     """
+    with suppress(DaemonError):  # not connected, or no answer, which is in its status then
+        cli.call("mcpd/ping", {"server": server, "timeout": _PING_TIMEOUT})
     detail = cli.call("mcpd/server", {"server": server}).value
     status = detail["server"]
     compare = status["status"] in ("failed", "pending") if shell is None else shell
@@ -94,6 +103,7 @@ def explain(
     failure, history = server.get("last_error"), detail.get("history", [])
     binary = _binary(detail, login)
     requested = [entry for entry in history if entry.get("by")]
+    cause = _cause(server, failure, requested)
     return {
         "server": server["name"],
         "state": server["status"],
@@ -101,7 +111,8 @@ def explain(
         "since": server["since"],
         "down_since": _down_since(server, past),
         "retry_at": server.get("retry_at"),
-        "because": _cause(server, failure, requested),
+        "cause": cause,
+        "because": cause,  # the former name of `cause`, kept for one version
         "evidence": {name: failure.get(name) for name in _EVIDENCE} if failure else None,
         "connections": server.get("connections", []),
         "second_connection": second_connection(detail) or None,
@@ -134,9 +145,13 @@ def _cause(server: ServerStatus, failure: Failure | None, requested: Sequence[Hi
     if status == "pending":
         reason = reason or "connecting"
         return f"{reason}; the previous attempt failed: {failure['message']}" if failure else reason
-    if failure:
-        return f"healthy; the previous connection ended {ago(failure['at'])}: {failure['message']}"
-    return "healthy"
+    before = f"; last failure {ago(failure['at'])}: {failure['message']}" if failure else ""
+    if degraded := server.get("degraded"):
+        return f"connected, but {degraded}{before}"
+    connected_for = seconds_since(server["since"])
+    if failure and connected_for is not None and connected_for < _HEALTHY_AFTER:
+        return f"connected again {ago(server['since'])}{before}"
+    return f"healthy{before}"
 
 
 def _down_since(server: ServerStatus, history: Sequence[HistoryEntry]) -> str | None:
@@ -196,11 +211,12 @@ def _uses_path(binary: Explanation) -> bool:
 def render(explanation: Explanation, server: ServerStatus, fit: int | None, *, utc: bool) -> list[Line]:
     """The text form: the cause first, the next step last."""
     status = server["status"]
-    because = in_local_time(short_message(explanation["because"]), utc=utc)
+    because = in_local_time(short_message(explanation["cause"]), utc=utc)
+    is_bad = status not in READY or impairment(server)
     state = paint(status, COLORS.get(status, "bold"))
     lines: list[Line] = [
         [paint(f"{server['name']}: ", "bold"), state, f" since {format_time(server['since'], utc=utc)}"],
-        ["cause: ", because if status in READY else paint(because, "yellow")],
+        ["cause: ", paint(because, "yellow") if is_bad else because],
     ]
     if retry_at := server.get("retry_at"):
         lines.append([f"next try {until(retry_at)}"])

@@ -53,6 +53,8 @@ def next_step(detail: Members, shell: Shell | None = None) -> str:
     match server["status"]:
         case "connected" if server.get("waiting_calls") and (questions := server.get("questions")):
             return _after_question(detail, questions[0]["client"])
+        case "connected" if degraded := server.get("degraded"):
+            return _after_degradation(server, degraded)
         case "connected":
             return f"mcpctl list-tools {name}"
         case "idle":
@@ -132,6 +134,18 @@ def _after_question(detail: Members, client: str) -> str:
         f'mcpctl edit   (add "share": "client" to the definition, and each client has its own process; '
         f"or answer the question in {client})"
     )
+
+
+def _after_degradation(server: Members, degraded: str) -> str:
+    """Return the step for a server that is connected, but cannot be relied on."""
+    name = server["name"]
+    if "is stopped" in degraded:
+        return f"kill -CONT {server['pid']}   (continues it; or start it again: mcpctl reconnect {name})"
+    if "restarted" not in degraded:
+        return f"mcpctl reconnect {name}   (ends its calls in progress)"
+    if server["transport"] == "stdio":
+        return f"mcpctl logs {name}   (look for the cause of the restarts)"
+    return f"mcpctl history {name}   (shows why and when the connection ended)"
 
 
 def _after_failure(server: Members, failure: Members, detail: Members, shell: Shell | None) -> str:

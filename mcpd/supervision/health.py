@@ -28,6 +28,8 @@ class ProbeTimer:
         self._scheduled = trio.Event()
         self._due = 0.0
         self._next_access_check = -math.inf
+        self.misses = 0
+        """The health checks in a row that the current connection has not answered."""
 
     def schedule(self, seconds: float) -> None:
         self._due = trio.current_time() + seconds
@@ -62,6 +64,7 @@ async def run_health_checks(
     misses = 0
     needs_login = False
     while True:
+        probe_timer.misses = misses
         link = upstream.link
         quiet = trio.current_time() - link.last_received_at
         if misses == 0 and not needs_login and quiet < times.ping_idle:

@@ -105,6 +105,8 @@ class ManagedServer:
         )
         self._last_received_at: float | None = None
         """When the previous connection last received a message (`trio.current_time()`)."""
+        self._silence = (-math.inf, "")
+        """When the server had last sent anything before it left a request unanswered, and what that means."""
         self._last_spawn = -math.inf
         self._desired = DesiredState(spec, context.store)
         self._strategy = ConnectStrategy(spec, context.store, key)
@@ -186,8 +188,7 @@ class ManagedServer:
     def _wake(self, reason: str) -> None:
         self._backoff.reset()
         self._strategy.reset()
-        self._tracker.failure = None
-        self._tracker.clear_retry()
+        self._tracker.forget_failures()
         self._wake_event.set()
         if self.upstream is not None:
             self.upstream.link.close(reason)
@@ -269,10 +270,33 @@ class ManagedServer:
             restarts=self._restarts,
             attempts=self._backoff.attempts,
             last_received=None if heard_at is None else time.time() - (trio.current_time() - heard_at),
+            degraded=self._degradation,
             off_until=self._desired.off_until,
             waiting=((), (), 0) if describe is None else describe(self, mask),
         )
         return add_connections(status, None if self.companion is None else self.companion.status())
+
+    def note_silence(self, seconds: float) -> None:
+        """Note that a request has not been answered for `seconds`, until the server sends anything."""
+        if self.upstream is None:
+            return
+        what = f"it did not answer within {seconds:g} s"
+        if self.child is not None and self.child.is_stopped():
+            what = "its process is stopped (SIGSTOP)"
+        self._silence = (self.upstream.link.last_received_at, what)
+
+    @property
+    def _degradation(self) -> str:
+        """Why nobody can rely on the server although it is connected; empty if that is not known."""
+        if self.upstream is None:
+            return ""
+        silent_since, silence = self._silence
+        if self.upstream.link.last_received_at == silent_since:
+            return silence
+        if misses := self._probe_timer.misses:
+            checks = "the last health check" if misses == 1 else f"{misses} health checks"
+            return f"it did not answer {checks}"
+        return self._tracker.instability
 
     async def wait_settled(self) -> None:
         """Wait until no connection attempt is running or queued, and until a disabled server has stopped."""
@@ -512,7 +536,9 @@ class ManagedServer:
         self.companion_refusal = ""
         self._attempt.ready_at = trio.current_time()
         self._connections += 1
-        self._restarts += self._has_failed
+        if self._has_failed:
+            self._restarts += 1
+            self._tracker.record_restart()
         self._has_failed = False
         self._catalog_sync.replace(catalog)
         self._announce(ServerState.CONNECTED, "")

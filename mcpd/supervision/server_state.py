@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 
 import attrs
@@ -31,6 +32,8 @@ _RETRY_SOON = 5.0
 """Seconds: a call waits for a retry that is due within this time instead of failing immediately."""
 _EARLY_RETRY_INTERVAL = 5.0
 """Minimum seconds between the end of an attempt and the next one that a call triggers."""
+_UNSTABLE_RESTARTS, _UNSTABLE_PERIOD = 3, 600.0
+"""This many restarts within these seconds make a server unstable, however often it is connected."""
 
 
 class StateTracker:
@@ -48,6 +51,8 @@ class StateTracker:
         """The same as `trio.current_time()`."""
         self._early_retry_from = math.inf
         """When a call may trigger the next attempt (`trio.current_time()`)."""
+        self._restart_times: deque[float] = deque(maxlen=100)
+        """When the server was connected again after a failure (`trio.current_time()`)."""
         self._changed = trio.Event()
 
     def set_state(self, state: ServerState, reason: str) -> bool:
@@ -78,6 +83,27 @@ class StateTracker:
         self._early_retry_from = now + max(requested_delay, _EARLY_RETRY_INTERVAL)
         if pause is not None:
             self.retry_at, self.retry_due = time.time() + pause, now + pause
+
+    def record_restart(self) -> None:
+        """Record that the server is connected again after its connection had failed."""
+        self._restart_times.append(trio.current_time())
+
+    def forget_failures(self) -> None:
+        """Start over, because a user acted or the definition changed."""
+        self.failure = None
+        self._restart_times.clear()
+        self.clear_retry()
+
+    @property
+    def instability(self) -> str:
+        """Why it is unstable, such as `it restarted 6 times in the last 2 minutes`; empty if it is not."""
+        now = trio.current_time()
+        recent = [time for time in self._restart_times if now - time < _UNSTABLE_PERIOD]
+        if len(recent) < _UNSTABLE_RESTARTS:
+            return ""
+        minutes = math.ceil((now - recent[0]) / 60)
+        span = f"{minutes} minutes" if minutes > 1 else "minute"
+        return f"it restarted {len(recent)} times in the last {span}"
 
     def clear_retry(self) -> None:
         self.retry_at, self.retry_due = None, math.inf
@@ -149,6 +175,7 @@ def build_status(
     restarts: int,
     attempts: int,
     last_received: float | None,
+    degraded: str,
     off_until: float | None,
     waiting: WaitingReport,
 ) -> ServerStatus:
@@ -174,6 +201,7 @@ def build_status(
         tools=len(catalog.tools) if catalog else 0,
         resources=len(catalog.resources) if catalog else 0,
         prompts=len(catalog.prompts) if catalog else 0,
+        degraded=degraded,
         restarts=restarts,
         attempts=attempts,
         last_error=tracker.failure,

@@ -13,9 +13,10 @@ import pytest
 from ctl import doctor_checks, login_shell, systemd_units
 from ctl.commands.doctor import _path_of_next_daemon, _server_finding
 from ctl.commands.ui import has_browser
+from mcpd.model.status import rfc3339
 from mcpd.support.find_programs import find_elsewhere
 from tests.ctl.conftest import Mcpctl
-from tests.ctl.fake_daemon import NOW, Caller, FakeDaemon, detail, failure, server
+from tests.ctl.fake_daemon import NOW, Caller, FakeDaemon, detail, failure, server, status
 
 ENTRY = {
     "at": NOW,
@@ -75,6 +76,38 @@ def test_why_does_not_guess_who_killed_a_server(daemon: FakeDaemon, mcpctl: Mcpc
     assert "cause: was killed by SIGKILL\n" in out
     assert "SIGKILL: sent by a user, a program, or the kernel if memory was short: journalctl -k " in out
     assert "next: mcpctl reconnect time   (something else ended it" in out
+
+
+def test_degraded_server_is_not_called_healthy(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """`why`, `status`, and `doctor` say what is wrong, the last failure, and what to do."""
+    flapping = server("time", degraded="it restarted 6 times in the last minute", last_error=failure())
+    daemon.answers["mcpd/server"] = detail(flapping)
+    explained = mcpctl("why", "time", "--json").json()
+    assert explained["cause"].startswith(
+        "connected, but it restarted 6 times in the last minute; last failure"
+    )
+    assert explained["because"] == explained["cause"]
+    assert explained["next"] == "mcpctl logs time   (look for the cause of the restarts)"
+    assert daemon.params_of("mcpd/ping") == {"server": "time", "timeout": 2.0}
+    assert "but: it restarted 6 times in the last minute\n" in mcpctl("status", "time").out
+    daemon.answers["mcpd/status"] = status(flapping)
+    table = mcpctl("status").out
+    assert "it restarted 6 times in the last minute\n" in table
+    assert table.endswith("next: mcpctl why time\n")
+    finding = _server_finding(detail(flapping), {"server": "time", "ms": 1.0}, None)  # type: ignore[arg-type]
+    assert (finding.result, finding.message) == (
+        "warning",
+        "connected, but it restarted 6 times in the last minute; the last time: exited with status 1",
+    )
+    assert finding.fix == explained["next"]
+
+
+def test_server_is_healthy_again_after_a_minute(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """The last failure need not have ended a connection: it may have been an attempt to connect."""
+    for seconds, said in ((1, "connected again "), (61, "healthy; last failure ")):
+        since = rfc3339(time.time() - seconds)
+        daemon.answers["mcpd/server"] = detail(server("time", since=since, last_error=failure()))
+        assert mcpctl("why", "time", "--json").json()["cause"].startswith(said)
 
 
 def test_why_finds_a_program_only_in_the_shells_path(daemon: FakeDaemon, mcpctl: Mcpctl, shell: Path) -> None:

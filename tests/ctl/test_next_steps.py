@@ -44,6 +44,16 @@ BUSY = "Error: listen EADDRINUSE: address already in use 127.0.0.1:8080"
 TABLE: list[tuple[ServerDetail, str]] = [
     (how("connected"), "mcpctl list-tools it"),
     (how("connected", questions=[{"client": "cursor"}]), "mcpctl list-tools it"),
+    (how("connected", degraded="it restarted 3 times in the last minute"), "mcpctl logs it   (look for"),
+    (
+        how("connected", degraded="it restarted 3 times in the last minute", transport="http"),
+        "mcpctl history it ",
+    ),
+    (
+        how("connected", degraded="its process is stopped (SIGSTOP)", pid=47),
+        "kill -CONT 47   (continues it; or start it again: mcpctl reconnect it)",
+    ),
+    (how("connected", degraded="it did not answer within 2 s"), "mcpctl reconnect it   (ends its calls"),
     (
         how("connected", waiting_calls=1, questions=[{"client": "cursor"}]),
         'mcpctl edit   (add "share": "client" to the definition',

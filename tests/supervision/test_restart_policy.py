@@ -234,6 +234,42 @@ async def test_flapping_server_does_not_flood_the_log(
     assert len(caplog.records) <= 20
 
 
+async def test_a_server_that_keeps_restarting_is_degraded_until_a_user_acts(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """Also while it is connected. Two restarts within ten minutes are not worth a warning."""
+    ends = [Life(lasts=1), Life(lasts=4), Life(lasts=4), Life()]
+    async with living(tmp_path, *ends, era="legacy") as world:
+        await world.wait(lambda status: status.restarts == 2)
+        assert world.server.status().degraded == ""
+        status = await world.wait(lambda status: status.restarts == 3)
+        assert status.status is ServerState.CONNECTED
+        assert status.degraded == "it restarted 3 times in the last minute"
+        await trio.sleep(300)
+        assert world.server.status().degraded == "it restarted 3 times in the last 6 minutes"
+        await trio.sleep(301)
+        assert world.server.status().degraded == ""
+    async with living(tmp_path, *ends, era="legacy") as world:
+        await world.wait(lambda status: bool(status.degraded))
+        world.server.reconnect()
+        await world.wait_connected()
+        assert world.server.status().degraded == ""
+
+
+async def test_an_unanswered_health_check_is_shown_until_the_server_sends_something(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    life = Life(deaf_after=1, deaf_until=45, stopped=True)
+    async with living(tmp_path, life, era="legacy") as world:
+        await world.wait_connected()
+        await trio.sleep(2)
+        assert world.server.status().degraded == ""
+        world.server.note_silence(2)
+        assert world.server.status().degraded == "its process is stopped (SIGSTOP)"
+        await world.wait(lambda status: not status.degraded)
+        assert world.server.status().status is ServerState.CONNECTED
+
+
 async def test_delay_starts_when_the_connection_ends(autojump_clock: MockClock, tmp_path: Path) -> None:
     """The `failed` status has the time of the next attempt, and callers wait for it."""
     async with living(tmp_path, Life(lasts=1), Life(), era="legacy") as world:

@@ -30,7 +30,7 @@ export function drawHead() {
     make("p", { className: "facts dim" }, ...facts(server, known).map((fact, index) => make("span", {}, index ? " · " : "", clean(fact)))),
     loginPanel(server.name),
     server.last_error && trouble(server),
-    ...server.warnings.map((warning) => make("p", { className: "past" }, ...withCode(warning))),
+    ...[server.degraded, ...server.warnings].filter(Boolean).map((warning) => make("p", { className: "past" }, ...withCode(warning))),
   ].filter(Boolean));
   const words = place.querySelector("pre");
   if (words) words.scrollTop = words.scrollHeight; // the cause is in the last lines
