@@ -77,6 +77,7 @@ def _run(
     import trio  # imported here so that --validate-config starts fast
 
     from mcpd import daemon
+    from mcpd.model import advice
     from mcpd.support import logs, paths
     from mcpd.support.instance_lock import AlreadyRunning
     from mcpd.support.memory_tuning import limit_memory_growth
@@ -99,6 +100,7 @@ def _run(
                 require_http_token=arguments.http_auth == "token",
                 stop_at_eof=arguments.stop_at_eof,
             )
+            advice.serve_one_program(arguments.stop_at_eof)
             trio.run(daemon.run, options, redactor)
         except AlreadyRunning as error:
             print(f"mcpd: {error}", file=sys.stderr)

@@ -17,7 +17,7 @@ from mcpd.calls.routes import CONTROL
 from mcpd.client_registry import ClientConnection
 from mcpd.daemon_operations import Operations
 from mcpd.gateway.aggregate_server import AggregateServer
-from mcpd.model import codec
+from mcpd.model import advice, codec
 from mcpd.model.api import CompleteParams, PromptParams, ReadParams
 from mcpd.model.errors import (
     InputNeeded,
@@ -293,8 +293,8 @@ def _explain_unknown_resource(call: Call, error: UpstreamRefused) -> McpdError:
     listed = () if catalog is None else catalog.resources
     if error.upstream_code not in _RESOURCE_NOT_FOUND or any(item.name == uri for item in listed):
         return error
-    advice = did_you_mean(uri, listed) or f"`mcpctl resources {server}` lists its resources"
-    return UnknownResource(f"{error.message}; {advice}", uri, server=server)
+    hint = did_you_mean(uri, listed) or advice.to_list(server, "resources", listed, "its resources")
+    return UnknownResource(f"{error.message}; {hint}", uri, server=server)
 
 
 def _describe_question(method: str, params: Raw) -> str:

@@ -27,6 +27,7 @@ from mcpd.auth.renewal_request import Clocks, LoginContext, LoginEvent, SendToke
 from mcpd.auth.stored_login import RedirectKind, StoredLogin, StoredLogins, client_key, server_key
 from mcpd.auth.token_exchange import client_authentication
 from mcpd.auth.token_store import StoreError, TokenStore
+from mcpd.model import advice
 from mcpd.model.errors import LinkLost
 from mcpd.model.oauth_settings import NO_SETTINGS, OAuthSettings
 from mcpd.model.text import shorten
@@ -97,12 +98,11 @@ class ServerCredentials:
     def advice(self) -> str:
         login = self.login
         if login is None:
-            return f"run `mcpctl login {self.name}`, or add an `Authorization` header to its definition"
+            return advice.to_log_in(self.name)
         challenge = read_challenge(self.challenge)
         if challenge is not None and challenge.needs_more_scopes:
             return _scope_advice(self.name, challenge.scopes or (), login.stored.tokens.scopes or ())
-        reason = login.why_refused()
-        return (f"{reason}; " if reason else "") + f"run `mcpctl login {self.name}` to log in again"
+        return advice.to_log_in_again(self.name, login.why_refused())
 
     def _may_send(self, stored: StoredLogin, url: str) -> bool:
         """Return whether the token is for `url`. It takes 10 µs to find out, so the result is kept."""
@@ -120,7 +120,7 @@ def _scope_advice(name: str, needed: Collection[str], granted: Collection[str]) 
     scopes = shorten(" ".join(needed), 200) or "more scopes"
     if needed and set(needed) <= set(granted):
         return f"it requires {scopes}, which the login already has; ask the server's operator for help"
-    return f"it requires {scopes}; run `mcpctl login {name}` to log in with more scopes"
+    return advice.to_log_in_again(name, f"it requires {scopes}", "to log in with more scopes")
 
 
 @attrs.frozen(kw_only=True)

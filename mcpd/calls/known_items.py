@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from mcpd.calls.call import Call, Scope, StageWork
 from mcpd.config.settings import Settings
+from mcpd.model import advice
 from mcpd.model.errors import InvalidArguments, McpdError, Problem, UnknownPrompt, UnknownTool, Unsupported
 from mcpd.model.text import shorten
 from mcpd.supervision.catalog_cache import Item, Listing, did_you_mean, is_tool_allowed
@@ -84,7 +85,7 @@ class KnownItemStage(msgspec.Struct, eq=False):
 def _unknown(server: ManagedServer, name: str, items: Listing, *, is_tool: bool) -> McpdError:
     own = server.spec.name
     kind, command = ("tool", "list-tools") if is_tool else ("prompt", "prompts")
-    hint = did_you_mean(name, items) or f"`mcpctl {command} {own}` lists them"
+    hint = did_you_mean(name, items) or advice.to_list(own, command, items)
     message = f"{own} has no {kind} {shorten(name, 80)!r}; {hint}"
     return (UnknownTool if is_tool else UnknownPrompt)(message, server=own)
 

@@ -39,6 +39,7 @@ import attrs
 import msgspec
 import trio
 
+from mcpd.model import advice
 from mcpd.model.errors import (
     HttpRefused,
     LinkLost,
@@ -321,10 +322,10 @@ def plan_recovery(name: str, verdict: Verdict, requested_delay: float, backoff: 
     loud = backoff.attempts <= LOGGED_FAILURES or backoff.in_crash_loop > was_looping
     level = logging.WARNING if loud else logging.DEBUG
     if verdict is Verdict.LOGIN:
-        reason = f"run `mcpctl login {name}`, or add an `Authorization` header to its definition"
+        reason = advice.to_log_in(name)
         return RecoveryPlan(state=ServerState.NEEDS_AUTH, reason=reason, level=level)
     if verdict is Verdict.WAIT:
-        reason = f"fix its definition, or run `mcpctl reconnect {name}`"
+        reason = advice.to_fix(name)
         suffix = "; not retrying until something changes"
         return RecoveryPlan(state=ServerState.FAILED, reason=reason, level=level, log_suffix=suffix)
     seconds = max(pause.seconds, requested_delay)

@@ -15,6 +15,7 @@ import attrs
 import trio
 
 from mcpd.config.cached_tools import uncached_tools
+from mcpd.model import advice
 from mcpd.model.errors import NotReady
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.status import ConnectionStatus, Failure, FailureKind, ServerState, ServerStatus, rfc3339
@@ -130,12 +131,12 @@ class StateTracker:
         """Return the error that says why nothing can be sent now and what to do."""
         back = "connect" if self.reason == DISCONNECTED else "enable"
         explanation = self.explain(name, is_closed=is_closed)
-        advice = {
-            ServerState.DISABLED: f"run `mcpctl {back} {name}`",
-            ServerState.NEEDS_AUTH: "" if "`mcpctl login " in explanation else f"see `mcpctl why {name}`",
-            ServerState.FAILED: f"see `mcpctl status {name}`, or run `mcpctl reconnect {name}` to retry now",
+        what_to_do = {
+            ServerState.DISABLED: advice.to_enable(name, back),
+            ServerState.NEEDS_AUTH: "" if "`mcpctl login " in explanation else advice.to_explain(name),
+            ServerState.FAILED: advice.to_retry(name, retries=self.retry_at is not None),
         }.get(self.state, "try again in a moment")
-        outcome = f"Nothing was sent; {advice}" if advice else "Nothing was sent"
+        outcome = f"Nothing was sent; {what_to_do}" if what_to_do else "Nothing was sent"
         return NotReady(
             f"{explanation}. {outcome}",
             server=name,

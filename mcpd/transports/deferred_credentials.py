@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from mcpd.model import advice
 from mcpd.transports.credentials import (
     FORBIDDEN,
     UNAUTHORIZED,
@@ -46,7 +47,7 @@ class DeferredCredentials:
 
     def advice(self) -> str:
         if self._loaded is None:
-            return f"run `mcpctl login {self._name}`, or add an `Authorization` header to its definition"
+            return advice.to_log_in(self._name)
         return self._loaded.advice()
 
     def _look(self) -> Credentials | None:

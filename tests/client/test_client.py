@@ -288,8 +288,12 @@ def test_several_servers_can_be_given(run: Any) -> None:
             assert {tool.server for tool in tools} == {"one", "two"}
             assert [(each.server, each.state) for each in tools.missing] == [("gone", "failed")]
             assert "no-such-program" in tools.missing[0].reason
-            with pytest.raises(NotReady, match="no-such-program"):
+            with pytest.raises(NotReady, match="no-such-program") as failed:
                 await mcp.call("gone", "echo")
+            with pytest.raises(Unknown, match="it has ") as unknown:
+                await mcp.call("one", "no-such-tool")
+            for text in (str(failed.value), str(unknown.value), tools.missing[0].reason):
+                assert "mcpctl" not in text  # which would use another daemon
 
     run(work)
 
