@@ -269,6 +269,7 @@ class OptionalServerParam(TypedDict):
 class ResourcesResult(TypedDict):
     resources: list[Mapping[str, object]]
     resource_templates: list[Mapping[str, object]]
+    missing: NotRequired[list[MissingServer]]
 
 class ReadParams(TypedDict):
     server: str
@@ -276,6 +277,7 @@ class ReadParams(TypedDict):
 
 class PromptsResult(TypedDict):
     prompts: list[Mapping[str, object]]
+    missing: NotRequired[list[MissingServer]]
 
 class PromptParams(TypedDict):
     server: str

@@ -253,12 +253,15 @@ class Operations:
                 )
                 for tool in catalog.tools
             ]
-        missing = tuple(
+        return ToolsResult(tools=tuple(tools), dropped=dropped, missing=self._missing(name))
+
+    def _missing(self, name: str | None) -> tuple[MissingServer, ...]:
+        """Return the servers that a list lacks; none if it is that of one server."""
+        return tuple(
             MissingServer(server=each.spec.name, state=each.state, reason=each.explain_state())
             for each in (self.supervisor.servers() if name is None else ())
             if each.catalog is None and each.state is not ServerState.DISABLED
         )
-        return ToolsResult(tools=tuple(tools), dropped=dropped, missing=missing)
 
     def _tags(self, server: str, tool: str) -> dict[str, object]:
         found = self.supervisor.find(server)
@@ -274,13 +277,15 @@ class Operations:
             resource_templates=tuple(
                 _add_server_member(item, server) for server, c in catalogs for item in c.templates
             ),
+            missing=self._missing(name),
         )
 
     def prompts(self, name: str | None) -> PromptsResult:
         return PromptsResult(
             prompts=tuple(
                 _add_server_member(item, server) for server, c in self._catalogs(name) for item in c.prompts
-            )
+            ),
+            missing=self._missing(name),
         )
 
     def _catalogs(self, name: str | None) -> list[tuple[str, Catalog]]:

@@ -121,7 +121,7 @@ def _list_tools(
 
 
 def _report_missing(cli: CliContext, missing: Sequence[Json]) -> None:
-    """Say on stderr which servers have no tools in the list, why, and what to do."""
+    """Say on stderr which servers are not in the list, why, and what to do."""
     for each in missing[:_MAX_MISSING]:
         name = each.get("server")
         command = "list-tools" if each.get("state") == "idle" else "why"
@@ -169,7 +169,8 @@ def print_tools(cli: CliContext, tools: Sequence[Json], *, with_server: bool = T
 
 
 def _matches(tool: Json, wanted: Sequence[str]) -> bool:
-    text = " ".join(str(tool.get(key) or "") for key in ("name", "server", "title", "description")).lower()
+    members = ("name", "server", "title", "description")
+    text = " ".join((*(str(tool.get(key) or "") for key in members), _target(tool))).lower()
     return all(each.lower() in text for each in wanted)
 
 
@@ -234,6 +235,7 @@ def resources(cli: CliContext, server: str | None) -> int:
     entries += [(entry, entry.get("uriTemplate")) for entry in reply.value["resource_templates"]]
     if not entries:
         cli.out.message(f"no resources{_on(server)}")
+        _report_missing(cli, objects(reply.value.get("missing")))
         return 0
     rows: list[Line] = [
         [
@@ -246,6 +248,7 @@ def resources(cli: CliContext, server: str | None) -> int:
     ]
     header = ("SERVER", "URI", "TYPE", "NAME")
     cli.out.lines(table(header, rows, fit=cli.out.columns, drop=(2,), whole=1))
+    _report_missing(cli, objects(reply.value.get("missing")))
     return 0
 
 
@@ -310,6 +313,7 @@ def prompts(cli: CliContext, server: str | None) -> int:
         return 0
     if not reply.value["prompts"]:
         cli.out.message(f"no prompts{_on(server)}")
+        _report_missing(cli, objects(reply.value.get("missing")))
         return 0
     rows: list[Line] = []
     for entry in reply.value["prompts"]:
@@ -319,6 +323,7 @@ def prompts(cli: CliContext, server: str | None) -> int:
         rows.append([_target(entry), _bracketed(required, optional), _description(entry)])
     header = ("PROMPT", "ARGUMENTS", "DESCRIPTION")
     cli.out.lines(table(header, rows, fit=cli.out.columns, squeeze=(1,)))
+    _report_missing(cli, objects(reply.value.get("missing")))
     return 0
 
 

@@ -33,6 +33,7 @@ from mcpd.model.text import shorten
 from mcpd.model.tool_result import encode_in_steps, normalize_in_steps, normalize_result
 from mcpd.protocol.upstream_session import Upstream, to_upstream_error
 from mcpd.supervision.catalog_cache import did_you_mean
+from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support.turns import in_turns, rest
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
@@ -129,6 +130,15 @@ class ControlCaller:
         self.scope = CONTROL if selection is None else selection.control_scope
         self._facts = None
 
+    def require_selected(self, name: str, tool: str = "") -> ManagedServer:
+        """Return a server. Raises UnknownServer if there is none or the profile excludes it, and UnknownTool
+        if it excludes the tool.
+        """
+        server = self._operations.supervisor.get(name)
+        if self.selection is not None:
+            self.selection.require(server, tool)
+        return server
+
     # ── the methods ─────────────────────────────────────────────────────────────────────────────
 
     def call(self, key: bytes, call: CallRequest) -> None:
@@ -145,9 +155,7 @@ class ControlCaller:
             has_no_meta=not may_have_meta(params),
             raw=call.raw,
         )
-        server = self._operations.supervisor.get(call.server)
-        if self.selection is not None:
-            self.selection.require(server, call.tool)
+        server = self.require_selected(call.server, call.tool)
         self._begin(request, Target(server, params, call.tool))
 
     def get_prompt(self, key: bytes, params: PromptParams) -> None:
@@ -167,9 +175,7 @@ class ControlCaller:
         self._start(key, params.server, "completion/complete", body)
 
     def _start(self, key: bytes, name: str, method: str, body: Mapping[str, object]) -> None:
-        server, params = self._operations.supervisor.get(name), msgspec.json.encode(body)
-        if self.selection is not None:
-            self.selection.require(server)
+        server, params = self.require_selected(name), msgspec.json.encode(body)
         request = ControlCallRequest(key, method, params, self._responder, NO_CONTEXT)
         self._begin(request, Target(server, params))
 

@@ -126,6 +126,8 @@ class ControlRequests:
                 if (stream := _STREAMING[name](self, message, params)) is not None:
                     self._start(message, stream, None)
                 return
+            if isinstance(params, api.OptionalServerParam) and params.server is not None:
+                self.calls.require_selected(params.server)
             result = method.handler(self._operations, params)
             if inspect.isawaitable(result):
                 self._start(message, result, self._finish_later)

@@ -41,7 +41,7 @@ def selected(
         entries: tuple[Raw, ...] | None = getattr(result, member, None)
         if entries:
             changes[member] = tuple(entry for entry in entries if is_selected(entry, kind, key))
-    if isinstance(result, ToolsResult):
+    if result.missing:
         covered = {each.spec.name for each in selection.servers()}
         changes["missing"] = tuple(each for each in result.missing if each.server in covered)
     return attrs.evolve(result, **changes)

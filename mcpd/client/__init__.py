@@ -25,7 +25,7 @@ from mcpd.client.errors import (
     ToolFailed,
     Unknown,
 )
-from mcpd.client.mcpd_client import Mcp, MissingServer, Prompt, Resource, Tool, ToolList
+from mcpd.client.mcpd_client import ItemList, Mcp, MissingServer, Prompt, Resource, Tool, ToolList
 from mcpd.client.results import ContentBlock, ToolResult
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "ContentBlock",
     "Denied",
     "InvalidCall",
+    "ItemList",
     "LimitReached",
     "LoginRequired",
     "Mcp",

@@ -119,11 +119,12 @@ class Connection:
         self, method: str, params: dict[str, object], progress: Progress | None, timeout: float | None
     ) -> Any:  # noqa: ANN401 # JSON
         deadline = None if timeout is None else anyio.current_time() + timeout
-        repeats = 0
+        repeats, first = 0, self._link
         while True:
             link = await self._usable_link(deadline)
-            if deadline is not None:
-                params["timeout"] = max(0.001, deadline - anyio.current_time())
+            if deadline is not None:  # exactly `timeout` if possible, because errors show it
+                left = timeout if link is first else round(deadline - anyio.current_time(), 3)
+                params["timeout"] = max(0.001, left or 0.0)
             try:
                 return await link.request(method, params, progress)
             except ClientError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,14 +16,18 @@ from mcpd.model.message_limit import MAX_MESSAGE, describe_excess
 from mcpd.wire.framing import LineSplitter, LineTooLong
 
 Progress = Callable[[float, float | None, str], None]
-"""Called with the progress of a call, its total (None: unknown) and a message. An exception that it raises
-cancels the call and is raised there."""
+"""Called with the progress of a call, its total (None: unknown) and a message. It is not awaited, so it must
+be a plain function. An exception that it raises cancels the call and is raised there."""
 _CHUNK = 1 << 16
 _MAX_LINE = 128 * 1024 * 1024
 """Maximum length of a line; the daemon's own limits are lower."""
 CLOSED_BY_US = "this connection has been closed; connect again"
 _CLOSED_BY_DAEMON = "the daemon has closed the connection"
 _NOT_SENT = {"may_have_run": False}
+_ASYNC_PROGRESS = (
+    "`progress` must be a plain function, because it is not awaited; to do something asynchronous with the "
+    "progress, have it start a task or write to a queue"
+)
 _SEND_TIMEOUT = 30.0
 """Seconds within which the daemon must read a request; otherwise it is stopped or hangs."""
 
@@ -36,6 +41,14 @@ class _PendingRequest:
         self.progress = progress
         self.progress_error: Exception | None = None
         """The exception that `progress` has raised."""
+
+    def report(self, progress: float, total: float | None, message: str) -> None:
+        """Call `progress`. Raises what it raises, and TypeError if that would have to be awaited."""
+        assert self.progress is not None
+        returned: object = self.progress(progress, total, message)
+        if inspect.iscoroutine(returned):  # of a lambda or an object, which is not recognized before
+            returned.close()
+            raise TypeError(_ASYNC_PROGRESS)
 
 
 class Link:
@@ -62,6 +75,8 @@ class Link:
         Cancelling this call cancels the request. `may_have_run` of a ConnectionClosed is False if the daemon
         cannot have read the whole request.
         """
+        if inspect.iscoroutinefunction(progress):
+            raise TypeError(_ASYNC_PROGRESS)
         key = next(self._ids)
         pending = _PendingRequest(progress)
         arguments: dict[str, object] = dict(params or {})
@@ -151,9 +166,7 @@ class Link:
             pending = self._pending.get(params.get("progressToken", 0))
             if pending is not None and pending.progress is not None:
                 try:
-                    pending.progress(
-                        params.get("progress", 0), params.get("total"), params.get("message", "")
-                    )
+                    pending.report(params.get("progress", 0), params.get("total"), params.get("message", ""))
                 except Exception as error:  # the caller's own error; other requests continue
                     pending.progress_error = error
                     pending.done.set()

@@ -46,39 +46,45 @@ class Mcp:
 
         The daemon answers from its cache, which follows the servers' notifications, so this is cheap. Servers
         that have never worked so far are not in it: they are in `missing` of the list, and logged as a
-        warning once. Raises Unknown if `server` is not defined, and NotReady if its tools are not known.
+        warning once. Raises Unknown if `server` is not defined or the profile excludes it, and NotReady if
+        its tools are not known.
         """
-        answer = await self.connection.request("mcpd/tools", _of(server))
+        answer = await self._list("tools", server)
         entries = [e for e in answer["tools"] if fnmatchcase(str(e["name"]), match)]
         style = ClientStyle.PLAIN if prefix else ClientStyle.UNDERSCORES
         owned = [(str(entry["server"]), str(entry["name"])) for entry in entries]
         names = {pair: name for name, pair in public_names(style, owned, prefix).items()}
-        missing = tuple(
-            MissingServer(str(each["server"]), str(each["state"]), str(each["reason"]))
-            for each in answer.get("missing", ())
+        tools = (tool_from_definition(e, names[pair], self) for e, pair in zip(entries, owned, strict=True))
+        return ToolList(tools, _missing(answer))
+
+    async def _list(self, kind: str, server: str | None) -> Mapping[str, Any]:
+        """Return what a server, or all of them, have of a kind. Logs once which servers are missing."""
+        answer: Mapping[str, Any] = await self.connection.request(
+            f"mcpd/{kind}", {} if server is None else {"server": server}
         )
+        missing = _missing(answer)
         for each in missing:
             if each.server not in self._reported:
-                log.warning("the tools of %s are not listed: %s", each.server, each.reason)
+                log.warning("the %s of %s are not listed: %s", kind, each.server, each.reason)
         if server is None:
             self._reported = {each.server for each in missing}
-        tools = (tool_from_definition(e, names[pair], self) for e, pair in zip(entries, owned, strict=True))
-        return ToolList(tools, missing)
+        return answer
 
-    async def list_resources(self, *, server: str | None = None) -> list[Resource]:
+    async def list_resources(self, *, server: str | None = None) -> ItemList[Resource]:
         """Return the resources of all servers, or of one. Templates: `list_resource_templates`."""
-        answer = await self.connection.request("mcpd/resources", _of(server))
-        return [_resource(entry, "uri", self) for entry in answer["resources"]]
+        answer = await self._list("resources", server)
+        return ItemList((_resource(entry, "uri", self) for entry in answer["resources"]), _missing(answer))
 
-    async def list_resource_templates(self, *, server: str | None = None) -> list[Resource]:
+    async def list_resource_templates(self, *, server: str | None = None) -> ItemList[Resource]:
         """Return the resource templates of all servers, or of one. Fill in `uri`, then use `Mcp.read`."""
-        answer = await self.connection.request("mcpd/resources", _of(server))
-        return [_resource(entry, "uriTemplate", self) for entry in answer["resource_templates"]]
+        answer = await self._list("resources", server)
+        found = (_resource(entry, "uriTemplate", self) for entry in answer["resource_templates"])
+        return ItemList(found, _missing(answer))
 
-    async def list_prompts(self, *, server: str | None = None) -> list[Prompt]:
+    async def list_prompts(self, *, server: str | None = None) -> ItemList[Prompt]:
         """Return the prompts of all servers, or of one."""
-        answer = await self.connection.request("mcpd/prompts", _of(server))
-        return [
+        answer = await self._list("prompts", server)
+        found = (
             Prompt(
                 server=str(entry["server"]),
                 name=str(entry["name"]),
@@ -89,7 +95,8 @@ class Mcp:
                 mcp=self,
             )
             for entry in answer["prompts"]
-        ]
+        )
+        return ItemList(found, _missing(answer))
 
     @overload
     async def call(
@@ -193,7 +200,7 @@ class Mcp:
 
 @attrs.frozen
 class MissingServer:
-    """An enabled server whose tools are not listed, because it has never worked so far."""
+    """An enabled server that a list lacks, because it has never worked so far."""
 
     server: str
     state: str
@@ -201,13 +208,17 @@ class MissingServer:
     """Its state and the cause, for people."""
 
 
-class ToolList(list[T]):
-    """The result of `list_tools`: a list."""
+class ItemList(list[T]):
+    """What the servers have of a kind: a list."""
 
-    def __init__(self, tools: Iterable[T] = (), missing: tuple[MissingServer, ...] = ()) -> None:
-        super().__init__(tools)
+    def __init__(self, items: Iterable[T] = (), missing: tuple[MissingServer, ...] = ()) -> None:
+        super().__init__(items)
         self.missing = missing
-        """The enabled servers whose tools are not in the list; empty if one server was asked for."""
+        """The enabled servers that are not in the list; empty if one server was asked for."""
+
+
+class ToolList(ItemList[T]):
+    """The result of `list_tools`."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -343,8 +354,11 @@ def _resource(entry: Mapping[str, Any], key: str, mcp: Mcp) -> Resource:
     )
 
 
-def _of(server: str | None) -> Mapping[str, object]:
-    return {} if server is None else {"server": server}
+def _missing(answer: Mapping[str, Any]) -> tuple[MissingServer, ...]:
+    return tuple(
+        MissingServer(str(each["server"]), str(each["state"]), str(each["reason"]))
+        for each in answer.get("missing", ())
+    )
 
 
 def _without_ours(entry: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -22,7 +22,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from mcpd.client import connecting, mcpd_client
 from mcpd.client.link import Progress
-from mcpd.client.mcpd_client import ToolList
+from mcpd.client.mcpd_client import ItemList, ToolList
 from mcpd.client.results import ToolResult
 
 T = TypeVar("T")
@@ -71,17 +71,17 @@ class Mcp:
         found = self._portal.call(partial(self._mcp.list_tools, server=server, prefix=prefix, match=match))
         return ToolList((Tool(tool, self._portal) for tool in found), found.missing)
 
-    def list_resources(self, *, server: str | None = None) -> list[Resource]:
+    def list_resources(self, *, server: str | None = None) -> ItemList[Resource]:
         found = self._portal.call(partial(self._mcp.list_resources, server=server))
-        return [Resource(resource, self._portal) for resource in found]
+        return ItemList((Resource(resource, self._portal) for resource in found), found.missing)
 
-    def list_resource_templates(self, *, server: str | None = None) -> list[Resource]:
+    def list_resource_templates(self, *, server: str | None = None) -> ItemList[Resource]:
         found = self._portal.call(partial(self._mcp.list_resource_templates, server=server))
-        return [Resource(resource, self._portal) for resource in found]
+        return ItemList((Resource(resource, self._portal) for resource in found), found.missing)
 
-    def list_prompts(self, *, server: str | None = None) -> list[Prompt]:
+    def list_prompts(self, *, server: str | None = None) -> ItemList[Prompt]:
         found = self._portal.call(partial(self._mcp.list_prompts, server=server))
-        return [Prompt(prompt, self._portal) for prompt in found]
+        return ItemList((Prompt(prompt, self._portal) for prompt in found), found.missing)
 
     @overload
     def call(

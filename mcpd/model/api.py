@@ -416,7 +416,7 @@ class VersionInfo(Record):
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class MissingServer(Record):
-    """An enabled server whose tools are not listed, because mcpd has never been able to fetch them."""
+    """An enabled server whose lists are unknown, because mcpd has never been able to fetch them."""
 
     server: str
     state: ServerState
@@ -441,6 +441,8 @@ class ResourcesResult(Record):
 
     resources: tuple[msgspec.Raw, ...]
     resource_templates: tuple[msgspec.Raw, ...]
+    missing: tuple[MissingServer, ...] = ()
+    """The enabled servers whose resources are not listed."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -448,6 +450,8 @@ class PromptsResult(Record):
     """The result of `mcpd/prompts`. mcpd adds `server` to each object."""
 
     prompts: tuple[msgspec.Raw, ...]
+    missing: tuple[MissingServer, ...] = ()
+    """The enabled servers whose prompts are not listed."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

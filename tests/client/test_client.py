@@ -193,6 +193,9 @@ def test_name_and_profile_of_a_program(start: Start, run: Any) -> None:
             assert (await mcp.call("fs", "echo")).success
             with pytest.raises(Unknown, match="'fail' is not in the profile 'work'"):
                 await mcp.call("fs", "fail")
+            for listing in (mcp.list_tools, mcp.list_resources, mcp.list_prompts):
+                with pytest.raises(Unknown, match="other: not in the profile 'work'"):
+                    await listing(server="other")
             with pytest.raises(Unknown, match="other: not in the profile 'work'"):
                 await mcp.call("other", "echo")
             with pytest.raises(Unknown, match="not in the profile"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from mcpd.client import InvalidCall, MissingServer, ToolList, Unknown
 from mcpd.client.sync import connect
-from tests.ctl.fake_daemon import FakeDaemon, Fault
+from tests.ctl.fake_daemon import Caller, FakeDaemon, Fault, Silence
 
 DONE = {"success": True, "output": "done", "data": None, "error": None, "content": [], "warnings": []}
 
@@ -85,3 +86,27 @@ def test_list_of_tools_says_which_servers_are_missing(
         assert [record.message for record in caplog.records] == [
             "the tools of git are not listed: git has failed: no token"
         ]
+        daemon.answers["mcpd/resources"] = {"resources": [], "resource_templates": [], "missing": missing}
+        daemon.answers["mcpd/prompts"] = {"prompts": [], "missing": missing}
+        for empty in (mcp.list_resources(), mcp.list_resource_templates(), mcp.list_prompts()):
+            assert (list(empty), [each.server for each in empty.missing]) == ([], ["git"])
+
+
+async def forward(progress: float, total: float | None, message: str) -> None: ...
+
+
+def test_progress_callback_that_would_have_to_be_awaited_is_refused(daemon: FakeDaemon) -> None:
+    """At once if it is an async function, else when it is first called."""
+
+    def report(caller: Caller, params: dict[str, Any]) -> object:
+        caller.notify("notifications/progress", {"progressToken": caller.request, "progress": 1})
+        return Silence()
+
+    daemon.answers["mcpd/call"] = report
+    with connect(str(daemon.path), start=False) as mcp:
+        for wrong in (forward, partial(forward)):
+            with pytest.raises(TypeError, match="not awaited"):
+                mcp.call("time", "now", progress=wrong)  # type: ignore[arg-type]
+        assert not daemon.requests
+        with pytest.raises(TypeError, match="not awaited"):
+            mcp.call("time", "now", progress=lambda *report: forward(*report))  # type: ignore[arg-type]

@@ -289,7 +289,7 @@ def test_timeout_covers_a_daemon_that_hangs(
 
     run(work)
     daemons.fake.wait_for("notifications/cancelled")
-    assert 0 < daemons.fake.params_of("mcpd/call")["timeout"] <= 1
+    assert daemons.fake.params_of("mcpd/call")["timeout"] == 1  # as errors show it
 
 
 def test_daemon_that_responds_decides_how_long_a_call_takes(

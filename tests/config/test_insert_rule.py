@@ -113,7 +113,7 @@ def test_rule_is_inserted_and_the_rest_stays(
     added = len(new) - len(old)
     places = [at for at in range(len(old) + 1) if new[:at] + new[at + added :] == old]
     assert places, "one place was changed, and nothing else"
-    assert b"Allowed by ada" in new
+    assert (b"Allowed by ada" in new) is (name not in ("b.json", "c.json")), "not into strict JSON"
     rules = load(file, {}).settings.policies
     decisions = ["deny", "ask"]
     decisions.insert(before, "allow")

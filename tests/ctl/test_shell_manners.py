@@ -54,6 +54,10 @@ def test_list_tools_reports_the_servers_without_tools(daemon: FakeDaemon, mcpctl
     many = [{**missing[0], "server": f"s{number}"} for number in range(12)]
     daemon.answers["mcpd/tools"] = {"tools": [], "dropped": 0, "missing": many}
     assert mcpctl("list-tools").err.splitlines()[-1] == "not listed: 2 more servers   (mcpctl status)"
+    daemon.answers["mcpd/resources"] = {"resources": [], "resource_templates": [], "missing": missing}
+    daemon.answers["mcpd/prompts"] = {"prompts": [{"server": "git", "name": "p"}], "missing": missing}
+    for command in ("resources", "prompts"):
+        assert "not listed: git has failed: exited (1): no token   (mcpctl why git)" in mcpctl(command).err
 
 
 def test_list_tools_can_be_filtered(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
@@ -64,6 +68,8 @@ def test_list_tools_can_be_filtered(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
         "convert@time"
     ]
     assert [each["name"] for each in mcpctl("list-tools", "-g", "now", "--json").json()["tools"]] == ["now"]
+    ran = mcpctl("list-tools", "--grep", "convert@TIME")  # as printed
+    assert [line.split()[0] for line in ran.out.splitlines()[1:]] == ["convert@time"]
     ran = mcpctl("list-tools", "--grep", "nothing")
     assert (ran.code, ran.out, ran.err) == (0, "", "no tool contains 'nothing'\n")
 

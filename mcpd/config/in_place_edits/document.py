@@ -101,8 +101,8 @@ class Document:
     ) -> Document:
         """Insert an object into the list at `key_path`, or append it if `index` is the list's length.
 
-        If nothing is there, creates the list. `comment` is one line of printable text to write above an
-        object that is inserted before another; it is not written elsewhere.
+        If nothing is there, creates the list. `comment` is one line of text to write above an object that is
+        inserted before another. It is not written elsewhere, nor into JSON without comments.
         """
         value = self.value_at(key_path)
         if value in (None, []):

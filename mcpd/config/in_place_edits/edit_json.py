@@ -125,7 +125,12 @@ def remove(text: str, key_path: tuple[str, ...], listed: bool, name: str) -> str
 def insert(
     text: str, key_path: tuple[str, ...], index: int, item: Mapping[str, object], comment: str
 ) -> str | None:
-    """Insert an object before the element `index` of the list at `key_path`, with a comment; or append it."""
+    """Insert an object before the element `index` of the list at `key_path`, or append it.
+
+    Inserts the comment only if the text has comments already, because other programs may read it, such as jq.
+    """
+    if blank_comments(text) == text:
+        comment = ""
     bare = to_standard_json(text)
     at = _skip(bare, 0)
     for key in key_path:
