@@ -34,9 +34,8 @@ def measure(page: Page, what: str) -> Any:
 def daemon(start: Start) -> Daemon:
     """Run one server in each state that has its own style."""
     off, lazy = fake(disabled=True), fake(lazy=True)
-    running = start(
-        {"rich": RICH, "dead": DEAD, "off": off, "lazy": lazy, "wait": fake("--never-init")}, *PORT
-    )
+    wait = fake("--never-init", connectTimeout=600_000)  # a failed server would move up in the list
+    running = start({"rich": RICH, "dead": DEAD, "off": off, "lazy": lazy, "wait": wait}, *PORT)
     running.wait_connected("rich")
     running.wait_status("dead", lambda status: status["status"] == "failed")
     return running

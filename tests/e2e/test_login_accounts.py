@@ -11,20 +11,22 @@ from mcpd.auth.dpop import new_key
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Daemon
 from tests.e2e.test_login import logged_in, mcpctl, needs_login, open_page, served, start_mcpctl, visit
+from tests.interop.peers import free_port
 
 
 def test_a_key_signs_the_login_its_renewal_and_its_revocation(start: Start, tmp_path: Path) -> None:
     """`private_key_jwt` (RFC 7523): every request has an assertion of its own for the issuer."""
     key = tmp_path / "key.pem"
     key.write_text(new_key())
+    redirect_uri = f"http://127.0.0.1:{free_port()}/callback"
     with served() as server:
         assert server.metadata is not None
         server.metadata["token_endpoint_auth_methods_supported"] = ["private_key_jwt"]
-        server.clients["mine"] = {"redirect_uris": ["http://127.0.0.1:41877/callback"]}
+        server.clients["mine"] = {"redirect_uris": [redirect_uri]}
         oauth = {
             "clientId": "mine",
             "privateKey": f"${{file:{key}}}",
-            "redirectUri": "http://127.0.0.1:41877/callback",
+            "redirectUri": redirect_uri,
         }
         daemon = start({"remote": {"url": server.url, "oauth": oauth}})
         needs_login(daemon)
@@ -124,12 +126,13 @@ def test_a_client_named_at_the_login_is_remembered_and_its_secret_is_not_stored(
     start: Start, tmp_path: Path
 ) -> None:
     """Also after a restart, and for the next login; the secret stays in the secret store."""
+    port = str(free_port())
     with served() as server:
-        server.clients["mine"] = {"redirect_uris": ["http://localhost:41878/callback"]}
+        server.clients["mine"] = {"redirect_uris": [f"http://localhost:{port}/callback"]}
         definition = {"remote": {"url": server.url}}
         daemon = start(definition)
         needs_login(daemon)
-        named = ("--client-id", "mine", "--client-secret", "REMOTE_CLIENT", "--callback-port", "41878")
+        named = ("--client-id", "mine", "--client-secret", "REMOTE_CLIENT", "--callback-port", port)
         code, text = mcpctl(daemon, "login", "remote", *named)
         assert (code, "REMOTE_CLIENT" in text) == (4, True), text
         code, text = mcpctl(daemon, "login", "remote", "--client-secret", "REMOTE_CLIENT")
