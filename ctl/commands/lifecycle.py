@@ -24,6 +24,7 @@ from ctl.server_progress import (
 from ctl.status_view import not_ready_exit
 from ctl.terminal_text import count
 from ctl.time_options import parse_duration, parse_time, rfc3339, seconds_option
+from mcpd.config.next_step import needs_login
 
 if TYPE_CHECKING:
     from ctl.api_types import ServerStatus
@@ -199,11 +200,24 @@ def _is_blocked(status: ServerStatus) -> bool:
     return state in ("needs-auth", "disabled", "idle") or (state == "failed" and not status.get("retry_at"))
 
 
+def _rejects_credentials(cli: CliContext, status: ServerStatus) -> bool:
+    """Return whether a server wants other credentials in its definition or in a secret, and no login. False
+    if the daemon does not tell."""
+    if status["status"] != "needs-auth":
+        return False
+    try:
+        detail = cli.call("mcpd/server", {"server": status["name"]}, timeout=5.0).value
+    except CtlError:
+        return False
+    return not needs_login(detail.get("definition", {}))
+
+
 def _blocking_error(
     cli: CliContext, blocked: Sequence[ServerStatus], statuses: Sequence[ServerStatus]
 ) -> CtlError:
     def describe(status: ServerStatus) -> str:
-        return f"{status['name']} {state_phrase(status)}"
+        phrase = "rejects mcpd's credentials" if _rejects_credentials(cli, status) else state_phrase(status)
+        return f"{status['name']} {phrase}"
 
     first, others = blocked[0], len(statuses) > 1
     message = describe(first) + ("" if others else status_summary(first))

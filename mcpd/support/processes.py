@@ -166,11 +166,17 @@ def reap_orphans(owned: Container[int], *, min_age: float = MIN_REAP_AGE) -> int
 def record_instance(directory: str, instance: str) -> Iterator[None]:
     """Record that `instance` runs, in a file that stays locked until this process ends.
 
-    `sweep_dead_instances` of a later daemon finds it. `directory` must exist and be private.
+    `sweep_dead_instances` of a later daemon finds it. `directory` must exist and be private. It is removed at
+    the end if it is empty.
     """
     path = os.path.join(directory, instance)
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:  # another daemon, on another socket, was the last one to use it
+            with suppress(FileExistsError):
+                os.mkdir(directory, 0o700)
+            continue
         fcntl.flock(fd, fcntl.LOCK_EX)
         if is_same_file(fd, path):
             break
@@ -184,6 +190,8 @@ def record_instance(directory: str, instance: str) -> Iterator[None]:
     finally:
         with suppress(OSError):
             os.unlink(path)
+        with suppress(OSError):  # another daemon uses it
+            os.rmdir(directory)
         os.close(fd)
 
 

@@ -59,6 +59,17 @@ def test_wait_exits_with_6_unless_only_logins_are_missing(daemon: FakeDaemon, mc
     assert ran.error()["hint"].startswith("mcpctl login hub")
 
 
+def test_wait_does_not_call_a_rejected_token_a_missing_login(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """As `why` says it: the stored value has to be changed."""
+    definition = {"url": "https://hub.test/", "headers": {"Authorization": "Bearer ${secret:HUB}"}}
+    daemon.answers["mcpd/server"] = detail(
+        server("hub", "needs-auth", last_error=LOGIN), definition=definition
+    )
+    error, step = mcpctl("wait", "hub").err.splitlines()
+    assert error.startswith("error: hub rejects mcpd's credentials")
+    assert step.startswith("next: mcpctl secret set HUB")
+
+
 def test_wait_reports_every_server_on_timeout(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     daemon.answers["mcpd/status"] = status(server("slow", "pending", reason="connecting"), server("time"))
     daemon.answers["mcpd/server"] = detail(server("slow", "pending"))

@@ -222,10 +222,11 @@ def test_processes_of_dead_instances_are_killed_and_of_living_ones_not(
 ) -> None:
     """If the daemon and its guardian were both killed, the next start cleans up."""
     dead, living = f"{mark}-dead", f"{mark}-living"
+    directory = tmp_path / "instances"
     daemons = {}
     for name in (dead, living):
         daemon = subprocess.Popen(
-            [sys.executable, "-c", RECORDED, str(tmp_path), name],
+            [sys.executable, "-c", RECORDED, str(directory), name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -236,14 +237,14 @@ def test_processes_of_dead_instances_are_killed_and_of_living_ones_not(
     daemons[dead].kill()
     daemons[dead].communicate()
     try:
-        assert (tmp_path / dead).read_text().startswith(f"{daemons[dead].pid} ")
-        assert processes.sweep_dead_instances(str(tmp_path)) == {dead: 1}
+        assert (directory / dead).read_text().startswith(f"{daemons[dead].pid} ")
+        assert processes.sweep_dead_instances(str(directory)) == {dead: 1}
         assert process_labels.find_marked(dead) == []
         assert len(process_labels.find_marked(living)) == 1
-        assert [path.name for path in tmp_path.iterdir()] == [living]
+        assert [path.name for path in directory.iterdir()] == [living]
     finally:
         daemons[living].communicate(timeout=30)
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [], "the last one removes the directory"
 
 
 def test_sweep_on_the_first_start_finds_nothing(tmp_path: Path) -> None:
