@@ -221,24 +221,24 @@ class ActiveConfig:
             self._state_file.clear_toggle(name)
             return self._apply_edit(parsed, rest, fresh)
 
-    def insert_rule(self, before: int, rule: Mapping[str, object], comment: str) -> None:
+    async def insert_rule(self, before: int, rule: Mapping[str, object], comment: str) -> None:
         """Write a rule into the file, before the one with the index `before`, and apply it.
 
         Raises BadSpec, also if the file cannot be changed, or does not contain the rules in force.
         """
-        if self.loaded.source != str(self.loaded.path):
-            message = f"the configuration comes from {self.loaded.source}, not from a file"
-            raise BadSpec(
-                [Problem("$", message, "change it there, or allow the call until the client disconnects")]
-            )
-        expected = self.loaded.written_settings.get("policies")
-        insert_rule(self.loaded.path, before, rule, comment, expected)
-        fresh = self._load_edited()
-        if self._source != "api":
-            self._activate(fresh)
-        else:  # the set from the API stays active
-            self.loaded = fresh
-            self._announce("a rule was added to settings.policies")
+        async with self._edits:
+            if self.loaded.source != str(self.loaded.path):
+                message = f"the configuration comes from {self.loaded.source}, not from a file"
+                fix = "change it there, or allow the call until the client disconnects"
+                raise BadSpec([Problem("$", message, fix)])
+            path, expected = self.loaded.path, self.loaded.written_settings.get("policies")
+            fresh = await self._edit_file(lambda: insert_rule(path, before, rule, comment, expected))
+            assert fresh is not None
+            if self._source != "api":
+                self._activate(fresh)
+            else:  # the set from the API stays active
+                self.loaded = fresh
+                self._announce("a rule was added to settings.policies")
 
     def _activate(self, loaded: LoadedConfig) -> ApplyResult:
         ignored = tuple(

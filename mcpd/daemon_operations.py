@@ -84,7 +84,7 @@ class Operations:
     """Explain a decision. Raises UnknownServer, InvalidArguments. Set by the gateway."""
     list_approvals: Callable[[], tuple[PendingApproval, ...]] = lambda: ()
     """Return the calls that wait for approval. Set by the gateway."""
-    approve: Callable[[str, str], None] = attrs.field(init=False, repr=False)
+    approve: Callable[[str, str], Awaitable[None]] = attrs.field(init=False, repr=False)
     """Answer for the call with this id: `once`, `session`, `always` or `no`. Raises InvalidArguments,
     BadSpec. Set by the gateway."""
     clients: ClientRegistry = attrs.field(factory=ClientRegistry)

@@ -153,8 +153,8 @@ def _version(operations: Operations, _: api.NoParams) -> api.VersionInfo:
     )
 
 
-def _approve(operations: Operations, params: api.ApproveParams) -> api.EmptyResult:
-    operations.approve(params.id, params.decision)
+async def _approve(operations: Operations, params: api.ApproveParams) -> api.EmptyResult:
+    await operations.approve(params.id, params.decision)
     return api.EmptyResult()
 
 

@@ -13,7 +13,7 @@ import pwd
 import re
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 import msgspec
@@ -63,6 +63,8 @@ class _Pending(msgspec.Struct, eq=False):
     answer: str = ""
     """One of `_ANSWERS`; empty until then."""
     answered: trio.Event = msgspec.field(default_factory=trio.Event)
+    turn: trio.Lock = msgspec.field(default_factory=trio.Lock)
+    """Held while an answer is accepted, which may mean to write a file, so that the first answer counts."""
 
     def settle(self, answer: str) -> None:
         if not self.answer:
@@ -73,18 +75,22 @@ class _Pending(msgspec.Struct, eq=False):
 class _ClientQuestion(msgspec.Struct, eq=False):
     """The question to a modern client, which returns with the answer (see `SuspendedCalls`)."""
 
-    approvals: Approvals
     pending: _Pending
     message: Message
+    answer: str = "no"
     returned: trio.Event = msgspec.field(default_factory=trio.Event)
 
     def respond(self, result: Raw | bytes) -> None:
-        self.pending.settle(self.approvals.accept_answer(self.pending, _read_answer(result)))
+        self.answer = _read_answer(result)
         self.returned.set()
 
     def decline(self, reason: str) -> None:
         self.pending.settle("no")
         self.returned.set()
+
+    async def wait_answer(self) -> str:
+        await self.returned.wait()
+        return self.answer
 
 
 class Approvals:
@@ -96,7 +102,7 @@ class Approvals:
         self._granted: weakref.WeakKeyDictionary[Caller, set[_Use]] = weakref.WeakKeyDictionary()
         self.ask_modern_client: Callable[[Call, Question, bytes], None] = lambda call, question, params: None
         """`SuspendedCalls.ask`. Set by the gateway."""
-        self.insert_rule: Callable[[int, Mapping[str, object], str], None] = _cannot_insert
+        self.insert_rule: Callable[[int, Mapping[str, object], str], Awaitable[None]] = _cannot_insert
         """`ActiveConfig.insert_rule`. Set by the gateway."""
         self.announce: Callable[[str, str], None] = lambda server, message: None
         """Called with a server and a message when a call begins to wait, and when it ends to. Set by the
@@ -142,24 +148,33 @@ class Approvals:
             )
             await pending.answered.wait()
         elif call.context.modern:
-            question = _ClientQuestion(self, pending, Message(method="elicitation/create"))
+            question = _ClientQuestion(pending, Message(method="elicitation/create"))
             with call.handler.asking(call, question.message.method, params):
                 self.ask_modern_client(call, question, params)
-                await pending.answered.wait()
+                await self._wait_answered(pending, question.wait_answer)
                 if call.state is SUSPENDED:  # answered elsewhere: the client is still expected to return
                     await question.returned.wait()
         else:
-            async with trio.open_nursery() as nursery:
 
-                async def ask_client() -> None:
-                    with call.handler.asking(call, "elicitation/create", params), suppress(McpdError):
-                        answer = await call.caller.ask(call, "elicitation/create", Raw(params))
-                        pending.settle(self.accept_answer(pending, _read_answer(answer)))
-                    pending.settle("no")
+            async def ask_client() -> str:
+                with call.handler.asking(call, "elicitation/create", params), suppress(McpdError):
+                    return _read_answer(await call.caller.ask(call, "elicitation/create", Raw(params)))
+                return "no"
 
-                nursery.start_soon(ask_client)
-                await pending.answered.wait()
-                nursery.cancel_scope.cancel(reason="it was answered")
+            await self._wait_answered(pending, ask_client)
+
+    async def _wait_answered(self, pending: _Pending, ask_client: Callable[[], Awaitable[str]]) -> None:
+        """Return when the client, or somebody else, has answered."""
+        async with trio.open_nursery() as nursery:
+
+            async def accept_client() -> None:
+                answer = await ask_client()
+                async with pending.turn:
+                    pending.settle(await self._accept_client(pending, answer))
+
+            nursery.start_soon(accept_client)
+            await pending.answered.wait()
+            nursery.cancel_scope.cancel(reason="it was answered")
 
     def _question(self, pending: _Pending) -> bytes | None:
         """Return the params of the elicitation for this client; None if it cannot be asked."""
@@ -209,39 +224,39 @@ class Approvals:
             for key, each in self._pending.items()
         )
 
-    def answer(self, key: str, answer: str) -> None:
+    async def answer(self, key: str, answer: str) -> None:
         """Answer for the person. Raises InvalidArguments if no such call waits, or the answer is unknown or
         cannot be kept; BadSpec if the rule cannot be written. The call still waits then."""
-        pending = self._pending.get(key)
+        problem = Problem("$.id", f"no call {shorten(key, 20)!r} waits for approval", "mcpctl approvals")
         if answer not in _ANSWERS:
             problem = Problem("$.decision", f"must be one of {', '.join(_ANSWERS)}")
-        elif pending is None or pending.answer:
-            problem = Problem("$.id", f"no call {shorten(key, 20)!r} waits for approval", "mcpctl approvals")
-        else:
-            try:
-                if answer == "always":
-                    self._write_rule(pending, "mcpctl or the dashboard")
-            except NoLastingRuleError as error:
-                fix = "allow it once, or until the client disconnects"
-                problem = Problem("$.decision", f"it cannot be allowed permanently: {error}", fix)
-            else:
-                pending.settle(answer)
-                return
+        elif (pending := self._pending.get(key)) is not None:
+            async with pending.turn:
+                try:
+                    if answer == "always" and not pending.answer:
+                        await self._write_rule(pending, "mcpctl or the dashboard")
+                except NoLastingRuleError as error:
+                    fix = "allow it once, or until the client disconnects"
+                    problem = Problem("$.decision", f"it cannot be allowed permanently: {error}", fix)
+                else:
+                    if not pending.answer:
+                        pending.settle(answer)
+                        return
         fix = f" (see: {problem.fix})" if problem.fix == "mcpctl approvals" else ""
         raise InvalidArguments(f"{problem.message}{fix}", [problem])
 
-    def accept_answer(self, pending: _Pending, answer: str) -> str:
+    async def _accept_client(self, pending: _Pending, answer: str) -> str:
         """Return what a client's answer amounts to: `once` if a rule cannot be written."""
         if answer != "always" or pending.answer:
             return answer
         try:
-            self._write_rule(pending, "the client")
+            await self._write_rule(pending, "the client")
         except (NoLastingRuleError, McpdError) as error:
             log.warning("%s: allowed once, because no rule could be written: %s", pending.use[0], error)
             return "once"
         return answer
 
-    def _write_rule(self, pending: _Pending, where: str) -> None:
+    async def _write_rule(self, pending: _Pending, where: str) -> None:
         """Raises NoLastingRuleError, BadSpec."""
         rule = lasting_rule(pending.client, pending.use)
         place = _INDEX.search(pending.rule.place)
@@ -249,7 +264,7 @@ class Approvals:
             raise NoLastingRuleError(f"the rule at {pending.rule.place} is not in a list")
         now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
         who = pending.call.caller.describe(pending.call.context)
-        self.insert_rule(int(place[1]), rule, f"Allowed by {_user()} on {now} for {who}, in {where}")
+        await self.insert_rule(int(place[1]), rule, f"Allowed by {_user()} on {now} for {who}, in {where}")
 
 
 _INDEX = re.compile(r"\.policies\[(\d+)\]$")
@@ -262,7 +277,7 @@ def _user() -> str:
         return f"user {os.getuid()}"
 
 
-def _cannot_insert(before: int, rule: Mapping[str, object], comment: str) -> None:
+async def _cannot_insert(before: int, rule: Mapping[str, object], comment: str) -> None:
     raise NoLastingRuleError("the configuration is not in a file")
 
 

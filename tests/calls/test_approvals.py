@@ -227,10 +227,10 @@ async def test_others_are_approved_with_mcpctl(
     assert waiting.arguments.replace(" ", "") == f'{{"TAG":"{tag.upper()}"}}'
     for bad in (("9", "once"), (waiting.id, "maybe")):
         with pytest.raises(InvalidArguments):
-            approvals.answer(*bad)
-    approvals.answer(waiting.id, decision)
+            await approvals.answer(*bad)
+    await approvals.answer(waiting.id, decision)
     with pytest.raises(InvalidArguments, match="no call"):
-        approvals.answer(waiting.id, "once")
+        await approvals.answer(waiting.id, "once")
     await trio.sleep(1)
     assert heard(w) == ([] if decision == "no" else [tag])
     if decision == "no" and kind == "script":
@@ -245,7 +245,7 @@ async def test_modern_client_returns_to_a_call_that_was_approved_elsewhere(
     user.says = {"elicitation/create": {"action": "decline"}}
     call = await asked(w, user)
     (waiting,) = w.gateway.approvals.list(str)
-    w.gateway.approvals.answer(waiting.id, "once")
+    await w.gateway.approvals.answer(waiting.id, "once")
     await trio.sleep(1)
     assert heard(w) == [], "nobody could receive the result"
     user.come_back(call)
@@ -293,7 +293,8 @@ class Written:
         self.fails = fails
         w.gateway.approvals.insert_rule = self
 
-    def __call__(self, before: int, rule: Any, comment: str) -> None:
+    async def __call__(self, before: int, rule: Any, comment: str) -> None:
+        await trio.lowlevel.checkpoint()
         if self.fails:
             raise BadSpec.single("the file is read-only", "chmod u+w", "config.json")
         self.rules.append((before, rule, comment))
@@ -330,16 +331,42 @@ async def test_answer_for_good_is_written_once(autojump_clock: Clock, w: World) 
     script.call("converse", arguments={"tag": script.tag})
     await trio.sleep(1)
     (waiting,) = w.gateway.approvals.list(str)
-    w.gateway.approvals.answer(waiting.id, "always")
+    await w.gateway.approvals.answer(waiting.id, "always")
     for answer in ("always", "once", "no"):
         with pytest.raises(InvalidArguments, match="no call"):
-            w.gateway.approvals.answer(waiting.id, answer)
+            await w.gateway.approvals.answer(waiting.id, answer)
     await trio.sleep(1)
     assert heard(w) == [script.tag]
     with pytest.raises(InvalidArguments, match="no call"):
-        w.gateway.approvals.answer(waiting.id, "always")
+        await w.gateway.approvals.answer(waiting.id, "always")
     assert len(written.rules) == 1
     assert written.rules[0][2].endswith(", in mcpctl or the dashboard")
+
+
+async def test_first_answer_counts_while_its_rule_is_written(autojump_clock: Clock, w: World) -> None:
+    """Writing the file takes a moment, in which others may answer."""
+    written, may_write = Written(w), trio.Event()
+
+    async def slow(*rule: Any) -> None:
+        await may_write.wait()
+        await written(*rule)
+
+    w.gateway.approvals.insert_rule = slow
+    user = w.user("legacy")
+    user.session._facts = SessionFacts(msgspec.structs.replace(user.session.client, name="zed"), None)
+    user.says = accept("no")
+    call = await asked(w, user)
+    (waiting,) = w.gateway.approvals.list(str)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(w.gateway.approvals.answer, waiting.id, "always")
+        await trio.testing.wait_all_tasks_blocked()
+        reply(user, call)
+        await trio.testing.wait_all_tasks_blocked()
+        assert heard(w) == []
+        may_write.set()
+    await trio.sleep(1)
+    assert heard(w) == [user.tag]
+    assert len(written.rules) == 1
 
 
 async def test_call_still_waits_if_the_rule_cannot_be_written(autojump_clock: Clock, w: World) -> None:
@@ -351,12 +378,12 @@ async def test_call_still_waits_if_the_rule_cannot_be_written(autojump_clock: Cl
     with pytest.raises(
         InvalidArguments, match="it cannot be allowed permanently: neither the client's program"
     ):
-        w.gateway.approvals.answer(waiting.id, "always")
+        await w.gateway.approvals.answer(waiting.id, "always")
     script.caller._facts = ClientFacts(names=("mcpctl",), transport="control")
     script.call("converse", arguments={"tag": script.tag})
     await trio.sleep(1)
     with pytest.raises(BadSpec, match="read-only"):
-        w.gateway.approvals.answer(w.gateway.approvals.list(str)[1].id, "always")
+        await w.gateway.approvals.answer(w.gateway.approvals.list(str)[1].id, "always")
     assert heard(w) == []
     assert len(w.gateway.approvals.list(str)) == 2
 
@@ -390,7 +417,7 @@ async def rounds() -> AsyncIterator[World]:
 async def approve(w: World, user: User) -> Asked:
     """Make a call that a person approves, and return it when its server needs input."""
     call = await asked(w, user)
-    w.gateway.approvals.answer(w.gateway.approvals.list(str)[0].id, "once")
+    await w.gateway.approvals.answer(w.gateway.approvals.list(str)[0].id, "once")
     user.come_back(call)
     await trio.sleep(1)
     w.hear()

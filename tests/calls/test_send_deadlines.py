@@ -25,12 +25,12 @@ def prepare(w: World, why: str) -> None:
         Script(w).call(arguments={"tag": "first"})
 
 
-def end_wait(w: World, why: str) -> None:
+async def end_wait(w: World, why: str) -> None:
     if why == "server":
         w.connect()
     elif why == "approval":
         (waiting,) = w.gateway.approvals.list(str)
-        w.gateway.approvals.answer(waiting.id, "session")
+        await w.gateway.approvals.answer(waiting.id, "session")
     elif why == "turn":
         w.hear()
         w.end(next(each for each in w.work.values() if each.tag == "first"))
@@ -65,7 +65,7 @@ async def test_call_that_waits_fails_at_its_deadline(autojump_clock: Clock, why:
         assert error["data"]["may_have_run"] is False
         assert re.search(WAITS[why], error["message"])
         assert "the caller set the limit" in error["message"]
-        end_wait(w, why)
+        await end_wait(w, why)
         await trio.sleep(1)
         w.hear()
         assert "late" not in [each.tag for each in w.work.values()]
@@ -82,7 +82,7 @@ async def test_deadline_continues_when_the_call_is_sent(autojump_clock: Clock, w
         script = Script(w)
         key = script.call(arguments={"tag": "sent"}, timeout=10)
         await trio.sleep(6)
-        end_wait(w, why)
+        await end_wait(w, why)
         await trio.sleep(1)
         w.hear()
         (working,) = (each for each in w.work.values() if each.tag == "sent")

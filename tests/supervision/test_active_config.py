@@ -274,8 +274,9 @@ async def test_event_loop_continues_while_the_file_is_parsed(
         active.reload,
         partial(active.add, "b", {"command": "x"}, save=True),
         partial(active.remove, "a", save=True),
+        partial(active.insert_rule, 0, {"decision": "deny", "tools": ["x"]}, "because"),
     ]
-    for each, names in zip(work, (["a"], ["a", "b"], ["b"]), strict=True):
+    for each, names in zip(work, (["a"], ["a", "b"], ["b"], ["b"]), strict=True):
         turn.clear()
         is_parsing = trio.Event()
         async with trio.open_nursery() as nursery:
@@ -286,6 +287,7 @@ async def test_event_loop_continues_while_the_file_is_parsed(
                 nursery.cancel_scope.cancel()
             turn.set()
         assert home.names == names
+    assert [rule.tools for rule in active.loaded.settings.policies] == [("x",)]
     async with trio.open_nursery() as nursery:
         for name in "cdef":
             nursery.start_soon(partial(active.add, name, {"command": "x"}, save=True))
