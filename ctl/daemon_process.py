@@ -51,11 +51,14 @@ _REMOVED_VARIABLES = (
 )
 
 
-def ensure_daemon(socket: str | os.PathLike[str]) -> None:
+def ensure_daemon(socket: str | os.PathLike[str], *, with_login_path: bool = False) -> None:
     """Start a daemon on `socket` unless one is running, and wait until it responds. Prints a line on stderr.
 
     Any number of clients may call this concurrently: one starts the daemon, the others wait. Raises
     DaemonUnreachable if `MCPD_NO_START` is set, or with the end of the log if the daemon fails to start.
+
+    `with_login_path`: a daemon in the background also gets the directories of the login shell's PATH. Set
+    this if the current process may not have been started from a terminal.
     """
     path = os.fspath(socket)
     if _is_listening(path):
@@ -75,7 +78,19 @@ def ensure_daemon(socket: str | os.PathLike[str]) -> None:
             start_units()
         else:
             print(f"mcpctl: starting mcpd in the background (log: {log_path()})", file=sys.stderr)
+            if with_login_path:
+                _extend_path()
             _spawn(path)
+
+
+def _extend_path() -> None:
+    """Append the directories that only the login shell has to the PATH of this process."""
+    from ctl.login_shell import login_environment
+
+    login = login_environment(os.environ) or {}
+    own = [directory for directory in os.environ.get("PATH", "").split(os.pathsep) if directory]
+    more = [each for each in login.get("PATH", "").split(os.pathsep) if each and each not in own]
+    os.environ["PATH"] = os.pathsep.join(own + more)
 
 
 def start_in_background(socket: str, config: str = "") -> int:

@@ -91,7 +91,8 @@ def main(socket: str) -> int:
     try:
         from ctl.daemon_process import ensure_daemon
 
-        ensure_daemon(socket)
+        # An editor that was started from the desktop lacks directories such as ~/.local/bin.
+        ensure_daemon(socket, with_login_path=True)
     except CtlError as error:
         print(f"{error.message} ({error.hint})" if error.hint else error.message)
         return 1

@@ -85,6 +85,7 @@ class LegacyCompanions:
         If the companion does not work, clients are served over the server's own connection. Raises NotReady.
         """
         server = server.original if isinstance(server, LegacyCompanion) else server
+        server = await self._operations.supervisor.wait_replaced(server)
         while isinstance(
             companion := self.choose(client, context, server, may_open=may_open), LegacyCompanion
         ):

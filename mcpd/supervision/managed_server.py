@@ -192,7 +192,7 @@ class ManagedServer:
         self._wake_event.set()
         if self.upstream is not None:
             self.upstream.link.close(reason)
-        self._drop_upstream()
+        self.drop_upstream()
         self._attempt.scope.cancel(reason=reason)
         self._announce(ServerState.DISABLED if self._desired.is_off else ServerState.PENDING, reason)
 
@@ -208,7 +208,7 @@ class ManagedServer:
 
     def reset_after_bug(self) -> None:
         """Prepare for another `run` after the previous one raised. Waiters keep waiting."""
-        self._drop_upstream()
+        self.drop_upstream()
         self._announce(ServerState.PENDING, "restarting after an internal error in mcpd")
 
     # ── reading and waiting ─────────────────────────────────────────────────────────────────────
@@ -462,11 +462,11 @@ class ManagedServer:
             if connection.child is not None:
                 self._withdraw_lost()
                 await connection.child.wait_stderr_drained()
-            self._drop_upstream()
+            self.drop_upstream()
             self._record_end(group, link)
         finally:
             slot.release()
-            self._drop_upstream()
+            self.drop_upstream()
             self.interests.on_disconnected()
             link.close("the connection is being closed")
 
@@ -476,10 +476,10 @@ class ManagedServer:
         The failure follows in a fraction of a second, with the cause.
         """
         if self.upstream is not None:
-            self._drop_upstream()
+            self.drop_upstream()
             self._announce(ServerState.PENDING, CONNECTION_LOST)
 
-    def _drop_upstream(self) -> None:
+    def drop_upstream(self) -> None:
         """Withdraw the connection from all callers."""
         if self.upstream is not None:
             self._last_received_at = self.upstream.link.last_received_at

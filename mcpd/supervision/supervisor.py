@@ -85,6 +85,24 @@ class Supervisor:
         """Wait until the set of `generation`, or a newer one, is in effect."""
         await self._applied.wait_until(lambda applied: applied >= generation)
 
+    async def wait_replaced(self, server: ManagedServer) -> ManagedServer:
+        """Return the server that replaces `server` if its definition has changed, once it exists.
+
+        Returns `server` itself if it is not replaced, or if it takes longer than its connect timeout to stop.
+        """
+        name = server.spec.name
+        current, wanted = self.find(name), self.desired.get(name)
+        if (
+            current is None
+            or wanted is None
+            or (current is server and wanted.identity == server.spec.identity)
+        ):
+            await trio.lowlevel.checkpoint()
+            return server
+        with trio.move_on_after(server.spec.timeouts.connect):
+            await self.wait_applied(self.generation)
+        return self.find(name) or server
+
     def get(self, name: str) -> ManagedServer:
         """Return the configured server `name`. Raises UnknownServer with suggestions."""
         life = self._running.get(name)
@@ -231,6 +249,7 @@ class Supervisor:
             if running[name].identity != desired[name].identity or not self._update(desired[name]):
                 replaced.append(name)
         for name in (*plan.removed, *replaced):
+            self._running[name].server.drop_upstream()  # calls from now on wait for the replacement
             self._running[name].scope.cancel(reason="it was removed, or its definition changed")
             for life in self._instances.values():
                 if life.server.original is self._running[name].server:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ctl import doctor_checks, login_shell, systemd_units
+from ctl import daemon_process, doctor_checks, login_shell, systemd_units
 from ctl.commands.doctor import _path_of_next_daemon, _server_finding
 from ctl.commands.ui import has_browser
 from mcpd.model.status import rfc3339
@@ -261,6 +261,23 @@ def test_slow_login_shell_is_abandoned(tmp_path: Path, monkeypatch: pytest.Monke
     shell.chmod(0o755)
     assert login_shell.login_environment({"SHELL": str(shell)}) is None
     assert login_shell.login_environment({"SHELL": str(tmp_path / "none")}) is None
+
+
+def test_daemon_gets_the_directories_of_the_login_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They follow those of the editor that starts the bridge, which keep their order."""
+    shell = tmp_path / "shell"
+    shell.write_text('#!/bin/sh\nPATH=/home/me/bin:/bin:/opt/bin\neval "$4"\n')
+    shell.chmod(0o755)
+    monkeypatch.setenv("SHELL", str(shell))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setattr(login_shell, "TIMEOUT", 60.0)
+    daemon_process._extend_path()
+    assert os.environ["PATH"] == "/usr/bin:/bin:/home/me/bin:/opt/bin"
+    monkeypatch.setenv("SHELL", str(tmp_path / "none"))
+    daemon_process._extend_path()
+    assert os.environ["PATH"] == "/usr/bin:/bin:/home/me/bin:/opt/bin"
 
 
 def test_login_shell_with_a_background_process_is_read(

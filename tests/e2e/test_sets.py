@@ -15,7 +15,7 @@ import pytest
 from mcpd.model.status import rfc3339
 from tests.e2e import harness
 from tests.e2e.conftest import Start
-from tests.e2e.harness import Daemon, Refused, fake
+from tests.e2e.harness import Daemon, Refused, fake, in_flight
 
 
 def pids(daemon: Daemon) -> dict[str, int | None]:
@@ -43,6 +43,24 @@ def test_unchanged_servers_keep_their_process(start: Start) -> None:
     assert after["stays"] == before["stays"]
     assert after["turns"] != before["turns"]
     assert "goes" not in after
+
+
+def test_calls_wait_for_a_server_whose_definition_has_changed(start: Start) -> None:
+    """They go to its replacement, also while the old process takes time to stop."""
+    daemon = start({"fake": fake("--ignore-eof")})
+    daemon.wait_connected("fake")
+    client, other, before = daemon.client(), daemon.client(), pids(daemon)
+    other.request("mcpd/attach", server="fake")
+    lost = client.send("mcpd/call", server="fake", tool="drop", arguments={})
+    in_flight(daemon, "fake", 1)
+    change = client.send("mcpd/servers/set", servers={"fake": fake("--tools", "2")})
+    with pytest.raises(Refused):
+        client.answer(lost)  # the connection is closed now
+    for _ in range(20):
+        assert client.call("fake", "echo", {"text": "a"})["success"]
+        assert "content" in other.request("tools/call", name="echo", arguments={"text": "a"})
+    client.answer(change)
+    assert pids(daemon) != before
 
 
 def test_change_that_does_not_affect_the_process_keeps_the_connection(start: Start) -> None:

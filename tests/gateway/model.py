@@ -167,6 +167,9 @@ class FakeSupervisor(SimpleNamespace):
     def changes(self) -> object:
         return object()
 
+    async def wait_replaced(self, server: Any) -> Any:
+        return server
+
 
 def make_core(*servers: Any, **settings: Any) -> Any:
     """Return the operations of a daemon with these servers and settings."""
