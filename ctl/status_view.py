@@ -75,7 +75,9 @@ def show_status(cli: CliContext, server: str | None, *, utc: bool = False) -> in
     """Print the table, or one server in detail. Returns the exit code."""
     if server is None:
         reply = cli.call("mcpd/status", timeout=STATUS_TIMEOUT)
-        if not cli.show_json(reply):
+        if cli.out.json:
+            cli.out.json_document(_with_member(reply.text, "next", table_step(reply.value) or None))
+        else:
             cli.out.lines(status_table(reply.value, cli.out.columns, utc=utc))
             _note_version_mismatch(cli, reply.value["daemon"]["version"])
         return 0
@@ -85,6 +87,26 @@ def show_status(cli: CliContext, server: str | None, *, utc: bool = False) -> in
     else:
         cli.out.lines(server_block(detail.value, utc=utc))
     return not_ready_exit(detail.value["server"])
+
+
+def _with_member(document: str, name: str, value: object) -> str:
+    """Return a JSON object with one more member, and otherwise byte for byte."""
+    import json
+
+    head = document.rstrip().removesuffix("}")
+    return f"{head}{'' if head.rstrip().endswith('{') else ', '}{json.dumps(name)}: {json.dumps(value)}}}"
+
+
+def table_step(result: DaemonStatus) -> str:
+    """Return the next step of the whole table: the file comes first. Empty if nothing needs attention."""
+    servers, config = result.get("servers", []), result.get("config")
+    if config and (problems := config.get("problems")):
+        from ctl.next_steps import config_step  # here, because the table does not need it
+
+        return config_step(problems, config["path"])
+    broken = next((server["name"] for server in servers if server["status"] in BROKEN), None)
+    impaired = next((server["name"] for server in servers if impairment(server)), None)
+    return f"mcpctl why {broken or impaired}" if broken or impaired else ""
 
 
 def _with_next_step(reply: Reply[ServerDetail]) -> str:
@@ -153,9 +175,6 @@ def status_table(result: DaemonStatus, columns: int | None, *, utc: bool = False
         ]
         for server in servers
     ]
-    broken = next((server["name"] for server in servers if server["status"] in BROKEN), None) or next(
-        (server["name"] for server in servers if impairment(server)), None
-    )
     http = result["daemon"].get("http")
     lines = [
         *table(header, rows, right=(2, 3, 4), fit=columns, drop=(2, 4, 5, 3), preferred=_ERROR_WIDTH),
@@ -163,8 +182,8 @@ def status_table(result: DaemonStatus, columns: int | None, *, utc: bool = False
         *config_warning_lines(config),
         *daemon_warning_lines(result["daemon"]),
     ]
-    if broken and not config.get("problems"):  # one next step: the file comes first
-        lines += [[], [paint("next: ", "dim"), f"mcpctl why {broken}"]]
+    if not config.get("problems") and (step := table_step(result)):  # otherwise it is shown above
+        lines += [[], [paint("next: ", "dim"), step]]
     if waiting := result["daemon"].get("approvals", 0):
         verb = "waits" if waiting == 1 else "wait"
         text = f"{count(waiting, 'call')} {verb} for your approval"

@@ -188,7 +188,7 @@ class ActiveConfig:
         """Add one server. Raises BadSpec before anything is changed or written."""
         async with self._edits:
             if name in self._definitions and not replace:
-                fix = f"run `mcpctl remove {name}` first, or replace it"
+                fix = f"replace it with `mcpctl add --replace`, or run `mcpctl remove {name}` first"
                 raise BadSpec(
                     [Problem(join_path(_SERVERS, name), f"a server named {name!r} already exists", fix)]
                 )

@@ -126,6 +126,8 @@ class StateFile:
         """Catalogs that are not written yet, by fingerprint."""
         self._cache_failed = False
         """The failure was logged already."""
+        self._switched: set[str] = set()
+        """The servers whose toggle has changed since the start."""
         self._changed = trio.Event()
         self._thread = OwnThread()
         self.problem = ""
@@ -147,6 +149,7 @@ class StateFile:
 
     def set_toggle(self, server: str, enabled: bool | float) -> None:
         """Enable a server, disable it, or disable it until a time (Unix seconds) and then return to this."""
+        self._switched.add(server)
         now = self.state.toggles.get(server)
         after = {name: value for name, value in self.state.after_timed.items() if name != server}
         if not isinstance(enabled, bool):
@@ -160,6 +163,10 @@ class StateFile:
         if value is None or isinstance(value, bool):
             return value
         return False if value > time.time() else self.state.after_timed.get(server)
+
+    def was_toggled_before(self, server: str) -> bool:
+        """Return whether the server was enabled or disabled before the daemon started."""
+        return server in self.state.toggles and server not in self._switched
 
     def disabled_until(self, server: str) -> float | None:
         """Return the time, past or future, at which a timed disable ends; None if there is none."""

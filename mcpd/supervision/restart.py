@@ -322,8 +322,8 @@ def plan_recovery(name: str, verdict: Verdict, requested_delay: float, backoff: 
     loud = backoff.attempts <= LOGGED_FAILURES or backoff.in_crash_loop > was_looping
     level = logging.WARNING if loud else logging.DEBUG
     if verdict is Verdict.LOGIN:
-        reason = advice.to_log_in(name)
-        return RecoveryPlan(state=ServerState.NEEDS_AUTH, reason=reason, level=level)
+        # What to do depends on the definition: the failure and the next step say it.
+        return RecoveryPlan(state=ServerState.NEEDS_AUTH, reason="it refuses access", level=level)
     if verdict is Verdict.WAIT:
         reason = advice.to_fix(name)
         suffix = "; not retrying until something changes"

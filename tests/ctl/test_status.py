@@ -138,7 +138,13 @@ def test_json_is_the_daemons_result_byte_for_byte(daemon: FakeDaemon, mcpctl: Mc
 
     text = '{"servers": [],"x":1.10,"big":123456789012345678901234567890,"x":"\\u00e9é"}'
     daemon.answers["mcpd/status"] = Raw(text)
-    assert mcpctl("status", "--json").out == text + "\n"
+    assert mcpctl("status", "--json").out == text[:-1] + ', "next": null}\n'
+
+
+def test_json_of_all_servers_has_the_step_of_the_table(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    daemon.answers["mcpd/status"] = status(server(), server("git", "failed", last_error=failure()))
+    assert mcpctl("status").out.endswith("\nnext: mcpctl why git\n")
+    assert mcpctl("status", "--json").json()["next"] == "mcpctl why git"
 
 
 @pytest.mark.parametrize("argv", [["status", "--json"], ["--json", "status"], ["status"]])

@@ -211,6 +211,8 @@ async def test_edit_with_a_new_error_is_refused(home: Home) -> None:
     with pytest.raises(BadSpec, match="unknown field 'commmand'"):
         await active.add("new", {"commmand": "x"}, save=True)
     assert "new" not in home.file.read_text()
+    with pytest.raises(BadSpec, match=r"named 'a' already exists .*`mcpctl add --replace`"):
+        await active.add("a", {"command": "x"}, save=True)
     home.file.write_text(json.dumps({"mcpServers": {"a": {"commnd": "x"}, "b": {"comand": "x"}}}))
     with pytest.raises(BadSpec, match="unknown field 'commnd'"):
         await active.add("new", {"command": "x"}, save=True)

@@ -19,8 +19,11 @@ from mcpd.model.errors import (
     ProtocolViolation,
     UpstreamRefused,
 )
+from mcpd.model.server_spec import RestartPolicy
+from mcpd.model.status import ServerState
 from mcpd.protocol.negotiate import NotStreamableHttp, ServerDiedDuringProbe, join_steps
 from mcpd.supervision.restart import (
+    Backoff,
     Evidence,
     NotMcpOutput,
     UnsupportedTransport,
@@ -28,6 +31,7 @@ from mcpd.supervision.restart import (
     Wedged,
     classify_failure,
     is_bug,
+    plan_recovery,
     requested_delay,
 )
 from mcpd.transports.child_process import CannotStart
@@ -163,3 +167,9 @@ def test_every_mcpd_error_is_classified() -> None:
         errors.LoginLinkOpen,
     }
     assert ours - not_from_a_connection == {type(row[0]) for row in TABLE} & ours
+
+
+async def test_the_reason_of_a_refusal_names_no_step() -> None:
+    """What helps depends on the definition: a login is not possible with an `Authorization` header."""
+    plan = plan_recovery("it", Verdict.LOGIN, 0.0, Backoff(RestartPolicy(), lambda: 0.5))
+    assert (plan.state, plan.reason) == (ServerState.NEEDS_AUTH, "it refuses access")

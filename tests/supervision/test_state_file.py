@@ -68,6 +68,18 @@ async def test_state_round_trips(tmp_path: Path) -> None:
     assert (tmp_path / "state.json").stat().st_mode & 0o777 == 0o600
 
 
+async def test_toggles_of_an_earlier_daemon_are_known(tmp_path: Path) -> None:
+    """When these servers were disabled is not."""
+    store = StateFile(tmp_path, tmp_path)
+    await saving(store, lambda: store.set_toggle("it", False))
+    assert not store.was_toggled_before("it")
+    again = StateFile(tmp_path, tmp_path)
+    assert again.was_toggled_before("it")
+    assert not again.was_toggled_before("other")
+    again.set_toggle("it", False)
+    assert not again.was_toggled_before("it")
+
+
 async def test_daemons_that_share_the_file_keep_each_others_changes(tmp_path: Path) -> None:
     """Each daemon writes only what it has changed since it has read the file."""
     first = StateFile(tmp_path, tmp_path)
