@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+from ctl import standard_streams
 from ctl.errors import CtlError
 from mcpd.support import library_warnings
 
@@ -26,19 +27,8 @@ COLOR_CHOICES = ("auto", "always", "never")
 
 def main() -> None:
     """The console script."""
-    _reopen_closed_streams()
+    standard_streams.prepare()
     sys.exit(run(sys.argv[1:], os.environ))
-
-
-def _reopen_closed_streams() -> None:
-    """Open /dev/null for closed standard streams, or the next opened file would take their place."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:
-            found = os.open(os.devnull, os.O_RDWR)
-            if found != number:
-                os.dup2(found, number)
-                os.close(found)
-            setattr(sys, name, open(number, "w" if number else "r"))  # noqa: SIM115 - until the end
 
 
 def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -54,6 +44,25 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
     cli = CliContext(environ)
     try:
+        return _run(cli, argv, simple, environ)
+    except BrokenPipeError:
+        _discard_output()
+        return 141
+    except OSError as error:
+        # For example a full disk; it may affect our own output too.
+        _discard_output()
+        where = f"{error.filename}: " if error.filename else "I/O error: "
+        _show_error(cli, CtlError(f"{where}{error.strerror or error}"))
+        return 1
+    finally:
+        cli.close()
+
+
+def _run(
+    cli: CliContext, argv: Sequence[str], simple: SimpleCommand | None, environ: Mapping[str, str]
+) -> int:
+    """Run one command line and write all of its output. Raises OSError if that is not possible."""
+    try:
         if simple is None:
             from ctl.app import run_app
 
@@ -63,23 +72,25 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         cli.out.flush()
         return code
     except CtlError as error:
-        cli.out.error(error)
+        cli.out.flush()
+        _show_error(cli, error)
         return error.exit
     except KeyboardInterrupt:
         cli.out.end_progress()
         return 130
-    except BrokenPipeError:
-        # The reader is gone. Python would report another error when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except OSError as error:
-        # For example a full disk; it may affect our own output too.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        where = f"{error.filename}: " if error.filename else "I/O error: "
-        cli.out.error(CtlError(f"{where}{error.strerror or error}"))
-        return 1
-    finally:
-        cli.close()
+
+
+def _show_error(cli: CliContext, error: CtlError) -> None:
+    """Print an error. If stderr cannot be written either, the exit code has to be enough."""
+    try:
+        cli.out.error(error)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+def _discard_output() -> None:
+    """Discard what is left of the output. Otherwise Python reports another error when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 SimpleCommand = tuple[list[str], dict[str, str]]
