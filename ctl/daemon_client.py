@@ -29,6 +29,17 @@ MAX_SOCKET_PATH = 107
 
 CONNECT_TIMEOUT = 5.0
 
+CHANGES = (
+    "mcpd/add",
+    "mcpd/approve",
+    "mcpd/call",
+    "mcpd/logout",
+    "mcpd/reconnect",
+    "mcpd/remove",
+    "mcpd/servers/set",
+)
+"""Methods that must not be repeated blindly. If the daemon is lost, the error says if they may have run."""
+
 
 def socket_path(environ: Mapping[str, str]) -> str:
     """Return the default socket path. Raises DaemonUnreachable if there is no usable directory for it."""
@@ -102,8 +113,9 @@ class DaemonClient:
     ) -> DaemonReply:
         """Send one request and return its answer.
 
-        Raises DaemonError, TimedOut after `timeout` seconds, or DaemonUnreachable. Ctrl-C cancels the request
-        before KeyboardInterrupt propagates.
+        Raises DaemonError, TimedOut after `timeout` seconds, or DaemonUnreachable. The details of the last
+        two contain `may_have_run` if the method is one of `CHANGES`. Ctrl-C cancels the request before
+        KeyboardInterrupt propagates.
         """
         outcome = self.call_all([(method, params)], timeout=timeout, on_note=on_note)[0]
         if isinstance(outcome, CtlError):
@@ -204,9 +216,10 @@ class DaemonClient:
             self._socket.sendall(_encode_line({"id": self._last_id, "method": method, "params": params}))
         except TimeoutError:
             self.close()  # part of the line was sent: nothing can follow it
-            raise TimedOut(f"the daemon did not accept {method} in time", hint="mcpctl daemon logs") from None
-        except OSError as error:
-            raise self._connection_closed(error) from None
+            error = TimedOut(f"the daemon did not accept {method} in time", hint="mcpctl daemon logs")
+            raise with_effect(error, method, sent=False) from None
+        except OSError as failure:
+            raise _connection_closed(failure, method, sent=False) from None
         return self._last_id
 
     def _read_message(self, deadline: float | None, method: str) -> tuple[Json, str]:
@@ -216,16 +229,17 @@ class DaemonClient:
             start = len(self._received)
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                raise TimedOut(f"the daemon did not answer {method} in time", hint="mcpctl daemon logs")
+                error = TimedOut(f"the daemon did not answer {method} in time", hint="mcpctl daemon logs")
+                raise with_effect(error, method, sent=True)
             try:
                 self._socket.settimeout(left)
                 chunk = self._socket.recv(262144)
             except TimeoutError:
                 continue
-            except OSError as error:
-                raise self._connection_closed(error) from None
+            except OSError as failure:
+                raise _connection_closed(failure, method, sent=True) from None
             if not chunk:
-                raise self._connection_closed(None)
+                raise _connection_closed(None, method, sent=True)
             self._received += chunk
         line = self._received[:end].decode("utf-8", "surrogateescape")
         del self._received[: end + 1]
@@ -239,11 +253,23 @@ class DaemonClient:
                 hint="choose another socket with --socket or MCPD_SOCKET",
             ) from None
 
-    def _connection_closed(self, error: OSError | None) -> DaemonUnreachable:
-        reason = f": {error.strerror}" if error is not None else ""
-        return ConnectionClosed(
-            f"the daemon closed the connection{reason}", hint="mcpctl daemon status, or mcpctl daemon logs"
-        )
+
+def with_effect(error: CtlError, method: str, *, sent: bool) -> CtlError:
+    """Add to an error whether a request may have run, if that makes a difference, and return the error.
+
+    `sent`: it was sent completely. The daemon ignores a part of a line.
+    """
+    if method in CHANGES:
+        error.details["may_have_run"] = sent
+    return error
+
+
+def _connection_closed(error: OSError | None, method: str, *, sent: bool) -> CtlError:
+    reason = f": {error.strerror}" if error is not None else ""
+    closed = ConnectionClosed(
+        f"the daemon closed the connection{reason}", hint="mcpctl daemon status, or mcpctl daemon logs"
+    )
+    return with_effect(closed, method, sent=sent)
 
 
 def _encode_line(message: Json) -> bytes:

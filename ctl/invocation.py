@@ -13,6 +13,7 @@ from ctl.daemon_client import (
     NotificationCallback,
     ReplyCallback,
     socket_path,
+    with_effect,
 )
 from ctl.errors import ConnectionClosed, CtlError, DaemonError, DaemonUnreachable
 from ctl.json_values import objects
@@ -81,8 +82,13 @@ class CliContext:
 
     def _request(self, method: str, params: Json | None = None, **options: Any) -> DaemonReply:  # noqa: ANN401
         try:
+            client = self.client()
+        except DaemonUnreachable as error:
+            with_effect(error, method, sent=False)
+            raise
+        try:
             with self._finding_cause():
-                return self.client().request(method, params, **options)
+                return client.request(method, params, **options)
         except DaemonError as error:
             self._add_suggestions(error, params or {})
             raise

@@ -172,6 +172,8 @@ class Output:
             fix = f" ({problem['fix']})" if problem.get("fix") else ""
             path = "" if problem.get("path", "$") == "$" else f"{problem['path']}: "
             self.message(f"  {path}{problem.get('message', '')}{fix}")
+        if error.details.get("may_have_run") is True and "may have run" not in error.message:
+            self.message(paint("note: ", "yellow"), "it may have run: check its effect before you repeat it")
         if error.hint:
             self.next_step(error.hint)
 

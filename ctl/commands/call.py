@@ -60,6 +60,15 @@ def call(cli: CliContext, words: tuple[str, ...], args: str | None, timeout: flo
     its tools. Prints the tool's output; exits with 1 if the tool reports an error. Ctrl-C cancels the call on
     the server.
     """
+    try:
+        return _call(cli, words, args, timeout, raw)
+    except CtlError as error:
+        if not isinstance(error, DaemonError):  # the daemon says it itself
+            error.details.setdefault("may_have_run", False)
+        raise
+
+
+def _call(cli: CliContext, words: tuple[str, ...], args: str | None, timeout: float | None, raw: bool) -> int:
     server, tool, rest = _resolve_target(cli, words)
     base = parse_json_object(args) if args is not None else {}
     arguments = parse_arguments(rest, _schema(cli, server, tool) if needs_schema(rest) else {}, base)
@@ -199,7 +208,15 @@ def _add_hint(error: DaemonError, words: list[str]) -> None:
             error.hint = f"mcpctl list-tools {server} --schema shows the types; KEY:=JSON passes any value"
         else:
             error.hint = f"mcpctl list-tools {server} --schema shows the expected arguments"
+    elif _waited_for_approval(error):
+        error.hint = "call it again, and answer with mcpctl approvals while it waits"
     elif error.code == "timeout":
         after = error.details.get("after")
         limit = f" (was {after:g} s)" if isinstance(after, (int, float)) else ""
         error.hint = f"raise the limit with --timeout SECONDS{limit}"
+
+
+def _waited_for_approval(error: DaemonError) -> bool:
+    """Return whether a call failed because nobody answered in time, which has no code of its own."""
+    unanswered = ("nobody has approved it", "was not approved within")
+    return error.code in ("timeout", "denied") and any(each in error.message for each in unanswered)

@@ -27,6 +27,7 @@ from mcpd.model.errors import (
     Problem,
     UnknownResource,
     UpstreamRefused,
+    may_have_run,
 )
 from mcpd.model.policy import ClientFacts
 from mcpd.model.text import shorten
@@ -224,11 +225,15 @@ class ControlCaller:
 
     def send_error(self, call: Call, request: ClientRequest, error: McpdError) -> None:
         self.calls.pop(request.key, None)
-        self.respond_error(request.key, error)
+        ran = may_have_run(error) if request.method == "tools/call" else None
+        self.respond_error(request.key, error, ran)
 
-    def respond_error(self, key: bytes, error: McpdError) -> None:
-        """Respond to any control request with an error of mcpd's own."""
+    def respond_error(self, key: bytes, error: McpdError, ran: bool | None = None) -> None:
+        """Respond to any control request with an error of mcpd's own. `ran`: whether a tool may have run;
+        None for other requests."""
         data = error.data()
+        if ran is not None:
+            data.setdefault("may_have_run", ran)
         if self._operations.is_stopping:
             if error.may_have_run is False:
                 data["stopping"] = True  # the next daemon may execute it

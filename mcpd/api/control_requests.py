@@ -31,7 +31,7 @@ from mcpd.model.policy import ClientFacts
 from mcpd.model.profile import ALL_SERVERS
 from mcpd.support.turns import take_turn
 from mcpd.wire import message as wire
-from mcpd.wire.message import INTERNAL_ERROR, METHOD_NOT_FOUND, BadFrame, Message
+from mcpd.wire.message import METHOD_NOT_FOUND, BadFrame, Message
 
 log = logging.getLogger("mcpd.client")
 
@@ -156,12 +156,13 @@ class ControlRequests:
 
     def _send_error(self, message: Message, error: Exception) -> None:
         """Respond with an error. A bug in mcpd fails only the request, not the client's connection."""
+        is_call = message.method == "mcpd/call"
         if isinstance(error, McpdError):
-            self.calls.respond_error(message.key, error)
+            self.calls.respond_error(message.key, error, False if is_call else None)  # nothing was sent
             return
         log.error("client %d: an error in mcpd itself, in %s", self._pid, message.method, exc_info=error)
         text = f"{message.method}: an error in mcpd itself; see its log"
-        self._responder.finish(wire.error(message.key, wire.error_body(INTERNAL_ERROR, text)))
+        self.calls.respond_error(message.key, McpdError(text), True if is_call else None)
 
     def call(self, message: Message) -> None:
         """Handle `mcpd/call`, the most frequent request."""

@@ -62,7 +62,8 @@ class McpdError(Exception):
     rpc: ClassVar[int] = -32603
     exit: ClassVar[int] = 1
     may_have_run: bool | None = None
-    """Whether the server may have executed the request. This is None if it is unknown or does not apply."""
+    """Whether the server may have executed the request. This is None if it is unknown or does not apply. For
+    a call, see the function `may_have_run`."""
 
     def __init__(self, message: str, *, server: str | None = None) -> None:
         super().__init__(message)
@@ -397,3 +398,23 @@ class UnsupportedRevision(McpdError):
 
     def data(self) -> dict[str, object]:
         return {**super().data(), "requested": self.requested, "supported": list(self.supported)}
+
+
+_BEFORE_SENDING = (
+    UnknownServer,
+    UnknownProfile,
+    UnknownTool,
+    InvalidArguments,
+    BadSpec,
+    LoginFailed,
+    Unsupported,
+    NoCommonVersion,
+)
+
+
+def may_have_run(error: McpdError) -> bool:
+    """Return whether a call that failed with `error` may have run.
+
+    It may have unless the error proves that nothing was sent: a server can act and then return an error.
+    """
+    return not isinstance(error, _BEFORE_SENDING) if error.may_have_run is None else error.may_have_run

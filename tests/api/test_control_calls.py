@@ -396,6 +396,17 @@ async def test_error_of_the_server_keeps_its_code(w: World) -> None:
     error = script.error(key)
     assert error["message"] == "srv: no"
     assert error["data"]["upstream_code"] == 7
+    assert error["data"]["may_have_run"] is True  # servers can act first, and fail then
+
+
+async def test_error_before_a_call_is_sent_says_that_it_did_not_run(w: World) -> None:
+    """Even if that is found out later, such as when the lists have been fetched."""
+    w.server.lists_expired, w.server.refresh_expired_lists = True, trio.lowlevel.checkpoint
+    script = Script(w)
+    key = script.call("none")
+    assert await sent(w) == []
+    data = script.error(key)["data"]
+    assert (data["code"], data["may_have_run"]) == ("unknown_tool", False)
 
 
 async def test_cancelled_call_is_withdrawn_and_gets_no_answer(w: World) -> None:

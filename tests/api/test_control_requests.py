@@ -58,9 +58,22 @@ async def test_bug_fails_only_its_request(
     (answer,) = map(json.loads, sent)
     assert (answer["id"], answer["error"]["code"]) == ("x", -32603)
     assert "see its log" in answer["error"]["message"]
+    assert answer["error"]["data"].get("may_have_run") == (True if where == "call" else None)
     assert "a bug" in caplog.text
     assert not asked.is_busy
     caplog.clear()
+
+
+def test_malformed_call_has_not_run() -> None:
+    """As every error of a call says."""
+    sent: list[bytes] = []
+    stand_in: Any = SimpleNamespace(core=CORE, calls=None, finish=sent.append, describe=lambda: "a test")
+    asked = control_requests.ControlRequests(
+        stand_in, stand_in, stand_in, 7, lambda work, name: None, lambda view, client: None
+    )
+    asked.receive(wire.parse(b'{"id":1,"method":"mcpd/call","params":{"server":"s"}}'))
+    (answer,) = map(json.loads, sent)
+    assert answer["error"]["data"]["may_have_run"] is False
 
 
 async def test_streams_and_requests_in_progress_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,20 @@ OTHER_MEMBERS = {
     ),
     *("type", "uri", "uriTemplate", "progress", "total", "message"),
     # JSON-RPC messages and errors
-    *("id", "params", "result", "error", "data", "code", "problems", "path", "fix", "after", "_meta"),
+    *(
+        "id",
+        "params",
+        "result",
+        "error",
+        "data",
+        "code",
+        "problems",
+        "path",
+        "fix",
+        "after",
+        "_meta",
+        "may_have_run",
+    ),
     # click parameters
     "words",
     # systemd

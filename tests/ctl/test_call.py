@@ -235,6 +235,31 @@ def test_timeout_names_the_limit_with_its_fraction(daemon: FakeDaemon, mcpctl: M
     assert "next: raise the limit with --timeout SECONDS (was 0.3 s)\n" in mcpctl("call", "now@time").err
 
 
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("timeout", "was not sent within 1 s, because nobody has approved it (mcpctl approvals)"),
+        ("denied", "it requires approval by the rule at $.x, and was not approved within 300 s"),
+    ],
+)
+def test_call_that_nobody_approved_names_the_command(
+    daemon: FakeDaemon, mcpctl: Mcpctl, code: str, message: str
+) -> None:
+    """A longer timeout would not help."""
+    daemon.answers["mcpd/call"] = Fault(message, code=code, exit=7, server="time", may_have_run=False)
+    (_, step) = mcpctl("call", "now@time").err.splitlines()
+    assert step == "next: call it again, and answer with mcpctl approvals while it waits"
+
+
+@pytest.mark.parametrize("code", ["timeout", "upstream_error"])
+def test_text_of_an_error_says_that_the_call_may_have_run(
+    daemon: FakeDaemon, mcpctl: Mcpctl, code: str
+) -> None:
+    daemon.answers["mcpd/call"] = Fault("time: no", code=code, exit=7, server="time", may_have_run=True)
+    lines = mcpctl("call", "now@time").err.splitlines()
+    assert lines[:2] == ["error: time: no", "note: it may have run: check its effect before you repeat it"]
+
+
 SUM = {
     "server": "math",
     "name": "get-sum",
@@ -340,6 +365,30 @@ def test_lost_connection_exits_with_3(daemon: FakeDaemon, mcpctl: Mcpctl) -> Non
     daemon.answers["mcpd/call"] = answer
     ran = mcpctl("call", "now@time")
     assert (ran.code, "closed the connection" in ran.err) == (3, True)
+    assert "\nnote: it may have run: check its effect before you repeat it\n" in ran.err
+    error = mcpctl("call", "now@time", "--json").error()
+    assert (error["code"], error["exit"], error["may_have_run"]) == ("daemon_unreachable", 3, True)
+
+
+@pytest.mark.parametrize(
+    "words", [["now@time", "--socket", "/nowhere/mcpd.sock"], ["now@time", "x"], ["now@time", "--args", "{"]]
+)
+def test_call_that_was_not_sent_has_not_run(daemon: FakeDaemon, mcpctl: Mcpctl, words: list[str]) -> None:
+    error = mcpctl("call", *words, "--json").error()
+    assert error["may_have_run"] is False
+    assert "may have run" not in mcpctl("call", *words).err
+
+
+def test_lost_daemon_during_a_change_is_reported_with_its_effect(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Not for a command that only reads, which is safe to repeat."""
+
+    def hang_up(caller: Caller, _: dict[str, Any]) -> object:
+        caller.hang_up()
+        return {}
+
+    daemon.answers |= dict.fromkeys(("mcpd/remove", "mcpd/tools"), hang_up)
+    assert mcpctl("remove", "git", "--yes", "--json").error()["may_have_run"] is True
+    assert "may_have_run" not in mcpctl("list-tools", "--json").error()
 
 
 @pytest.mark.parametrize("line", ["nonsense", "[]", '{"a" 1}', '{"a":1', "\ufeff{}"])
