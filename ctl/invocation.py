@@ -33,13 +33,20 @@ class CliContext:
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self.socket_option = ""
-        """The value of `--socket`; empty for the default socket."""
         self.may_start = environ.get("MCPD_NO_START", "") in ("", "0")
         self.out = Output(environ)
         self.out.set_format(environ.get("MCPCTL_OUTPUT", ""))
         self._environ = environ
         self._client: DaemonClient | None = None
+
+    @property
+    def socket_option(self) -> str:
+        """The value of `--socket`; empty for the default socket."""
+        return self.out.socket
+
+    @socket_option.setter
+    def socket_option(self, path: str) -> None:
+        self.out.socket = path
 
     @property
     def socket(self) -> str:

@@ -52,6 +52,8 @@ class Output:
         self.compact = False
         """JSON stays on one line, even on a terminal."""
         self.color = color
+        self.socket = ""
+        """The value of `--socket`, which next steps repeat; empty for the default socket."""
         self.tty = sys.stdout.isatty()
         self._progress_shown = False
 
@@ -127,7 +129,17 @@ class Output:
 
     def next_step(self, text: str) -> None:
         """Print the command to type next."""
-        self.message(paint("next: ", "dim"), text)
+        self.message(paint("next: ", "dim"), self._for_socket(text))
+
+    def _for_socket(self, step: str) -> str:
+        """Return a next step whose commands use the same daemon as this one."""
+        if not self.socket:
+            return step
+        import re
+        import shlex
+
+        option = f"mcpctl --socket {shlex.quote(self.socket)} "
+        return re.sub(r"\bmcpctl (?=[a-z])", lambda _: option, step)
 
     def message_block(self, text: str) -> None:
         self.end_progress()
@@ -165,6 +177,7 @@ class Output:
         if self.json:
             import json
 
+            error.hint = self._for_socket(error.hint)
             self._write(sys.stderr, json.dumps({"error": error.to_json()}))
             return
         self.message(paint("error: ", "red"), _headline(error))

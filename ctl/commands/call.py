@@ -70,8 +70,27 @@ def call(cli: CliContext, words: tuple[str, ...], args: str | None, timeout: flo
 
 def _call(cli: CliContext, words: tuple[str, ...], args: str | None, timeout: float | None, raw: bool) -> int:
     server, tool, rest = _resolve_target(cli, words)
+    schema = _schema(cli, server, tool) if needs_schema(rest) else {}
+    return call_tool(cli, server, tool, rest, schema, args, timeout, raw)
+
+
+def call_tool(
+    cli: CliContext,
+    server: str,
+    tool: str,
+    rest: list[str],
+    schema: Json,
+    args: str | None,
+    timeout: float | None,
+    raw: bool,
+) -> int:
+    """Call a tool, print its result, and return the exit code.
+
+    `rest` are its arguments on the command line, which may need the tool's `schema`. The others are the
+    options of `mcpctl call`.
+    """
     base = parse_json_object(args) if args is not None else {}
-    arguments = parse_arguments(rest, _schema(cli, server, tool) if needs_schema(rest) else {}, base)
+    arguments = parse_arguments(rest, schema, base)
     params: CallParams = {"server": server, "tool": tool, "arguments": arguments, "raw": raw}
     if timeout is not None:
         params["timeout"] = timeout
@@ -88,7 +107,7 @@ def _call(cli: CliContext, words: tuple[str, ...], args: str | None, timeout: fl
         raise
     finally:
         cli.out.end_progress()
-    return _show_raw(cli, reply) if raw else show_result(cli, reply)
+    return _show_raw(cli, reply) if raw else _show_result(cli, reply)
 
 
 def _resolve_target(cli: CliContext, words: tuple[str, ...]) -> tuple[str, str, list[str]]:
@@ -168,7 +187,7 @@ def _show_raw(cli: CliContext, reply: Reply[Json]) -> int:
     return 1 if reply.value.get("isError") is True else 0
 
 
-def show_result(cli: CliContext, reply: Reply[ToolResult]) -> int:
+def _show_result(cli: CliContext, reply: Reply[ToolResult]) -> int:
     """Print the result of a tool. Returns the exit code."""
     result, out = reply.value, cli.out
     success = result["success"]

@@ -24,7 +24,7 @@ from ctl.server_progress import (
 from ctl.status_view import not_ready_exit
 from ctl.terminal_text import count
 from ctl.time_options import parse_duration, parse_time, rfc3339, seconds_option
-from mcpd.config.next_step import needs_login
+from mcpd.config.next_step import needs_login, needs_person
 
 if TYPE_CHECKING:
     from ctl.api_types import ServerStatus
@@ -196,8 +196,10 @@ def wait(cli: CliContext, servers: tuple[str, ...], goal: str, timeout: float) -
 
 def _is_blocked(status: ServerStatus) -> bool:
     """Return whether a server will not connect unless a person does something."""
-    state = status["status"]
-    return state in ("needs-auth", "disabled", "idle") or (state == "failed" and not status.get("retry_at"))
+    state, failure = status["status"], status.get("last_error")
+    if state == "failed" and status.get("retry_at"):
+        return failure is not None and needs_person(failure)
+    return state in ("needs-auth", "disabled", "idle", "failed")
 
 
 def _rejects_credentials(cli: CliContext, status: ServerStatus) -> bool:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from ctl.call_arguments import parse_arguments
 from ctl.commands.add_remove_apply import URL_SCHEMES
-from ctl.commands.call import show_result
+from ctl.commands.call import call, call_tool
 from ctl.commands.tools_resources_prompts import print_tools
 from ctl.errors import CtlError, NotFound, ServerNotReady, UsageError
 from ctl.invocation import CliContext
@@ -19,14 +18,12 @@ from ctl.next_steps import next_step
 from ctl.server_progress import change_each, state_phrase, status_summary
 from ctl.time_options import seconds_option
 
-if TYPE_CHECKING:
-    from ctl.api_types import CallParams
-
 
 class _TryCommand(click.Command):
     """Splits the command line at `--`: options, then the server's command, then a tool with its arguments.
 
-    The address of a remote server stands before the first `--`, and the tool follows.
+    The address of a remote server stands before the first `--`, and the tool follows. The tool and the rest
+    are parsed as in `mcpctl call`: the parameter `tool` has the parameters of that command, or nothing.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -38,8 +35,18 @@ class _TryCommand(click.Command):
         if not ctx.params["url"]:
             middle = words.index("--") if "--" in words else len(words)
             command, words = (*command, *words[:middle]), words[middle + 1 :]
-        ctx.params["command"], ctx.params["tool"] = command, words
+        ctx.params["command"], ctx.params["tool"] = command, _parse_tool(ctx, words)
         return rest
+
+
+def _parse_tool(ctx: click.Context, words: tuple[str, ...]) -> dict[str, Any]:
+    if not words or ctx.resilient_parsing:
+        return {}
+    root: click.Command = ctx.find_root().command
+    command = root.get_command(ctx, "call") if isinstance(root, click.Group) else call  # with common options
+    assert command is not None
+    with command.make_context("call", list(words), parent=ctx) as parsed:
+        return parsed.params
 
 
 @click.command(
@@ -54,12 +61,12 @@ class _TryCommand(click.Command):
 @seconds_option("--wait", 120.0, "How long to wait for the connection.")
 @click.pass_obj
 def try_(
-    cli: CliContext, command: tuple[str, ...], url: str | None, wait: float, tool: tuple[str, ...]
+    cli: CliContext, command: tuple[str, ...], url: str | None, wait: float, tool: dict[str, Any]
 ) -> int:
     """Run a server without adding it.
 
-    Lists its tools, or calls TOOL with arguments as in mcpctl call. The server is stopped at the end and is
-    not saved in the configuration file.
+    Lists its tools, or calls TOOL with arguments and options as in mcpctl call. The server is stopped at the
+    end and is not saved in the configuration file.
     """
     if bool(command) == (url is not None):
         raise UsageError("which server?", hint="mcpctl try -- COMMAND [ARG]..., or mcpctl try URL")
@@ -72,12 +79,17 @@ def try_(
         raise UsageError(problems[0]["message"], hint=problems[0].get("fix", ""))
     try:
         return _use(cli, name, tool, wait)
+    except CtlError as error:
+        # Nobody knows this name, and no other command can use it.
+        error.message = error.message.removeprefix(f"{name}: ").replace(name, "the server")
+        error.hint = "" if name in error.hint else error.hint
+        raise
     finally:
         with suppress(CtlError):  # the daemon may have stopped, and the server with it
             cli.call("mcpd/remove", {"server": name, "save": False}, timeout=30.0)
 
 
-def _use(cli: CliContext, name: str, words: tuple[str, ...], wait: float) -> int:
+def _use(cli: CliContext, name: str, asked_tool: dict[str, Any], wait: float) -> int:
     asked = [{"server": name, "wait": wait}]
     (status,), *_ = change_each(cli, "mcpd/connect", asked, timeout=wait + 30.0, show=False)
     if status["status"] != "connected":
@@ -87,20 +99,20 @@ def _use(cli: CliContext, name: str, words: tuple[str, ...], wait: float) -> int
             for line in failure.get("stderr", []) if failure else []:
                 cli.out.message(line)
         hint = next_step(detail) if status["status"] == "needs-auth" else ""
+        if status["status"] == "pending":
+            hint = f"wait longer with --wait SECONDS (was {wait:g} s)"
         message = f"the server {state_phrase(status)}{status_summary({**status, 'retry_at': None})}"
         raise ServerNotReady(message, hint=hint)
     listed = cli.call("mcpd/tools", {"server": name}).value
-    if not words:
+    if not asked_tool:
         if cli.out.json:
             cli.out.json_value(listed)
         else:
             print_tools(cli, listed["tools"], with_server=False)
         return 0
-    tool, *rest = words
+    tool, *rest = asked_tool.pop("words")
     found = [each for each in listed["tools"] if each.get("name") == tool]
     if not found:
         names = [str(each.get("name")) for each in listed["tools"]]
         raise NotFound(f"the server has no tool '{tool}'").suggest(tool, names, ", ".join(names))
-    arguments = parse_arguments(rest, mapping(found[0].get("inputSchema")), {})
-    params: CallParams = {"server": name, "tool": tool, "arguments": arguments, "raw": False}
-    return show_result(cli, cli.call("mcpd/call", params, timeout=None))
+    return call_tool(cli, name, tool, rest, mapping(found[0].get("inputSchema")), **asked_tool)

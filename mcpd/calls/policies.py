@@ -6,6 +6,7 @@ depends on the rules and the lists only is compared when those change, so that a
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from functools import partial
 from weakref import WeakKeyDictionary
@@ -248,16 +249,20 @@ def tool_hints(tool: bytes) -> Mapping[str, bool]:
     return hints
 
 
-def refuse_denied(verdict: Verdict, server: ManagedServer, kind: ItemKind, name: str) -> None:
-    """Raise Denied unless the use is allowed."""
+def refuse_denied(
+    verdict: Verdict, client: ClientFacts, server: ManagedServer, kind: ItemKind, name: str
+) -> None:
+    """Raise Denied unless the client may use this."""
     rule = verdict.rule
     if verdict.decision is not Decision.DENY or rule is None:
         return
     own, shown = definition_name(server), shorten(name, 80)
     why = f" ({rule.reason})" if rule.reason else ""
+    command = ["mcpctl", "policy", "test", shorten(client.names[0], 80) if client.names else "CLIENT"]
+    command += [f"{shown}@{own}", *(() if kind == "tool" else ("--kind", kind))]
     raise Denied(
         f"{own}: {kind} {shown!r} was not used: the rule at {rule.place} denies it{why}; "
-        "`mcpctl policy test` explains the decision",
+        f"`{shlex.join(command)}` explains the decision",
         server=own,
         rule=rule.place,
     )
@@ -301,7 +306,7 @@ class PolicyStage(msgspec.Struct, eq=False):
                 return None
         kind, name = read_used_item(call)
         verdict = self.policies.verdict(client, self.server, kind, name)
-        refuse_denied(verdict, self.server, kind, name)
+        refuse_denied(verdict, client, self.server, kind, name)
         if not verdict.limits and verdict.decision is Decision.ALLOW:
             return None
         use = (definition_name(self.server), kind, name)

@@ -274,6 +274,18 @@ def port_in_use(stderr: Sequence[str]) -> str:
     return ""
 
 
+def needs_person(failure: Members) -> bool:
+    """Return whether a server that mcpd starts again will fail again until a person acts: its process ends by
+    itself, and the line of stderr that names the cause is about a missing variable.
+
+    Other causes that need a person are known to mcpd, which then does not retry.
+    """
+    from mcpd.model.failure_summary import informative_line
+
+    cause = informative_line(failure.get("stderr", []), only_causes=True)
+    return failure["kind"] == "exited" and bool(missing_variable([cause]))
+
+
 def missing_variable(stderr: Sequence[str]) -> str:
     """Return the environment variable that a server says it lacks on stderr; empty if there is none."""
     import re

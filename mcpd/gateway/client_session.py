@@ -389,8 +389,9 @@ class ClientSession:
         """Raise Denied if policies forbid the client this resource."""
         policies = self.gateway.policies
         if policies.apply_to(server):
-            verdict = policies.verdict(self.facts(context), server, "resource", uri)
-            refuse_denied(verdict, server, "resource", uri)
+            client = self.facts(context)
+            verdict = policies.verdict(client, server, "resource", uri)
+            refuse_denied(verdict, client, server, "resource", uri)
 
     def describe(self, context: ClientContext) -> str:
         pid = self.client.pid

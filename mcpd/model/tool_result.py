@@ -138,12 +138,20 @@ def encode_in_steps(result: ToolResult) -> Steps[bytes]:
     return encode_json(plain)
 
 
+def _base64_size(data: Raw) -> int:
+    """Return the bytes that a JSON string encodes in base64, without decoding it; 0 for another value."""
+    text = memoryview(data)
+    if bytes(text[:1]) != b'"':
+        return 0
+    return max(0, (len(text) - 2) * 3 // 4 - bytes(text[-3:-1]).count(b"="))
+
+
 def _block_text(block: _Block) -> Steps[str]:
     kind = _string(block.type)
     if kind == "text":
         return (yield from _long_string(block.text))
     if kind in ("image", "audio"):
-        size = max(0, len(block.data) - 2) * 3 // 4 if bytes(memoryview(block.data)[:1]) == b'"' else 0
+        size = _base64_size(block.data)
         return f"[{kind} {_string(block.mimeType) or 'of unknown type'}, {size} bytes]"
     if kind == "resource_link":
         name = yield from _long_string(block.name)

@@ -124,7 +124,9 @@ async def test_denied_tool_is_refused_with_the_rule_and_is_in_no_list(w: World, 
     assert answer is not None
     assert answer["error"]["message"].startswith(
         "srv: tool 'delete_repo' was not used: the rule at $.settings.policies[0] denies it (too dangerous); "
+        "`mcpctl policy test "
     )
+    assert answer["error"]["message"].endswith(" delete_repo@srv` explains the decision")
     assert answer["error"]["data"]["rule"] == "$.settings.policies[0]"
     assert answer["error"]["data"]["may_have_run"] is False
     listed = client.ask("tools/list")

@@ -13,7 +13,7 @@ from ctl.errors import EXIT_CODES
 from mcpd.model.status import parse_timestamp
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.editors.terminal import on_terminal
-from tests.ctl.fake_daemon import NOW, Caller, FakeDaemon, Fault, detail, failure, server, status
+from tests.ctl.fake_daemon import NOW, Caller, FakeDaemon, Fault, Silence, detail, failure, server, status
 
 APPLIED = {
     "added": ["git"], "removed": ["old"], "changed": [], "unchanged": ["time"],
@@ -216,10 +216,21 @@ def test_wait_returns_when_the_server_is_connected(daemon: FakeDaemon, mcpctl: M
     assert (ran.code, ran.out) == (0, "git: connected (2 tools, pid 4711)\n")
 
 
+@pytest.mark.parametrize(("stderr", "code"), [("API_KEY is required", 6), ("connection refused", 7)])
+def test_wait_ends_when_a_person_has_to_act(
+    daemon: FakeDaemon, mcpctl: Mcpctl, stderr: str, code: int
+) -> None:
+    """Although mcpd retries; but not for a crash that may end by itself."""
+    last = failure("exited (1)", kind="exited", exit_code=1, stderr=["starting", stderr])
+    daemon.answers["mcpd/server"] = detail(server("git", "failed", retry_at=NOW, last_error=last))
+    daemon.answers["mcpd/events"] = Silence()
+    ran = mcpctl("wait", "git", "--timeout", "60" if code == 6 else "0.1")
+    assert ran.code == code
+    assert code == 7 or "next: mcpctl edit   (add API_KEY to its `env`)" in ran.err
+
+
 def test_wait_times_out(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """It exits with 7 and shows the current state."""
-    from tests.ctl.fake_daemon import Silence
-
     daemon.answers["mcpd/status"] = status(server("git", "pending"), server("off", "disabled"))
     daemon.answers["mcpd/events"] = Silence()
     ran = mcpctl("wait", "--timeout", "0.1")

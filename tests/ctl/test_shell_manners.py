@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -162,6 +163,7 @@ def test_empty_log_is_no_silence(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     [
         ("https://a.example/mcp", "https://a.example/mcp", (), ()),
         ("https://a.example/mcp -- echo text=a", "https://a.example/mcp", (), ("echo", "text=a")),
+        ("-- npx server -- echo --timeout 3 --raw a=b", None, ("npx", "server"), ("echo", "a=b")),
         ("--url wss://a.example -- echo", "wss://a.example", (), ("echo",)),
         ("-- npx -y server", None, ("npx", "-y", "server"), ()),
         ("-- npx https://a.example -- echo", None, ("npx", "https://a.example"), ("echo",)),
@@ -172,4 +174,56 @@ def test_try_takes_an_address_or_a_command(
     words: str, url: str | None, command: tuple[str, ...], tool: tuple[str, ...]
 ) -> None:
     params = try_.make_context("try", words.split()).params
-    assert (params["url"], params["command"], params["tool"]) == (url, command, tool)
+    assert (params["url"], params["command"], params["tool"].get("words", ())) == (url, command, tool)
+
+
+def test_try_takes_the_options_of_call(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """After the tool, as they are documented. Errors do not name the server, which is gone afterwards."""
+
+    def refuse(_: Caller, params: dict[str, Any]) -> object:
+        text = f"{params['server']}: the tool needs something else"
+        raise Fault(text, code="invalid_arguments", exit=2, server=params["server"])
+
+    tool = {"server": "s", "name": "hang", "inputSchema": {"properties": {"n": {"type": "integer"}}}}
+    daemon.answers |= {
+        "mcpd/add": {},
+        "mcpd/connect": {"server": server("s")},
+        "mcpd/tools": {"tools": [tool], "dropped": 0},
+        "mcpd/remove": {},
+        "mcpd/call": refuse,
+    }
+    options = ["--timeout", "1", "--args", '{"m": 2}', "--raw", "n=1"]
+    ran = mcpctl("try", "--", "server", "--", "hang", *options)
+    sent = daemon.params_of("mcpd/call")
+    assert (sent["timeout"], sent["raw"], sent["arguments"]) == (1.0, True, {"m": 2, "n": 1})
+    assert (ran.code, ran.err) == (2, "error: the tool needs something else\n")
+    assert mcpctl("try", "--", "server", "--", "hang", "--json").error()["code"] == "invalid_arguments"
+    assert mcpctl("try", "--", "server", "--", "hang", "--timeout", "soon").code == 2
+
+
+def test_try_that_waits_too_short_names_the_option(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    pending = server("s", "pending", reason="connecting")
+    daemon.answers |= {
+        "mcpd/add": {},
+        "mcpd/connect": {"server": pending},
+        "mcpd/server": detail(pending),
+        "mcpd/remove": {},
+    }
+    ran = mcpctl("try", "--wait", "3", "--", "sleep", "100")
+    assert (ran.code, ran.err.splitlines()) == (
+        6,
+        [
+            "error: the server is not connected yet (connecting)",
+            "next: wait longer with --wait SECONDS (was 3 s)",
+        ],
+    )
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_next_steps_name_the_daemon_of_the_command(mcpctl: Mcpctl, tmp_path: Path, place: str) -> None:
+    """Without `--socket`, they would start or examine another daemon."""
+    option = ["--socket", f"{tmp_path}/my socket"]
+    words = [*option, "status"] if place == "before" else ["call", "t@s", *option]
+    step = f"mcpctl --socket '{tmp_path}/my socket' daemon start"
+    assert f"next: start it with: {step}\n" in mcpctl(*words).err
+    assert mcpctl(*words, "--json").error()["next"] == f"start it with: {step}"

@@ -63,6 +63,9 @@ def test_diff_names_every_server_once_and_sorted(old: dict[str, str], new: dict[
 TEXT = {"type": "text", "text": "a"}
 PLACEHOLDERS: list[tuple[dict[str, Any], str]] = [
     ({"type": "image", "data": "AAAA", "mimeType": "image/png"}, "[image image/png, 3 bytes]"),
+    ({"type": "image", "data": "AAA=", "mimeType": "image/png"}, "[image image/png, 2 bytes]"),
+    ({"type": "image", "data": "AA==", "mimeType": "image/png"}, "[image image/png, 1 bytes]"),
+    ({"type": "image", "data": ""}, "[image of unknown type, 0 bytes]"),
     ({"type": "audio", "data": 5}, "[audio of unknown type, 0 bytes]"),
     ({"type": "resource_link", "name": "n", "uri": "u:1"}, "[resource n u:1]"),
     ({"type": "resource", "resource": {"uri": "u:1", "text": "inside"}}, "inside"),
