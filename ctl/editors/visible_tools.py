@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from ctl.daemon_client import Json
+from ctl.daemon_client import DaemonReply, Json
 from ctl.editors.mcpd_entry import InstallTarget
 from ctl.editors.take_over import TakeOver
 from ctl.errors import CtlError, DaemonError
@@ -17,6 +17,10 @@ _BYTES_PER_TOKEN = 4
 """A rough average for JSON and English."""
 _MANY_TOOLS = 40
 """Tools from which on a profile is suggested. Some editors use no more than that many."""
+_AT_ONCE = 50
+"""Tools about which the daemon is asked before its answers are read. Each names all rules compared."""
+_MAX_COMPARISONS = 20_000
+"""Tools times rules. The daemon compares that many in about a second, in which others have to wait."""
 _TIMEOUT = 10.0
 """Seconds. The daemon answers from memory."""
 
@@ -38,7 +42,9 @@ def describe_tools(
     try:
         tools = entry.cli.call("mcpd/tools", timeout=_TIMEOUT).value["tools"]
         seen = [tool for tool in tools if tool.get("server") in entry.visible and _selects(fields, tool)]
-        seen = _allowed(entry, target, profile, fields, seen)
+        rules = _count_rules(entry, fields)
+        is_exact = len(seen) * rules <= _MAX_COMPARISONS
+        seen = _allowed(entry, target, profile, seen) if rules and is_exact else seen
     except CtlError:
         return ""
     if not seen:
@@ -47,8 +53,9 @@ def describe_tools(
     size = len(json.dumps(shown, ensure_ascii=False).encode())
     servers = {str(tool.get("server")) for tool in seen}
     tokens = max(100, round(size // _BYTES_PER_TOKEN, -2))
+    number = f"{'' if is_exact else 'up to '}{count(len(seen), 'tool')}"
     text = (
-        f"{target.editor.title} will see {count(len(seen), 'tool')} of {count(len(servers), 'server')}, "
+        f"{target.editor.title} will see {number} of {count(len(servers), 'server')}, "
         f"about {tokens:,} tokens in each conversation"
     )
     if profile:
@@ -79,28 +86,20 @@ def _selects(profile: Mapping[str, object], tool: Json) -> bool:
 
 
 def _allowed(
-    entry: TakeOver,
-    target: InstallTarget,
-    profile: str | None,
-    fields: Mapping[str, object],
-    tools: Sequence[Json],
+    entry: TakeOver, target: InstallTarget, profile: str | None, tools: Sequence[Json]
 ) -> list[Json]:
     """Return the tools that no rule denies to the editor. The daemon decides that. Raises CtlError."""
-    active = entry.target
-    if (
-        active is None
-        or not tools
-        or not (active.policies or _is_read_only(fields, *active.servers.values()))
-    ):
-        return list(tools)
     known: Json = {
         "client": target.editor.name,
         "transport": "bridge",
-        "profile": profile if profile in active.profiles else "*",
+        "profile": profile if profile in entry.profiles else "*",
         "directory": str(target.project or entry.user.home),
     }
     asked = [{**known, "server": tool.get("server"), "tool": tool.get("name")} for tool in tools]
-    answers = entry.cli.call_all("mcpd/policy", asked, timeout=_TIMEOUT)
+    answers: list[DaemonReply | DaemonError] = []
+    for start in range(0, len(asked), _AT_ONCE):
+        batch = asked[start : start + _AT_ONCE]
+        answers += entry.cli.call_all("mcpd/policy", batch, timeout=_TIMEOUT)
     return [
         tool
         for tool, answer in zip(tools, answers, strict=True)
@@ -108,5 +107,9 @@ def _allowed(
     ]
 
 
-def _is_read_only(*definitions: Mapping[str, object]) -> bool:
-    return any(each.get("readOnly") for each in definitions)
+def _count_rules(entry: TakeOver, profile: Mapping[str, object]) -> int:
+    """Return how many rules may apply to a tool: those in the settings, and each `readOnly` is one."""
+    policies = entry.target.policies if entry.target is not None else None
+    definitions = [profile, *entry.visible.values()]
+    read_only = sum(bool(each.get("readOnly")) for each in definitions)
+    return read_only + (len(policies) if isinstance(policies, list) else bool(policies))

@@ -243,6 +243,8 @@ def test_tools_are_counted_with_the_new_profile_and_the_rules(
         assert "Cursor will see 1 tool of 1 server" in mcpctl("install", "cursor", "--own").out
         assert daemon.params_of("mcpd/policy")["profile"] == "cursor"
     assert "Cursor will see 2 tools of 1 server" in mcpctl("install", "cursor").out
+    daemon.answers["mcpd/tools"] = {"tools": tools[:2] * 20_000, "dropped": 0}
+    assert "Cursor will see up to 40000 tools of 1 server" in mcpctl("install", "cursor").out
 
 
 def test_entries_outside_of_the_profile_are_named(home: Path, config: Path, mcpctl: Mcpctl) -> None:
