@@ -99,6 +99,7 @@ _CODES_AFTER_SEND = ("upstream_error", "protocol")
 """Codes of responses that a server sent after it had received the call."""
 
 
+_INVALID_REQUEST = -32600
 _KINDS: Mapping[str, type[ClientError]] = {
     "unknown_server": Unknown,
     "unknown_tool": Unknown,
@@ -121,6 +122,8 @@ def error_from_response(error: Mapping[str, object]) -> ClientError:
     facts = data if isinstance(data, Mapping) else {}
     code = str(facts.get("code", ""))
     kind = _KINDS.get(code, ServerRefused)
+    if error.get("code") == _INVALID_REQUEST and not code:  # too large: the daemon has not read it
+        kind, facts = InvalidCall, {**facts, "may_have_run": False}
     if facts.get("daemon_stopped") is True:  # an orderly stop is no different from a daemon that was killed
         kind = ConnectionClosed
     if kind is NotReady and facts.get("state") == "needs-auth":

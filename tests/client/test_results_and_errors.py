@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mcpd.client import ClientError, Denied, LimitReached, ServerRefused
+from mcpd.client import ClientError, Denied, InvalidCall, LimitReached, ServerRefused
 from mcpd.client.errors import error_from_response
 from mcpd.client.results import tool_result
 from mcpd.model import errors
@@ -26,6 +26,13 @@ def test_content_blocks_are_dicts() -> None:
 
 def response(error: errors.McpdError) -> ClientError:
     return error_from_response({"message": error.message, "data": error.data()})
+
+
+def test_request_that_the_daemon_does_not_read_is_an_invalid_call() -> None:
+    """The client does not count what is outside of strings, but the daemon limits it, too."""
+    refused = error_from_response({"code": -32600, "message": "a message with more than 8 bytes"})
+    assert type(refused) is InvalidCall
+    assert not refused.may_have_run
 
 
 def test_policies_have_their_own_exceptions() -> None:
