@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Annotated
 
@@ -33,12 +34,12 @@ from mcpd.model.policy import ClientFacts
 from mcpd.model.text import shorten
 from mcpd.model.tool_result import encode_in_steps, normalize_in_steps, normalize_result
 from mcpd.protocol.upstream_session import Upstream, to_upstream_error
-from mcpd.supervision.catalog_cache import did_you_mean
+from mcpd.supervision.catalog_cache import MAX_NAME, did_you_mean
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support.turns import in_turns, rest
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
-from mcpd.wire.request_meta import RESERVED_PREFIX, may_have_meta
+from mcpd.wire.request_meta import RESERVED_PREFIX
 
 NO_CONTEXT = ClientContext(version="")
 """The caller declares nothing, cannot be asked, and gets what the server sends."""
@@ -63,8 +64,8 @@ class CallRequest(msgspec.Struct, forbid_unknown_fields=True):
         """The token for progress notifications, as JSON; empty if none."""
         return b"" if self.meta is UNSET else bytes(self.meta.get("progressToken", b""))
 
-    def forwarded_params(self) -> bytes:
-        """Return the params of the `tools/call`.
+    def forwarded_params(self) -> tuple[bytes, bool]:
+        """Return the params of the `tools/call`, and whether they have no `_meta`.
 
         Of `_meta`, they contain what is meant for the server, such as a trace context (SEP-414).
         """
@@ -74,7 +75,9 @@ class CallRequest(msgspec.Struct, forbid_unknown_fields=True):
             for name, value in ({} if self.meta is UNSET else self.meta).items()
             if name != "progressToken" and not name.startswith(RESERVED_PREFIX)
         }
-        return b'%b,"_meta":%b}' % (params[:-1], msgspec.json.encode(meta)) if meta else params
+        if not meta:
+            return params, True
+        return b'%b,"_meta":%b}' % (params[:-1], msgspec.json.encode(meta)), False
 
 
 class ControlCallRequest(ClientRequest):
@@ -85,6 +88,7 @@ class ControlCallRequest(ClientRequest):
 
 
 _decode = msgspec.json.Decoder(CallRequest).decode
+_OBJECT = re.compile(rb"\s*\{")
 
 
 def read_call(params: Raw) -> CallRequest:
@@ -93,7 +97,10 @@ def read_call(params: Raw) -> CallRequest:
         request = _decode(bytes(params) or b"{}")
     except (msgspec.MsgspecError, RecursionError) as error:
         raise InvalidArguments(f"mcpd/call: {error}", [Problem("$", str(error))]) from None
-    if not bytes(request.arguments).lstrip().startswith(b"{"):
+    if len(request.tool) > MAX_NAME:
+        text = f"the name has {len(request.tool)} characters, and mcpd accepts at most {MAX_NAME}"
+        raise InvalidArguments(f"mcpd/call: tool: {text}", [Problem("$.tool", text)], server=request.server)
+    if _OBJECT.match(request.arguments) is None:
         problem = Problem("$.arguments", "must be an object", "an empty one is {}")
         raise InvalidArguments(f"mcpd/call: {problem}", [problem], server=request.server)
     return request
@@ -144,7 +151,7 @@ class ControlCaller:
 
     def call(self, key: bytes, call: CallRequest) -> None:
         """Send a `tools/call`. Raises McpdError; nothing was sent then."""
-        params = call.forwarded_params()
+        params, has_no_meta = call.forwarded_params()
         request = ControlCallRequest(
             key,
             "tools/call",
@@ -153,7 +160,7 @@ class ControlCaller:
             NO_CONTEXT,
             progress_token=call.progress_token,
             timeout=call.timeout or 0.0,
-            has_no_meta=not may_have_meta(params),
+            has_no_meta=has_no_meta,
             raw=call.raw,
         )
         server = self.require_selected(call.server, call.tool)

@@ -29,7 +29,7 @@ from mcpd.model.events import Event, TapParams
 from mcpd.model.json_text import encode_json
 from mcpd.model.policy import ClientFacts
 from mcpd.model.profile import ALL_SERVERS
-from mcpd.support.turns import take_turn
+from mcpd.support.turns import rest, take_turn
 from mcpd.wire import message as wire
 from mcpd.wire.message import METHOD_NOT_FOUND, BadFrame, Message
 
@@ -178,8 +178,10 @@ class ControlRequests:
 
     async def _call_in_turns(self, message: Message) -> None:
         """Handle a call with large arguments, of which each look takes up to 2 ms per MiB."""
+        await rest()
         request = read_call(message.params)
-        await trio.lowlevel.checkpoint()
+        await rest()
+        await trio.lowlevel.checkpoint_if_cancelled()
         self._client.count_call(request.server)
         self.calls.call(message.key, request)
 

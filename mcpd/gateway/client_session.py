@@ -71,6 +71,9 @@ _FIRST_CONNECT_TIMEOUT = 10.0
 _LARGE = 2 * 1024 * 1024
 """Bytes of params. Longer ones are forwarded in several turns, since each of about six looks at them takes up
 to 1.5 ms per MiB. No request that mcpd answers itself needs more."""
+_SHORT_MEMBERS = frozenset({"name", "uri", "ref", "_meta", "requestState"})
+_MAX_SHORT_MEMBER = 1024 * 1024
+"""Bytes of those members of params that mcpd reads, compares, or signs."""
 _MAX_METHOD = 1000
 """Characters of a method that mcpd does not know, but forwards."""
 _VALID_ID_START = frozenset(b'"-0123456789')
@@ -229,6 +232,9 @@ class ClientSession:
         Raises McpdError, BadFrame; nothing was sent then.
         """
         members = await in_turns(wire.members_in_steps(request.params))
+        for name in _SHORT_MEMBERS & members.keys():
+            if (size := len(members[name])) > _MAX_SHORT_MEMBER:
+                raise BadFrame(f"`{name}` has {size} bytes, and mcpd accepts at most {_MAX_SHORT_MEMBER}")
         tool = wire.string_or(members, "name")
         meta = bytes(members.pop("_meta", b""))
         keeps_meta = bool(meta) and self._methods.read_request_meta(request, meta)

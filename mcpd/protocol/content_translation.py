@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 from msgspec import Raw
 
+from mcpd.model.json_text import encode_text
 from mcpd.model.steps import Steps
 from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
 from mcpd.wire import message as wire
@@ -44,7 +45,9 @@ def narrow_content(method: str, members: Mapping[str, Raw], client: str) -> Step
                 has_text |= wire.string_or(_members(item) or {}, "type") == "text"
             if not has_text:
                 text = bytes(structured).decode("utf-8", "replace")
-                more = [_encode({"type": "text", "text": text})]
+                yield
+                encoded = yield from encode_text(text)
+                more = [Raw(b'{"type":"text","text":%b}' % encoded)]
         if (changed := (yield from _narrow_all(content, more, _narrow_item, client))) is not None:
             narrowed["content"] = changed
     elif method == "prompts/get":

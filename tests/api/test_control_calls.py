@@ -96,8 +96,17 @@ def test_meta_of_a_call(meta: Json | None, token: bytes, forwarded: Mapping[str,
     params: Json = {"server": "s", "tool": "t", **({} if meta is None else {"_meta": meta})}
     request = read_call(Raw(json.dumps(params).encode()))
     assert request.progress_token == token
-    assert json.loads(request.forwarded_params()) == {"name": "t", "arguments": {}, **forwarded}
+    sent, has_no_meta = request.forwarded_params()
+    assert json.loads(sent) == {"name": "t", "arguments": {}, **forwarded}
+    assert has_no_meta is ("_meta" not in forwarded)
     assert not request.raw
+
+
+def test_long_name_of_a_tool_is_refused() -> None:
+    with pytest.raises(
+        InvalidArguments, match="the name has 65537 characters, and mcpd accepts at most 65536"
+    ):
+        read_call(Raw(json.dumps({"server": "s", "tool": "x" * 65_537}).encode()))
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,21 @@ async def test_large_params_of_a_request_to_mcpd_are_refused(w: World, method: s
     assert "mcpd accepts at most 2097152" in answer["error"]["message"]
 
 
+@pytest.mark.parametrize("member", ["name", "uri", "requestState", "_meta"])
+async def test_long_member_that_mcpd_reads_is_refused(
+    autojump_clock: trio.testing.MockClock, w: World, member: str
+) -> None:
+    """Comparing or signing 31 MiB took a quarter of a second."""
+    received = Recorder(w.user("legacy", {}))
+    params = {"name": "t", member: {"x": LARGE} if member == "_meta" else LARGE}
+    received.say({"id": 90, "method": "tools/call", "params": params})
+    await trio.sleep(1)
+    (answer,) = received.answers
+    assert answer["error"]["code"] == -32602
+    assert f"`{member}` has 31457" in answer["error"]["message"]
+    assert "mcpd accepts at most 1048576" in answer["error"]["message"]
+
+
 async def test_long_method_is_not_forwarded(w: World) -> None:
     received = Recorder(w.user("legacy", {}))
     received.say({"id": 90, "method": "x" * 1001, "params": {}})

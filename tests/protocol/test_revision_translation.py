@@ -436,6 +436,15 @@ def test_content_items_are_reduced_to_what_the_client_knows(
     assert result(client, R5, "tools/call", sent)["content"] == seen
 
 
+def test_long_structured_content_becomes_text_in_steps() -> None:
+    long = ["\n" * (3 << 20)]
+    sent = raw({"resultType": "complete", "content": [], "structuredContent": long})
+    steps = translation(R4, R5).result_in_steps("tools/call", sent)
+    assert sum(1 for _ in steps) > 8
+    seen = json.loads(bytes(translation(R4, R5).result("tools/call", sent)))
+    assert seen == {"content": [text(json.dumps(long))]}
+
+
 @pytest.mark.parametrize("client", ALL[:4])
 def test_content_of_any_size_reaches_old_clients(client: str) -> None:
     """Its items are neither decoded nor encoded, so there is no limit but that of a message."""

@@ -84,6 +84,11 @@ def check(view: object, tool: str, arguments: bytes, **headers: str) -> int:
     return 0
 
 
+def test_long_name_is_refused_before_it_is_decoded() -> None:
+    assert check(One(), "x" * ((1 << 20) - 2), b"{}") == 0
+    assert check(One(), "x" * (1 << 20), b"{}") == -32602
+
+
 @pytest.mark.parametrize(
     ("view", "tool"), [(One(), "find"), (Several(), "one__find")], ids=["one", "several"]
 )
