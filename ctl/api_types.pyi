@@ -546,6 +546,7 @@ class LoginStatus(TypedDict):
     reason: NotRequired[str]
     renewals: NotRequired[int]
     failed_renewals: NotRequired[int]
+    warnings: NotRequired[list[str]]
 
 class LoginAttemptParam(TypedDict):
     attempt: str

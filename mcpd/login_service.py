@@ -220,7 +220,8 @@ class LoginService:
         except LoginError as error:
             raise failed(error, None) from None
         statuses = await self._statuses(login.server_url, login.account)
-        return next(each for each in statuses if each.issuer == login.issuer)
+        found = next(each for each in statuses if each.issuer == login.issuer)
+        return attrs.evolve(found, warnings=(self.problem,) if self.problem else ())
 
     def cancel(self, id: str) -> None:
         """End an attempt. Callers that wait for it get an error."""

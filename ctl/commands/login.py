@@ -17,7 +17,7 @@ from ctl.daemon_client import DaemonClient, Json
 from ctl.errors import CtlError, DaemonError, UsageError
 from ctl.invocation import CliContext
 from ctl.output import paint
-from ctl.server_progress import hint_for, print_status
+from ctl.server_progress import hint_for, print_status, show_warnings
 from ctl.terminal_text import until
 
 if TYPE_CHECKING:
@@ -161,6 +161,7 @@ def _log_in(cli: CliContext, asked: LoginParams, way: _Way) -> Reply[LoginStatus
     if not cli.out.json:
         outcome = f" {describe_login(reply.value)}"
         cli.out.line(f"{asked['server']}: ", paint("logged in", "green"), outcome)
+    show_warnings(cli, reply.value.get("warnings", ()))
     return reply
 
 

@@ -118,6 +118,8 @@ class LoginStatus(Record):
     """The number of times that it was renewed since mcpd started."""
     failed_renewals: int = 0
     """The number of renewals that have failed since mcpd started."""
+    warnings: tuple[str, ...] = ()
+    """In the result of `mcpd/login/wait`: why the login could not be saved. It is used until mcpd stops."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

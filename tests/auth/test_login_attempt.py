@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlsplit
 
@@ -14,6 +15,8 @@ import trio
 from mcpd.auth.discovery import LoginError
 from mcpd.auth.oauth.challenge import Challenge
 from mcpd.auth.oauth.registration import ClientRegistration
+from mcpd.login_service import LoginService
+from mcpd.model.login import LoginStatus
 from tests.auth.attempts import Memory, attempting
 from tests.fakes.authorization_server import METADATA, PRM, AuthorizationServer, authorization_server
 from tests.interop.peers import free_port
@@ -398,3 +401,20 @@ async def test_a_server_without_device_codes_says_so() -> None:
 def test_a_login_shows_no_secret() -> None:
     client = ClientRegistration("https://as.example", "c", client_secret="hush")
     assert "hush" not in repr(client)
+
+
+@pytest.mark.parametrize("problem", ["", "cannot write logins.json: No space left on device"])
+async def test_login_that_cannot_be_saved_is_a_warning(problem: str) -> None:
+    """It is used until mcpd stops, so it succeeds."""
+    status = LoginStatus(servers=("it",), url="u", issuer="i", account="", state="valid", renews=True)
+
+    async def wait() -> object:
+        return SimpleNamespace(server_url="u", account="", issuer="i")
+
+    async def statuses(*_: object) -> list[LoginStatus]:
+        return [status]
+
+    logins = {"1": SimpleNamespace(wait=wait)}
+    service: Any = SimpleNamespace(_logins=logins, _statuses=statuses, problem=problem)
+    found = await LoginService.wait(service, "1")
+    assert found.warnings == ((problem,) if problem else ())
