@@ -173,12 +173,26 @@ class CliContext:
             ):  # otherwise it does not explain the error
                 error.hint = next_step(detail)
 
+    def _add_step_if_stopped(self, error: DaemonError) -> None:
+        """Add the step for a server whose process is stopped, because a higher limit would not help."""
+        from ctl.next_steps import next_step
+
+        server = error.details["server"]
+        with suppress(CtlError):  # a suggestion is not worth a second error
+            with suppress(DaemonError):  # no answer, which is in its status then
+                self.client().request("mcpd/ping", {"server": server, "timeout": 1.0}, timeout=5.0)
+            detail = self.client().request("mcpd/server", {"server": server}, timeout=5.0).value
+            if "is stopped" in detail["server"].get("degraded", ""):
+                error.hint = next_step(detail)
+
     def _add_suggestions(self, error: DaemonError, params: Json) -> None:
         """Add the closest names to an error about an unknown name, and the next step to one about a server
         that is not connected.
         """
         if error.code == "not_ready" and error.details.get("state") in ("failed", "needs-auth"):
             self._add_next_step(error)
+        if error.code == "timeout" and error.details.get("server"):
+            self._add_step_if_stopped(error)
         if error.code not in _NAME_SOURCES or error.hint:
             return
         command, method, member, key, param = _NAME_SOURCES[error.code]

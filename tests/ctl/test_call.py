@@ -260,6 +260,15 @@ def test_text_of_an_error_says_that_the_call_may_have_run(
     assert lines[:2] == ["error: time: no", "note: it may have run: check its effect before you repeat it"]
 
 
+def test_timeout_of_a_stopped_server_suggests_to_continue_it(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """A higher limit would not help."""
+    daemon.answers["mcpd/call"] = Fault("too slow", code="timeout", exit=7, server="time", after=0.3)
+    stopped = server("time", degraded="its process is stopped (SIGSTOP)")
+    daemon.answers["mcpd/server"] = detail(stopped)
+    assert "next: kill -CONT 4711   (continues it; or" in mcpctl("call", "now@time").err
+    assert daemon.params_of("mcpd/ping") == {"server": "time", "timeout": 1.0}
+
+
 SUM = {
     "server": "math",
     "name": "get-sum",
