@@ -33,7 +33,7 @@ _RETRY_INTERVAL = 2.0
 """Seconds until a failed write is retried."""
 _SAVE_INTERVAL = 0.1
 """Seconds between two writes."""
-_SAVE_TIMEOUT = 2.0
+_SAVE_TIMEOUT = 5.0
 """Seconds that `wait_saved` waits for a disk that does not answer."""
 _MAX_CACHED_LISTS = 500
 """Catalog files to keep; every definition ever used has its own."""
@@ -217,7 +217,7 @@ class StateFile:
 
     async def wait_saved(self) -> str:
         """Wait until all changes are saved, or until saving them has failed once. Return why they are not
-        saved; empty if they are. Does not wait longer than two seconds, and not if `run` does not run.
+        saved; empty if they are. Does not wait longer than five seconds, and not if `run` does not run.
         """
         wanted = self._changes
         with trio.move_on_after(_SAVE_TIMEOUT) as waiting:

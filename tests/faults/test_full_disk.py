@@ -88,11 +88,12 @@ def test_daemon_serves_with_a_full_disk_and_saves_within_five_seconds_of_free_sp
             )
             assert refusal.returncode == 1, refusal
             assert "secrets.json: No space left on device\nnext: free space on its disk" in refusal.stderr
-            warning = ""
             for _ in range(100):  # a file has space up to the end of its last page
-                client.request("mcpd/disable", server="off")
-                (warning,) = client.request("mcpd/enable", server="off")["warnings"]
-                assert "state.json: No space left on device, so what you enable" in warning
+                client.request("mcpd/disconnect", server="off")
+                client.request("mcpd/connect", server="off")
+            (warning,) = client.request("mcpd/disable", server="off")["warnings"]
+            assert "state.json: No space left on device, so what you enable" in warning
+            assert client.request("mcpd/enable", server="off")["warnings"] == [warning]
             assert client.request("mcpd/status")["daemon"]["warnings"] == [warning]
             wait_until(lambda: client.request("mcpd/history")["dropped"] > 0, lambda: "nothing is dropped")
             with pytest.raises(
