@@ -308,6 +308,7 @@ class _Daemon:
             async with trio.open_nursery() as servers:
                 servers.start_soon(self._supervisor.run)
                 servers.start_soon(self._gateway.run)
+                await self._supervisor.wait_applied(self._supervisor.generation)  # clients see all servers
                 async with trio.open_nursery() as clients:
                     async with trio.open_nursery() as accepting:
                         accepting.start_soon(self._notify_systemd)
