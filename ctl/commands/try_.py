@@ -14,9 +14,9 @@ from ctl.commands.tools_resources_prompts import print_tools
 from ctl.errors import CtlError, NotFound, ServerNotReady, UsageError
 from ctl.invocation import CliContext
 from ctl.json_values import mapping
-from ctl.next_steps import next_step
 from ctl.server_progress import change_each, state_phrase, status_summary
 from ctl.time_options import seconds_option
+from mcpd.model.advice import temporary_name
 
 
 class _TryCommand(click.Command):
@@ -73,7 +73,7 @@ def try_(
     definition: dict[str, object] = {"url": url} if url else {"command": command[0], "args": [*command[1:]]}
     if not url:
         definition["cwd"] = os.getcwd()
-    name = f"try-{os.getpid()}"
+    name = temporary_name(os.getpid())
     reply = cli.call("mcpd/add", {"server": name, "definition": definition, "save": False, "replace": False})
     if problems := reply.value.get("errors"):
         raise UsageError(problems[0]["message"], hint=problems[0].get("fix", ""))
@@ -93,12 +93,11 @@ def _use(cli: CliContext, name: str, asked_tool: dict[str, Any], wait: float) ->
     asked = [{"server": name, "wait": wait}]
     (status,), *_ = change_each(cli, "mcpd/connect", asked, timeout=wait + 30.0, show=False)
     if status["status"] != "connected":
-        detail = cli.call("mcpd/server", {"server": name}).value
         if not cli.out.json:
             failure = status.get("last_error")
             for line in failure.get("stderr", []) if failure else []:
                 cli.out.message(line)
-        hint = next_step(detail) if status["status"] == "needs-auth" else ""
+        hint = "mcpctl add NAME URL, then: mcpctl login NAME" if status["status"] == "needs-auth" else ""
         if status["status"] == "pending":
             hint = f"wait longer with --wait SECONDS (was {wait:g} s)"
         message = f"the server {state_phrase(status)}{status_summary({**status, 'retry_at': None})}"

@@ -1,10 +1,12 @@
-"""What messages about a server advise: `mcpctl` commands, unless the daemon serves a single program.
+"""What messages about a server advise: `mcpctl` commands, unless no other command knows the server.
 
-The user's mcpctl then talks to another daemon, which does not know the server.
+That is so if the daemon serves a single program, because the user's mcpctl then talks to another daemon, and
+for the server of `mcpctl try`, which exists as long as this command.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -16,6 +18,7 @@ class Named(Protocol):
     def name(self) -> str: ...
 
 
+_TEMPORARY = re.compile("try-[0-9]+")
 _serves_one_program = False
 
 
@@ -25,41 +28,51 @@ def serve_one_program(value: bool = True) -> None:
     _serves_one_program = value
 
 
+def temporary_name(pid: int) -> str:
+    """Return the name of the server of `mcpctl try`."""
+    return f"try-{pid}"
+
+
+def _is_unknown(name: str) -> bool:
+    """Whether `mcpctl` commands for this server would fail."""
+    return _serves_one_program or _TEMPORARY.fullmatch(name) is not None
+
+
 def to_retry(name: str, *, retries: bool) -> str:
     """`retries`: whether mcpd tries again by itself."""
-    if not _serves_one_program:
+    if not _is_unknown(name):
         return f"see `mcpctl status {name}`, or run `mcpctl reconnect {name}` to retry now"
     return "mcpd will try again" if retries else "connect again when the cause is fixed"
 
 
 def to_fix(name: str) -> str:
-    return "fix its definition" + ("" if _serves_one_program else f", or run `mcpctl reconnect {name}`")
+    return "fix its definition" + ("" if _is_unknown(name) else f", or run `mcpctl reconnect {name}`")
 
 
 def to_enable(name: str, command: str) -> str:
-    return "enable it" if _serves_one_program else f"run `mcpctl {command} {name}`"
+    return "enable it" if _is_unknown(name) else f"run `mcpctl {command} {name}`"
 
 
 def to_explain(name: str) -> str:
-    return "" if _serves_one_program else f"see `mcpctl why {name}`"
+    return "" if _is_unknown(name) else f"see `mcpctl why {name}`"
 
 
 def to_log_in(name: str) -> str:
     """For a server that nobody has logged in to."""
     header = "add an `Authorization` header to its definition"
-    return header if _serves_one_program else f"run `mcpctl login {name}`, or {header}"
+    return header if _is_unknown(name) else f"run `mcpctl login {name}`, or {header}"
 
 
 def to_log_in_again(name: str, why: str, purpose: str = "to log in again") -> str:
     """For a login that is no longer valid, or not sufficient, because of `why`, which may be empty."""
-    if _serves_one_program:
+    if _is_unknown(name):
         return why or "the server has refused the login"
     return (f"{why}; " if why else "") + f"run `mcpctl login {name}` {purpose}"
 
 
 def to_list(name: str, command: str, known: Iterable[Named], what: str = "them") -> str:
     """`command` is that of mcpctl. `known`: what it lists."""
-    if not _serves_one_program:
+    if not _is_unknown(name):
         return f"`mcpctl {command} {name}` lists {what}"
     names = [each.name for each in known]
     more = f", and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Daemon, fake
@@ -34,6 +36,35 @@ def test_server_is_tried_without_being_added(start: Start) -> None:
     assert "hello" in called.stdout
     wrong = mcpctl(daemon, "try", "--", *COMMAND, "--", "ecko")
     assert (wrong.returncode, "did you mean echo?" in wrong.stderr) == (5, True)
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """Requires a login for everything."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(401)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.send_error(401)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_tried_server_that_needs_a_login_is_added_first(start: Start) -> None:
+    """No other command knows the server of `try`, so none is advised for it."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            done = mcpctl(start({}), "try", f"http://127.0.0.1:{server.server_port}/mcp", "--json")
+        finally:
+            server.shutdown()
+    error = json.loads(done.stderr)["error"]
+    assert error["message"].startswith("the server needs a login: HTTP 401")
+    assert "mcpctl" not in error["message"]
+    assert error["next"] == "mcpctl add NAME URL, then: mcpctl login NAME"
 
 
 def test_failed_try_shows_stderr(start: Start) -> None:

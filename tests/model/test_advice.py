@@ -52,6 +52,7 @@ def test_commands_are_advised_unless_the_daemon_serves_one_program(
     make: Callable[[], str], usual: str, of_one_program: str
 ) -> None:
     assert make() == usual
+    assert advice.to_enable(advice.temporary_name(7), "connect") == "enable it"
     advice.serve_one_program()
     try:
         assert make() == of_one_program
