@@ -214,21 +214,28 @@ class ControlCaller:
         return upstream.default_meta
 
     def send_result(self, call: Call, request: ClientRequest, result: Raw | bytes) -> None:
+        is_raw = isinstance(request, ControlCallRequest) and request.raw
+        if not is_raw and len(result) > _LARGE:
+            self._spawn(lambda: self._send_large(call, request.key, result))
+            return
         self.calls.pop(request.key, None)
-        if isinstance(request, ControlCallRequest) and request.raw:
+        if is_raw:
             self._responder.finish(wire.result(request.key, result))
-        elif len(result) > _LARGE:
-            self._spawn(lambda: self._send_large(request.key, result, call.notes))
         else:
             body = codec.encode(normalize_result(result, call.notes))
             self._responder.finish(wire.result(request.key, body))
 
-    async def _send_large(self, key: bytes, result: Raw | bytes, notes: tuple[str, ...]) -> None:
-        """Let other tasks run between two looks at the result, which take up to 3 ms per MiB each."""
-        normalized = await in_turns(normalize_in_steps(result, notes))
+    async def _send_large(self, call: Call, key: bytes, result: Raw | bytes) -> None:
+        """Let other tasks run between two looks at the result, which take up to 3 ms per MiB each.
+
+        The call is in progress until then: a client that has stopped writing still gets the response.
+        """
+        normalized = await in_turns(normalize_in_steps(result, call.notes))
         body = await in_turns(encode_in_steps(normalized))
         await rest()
-        self._responder.finish(wire.result(key, body))
+        if self.calls.get(key) is call:  # otherwise it was cancelled
+            del self.calls[key]
+            self._responder.finish(wire.result(key, body))
 
     def send_error(self, call: Call, request: ClientRequest, error: McpdError) -> None:
         self.calls.pop(request.key, None)

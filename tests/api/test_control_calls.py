@@ -22,6 +22,7 @@ from mcpd.model.errors import InvalidArguments
 from mcpd.model.server_spec import Timeouts
 from mcpd.protocol import mcp_tasks
 from mcpd.supervision.catalog_cache import Item
+from mcpd.support import turns
 from mcpd.support.schema_checker import Answer, SchemaChecker
 from tests.gateway.mcp_client import MODERN
 from tests.gateway.model import NAME, Json, Script, World, make_catalog, world
@@ -136,6 +137,26 @@ async def test_call_is_sent_with_the_arguments_as_written(w: World) -> None:
     w._say({"id": request["id"], "result": {"content": [{"type": "text", "text": "x"}]}})
     assert script.answers[key]["result"]["output"] == "x"
     assert script.caller.calls == {}
+
+
+async def test_call_is_in_progress_until_its_large_result_is_sent(
+    autojump_clock: Clock, w: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, the connection of a client that only stopped writing could be closed before."""
+    monkeypatch.setattr(turns, "MAX_TURN", 0.0)
+    script = Script(w)
+    result = {"content": [{"type": "text", "text": "x" * (3 << 20)}]}
+    answered, cancelled = script.call(), script.call()
+    for request in await sent(w):
+        w._say({"id": request["id"], "result": result})
+    script.caller.cancel(b"%d" % cancelled, "why")
+    while answered not in script.answers:
+        assert b"%d" % answered in script.caller.calls
+        await trio.sleep(turns.REST / 2)
+    assert script.caller.calls == {}
+    await trio.sleep(1)
+    assert script.answers.keys() == {answered}
+    assert script.answers[answered]["result"]["output"] == result["content"][0]["text"]
 
 
 @pytest.mark.parametrize("catalog", [None, make_catalog(warnings=("it failed",))])
