@@ -36,6 +36,8 @@ class CliContext:
         self.may_start = environ.get("MCPD_NO_START", "") in ("", "0")
         self.out = Output(environ)
         self.out.set_format(environ.get("MCPCTL_OUTPUT", ""))
+        self.has_called = False
+        """Whether a tool has run, so that a later error must say that."""
         self._environ = environ
         self._client: DaemonClient | None = None
 

@@ -52,7 +52,10 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         # For example a full disk; it may affect our own output too.
         _discard_output()
         where = f"{error.filename}: " if error.filename else "I/O error: "
-        _show_error(cli, CtlError(f"{where}{error.strerror or error}"))
+        shown = CtlError(f"{where}{error.strerror or error}")
+        if cli.has_called:
+            shown.details["may_have_run"] = True
+        _show_error(cli, shown)
         return 1
     finally:
         cli.close()

@@ -107,6 +107,7 @@ def call_tool(
         raise
     finally:
         cli.out.end_progress()
+    cli.has_called = True
     return _show_raw(cli, reply) if raw else _show_result(cli, reply)
 
 

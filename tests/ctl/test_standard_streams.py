@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -29,7 +30,11 @@ def test_partial_write_is_an_error(environ: dict[str, str], tmp_path: Path) -> N
     with (tmp_path / "out").open("wb") as out:
         done = subprocess.run(limited, env=environ, stdout=out, stderr=subprocess.PIPE, timeout=90, text=True)
     assert 0 < (tmp_path / "out").stat().st_size < len(TEXT)
-    assert (done.returncode, done.stderr) == (1, "error: I/O error: File too large\n")
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "error: I/O error: File too large",
+        "note: it may have run: check its effect before you repeat it",
+    ]
 
 
 def test_reader_that_stops_early_ends_the_command(environ: dict[str, str]) -> None:
@@ -53,6 +58,17 @@ def test_non_blocking_pipe_receives_everything(environ: dict[str, str]) -> None:
         assert reader.read() == TEXT.encode() + b"\n"
     _, errors = process.communicate(timeout=90)
     assert (process.returncode, errors) == (0, b"")
+
+
+def test_lost_result_of_a_call_is_an_error_that_says_so(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """The tool has run, although nobody can see its result."""
+    daemon.answers["mcpd/call"] = {"success": True, "output": "done", "warnings": []}
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*CALL, "--json"], env=mcpctl.environ, stdout=full, stderr=subprocess.PIPE, timeout=90
+        )
+    error = json.loads(done.stderr)["error"]
+    assert (done.returncode, error["exit"], error["may_have_run"]) == (1, 1, True)
 
 
 def test_exit_code_is_kept_if_the_error_cannot_be_printed(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
