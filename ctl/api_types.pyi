@@ -185,6 +185,8 @@ class ConfigStatus(TypedDict):
     generation: int
     loaded_at: str
     problems: NotRequired[list[Problem]]
+    rejected: NotRequired[bool]
+    earlier_definitions: NotRequired[list[str]]
     warnings: NotRequired[list[str]]
 
 class HttpListener(TypedDict):

@@ -79,8 +79,7 @@ def _configuration_status(client: DaemonClient) -> dict[str, object]:
         return {}
     config = answer["config"]
     lines = config_problem_lines(config, answer.get("servers", []))
-    if config.get("source") != "none":  # otherwise the warning is that there is no file yet
-        lines += config_warning_lines(config)
+    lines += config_warning_lines(config)
     return {
         "problems": config.get("problems", []),
         "warnings": config.get("warnings", []),

@@ -159,7 +159,7 @@ def status_table(result: DaemonStatus, columns: int | None, *, utc: bool = False
             *([line] for line in FIRST_RUN),
             [f"  mcpctl edit                                write {path} yourself"],
             *config_problem_lines(config, servers),
-            *(config_warning_lines(config) if config["source"] != "none" else []),
+            *config_warning_lines(config),
             *daemon_warning_lines(result["daemon"]),
         ]
     header = ("SERVER", "STATUS", "PID", "TOOLS", "RESTARTS", "UPTIME", "LAST ERROR")
@@ -182,6 +182,9 @@ def status_table(result: DaemonStatus, columns: int | None, *, utc: bool = False
         *config_warning_lines(config),
         *daemon_warning_lines(result["daemon"]),
     ]
+    if config["source"] == "api":
+        text = f"The servers come from a command, and {config['path']} is not in effect"
+        lines += [[], [text, paint("; to use it: ", "dim"), "mcpctl reload"]]
     if not config.get("problems") and (step := table_step(result)):  # otherwise it is shown above
         lines += [[], [paint("next: ", "dim"), step]]
     if waiting := result["daemon"].get("approvals", 0):
@@ -253,14 +256,22 @@ def server_without_definition(problem: Problem, servers: Sequence[ServerStatus])
 def _effect_of_problems(config: ConfigStatus, servers: Sequence[ServerStatus]) -> str:
     owners = [server_without_definition(problem, servers) for problem in config["problems"]]
     missing = ", ".join(dict.fromkeys(name for name in owners if name))
-    earlier = "" if all(owners) else f"using the configuration loaded {ago(config['loaded_at'])}"
-    return "; ".join(part for part in (f"cannot start {missing}" if missing else "", earlier) if part)
+    effects = [f"cannot start {missing}"] if missing else []
+    if config.get("rejected", not all(owners)):
+        is_copy = config["source"] not in (config["path"], "api", "none") and not config["source"].startswith(
+            "$"
+        )
+        used = "last valid configuration, saved" if is_copy else "configuration loaded"
+        effects.append(f"using the {used} {ago(config['loaded_at'])}")
+    elif earlier := config.get("earlier_definitions", ()):
+        effects.append(f"using the last valid definition of {', '.join(str(name) for name in earlier)}")
+    return "; ".join(effects) or "entries with errors are not used"
 
 
 def config_warning_lines(config: ConfigStatus) -> list[Line]:
     """The first warning, and where to find the others. At most two lines."""
     first, *rest = config.get("warnings") or [""]
-    if not first:
+    if not first or first.startswith("no configuration yet"):  # which the text for the first run says
         return []
     more = f" ({len(rest)} more: mcpctl config validate)" if rest else ""
     return [[], [paint("warning: ", "yellow"), f"{first}{more}"]]

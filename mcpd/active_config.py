@@ -34,6 +34,8 @@ log = logging.getLogger("mcpd.active_config")
 
 _SERVERS = "$.mcpServers"
 """Where errors in an edited set are located: in the file, not in the request."""
+_HOLDERS = (_SERVERS, "$.mcp.servers")
+"""Where a file may have its servers."""
 
 
 class ActiveConfig:
@@ -68,6 +70,8 @@ class ActiveConfig:
         self._definitions: Mapping[str, Mapping[str, object]] = first.definitions
         self._loaded_at = time.time()
         self._problems: tuple[Problem, ...] = ()
+        self._rejected = False
+        """Whether the file with `_problems` is not used at all."""
         self._startup_settings = first.settings
         self.watch_enabled = AsyncValue(False)
         """Whether changes of the file are applied automatically."""
@@ -85,8 +89,30 @@ class ActiveConfig:
             generation=self._supervisor.generation,
             loaded_at=rfc3339(self._loaded_at),
             problems=self._problems,
+            rejected=self._rejected,
+            earlier_definitions=self._earlier_definitions(),
             warnings=self.loaded.warnings,
         )
+
+    def _earlier_definitions(self) -> tuple[str, ...]:
+        """Return the servers that have their last valid definition, as the one in the file has errors."""
+        if not self._problems or self._source == "api":
+            return ()
+        if not self._rejected:
+            return tuple(sorted(self.loaded.earlier))
+        places = [problem.path for problem in self._problems]
+        return tuple(
+            name
+            for name in self._definitions
+            if any(is_within(place, join_path(holder, name)) for place in places for holder in _HOLDERS)
+            and not isinstance(self._supervisor.desired.get(name), InvalidSpec)
+        )
+
+    def definition_warnings(self, name: str) -> tuple[str, ...]:
+        """Return what to know about the definition of a server, if it is not the one in the file."""
+        if name not in self._earlier_definitions():
+            return ()
+        return (f"its definition in {self.loaded.path} has errors; the last valid one is used",)
 
     def view(self) -> ConfigView:
         return ConfigView(
@@ -154,11 +180,11 @@ class ActiveConfig:
             self._state_file.set_applied(None)
             self._activate(loaded)
         elif self._problems:
-            self._problems = ()
+            self._problems, self._rejected = (), False
             self._announce("valid again and unchanged")
 
     def _reject(self, error: BadSpec) -> None:
-        self._problems = tuple(error.problems)
+        self._problems, self._rejected = tuple(error.problems), True
         log.error("the configuration has errors, the last valid one stays active: %s", error)
         self._announce(f"rejected: {error}")
 
@@ -250,17 +276,17 @@ class ActiveConfig:
         if ignored:
             warning_text = f"{', '.join(ignored)}: read only when the daemon starts; mcpctl daemon restart"
             loaded = attrs.evolve(loaded, warnings=(*loaded.warnings, warning_text))
-        self.loaded, self._source = loaded, loaded.source
+        self.loaded, self._source = loaded, str(loaded.stored_copy or loaded.source)
         self.watch_enabled.set(loaded.settings.watch and not loaded.source.startswith("$"))
-        self._problems = loaded.problems
-        self._loaded_at = time.time()
+        self._problems, self._rejected = loaded.problems, loaded.stored_copy is not None
+        self._loaded_at = time.time() if loaded.stored_copy is None else _time_of_change(loaded.stored_copy)
         save_last_valid(loaded, self._state_dir)
         for warning in loaded.warnings:
             log.warning("%s", warning)
         applied = self._set_servers(
             ParsedServers(loaded.specs, loaded.secrets, loaded.warnings),
             loaded.definitions,
-            loaded.source,
+            self._source,
             changed_settings=changed,
         )
         return attrs.evolve(applied, settings_changed=changed, restart_needed=ignored)
@@ -391,6 +417,13 @@ class ActiveConfig:
     def _announce(self, message: str, server: str | None = None) -> None:
         event = Event(kind=EventKind.CONFIG, at=rfc3339(time.time()), server=server, message=message)
         self._supervisor.announce(event)
+
+
+def _time_of_change(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # it was removed after it was read
+        return time.time()
 
 
 def _changed_settings(before: LoadedConfig, after: LoadedConfig) -> tuple[str, ...]:

@@ -114,7 +114,7 @@ class Operations:
     def status(self) -> DaemonStatus:
         return DaemonStatus(
             servers=tuple(
-                server.status()
+                self._server_status(server)
                 for server in (*self.supervisor.servers(), *self.supervisor.instances())
                 if not isinstance(server, LegacyCompanion)
             ),
@@ -146,6 +146,12 @@ class Operations:
         problem = "" if self.store is None else await self.store.wait_saved()
         return (unsaved_warning(problem),) if problem else ()
 
+    def _server_status(self, server: ManagedServer) -> ServerStatus:
+        status = server.status()
+        if warnings := self.config.definition_warnings((server.original or server).spec.name):
+            return attrs.evolve(status, warnings=(*warnings, *status.warnings))
+        return status
+
     def server_detail(self, name: str) -> ServerDetail:
         """Return everything that explains a server's state. Raises UnknownServer."""
         server = self.supervisor.get_any(name)
@@ -155,7 +161,7 @@ class Operations:
         link, launch = server.link, server.launch
         mask = self.redactor.mask
         detail = ServerDetail(
-            server=server.status(),
+            server=self._server_status(server),
             command=tuple(map(mask, (stdio.command, *stdio.args))) if stdio else (),
             url=mask(redact_url(spec.url)) if isinstance(spec, RemoteSpec) else "",
             cwd=stdio.cwd if stdio else None,

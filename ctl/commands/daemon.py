@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import click
@@ -61,7 +61,8 @@ def stop(cli: CliContext) -> int:
 def restart(cli: CliContext) -> int:
     """Stop the daemon if it is running, then start it.
 
-    Validates the configuration first. If it has errors, exits with 2 and leaves the running daemon alone.
+    Validates the configuration first. If it has errors that the running daemon did not start with, exits with
+    2 and leaves the running daemon alone.
     """
     by_service = systemd_units.manages_socket(cli.socket)
     environ = systemd_units.service_environment() if by_service else dict(os.environ)
@@ -96,9 +97,15 @@ def _validate_before_restart(cli: CliContext, environ: Mapping[str, str]) -> str
         load(Path(other) if other else None, environ)
     except BadSpec as error:
         problems = objects(error.data()["problems"])
+        if config.get("rejected") is False and _places(problems) <= _places(objects(config.get("problems"))):
+            return other  # it would run with no other errors than the running one does
         message = f"mcpd was not restarted: {path or 'the configuration'} is invalid"
         raise BadConfiguration(message, hint=config_step(problems, path), problems=problems) from None
     return other
+
+
+def _places(problems: Iterable[Mapping[str, object]]) -> set[tuple[object, object]]:
+    return {(problem.get("path"), problem.get("message")) for problem in problems}
 
 
 @daemon.command()

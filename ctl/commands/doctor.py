@@ -235,14 +235,18 @@ def _check_configuration(report: DoctorReport, environ: Mapping[str, str]) -> It
 
 
 def _loaded_findings(number: int, source: str, warnings: Sequence[str]) -> Iterator[Finding]:
-    if source == "none":
+    if source == "none" and all(each.startswith("no configuration yet") for each in warnings):
         fix = "mcpctl add time -- uvx mcp-server-time, or: mcpctl import"
         yield Finding("configuration", SKIP, "no servers yet", fix)
         return
     for warning in warnings:  # some end with the command that fixes them
         message, _, command = warning.partition("; mcpctl ")
-        yield Finding("configuration", WARN, message, f"mcpctl {command or 'edit'}")
-    yield Finding("configuration", OK, f"{count(number, 'server')} from {source}")
+        step = f"mcpctl {command or 'edit'}"
+        if not command and "`mcpctl " in warning:  # it describes a step of several parts
+            message, _, step = warning.partition("; ")
+        yield Finding("configuration", WARN, message, step)
+    if source != "none":
+        yield Finding("configuration", OK, f"{count(number, 'server')} from {source}")
 
 
 def _needed_programs(report: DoctorReport) -> set[str]:

@@ -45,6 +45,10 @@ class LoadedConfig(Record):
     """Whether the document does not disable all servers."""
     problems: tuple[Problem, ...] = ()
     """What `load_at_start` tolerated. Empty for `load`, which raises BadSpec instead."""
+    stored_copy: Path | None = None
+    """The copy of the last valid content that `load_at_start` used instead of the file; None for the file."""
+    earlier: frozenset[str] = frozenset()
+    """The servers that have their last valid definition, because the one in the file has errors."""
 
 
 class DocumentLayout(msgspec.Struct, frozen=True):

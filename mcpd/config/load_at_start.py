@@ -23,7 +23,7 @@ from mcpd.config.check_document import (
     check_settings,
 )
 from mcpd.config.json_path import closest_match, is_within, join_path, split_path
-from mcpd.config.loader import find_path, read_document
+from mcpd.config.loader import NO_FILE, find_path, read_document
 from mcpd.config.server_definition import check_name, parse_valid_servers
 from mcpd.config.settings import Settings, parse_settings
 from mcpd.model.errors import BadSpec, Problem
@@ -58,23 +58,45 @@ def load_at_start(flag: Path | None, environ: Mapping[str, str], state_dir: Path
     a whole is replaced by the last valid one. Raises BadSpec if there is none, and if a file that was named
     does not exist.
     """
-    document = None
+    document = copy = None
     try:
         document = read_document(flag, environ)
-        return check(document, environ)
+        loaded = check(document, environ)
+        return loaded if loaded.digest else _with_hint_of_copy(loaded, state_dir)
     except BadSpec as error:
         refused = error
     problems = tuple(refused.problems)
     if document is None:
-        document = _last_document(_read_last_valid(state_dir, _find_existing(flag, environ, refused)))
+        document = copy = _last_document(_read_last_valid(state_dir, _find_existing(flag, environ, refused)))
         if document is None:
             raise refused
     elif _has_general_problem(document, problems):
-        document = _last_document(_read_last_valid(state_dir, document.path)) or document
+        copy = _last_document(_read_last_valid(state_dir, document.path))
+        document = copy or document
         if not document.layout.servers:
             raise refused
     last = _read_last_valid(state_dir, document.path) if document.source == str(document.path) else None
-    return attrs.evolve(_without_invalid_parts(document, environ, problems, last), problems=problems)
+    loaded = _without_invalid_parts(document, environ, problems, last)
+    return attrs.evolve(
+        loaded, problems=problems, stored_copy=None if copy is None else last_valid_path(state_dir)
+    )
+
+
+def _with_hint_of_copy(loaded: LoadedConfig, state_dir: Path) -> LoadedConfig:
+    """Return a configuration with a warning if its file is gone, but not the copy of it."""
+    if loaded.source != NO_FILE or (last := _read_last_valid(state_dir, loaded.path)) is None:
+        return loaded
+    if not last.servers:
+        return loaded
+    number = f"{len(last.servers)} server{'' if len(last.servers) == 1 else 's'}"
+    copy = last_valid_path(state_dir)
+    warning = f"{loaded.path} is gone; its {number} can be restored from a copy; mcpctl import {copy}"
+    return attrs.evolve(loaded, warnings=(warning,))
+
+
+def last_valid_path(state_dir: Path) -> Path:
+    """Return the file with the last valid configuration. Its time of change is when it became valid."""
+    return state_dir / _FILE_NAME
 
 
 def save_last_valid(loaded: LoadedConfig, state_dir: Path) -> None:
@@ -87,7 +109,7 @@ def save_last_valid(loaded: LoadedConfig, state_dir: Path) -> None:
         settings=loaded.written_settings,
         enabled=loaded.enabled,
     )
-    file = state_dir / _FILE_NAME
+    file = last_valid_path(state_dir)
     try:
         data = msgspec.json.encode(stored)
         if not _contains(file, data):
@@ -115,7 +137,7 @@ def _find_existing(flag: Path | None, environ: Mapping[str, str], refused: BadSp
 
 def _read_last_valid(state_dir: Path, path: Path) -> LastValidConfig | None:
     """Return the last valid content of the file `path`, or None."""
-    file = state_dir / _FILE_NAME
+    file = last_valid_path(state_dir)
     try:
         stored = msgspec.json.decode(read_regular_file(file, _MAX_SIZE), type=LastValidConfig)
     except FileNotFoundError:
@@ -182,7 +204,9 @@ def _without_invalid_parts(
         usable = parsed.specs.get(str(name)) if name in replaced or not own else None
         specs[str(name)] = usable or _invalid_spec(str(name), definition, own)
     definitions = {str(name): value if isinstance(value, Mapping) else {} for name, value, _ in chosen}
-    return assemble(document, settings, attrs.evolve(parsed, specs=specs), definitions, warnings)
+    loaded = assemble(document, settings, attrs.evolve(parsed, specs=specs), definitions, warnings)
+    kept = (str(name) for name in replaced if not isinstance(specs[str(name)], InvalidSpec))
+    return attrs.evolve(loaded, earlier=frozenset(kept))
 
 
 def _policies(

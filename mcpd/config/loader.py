@@ -42,6 +42,8 @@ _MAX_UNCLOSED = 500
 _MANY_DOTS = r"(?<![^\s.=,{}\[\]#])(?:[^\s.=,{}\[\]#]++[ \t]*+\.[ \t]*+){100}"
 """A TOML key of a hundred parts. The parser's time grows with the square of their number."""
 
+NO_FILE = "none"
+"""The source of a configuration if there is no file."""
 _EXAMPLE = 'write {"mcpServers": {"NAME": {"command": "…"}}}'
 _KNOWN_KEYS = ["mcpServers", "settings", "mcp"]
 _FOREIGN_KEYS = {"servers", "mcp_servers", "context_servers", "extensions", "amp.mcpServers"}
@@ -71,7 +73,7 @@ def read_document(flag: Path | None, environ: Mapping[str, str]) -> Document:
             layout=DocumentLayout(),
             problems=[],
             warnings=[hint],
-            source="none",
+            source=NO_FILE,
             path=path,
             base_dir=path.parent,
             digest="",

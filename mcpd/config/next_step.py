@@ -117,7 +117,8 @@ def unset_variable_step(names: Sequence[str], shell: Shell | None) -> str:
     if shell is None:
         return f"mcpctl daemon restart   (with {' '.join(names)} set in the environment of mcpd; {secret})"
     if shell.has_service():
-        return f"systemctl --user set-environment {values} && mcpctl daemon restart   ({secret})"
+        keep = "until the next boot; to keep it, set it in ~/.config/environment.d/mcpd.conf, too"
+        return f"systemctl --user set-environment {values} && mcpctl daemon restart   ({keep}; {secret})"
     if all(name in shell.variables for name in names):
         return f"mcpctl daemon restart   (passes {' '.join(names)} of this shell to mcpd; {secret})"
     return f"export {values} && mcpctl daemon restart   ({secret})"

@@ -109,15 +109,21 @@ class ConfigStatus(Record):
     """The active configuration, and the problems that were found in the configuration file."""
 
     source: str
-    """The path of a file, `$MCPD_SERVERS`, `none`, or `api` if the set was replaced by `mcpd/servers/set`."""
+    """The path of a file, `$MCPD_SERVERS`, `none`, or `api` if the set was replaced by `mcpd/servers/set`. If
+    the file at `path` was unusable when mcpd started, the path of the copy of its last valid content."""
     path: str
     """The path of the file that `mcpd/reload` reads and `mcpd/add` writes. The file may not exist."""
     generation: int
     loaded_at: str
+    """When the configuration was loaded; for a copy, when it was saved."""
     problems: tuple[Problem, ...] = ()
     """The errors in the current file. While mcpd is running, it rejects the whole file, and the last valid
     set of servers remains active. If mcpd has started with these errors, they affect only the entries that
     contain them."""
+    rejected: bool = False
+    """Whether the current file is not used at all, because of `problems`."""
+    earlier_definitions: tuple[str, ...] = ()
+    """The servers that have their last valid definition, because the one in the current file has errors."""
     warnings: tuple[str, ...] = ()
     """Descriptions of the parts of the configuration that have no effect."""
 

@@ -17,6 +17,8 @@ from ctl import daemon_process, systemd_units
 from ctl.errors import BadConfiguration, DaemonUnreachable
 from ctl.invocation import CliContext
 from ctl.main import run
+from mcpd.config.loader import load
+from mcpd.model.errors import BadSpec
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.fake_daemon import FakeDaemon, status
 from tests.ctl.test_daemon_process import Place, place
@@ -119,14 +121,29 @@ def test_restart_validates_with_the_environment_of_the_new_daemon(
         False: "export NOPE_TOKEN=VALUE && mcpctl daemon restart",
         True: "systemctl --user set-environment NOPE_TOKEN=VALUE && mcpctl daemon restart",
     }
-    secret = "(or write ${secret:NOPE_TOKEN} instead: mcpctl secret set NOPE_TOKEN)"
-    assert ran.err.splitlines()[-1] == f"next: {commands[with_service]}   {secret}"
+    keep = {
+        False: "",
+        True: "until the next boot; to keep it, set it in ~/.config/environment.d/mcpd.conf, too; ",
+    }
+    secret = "or write ${secret:NOPE_TOKEN} instead: mcpctl secret set NOPE_TOKEN"
+    assert ran.err.splitlines()[-1] == f"next: {commands[with_service]}   ({keep[with_service]}{secret})"
     if with_service:
         manager["NOPE_TOKEN"] = "abc"
     else:
         monkeypatch.setenv("NOPE_TOKEN", "abc")
     assert mcpctl("daemon", "restart").code == 0
     assert started == ["service" if with_service else "background"]
+
+    # Another error that the running daemon started with is no reason to refuse: it stays as it is.
+    file.write_text('{"mcpServers": {"a": {"comand": "true"}}}')
+    with pytest.raises(BadSpec) as refused:
+        load(file, {})
+    problems = [{"path": each.path, "message": each.message} for each in refused.value.problems]
+    for rejected, code in ((True, 2), (False, 0)):
+        daemon.answers["mcpd/status"] = status(path=str(file), problems=problems, rejected=rejected)
+        assert mcpctl("daemon", "restart").code == code
+    daemon.answers["mcpd/status"] = status(path=str(file), problems=problems[1:], rejected=False)
+    assert mcpctl("daemon", "restart").code == 2
 
 
 def test_daemon_status_reports_what_the_start_could_not_use(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:

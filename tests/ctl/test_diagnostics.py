@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ctl import daemon_process, doctor_checks, login_shell, systemd_units
-from ctl.commands.doctor import _path_of_next_daemon, _server_finding
+from ctl.commands.doctor import _loaded_findings, _path_of_next_daemon, _server_finding
 from ctl.commands.ui import has_browser
 from mcpd.model.status import rfc3339
 from mcpd.support.find_programs import find_elsewhere
@@ -529,6 +529,13 @@ def test_service_that_refused_its_configuration_is_not_to_be_restarted(
     unit["ExecMainStatus"] = "1"
     (crashed, *_) = doctor_checks.check_service("/run/mcpd.sock")
     assert crashed.fix == "mcpctl daemon logs, then: mcpctl daemon restart"
+
+
+def test_step_for_an_http_port_in_use_has_all_parts() -> None:
+    """`mcpctl edit` alone does not help."""
+    step = "choose another port, or end the program that uses it, then run `mcpctl daemon restart`"
+    (finding, _) = _loaded_findings(1, "/c", [f"cannot listen on 127.0.0.1:80 for HTTP: in use; {step}"])
+    assert (finding.message, finding.fix) == ("cannot listen on 127.0.0.1:80 for HTTP: in use", step)
 
 
 def test_doctor_without_a_daemon_searches_the_path_of_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:

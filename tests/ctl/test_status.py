@@ -195,6 +195,47 @@ def test_server_without_a_valid_definition_is_named(daemon: FakeDaemon, mcpctl: 
     assert "executable" not in mcpctl("why", "git", "--no-shell").out
 
 
+@pytest.mark.parametrize(
+    ("config", "effect"),
+    [
+        ({"rejected": True}, "using the configuration loaded "),
+        (
+            {"rejected": True, "source": "/state/last-valid-config.json"},
+            "using the last valid configuration, saved ",
+        ),
+        (
+            {"rejected": False, "earlier_definitions": ["time"]},
+            "using the last valid definition of time: /home",
+        ),
+        ({"rejected": False, "earlier_definitions": []}, "entries with errors are not used: /home"),
+    ],
+)
+def test_effect_of_errors_is_named(
+    daemon: FakeDaemon, mcpctl: Mcpctl, config: dict[str, object], effect: str
+) -> None:
+    """The whole file may be rejected, also at the start, or only some entries."""
+    problem = {"path": "$.mcpServers.time.comand", "message": "unknown field", "fix": "remove it"}
+    daemon.answers["mcpd/status"] = status(server(), problems=[problem], **config)
+    assert f"The configuration file has errors; {effect}" in mcpctl("status").out
+
+
+def test_set_from_a_command_is_named(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """The file is not in effect until it is loaded again."""
+    daemon.answers["mcpd/status"] = status(server(), source="api")
+    shown = mcpctl("status").out
+    path = "/home/me/.config/mcpd/config.json"
+    assert f"The servers come from a command, and {path} is not in effect; to use it: mcpctl reload" in shown
+
+
+def test_deleted_configuration_is_named(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """If there are no servers, this may be the reason."""
+    warning = "/c is gone; its 1 server can be restored from a copy; mcpctl import /copy"
+    daemon.answers["mcpd/status"] = status(source="none", warnings=[warning])
+    assert f"warning: {warning}" in mcpctl("status").out
+    daemon.answers["mcpd/status"] = status(source="none", warnings=["no configuration yet: write it"])
+    assert "warning" not in mcpctl("status").out
+
+
 def test_configuration_warnings_take_one_line(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """The first warning, and where to find the rest."""
     warnings = ["$.profiles: not used here", "another", "third"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -158,6 +159,55 @@ async def test_valid_file_is_kept_for_the_next_start(home: Home) -> None:
     assert not isinstance(home.supervisor.desired["b"], InvalidSpec)
     assert [problem.path for problem in again.status().problems] == ["$.mcpServers.b.comand"]
     assert "started with errors" in home.events[-1].message
+
+
+async def test_status_names_the_copy_that_is_used_for_an_unusable_file(home: Home, tmp_path: Path) -> None:
+    """As the source, with the time at which it was saved, also in the history."""
+    home.write("a")
+    home.begin()
+    copy = tmp_path / "state" / "last-valid-config.json"
+    os.utime(copy, (1_000_000_000, 1_000_000_000))
+    home.file.write_text("{ not JSON")
+    home.events.clear()
+    active = home.begin()
+    status = active.status()
+    assert home.names == ["a"]
+    assert (status.source, status.path, status.rejected) == (str(copy), str(home.file), True)
+    assert status.loaded_at.startswith("2001-09-09")
+    assert f"generation 1 from {copy}" in home.events[0].message
+    home.write("a")
+    await active.reload()
+    assert (active.status().source, active.status().rejected) == (str(home.file), False)
+
+
+async def test_server_on_an_earlier_definition_has_a_warning(home: Home) -> None:
+    """Whether the file had an error at the start, or the running daemon rejected it."""
+    home.write("a", "b")
+    running = home.begin()
+    home.file.write_text(home.file.read_text().replace('"b": {"command"', '"b": {"comand"'))
+    running.reload_if_changed()
+    started = home.begin()
+    for active, rejected in ((running, True), (started, False)):
+        status = active.status()
+        assert (status.rejected, status.earlier_definitions) == (rejected, ("b",))
+        assert active.definition_warnings("a") == ()
+        assert active.definition_warnings("b") == (
+            f"its definition in {home.file} has errors; the last valid one is used",
+        )
+    home.write("a", "b")
+    started.reload_if_changed()
+    assert started.definition_warnings("b") == ()
+
+
+async def test_deleted_file_of_which_there_is_a_copy_is_reported(home: Home, tmp_path: Path) -> None:
+    """A start without it has no servers, and a warning says how to restore them."""
+    assert "no configuration yet" in home.begin().status().warnings[0]
+    home.write("a")
+    home.begin()
+    home.file.unlink()
+    (warning,) = home.begin().status().warnings
+    copy = tmp_path / "state" / "last-valid-config.json"
+    assert warning == f"{home.file} is gone; its 1 server can be restored from a copy; mcpctl import {copy}"
 
 
 async def test_repaired_file_is_applied_and_has_no_problems(home: Home) -> None:
