@@ -220,8 +220,7 @@ def start_units() -> None:
     """
     if systemd_units.socket_is_lost():
         systemd_units.stop_units()
-    with suppress(CtlError):  # not loaded yet: nothing to reset
-        systemd_units.systemctl("reset-failed", systemd_units.SERVICE, systemd_units.SOCKET)
+    _reset_failures()
     try:
         systemd_units.systemctl("start", systemd_units.SOCKET, systemd_units.SERVICE)
     except CtlError as error:
@@ -236,10 +235,17 @@ def restart_service() -> None:
     if systemd_units.socket_is_lost():
         start_units()
         return
+    _reset_failures()
     try:
         systemd_units.systemctl("restart", systemd_units.SERVICE)
     except CtlError as error:
         raise _start_error(error) from None
+
+
+def _reset_failures() -> None:
+    """Forget earlier failures and starts, because systemd limits the number of starts per minute."""
+    with suppress(CtlError):  # not loaded yet: nothing to reset
+        systemd_units.systemctl("reset-failed", systemd_units.SERVICE, systemd_units.SOCKET)
 
 
 def _start_error(error: CtlError) -> DaemonUnreachable:

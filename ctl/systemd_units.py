@@ -62,7 +62,11 @@ def unavailable_reason() -> str:
 
 def socket_path() -> str:
     """Return the socket of the unit, which is `%t/mcpd/mcpd.sock`."""
-    return os.path.join(os.environ.get("XDG_RUNTIME_DIR", ""), "mcpd", "mcpd.sock")
+    return os.path.join(_runtime_directory(), "mcpd", "mcpd.sock")
+
+
+def _runtime_directory() -> str:
+    return os.environ.get("XDG_RUNTIME_DIR", "")
 
 
 def manages_socket(socket: str) -> bool:
@@ -120,11 +124,21 @@ def service_failure(unit: Mapping[str, str]) -> tuple[str, str] | None:
 
 def log_file(unit: Mapping[str, str]) -> str:
     """Return the file to which the service logs, by its properties; empty if it logs to the journal."""
-    target = unit.get("StandardError", "")
-    if target in ("", "inherit"):
-        target = unit.get("StandardOutput", "")
-    kind, _, path = target.partition(":")
-    return path if kind in ("file", "append", "truncate") else ""
+    streams = ("StandardError", "StandardOutput")
+    stream = next((each for each in streams if unit.get(each, "inherit") not in ("inherit", "")), "")
+    if unit.get(stream) not in _TO_FILE:
+        return ""
+    # The properties lack the path, so it is read from the unit and its drop-ins; the last line counts.
+    lines = [line.strip().partition("=") for line in systemctl("cat", SERVICE).splitlines()]
+    values = [value for name, _, value in lines if name == stream]
+    kind, _, path = values[-1].partition(":") if values else ("", "", "")
+    for specifier, meaning in (("%h", os.path.expanduser("~")), ("%t", _runtime_directory()), ("%%", "%")):
+        path = path.replace(specifier, meaning)
+    return path if kind in _TO_FILE else ""
+
+
+_TO_FILE = ("file", "append", "truncate")
+"""Kinds of output that have a path."""
 
 
 def service_environment() -> dict[str, str]:

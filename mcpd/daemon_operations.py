@@ -39,7 +39,7 @@ from mcpd.model.errors import CallTimeout, NotReady, Unsupported, UpstreamRefuse
 from mcpd.model.events import Event, EventKind, History, TapParams
 from mcpd.model.login import AuthStatus
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
-from mcpd.model.status import ServerState, rfc3339
+from mcpd.model.status import ServerState, ServerStatus, rfc3339
 from mcpd.model.tags import tags_of_tool
 from mcpd.model.text import shorten
 from mcpd.model.tool_names import qualified_name

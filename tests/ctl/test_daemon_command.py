@@ -289,11 +289,24 @@ def test_client_that_starts_the_service_gets_the_errors_in_the_configuration(
     assert len(caught.value.problems) == 1
 
 
-def test_log_of_the_service_may_be_a_file() -> None:
+def test_log_of_the_service_may_be_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a drop-in says, in which stderr usually goes where stdout does."""
-    assert systemd_units.log_file({"StandardOutput": "journal", "StandardError": "inherit"}) == ""
-    assert systemd_units.log_file({"StandardOutput": "append:/a b", "StandardError": "inherit"}) == "/a b"
-    assert systemd_units.log_file({"StandardOutput": "file:/a", "StandardError": "journal"}) == ""
+    unit = "[Service]\nStandardOutput=journal\n# drop-in\n[Service]\nStandardOutput=append:%h/a b\n"
+    monkeypatch.setattr(systemd_units, "systemctl", lambda *_: unit)
+    monkeypatch.setenv("HOME", "/home/me")
+    inherit = {"StandardError": "inherit"}
+    assert systemd_units.log_file({"StandardOutput": "journal", **inherit}) == ""
+    assert systemd_units.log_file({"StandardOutput": "append", **inherit}) == "/home/me/a b"
+    assert systemd_units.log_file({"StandardOutput": "append", "StandardError": "journal"}) == ""
+
+
+def test_restart_resets_the_limit_of_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise systemd stops the service, and then refuses the sixth start within a minute."""
+    commands: list[tuple[str, ...]] = []
+    monkeypatch.setattr(systemd_units, "systemctl", lambda *words: commands.append(words))
+    monkeypatch.setattr(systemd_units, "socket_is_lost", lambda: False)
+    daemon_process.restart_service()
+    assert commands == [("reset-failed", "mcpd.service", "mcpd.socket"), ("restart", "mcpd.service")]
 
 
 def test_status_and_stop_never_start_a_daemon(place: Place) -> None:
