@@ -6,8 +6,8 @@ import logging
 import math
 import os
 import socket as sockets
-from collections.abc import Awaitable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import aclosing, suppress
 from typing import Protocol
 
 import trio
@@ -20,7 +20,7 @@ from mcpd.support.instance_lock import AlreadyRunning, InstanceLock, remove_stal
 log = logging.getLogger("mcpd.listeners")
 
 _RETRY_INTERVAL = 5.0
-"""Seconds until another attempt to bind a socket that could not be bound again."""
+"""Seconds until another look, if a socket could not be bound again or changes are not reported."""
 
 
 class Serve(Protocol):
@@ -84,17 +84,27 @@ class OwnSocket:
         async with trio.open_nursery() as nursery:
             current = await nursery.start(serve_until_replaced)
             task_status.started()
-            try:
-                with watch_files([self.path]) as changes:
-                    while True:
-                        in_place = self.is_in_place()  # also before the first change
-                        if not in_place and (in_place := self._replace()):
-                            before, current = current, await nursery.start(serve_until_replaced)
-                            before.cancel(reason="the socket was replaced")
-                        with trio.move_on_after(math.inf if in_place else _RETRY_INTERVAL):
-                            await changes.next_change()
-            except OSError as error:
-                log.warning("cannot watch %s (%s); if it is removed, restart mcpd", self.path, error)
+            async with aclosing(self._replacements()) as replacements:
+                async for _ in replacements:
+                    before, current = current, await nursery.start(serve_until_replaced)
+                    before.cancel(reason="the socket was replaced")
+
+    async def _replacements(self) -> AsyncGenerator[None]:
+        """Replace the socket whenever it is gone, and yield after each time."""
+        try:
+            with watch_files([self.path]) as changes:
+                while True:
+                    in_place = self.is_in_place()  # also before the first change
+                    if not in_place and (in_place := self._replace()):
+                        yield
+                    with trio.move_on_after(math.inf if in_place else _RETRY_INTERVAL):
+                        await changes.next_change()
+        except OSError as error:
+            log.info("cannot watch %s (%s); looking for it at intervals", self.path, error)
+        while True:
+            await trio.sleep(_RETRY_INTERVAL)
+            if not self.is_in_place() and self._replace():
+                yield
 
     def _replace(self) -> bool:
         """Bind a new socket. Returns False, and logs why, if that is not possible."""

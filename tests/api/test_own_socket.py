@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from mcpd.api.own_socket import OwnSocket
 from mcpd.support.instance_lock import AlreadyRunning, hold_instance_lock
@@ -72,6 +73,27 @@ async def test_removed_socket_is_bound_again(change: Callable[[Path], None], tmp
             nursery.cancel_scope.cancel()
         own.close()
     assert list(path.parent.iterdir()) == []
+
+
+async def test_socket_is_bound_again_without_inotify(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Its limits may be reached. The path is looked at every few seconds then."""
+
+    def watch_files(_: object) -> None:
+        raise OSError(24, "too many inotify instances")
+
+    monkeypatch.setattr("mcpd.api.own_socket.watch_files", watch_files)
+    path = tmp_path / "s"
+    with hold_instance_lock(str(path)) as lock:
+        own = OwnSocket(str(path), lock)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(own.serve, greet)
+            path.unlink()
+            await trio.sleep(6)
+            assert own.is_in_place()
+            nursery.cancel_scope.cancel()
+        own.close()
 
 
 async def test_socket_of_another_program_is_left_alone(
