@@ -228,7 +228,7 @@ def test_daemon_that_does_not_respond_is_stopped(
     monkeypatch.setattr(daemon_process, "STOP_TIMEOUT", 0.1)
     monkeypatch.setattr("ctl.daemon_status.ANSWER_TIMEOUT", 0.1)
     monkeypatch.setattr(systemd_units, "is_available", lambda: False)
-    assert run(["--socket", str(place.socket), "daemon", "status"], place.environ) == 3
+    assert run(["daemon", "status"], place.environ) == 3
     shown = capsys.readouterr()
     assert f"mcpd is running (pid {pid}), but does not respond" in shown.out
     assert "next: mcpctl daemon restart" in shown.err
