@@ -237,7 +237,7 @@ def config_problem_lines(config: ConfigStatus, servers: Sequence[ServerStatus]) 
         [],
         [
             paint("The configuration file has errors", "red"),
-            f"; {_effect_of_problems(config, servers)}: {config['path']}",
+            f"; {effect_of_problems(config, servers)}: {config['path']}",
         ],
         *problem_lines(problems),
         [paint("next: ", "dim"), config_step(problems, config["path"])],
@@ -253,7 +253,8 @@ def server_without_definition(problem: Problem, servers: Sequence[ServerStatus])
     return ""
 
 
-def _effect_of_problems(config: ConfigStatus, servers: Sequence[ServerStatus]) -> str:
+def effect_of_problems(config: ConfigStatus, servers: Sequence[ServerStatus]) -> str:
+    """Return what mcpd uses instead of the entries with errors."""
     owners = [server_without_definition(problem, servers) for problem in config["problems"]]
     missing = ", ".join(dict.fromkeys(name for name in owners if name))
     effects = [f"cannot start {missing}"] if missing else []
@@ -265,6 +266,8 @@ def _effect_of_problems(config: ConfigStatus, servers: Sequence[ServerStatus]) -
         effects.append(f"using the {used} {ago(config['loaded_at'])}")
     elif earlier := config.get("earlier_definitions", ()):
         effects.append(f"using the last valid definition of {', '.join(str(name) for name in earlier)}")
+    elif any(".policies" in problem["path"] for problem in config["problems"]):
+        effects.append("using the last valid rules, or denying everything if there are none")
     return "; ".join(effects) or "entries with errors are not used"
 
 

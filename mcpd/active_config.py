@@ -276,7 +276,8 @@ class ActiveConfig:
         if ignored:
             warning_text = f"{', '.join(ignored)}: read only when the daemon starts; mcpctl daemon restart"
             loaded = attrs.evolve(loaded, warnings=(*loaded.warnings, warning_text))
-        self.loaded, self._source = loaded, str(loaded.stored_copy or loaded.source)
+        self.loaded = loaded
+        self._source = self._file_source
         self.watch_enabled.set(loaded.settings.watch and not loaded.source.startswith("$"))
         self._problems, self._rejected = loaded.problems, loaded.stored_copy is not None
         self._loaded_at = time.time() if loaded.stored_copy is None else _time_of_change(loaded.stored_copy)
@@ -290,6 +291,11 @@ class ActiveConfig:
             changed_settings=changed,
         )
         return attrs.evolve(applied, settings_changed=changed, restart_needed=ignored)
+
+    @property
+    def _file_source(self) -> str:
+        """The source of the servers while they are those of the file, or of the copy that replaces it."""
+        return str(self.loaded.stored_copy or self.loaded.source)
 
     def _restore_applied(self) -> None:
         """Apply the set from the API again, unless the configuration has changed since."""
@@ -336,6 +342,9 @@ class ActiveConfig:
                 return attrs.evolve(self._activate(fresh), saved=saved)
             changed = _changed_settings(self.loaded, fresh)
             self.loaded = fresh  # the set from the API stays active, now based on the changed file
+        elif definitions == self.loaded.definitions:  # such as at the end of `mcpctl try`
+            self._state_file.set_applied(None)
+            return self._set_servers(parsed, definitions, self._file_source)
         else:
             changed = ()
         self._state_file.set_applied(AppliedSet(servers=definitions, config_digest=self.loaded.digest))

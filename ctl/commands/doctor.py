@@ -16,7 +16,7 @@ from ctl.errors import CtlError, DaemonError, DaemonUnreachable
 from ctl.invocation import CliContext
 from ctl.next_steps import config_step, next_step
 from ctl.output import Line, paint
-from ctl.status_view import failure_summary, impairment, server_without_definition, waiting_summary
+from ctl.status_view import effect_of_problems, failure_summary, impairment, waiting_summary
 from ctl.terminal_text import count, seconds_since
 from mcpd import __version__
 from mcpd.config import definition_view
@@ -210,10 +210,7 @@ def _check_configuration(report: DoctorReport, environ: Mapping[str, str]) -> It
         config = report.status["config"]
         problems = config.get("problems", [])
         for problem in problems:
-            failed_server = server_without_definition(problem, report.status["servers"])
-            effect = (
-                f"{failed_server} cannot start" if failed_server else "using the last valid configuration"
-            )
+            effect = effect_of_problems({**config, "problems": [problem]}, report.status["servers"])
             message = f"{problem['message']} at {problem['path']} ({effect})"
             yield Finding(
                 "configuration", FAIL, message, config_step([problem], config["path"], problem.get("fix"))

@@ -90,8 +90,10 @@ def _parse_file(path: Path, data: bytes) -> Document:
     source = str(path)
     problems: list[Problem] = []
     warnings: list[str] = []
-    text = decode_utf8(data, source)
-    document = parse_text(text, format_of(path, source), source, problems=problems)
+    text, kind = decode_utf8(data, source), format_of(path, source)
+    if kind == "JSON" and not text.strip():  # probably a save that failed; it must not remove all servers
+        raise BadSpec.single("the file is empty", "restore it, or write {} to it", source)
+    document = parse_text(text, kind, source, problems=problems)
     return Document(
         layout=read_layout(document, problems, warnings),
         problems=problems,

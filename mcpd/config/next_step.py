@@ -187,6 +187,8 @@ def _after_failure(server: Members, failure: Members, detail: Members, shell: Sh
             return f"mcpctl reconnect {name}   (when it has recovered; or raise the timeout: mcpctl edit)"
         case "timeout" if "`connectTimeout`" in message and not _names_a_cause(stderr):
             return "mcpctl edit   (raise its `connectTimeout`; it did not finish starting in time)"
+        case "wedged" if server["status"] == "pending" or server.get("retry_at"):
+            return f"mcpctl wait {name}   (mcpd restarts it automatically)"
         case "internal":
             return "mcpctl daemon logs   (please report the error shown there)"
         case _ if port := port_in_use(stderr):

@@ -87,6 +87,13 @@ def test_missing_named_file_is_an_error(named_by: str, tmp_path: Path, environ: 
     assert error.problems[0].fix
 
 
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_empty_json_file_is_an_error(text: str, tmp_path: Path, environ: dict[str, str]) -> None:
+    """A save that failed, such as on a full disk, must not remove all servers."""
+    error = refused(write(tmp_path / "config.json", text), environ)
+    assert error.problems[0].message == "the file is empty"
+
+
 def test_two_default_files_are_an_error_naming_both(tmp_path: Path, environ: dict[str, str]) -> None:
     """mcpd cannot guess which one the user means."""
     one = write(tmp_path / "xdg/mcpd/config.json", "{}")

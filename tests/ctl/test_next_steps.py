@@ -43,6 +43,7 @@ BUSY = "Error: listen EADDRINUSE: address already in use 127.0.0.1:8080"
 
 TABLE: list[tuple[ServerDetail, str]] = [
     (how("connected"), "mcpctl list-tools it"),
+    (how("failed", {"kind": "wedged"}, retry_at=SOON), "mcpctl wait it   (mcpd restarts it automatically)"),
     (how("connected", questions=[{"client": "cursor"}]), "mcpctl list-tools it"),
     (how("connected", degraded="it restarted 3 times in the last minute"), "mcpctl logs it   (look for"),
     (

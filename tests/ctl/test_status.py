@@ -208,13 +208,15 @@ def test_server_without_a_valid_definition_is_named(daemon: FakeDaemon, mcpctl: 
             "using the last valid definition of time: /home",
         ),
         ({"rejected": False, "earlier_definitions": []}, "entries with errors are not used: /home"),
+        ({"rejected": False, "path": "$.settings.policies[0].decision"}, "using the last valid rules, or "),
     ],
 )
 def test_effect_of_errors_is_named(
     daemon: FakeDaemon, mcpctl: Mcpctl, config: dict[str, object], effect: str
 ) -> None:
     """The whole file may be rejected, also at the start, or only some entries."""
-    problem = {"path": "$.mcpServers.time.comand", "message": "unknown field", "fix": "remove it"}
+    path = config.pop("path", "$.mcpServers.time.comand")
+    problem = {"path": path, "message": "unknown field", "fix": "remove it"}
     daemon.answers["mcpd/status"] = status(server(), problems=[problem], **config)
     assert f"The configuration file has errors; {effect}" in mcpctl("status").out
 

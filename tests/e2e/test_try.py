@@ -20,7 +20,9 @@ def mcpctl(daemon: Daemon, *words: str) -> subprocess.CompletedProcess[str]:
         env=daemon.environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BOUND,
     )  # fmt: skip
     with daemon.client() as client:
-        assert client.request("mcpd/status")["servers"] == [], "it is gone afterwards"
+        status = client.request("mcpd/status")
+        assert status["servers"] == [], "it is gone afterwards"
+        assert status["config"]["source"] == str(daemon.config), "the file is in effect"
     return done
 
 
