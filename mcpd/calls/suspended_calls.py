@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -115,7 +116,7 @@ class SuspendedCalls:
         body = {"resultType": "input_required", "inputRequests": content, "requestState": suspended.state}
         self._handler.suspend(suspended.call, msgspec.json.encode(body))
         suspended.expiry = trio.CancelScope(deadline=trio.current_time() + RESUME_TIMEOUT)
-        self._spawn(lambda: self._expire(suspended, suspended.expiry, suspended.state))
+        self._spawn(partial(self._expire, suspended, suspended.expiry, suspended.state))
 
     async def _expire(self, suspended: _SuspendedCall, kept: trio.CancelScope, state: str) -> None:
         with kept:
