@@ -239,6 +239,7 @@ class ServerDetail(TypedDict):
     url: NotRequired[str]
     cwd: NotRequired[str | None]
     env: NotRequired[list[str]]
+    inherited_env: NotRequired[Mapping[str, str]]
     executable: NotRequired[str | None]
     path: NotRequired[str]
     log: NotRequired[list[str]]

@@ -13,8 +13,6 @@ TIMEOUT = 5.0
 """Seconds. Some shells take two to start."""
 _MARK = "__mcpd_environment__"
 _KEPT = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
-_SHELL_VARIABLES = "_ SHLVL PWD OLDPWD PS1 PS2 TERM LS_COLORS COLUMNS LINES HISTFILE MAIL PATH"
-_IGNORED = frozenset(_SHELL_VARIABLES.split())
 
 
 def login_environment(environ: Mapping[str, str]) -> dict[str, str] | None:
@@ -52,11 +50,6 @@ def login_environment(environ: Mapping[str, str]) -> dict[str, str] | None:
         return None
     pairs = (entry.partition("=") for entry in parts[1].split("\0") if "=" in entry)
     return {name: value for name, _, value in pairs}
-
-
-def extra_variables(login: Mapping[str, str], names: set[str]) -> list[str]:
-    """Return the names of variables that the shell has and a server with `names` lacks."""
-    return sorted(name for name in login.keys() - names - _IGNORED if not name.startswith("BASH_FUNC"))
 
 
 def missing_directories(login_path: str, path: str) -> list[str]:

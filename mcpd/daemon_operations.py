@@ -54,7 +54,7 @@ from mcpd.supervision.supervisor import Supervisor
 from mcpd.support.broadcast import Broadcast
 from mcpd.support.process_labels import INSTANCE_VARIABLE
 from mcpd.support.redact import Redactor
-from mcpd.transports.child_process import child_environment
+from mcpd.transports.child_process import child_environment, inherited_environment
 from mcpd.wire.url import redact_url
 
 if TYPE_CHECKING:
@@ -158,6 +158,8 @@ class Operations:
         spec = server.spec
         stdio = spec if isinstance(spec, StdioSpec) else None
         env = child_environment(stdio, self.environ, "") if stdio else {}
+        ours = inherited_environment(self.environ)
+        inherited = {name: text for name, text in ours.items() if stdio and name not in stdio.env}
         link, launch = server.link, server.launch
         mask = self.redactor.mask
         detail = ServerDetail(
@@ -166,6 +168,7 @@ class Operations:
             url=mask(redact_url(spec.url)) if isinstance(spec, RemoteSpec) else "",
             cwd=stdio.cwd if stdio else None,
             env=tuple(sorted(env.keys() - {INSTANCE_VARIABLE})),
+            inherited_env={name: mask(text) for name, text in inherited.items()},
             executable=launch.executable if launch else None,
             path=env.get("PATH", ""),
             log=server.log.tail(LOG_TAIL),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ctl import login_shell
+from ctl import environment_differences, login_shell
 from ctl.commands.history import history_table
 from ctl.completion_candidates import server_names
 from ctl.errors import DaemonError
@@ -198,9 +198,14 @@ def _environment(detail: ServerDetail, login: Mapping[str, str] | None) -> Expla
     path = detail.get("path")
     if login is None or not path:
         return None
+    failure = detail["server"].get("last_error")
+    stderr = "\n".join(failure.get("stderr", ())) if failure else ""
+    names, inherited = detail.get("env", ()), detail.get("inherited_env", {})
     return {
         "path_only_in_login_shell": login_shell.missing_directories(login.get("PATH", ""), path),
-        "variables_only_in_login_shell": login_shell.extra_variables(login, set(detail.get("env", ()))),
+        "variables_only_in_login_shell": environment_differences.missing_variables(login, {}, names, stderr),
+        "missing": environment_differences.missing_variables(login, os.environ, names, stderr),
+        "different": environment_differences.different_variables(login, os.environ, inherited, stderr),
     }
 
 
@@ -235,8 +240,9 @@ def render(explanation: Explanation, server: ServerStatus, fit: int | None, *, u
     if down_since and down_since[:19] < server["since"][:19]:
         rows.insert(0, ("down since", format_time(down_since, utc=utc)))
     failure = server.get("last_error")
-    if status in ("failed", "pending") and failure:
-        rows += _environment_rows(explanation["environment"], failure)
+    is_down = status in ("failed", "pending")
+    if (is_down and failure) or status in READY:
+        rows += _environment_rows(explanation["environment"], failure if is_down else None)
     if rows:
         lines += [[], *labelled_lines(rows)]
     lines += ([paint("   warning: ", "yellow"), warning] for warning in explanation["warnings"])
@@ -272,20 +278,33 @@ def _binary_rows(binary: Explanation | None) -> list[tuple[str, str]]:
     return rows + [("also at", path) for path in binary["elsewhere"][:3]]
 
 
-def _environment_rows(environment: Explanation | None, failure: Failure) -> list[tuple[str, str]]:
-    """What the server lacks compared with a terminal, as far as it can be the cause of this failure."""
+def _environment_rows(environment: Explanation | None, failure: Failure | None) -> list[tuple[str, str]]:
+    """How the server's environment differs from a terminal's, as far as that can be the cause of `failure`.
+
+    Without a failure, all differences.
+    """
     rows: list[tuple[str, str]] = []
-    stderr = failure.get("stderr", [])
-    if not environment or failure["kind"] not in ("spawn", "exited", "closed") or port_in_use(stderr):
+    if not environment or (failure and not _depends_on_environment(failure)):
         return rows
     if directories := environment["path_only_in_login_shell"]:
         rows.append(("PATH lacks", ":".join(directories)))
-    text = "\n".join(stderr)
-    names = environment["variables_only_in_login_shell"] if failure["kind"] != "spawn" else []
-    if names := [name for name in names if name in text] or names:
-        shown = " ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
-        rows.append(("not passed", f"{shown} (set in your shell; pass them with `env` in the definition)"))
+    if failure and failure["kind"] == "spawn":  # no variable but PATH makes a program appear
+        return rows
+    if names := environment["missing"]:
+        remark = "set in your shell; pass them with `env` in the definition"
+        rows.append(("not passed", f"{_first(names)} ({remark})"))
+    if names := environment["different"]:
+        rows.append(("differs", f"{_first(names)} (your shell has another value; set it with `env`)"))
     return rows
+
+
+def _depends_on_environment(failure: Failure) -> bool:
+    may_depend = ("spawn", "exited", "closed", "timeout")
+    return failure["kind"] in may_depend and not port_in_use(failure.get("stderr", []))
+
+
+def _first(names: Sequence[str]) -> str:
+    return " ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl debug github\n  mcpctl debug github --json")

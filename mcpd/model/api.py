@@ -159,6 +159,8 @@ class ServerDetail(Record):
     cwd: str | None = None
     env: tuple[str, ...] = ()
     """The names of the child process's environment variables."""
+    inherited_env: Mapping[str, str] = attrs.field(factory=dict)
+    """The variables that the child process inherits from mcpd, such as LANG and SSL_CERT_FILE."""
     executable: str | None = None
     """The path of the program that mcpd found for the command."""
     path: str = ""

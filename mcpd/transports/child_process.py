@@ -45,10 +45,14 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 def child_environment(spec: StdioSpec, ours: Mapping[str, str], mark: str) -> dict[str, str]:
     """Return the inherited variables, those of the definition, and mcpd's mark."""
-    base = {
+    return {"PATH": DEFAULT_PATH, **inherited_environment(ours), **spec.env, INSTANCE_VARIABLE: mark}
+
+
+def inherited_environment(ours: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that every child process inherits. None of them is secret."""
+    return {
         name: text for name, text in ours.items() if name in INHERITED or name.startswith(INHERITED_PREFIXES)
     }
-    return {"PATH": DEFAULT_PATH, **base, **spec.env, INSTANCE_VARIABLE: mark}
 
 
 def prepare_launch(spec: StdioSpec, ours: Mapping[str, str], mark: str) -> Launch:
