@@ -31,6 +31,7 @@ from mcpd.model.errors import (
     may_have_run,
 )
 from mcpd.model.policy import ClientFacts
+from mcpd.model.steps import Steps
 from mcpd.model.text import shorten
 from mcpd.model.tool_result import encode_in_steps, normalize_in_steps, normalize_result
 from mcpd.protocol.upstream_session import Upstream, to_upstream_error
@@ -45,6 +46,8 @@ NO_CONTEXT = ClientContext(version="")
 """The caller declares nothing, cannot be asked, and gets what the server sends."""
 _LARGE = 2 * 1024 * 1024
 """Bytes of a result that is normalized in several turns."""
+_MAX_MEMBER = 1024 * 1024
+"""Bytes of each other member of a call with large arguments; decoding and encoding 31 MiB takes 0.2 s."""
 _RESOURCE_NOT_FOUND = (-32002, -32602)
 """Error codes for an unknown resource, until 2025-11-25 and since."""
 
@@ -104,6 +107,30 @@ def read_call(params: Raw) -> CallRequest:
         problem = Problem("$.arguments", "must be an object", "an empty one is {}")
         raise InvalidArguments(f"mcpd/call: {problem}", [problem], server=request.server)
     return request
+
+
+def read_call_in_steps(params: Raw) -> Steps[CallRequest]:
+    """As `read_call`, for large params. Each step takes up to 1 ms per MiB.
+
+    Only the arguments may be large: the other members are refused before they are decoded, or copied.
+    """
+    try:
+        members = yield from wire.members_in_steps(bytes(params))
+    except BadFrame as error:
+        raise InvalidArguments(f"mcpd/call: {error}", [Problem("$", str(error))]) from None
+    arguments = members.pop("arguments", None)
+    for name, value in members.items():
+        if len(value) > _MAX_MEMBER:
+            text = f"the value has {len(value)} bytes, and mcpd accepts at most {_MAX_MEMBER}"
+            problem = Problem(f"$.{shorten(name, 60)}", text)
+            raise InvalidArguments(f"mcpd/call: {problem}", [problem])
+    yield
+    if arguments is None:
+        return read_call(Raw(wire.join_members(members)))
+    is_object = _OBJECT.match(arguments) is not None
+    members["arguments"] = Raw(b"{}" if is_object else b"null")
+    request = read_call(Raw(wire.join_members(members)))
+    return msgspec.structs.replace(request, arguments=arguments)
 
 
 class ControlCaller:

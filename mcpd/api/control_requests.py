@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 import trio
 
-from mcpd.api.control_calls import NO_CONTEXT, ControlCaller, read_call
+from mcpd.api.control_calls import NO_CONTEXT, ControlCaller, read_call, read_call_in_steps
 from mcpd.api.control_methods import MAX_WAIT, METHODS, decode_params, openrpc_document
 from mcpd.api.visible_lists import LISTS, selected, without_denied
 from mcpd.calls.call_log import record_filter
@@ -29,7 +29,7 @@ from mcpd.model.events import Event, TapParams
 from mcpd.model.json_text import encode_json
 from mcpd.model.policy import ClientFacts
 from mcpd.model.profile import ALL_SERVERS
-from mcpd.support.turns import rest, take_turn
+from mcpd.support.turns import in_turns, rest, take_turn
 from mcpd.wire import message as wire
 from mcpd.wire.message import METHOD_NOT_FOUND, BadFrame, Message
 
@@ -177,9 +177,8 @@ class ControlRequests:
             self._send_error(message, error)
 
     async def _call_in_turns(self, message: Message) -> None:
-        """Handle a call with large arguments, of which each look takes up to 2 ms per MiB."""
-        await rest()
-        request = read_call(message.params)
+        """Handle a call with large arguments, of which each look takes up to 1 ms per MiB."""
+        request = await in_turns(read_call_in_steps(message.params))
         await rest()
         await trio.lowlevel.checkpoint_if_cancelled()
         self._client.count_call(request.server)
