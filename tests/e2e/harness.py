@@ -39,11 +39,15 @@ class Refused(Exception):
 
 
 class Client:
-    """One connection. `request` waits for its response; `send` and `answer` allow other steps in between."""
+    """One connection. `request` waits for its response; `send` and `answer` allow other steps in between.
+
+    An answer that is missing after `bound` seconds raises TimeoutError, also if notifications keep coming.
+    """
 
     def __init__(self, path: str, bound: float = BOUND) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(bound)
+        self._bound = bound
         try:
             self.socket.connect(path)
         except OSError:
@@ -73,7 +77,10 @@ class Client:
         self.send_raw(json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode())
 
     def answer(self, key: object) -> Any:
+        end = time.monotonic() + self._bound
         while key not in self._answers:
+            if time.monotonic() > end:
+                raise TimeoutError(f"no answer to request {key} after {self._bound} s")
             self._take(self.read_line())
         message = self._answers.pop(key)
         if "error" in message:

@@ -17,6 +17,7 @@ Only processor time is measured, so that a busy machine changes nothing.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import random
 import subprocess
@@ -42,6 +43,8 @@ STALL = 0.1
 P99 = 0.05
 GROWTH = 25 * 1024 * 1024
 """Bytes of memory that may be in use after the end: caches that are bounded, and modules that were needed."""
+HANGS = 600
+"""Seconds after its time at which the fuzzer itself is taken to hang: slow inputs are sent again."""
 TRIES = 5
 """How often a slow input is sent again. Other work counts, too, so the fastest time is the right one."""
 
@@ -272,6 +275,8 @@ def main() -> int:
     read.add_argument("--first", type=int, default=0)
     read.add_argument("--count", type=int, default=0)
     given = read.parse_args()
+    if not given.count:  # a fuzzer that hangs says where, and fails
+        faulthandler.dump_traceback_later(given.seconds + HANGS, exit=True)
     print(f"seed {given.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="mcpd-fuzz-") as home:
         report = fuzz(Path(home), given.seed, given.seconds, given.target, given.first, given.count)

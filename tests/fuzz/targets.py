@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -24,6 +25,9 @@ from tests.e2e.harness import BOUND, Client, Json, Refused, fake, running
 from tests.fuzz import messages
 from tests.fuzz.generate import DIE, die, garble
 from tests.fuzz.world import World
+
+PATIENCE = 1.0
+"""Seconds for which the answers to one input are read."""
 
 
 class Wrong(Exception):
@@ -128,12 +132,17 @@ def _send(connection: socket.socket, data: bytes, dice: DIE) -> None:
 
 
 def _answers(connection: socket.socket) -> bytes:
-    """Return what the daemon answers soon. It gets a moment to answer what depends on slow servers."""
+    """Return what the daemon answers soon. It gets a moment to answer what depends on slow servers.
+
+    Streams, such as `mcpd/tap` of the bystander's server, do not end while others call it, so `PATIENCE`
+    limits the whole.
+    """
     got = b""
+    end = time.monotonic() + PATIENCE
     with suppress(OSError):
         connection.shutdown(socket.SHUT_WR)
         connection.settimeout(0.02)
-        while portion := connection.recv(1 << 16):
+        while time.monotonic() < end and (portion := connection.recv(1 << 16)):
             got += portion
     return got
 
