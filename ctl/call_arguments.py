@@ -52,6 +52,14 @@ def needs_schema(words: Sequence[str]) -> bool:
     return any(word.startswith("--") or ("=" in word and ":=" not in word) for word in words)
 
 
+def refuse_non_finite(arguments: Mapping[str, object]) -> None:
+    """Raise UsageError for NaN and infinities, which Python reads but JSON does not have."""
+    from mcpd.model.finite_numbers import describe_non_finite
+
+    if text := describe_non_finite(arguments):
+        raise UsageError(text, hint="leave it out, or pass null, a finite number, or text")
+
+
 def parse_arguments(
     words: Sequence[str], schema: Mapping[str, object], base: dict[str, object]
 ) -> dict[str, object]:
@@ -84,6 +92,7 @@ def parse_arguments(
             if not key:
                 parse_pairs([word], values)  # raises
             values[key] = text if key.endswith(":") else _typed(text, properties.get(key))
+    refuse_non_finite(values)
     return values
 
 

@@ -2,10 +2,13 @@
 
     python examples/agent_asyncio.py "What time is it in Tokyo?"
 
-This requires a running daemon (`mcpctl daemon start`) with `mcp-server-time`. The function `model` is a
-placeholder that can only ask for the time, so the example runs without an API key. Replace it with a call
-to your model provider. It receives the conversation and the tools in the format of common model APIs, and
-returns the next message.
+It requires `mcp-server-time`; to add it, run:
+
+    mcpctl add time -- uvx mcp-server-time
+
+The daemon is started if it is not running. The function `model` is a placeholder that can only ask for the
+time, so the example runs without an API key. Replace it with a call to your model provider. It receives the
+conversation and the tools in the format of common model APIs, and returns the next message.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any
 
 import anyio
 
-from mcpd.client.errors import CallTimedOut, ClientError, ConnectionClosed, NotRunning
+from mcpd.client.errors import NOT_SENT, CallTimedOut, ClientError, ConnectionClosed, InvalidCall, NotRunning
 from mcpd.client.link import CLOSED_BY_US, Link, Progress
 from mcpd.support.paths import UnusablePath, socket_path
 
@@ -53,7 +53,6 @@ _READING = frozenset(
 )
 """Methods that change nothing, so that they can run twice."""
 _UNFINISHED = object()
-_NOT_SENT = {"may_have_run": False}
 
 
 class Connection:
@@ -84,6 +83,9 @@ class Connection:
         arguments = dict(params or {})
         if timeout is None:
             return await self._request(method, arguments, progress, None)
+        if not math.isfinite(timeout):
+            text = f"the timeout must be a number of seconds, or None for the configured one, not {timeout}"
+            raise InvalidCall(text, "invalid_arguments", NOT_SENT)
         result: Any = _UNFINISHED
         failed: Exception | None = None
         async with anyio.create_task_group() as tasks:
@@ -164,8 +166,8 @@ class Connection:
                 if self._link is not link:
                     return self._link
             text = f"{link.close_reason}, and was not back within {_RESTART_TIME:g} s; nothing was sent"
-            raise ConnectionClosed(text, data=_NOT_SENT)
-        raise CallTimedOut("the daemon is restarting; nothing was sent in time", "timeout", _NOT_SENT)
+            raise ConnectionClosed(text, data=NOT_SENT)
+        raise CallTimedOut("the daemon is restarting; nothing was sent in time", "timeout", NOT_SENT)
 
     async def _wait_opened(self, open_link: Callable[[], Awaitable[Link]]) -> Link:
         pause = _POLL
@@ -174,7 +176,7 @@ class Connection:
                 return await open_link()
             except (NotRunning, ConnectionClosed):
                 if self._is_closed:
-                    raise ConnectionClosed(CLOSED_BY_US, data=_NOT_SENT) from None
+                    raise ConnectionClosed(CLOSED_BY_US, data=NOT_SENT) from None
                 await anyio.sleep(pause)
                 pause = min(2 * pause, _MAX_POLL)
 

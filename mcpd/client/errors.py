@@ -95,6 +95,8 @@ class ToolFailed(ClientError):
         return True
 
 
+NOT_SENT: Mapping[str, object] = {"may_have_run": False}
+"""The `data` of an error because of which nothing was sent."""
 _CODES_AFTER_SEND = ("upstream_error", "protocol")
 """Codes of responses that a server sent after it had received the call."""
 

@@ -11,8 +11,8 @@ import anyio
 import msgspec
 from anyio.abc import ByteStream
 
-from mcpd.client.errors import ClientError, ConnectionClosed, InvalidCall, error_from_response
-from mcpd.model.message_limit import MAX_MESSAGE, describe_excess
+from mcpd.client.encode_request import encode_request
+from mcpd.client.errors import NOT_SENT, ClientError, ConnectionClosed, error_from_response
 from mcpd.wire.framing import LineSplitter, LineTooLong
 
 Progress = Callable[[float, float | None, str], None]
@@ -23,7 +23,6 @@ _MAX_LINE = 128 * 1024 * 1024
 """Maximum length of a line; the daemon's own limits are lower."""
 CLOSED_BY_US = "this connection has been closed; connect again"
 _CLOSED_BY_DAEMON = "the daemon has closed the connection"
-_NOT_SENT = {"may_have_run": False}
 _ASYNC_PROGRESS = (
     "`progress` must be a plain function, because it is not awaited; to do something asynchronous with the "
     "progress, have it start a task or write to a queue"
@@ -120,12 +119,10 @@ class Link:
         self._scope.cancel()
 
     async def _send(self, message: Mapping[str, object]) -> None:
-        data = msgspec.json.encode(message)
-        if len(data) > MAX_MESSAGE:
-            raise InvalidCall(describe_excess(len(data)), "invalid_arguments", _NOT_SENT)
+        data = encode_request(message)
         async with self._sending:
             if self.close_reason:
-                raise ConnectionClosed(self.close_reason, data=_NOT_SENT)
+                raise ConnectionClosed(self.close_reason, data=NOT_SENT)
             try:
                 # Shielded, because a partial line would break the connection for all requests.
                 with anyio.move_on_after(_SEND_TIMEOUT, shield=True) as patience:
@@ -133,7 +130,7 @@ class Link:
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 self._close(_CLOSED_BY_DAEMON, was_lost=True)
                 # The end of the line was not sent, and the daemon ignores a line without its end.
-                raise ConnectionClosed(self.close_reason, data=_NOT_SENT) from None
+                raise ConnectionClosed(self.close_reason, data=NOT_SENT) from None
             if patience.cancelled_caught:
                 self._close(f"the daemon has not read its input for {_SEND_TIMEOUT:g} s")
                 raise ConnectionClosed(self.close_reason)

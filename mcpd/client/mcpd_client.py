@@ -11,7 +11,8 @@ from typing import Any, TypeVar, overload
 import attrs
 
 from mcpd.client.connection import Connection
-from mcpd.client.errors import InvalidCall, ToolFailed, Unknown
+from mcpd.client.encode_request import as_object
+from mcpd.client.errors import NOT_SENT, InvalidCall, ToolFailed, Unknown
 from mcpd.client.link import Progress
 from mcpd.client.results import ToolResult, tool_result
 from mcpd.model.text import similar_names
@@ -136,7 +137,11 @@ class Mcp:
 
         `timeout` replaces the configured seconds without a response or progress, and begins immediately: it
         includes the time in which the call waits for its server, its turn, or an approval. Raises ToolFailed
-        if the tool reports an error, and the other ClientErrors. Calls that may have run are never repeated.
+        if the tool reports an error, and the other ClientErrors: InvalidCall for an argument that JSON cannot
+        express, such as NaN. An argument of a type that JSON does not have raises TypeError. An exception
+        that `progress` raises cancels the call and is raised here.
+
+        Calls that may have run are never repeated.
         """
         if not isinstance(tool, str):
             if tool is not None and arguments is not None:
@@ -148,7 +153,7 @@ class Mcp:
             except Unknown:  # the name may mean another tool next time
                 self._named.pop(name, None)
                 raise
-        request: dict[str, object] = {"server": server, "tool": tool, "arguments": dict(arguments or {})}
+        request: dict[str, object] = {"server": server, "tool": tool, "arguments": as_object(arguments)}
         result = tool_result(await self.connection.request("mcpd/call", request, progress, timeout))
         if not result.success:
             raise ToolFailed(f"{tool}@{server}: {result.error or result.output or 'the tool failed'}", result)
@@ -167,14 +172,15 @@ class Mcp:
         if len(found) == 1:
             self._named[name] = found[0]
             return found[0]
-        sent = {"may_have_run": False}
         if found:
             choices = " or ".join(f"call({server!r}, {tool!r}, …)" for server, tool in found[:5])
-            raise InvalidCall(f"{name!r} may mean several tools; use {choices}", "invalid_arguments", sent)
+            raise InvalidCall(
+                f"{name!r} may mean several tools; use {choices}", "invalid_arguments", NOT_SENT
+            )
         similar = similar_names(name, public_names(ClientStyle.UNDERSCORES, owned))
         advice = f"did you mean {' or '.join(similar)}?" if similar else "list_tools() returns all names"
         text = f"no tool has the name {name!r}, which must contain its server; {advice}"
-        raise Unknown(text, "unknown_tool", sent)
+        raise Unknown(text, "unknown_tool", NOT_SENT)
 
     async def read(self, server: str, uri: str) -> list[Mapping[str, Any]]:
         """Return the contents of a resource, as sent by the server."""
@@ -185,7 +191,7 @@ class Mcp:
         self, server: str, prompt: str, arguments: Mapping[str, str] | None = None
     ) -> list[Mapping[str, Any]]:
         """Return the messages of a prompt."""
-        request = {"server": server, "prompt": prompt, "arguments": dict(arguments or {})}
+        request = {"server": server, "prompt": prompt, "arguments": as_object(arguments)}
         return list((await self.connection.request("mcpd/prompt", request))["messages"])
 
     async def status(self) -> Mapping[str, Any]:
@@ -239,6 +245,10 @@ class Tool:
     annotations: Mapping[str, Any] = attrs.field(repr=False)
     definition: Mapping[str, Any] = attrs.field(repr=False)
     _mcp: Mcp = attrs.field(repr=False)
+    qualified_name: str = ""
+    """The name in `mcpctl`, such as `read_file@fs`."""
+    tags: tuple[str, ...] = ()
+    """The tool's tags in the server's definition in mcpd."""
 
     async def execute(
         self,
@@ -257,7 +267,7 @@ class Tool:
         if arguments is None:
             self._refuse_ambiguous("timeout", timeout)
             self._refuse_ambiguous("progress", progress)
-        given = {**(arguments or {}), **named}
+        given = {**as_object(arguments), **named}
         return await self._mcp.call(self.server, self.tool, given, timeout=timeout, progress=progress)
 
     def _refuse_ambiguous(self, option: str, value: object) -> None:
@@ -326,7 +336,7 @@ def tool_from_definition(definition: Mapping[str, Any], name: str, mcp: Mcp) -> 
         definition.get("inputSchema"),
         definition.get("outputSchema"),
     )
-    annotations = definition.get("annotations")
+    annotations, tags = definition.get("annotations"), definition.get("tags")
     return Tool(
         name=name,
         server=server,
@@ -338,6 +348,8 @@ def tool_from_definition(definition: Mapping[str, Any], name: str, mcp: Mcp) -> 
         annotations=annotations if isinstance(annotations, dict) else {},
         definition=_without_ours(definition),
         mcp=mcp,
+        qualified_name=str(definition.get("qualified_name") or ""),
+        tags=tuple(map(str, tags)) if isinstance(tags, list) else (),
     )
 
 

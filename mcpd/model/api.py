@@ -434,7 +434,8 @@ class MissingServer(Record):
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class ToolsResult(Record):
-    """The result of `mcpd/tools`. mcpd adds `server` and `qualified_name` to each tool object."""
+    """The result of `mcpd/tools`. mcpd adds `server`, `qualified_name`, and `tags`, if there are any, to each
+    tool object."""
 
     tools: tuple[msgspec.Raw, ...]
     dropped: int = 0

@@ -92,6 +92,69 @@ def test_list_of_tools_says_which_servers_are_missing(
             assert (list(empty), [each.server for each in empty.missing]) == ([], ["git"])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"n": 1, "limit": float("nan")}, InvalidCall, "the argument limit is NaN"),
+        ({"a": [None, {"b": float("-inf")}]}, InvalidCall, r"the argument a\[1\].b is -Infinity"),
+        ({"text": "\ud800"}, InvalidCall, "the argument text cannot be sent as JSON: .*surrogates"),
+        ({"n": 1, "z": 1j}, TypeError, "the argument z cannot be sent as JSON: .*complex"),
+        (["zone", "UTC"], TypeError, "the arguments must be a mapping .*, not list"),
+        ("UTC", TypeError, "the arguments must be a mapping .*, not str"),
+    ],
+)
+def test_arguments_that_json_does_not_have_are_refused(
+    daemon: FakeDaemon, arguments: Any, error: type[Exception], says: str
+) -> None:
+    """Before anything is sent. The error names the argument."""
+    with connect(str(daemon.path), start=False) as mcp:
+        (tool,) = mcp.list_tools()
+        daemon.requests.clear()
+        for call in (partial(mcp.call, "time", "now"), tool.execute, partial(mcp.prompt, "time", "now")):
+            with pytest.raises(error, match=says) as raised:
+                call(arguments)
+            assert not isinstance(raised.value, InvalidCall) or not raised.value.may_have_run
+        assert not daemon.requests
+        mcp.call("time", "now", {"null": None, "n": 1e308})
+        assert called(daemon)[2] == {"null": None, "n": 1e308}
+
+
+@pytest.mark.parametrize("timeout", [float("nan"), float("inf")])
+def test_timeout_must_be_finite(daemon: FakeDaemon, timeout: float) -> None:
+    with connect(str(daemon.path), start=False) as mcp, pytest.raises(InvalidCall, match="timeout"):
+        mcp.call("time", "now", timeout=timeout)
+    assert not daemon.requests
+
+
+def test_tool_has_the_names_of_mcpctl(daemon: FakeDaemon) -> None:
+    tool = {"server": "time", "name": "now", "qualified_name": "now@time", "tags": ["clock"]}
+    daemon.answers["mcpd/tools"] = {"tools": [tool], "dropped": 0}
+    with connect(str(daemon.path), start=False) as mcp:
+        (found,) = mcp.list_tools()
+    assert (found.name, found.tool, found.qualified_name) == ("time__now", "now", "now@time")
+    assert found.tags == ("clock",)
+
+
+def test_exception_of_a_progress_callback_cancels_the_call(daemon: FakeDaemon) -> None:
+    """The caller gets it as it is, and the connection can still be used."""
+
+    def report(caller: Caller, params: dict[str, Any]) -> object:
+        caller.notify("notifications/progress", {"progressToken": caller.request, "progress": 1})
+        return Silence()
+
+    def broken(*_: object) -> None:
+        raise KeyError("a bug of the program")
+
+    daemon.answers["mcpd/call"] = report
+    with connect(str(daemon.path), start=False) as mcp:
+        for timeout in (None, 60):
+            daemon.requests.clear()
+            with pytest.raises(KeyError, match="a bug of the program"):
+                mcp.call("time", "now", progress=broken, timeout=timeout)
+            assert daemon.wait_for("notifications/cancelled")["requestId"]
+        assert mcp.status()["servers"]
+
+
 async def forward(progress: float, total: float | None, message: str) -> None: ...
 
 

@@ -117,6 +117,27 @@ def test_invalid_command_lines_exit_with_2(daemon: FakeDaemon, mcpctl: Mcpctl, w
     assert mcpctl("call", *words, "--json").error()["code"] == "usage"
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["n:=NaN"], "the argument n is NaN, which JSON does not have"),
+        (["n=Infinity"], "the argument n is Infinity"),
+        (['{"a": [1, {"b": -1e999}]}'], "the argument a[1].b is -Infinity"),
+        (["--args", '{"n": NaN}'], "the argument n is NaN"),
+    ],
+)
+def test_numbers_that_json_does_not_have_are_refused(
+    daemon: FakeDaemon, mcpctl: Mcpctl, words: list[str], says: str
+) -> None:
+    """Python reads them, but a server would not get them."""
+    schema = {"properties": {"n": {"type": "number"}}}
+    tool = {"server": "time", "name": "now", "inputSchema": schema}
+    daemon.answers["mcpd/tools"] = {"tools": [tool], "dropped": 0}
+    ran = mcpctl("call", "now@time", *words)
+    assert (ran.code, says in ran.err) == (2, True), ran.err
+    assert "mcpd/call" not in [method for method, _ in daemon.requests]
+
+
 def test_tool_error_exits_with_1_and_goes_to_stderr(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """stdout stays empty, so that a script does not mistake the error for a result."""
     daemon.answers["mcpd/call"] = result("no such zone", success=False, error="no such zone")
