@@ -11,10 +11,10 @@ import msgspec
 import trio
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from mcpd.calls.call import Binding, Call, CallerIdentity, ResponseCallback, Work
+from mcpd.calls.call import Binding, Call, CallerIdentity, ResponseCallback, Spawn, Work
 from mcpd.calls.client_context import ClientContext, ClientRequest, Responder
-from mcpd.calls.engine import CallEngine, Target
-from mcpd.calls.routes import CONTROL
+from mcpd.calls.engine import CallEngine
+from mcpd.calls.routes import CONTROL, Target
 from mcpd.client_registry import ClientConnection
 from mcpd.daemon_operations import Operations
 from mcpd.gateway.aggregate_server import AggregateServer
@@ -141,7 +141,7 @@ class ControlCaller:
         engine: CallEngine,
         operations: Operations,
         responder: Responder,
-        spawn: Callable[[Work], None],
+        spawn: Spawn,
         client: ClientConnection,
         read_facts: Callable[[], ClientFacts] = ClientFacts,
     ) -> None:

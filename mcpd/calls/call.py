@@ -13,6 +13,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.calls.client_context import ClientContext, ClientRequest, Responder
+from mcpd.model.call_record import CallOutcome
 from mcpd.model.errors import McpdError
 from mcpd.model.policy import ClientFacts
 from mcpd.model.profile import Profile
@@ -23,13 +24,15 @@ from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.transports.tool_call_stats import ToolCallStats
 from mcpd.wire import message as wire
-from mcpd.wire.message import BadFrame, Message
+from mcpd.wire.message import Message
 from mcpd.wire.request_meta import strip_reserved
 
 INTERACTIVE_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 """Methods during which a server may request input from the client."""
 
 Work = Callable[[], Awaitable[None]]
+Spawn = Callable[[Work], None]
+"""Starts a task. The provider decides how long it may live."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -214,13 +217,17 @@ class Caller(Protocol):
 
 
 class CallHandler(Protocol):
-    """The part of the engine that calls and suspended calls use."""
+    """The part of the engine that calls, and those who watch or continue them, use."""
 
     def on_answered(self, call: Call, message: Message) -> None: ...
     def on_failed(self, call: Call, error: McpdError) -> None: ...
     def on_progress(self, call: Call, params: Raw) -> None: ...
-    def fail(self, call: Call, error: McpdError) -> None: ...
-    def cancel(self, call: Call, reason: str) -> None: ...
+    def fail(self, call: Call, error: McpdError) -> None:
+        """End the call with an error of mcpd's own."""
+
+    def cancel(self, call: Call, reason: str) -> None:
+        """Withdraw the call, at its server too. Its client gets no response, and the caller forgets it."""
+
     def asking(self, call: Call, method: str, params: bytes) -> AbstractContextManager[object]:
         """Record, while the block runs, that the call's client is asked."""
 
@@ -231,8 +238,29 @@ class CallHandler(Protocol):
     def send_elsewhere(self, call: Call, server: ManagedServer) -> None:
         """Send a queued call to another instance of its server, which must be connected."""
 
-    def suspend(self, call: Call, result: bytes) -> None: ...
-    def resume(self, call: Call, caller: Caller, request: ClientRequest) -> None: ...
+    def submit(self, call: Call) -> None:
+        """Send another round of the call now. Raises LinkLost, Overloaded, InvalidArguments; nothing was sent
+        then."""
+
+    def send_again(self, call: Call, wait: Work) -> None:
+        """Send the call once more when `wait` has returned. Other calls may have their turn meanwhile."""
+
+    def continue_with(self, call: Call, work: Work) -> None:
+        """Run `work` in a task that ends with the call, now that the server has answered; an error it raises
+        becomes the response.
+
+        A result that `work` waited for may arrive together with the cancellation, so `work` must check for
+        cancellation before it acts.
+        """
+
+    def finish(self, call: Call, result: Raw | bytes, outcome: CallOutcome = CallOutcome.OK) -> None:
+        """End the call with a result in the client's revision."""
+
+    def finish_with_error(
+        self, call: Call, error: Raw | bytes, own_code: int, *, code: str, message: str
+    ) -> None:
+        """End the call with a JSON-RPC error in the client's revision. `own_code`: see `send_error_object`.
+        `code` and `message` are recorded in the call log."""
 
 
 class Call(Exchange):
@@ -312,6 +340,12 @@ class Call(Exchange):
         return self.binding.upstream
 
     @property
+    def translation(self) -> Translation:
+        """Between the client and the connection that it was last sent to."""
+        assert self.binding is not None
+        return self.binding.translation
+
+    @property
     def tool(self) -> str:
         """The tool's own name; empty for another method."""
         return self.route.tool
@@ -374,19 +408,3 @@ def tool_name(params: bytes) -> str:
 def is_name_unique(params: bytes) -> bool:
     """Return whether all readers agree on the tool's name: no second member could be taken for it."""
     return params.count(b'"name"') == 1 and params.find(b"\\u") < 0
-
-
-def restore_alias(result: Raw | bytes, own: str, public: str) -> Raw | bytes:
-    """Return a read resource under the URI that the client asked for."""
-    try:
-        members = wire.members(result)
-        contents = wire.value(members["contents"])
-    except (BadFrame, KeyError):
-        return result
-    if not isinstance(contents, list):
-        return result
-    renamed = [
-        {**each, "uri": public} if isinstance(each, dict) and each.get("uri") == own else each
-        for each in contents
-    ]
-    return msgspec.json.encode({**members, "contents": renamed})

@@ -1,4 +1,4 @@
-"""How many calls may wait for a server to connect, and the memory that unfinished calls may take.
+"""How many calls may wait for a server to connect, and how large they may be.
 
 The arguments of a call are kept until it has ended: while it waits for its server or its turn, is being
 written to a server that reads slowly, or may have to be sent again.
@@ -13,6 +13,9 @@ from mcpd.supervision.managed_server import ManagedServer
 
 SMALL = 16 * 1024
 """Bytes of arguments that are not counted; `maxQueued` limits how many such calls can wait."""
+LARGE = 2 * 1024 * 1024
+"""Bytes of params, of a result, or of an error that are not looked at in the turn in which they arrived: each
+look takes up to 3 ms per MiB, as reading the envelope did."""
 
 
 class ArgumentBudget:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import trio
 
-from mcpd.calls.call import INTERACTIVE_METHODS, Call, Work
+from mcpd.calls.call import INTERACTIVE_METHODS, Call, Spawn
 from mcpd.calls.write_turns import WriteTurns, write_turns
 from mcpd.model.errors import Overloaded
 from mcpd.supervision.managed_server import ManagedServer
@@ -96,7 +96,7 @@ class Turns:
     must run tasks that outlive the calls.
     """
 
-    def __init__(self, start: Callable[[Call], None], spawn: Callable[[Work], None]) -> None:
+    def __init__(self, start: Callable[[Call], None], spawn: Spawn) -> None:
         self._start = start
         self._spawn = spawn
 
@@ -172,7 +172,9 @@ def acquire_turn(call: Call, owner: object, start: Callable[[], None]) -> bool:
 
 
 def release_turn(call: Call) -> None:
-    """End the call's turns, or its wait for one."""
+    """End the call's turns, or its wait for one. Does nothing if it has neither."""
+    if not call.holds_turn:
+        return
     call.holds_turn = False
     if (turns := write_turns(call.server)) is not None:
         turns.leave(call)

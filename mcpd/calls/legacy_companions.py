@@ -8,12 +8,13 @@ connection. So each client gets what it would get if it connected directly.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 from functools import partial
 
 import trio
 
+from mcpd.calls.call import Spawn
 from mcpd.calls.client_context import ClientContext
 from mcpd.daemon_operations import Operations
 from mcpd.model.errors import NotReady
@@ -33,9 +34,7 @@ log = logging.getLogger("mcpd.calls")
 class LegacyCompanions:
     """The companions of all servers and their clients. `spawn` must run tasks that outlive clients."""
 
-    def __init__(
-        self, operations: Operations, spawn: Callable[[Callable[[], Awaitable[None]]], None]
-    ) -> None:
+    def __init__(self, operations: Operations, spawn: Spawn) -> None:
         self._operations = operations
         self._linger = Linger(LINGER_SECONDS, spawn)
         self._users: dict[LegacyCompanion, dict[object, None]] = {}

@@ -18,7 +18,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls.call import INTERACTIVE_METHODS, Call, Caller, Work
+from mcpd.calls.call import INTERACTIVE_METHODS, Call, Caller, Spawn
 from mcpd.calls.suspended_calls import Question
 from mcpd.daemon_operations import Operations
 from mcpd.model.errors import LoginLinkOpen, McpdError, NeedsAuth, NotReady
@@ -79,7 +79,7 @@ class LoginLinks:
         self,
         operations: Operations,
         ask_modern_client: Callable[[Call, Question, bytes], None],
-        spawn: Callable[[Work], None],
+        spawn: Spawn,
     ) -> None:
         self._operations = operations
         self._ask_modern_client = ask_modern_client

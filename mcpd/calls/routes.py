@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import msgspec
+
 from mcpd.calls import write_turns
 from mcpd.calls.call import Binding, Caller, Route, Scope, Stage, is_name_unique, tool_name
 from mcpd.calls.client_context import ClientContext
@@ -31,6 +33,17 @@ _FROM_TOOL_TIMEOUTS = "`toolTimeouts` in its definition sets"
 DIRECT = Scope()
 """MCP clients that see a single server."""
 CONTROL = Scope(is_control=True)
+
+
+class Target(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """Where a request goes, and with which params."""
+
+    server: ManagedServer
+    params: bytes
+    tool: str = ""
+    """The tool's own name, if it is known."""
+    alias: tuple[str, str] | None = None
+    """See `Call.alias`."""
 
 
 class StageFactory(Protocol):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import trio
 
-from mcpd.calls.call import PREPARING, QUEUED, Call, CallHandler, Work
+from mcpd.calls.call import PREPARING, QUEUED, Call, CallHandler, Spawn
 from mcpd.model.errors import CallTimeout
 
 
@@ -17,9 +17,7 @@ class SendDeadlines:
     """The deadlines of calls with a timeout that are not sent yet. `spawn` runs tasks that outlive calls;
     `obstacle` says what a queued call waits for."""
 
-    def __init__(
-        self, handler: CallHandler, spawn: Callable[[Work], None], obstacle: Callable[[Call], str]
-    ) -> None:
+    def __init__(self, handler: CallHandler, spawn: Spawn, obstacle: Callable[[Call], str]) -> None:
         self._handler = handler
         self._spawn = spawn
         self._obstacle = obstacle

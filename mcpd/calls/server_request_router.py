@@ -14,7 +14,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls.call import INTERACTIVE_METHODS, Call, Work
+from mcpd.calls.call import INTERACTIVE_METHODS, Call, Spawn
 from mcpd.calls.kept_messages import KeptMessages
 from mcpd.calls.open_questions import OpenQuestions
 from mcpd.calls.server_request import REJECTED, ServerRequest, ambiguous_with
@@ -45,7 +45,7 @@ class ServerRequestRouter:
         suspended_calls: SuspendedCalls,
         url_elicitations: UrlElicitations,
         open_questions: OpenQuestions,
-        spawn: Callable[[Work], None],
+        spawn: Spawn,
         roots: Callable[[ManagedServer], Iterable[Raw]],
         kept: KeptMessages,
     ) -> None:

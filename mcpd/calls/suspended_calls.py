@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Protocol
 
@@ -18,7 +18,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.calls import concurrency
-from mcpd.calls.call import Call, Caller, CallHandler, Work
+from mcpd.calls.call import BETWEEN_ROUNDS, PREPARING, SENT, SUSPENDED, Call, Caller, CallHandler, Spawn
 from mcpd.calls.client_context import ClientRequest
 from mcpd.calls.kept_messages import KeptMessage, KeptMessages
 from mcpd.calls.server_request import ServerRequest
@@ -67,7 +67,7 @@ class _SuspendedCall(msgspec.Struct, eq=False):
 class SuspendedCalls:
     """All suspended calls of the daemon: a client may return over another connection."""
 
-    def __init__(self, handler: CallHandler, spawn: Callable[[Work], None], kept: KeptMessages) -> None:
+    def __init__(self, handler: CallHandler, spawn: Spawn, kept: KeptMessages) -> None:
         self._handler = handler
         self._kept = kept
         self._spawn = spawn
@@ -114,7 +114,11 @@ class SuspendedCalls:
             for name, (question, params) in suspended.questions.items()
         }
         body = {"resultType": "input_required", "inputRequests": content, "requestState": suspended.state}
-        self._handler.suspend(suspended.call, msgspec.json.encode(body))
+        call, request = suspended.call, suspended.call.request
+        assert request is not None
+        call.move(SUSPENDED)
+        call.request = None
+        call.caller.send_result(call, request, msgspec.json.encode(body))
         suspended.expiry = trio.CancelScope(deadline=trio.current_time() + RESUME_TIMEOUT)
         self._spawn(partial(self._expire, suspended, suspended.expiry, suspended.state))
 
@@ -159,7 +163,7 @@ class SuspendedCalls:
         del self._states[state]
         suspended.state = ""
         suspended.expiry.cancel(reason="the client has returned")
-        self._handler.resume(suspended.call, caller, request)
+        _resume(suspended.call, caller, request)
         self._answer(suspended, answers)  # even if it has ended: they may belong to another call
         if suspended.outcome is not None:
             self._finish(suspended)
@@ -184,18 +188,13 @@ class SuspendedCalls:
             suspended.outcome = self._kept.keep(message, call.server, what, call.caller)
         except ProtocolViolation as error:
             suspended.outcome = error
-        self._release_turn(call)
+        concurrency.release_turn(call)  # whenever the client returns
 
     def on_failed(self, call: Call, error: McpdError) -> None:
         suspended = self._calls.get(call)
         if suspended is not None:
             suspended.outcome = error
-            self._release_turn(call)
-
-    def _release_turn(self, call: Call) -> None:
-        """Let the next call have its turn, whenever the client returns."""
-        if call.holds_turn:
-            concurrency.release_turn(call)
+            concurrency.release_turn(call)  # whenever the client returns
 
     def _finish(self, suspended: _SuspendedCall) -> None:
         """The server answered while the client was away: the client gets the response now."""
@@ -227,6 +226,17 @@ class SuspendedCalls:
         for question, _ in suspended.questions.values():
             question.decline(reason)
         self._handler.cancel(suspended.call, reason)
+
+
+def _resume(call: Call, caller: Caller, request: ClientRequest) -> None:
+    """Continue the call for the client's next request."""
+    if call.binding is None:  # a stage asked before anything was sent
+        call.move(PREPARING)
+    else:
+        call.move(SENT if call.work is None else BETWEEN_ROUNDS)
+    call.caller, call.request = caller, request
+    request.has_no_meta = False  # the params remain those of the first request
+    caller.calls[request.key] = call
 
 
 def request_digest(method: str, params: bytes) -> bytes:

@@ -12,7 +12,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls.call import Call, Caller
+from mcpd.calls.call import INTERACTIVE_METHODS, Call, Caller
 from mcpd.model.errors import InputNeeded
 from mcpd.protocol.revision_translation import translate_request
 from mcpd.protocol.upstream_session import ServerNotification
@@ -74,20 +74,25 @@ class UrlElicitations:
         return wait
 
 
-def accept_visit(server: str, params: Raw | bytes) -> bytes | None:
-    """Return the params of the repeated call once the client has agreed to visit the URL; None if it was not
-    asked. Raises InputNeeded if the user declined."""
-    members = wire.members(params)
+def accept_visit(call: Call) -> None:
+    """Remove the client's answer to `as_input_required` from the call: its legacy server knows nothing of it.
+
+    Raises InputNeeded if the user declined.
+    """
+    if call.route.method not in INTERACTIVE_METHODS:
+        return
+    members = wire.members(call.params)
     raw = members.pop("inputResponses", None)
     if raw is None:
-        return None
+        return
     answers = wire.value(raw)
     given_answers = answers.values() if isinstance(answers, dict) else ()
     if not all(isinstance(each, Mapping) and each.get("action") == "accept" for each in given_answers):
-        text = f"{server}: requires its user to visit a URL first, which was declined; send the call again"
-        raise InputNeeded(text, server=server, asked="elicitation/create")
+        name = call.server.spec.name
+        text = f"{name}: requires its user to visit a URL first, which was declined; send the call again"
+        raise InputNeeded(text, server=name, asked="elicitation/create")
     members.pop("requestState", None)
-    return msgspec.json.encode(members)
+    call.params, call.resumed_after_url = msgspec.json.encode(members), True
 
 
 def as_input_required(call: Call, error: Raw) -> bytes | None:

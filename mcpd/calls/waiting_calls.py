@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from mcpd.calls.call import QUEUED, Call, Caller, CallHandler, Work
+from mcpd.calls.call import QUEUED, Call, Caller, CallHandler, Spawn
 from mcpd.calls.concurrency import turn_queue
 from mcpd.calls.open_questions import AskedQuestion, OpenQuestions
 from mcpd.model.errors import Overloaded
@@ -42,7 +42,7 @@ class WaitingCalls:
         self,
         handler: CallHandler,
         questions: OpenQuestions,
-        spawn: Callable[[Work], None],
+        spawn: Spawn,
         find_spare: FindSpare,
     ) -> None:
         self._handler = handler

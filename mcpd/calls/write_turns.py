@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import trio
 
-from mcpd.calls.call import Call, Work
+from mcpd.calls.call import Call, Spawn
 from mcpd.supervision.managed_server import ManagedServer
 
 DECLARED = 1.0
@@ -28,7 +28,7 @@ class WriteTurns:
     tasks that outlive the calls.
     """
 
-    def __init__(self, start: Callable[[Call], None], spawn: Callable[[Work], None]) -> None:
+    def __init__(self, start: Callable[[Call], None], spawn: Spawn) -> None:
         self._start = start
         self._spawn = spawn
         self._owner: object = None

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from mcpd.calls.call import Scope, is_name_unique
-from mcpd.calls.engine import Target
+from mcpd.calls.routes import Target
 from mcpd.daemon_operations import Operations
 from mcpd.gateway import mcp_apps
 from mcpd.gateway.client_view import CAPABILITIES_WHILE_UNKNOWN, catalog_items, combined_freshness

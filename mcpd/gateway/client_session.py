@@ -23,6 +23,7 @@ from mcpd.calls.call import (
     Call,
     CallerIdentity,
     ResponseCallback,
+    Spawn,
     Work,
 )
 from mcpd.calls.client_context import (
@@ -32,8 +33,9 @@ from mcpd.calls.client_context import (
     Responder,
     forwarded_capabilities,
 )
-from mcpd.calls.engine import CallEngine, Spawn, Target
+from mcpd.calls.engine import CallEngine
 from mcpd.calls.policies import Policies, refuse_denied
+from mcpd.calls.routes import Target
 from mcpd.calls.server_request import ANSWER_TIMEOUT
 from mcpd.client_registry import program_name
 from mcpd.daemon_operations import Operations

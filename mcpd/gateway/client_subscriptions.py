@@ -7,7 +7,7 @@ from typing import Protocol
 
 import trio
 
-from mcpd.calls.engine import Spawn
+from mcpd.calls.call import Spawn
 from mcpd.supervision.managed_server import ManagedServer
 
 SUBSCRIBE_TIMEOUT = 10.0

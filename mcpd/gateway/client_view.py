@@ -9,8 +9,7 @@ import msgspec
 import trio
 
 from mcpd.calls.call import Scope, tool_name
-from mcpd.calls.engine import Target
-from mcpd.calls.routes import DIRECT
+from mcpd.calls.routes import DIRECT, Target
 from mcpd.daemon_operations import Operations
 from mcpd.model.errors import UnknownTool
 from mcpd.model.steps import Steps

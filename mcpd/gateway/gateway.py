@@ -14,10 +14,10 @@ from msgspec import Raw
 
 from mcpd.calls.approvals import NOTIFICATION_INTERVAL, Approvals
 from mcpd.calls.cache_stage import CacheStageFactory
-from mcpd.calls.call import INTERACTIVE_METHODS, Call, Caller
+from mcpd.calls.call import INTERACTIVE_METHODS, Call, Caller, Spawn
 from mcpd.calls.call_log import CallLog
 from mcpd.calls.client_context import ClientContext, ClientIdentity
-from mcpd.calls.engine import CallEngine, Spawn
+from mcpd.calls.engine import CallEngine
 from mcpd.calls.known_items import KnownItemStageFactory
 from mcpd.calls.policies import Policies, PolicyStageFactory
 from mcpd.calls.use_limits import UseLimits
@@ -197,7 +197,7 @@ class Gateway:
     def refuse_new_calls(self) -> None:
         """Refuse new calls with NotReady, because the daemon stops. Those in progress go on."""
         self.core.is_stopping = True
-        self.calls.forget_routes()
+        self.calls.routes.forget()
 
     def _find_spare(self, caller: Caller, server: ManagedServer) -> ManagedServer | None:
         """See `FindSpare`. Clients of the control API cannot be asked, so they need none."""
@@ -338,7 +338,7 @@ class Gateway:
         self._announced_rules = rules
         if not changed:
             return
-        self.calls.forget_routes()
+        self.calls.routes.forget()
         self._prepare_decisions(self.core.supervisor.servers())
         for session in list(self.sessions):
             if any(server.spec.name in changed for server in session.view.servers()):

@@ -21,8 +21,8 @@ import msgspec
 import trio
 from msgspec import Raw
 
+from mcpd.calls.call import Spawn
 from mcpd.calls.client_context import ClientContext, ClientIdentity
-from mcpd.calls.engine import Spawn
 from mcpd.daemon_operations import Operations
 from mcpd.model.errors import NotReady
 from mcpd.model.server_spec import StdioSpec

@@ -9,9 +9,8 @@ from collections.abc import Callable
 
 import trio
 
-from mcpd.calls.call import Work
+from mcpd.calls.call import Spawn, Work
 from mcpd.calls.client_context import ClientRequest
-from mcpd.calls.engine import Spawn
 from mcpd.model.errors import Overloaded
 
 MAX_PER_CLIENT = 1024

@@ -12,8 +12,8 @@ from msgspec import Raw
 
 from mcpd.calls.call import Binding, Call, CallerIdentity, ResponseCallback, Work
 from mcpd.calls.client_context import ClientContext, ClientRequest, Responder
-from mcpd.calls.engine import CallEngine, Target
-from mcpd.calls.routes import CONTROL
+from mcpd.calls.engine import CallEngine
+from mcpd.calls.routes import CONTROL, Target
 from mcpd.model.errors import McpdError
 from mcpd.model.policy import ClientFacts
 from mcpd.model.server_spec import ServerSpec, Timeouts

@@ -13,7 +13,8 @@ import pytest
 import trio.testing
 from msgspec import Raw
 
-from mcpd.calls.call import _MOVES, Call, CallState, restore_alias, tool_name
+from mcpd.calls.call import _MOVES, Call, CallState, tool_name
+from mcpd.calls.server_responses import restore_alias
 from mcpd.model.errors import LinkLost
 from mcpd.support.pipe_reader import traffic
 from tests.gateway.mcp_client import MODERN, meta

@@ -37,7 +37,7 @@ async def logged(
         w.server.elicitation_history.never_asks = True
         log.level = level
         w.gateway.calls.call_log = w.gateway.calls._recording = log
-        w.gateway.calls._routes._settings = w.gateway.core.config.loaded.settings
+        w.gateway.calls.routes._settings = w.gateway.core.config.loaded.settings
         yield w, log
 
 

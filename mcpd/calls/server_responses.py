@@ -1,0 +1,233 @@
+"""What a server answers to a call: passed to the client at the end, unless it leads to another round.
+
+A result may ask the client for input, or say that a task was created. A final result passes the stages of the
+call's route, and is translated to the client's revision. mcpd works on large ones in several turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import msgspec
+import trio
+from msgspec import Raw
+
+from mcpd.calls import concurrency, input_rounds, url_elicitation
+from mcpd.calls.call import INTERACTIVE_METHODS, Call, CallHandler
+from mcpd.calls.call_limits import LARGE
+from mcpd.calls.input_rounds import InputRequired, StateSigner
+from mcpd.calls.url_elicitation import UrlElicitations
+from mcpd.daemon_operations import Operations
+from mcpd.model.call_record import CallOutcome
+from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation
+from mcpd.protocol import mcp_tasks
+from mcpd.protocol.revision_translation import R5
+from mcpd.support.turns import in_turns, rest
+from mcpd.wire import message as wire
+from mcpd.wire.message import BadFrame
+
+
+class ServerResponses:
+    """Continues or ends calls with what their servers answered, through the engine (`handler`)."""
+
+    def __init__(
+        self,
+        handler: CallHandler,
+        operations: Operations,
+        state_signer: StateSigner,
+        url_elicitations: UrlElicitations,
+    ) -> None:
+        self._handler = handler
+        self._operations = operations
+        self._state_signer = state_signer
+        self._url_elicitations = url_elicitations
+
+    # ── results ─────────────────────────────────────────────────────────────────────────────────
+
+    def on_result(self, call: Call, result: Raw) -> None:
+        """Handle a result of the server, which need not be the final one."""
+        if call.is_task:
+            self._handler.continue_with(call, lambda: self._await_task(call, result))
+        elif len(result) > LARGE:
+            self._handler.continue_with(call, lambda: self._on_large_result(call, result))
+        elif call.upstream.era == "legacy" or not self._continue_unfinished(call, result):
+            self.complete(call, result)
+
+    async def _on_large_result(self, call: Call, result: Raw) -> None:
+        """As `on_result`, with rests between the looks at the result."""
+        if call.upstream.era == "modern":
+            kind = await in_turns(input_rounds.result_type_in_steps(result))
+            await rest()
+            if self._continue_unfinished(call, result, kind):
+                return
+        self.complete(call, result)
+
+    def _continue_unfinished(self, call: Call, result: Raw, kind: str = "") -> bool:
+        """Continue a call whose modern server needs input or created a task. Returns False for a final
+        result. `kind`: the type of the result if it is known already.
+        """
+        kind = kind or input_rounds.result_type(result)
+        if kind == "complete":
+            return False
+        if kind == "input_required" and call.route.method in INTERACTIVE_METHODS:
+            self._on_input_required(call, result)
+            return True
+        if call.context.version:
+            return False  # the client asked for it, or decides what to make of it
+        if kind == "task":
+            self._handler.continue_with(call, lambda: self._await_task(call, result))
+            return True
+        name = call.server.spec.name
+        text = f"{name}: answered {call.description} with a result of type {kind}, not allowed here"
+        self._handler.fail(call, ProtocolViolation(text, server=name))
+        return True
+
+    def _on_input_required(self, call: Call, result: Raw) -> None:
+        try:
+            needed = input_rounds.parse_input_required(call, result)
+        except McpdError as error:
+            self._handler.fail(call, error)
+            return
+        if not call.context.modern:
+            self._handler.continue_with(call, lambda: self._run_round(call, needed))
+            return
+        passed_on = input_rounds.pass_on(call, needed, self._state_signer)
+        if call.on_input_required is not None:
+            call.on_input_required(passed_on)
+        self._handler.finish(call, passed_on, CallOutcome.INPUT_REQUIRED)
+
+    async def _run_round(self, call: Call, needed: InputRequired) -> None:
+        """Ask the client what the server wants to know, and send the call again with the answers."""
+        await input_rounds.answer_round(call, needed)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        try:
+            self._handler.submit(call)
+        except (LinkLost, Overloaded) as error:  # an earlier round has reached the server
+            name = call.server.spec.name
+            message = (
+                f"{name}: {call.description} was interrupted after it had started and may have partly run"
+            )
+            raise LinkLost(f"{message}; not retried ({error.message})", server=name) from error
+
+    async def _await_task(self, call: Call, created: Raw) -> None:
+        """Poll the task until it is done; its result is that of the call."""
+        reports = 0
+
+        def report(text: str) -> None:
+            nonlocal reports
+            reports += 1
+            message = Raw(msgspec.json.encode(text))
+            call.report_progress({"progress": Raw(b"%d" % reports), "message": message})
+
+        result = await mcp_tasks.await_task(
+            call.upstream,
+            created,
+            lambda method, params: input_rounds.ask(call, method, params),
+            what=call.description,
+            timeout=call.idle_timeout,
+            limit=call.hard_deadline - trio.current_time(),
+            on_status=report,
+            next_connection=lambda: self._operations.wait_reconnected(call.server),
+        )
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self.complete(call, result)
+
+    def complete(self, call: Call, result: Raw | bytes, passed: int = 0) -> None:
+        """Run the stages but the first `passed` ones, and send the client the final result, which is in the
+        server's revision. While mcpd works on it in a task, other calls may have their turn.
+        """
+        if len(result) > LARGE:
+            concurrency.release_turn(call)
+            self._handler.continue_with(call, lambda: self._complete_large(call, result, passed))
+            return
+        for stage in call.route.stages[passed:]:
+            passed_on = stage.after(call, result)
+            passed += 1
+            if callable(passed_on):
+                concurrency.release_turn(call)
+                self._handler.continue_with(call, partial(self._complete_later, call, passed_on, passed))
+                return
+            result = passed_on
+        translation = call.translation
+        if not translation.same:
+            result = translation.result(call.route.method, Raw(result))
+        if call.alias is not None:
+            result = restore_alias(result, *call.alias)
+        self._handler.finish(call, result)
+
+    async def _complete_later(
+        self, call: Call, pending: Callable[[], Awaitable[Raw | bytes]], passed: int
+    ) -> None:
+        """Complete the call once a stage has finished."""
+        result = await pending()
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self.complete(call, result, passed)
+
+    async def _complete_large(self, call: Call, result: Raw | bytes, passed: int) -> None:
+        """As `complete`, with rests between the looks at the result."""
+        for stage in call.route.stages[passed:]:
+            await rest()
+            passed_on = stage.after(call, result)
+            result = await passed_on() if callable(passed_on) else passed_on
+        translation = call.translation
+        if not translation.same:
+            result = await in_turns(translation.result_in_steps(call.route.method, Raw(result)))
+        if call.alias is not None:
+            await rest()
+            result = restore_alias(result, *call.alias)
+        await rest()
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._handler.finish(call, result)
+
+    # ── errors ──────────────────────────────────────────────────────────────────────────────────
+
+    def on_error(self, call: Call, error: Raw) -> None:
+        """Handle a JSON-RPC error of the server."""
+        if len(error) > LARGE:
+            self._handler.continue_with(call, lambda: self._finish_large_error(call, error))
+            return
+        translation = call.translation
+        if translation.server < R5 and url_elicitation.is_url_required(error):
+            if not translation.to_modern:
+                self._url_elicitations.record_all(call, error)
+            elif call.resumed_after_url and call.rounds < url_elicitation.MAX_RETRIES:
+                call.start_round()
+                self._handler.send_again(call, self._url_elicitations.next_completion())
+                return
+            elif (result := url_elicitation.as_input_required(call, error)) is not None:
+                self._handler.finish(call, result, CallOutcome.INPUT_REQUIRED)
+                return
+        members = wire.members_or_empty(error)
+        self._finish_error(call, error, wire.error_code(members), wire.string_or(members, "message"))
+
+    async def _finish_large_error(self, call: Call, error: Raw) -> None:
+        """Pass on an error that is too large to be anything but passed on."""
+        await rest()
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._finish_error(call, error)
+
+    def _finish_error(self, call: Call, server_error: Raw, code: str = "", message: str = "") -> None:
+        """End the call with the error. `code` and `message` are for the call log."""
+        translation = call.translation
+        error, own_code = translation.error(call.route.method, server_error), 0
+        if translation.to_modern and call.missing_capabilities:
+            error = url_elicitation.missing_capability_error(call.missing_capabilities, server_error)
+            own_code = url_elicitation.MISSING_CLIENT_CAPABILITY
+        self._handler.finish_with_error(call, error, own_code, code=code, message=message)
+
+
+def restore_alias(result: Raw | bytes, own: str, public: str) -> Raw | bytes:
+    """Return a read resource under the URI that the client asked for."""
+    try:
+        members = wire.members(result)
+        contents = wire.value(members["contents"])
+    except (BadFrame, KeyError):
+        return result
+    if not isinstance(contents, list):
+        return result
+    renamed = [
+        {**each, "uri": public} if isinstance(each, dict) and each.get("uri") == own else each
+        for each in contents
+    ]
+    return msgspec.json.encode({**members, "contents": renamed})
