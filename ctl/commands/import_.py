@@ -12,7 +12,8 @@ from ctl.completion_candidates import editors_and_files
 from ctl.editors.discovery import DiscoveredEntries, ImportCandidate, discover
 from ctl.editors.editor_catalog import BY_NAME, EDITORS, EditorSpec
 from ctl.editors.editor_paths import UserContext, find_editor_files
-from ctl.editors.import_history import ImportHistory, ServerUpdate
+from ctl.editors.import_drift import ServerUpdate
+from ctl.editors.import_history import ImportHistory
 from ctl.editors.import_report import (
     as_json,
     describe_target,

@@ -138,7 +138,14 @@ def _add_entries(
             continue
         workspace = raw.project or (context.project if context.project_given else None)
         translator = VariableTranslator(
-            raw.editor.variables, context.home, workspace, found.path.parent, inputs, values
+            raw.editor.variables,
+            context.home,
+            workspace,
+            found.path.parent,
+            inputs,
+            values,
+            raw.editor.name,
+            str(found.path),
         )
         try:
             result.candidates.append(_candidate(raw, source, translator))

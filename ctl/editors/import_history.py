@@ -1,31 +1,18 @@
-"""Remembers imported entries (as digests, without secrets), and finds what changed in the editors since."""
+"""Remembers imported entries (as digests, without secrets)."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import attrs
 import msgspec
 
-from ctl.editors.discovery import DiscoveredEntries, EntrySource, ImportCandidate
-from ctl.editors.editor_catalog import BY_NAME
+from ctl.editors.discovery import EntrySource
 from ctl.editors.import_rules import RuleAtom
-from ctl.editors.inline_secrets import LiftedDefinition, lift_secrets
-from ctl.editors.merging import (
-    Environ,
-    MergedServer,
-    fill_in_secrets,
-    matching_server,
-    replace_text,
-    server_identities,
-)
-from ctl.editors.variables import secret_reference
 from mcpd.model.server_spec import definition_parts
 from mcpd.support.atomic_files import write_atomically
 from mcpd.support.paths import UnusablePath, private_directory, state_dir
@@ -51,6 +38,9 @@ class ImportedEntry:
     """Whether it was imported without its `mcp-remote`."""
     same: bool = False
     """Whether the definitions differ, but the user has said that they mean the same server."""
+    written: Digests = attrs.field(factory=dict)
+    """The definition in mcpd with its references to secrets, whose values may change. Former versions did not
+    remember it."""
 
 
 class _StoredEntry(msgspec.Struct):
@@ -63,6 +53,7 @@ class _StoredEntry(msgspec.Struct):
     ours: dict[str, str]
     unfolded: bool
     same: bool = False
+    written: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class ImportHistory:
@@ -75,6 +66,8 @@ class ImportHistory:
         self._salt = secrets.token_hex(16)
         self.rules: set[RuleAtom] = set()
         """The parts of the rules that were imported."""
+        self.secrets: dict[str, str] = {}
+        """Where the secrets that imports have stored come from (see `NeededSecret.origin`) → their names."""
         self._other_configs: list[object] = []
         self._other_rules: list[object] = []
         try:
@@ -84,7 +77,13 @@ class ImportHistory:
                 if one["config"] == self._config:
                     stored = msgspec.convert(one, _StoredEntry)
                     self.entries[stored.where] = ImportedEntry(
-                        stored.server, stored.editor, stored.theirs, stored.ours, stored.unfolded, stored.same
+                        stored.server,
+                        stored.editor,
+                        stored.theirs,
+                        stored.ours,
+                        stored.unfolded,
+                        stored.same,
+                        stored.written,
                     )
                 else:
                     self._other_configs.append(one)
@@ -93,20 +92,24 @@ class ImportHistory:
                     self.rules.add(msgspec.convert(one["rule"], RuleAtom))
                 else:
                     self._other_rules.append(one)
+            self.secrets = msgspec.convert(data.get("secrets", {}), dict[str, str])
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             self.entries.clear()
             self.rules.clear()
+            self.secrets.clear()
 
     def get(self, source: EntrySource) -> ImportedEntry | None:
         """Return what is remembered about an entry."""
         return self.entries.get(entry_key(source))
 
-    def same_server(self, one: ImportCandidate) -> str | None:
-        """Return the server that the user has said an entry means, if the entry has not changed since."""
-        imported = self.get(one.source)
-        if imported is None or not imported.same or self.digests(as_written(one, False)) != imported.theirs:
-            return None
-        return imported.server
+    def forget_servers(self, names: Collection[str]) -> None:
+        """Forget which servers entries were imported as, for servers of these names that were removed since.
+
+        Others have these names now. That the entries were imported is still known.
+        """
+        for key, one in self.entries.items():
+            if one.server in names:
+                self.entries[key] = attrs.evolve(one, server="")
 
     def digests(self, definition: Mapping[str, object]) -> dict[str, str]:
         """Return a digest of each part, salted because short secrets could be guessed otherwise."""
@@ -126,7 +129,7 @@ class ImportHistory:
             for key, one in self.entries.items()
         ]
         rules = [{"config": self._config, "rule": atom} for atom in sorted(self.rules)]
-        stored = {"salt": self._salt, "entries": [*self._other_configs, *mine]}
+        stored = {"salt": self._salt, "entries": [*self._other_configs, *mine], "secrets": self.secrets}
         text = json.dumps(stored | {"rules": [*self._other_rules, *rules]}, indent=1)
         try:
             private_directory(str(self.path.parent))
@@ -139,203 +142,3 @@ class ImportHistory:
 
 def entry_key(source: EntrySource) -> EntryKey:
     return str(source.path), source.scope, str(source.project or ""), source.name
-
-
-Definition = Mapping[str, object]
-_ENABLED = "enabled"
-
-
-@attrs.frozen
-class ServerUpdate:
-    """A server in mcpd with the changes from an editor applied."""
-
-    server: MergedServer
-    current: Definition = attrs.field(repr=False)
-    parts: tuple[str, ...] = ()
-    """What changed in the editor and differs from mcpd, such as `args` or `env.TOKEN`."""
-    changed_here: tuple[str, ...] = ()
-    """The parts that were also changed in mcpd, to a different value."""
-    unchanged_in: tuple[str, ...] = ()
-    """The titles of other editors in which the entry has not changed."""
-    differs_in: tuple[str, ...] = ()
-    """The titles of other editors in which the entry was changed differently."""
-
-    @property
-    def conflicts(self) -> list[str]:
-        """Return why the user must confirm the update."""
-        return [
-            f"{text} {', '.join(names)}"
-            for text, names in (
-                ("the definition was changed both in mcpd and in the editor:", self.changed_here),
-                ("the entry was changed differently in", self.differs_in),
-                ("the entry has not changed in", self.unchanged_in),
-            )
-            if names
-        ]
-
-
-@attrs.define
-class ImportDrift:
-    """The entries of the editors, compared with the import history."""
-
-    updates: list[ServerUpdate] = attrs.field(factory=list)
-    known: list[tuple[str, EntrySource]] = attrs.field(factory=list)
-    """Name of the server in mcpd, and an entry that has not changed since its import."""
-    changed_here: set[EntrySource] = attrs.field(factory=set)
-    """Entries in `known` whose server has changed in mcpd."""
-    removed: set[EntrySource] = attrs.field(factory=set)
-    """Entries whose server was removed from mcpd."""
-    ambiguous: set[EntrySource] = attrs.field(factory=set)
-    """Entries that share their name with another one in a list, so a later import could mix them up."""
-    definitions: dict[EntrySource, Definition] = attrs.field(factory=dict, repr=False)
-    """The definition of each entry, see `as_written`."""
-    remaining: list[ImportCandidate] = attrs.field(factory=list)
-    """Entries to match by their definition: new ones, and those whose server was removed."""
-
-
-def compare_with_history(
-    discovered: DiscoveredEntries,
-    history: ImportHistory,
-    ours: Mapping[str, Definition],
-    environ: Environ,
-    disabled_by_us: Callable[[EntrySource], bool],
-) -> ImportDrift:
-    """Sort the candidates. `disabled_by_us` tells whether `mcpctl install --take-over` disabled an entry."""
-    result = ImportDrift()
-    here = server_identities(ours, environ)
-    changed: dict[str, list[tuple[ImportCandidate, tuple[str, ...]]]] = {}
-    times = Counter(one.source for one in discovered.candidates)
-    result.ambiguous = {source for source, number in times.items() if number > 1}
-    result.definitions = {
-        one.source: as_written(one, disabled_by_us(one.source)) for one in discovered.candidates
-    }
-    for one in discovered.candidates:
-        imported = history.get(one.source) if one.source not in result.ambiguous else None
-        if imported is None or imported.server not in ours:
-            if imported is not None and ours:
-                result.removed.add(one.source)
-            result.remaining.append(one)
-            continue
-        parts = _changed_parts(
-            result.definitions[one.source], history, imported, ours[imported.server], environ
-        )
-        if not parts:
-            result.known.append((imported.server, one.source))
-            if history.digests(fill_in_secrets(ours[imported.server], environ)) != imported.ours:
-                result.changed_here.add(one.source)
-        elif matching_server(one, here, environ) not in (None, imported.server):
-            result.remaining.append(one)  # it was changed into another server that mcpd has
-        else:
-            changed.setdefault(imported.server, []).append((one, parts))
-    for name, found in changed.items():
-        unchanged_in = _unchanged_editors(
-            name, history, discovered, {one.source for one, _ in found}, disabled_by_us
-        )
-        result.updates.append(_make_update(name, ours[name], found, history, environ, unchanged_in))
-    return result
-
-
-def as_written(one: ImportCandidate, taken: bool) -> dict[str, object]:
-    """Return the definition to compare: with values from other files, without `install --take-over`."""
-    definition = {key: value for key, value in one.definition.items() if not (taken and key == _ENABLED)}
-    for secret in one.needed_secrets:
-        if secret.value is not None:
-            definition = replace_text(definition, secret_reference(secret.name), secret.value)
-    return definition
-
-
-def lift_update_secrets(change: ServerUpdate, secret_names: dict[str, str]) -> LiftedDefinition:
-    """Lift the secrets out of the parts that come from the editor; see `lift_secrets`."""
-    new = lift_secrets(
-        change.server.name, _apply_parts({}, change.server.definition, change.parts), secret_names
-    )
-    return LiftedDefinition(_apply_parts(change.server.definition, new.definition, change.parts), new.secrets)
-
-
-def _changed_parts(
-    theirs: Definition, history: ImportHistory, imported: ImportedEntry, ours: Definition, environ: Environ
-) -> tuple[str, ...]:
-    """Return the parts that changed in the editor and differ from mcpd."""
-    now = history.digests(theirs)
-    here = definition_parts(fill_in_secrets(ours, environ))
-    there = definition_parts(fill_in_secrets(theirs, environ))
-    return tuple(
-        part
-        for part in dict.fromkeys([*now, *imported.theirs])
-        if now.get(part) != imported.theirs.get(part)
-        and (part not in here or part not in there or here[part] != there[part])
-        and (part in here or part in there)
-        and not (part == "trust" and part not in now)  # former versions imported it; now it is a rule
-        and not (part == _ENABLED and here.get(part, True) == there.get(part, True))
-    )
-
-
-def _make_update(
-    name: str,
-    ours: Definition,
-    found: Sequence[tuple[ImportCandidate, tuple[str, ...]]],
-    history: ImportHistory,
-    environ: Environ,
-    unchanged_in: tuple[str, ...],
-) -> ServerUpdate:
-    """Make one update from all entries that agree on it. The first entry, of the nearest scope, wins."""
-    best, parts = found[0]
-    definition = _apply_parts(ours, best.definition, parts)
-    agreeing = [one for one, its in found if _apply_parts(ours, one.definition, its) == definition]
-    differs_in = tuple(dict.fromkeys(one.source.title for one, _ in found if one not in agreeing))
-    imported = history.get(best.source)
-    assert imported is not None, "the entry is in the history"
-    now = history.digests(fill_in_secrets(ours, environ))
-    changed_here = tuple(part for part in parts if now.get(part) != imported.ours.get(part))
-    text = str(definition)
-    needed = tuple(one for one in best.needed_secrets if secret_reference(one.name) in text)
-    sources = tuple(one.source for one in agreeing)
-    server = MergedServer(name, definition, sources, best.notes, needed)
-    return ServerUpdate(server, ours, parts, changed_here, unchanged_in, differs_in)
-
-
-def _apply_parts(ours: Definition, theirs: Definition, parts: Sequence[str]) -> dict[str, object]:
-    """Return `ours` with `parts` copied from `theirs`."""
-    result = dict(ours)
-    there = definition_parts(theirs)
-    for part in parts:
-        key, dot, name = part.partition(".")
-        if not dot:
-            _copy_part(result, key, there, part)
-            continue
-        inner = result.get(key)
-        below = dict(inner) if isinstance(inner, Mapping) else {}
-        _copy_part(below, name, there, part)
-        result[key] = below
-        if not below:
-            del result[key]
-    if "url" in result:
-        result.pop("cwd", None)  # the working directory of a program does not apply to a URL
-    return result
-
-
-def _copy_part(target: dict[str, object], key: str, there: Mapping[str, object], part: str) -> None:
-    if part in there:
-        target[key] = there[part]
-    else:
-        target.pop(key, None)
-
-
-def _unchanged_editors(
-    name: str,
-    history: ImportHistory,
-    discovered: DiscoveredEntries,
-    changed: set[EntrySource],
-    taken: Callable[[EntrySource], bool],
-) -> tuple[str, ...]:
-    """Return the titles of the editors in which the server has not changed, as far as known."""
-    changed_keys = {entry_key(source) for source in changed}
-    there = {entry_key(one.source) for one in discovered.candidates if not taken(one.source)}
-    read = {str(path) for path in discovered.files}
-    titles: dict[str, None] = {}
-    for place, imported in history.entries.items():
-        if imported.server != name or place in changed_keys:
-            continue
-        if place in there or (place[0] not in read and os.path.lexists(place[0])):
-            titles[BY_NAME[imported.editor].title if imported.editor in BY_NAME else place[0]] = None
-    return tuple(titles)

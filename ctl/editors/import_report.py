@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ctl.daemon_client import Json
 from ctl.editors.discovery import IS_MCPD, EntrySource
 from ctl.editors.editor_paths import UserContext
-from ctl.editors.import_history import ServerUpdate
+from ctl.editors.import_drift import ServerUpdate
 from ctl.editors.import_target import ImportTarget
 from ctl.editors.importing import ImportPlan
 from ctl.editors.inline_secrets import masked_definition

@@ -12,20 +12,14 @@ import attrs
 
 from ctl.editors.backup import EditorBackups
 from ctl.editors.discovery import DiscoveredEntries, EntrySource, unwrap_candidate
-from ctl.editors.import_history import (
-    ImportDrift,
-    ImportedEntry,
-    ImportHistory,
-    ServerUpdate,
-    compare_with_history,
-    entry_key,
-    lift_update_secrets,
-)
+from ctl.editors.import_drift import ImportDrift, ServerUpdate, compare_with_history, lift_update_secrets
+from ctl.editors.import_history import ImportedEntry, ImportHistory, entry_key
 from ctl.editors.import_rules import NO_RULES, EditorRules, NewRule, RuleAtom
 from ctl.editors.import_target import ImportTarget, find_problems, read_definitions
 from ctl.editors.inline_secrets import LiftedDefinition, free_secret_name, lift_secrets
 from ctl.editors.merging import MergedServer, MergeResult, fill_in_secrets, merge_candidates, replace_text
 from ctl.editors.missing_variables import ask_for_missing_variables
+from ctl.editors.needed_secrets import SecretNames, names_used
 from ctl.editors.similar_servers import SimilarServer, find_similar
 from ctl.editors.tool_filters import note_about, unlike_ours
 from ctl.editors.tool_permissions import ToolPermission
@@ -104,6 +98,8 @@ class ImportResult:
     """The current definitions of the servers that are updated."""
     secrets: dict[str, str] = attrs.field(factory=dict, repr=False)
     rules: Sequence[NewRule] = ()
+    origins: dict[str, str] = attrs.field(factory=dict)
+    """Where the secrets come from → their names."""
     same: Mapping[str, str] = attrs.field(factory=dict)
     """Servers that are not imported, because the user has said that they are another one."""
 
@@ -153,7 +149,10 @@ def plan_import(
     if can_ask:
         new, blocked, asked = ask_for_missing_variables(merged.servers, blocked, check)
         merged = attrs.evolve(merged, servers=tuple(new))
-        servers = [*new, *(one.server for one in drift.updates)]
+    names = SecretNames(secret_names, history.secrets, names_used(target.servers.values()))
+    merged = attrs.evolve(merged, servers=tuple(map(names.in_server, merged.servers)))
+    drift.updates = list(map(names.in_update, drift.updates))
+    servers = [*merged.servers, *(one.server for one in drift.updates)]
     lifted = {
         server.name: lift_secrets(server.name, server.definition, secret_names) for server in merged.servers
     }
@@ -186,9 +185,9 @@ def plan_import(
         )
         return attrs.evolve(result, merged=attrs.evolve(merged, servers=tuple(noted)))
     for server in servers:
-        names = [one.name for one in result.missing_secrets(server)]
-        if names:
-            reason = f"it needs a secret that only you know: {', '.join(names)}"
+        missing = [one.name for one in result.missing_secrets(server)]
+        if missing:
+            reason = f"it needs a secret that only you know: {', '.join(missing)}"
             blocked.setdefault(
                 server.name, f"{reason}; run mcpctl import in a terminal without --yes to enter it"
             )
@@ -258,16 +257,19 @@ def build_result(
             definition = plan.lifted[server.name].definition
             for literal in plan.lifted[server.name].secrets:
                 secret_names[literal.name] = result.secrets[literal.name] = literal.value
+                result.origins[f"{server.sources[0].path} {server.name} {literal.location}"] = literal.name
         for one in server.needed_secrets:
             value = answers.get(one.name) if one.value is None else one.value
             old = secret_reference(one.name)
-            if value is None:
-                continue  # it is stored already
+            if value is None:  # it is stored already
+                result.origins[one.origin] = one.name
+                continue
             if keep:
                 definition = replace_text(definition, old, value.replace("${", "$${"))
                 continue
             name = free_secret_name(one.name, server.name, value, secret_names)
             secret_names[name] = result.secrets[name] = value
+            result.origins[one.origin] = name
             definition = replace_text(definition, old, secret_reference(name))
         result.definitions[server.name] = definition
     here = {change.server.name: change.current for change in plan.drift.updates}
@@ -307,6 +309,7 @@ def record_import(
 ) -> None:
     """Remember what was written, and entries that match mcpd for the first time."""
     history.rules.update(atom for one in result.rules for atom in one.atoms)
+    history.secrets |= result.origins
     ours = read_definitions(target.path)
     now = {source: history.digests(theirs) for source, theirs in plan.drift.definitions.items()}
     servers = [*plan.merged.servers, *(one.server for one in plan.drift.updates)]
@@ -321,6 +324,7 @@ def record_import(
         imported = history.get(source)
         if imported is None or (imported.server, imported.theirs) != (name, now[source]):
             written.append((name, source))
+    history.forget_servers(result.definitions.keys() - result.replaced.keys())
     for name, source in written:
         if name in ours and source not in plan.drift.ambiguous:
             here = history.digests(fill_in_secrets(ours[name], os.environ))
@@ -331,6 +335,7 @@ def record_import(
                 here,
                 source in plan.unwrapped,
                 source in same or name in plan.asked,
+                history.digests(ours[name]),
             )
 
 

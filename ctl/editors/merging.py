@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ import attrs
 from ctl.editors.discovery import EntrySource, ImportCandidate
 from ctl.editors.tool_filters import filters_of, note_about, without_filters
 from ctl.editors.variables import NeededSecret, secret_reference
+from mcpd.config import definition_view
 from mcpd.config.secret_store import read_secrets
 from mcpd.config.server_definition import MAX_NAME_LENGTH, parse_servers
 from mcpd.config.settings import Settings
@@ -58,7 +60,7 @@ def merge_candidates(
     groups: dict[Identity, list[ImportCandidate]] = {}
     known: list[tuple[str, EntrySource]] = []
     for one in candidates:
-        key = identity(one.definition, _effective_cwd(one), environ)
+        key = identity(comparable(one), _effective_cwd(one), environ)
         name = matching_server(one, here, environ)
         if name is None:
             groups.setdefault(key, []).append(one)
@@ -91,13 +93,31 @@ def merge_candidates(
 
 
 def server_identities(ours: Mapping[str, Mapping[str, object]], environ: Environ) -> dict[Identity, str]:
-    """Return the identities of mcpd's servers and their names."""
-    return {identity(definition, None, environ): name for name, definition in ours.items()}
+    """Return the identities of mcpd's servers and their names; of equal ones, the first that is enabled."""
+    found: dict[Identity, str] = {}
+    for name, definition in sorted(ours.items(), key=lambda each: not definition_view.is_enabled(each[1])):
+        found.setdefault(identity(definition, None, environ), name)
+    return found
+
+
+def comparable(one: ImportCandidate) -> dict[str, object]:
+    """Return the definition of a candidate to compare with others.
+
+    Values from other files are filled in. What only the user knows is replaced by a text that stands for the
+    entry's own question: a stored secret of the same name may belong to another editor.
+    """
+    definition = one.definition
+    for secret in one.needed_secrets:
+        text = f"unknown-{hashlib.sha256(secret.origin.encode('utf-8', 'surrogatepass')).hexdigest()}"
+        value = text if secret.value is None else secret.value.replace("${", "$${")
+        definition = replace_text(definition, secret_reference(secret.name), value)
+    return definition
 
 
 def matching_server(one: ImportCandidate, ours: Mapping[Identity, str], environ: Environ) -> str | None:
-    """Return the name of the server in mcpd that a candidate means, if any."""
-    keys = (identity(one.definition, cwd, environ) for cwd in (_effective_cwd(one), _cwd(one)))
+    """Return the name of the server in mcpd that has the definition of a candidate, if any."""
+    definition = comparable(one)
+    keys = (identity(definition, cwd, environ) for cwd in (_effective_cwd(one), _cwd(one)))
     return next((ours[key] for key in keys if key in ours), None)
 
 

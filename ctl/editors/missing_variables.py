@@ -48,7 +48,8 @@ def _replace_variable(server: MergedServer, name: str) -> MergedServer:
     reference, text = f"${{{name}}}", str(server.definition)
     if reference not in text or f"${reference}" in text:  # with a default, or as plain text
         return server
-    needed = NeededSecret(secret_name(name), f"the value of {name}, which is not set in mcpd's environment")
+    prompt = f"the value of {name}, which is not set in mcpd's environment"
+    needed = NeededSecret(secret_name(name), prompt, origin=f"environment {name}")
     others = [one for one in server.needed_secrets if one.name != needed.name]
     definition = replace_text(server.definition, reference, secret_reference(needed.name))
     return attrs.evolve(server, definition=definition, needed_secrets=(*others, needed))

@@ -14,7 +14,7 @@ from ctl.editors.editor_paths import EditorFile, UserContext
 from ctl.editors.import_history import ImportHistory
 from ctl.editors.import_target import ImportTarget
 from ctl.editors.mcpd_entry import InstallTarget
-from ctl.editors.merging import matching_server, server_identities
+from ctl.editors.server_of_entry import ServerMatcher
 from ctl.editors.tool_filters import NO_FILTERS, ToolFilters, unlike_ours
 from ctl.errors import CtlError, TimedOut
 from ctl.invocation import CliContext
@@ -128,14 +128,8 @@ class TakeOver:
         self, servers: Mapping[str, Mapping[str, object]]
     ) -> Callable[[ImportCandidate], str | None]:
         """Return a function that returns which of `servers` an entry means."""
-        identities = server_identities(servers, os.environ)
         history = ImportHistory(os.environ, self.target.path) if self.target is not None else None
-
-        def server_of(candidate: ImportCandidate) -> str | None:
-            named = history.same_server(candidate) if history is not None else None
-            return named if named in servers else matching_server(candidate, identities, os.environ)
-
-        return server_of
+        return ServerMatcher(servers, os.environ, history).server_of
 
     def reason_to_leave(self, server: str) -> str:
         """Return why mcpd cannot serve a server now, so that the editor's entry stays on; empty if it can.

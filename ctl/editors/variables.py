@@ -44,6 +44,9 @@ class NeededSecret:
     prompt: str
     value: str | None = attrs.field(default=None, repr=False)
     """The value, if another file contains it."""
+    origin: str = ""
+    """Whose question it is: that of an input in a file, of an editor, or of the environment. Secrets with the
+    same name and different origins may have different values."""
 
 
 @attrs.define
@@ -58,6 +61,9 @@ class VariableTranslator:
     inputs: Mapping[str, Mapping[str, object]] = attrs.field(factory=dict)
     """VS Code's inputs by id."""
     dotenv: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    editor: str = ""
+    file: str = ""
+    """The file that contains the entry and the inputs."""
     needed_secrets: list[NeededSecret] = attrs.field(factory=list)
     notes: list[str] = attrs.field(factory=list)
 
@@ -158,7 +164,8 @@ class VariableTranslator:
             self.notes.append(f"${{input:{name}}} was replaced by its default")
             return _escape(default)
         prompt = asked.get("description")
-        return self.add_secret(name, prompt if isinstance(prompt, str) and prompt else "")
+        prompt = prompt if isinstance(prompt, str) else ""
+        return self.add_secret(name, prompt, asked_in=self.file)
 
     def _file(self, name: str) -> str:
         """Refer to the same file, so that mcpd sees later changes."""
@@ -181,11 +188,14 @@ class VariableTranslator:
             return self.add_secret(name)  # mcpd does not read .env files
         return f"${{{name}{default}}}"
 
-    def add_secret(self, name: str, prompt: str = "", value: str | None = None) -> str:
+    def add_secret(self, name: str, prompt: str = "", value: str | None = None, *, asked_in: str = "") -> str:
+        """Return a reference to a secret of this entry. `asked_in` is the file that asks for it, if only that
+        file does rather than the editor."""
         ours = secret_name(name)
         known = self.dotenv.get(name) if value is None else value
         if ours not in [one.name for one in self.needed_secrets]:
-            self.needed_secrets.append(NeededSecret(ours, prompt or name, known))
+            origin = f"{asked_in or self.editor} {ours}"
+            self.needed_secrets.append(NeededSecret(ours, prompt or name, known, origin))
         return secret_reference(ours)
 
 
