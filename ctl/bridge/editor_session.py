@@ -31,6 +31,7 @@ from ctl.bridge.pending_requests import (
 from ctl.bridge.resume import StateRestorer
 from mcpd.support.json_repair import repair_json
 from mcpd.wire import message as wire
+from mcpd.wire.dropped_message import DroppedMessage
 from mcpd.wire.message import ABSENT, BadFrame, Message, members_or_empty
 
 SendLine = Callable[[bytes], None]
@@ -119,9 +120,9 @@ class EditorSession:
                 return
         self._dispatch(line, message, now)
 
-    def reject_dropped_line(self, sample: bytes, reason: str) -> None:
-        """Answer a line that was too long to be read, of which only the beginning and the end are known."""
-        self._reject(wire.guess_request_id(sample), f"a message with {reason} is not accepted")
+    def reject_dropped_line(self, message: DroppedMessage) -> None:
+        """Answer a line that was too long to be read."""
+        self._reject(message.request_id(), f"a message with {message.reason} is not accepted")
 
     def _dispatch(self, line: bytes, message: Message, now: float) -> None:
         method, key = message.method, message.key

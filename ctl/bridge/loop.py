@@ -88,7 +88,7 @@ class BridgeLoop:
         self._exit_fds = [fd for fd in exit_fds if fd is not None]
         self._signal_fd = signal_fd
         self._outbox = WriteBuffer()
-        self._lines = LineSplitter(MAX_MESSAGE, skip_long=True)
+        self._lines = LineSplitter(MAX_MESSAGE, longest=math.inf)
         self._link = DaemonLink(
             lambda to_daemon: EditorSession(self._outbox.put, to_daemon, log),
             find_socket,
@@ -229,7 +229,7 @@ class BridgeLoop:
     def _handle_lines(self, lines: list[bytes], now: float) -> None:
         from_editor = self._session.from_editor
         while self._lines.dropped:
-            self._session.reject_dropped_line(*self._lines.dropped.pop(0))
+            self._session.reject_dropped_line(self._lines.dropped.pop(0))
         for line in lines:
             from_editor(line + b"\n", now)
         if not self._session.connected:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import socket as sockets
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
@@ -64,7 +65,7 @@ class SocketConnection:
         self._client: ClientConnection
         self._outbox = Outbox(self._fd, MAX_BACKLOG)
         self._send = self._outbox.put
-        self._splitter = LineSplitter(MAX_MESSAGE, skip_long=True, limit_structure=True)
+        self._splitter = LineSplitter(MAX_MESSAGE, longest=math.inf, limit_structure=True)
         # Small reads, so that a burst of requests does not delay other clients.
         self._reader = Reader(self._fd, self._received, largest=READ_SMALL)
         self._starting = 0
@@ -161,9 +162,9 @@ class SocketConnection:
     def _refuse_dropped(self) -> None:
         """Respond to requests that are too long or have too much structure."""
         trim_heap_soon(collect=True)
-        for sample, reason in self._splitter.dropped:
-            body = wire.error_body(INVALID_REQUEST, f"a message with {reason} is not accepted")
-            self._send(wire.error(wire.guess_request_id(sample), body))
+        for message in self._splitter.dropped:
+            body = wire.error_body(INVALID_REQUEST, f"a message with {message.reason} is not accepted")
+            self._send(wire.error(message.request_id(), body))
         self._splitter.dropped.clear()
 
     def _handle_in_turns(self, lines: Sequence[bytes]) -> Iterator[None]:

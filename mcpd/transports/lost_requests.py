@@ -31,6 +31,16 @@ def timed_out(server: str, exchange: Exchange, now: float) -> CallTimeout:
     )
 
 
+def answer_dropped(server: str, exchange: Exchange, reason: str) -> ProtocolViolation:
+    """Return the error for a response that exceeds a limit, which `reason` names with its value."""
+    how = f"with {reason} (raise `maxFrame` in its definition to allow this)"
+    if exchange.method == "tools/call":
+        how += "; it may have run, so it is not repeated"
+    return protocol_violation(server, exchange, how)
+
+
 def protocol_violation(server: str, exchange: Exchange, how: str) -> ProtocolViolation:
     """Return the error for a response that violates the protocol; `how` describes it."""
-    return ProtocolViolation(f"{server}: answered {exchange.description} {how}", server=server)
+    error = ProtocolViolation(f"{server}: answered {exchange.description} {how}", server=server)
+    error.may_have_run = True
+    return error

@@ -23,9 +23,10 @@ from mcpd.model.steps import Steps
 from mcpd.model.text import shorten
 from mcpd.support.outbox import batch
 from mcpd.transports.base import Dialect, Inbound, NullInbound
-from mcpd.transports.lost_requests import connection_lost, protocol_violation, timed_out
+from mcpd.transports.lost_requests import answer_dropped, connection_lost, protocol_violation, timed_out
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
+from mcpd.wire.dropped_message import DroppedMessage, is_response
 from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.request_meta import request_with_meta
 
@@ -365,23 +366,50 @@ class RequestMultiplexer:
         if self.tap is not None:
             self.tap("←", line)
         self._count_unparsable(line)
-        answered = self._pop_pending(wire.guess_response_id(line))
+        unreadable = DroppedMessage("an unparsable message (invalid or nested too deeply)")
+        unreadable.add(line)
+        message = unreadable.envelope()
+        if message is None or not is_response(message):
+            return
+        answered = self._pop_pending(wire.normalize_id(message.key))
         if answered is not None:
             self._send_queued()
-            how = f"with an unparsable message (invalid or nested too deeply): {shorten(line)}"
+            how = f"with {unreadable.reason}: {shorten(line)}"
             self._fail_lost(answered, protocol_violation(self.name, answered, how))
 
-    def receive_dropped(self, sample: bytes, reason: str) -> None:
-        """Fail the request whose response is too large to be read, within a `batch()`.
+    def receive_dropped(self, dropped: DroppedMessage, exchange: Exchange | None = None) -> None:
+        """Fail the request that a message answers which exceeds a limit, or refuse that of the server.
 
-        `sample`: the beginning and the end of the message; `reason`: what it has too much of.
+        Call this within a `batch()`. `exchange`: as for `receive`.
         """
-        self._count_deviation(f"messages with {reason} were ignored")
-        answered = self._pop_pending(wire.normalize_id(wire.guess_response_id(sample)))
-        if answered is not None:
-            self._send_queued()
-            how = f"with {reason}; raise `maxFrame` to allow it"
-            self._fail_lost(answered, protocol_violation(self.name, answered, how))
+        self.last_received_at = _batch.now
+        self._count_deviation(f"messages with {dropped.reason} were dropped (raise `maxFrame` to allow them)")
+        message = dropped.envelope()
+        what = "a message of unknown kind, which may be the response to a call in progress"
+        if message is not None and message.method:
+            what = shorten(message.method, 60)
+            if message.id is not ABSENT and not self._receive_echo(message):
+                self.refuse(message, wire.INVALID_PARAMS, f"{what} was dropped: it has {dropped.reason}")
+        elif message is not None and is_response(message):
+            what = "a response to no request in progress"
+            answered = self._pop_pending(self._key_answered(message, exchange))
+            if answered is not None:
+                what = f"the response to {answered.description}"
+                self._send_queued()
+                self._fail_lost(answered, answer_dropped(self.name, answered, dropped.reason))
+        log.warning("%s: %s was dropped: it has %s", self.name, what, dropped.reason)
+
+    def _key_answered(self, message: Message, exchange: Exchange | None) -> bytes:
+        """Return the id of the request that a dropped response answers; empty if that is unknown.
+
+        If no id could be read, this is the request on whose stream it came, or the only one in progress.
+        """
+        if message.id is not ABSENT:
+            return wire.normalize_id(message.key)
+        if exchange is not None:
+            return exchange.key
+        keys = [*self._pending, *self._long_lived]
+        return keys[0] if len(keys) == 1 else b""
 
     def _receive_echo(self, message: Message) -> bool:
         """Fail a request that the server sent back unchanged; return whether `message` is one."""

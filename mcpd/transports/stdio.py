@@ -22,6 +22,7 @@ from mcpd.transports.lost_requests import connection_lost
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
+from mcpd.wire.dropped_message import longest_dropped
 from mcpd.wire.framing import LineSplitter, LineTooLong, MultilineJoiner
 from mcpd.wire.message import ABSENT, BadFrame
 
@@ -43,7 +44,10 @@ class PipeChannel(RequestMultiplexer):
         super().__init__(spec)
         self._reads = reads
         self._outbox = Outbox(writes)
-        self._splitter = LineSplitter(spec.max_frame, limit_structure=True)
+        self._max_frame = spec.max_frame
+        self._splitter = LineSplitter(
+            spec.max_frame, longest=longest_dropped(spec.max_frame), limit_structure=True
+        )
         self._spread = MultilineJoiner(spec.max_frame)
         self._write_timeout = spec.timeouts.write
         self._why_ended = why_ended
@@ -100,7 +104,7 @@ class PipeChannel(RequestMultiplexer):
             return f"reading its output failed: {error}"
         except LineTooLong as error:
             trim_heap()
-            return f"it sent a message longer than {error.limit} bytes (raise `maxFrame` to allow it)"
+            return f"it sent a line of more than {error.limit} bytes (`maxFrame` allows {self._max_frame})"
         self.report_lost()
         return await self._why_ended()
 
@@ -119,11 +123,11 @@ class PipeChannel(RequestMultiplexer):
         return None
 
     def _receive_dropped(self) -> None:
-        """Fail the requests that were answered by messages with too much structure."""
+        """Handle the messages that exceed a limit."""
         trim_heap_soon(collect=True)
         with _batch:
-            for sample, reason in self._splitter.dropped:
-                self.receive_dropped(sample, reason)
+            for message in self._splitter.dropped:
+                self.receive_dropped(message)
         self._splitter.dropped.clear()
 
     def _count_unparsable(self, line: bytes) -> None:

@@ -46,6 +46,7 @@ from mcpd.transports.http_client.connection_errors import describe_error
 from mcpd.transports.http_client.dial import CONNECT_TIMEOUT, open_tcp, start_tls
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_request import Exchange
+from mcpd.wire.dropped_message import DroppedMessage
 from mcpd.wire.structure_limit import COUNTED_FROM, StructureCounter, TooMuchStructure
 
 SUBPROTOCOL = "mcp"
@@ -208,8 +209,6 @@ _MAX_REPLY_BACKLOG = 1 << 20
 """Bytes queued for a server before its own requests are no longer answered."""
 _PORTION = 1 << 18
 """Bytes of a large message that are counted at once."""
-_SAMPLE = 200
-"""Bytes of the beginning and the end of a large message that may name the request which it answers."""
 
 
 class WebSocketChannel(RequestMultiplexer):
@@ -302,7 +301,9 @@ class WebSocketChannel(RequestMultiplexer):
                 await turns.pause()
         except TooMuchStructure as error:
             with _batch:
-                self.receive_dropped(line[:_SAMPLE] + line[-_SAMPLE:], str(error))
+                dropped = DroppedMessage(str(error))
+                dropped.add(line)
+                self.receive_dropped(dropped)
         else:
             with _batch:
                 self.receive(line)

@@ -4,31 +4,19 @@ from __future__ import annotations
 
 from io import BytesIO
 
-import msgspec
-
+from mcpd.wire.dropped_message import DroppedMessage
 from mcpd.wire.structure_limit import COUNTED_FROM, StructureCounter, TooMuchStructure
 
 MAX_JOINED = 4 * 1024 * 1024
 """Bytes of a message that spans several lines."""
-_SAMPLE = 200
-"""Bytes of the beginning and the end of a line that is dropped."""
 
 
 class LineTooLong(ValueError):
     """A line passed the limit before its newline came."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: float) -> None:
         super().__init__(f"a line is longer than the limit of {limit} bytes")
         self.limit = limit
-
-
-class _DroppedLine(msgspec.Struct):
-    """A line that is being dropped: its beginning, its last bytes so far, why, and its size so far."""
-
-    start: bytes
-    end: bytes
-    reason: str
-    size: int
 
 
 class LineSplitter:
@@ -39,20 +27,21 @@ class LineSplitter:
     in one piece, because hundreds of portions would fragment the heap, and becomes the line without being
     copied, because that would take 20 ms.
 
-    A line over `limit` raises LineTooLong. With `skip_long`, it is dropped up to its newline, and the lines
-    after it are returned as usual. With `limit_structure`, a line with too much structure
-    (`wire/structure_limit.py`) is dropped in the same way. The beginning and the end of each dropped line are
-    added to `dropped`, with the reason. The caller empties this list.
+    A line over `limit` raises LineTooLong. If `longest` is greater than `limit`, such a line is dropped up to
+    its newline, and raises LineTooLong only if it is over `longest`. With `limit_structure`, a line with too
+    much structure (`wire/structure_limit.py`) is dropped, too. What is known of each dropped line is added to
+    `dropped`, which the caller empties.
     """
 
-    def __init__(self, limit: int, *, skip_long: bool = False, limit_structure: bool = False) -> None:
-        self.dropped: list[tuple[bytes, str]] = []
+    def __init__(self, limit: int, *, longest: float = 0, limit_structure: bool = False) -> None:
+        self.dropped: list[DroppedMessage] = []
         self._limit_structure = limit_structure
         self._counter: StructureCounter | None = None
         """Counts the open line once it is long."""
-        self._dropping: _DroppedLine | None = None
+        self._dropping: DroppedMessage | None = None
+        """The open line, if it is being dropped."""
         self._limit = limit
-        self._skip_long = skip_long
+        self._longest = max(limit, longest)
         self._open = BytesIO()
         self._size = 0
         """Bytes of the open line."""
@@ -64,10 +53,7 @@ class LineSplitter:
             self._drop(first, has_ended=bool(newline))
             lines: list[bytes] = []
         elif self._size + len(first) > self._limit:
-            if not self._skip_long:
-                self.clear()
-                raise LineTooLong(self._limit)
-            self._begin_drop(f"more than {self._limit} bytes", first)
+            self._begin_drop(self._excess)
             self._drop(first, has_ended=bool(newline))
             lines = []
         elif not newline:
@@ -85,6 +71,8 @@ class LineSplitter:
         if rest:
             more = rest.split(b"\n")
             self._size = self._open.write(more.pop())
+            if len(rest) > self._limit:
+                more = self._without_long(more)
             lines += filter(None, more)
         return lines
 
@@ -109,23 +97,38 @@ class LineSplitter:
         except TooMuchStructure as error:
             self._begin_drop(str(error))
 
-    def _begin_drop(self, reason: str, portion: bytes = b"") -> None:
-        """Drop the open line. `portion`: what follows it, for a line whose beginning is in there."""
-        start, end = bytes(self._open.getbuffer()[:_SAMPLE]), bytes(self._open.getbuffer()[-_SAMPLE:])
-        self._dropping = _DroppedLine((start + portion[:_SAMPLE])[:_SAMPLE], end, reason, self._size)
+    @property
+    def _excess(self) -> str:
+        return f"more than {self._limit} bytes"
+
+    def _without_long(self, lines: list[bytes]) -> list[bytes]:
+        """Drop the long ones of these complete lines; return the others."""
+        kept = []
+        for line in lines:
+            if len(line) <= self._limit:
+                kept.append(line)
+            else:
+                self._dropping = DroppedMessage(self._excess)
+                self._drop(line, has_ended=True)
+        return kept
+
+    def _begin_drop(self, reason: str) -> None:
+        """Drop the open line."""
+        self._dropping = DroppedMessage(reason)
+        self._dropping.add(self._open.getvalue())  # not a copy
         self.clear()
 
     def _drop(self, portion: bytes, *, has_ended: bool) -> None:
-        """Take the next portion of a line that is being dropped."""
+        """Take the next portion of a line that is being dropped. Raises LineTooLong."""
         line = self._dropping
         assert line is not None
-        line.size += len(portion)
-        line.end = (line.end + portion[-_SAMPLE:])[-_SAMPLE:]
+        line.add(portion)
+        if line.size > self._longest:
+            self._dropping = None
+            raise LineTooLong(self._longest)
         if has_ended:
             self._dropping = None
-            self.dropped.append((line.start + line.end, line.reason))
-        elif line.size > self._limit and not self._skip_long:
-            raise LineTooLong(self._limit)
+            self.dropped.append(line)
 
 
 class MultilineJoiner:

@@ -94,57 +94,12 @@ def _parse_repaired(line: bytes, reason: str) -> Steps[Message]:
     return (yield from parse_in_steps(sound))
 
 
-_VERSION = rb'\s*"jsonrpc"\s*:\s*"2.0"\s*'
-_ID = rb'\s*"id"\s*:\s*([0-9]{1,20})\s*'
-_BODY = rb'\s*"(?:result|error)"\s*:'
-_ID_FIRST = re.compile(rb"\s*\{(?:%b,)?%b,(?:%b,)?%b" % (_VERSION, _ID, _VERSION, _BODY))
-_BODY_FIRST = re.compile(rb"\s*\{(?:%b,)?%b" % (_VERSION, _BODY))
-_ID_LAST = re.compile(rb",%b(?:,%b)?\}\s*$" % (_ID, _VERSION))
-
-
 def method_of(line: bytes) -> str:
     """Return the method that a message calls; empty for a response, or if it is not a message."""
     try:
         return parse(line).method
     except BadFrame:
         return ""
-
-
-def guess_response_id(line: bytes) -> bytes:
-    """Return the id of the request that a line, too broken for `parse`, seems to answer; empty for none.
-
-    Use it only to tell the caller that the response is unreadable.
-    """
-    found = _ID_FIRST.match(line[:200])
-    if found is None and _BODY_FIRST.match(line[:200]):
-        found = _ID_LAST.search(line[-200:])
-    return b"" if found is None else found[1]
-
-
-_ANY_ID = re.compile(rb'"id"\s*:\s*(-?[0-9]{1,20}|"[^"\\]{0,100}")\s*[,}]')
-
-
-def guess_request_id(sample: bytes) -> bytes:
-    """Return the id in the beginning or the end of a request that is too large to be read; empty for none.
-
-    `sample`: as many bytes of its beginning as of its end. An id inside of `params` is not the request's. Use
-    the result only to tell the sender that the request was refused.
-    """
-    half = len(sample) // 2
-    for found in _ANY_ID.finditer(sample):
-        start, end = found.start(), found.end(1)
-        if (start < half and _depth(sample[:start]) == 1) or (end > half and _depth(sample[end:]) == -1):
-            return found[1]
-    return b""
-
-
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
-
-
-def _depth(part: bytes) -> int:
-    """Return how many more objects and arrays are opened than closed in a part of a JSON text."""
-    bare = _STRING.sub(b"", part)
-    return bare.count(b"{") + bare.count(b"[") - bare.count(b"}") - bare.count(b"]")
 
 
 _LOOSE_NUMBER = re.compile(rb'"([0-9]{1,20})"|([0-9]{1,20})\.0+')

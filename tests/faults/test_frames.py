@@ -138,8 +138,9 @@ def test_deeply_nested_arguments_are_not_sent(start: Start) -> None:
     assert client.call("odd", "echo")["success"]
 
 
-def test_a_frame_of_the_limit_passes_and_a_larger_one_ends_the_connection(start: Start) -> None:
-    """32 MiB pass; 33 MiB and an endless line are rejected with a clear error, and memory is freed."""
+def test_a_frame_of_the_limit_passes_and_a_larger_one_fails_only_its_call(start: Start) -> None:
+    """32 MiB pass; 33 MiB are an error for their caller; a line without an end closes the connection. Memory
+    is freed."""
     daemon = start_pair(start, restart={"base": 0.01, "floor": 0.01, "cap": 0.05, "intensity": 100})
     with daemon.client() as client, undisturbed(daemon, "calm"):
         client.call("odd", "big", {"mb": 1}, raw=True)
@@ -148,11 +149,16 @@ def test_a_frame_of_the_limit_passes_and_a_larger_one_ends_the_connection(start:
             size = 32 * MIB - 1000
             client.send("mcpd/call", server="odd", tool="big", arguments={"bytes": size}, raw=True)
             assert length_of_line(client) > size  # without parsing, which would delay the measurement
-            for life, (tool, arguments) in enumerate((("big", {"mb": 33}), ("endless", {"mb": 40})), 1):
-                with pytest.raises(Refused, match="longer than 33554432 bytes") as refused:
-                    client.call("odd", tool, arguments)
-                assert refused.value.code == "link_lost"
-                daemon.wait_status("odd", _is_back(life))
+            other = client.send("mcpd/call", server="odd", tool="late", arguments={"seconds": 1})
+            with pytest.raises(Refused, match=r"more than 33554432 bytes \(raise `maxFrame`") as refused:
+                client.call("odd", "big", {"mb": 33})
+            assert (refused.value.code, refused.value.body["data"]["may_have_run"]) == ("protocol", True)
+            assert client.answer(other)["success"]
+            assert daemon.status("odd")["restarts"] == 0
+            with pytest.raises(Refused, match="line of more than 134217728 bytes") as refused:
+                client.call("odd", "endless", {"mb": 140})
+            assert refused.value.code == "link_lost"
+            daemon.wait_status("odd", _is_back(1))
         assert peak.bytes <= base + 3 * 32 * MIB
         assert within(stalled.longest, 0.15)
         freed = time.monotonic() + BOUND

@@ -21,6 +21,7 @@ from mcpd.model.server_spec import ServerSpec, Timeouts
 from mcpd.protocol.upstream_session import send_request
 from mcpd.transports.outgoing_request import AwaitedExchange
 from mcpd.transports.stdio import PipeChannel
+from mcpd.wire import dropped_message
 from mcpd.wire.message import BadFrame, Message
 from tests.transports.peer import Json, connected
 
@@ -371,6 +372,86 @@ async def test_response_of_small_values_fails_only_its_request() -> None:
                 await send_request(peer.link, method)
         await send_request(peer.link, "m")
         assert list(peer.link.protocol_deviations.values()) == [2]
+
+
+_LONG = b'{"text":"' + b"x" * 5000 + b'"}'
+TOO_LONG = {
+    "first": lambda key: b'{"jsonrpc":"2.0","id":%d,"result":%b}\n' % (key, _LONG),
+    "last": lambda key: b'{"result":%b,"jsonrpc":"2.0","id":%d}\n' % (_LONG, key),
+    "text id": lambda key: b'{"id":"%d","jsonrpc":"2.0","error":%b}\n' % (key, _LONG),
+}
+
+
+@pytest.mark.parametrize("kind", TOO_LONG)
+async def test_response_longer_than_the_limit_fails_only_its_request(kind: str) -> None:
+    """The error names the limit, its value, and the setting, and says that the call may have run."""
+    script: dict[str, Any] = {"tools/call": lambda request: TOO_LONG[kind](request["id"]), "m": OK}
+    async with connected(script, max_frame=4096) as peer:
+        other = AwaitedExchange()
+        peer.link.submit(other, "wait")
+        limit = "with more than 4096 bytes .raise `maxFrame`.*; it may have run, so it is not repeated"
+        with pytest.raises(ProtocolViolation, match=limit) as error:
+            await send_request(peer.link, "tools/call", {"name": "t"})
+        assert error.value.data()["may_have_run"] is True
+        await send_request(peer.link, "m")
+        await peer.say({"jsonrpc": "2.0", "id": 1, **OK})
+        await other.wait_response()
+    assert peer.ended is None
+    assert peer.link.protocol_deviations == {
+        "messages with more than 4096 bytes were dropped (raise `maxFrame` to allow them)": 1
+    }
+
+
+async def test_only_request_in_progress_is_answered_by_a_long_response_without_a_readable_id() -> None:
+    """If there are several, none fails: it could be the wrong one. Their deadlines decide."""
+    line = b'{"result":%b,"id":1,"more":%b}\n' % (_LONG, _LONG)
+    async with connected({"m": lambda _: line}, max_frame=4096) as peer:
+        with pytest.raises(ProtocolViolation, match="more than 4096 bytes"):
+            await send_request(peer.link, "m")
+        waiting = [AwaitedExchange() for _ in range(2)]
+        for exchange in waiting:
+            peer.link.submit(exchange, "wait")
+        for one in (line, b"x" * 5000 + b"\n", b"[" + line[:-1] + b"]\n"):
+            await peer.say(one)
+        for exchange in waiting:
+            await peer.say({"jsonrpc": "2.0", "id": int(exchange.key), **OK})
+            await exchange.wait_response()
+    assert list(peer.link.protocol_deviations.values()) == [4]
+
+
+async def test_late_long_response_fails_no_other_request() -> None:
+    async with connected(max_frame=4096) as peer:
+        with pytest.raises(CallTimeout):
+            await send_request(peer.link, "m", timeout=0.01)
+        exchange = AwaitedExchange()
+        peer.link.submit(exchange, "m")
+        await peer.say(TOO_LONG["first"](1))
+        await peer.say({"jsonrpc": "2.0", "id": 2, **OK})
+        await exchange.wait_response()
+
+
+async def test_long_request_of_a_server_is_refused_and_a_long_notification_ignored() -> None:
+    async with connected({"m": OK}, max_frame=4096) as peer:
+        exchange = AwaitedExchange()
+        peer.link.submit(exchange, "wait")
+        await peer.say(b'{"jsonrpc":"2.0","method":"notifications/message","params":%b}\n' % _LONG)
+        await peer.say(b'{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage","params":%b}\n' % _LONG)
+        answer = await peer.hear("")
+        assert not exchange.done.is_set()
+        await send_request(peer.link, "m")
+    assert answer["id"] == 1
+    assert answer["error"]["code"] == -32602
+    assert "sampling/createMessage was dropped: it has more than 4096 bytes" in answer["error"]["message"]
+
+
+async def test_line_that_does_not_end_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dropped_message, "_MIN_LONGEST", 10_000)
+    async with connected(max_frame=4096) as peer:
+        exchange = AwaitedExchange()
+        peer.link.submit(exchange, "m")
+        await peer.say(b"x" * 20_000)
+        with pytest.raises(LinkLost, match=r"a line of more than 16384 bytes \(`maxFrame` allows 4096"):
+            await exchange.wait_response()
 
 
 @pytest.mark.parametrize("method", ["initialize", "server/discover", "tools/call"])

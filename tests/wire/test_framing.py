@@ -87,26 +87,38 @@ def test_long_line_is_not_copied() -> None:
     assert peak < 1.5 * len(line)
 
 
+@settings(derandomize=True, max_examples=scaled(300))
 @given(
-    st.lists(st.binary(max_size=12).filter(lambda line: b"\n" not in line), max_size=8),
+    st.lists(st.binary(max_size=14).filter(lambda line: b"\n" not in line), max_size=8),
     st.binary(max_size=5).filter(lambda rest: b"\n" not in rest),
     st.data(),
 )
-def test_skipped_long_lines_are_counted_and_the_others_returned(
+def test_long_lines_are_dropped_however_the_stream_is_cut(
     lines: list[bytes], rest: bytes, data: st.DataObject
 ) -> None:
-    """A long line may pass where it came in one portion; the open line is kept."""
+    """All others are returned, and the open line is kept."""
     stream = b"".join(line + b"\n" for line in lines) + rest
-    splitter, found, start = LineSplitter(8, skip_long=True), [], 0
+    splitter, found, start = LineSplitter(8, longest=14), [], 0
     while start < len(stream):
         end = data.draw(st.integers(start + 1, len(stream)))
         found += splitter.feed(stream[start:end])
         start = end
-    lines = list(filter(None, lines))
-    fitting = [line for line in lines if len(line) <= 8]
-    assert [line for line in found if len(line) <= 8] == fitting
-    assert len(found) - len(fitting) + len(splitter.dropped) == len(lines) - len(fitting)
+    assert found == [line for line in lines if 0 < len(line) <= 8]
+    dropped = [(each.start, each.end, each.size, each.reason) for each in splitter.dropped]
+    assert dropped == [(line, line, len(line), "more than 8 bytes") for line in lines if len(line) > 8]
     assert splitter.rest() == rest
+
+
+@pytest.mark.parametrize("portion", [1, 7, 64, 100])
+def test_dropped_line_that_does_not_end_raises(portion: int) -> None:
+    splitter = LineSplitter(10, longest=100)
+    assert splitter.feed(b"a\n") == [b"a"]
+    for _ in range(0, 101 - portion, portion):
+        assert splitter.feed(b"x" * portion) == []
+    with pytest.raises(LineTooLong, match="100"):
+        splitter.feed(b"x" * portion)
+    assert splitter.dropped == []
+    assert splitter.feed(b"\nz\n") == [b"z"]
 
 
 @given(st.dictionaries(st.text(), JSON, min_size=1), st.sampled_from([1, 4, "\t"]))
@@ -139,11 +151,14 @@ def test_endless_message_is_bounded() -> None:
 
 
 def test_skipping_ends_at_the_newline_of_the_long_line() -> None:
-    splitter = LineSplitter(3, skip_long=True)
+    splitter = LineSplitter(3, longest=10)
     assert splitter.feed(b"long\nab\n") == [b"ab"]
     assert splitter.feed(b"long") == splitter.feed(b"er") == []
     assert splitter.feed(b"\nab\n") == [b"ab"]
-    assert splitter.dropped == [(b"longlong", "more than 3 bytes"), (b"longlonger", "more than 3 bytes")]
+    assert [(line.start, line.reason) for line in splitter.dropped] == [
+        (b"long", "more than 3 bytes"),
+        (b"longer", "more than 3 bytes"),
+    ]
 
 
 def test_joined_message_of_exactly_the_limit_is_returned() -> None:

@@ -142,7 +142,6 @@ def test_random_bytes_raise_bad_frame_only(noise: bytes) -> None:
     for read in (wire.parse, wire.split_batch, wire.members, wire.value):
         with suppress(BadFrame):
             read(noise)
-    wire.guess_response_id(noise)
 
 
 def test_invalid_utf8_inside_a_member_raises_bad_frame() -> None:
@@ -187,24 +186,6 @@ def test_lone_surrogate_is_repaired() -> None:
     message = wire.parse(rb'{"id":1,"result":{"n":1.10,"t":"cut \ud83d"}}')
     assert bytes(message.result) == rb'{"n":1.10,"t":"cut \ufffd"}'
     assert wire.value(rb'{"t":"cut \ud83d"}') == {"t": "cut \ufffd"}
-
-
-@pytest.mark.parametrize(
-    ("line", "key"),
-    [
-        (b'{"jsonrpc":"2.0","id":7,"result":[[', b"7"),
-        (b'{"id": 7 , "jsonrpc" : "2.0", "error":{', b"7"),
-        (b'{"result":{"id":9},"jsonrpc":"2.0","id":7}', b"7"),
-        (b'{"jsonrpc":"2.0","result":[],"id":7}\r', b"7"),
-        (b'{"jsonrpc":"2.0","id":7,"method":"x","params":{"result":', b""),
-        (b'{"level":"info","id":7,"msg":"result"', b""),
-        (b'{"jsonrpc":"2.0","id":"7","result":[', b""),
-        (b"no json at all", b""),
-    ],
-)
-def test_response_id_is_guessed_from_responses_only(line: bytes, key: bytes) -> None:
-    """A broken request from a server must not end an mcpd call with the same id."""
-    assert wire.guess_response_id(line) == key
 
 
 def test_batch_is_split_without_decoding() -> None:
@@ -261,10 +242,6 @@ def test_long_method_names_are_not_cached() -> None:
 )
 def test_loose_spelling_of_an_integer_id_is_normalized(key: bytes, normal: bytes) -> None:
     assert wire.normalize_id(key) == normal
-
-
-def test_response_id_is_not_taken_from_the_end_of_a_request() -> None:
-    assert wire.guess_response_id(b'{"method":"x","params":{[,"id":7}') == b""
 
 
 def test_string_member_must_exist_and_be_a_string() -> None:
