@@ -6,7 +6,6 @@ Imported only when no daemon answers, or for `mcpctl daemon`.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import select
@@ -22,6 +21,7 @@ from typing import BinaryIO
 from ctl import systemd_units
 from ctl.daemon_client import DaemonClient
 from ctl.errors import BadConfiguration, CtlError, DaemonUnreachable
+from ctl.start_lock import start_lock
 from mcpd.support import paths
 from mcpd.support.instance_lock import find_lock_holder
 
@@ -29,8 +29,6 @@ START_TIMEOUT = 20.0
 """Seconds. A daemon usually responds within 0.3 s; a cold disk or a busy machine takes longer."""
 _ANSWER_TIMEOUT = 5.0
 """Seconds for a listening process to answer `mcpd/version`."""
-_LOCK_TIMEOUT = 40.0
-"""Seconds to wait for another client that is starting the daemon."""
 _POLL = 0.01
 _EXCERPT_LINES = 10
 """Lines of the log to show when a daemon fails to start."""
@@ -54,8 +52,9 @@ _REMOVED_VARIABLES = (
 def ensure_daemon(socket: str | os.PathLike[str], *, with_login_path: bool = False) -> None:
     """Start a daemon on `socket` unless one is running, and wait until it responds. Prints a line on stderr.
 
-    Any number of clients may call this concurrently: one starts the daemon, the others wait. Raises
-    DaemonUnreachable if `MCPD_NO_START` is set, or with the end of the log if the daemon fails to start.
+    Any number of clients may call this concurrently: one starts the daemon, the others wait. They also wait
+    for `mcpctl daemon restart`. Raises DaemonUnreachable if `MCPD_NO_START` is set, or with the end of the
+    log if the daemon fails to start.
 
     `with_login_path`: a daemon in the background also gets the directories of the login shell's PATH. Set
     this if the current process may not have been started from a terminal.
@@ -66,7 +65,7 @@ def ensure_daemon(socket: str | os.PathLike[str], *, with_login_path: bool = Fal
     if os.environ.get("MCPD_NO_START", "") not in ("", "0"):
         message = f"mcpd is not running at {path}, and MCPD_NO_START prevents starting it"
         raise DaemonUnreachable(message, hint="start it with: mcpctl daemon start")
-    with _start_lock(path):
+    with start_lock(path):
         if _is_listening(path):
             return
         if systemd_units.manages_socket(path):
@@ -76,7 +75,7 @@ def ensure_daemon(socket: str | os.PathLike[str], *, with_login_path: bool = Fal
                 raise DaemonUnreachable(message, hint="mcpctl daemon restart")
             print("mcpctl: starting mcpd (systemctl --user start mcpd)", file=sys.stderr)
             start_units()
-        else:
+        elif not _wait_stopped(path):
             print(f"mcpctl: starting mcpd in the background (log: {log_path()})", file=sys.stderr)
             if with_login_path:
                 _extend_path()
@@ -97,13 +96,13 @@ def start_in_background(socket: str, config: str = "") -> int:
     """Start the daemon in a new session and return its pid once it responds.
 
     `config` is the configuration file to use; empty for the usual one. Returns the pid of a daemon that is
-    already running, if there is one. Raises DaemonUnreachable like `ensure_daemon`.
+    already running, if there is one. Raises DaemonUnreachable like `ensure_daemon`. Call this only inside
+    `start_lock`.
     """
-    with _start_lock(socket):
-        if not _is_listening(socket):
-            return _spawn(socket, config)
-        if (pid := daemon_pid(socket)) is not None:
-            return pid
+    if not _is_listening(socket) and not _wait_stopped(socket):
+        return _spawn(socket, config)
+    if (pid := daemon_pid(socket)) is not None:
+        return pid
     raise DaemonUnreachable(
         f"the process listening on {socket} does not respond, so mcpd was not started",
         hint="stop it (mcpctl daemon stop, or kill), or choose another socket with MCPD_SOCKET",
@@ -128,6 +127,19 @@ def _is_listening(socket: str) -> bool:
     return True
 
 
+def _wait_stopped(socket: str) -> bool:
+    """Wait until a daemon that does not listen has exited: it is stopping, and a new one would exit at once.
+
+    Returns True if it listens again, because only its socket was removed. Waits no longer than STOP_TIMEOUT.
+    """
+    end = time.monotonic() + STOP_TIMEOUT
+    while find_lock_holder(socket) is not None and time.monotonic() < end:
+        time.sleep(_POLL)
+        if _is_listening(socket):
+            return True
+    return False
+
+
 def log_path() -> str:
     """Return the log file of a background daemon."""
     return os.path.join(paths.state_dir(os.environ), "daemon.log")
@@ -148,36 +160,6 @@ def daemon_command() -> list[str]:
             return [candidate]
     found = shutil.which("mcpd")
     return [os.path.abspath(found)] if found else [sys.executable, "-m", "mcpd"]
-
-
-@contextmanager
-def _start_lock(socket: str) -> Iterator[None]:
-    """Hold a lock on the socket's directory, so that only one of many clients starts a daemon.
-
-    Locks the directory itself, which leaves no file behind. The kernel releases the lock if the process dies.
-    """
-    try:
-        directory = os.open(paths.socket_directory(socket), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except paths.UnusablePath as error:
-        raise DaemonUnreachable(str(error)) from None
-    except OSError as error:
-        raise DaemonUnreachable(f"cannot open the directory of {socket}: {error.strerror}") from None
-    try:
-        end = time.monotonic() + _LOCK_TIMEOUT
-        while True:
-            try:
-                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise DaemonUnreachable(
-                        f"another mcpctl is still starting mcpd; gave up after {_LOCK_TIMEOUT:.0f} s",
-                        hint=f"see {log_path()}, and mcpctl daemon status",
-                    ) from None
-                time.sleep(_POLL)
-        yield
-    finally:
-        os.close(directory)
 
 
 def _spawn(socket: str, config: str = "") -> int:

@@ -14,6 +14,7 @@ from ctl.bridge.daemon_starter import DaemonStarter
 from ctl.bridge.editor_session import EditorSession
 from ctl.bridge.error_replies import ErrorObject, parse_error
 from ctl.bridge.write_buffer import WriteBuffer
+from ctl.start_lock import is_being_started
 from mcpd.support.paths import UnusablePath
 from mcpd.wire import message as wire
 from mcpd.wire.framing import LineSplitter, LineTooLong
@@ -31,6 +32,8 @@ START_RETRY_DELAY, MAX_START_RETRY_DELAY = 1.0, 30.0
 """Seconds after a failed start of the daemon; the delay doubles each time."""
 GRACE_AFTER_FAILED_START = 2.0
 """Seconds that requests still wait after a failed start: another process may be starting a daemon."""
+STARTING_POLL = 0.1
+"""Seconds between attempts while another process starts or restarts the daemon."""
 MAX_LINE = 128 * 1024 * 1024
 """Bytes of a line from the daemon, whose own limits are lower."""
 READ_SIZE, LARGE_READ_SIZE = 64 * 1024, 512 * 1024
@@ -152,7 +155,7 @@ class DaemonLink:
         self.outbox.put(wire.request(_ATTACH_ID, "mcpd/attach", self._target.params()))
 
     def _on_no_listener(self, path: str, now: float) -> None:
-        """Start a daemon if the bridge has just started or a request waits.
+        """Start a daemon if the bridge has just started or a request waits, and nobody else is starting one.
 
         Otherwise the user may have stopped the daemon on purpose.
         """
@@ -160,8 +163,14 @@ class DaemonLink:
         if self.starter is None:
             self._schedule_retry(f"{reason} (start it with: mcpctl daemon start)", now)
             return
+        may_start = now >= self._next_start and (self._may_start_early or self.session.has_unsent_requests)
+        if may_start and is_being_started(path):
+            # The starter would wait for that process, too, but one starter per bridge would slow it down.
+            self.session.down_reason = self._start_error or reason
+            self._next_attempt = now + STARTING_POLL
+            return
         self._schedule_retry(self._start_error or reason, now)
-        if now >= self._next_start and (self._may_start_early or self.session.has_unsent_requests):
+        if may_start:
             try:
                 self.starter.begin(path)
             except OSError as error:

@@ -18,6 +18,7 @@ from ctl.invocation import CliContext
 from ctl.json_values import mapping, objects
 from ctl.next_steps import config_step
 from ctl.output import paint
+from ctl.start_lock import start_lock
 from ctl.systemd_units import SERVICE, SOCKET
 from ctl.terminal_text import log_line
 from ctl.time_options import utc_option
@@ -40,7 +41,8 @@ def start(cli: CliContext) -> int:
 
     Uses the systemd service if it is installed, otherwise runs the daemon in the background.
     """
-    _start(cli)
+    with start_lock(cli.socket):
+        _start(cli)
     return report_daemon_status(cli)
 
 
@@ -67,11 +69,12 @@ def restart(cli: CliContext) -> int:
     by_service = systemd_units.manages_socket(cli.socket)
     environ = systemd_units.service_environment() if by_service else dict(os.environ)
     config = _validate_before_restart(cli, environ)
-    if by_service and _service_state() == "active":
-        daemon_process.restart_service()
-    else:
-        _stop(cli)
-        _start(cli, config)
+    with start_lock(cli.socket):  # otherwise an editor could start the daemon in between, with its own PATH
+        if by_service and _service_state() == "active":
+            daemon_process.restart_service()
+        else:
+            _stop(cli)
+            _start(cli, config)
     return report_daemon_status(cli)
 
 
@@ -291,12 +294,13 @@ def _start_service(cli: CliContext) -> None:
     """Start the service. A background daemon on the same socket is stopped first."""
     if not systemd_units.manages_socket(cli.socket):
         cli.out.message(f"note: the service uses {systemd_units.socket_path()}, but you chose {cli.socket}")
+        daemon_process.start_units()
     elif _service_state() == "active":
         daemon_process.restart_service()
-        return
     else:
-        _stop_background(cli)
-    daemon_process.start_units()
+        with start_lock(cli.socket):
+            _stop_background(cli)
+            daemon_process.start_units()
 
 
 def _stop(cli: CliContext) -> bool:

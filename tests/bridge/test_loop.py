@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from ctl.bridge import loop
 from ctl.bridge.daemon_starter import DaemonStarter
+from ctl.start_lock import start_lock
 from tests.bridge.conftest import BOUND, Bridge, be_patient
+from tests.processes import wait_until
 from tests.stopwatch import within
 
 Soon = Callable[[str, float], None]
@@ -175,6 +178,33 @@ def test_failed_start_is_reported_and_retried_later(tmp_path: Path, soon: Soon) 
         assert bridge.attach().next()["id"] == 2
     finally:
         bridge.close()
+
+
+def test_bridge_waits_for_a_process_that_restarts_the_daemon(tmp_path: Path, soon: Soon) -> None:
+    """It starts none itself, unless that process dies."""
+    be_patient(soon)
+    starter = FailingStarter()
+    with ExitStack() as stack:
+        with start_lock(str(tmp_path / "d.sock")):
+            bridge = Bridge(tmp_path, starter)
+            stack.callback(bridge.close)
+            bridge.listen()
+            bridge.editor.send(id=1, method="tools/list")
+            first = bridge.attach()
+            assert first.next()["id"] == 1
+            bridge.stop_listening()
+            first.close()
+            bridge.editor.send(id=2, method="tools/list")
+            wait_until(lambda: bridge.logged[-1:] == ["mcpd closed the connection"])
+            assert bridge.editor.is_silent(0.5)
+            assert starter.attempts == 0
+            bridge.listen()
+            second = bridge.attach()
+            assert [second.next()["id"] for _ in range(2)] == [1, 2]
+            bridge.stop_listening()
+            second.close()
+            bridge.editor.send(id=3, method="tools/list")
+        wait_until(lambda: starter.attempts > 0)
 
 
 def test_messages_may_be_cut_or_joined_by_the_pipe(bridge: Bridge) -> None:

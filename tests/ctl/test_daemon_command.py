@@ -17,6 +17,7 @@ from ctl import daemon_process, systemd_units
 from ctl.errors import BadConfiguration, DaemonUnreachable
 from ctl.invocation import CliContext
 from ctl.main import run
+from ctl.start_lock import is_being_started
 from mcpd.config.loader import load
 from mcpd.model.errors import BadSpec
 from tests.ctl.conftest import Mcpctl
@@ -111,9 +112,15 @@ def test_restart_validates_with_the_environment_of_the_new_daemon(
     monkeypatch.setattr(systemd_units, "service_properties", lambda: {"ActiveState": "active"})
     monkeypatch.setattr(systemd_units, "manages_socket", lambda _: with_service)
     monkeypatch.setattr(systemd_units, "is_installed", lambda: with_service)
-    monkeypatch.setattr(daemon_process, "restart_service", lambda: started.append("service"))
-    monkeypatch.setattr(daemon_process, "stop", lambda _: True)
-    monkeypatch.setattr(daemon_process, "start_in_background", lambda *_: started.append("background"))
+
+    def restart_alone(what: str) -> bool:
+        assert is_being_started(str(daemon.path))  # so that no editor starts a daemon in between
+        started.append(what)
+        return True
+
+    monkeypatch.setattr(daemon_process, "restart_service", lambda: restart_alone("service"))
+    monkeypatch.setattr(daemon_process, "stop", lambda _: restart_alone("stop"))
+    monkeypatch.setattr(daemon_process, "start_in_background", lambda *_: restart_alone("background"))
 
     ran = mcpctl("daemon", "restart")
     assert (ran.code, started) == (2, [])
@@ -132,7 +139,7 @@ def test_restart_validates_with_the_environment_of_the_new_daemon(
     else:
         monkeypatch.setenv("NOPE_TOKEN", "abc")
     assert mcpctl("daemon", "restart").code == 0
-    assert started == ["service" if with_service else "background"]
+    assert started == (["service"] if with_service else ["stop", "background"])
 
     # Another error that the running daemon started with is no reason to refuse: it stays as it is.
     file.write_text('{"mcpServers": {"a": {"comand": "true"}}}')

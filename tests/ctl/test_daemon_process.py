@@ -15,6 +15,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from ctl.daemon_client import DaemonClient
 from tests.processes import gone, wait_until
 from tests.stopwatch import stopwatch, within
 
@@ -163,6 +164,17 @@ def test_start_lock_is_released_when_its_holder_is_killed(place: Place) -> None:
     code, _, _ = answer(place.ensure())
     assert code == 0
     assert len(place.started()) == 2
+
+
+def test_client_waits_for_a_daemon_that_is_stopping(place: Place) -> None:
+    """It no longer listens, but a second daemon would find that it is still running, and exit."""
+    _, first, _ = answer(place.ensure(STUB="lingers"))
+    with DaemonClient(str(place.socket)) as client:
+        client.call("mcpd/shutdown")
+    wait_until(lambda: not place.socket.exists())
+    code, second, _ = answer(place.ensure())
+    assert code == 0
+    assert [pid for pid, *_ in place.started()] == [first, second]
 
 
 def test_no_start_variable_prevents_starting(place: Place) -> None:

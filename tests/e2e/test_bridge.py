@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from ctl.daemon_process import daemon_pid
 from tests.e2e.conftest import Start
 from tests.e2e.harness import (
     BOUND,
@@ -244,8 +245,6 @@ def test_bridge_starts_the_daemon_when_needed(tmp_path: Path) -> None:
     (config / "config.json").write_text(json.dumps({"mcpServers": {"fake": fake()}}))
     environ = private_environment(tmp_path)
     socket_path = str(tmp_path / "run" / "mcpd" / "mcpd.sock")
-    from ctl.daemon_process import daemon_pid
-
     with editor(environ, tmp_path, "--server", "fake") as ed:
         try:
             ed.begin()
@@ -423,17 +422,23 @@ for line in sys.stdin:
 
 @pytest.mark.slow
 def test_editors_that_keep_calling_do_not_notice_restarts(tmp_path: Path) -> None:
-    """Editors call one tool after the other during restarts of the daemon: none fails or runs twice."""
+    """Editors call one tool after the other during restarts of the daemon: none fails or runs twice.
+
+    The new daemon has the environment of `mcpctl daemon restart` and not that of an editor, although its
+    predecessor, which no longer listens, waits for a server that stops slowly.
+    """
     config, written = tmp_path / "config" / "mcpd", tmp_path / "written"
     config.mkdir(parents=True)
-    server = {"command": sys.executable, "args": ["-I", "-S", "-c", APPENDER, str(written)]}
+    code = APPENDER + "import time; time.sleep(1.2)"
+    server = {"command": sys.executable, "args": ["-I", "-S", "-c", code, str(written)]}
     (config / "config.json").write_text(json.dumps({"mcpServers": {"a": server}}))
     environ = {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), **private_environment(tmp_path)}
+    socket_path = str(tmp_path / "run" / "mcpd" / "mcpd.sock")
     restarted = threading.Event()
 
     def mcpctl(*arguments: str) -> None:
-        command = [sys.executable, "-m", "ctl", *arguments]
-        subprocess.run(command, env=environ, cwd=tmp_path, timeout=BOUND, check=True, capture_output=True)
+        command, shell = [sys.executable, "-m", "ctl", *arguments], {**environ, "STARTED_BY": "shell"}
+        subprocess.run(command, env=shell, cwd=tmp_path, timeout=BOUND, check=True, capture_output=True)
 
     def keep_calling(ed: Editor, name: str, tool: str, made: list[Json]) -> None:
         while not restarted.is_set():
@@ -445,15 +450,19 @@ def test_editors_that_keep_calling_do_not_notice_restarts(tmp_path: Path) -> Non
         stack.callback(restarted.set)
         made: dict[str, list[Json]] = {}
         calling = []
-        for name, flags, tool in (("x", ("--server", "a"), "append"), ("y", (), "a__append")):
-            ed = stack.enter_context(editor(environ, tmp_path, *flags))
+        started_by_shell: list[bool] = []
+        for name in ("x", "y", "z", "all"):
+            flags, tool = ((), "a__append") if name == "all" else (("--server", "a"), "append")
+            ed = stack.enter_context(editor({**environ, "STARTED_BY": name}, tmp_path, *flags))
             ed.begin()
             ed.ask("list", "tools/list")
             made[name] = []
             calling.append(threads.submit(keep_calling, ed, name, tool, made[name]))
-        for _ in range(5):
+        for _ in range(3):
             before = {name: len(answers) for name, answers in made.items()}
             mcpctl("daemon", "restart")
+            started_with = Path(f"/proc/{daemon_pid(socket_path)}/environ").read_bytes().split(b"\0")
+            started_by_shell.append(b"STARTED_BY=shell" in started_with)
             wait_until(
                 lambda before=before: (  # type: ignore[misc]
                     all(len(made[name]) > count + 20 for name, count in before.items())
@@ -464,6 +473,7 @@ def test_editors_that_keep_calling_do_not_notice_restarts(tmp_path: Path) -> Non
         restarted.set()
         for each in calling:
             each.result(BOUND)
+    assert started_by_shell == [True] * 3
     failed = [answer for answers in made.values() for answer in answers if "error" in answer]
     assert failed == []
     expected = Counter(f"{name} {number}" for name, answers in made.items() for number in range(len(answers)))
