@@ -23,7 +23,7 @@ import trio
 
 from mcpd.model import codec
 from mcpd.model.events import Event, EventKind, History, HistoryEntry, HistoryEventKind
-from mcpd.model.status import CONNECTION_LOST, ServerState, rfc3339
+from mcpd.model.status import CONNECTION_LOST, ServerState, parse_timestamp, rfc3339
 from mcpd.model.text import shorten
 from mcpd.support.own_thread import OwnThread
 from mcpd.support.rotated_lines import append_lines, last_lines, older
@@ -42,6 +42,9 @@ _MAX_UNWRITTEN, _MAX_UNWRITTEN_SIZE = 10_000, 2 * 1024 * 1024
 """Entries, and their bytes of memory, that are kept while the disk does not answer."""
 _OVERHEAD = 200
 """Bytes that an entry takes without its texts."""
+_STEADY_TIME = 600.0
+"""Seconds for which a server must have been connected until its next failure counts as the first one: as long
+as mcpd calls a server unstable that has restarted repeatedly."""
 _WRITE_INTERVAL = 0.1
 """Seconds between two writes."""
 _READ_AT_START = 512 * 1024
@@ -76,6 +79,21 @@ class _Entries:
     def remove_oldest(self) -> None:
         self.size -= _size(self.entries.popleft())
 
+    def remove_previous(self, repeated: HistoryEntry) -> None:
+        """Remove the entry of the previous time that something happened, unless it is to be kept."""
+        for index in range(len(self.entries) - 1, -1, -1):
+            entry = self.entries[index]
+            if (entry.state, entry.message) == (repeated.state, repeated.message):
+                if not _is_kept(entry.times):
+                    self.size -= _size(entry)
+                    del self.entries[index]
+                return
+
+
+def _is_kept(times: int) -> bool:
+    """Return whether an entry about the 1st, 2nd, 4th, 8th, … time stays when the next one is added."""
+    return not times & (times - 1)
+
 
 def _size(entry: HistoryEntry) -> int:
     return _OVERHEAD + sum(map(sys.getsizeof, (entry.at, entry.server, entry.message, entry.by)))
@@ -93,6 +111,8 @@ class EventHistory:
         self._size = 0
         self._states: dict[str, _State] = {}
         self._repeated: dict[str, dict[_State, int]] = {}
+        """How often each state has occurred since the server last was connected for long."""
+        self._connected_at: dict[str, str] = {}
         self._logins: dict[str, tuple[int, int]] = {}
         """The hash of the last event of a server's login, and how often it has happened in a row."""
         self._unwritten = _Entries(_MAX_UNWRITTEN, _MAX_UNWRITTEN_SIZE)
@@ -113,6 +133,7 @@ class EventHistory:
             if event.server is not None and kind is HistoryEventKind.REMOVED:
                 self._states.pop(event.server, None)
                 self._repeated.pop(event.server, None)
+                self._connected_at.pop(event.server, None)
                 self._logins.pop(event.server, None)
             if event.server is None or kind is HistoryEventKind.REMOVED or ":" in event.message:
                 self._add(event, kind)  # without names, it is the first list: no change
@@ -141,11 +162,11 @@ class EventHistory:
         if unchanged and (state is not ServerState.PENDING or previous == now):
             return  # new details, or the same state in other words
         repeated = self._repeated.setdefault(event.server, {})
-        if state is ServerState.CONNECTED or event.by or len(repeated) > 100:
+        if event.by or len(repeated) > 100 or self._was_steady(event.server, event.at):
             repeated.clear()
+        if state is ServerState.CONNECTED:
+            self._connected_at[event.server] = event.at
         times = repeated[now] = repeated.get(now, 0) + 1
-        if times & (times - 1):
-            return
         self._add(
             event,
             HistoryEventKind.STATE,
@@ -157,6 +178,13 @@ class EventHistory:
             times=times,
         )
 
+    def _was_steady(self, server: str, at: str) -> bool:
+        """Return whether a server that was connected until `at` had been so for long."""
+        connected_at = self._connected_at.pop(server, None)
+        if connected_at is None:
+            return False
+        return parse_timestamp(at) - parse_timestamp(connected_at) >= _STEADY_TIME
+
     def _record_login(self, event: Event) -> None:
         """Record what happened to a login; of many renewals in a row, the 1st, 2nd, 4th, 8th, … one."""
         assert event.server is not None
@@ -164,7 +192,7 @@ class EventHistory:
         last, times = self._logins.get(event.server, (0, 0))
         times = times + 1 if last == now else 1
         self._logins[event.server] = (now, times)
-        if not times & (times - 1):
+        if _is_kept(times):
             self._add(event, HistoryEventKind.LOGIN, times=times)
 
     def _add(self, event: Event, what: HistoryEventKind, **extra: object) -> None:
@@ -178,6 +206,8 @@ class EventHistory:
 
     def _append(self, entry: HistoryEntry) -> None:
         self._remember(entry)
+        if not _is_kept(entry.times):
+            return  # only in memory, until the next one
         with self._unwritten_lock:
             self._unwritten.append(entry)
         self._has_unwritten.set()
@@ -189,6 +219,8 @@ class EventHistory:
             if len(self._entries) > _MAX_SERVERS:  # forget the servers seen first
                 self._size -= self._entries.pop(next(iter(self._entries))).size
         self._size -= entries.size
+        if entry.times > 1:
+            entries.remove_previous(entry)
         entries.append(entry)
         self._size += entries.size
         while self._size > MAX_TOTAL_SIZE:

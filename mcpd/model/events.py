@@ -81,8 +81,8 @@ class HistoryEntry(Record):
     exit_code: int | None = None
     signal: str | None = None
     times: int = 1
-    """The number of times this event has happened since the server was last connected. If an event repeats,
-    mcpd records only the 1st, 2nd, 4th, 8th, … time."""
+    """The number of times this event has happened since the server was last connected for ten minutes, or
+    changed by a client. If an event repeats, mcpd keeps only the 1st, 2nd, 4th, 8th, … time and the last."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

@@ -12,18 +12,20 @@ import trio
 from mcpd import event_history
 from mcpd.event_history import EventHistory
 from mcpd.model.events import Event, EventKind
-from mcpd.model.status import Failure, FailureKind, ServerState, ServerStatus
+from mcpd.model.status import Failure, FailureKind, ServerState, ServerStatus, rfc3339
 from tests.supervision.peer import Life, living
 
 AT = "2026-11-21T06:30:00.000Z"
 
 
-def status_event(state: ServerState, reason: str = "", *, by: str = "", error: str = "") -> Event:
-    failure = Failure(kind=FailureKind.EXITED, message=error, at=AT, exit_code=3) if error else None
+def status_event(
+    state: ServerState, reason: str = "", *, by: str = "", error: str = "", at: str = AT
+) -> Event:
+    failure = Failure(kind=FailureKind.EXITED, message=error, at=at, exit_code=3) if error else None
     status = ServerStatus(
-        name="it", status=state, since=AT, transport="stdio", reason=reason, last_error=failure
+        name="it", status=state, since=at, transport="stdio", reason=reason, last_error=failure
     )
-    return Event(kind=EventKind.STATUS, at=AT, server="it", message=reason, status=status, by=by)
+    return Event(kind=EventKind.STATUS, at=at, server="it", message=reason, status=status, by=by)
 
 
 def opened(path: Path) -> EventHistory:
@@ -74,10 +76,42 @@ def test_repeated_events_are_recorded_less_and_less_often(tmp_path: Path) -> Non
     for _ in range(1000):
         it.record(status_event(ServerState.PENDING, "connecting"))
         it.record(status_event(ServerState.FAILED, "retrying", error="exited with status 3"))
-    assert [e.times for e in it.history("it", 100).entries] == [2**power for power in range(10)]
-    it.record(status_event(ServerState.CONNECTED))
+    assert [e.times for e in it.history("it", 100).entries] == [*(2**power for power in range(10)), 1000]
+    it.record(status_event(ServerState.FAILED, error="another"))
     it.record(status_event(ServerState.FAILED, error="exited with status 3"))
-    assert it.history("it", 1).entries[0].times == 1
+    assert [e.times for e in it.history("it", 3).entries] == [512, 1, 1001]
+
+
+async def test_server_that_keeps_failing_after_it_connected_does_not_displace_events(tmp_path: Path) -> None:
+    """The last connection and the last failure are there, until mcpd restarts."""
+    it = opened(tmp_path)
+    it.record(status_event(ServerState.DISABLED, "it was switched off", by="zed"))
+    for second in range(600):
+        at = rfc3339(1_800_000_000 + 20 * second)
+        it.record(status_event(ServerState.CONNECTED, at=at))
+        it.record(status_event(ServerState.FAILED, error="exited with status 3", at=at))
+    entries = it.history("it", 1000).entries
+    powers = [2**power for power in range(10)]
+    assert entries[0].state is ServerState.DISABLED
+    for state in (ServerState.CONNECTED, ServerState.FAILED):
+        assert [e.times for e in entries if e.state is state] == [*powers, 600]
+    assert [(e.state, e.at) for e in entries[-2:]] == [(ServerState.CONNECTED, at), (ServerState.FAILED, at)]
+    await saved(it)
+    assert len(opened(tmp_path).history("it", 1000).entries) == 21
+
+
+def test_failure_after_a_long_connection_is_the_first(tmp_path: Path) -> None:
+    """Also of a server that was unstable before."""
+    it = opened(tmp_path)
+    times = []
+    for connected, failed in (("06:30", "06:39"), ("06:40", "06:49"), ("06:50", "07:00")):
+        it.record(status_event(ServerState.CONNECTED, at=f"2026-11-21T{connected}:00.000Z"))
+        failure = status_event(
+            ServerState.FAILED, error="exited with status 3", at=f"2026-11-21T{failed}:00.000Z"
+        )
+        it.record(failure)
+        times.append(it.history("it", 1).entries[0].times)
+    assert times == [1, 2, 1]
 
 
 def test_new_evidence_for_the_same_state_is_not_recorded(tmp_path: Path) -> None:
