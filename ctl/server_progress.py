@@ -17,7 +17,7 @@ from ctl.invocation import CliContext
 from ctl.json_values import mapping
 from ctl.next_steps import next_step
 from ctl.status_view import failure_summary, painted_state
-from ctl.terminal_text import count, in_local_time, until
+from ctl.terminal_text import count, in_local_time, time_left, until
 
 if TYPE_CHECKING:
     from ctl.api_types import Failure, ServerResult, ServerStatus
@@ -43,7 +43,7 @@ def status_summary(status: ServerStatus) -> str:
         failure, retry_at = status.get("last_error"), status.get("retry_at")
         retry = f"; next try {until(retry_at)}" if retry_at else ""
         return f": {failure_summary(failure) if failure else reason}{retry}"
-    return f" ({reason})" if reason else ""
+    return f" ({reason}{time_left(status.get('off_until'))})" if reason else ""
 
 
 def print_status(cli: CliContext, status: ServerStatus) -> None:

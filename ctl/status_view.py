@@ -19,6 +19,7 @@ from ctl.terminal_text import (
     in_local_time,
     log_line,
     seconds_since,
+    time_left,
     until,
 )
 
@@ -211,8 +212,8 @@ def _last_error(server: ServerStatus, *, utc: bool) -> str:
     """
     if impaired := impairment(server):
         return paint(impaired, "yellow")
-    if server.get("off_until"):
-        return paint(in_local_time(server.get("reason", ""), utc=utc), "dim")
+    if off_until := server.get("off_until"):
+        return paint(in_local_time(server.get("reason", ""), utc=utc) + time_left(off_until), "dim")
     failure, status, reason = server.get("last_error"), server["status"], server.get("reason", "")
     waiting = status in ("failed", "pending", "needs-auth")
     if not failure:
@@ -320,7 +321,7 @@ def _rows(detail: ServerDetail, server: ServerStatus, *, utc: bool) -> list[tupl
     if degraded := server.get("degraded"):
         rows.append(("but", [paint(degraded, "yellow")]))
     if reason := server.get("reason"):
-        rows.append(("reason", in_local_time(reason, utc=utc)))
+        rows.append(("reason", in_local_time(reason, utc=utc) + time_left(server.get("off_until"))))
     if retry_at := server.get("retry_at"):
         rows.append(
             ("next try", [f"{until(retry_at)} ({clock_time(retry_at, utc=utc)}{' UTC' if utc else ''})"])

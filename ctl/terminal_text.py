@@ -97,13 +97,22 @@ def clock_time(stamp: str, *, utc: bool = False) -> str:
 
 
 def in_local_time(text: str, *, utc: bool = False) -> str:
-    """Convert times such as `2026-11-21 18:00:00 UTC` in a sentence of the daemon, unless `utc`."""
+    """Convert times such as `2026-11-21 18:00:00 UTC` in a sentence of the daemon, unless `utc`.
+
+    The result has the offset of the zone, as in `2026-11-21 19:00:00 +01:00`.
+    """
     if utc or " UTC" not in text:
         return text
     import re
 
-    pattern = r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) UTC"
-    return re.sub(pattern, lambda found: clock_time(f"{found[1]}T{found[2]}Z"), text)
+    def convert(found: re.Match[str]) -> str:
+        seconds = timestamp(f"{found[1]}T{found[2]}Z")
+        if seconds is None:
+            return found[0]
+        local = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(seconds))
+        return f"{local[:-2]}:{local[-2:]}"
+
+    return re.sub(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) UTC", convert, text)
 
 
 def log_line(line: str, *, utc: bool = False) -> str:
@@ -140,6 +149,22 @@ def until(stamp: str | None, now: float | None = None) -> str:
     if seconds is None:
         return ""
     return "now" if seconds > -1 else f"in {format_duration(-seconds)}"
+
+
+def time_left(stamp: str | None, now: float | None = None) -> str:
+    """Return `, in 2h` or `, in 1d12h30m`, to the minute, or to the second if less than a minute is left.
+
+    That is how durations are written in options. Empty without a time, and for one in the past.
+    """
+    seconds = seconds_since(stamp, now) if stamp else None
+    if seconds is None or seconds > -1:
+        return ""
+    left = round(-seconds)
+    if left < 60:
+        return f", in {left}s"
+    minutes = round(-seconds / 60)
+    parts = ((minutes // 1440, "d"), (minutes % 1440 // 60, "h"), (minutes % 60, "m"))
+    return ", in " + "".join(f"{number}{unit}" for number, unit in parts if number)
 
 
 def count(number: int, noun: str) -> str:

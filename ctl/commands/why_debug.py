@@ -36,7 +36,7 @@ from ctl.status_view import (
     waiting_summary,
 )
 from ctl.table import table
-from ctl.terminal_text import ago, clock_time, in_local_time, log_line, seconds_since, until
+from ctl.terminal_text import ago, clock_time, in_local_time, log_line, seconds_since, time_left, until
 from ctl.time_options import utc_option
 from mcpd.config import definition_view
 from mcpd.config.next_step import port_in_use
@@ -225,6 +225,8 @@ def render(explanation: Explanation, server: ServerStatus, fit: int | None, *, u
     ]
     if retry_at := server.get("retry_at"):
         lines.append([f"next try {until(retry_at)}"])
+    if left := time_left(server.get("off_until")):
+        lines.append([f"ends{left.removeprefix(',')}"])
     rows = [
         *waiting_rows(server, utc=utc),
         *_evidence_rows(server.get("last_error")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from ctl.commands import COMMANDS
 from ctl.errors import EXIT_CODES
-from mcpd.model.status import parse_timestamp
+from mcpd.model.status import parse_timestamp, rfc3339
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.editors.terminal import on_terminal
 from tests.ctl.fake_daemon import NOW, Caller, FakeDaemon, Fault, Silence, detail, failure, server, status
@@ -147,10 +148,14 @@ def test_a_setting_that_cannot_be_saved_is_a_warning(daemon: FakeDaemon, mcpctl:
 def test_disable_for_sends_the_end_time(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """For both --for and --until. The output shows when the server is enabled again."""
     reason = "switched off until 2026-11-22 18:00:00 UTC"
-    daemon.answers["mcpd/disable"] = {"server": server("git", "disabled", reason=reason, off_until=NOW)}
     before = time.time()
+    end = rfc3339(before + 7230)
+    daemon.answers["mcpd/disable"] = {"server": server("git", "disabled", reason=reason, off_until=end)}
     ran = mcpctl("disable", "git", "--for", "2h")
-    assert (ran.code, ran.out) == (0, "git: disabled (switched off until 2026-11-22 14:30:00)\n")
+    assert ran.code == 0
+    assert re.fullmatch(
+        r"git: disabled \(switched off until 2026-11-22 14:30:00 -03:30, in [12]h\d*m?\)\n", ran.out
+    )
     until = parse_timestamp(daemon.params_of("mcpd/disable")["until"])
     assert before - 0.001 <= until - 7200 <= time.time()
     mcpctl("disable", "git", "--until", "2126-11-22T18:00Z")

@@ -128,7 +128,7 @@ def test_temporarily_disabled_server_shows_until_when(daemon: FakeDaemon, mcpctl
     reason = "switched off until 2026-11-21 18:00:00 UTC"
     off = server("time", "disabled", reason=reason, off_until=NOW, last_error=failure())
     daemon.answers["mcpd/status"] = status(off)
-    assert mcpctl("status").out.splitlines()[1].endswith("  switched off until 2026-11-21 14:30:00")
+    assert mcpctl("status").out.splitlines()[1].endswith("  switched off until 2026-11-21 14:30:00 -03:30")
     assert mcpctl("status", "--utc").out.splitlines()[1].endswith(f"  {reason}")
 
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import click
 import pytest
 
+from ctl.terminal_text import time_left
 from ctl.time_options import parse_duration, parse_time, rfc3339
 
 
@@ -66,3 +67,24 @@ def test_time_of_day_is_the_next_one_in_local_time(in_berlin: None, now: str, te
 def test_invalid_or_past_time_is_refused(text: str, complaint: str) -> None:
     with pytest.raises(click.BadParameter, match=complaint):
         parse_time(text, datetime(2026, 11, 22, 16, tzinfo=UTC))
+
+
+END = 1_795_242_600.0
+"""2026-11-21T06:30:00Z"""
+
+
+@pytest.mark.parametrize(
+    ("left", "shown"),
+    [
+        (0.5, ""),
+        (-9, ""),
+        (42, ", in 42s"),
+        (59.9, ", in 1m"),
+        (7199.9, ", in 2h"),
+        (131_400, ", in 1d12h30m"),
+    ],
+)
+def test_time_left_is_written_as_in_options(left: float, shown: str) -> None:
+    """`disable --for 2h` must not say that less than two hours are left."""
+    assert time_left("2026-11-21T06:30:00.000Z", END - left) == shown
+    assert time_left(None) == ""
