@@ -86,8 +86,8 @@ async def test_server_that_keeps_failing_after_it_connected_does_not_displace_ev
     """The last connection and the last failure are there, until mcpd restarts."""
     it = opened(tmp_path)
     it.record(status_event(ServerState.DISABLED, "it was switched off", by="zed"))
-    for second in range(600):
-        at = rfc3339(1_800_000_000 + 20 * second)
+    times = [rfc3339(1_800_000_000 + 20 * number) for number in range(600)]
+    for at in times:
         it.record(status_event(ServerState.CONNECTED, at=at))
         it.record(status_event(ServerState.FAILED, error="exited with status 3", at=at))
     entries = it.history("it", 1000).entries
@@ -95,7 +95,10 @@ async def test_server_that_keeps_failing_after_it_connected_does_not_displace_ev
     assert entries[0].state is ServerState.DISABLED
     for state in (ServerState.CONNECTED, ServerState.FAILED):
         assert [e.times for e in entries if e.state is state] == [*powers, 600]
-    assert [(e.state, e.at) for e in entries[-2:]] == [(ServerState.CONNECTED, at), (ServerState.FAILED, at)]
+    assert [(e.state, e.at) for e in entries[-2:]] == [
+        (ServerState.CONNECTED, times[-1]),
+        (ServerState.FAILED, times[-1]),
+    ]
     await saved(it)
     assert len(opened(tmp_path).history("it", 1000).entries) == 21
 
