@@ -32,6 +32,8 @@ from mcpd.support.redact import Redactor
 
 log = logging.getLogger("mcpd.active_config")
 
+Definitions = Mapping[str, Mapping[str, object]]
+"""Name → definition as written."""
 _SERVERS = "$.mcpServers"
 """Where errors in an edited set are located: in the file, not in the request."""
 _HOLDERS = (_SERVERS, "$.mcp.servers")
@@ -43,7 +45,8 @@ class ActiveConfig:
     start of the daemon, may lack the servers that have errors.
 
     The file is read and changed in a thread: the parsers are written in Python, so the event loop waits only
-    a moment for each of their steps, while a YAML file of the largest size takes them seconds.
+    a moment for each of their steps, while a YAML file of the largest size takes them seconds. Definitions
+    from the API are parsed in another thread, which no disk can hold up: 1,700 of them take 0.1 s.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class ActiveConfig:
         import_editor(first.path)  # loads the editing modules now; an upgrade may replace them on disk
         self._config_path = flag
         self._thread = OwnThread()
+        self._parsing = OwnThread()
         self._edits = trio.Lock()
         self._environ = environ
         self._supervisor = supervisor
@@ -67,7 +71,7 @@ class ActiveConfig:
         self._state_dir = state_dir
         self._redactor = redactor
         self._source = first.source
-        self._definitions: Mapping[str, Mapping[str, object]] = first.definitions
+        self._definitions: Definitions = first.definitions
         self._loaded_at = time.time()
         self._problems: tuple[Problem, ...] = ()
         self._rejected = False
@@ -188,38 +192,46 @@ class ActiveConfig:
         log.error("the configuration has errors, the last valid one stays active: %s", error)
         self._announce(f"rejected: {error}")
 
-    def set_servers(
+    async def set_servers(
         self,
-        servers: Mapping[str, Mapping[str, object]],
+        servers: Definitions,
         *,
         dry_run: bool = False,
         if_generation: int | None = None,
     ) -> ApplyResult:
         """Replace the set of servers atomically. Raises Conflict; reports an invalid set in `errors`."""
-        if if_generation not in (None, self._supervisor.generation):
-            raise Conflict(if_generation, self._supervisor.generation)
+        self._require_generation(if_generation)
         try:
-            parsed = self._parse(servers)
+            parsed = await self._parse_set(servers)
         except BadSpec as error:
             return ApplyResult.refused(error.problems, self._supervisor.generation, dry_run=dry_run)
+        self._require_generation(if_generation)
         if dry_run:
             plan = self._supervisor.plan(parsed.specs)
             return ApplyResult.plan(plan, self._supervisor.generation, dry_run=True)
         self._state_file.set_applied(AppliedSet(servers=servers, config_digest=self.loaded.digest))
         return self._set_servers(parsed, servers)
 
+    def _require_generation(self, expected: int | None) -> None:
+        """Raise Conflict if the set has changed since this generation."""
+        if expected not in (None, self._supervisor.generation):
+            raise Conflict(expected, self._supervisor.generation)
+
     async def add(
         self, name: str, definition: Mapping[str, object], *, save: bool, replace: bool = False
     ) -> ApplyResult:
         """Add one server. Raises BadSpec before anything is changed or written."""
-        async with self._edits:
-            if name in self._definitions and not replace:
+
+        def edit(before: Definitions) -> Definitions:
+            if name in before and not replace:
                 fix = f"replace it with `mcpctl add --replace`, or run `mcpctl remove {name}` first"
                 raise BadSpec(
                     [Problem(join_path(_SERVERS, name), f"a server named {name!r} already exists", fix)]
                 )
-            servers = {**self._definitions, name: definition}
-            parsed = self._parse_edit(servers)
+            return {**before, name: definition}
+
+        async with self._edits:
+            servers, parsed = await self._parse_edited(edit)
             fresh = None
             if save:
                 self._require_file()
@@ -230,12 +242,15 @@ class ActiveConfig:
 
     async def remove(self, name: str, *, save: bool) -> ApplyResult:
         """Remove one server. Raises UnknownServer or BadSpec."""
-        async with self._edits:
-            if name not in self._definitions:
+
+        def edit(before: Definitions) -> Definitions:
+            if name not in before:
                 self._supervisor.get(name)  # raises UnknownServer with similar names
                 raise UnknownServer(f"no server named {name!r} in the configuration", server=name)
-            rest = {known: definition for known, definition in self._definitions.items() if known != name}
-            parsed = self._parse_edit(rest)
+            return {known: definition for known, definition in before.items() if known != name}
+
+        async with self._edits:
+            rest, parsed = await self._parse_edited(edit)
             fresh = None
             if save:
                 if self._source != "api":
@@ -332,7 +347,7 @@ class ActiveConfig:
     def _apply_edit(
         self,
         parsed: ParsedServers,
-        definitions: Mapping[str, Mapping[str, object]],
+        definitions: Definitions,
         fresh: LoadedConfig | None,
     ) -> ApplyResult:
         """Apply an edit. `fresh`: what is in the file, if the edit was saved."""
@@ -354,7 +369,7 @@ class ActiveConfig:
     def _set_servers(
         self,
         parsed: ParsedServers,
-        definitions: Mapping[str, Mapping[str, object]],
+        definitions: Definitions,
         source: str = "api",
         *,
         changed_settings: Sequence[str] = (),
@@ -387,7 +402,18 @@ class ActiveConfig:
                 return loaded
             raise
 
-    def _parse_edit(self, servers: Mapping[str, Mapping[str, object]]) -> ParsedServers:
+    async def _parse_edited(
+        self, edit: Callable[[Definitions], Definitions]
+    ) -> tuple[Definitions, ParsedServers]:
+        """Return the definitions after an edit, and parse them. Raises BadSpec, and what `edit` raises."""
+        while True:
+            before, loaded = self._definitions, self.loaded
+            servers = edit(before)
+            parsed = await self._parsing.run(self._parse_edit, servers)
+            if before is self._definitions and loaded is self.loaded:
+                return servers, parsed
+
+    def _parse_edit(self, servers: Definitions) -> ParsedServers:
         """Parse an edited set. Raises BadSpec, but not for unchanged servers that were invalid before."""
         located: list[tuple[object, object, str]] = [
             (name, definition, join_path(_SERVERS, name)) for name, definition in servers.items()
@@ -409,7 +435,15 @@ class ActiveConfig:
         specs = {name: parsed.specs.get(name) or known[name] for name in servers}
         return attrs.evolve(parsed, specs=specs)
 
-    def _parse(self, servers: Mapping[str, Mapping[str, object]]) -> ParsedServers:
+    async def _parse_set(self, servers: Definitions) -> ParsedServers:
+        """Parse a set. Raises BadSpec."""
+        while True:
+            loaded = self.loaded
+            parsed = await self._parsing.run(self._parse, servers)
+            if loaded is self.loaded:  # otherwise the settings may be different
+                return parsed
+
+    def _parse(self, servers: Definitions) -> ParsedServers:
         return parse_servers(
             servers,
             environ=self._environ,

@@ -107,7 +107,7 @@ def _list_method(
 
 
 async def _set_servers(operations: Operations, params: SetServersParams) -> ApplyResult:
-    applied = operations.config.set_servers(
+    applied = await operations.config.set_servers(
         params.servers, dry_run=params.dry_run, if_generation=params.if_generation
     )
     return await _when_applied(operations, applied)

@@ -9,8 +9,9 @@ from pathlib import Path
 import attrs
 import msgspec
 
+from mcpd.config.definition_size import size_problem
 from mcpd.config.field_names import CANONICAL_NAMES, FIELDS, IGNORED_FIELDS, REPLACEMENTS, is_comment
-from mcpd.config.json_path import closest_match, is_too_large, join_path, type_name
+from mcpd.config.json_path import closest_match, join_path, type_name
 from mcpd.config.json_schema import json_schema
 from mcpd.config.known_servers import apply_traits
 from mcpd.config.masking import PASSED_FIELDS, mask_definition, secret_values
@@ -26,6 +27,8 @@ from mcpd.model.text import shorten
 __all__ = ["ParsedServers", "json_schema", "mask_definition", "parse_servers"]
 
 MAX_NAME_LENGTH = 64
+_MAX_SUGGESTIONS = 100
+"""Unknown fields of a definition for which similar ones are looked up, which takes 0.1 ms each."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -125,8 +128,9 @@ class _Parser(msgspec.Struct, eq=False):
             message = f"the definition of '{name}' must be an object, not {type_name(definition)}"
             problems.append(Problem(path, message, 'write {"command": "…"} or {"url": "https://…"}'))
             return
-        if is_too_large(definition):
-            problems.append(Problem(path, f"the definition of '{name}' is nested too deeply", "flatten it"))
+        excess, fix = size_problem(definition)
+        if excess:
+            problems.append(Problem(path, f"the definition of '{name}' {excess}", fix))
             return
         expanded = expand(definition, self.environ, path, base_dir=self.base_dir, fetched=self.fetched)
         problems += expanded.problems
@@ -192,6 +196,7 @@ def _canonical_fields(
     spelling: dict[str, str] = {}
     misspelled: dict[str, object] = {}
     known = [field.name for field in FIELDS]
+    suggested = 0
     for key, value in values.items():
         canonical = CANONICAL_NAMES.get(key)
         if canonical is None:
@@ -201,7 +206,8 @@ def _canonical_fields(
                 note = f" ({IGNORED_FIELDS[key]})" if IGNORED_FIELDS[key] else ""
                 warnings.append(f"{join_path(path, key)}: '{key}' is not used by mcpd and was ignored{note}")
             elif not is_comment(key):
-                match = closest_match(key, known)
+                suggested += 1
+                match = closest_match(key, known) if suggested <= _MAX_SUGGESTIONS else None
                 fix = REPLACEMENTS.get(key) or (f"did you mean '{match}'?" if match else "remove it")
                 section.add_problem(key, f"unknown field '{shorten(key, 64)}' in server '{name}'", fix)
                 if match in ("command", "url", "type"):

@@ -11,6 +11,7 @@ from pathlib import Path
 import attrs
 import msgspec
 
+from mcpd.config.definition_size import MAX_INSERTED
 from mcpd.config.json_path import join_path
 from mcpd.model.errors import Problem
 from mcpd.model.server_spec import FetchedSecrets, SecretKind, SecretReference, UnavailableSecret
@@ -77,6 +78,8 @@ class _Expansion:
         self.substitutions: list[Substitution] = []
         self.problems: list[Problem] = []
         self.unresolved: list[tuple[str, SecretReference]] = []
+        self.inserted = 0
+        """Characters of the values that have replaced references."""
 
     def expand_value(self, value: object, path: str) -> object:
         if isinstance(value, str):
@@ -124,6 +127,16 @@ class _Expansion:
         if dash and not value:
             return self.expand_text(default, path)
         assert value is not None
+        return self.insert(name, value, path)
+
+    def insert(self, name: str, value: str, path: str) -> str:
+        """Return the value of a reference, or nothing if all values together are too long."""
+        before, self.inserted = self.inserted, self.inserted + len(value)
+        if self.inserted > MAX_INSERTED:
+            if before <= MAX_INSERTED:
+                message = f"with {name}, the values of references have more than {MAX_INSERTED} characters"
+                self.problems.append(Problem(path, message, "put long values into a file"))
+            return ""
         self.substitutions.append(Substitution(path, name, value))
         return value
 
@@ -146,8 +159,7 @@ class _Expansion:
         if isinstance(value, UnavailableSecret):
             self.problems.append(Problem(path, value.message, value.fix))
             return ""
-        self.substitutions.append(Substitution(path, f"{kind}:{words[0]}", value))
-        return value
+        return self.insert(f"{kind}:{words[0]}", value, path)
 
     def parse_arguments(self, kind: SecretKind, body: str, path: str) -> tuple[str, ...]:
         """Raises ValueError with the predicate of an error message."""

@@ -445,3 +445,38 @@ def test_unresolved_definition_shows_no_values() -> None:
     found = spec({"command": "x", "env": {"A": "${secret:A}", "B": "literal-text"}})
     assert "literal-text" not in repr(found.unresolved)
     assert ENVIRON["TOKEN"] not in repr(found.unresolved)
+
+
+@pytest.mark.parametrize(
+    ("definition", "message"),
+    [
+        ({"command": "x" * 262_144}, "the definition of 'a' has more than 262144 characters"),
+        (
+            {"command": "x", "args": ["y" * 1000] * 263},
+            "the definition of 'a' has more than 262144 characters",
+        ),
+        (
+            {"command": "x", "env": {"n" * 262_144: "y"}},
+            "the definition of 'a' has more than 262144 characters",
+        ),
+        ({"command": "x", "args": ["y"] * 10_000}, "the definition of 'a' has more than 10000 values"),
+        ({"command": "${HOME}" * 1001}, "the definition of 'a' has more than 1000 references"),
+    ],
+    ids=["command", "arguments", "name of a variable", "values", "references"],
+)
+def test_large_definition_is_refused_and_the_limit_named(definition: object, message: str) -> None:
+    """A name of 7 MiB took 1 s to parse, and 43,000 references 1.4 s."""
+    (problem,) = problems(definition)
+    assert (problem.path, problem.message) == ("$.mcpServers.a", message)
+
+
+def test_definition_at_the_limits_is_accepted() -> None:
+    found = spec({"command": "${HOME}" * 1000, "args": ["y" * 240_000, *["y"] * 9000]})
+    assert isinstance(found, StdioSpec)
+    assert (len(found.command), len(found.args)) == (9000, 9001)
+
+
+def test_similar_fields_are_looked_up_for_the_first_unknown_ones_only() -> None:
+    """10,000 took a second."""
+    found = problems({"command": "x", **{"args" + "-" * n: 1 for n in range(1, 102)}})
+    assert [problem.fix for problem in found] == ["did you mean 'args'?"] * 100 + ["remove it"]

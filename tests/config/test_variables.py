@@ -141,3 +141,13 @@ def test_each_substitution_is_recorded_but_its_value_is_not_shown() -> None:
 )
 def test_only_the_users_own_home_is_expanded(path: str, result: str) -> None:
     assert expand_home(path, ENVIRON) == result
+
+
+def test_values_of_all_references_have_a_limit() -> None:
+    """Otherwise, a definition of 256 KiB could become one of gigabytes."""
+    found = expand(["${LONG}"] * 20, {"LONG": "x" * 100_000}, "$.a")
+    assert isinstance(found.value, list)
+    assert "".join(found.value) == "x" * 1_000_000
+    (problem,) = found.problems
+    assert problem.path == "$.a[10]"
+    assert problem.message == "with LONG, the values of references have more than 1048576 characters"
