@@ -12,6 +12,7 @@ import trio
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from mcpd.calls.call import Binding, Call, CallerIdentity, ResponseCallback, Spawn, Work
+from mcpd.calls.call_limits import LARGE
 from mcpd.calls.client_context import ClientContext, ClientRequest, Responder
 from mcpd.calls.engine import CallEngine
 from mcpd.calls.routes import CONTROL, Target
@@ -44,8 +45,6 @@ from mcpd.wire.request_meta import RESERVED_PREFIX
 
 NO_CONTEXT = ClientContext(version="")
 """The caller declares nothing, cannot be asked, and gets what the server sends."""
-_LARGE = 2 * 1024 * 1024
-"""Bytes of a result that is normalized in several turns."""
 _MAX_MEMBER = 1024 * 1024
 """Bytes of each other member of a call with large arguments; decoding and encoding 31 MiB takes 0.2 s."""
 _RESOURCE_NOT_FOUND = (-32002, -32602)
@@ -242,7 +241,7 @@ class ControlCaller:
 
     def send_result(self, call: Call, request: ClientRequest, result: Raw | bytes) -> None:
         is_raw = isinstance(request, ControlCallRequest) and request.raw
-        if not is_raw and len(result) > _LARGE:
+        if not is_raw and len(result) > LARGE:
             self._spawn(lambda: self._send_large(call, request.key, result))
             return
         self.calls.pop(request.key, None)

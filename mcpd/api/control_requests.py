@@ -15,6 +15,7 @@ import trio
 from mcpd.api.control_calls import NO_CONTEXT, ControlCaller, read_call, read_call_in_steps
 from mcpd.api.control_methods import MAX_WAIT, METHODS, decode_params, openrpc_document
 from mcpd.api.visible_lists import LISTS, selected, without_denied
+from mcpd.calls.call_limits import LARGE
 from mcpd.calls.call_log import record_filter
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.client_registry import MAX_REPORTED, ClientConnection
@@ -37,8 +38,6 @@ log = logging.getLogger("mcpd.client")
 
 MAX_STREAMS = 16
 """Streams of events, log lines and messages on one connection: each of them gets every item."""
-_LARGE = 2 * 1024 * 1024
-"""Bytes of a call's params that are read in a turn of their own."""
 _MAX_PATH = 4096
 """Characters of a client's working directory; a longer one cannot exist."""
 MAX_RUNNING = 512
@@ -166,7 +165,7 @@ class ControlRequests:
 
     def call(self, message: Message) -> None:
         """Handle `mcpd/call`, the most frequent request."""
-        if len(message.params) > _LARGE:
+        if len(message.params) > LARGE:
             self._start(message, self._call_in_turns(message), None)
             return
         try:

@@ -26,6 +26,7 @@ from mcpd.calls.call import (
     Spawn,
     Work,
 )
+from mcpd.calls.call_limits import LARGE
 from mcpd.calls.client_context import (
     ClientContext,
     ClientIdentity,
@@ -70,9 +71,6 @@ _RESOURCE_NOT_FOUND = -32002
 """The legacy revisions' error code for an unknown resource."""
 _FIRST_CONNECT_TIMEOUT = 10.0
 """Seconds that a new client's first request waits for its server to connect."""
-_LARGE = 2 * 1024 * 1024
-"""Bytes of params. Longer ones are forwarded in several turns, since each of about six looks at them takes up
-to 1.5 ms per MiB. No request that mcpd answers itself needs more."""
 _SHORT_MEMBERS = frozenset({"name", "uri", "ref", "_meta", "requestState"})
 _MAX_SHORT_MEMBER = 1024 * 1024
 """Bytes of those members of params that mcpd reads, compares, or signs."""
@@ -204,7 +202,7 @@ class ClientSession:
             self.respond_error(request, _INVALID_REQUEST, "a request with this id is still in progress")
             return
         try:
-            if len(params) > _LARGE and self._methods.is_known(method):
+            if len(params) > LARGE and self._methods.is_known(method):
                 self._receive_large(request)
                 return
             if may_have_meta(params):
@@ -225,7 +223,7 @@ class ClientSession:
             self.spawn_request(request, lambda: self._forward_large(request))
         else:
             size = len(request.params)
-            text = f"the params of {request.method} have {size} bytes; mcpd accepts at most {_LARGE} here"
+            text = f"the params of {request.method} have {size} bytes; mcpd accepts at most {LARGE} here"
             self.respond_error(request, _INVALID_PARAMS, text)
 
     async def _forward_large(self, request: ClientRequest) -> None:

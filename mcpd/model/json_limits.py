@@ -143,11 +143,11 @@ def items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> list[Raw]:
     return _decode_items_up_to(raw, limit)
 
 
-def items_in_steps(data: bytes, limit: int = MAX_ITEMS) -> Steps[list[Raw]]:
+def items_in_steps(data: bytes) -> Steps[list[Raw]]:
     """As `items`."""
-    _check_items(data, limit)
+    _check_items(data, MAX_ITEMS)
     yield
-    return _decode_items_up_to(data, limit)
+    return _decode_items_up_to(data, MAX_ITEMS)
 
 
 def _check_items(raw: Raw | bytes, limit: int) -> None:

@@ -44,7 +44,7 @@ async def rest() -> None:
 
 
 async def in_turns(steps: Steps[T]) -> T:
-    """Do the work after a rest, and rest whenever it has taken MAX_TURN. Raises what a step raises."""
+    """As `run_steps`, in a task: rest before the work, and whenever it has taken MAX_TURN."""
     await rest()
     began = time.monotonic()
     while True:

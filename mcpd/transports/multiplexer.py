@@ -276,7 +276,7 @@ class RequestMultiplexer:
         else:
             self._deliver_response(answered, message, line)
 
-    def receive_in_steps(self, line: bytes, exchange: Exchange | None = None) -> Steps[None]:
+    def receive_in_steps(self, line: bytes) -> Steps[None]:
         """As `receive`, for a large frame. Each step must be within a `batch()`."""
         try:
             message = yield from wire.parse_in_steps(line)
@@ -284,9 +284,9 @@ class RequestMultiplexer:
             message = None
         yield
         if message is None or len(message.id) > _MAX_ID:
-            self._receive_unparsable(line, exchange, may_be_batch=message is None)
+            self._receive_unparsable(line, None, may_be_batch=message is None)
         else:
-            self.receive(line, exchange, message=message)
+            self.receive(line, message=message)
 
     def _pop_pending(self, key: bytes) -> Exchange | None:
         return self._pending.pop(key, None) or self._long_lived.pop(key, None)

@@ -197,12 +197,12 @@ def string(members: Mapping[str, Raw], name: str) -> str:
         raise BadFrame(f"`{name}`: {error}") from None
 
 
-def string_or(members: Mapping[str, Raw], name: str, default: str = "") -> str:
-    """Return a member that should be a string, or `default`."""
+def string_or(members: Mapping[str, Raw], name: str) -> str:
+    """Return a member that should be a string; empty if it is not."""
     try:
         return string(members, name)
     except BadFrame:
-        return default
+        return ""
 
 
 def error_code(error: Mapping[str, Raw]) -> str:

@@ -12,7 +12,6 @@ JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 TOKEN_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"  # noqa: S105 - a name
 ID_JAG = "urn:ietf:params:oauth:token-type:id-jag"
 ID_TOKEN = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105 - a name
-REFRESH_TOKEN = "urn:ietf:params:oauth:token-type:refresh_token"  # noqa: S105 - a name
 
 ASSERTION_LIFETIME = 300
 """Seconds that a signed JWT is valid: an authorization server uses it at once."""

@@ -15,8 +15,6 @@ MAX_SERVERS = 16
 MAX_SCOPES = 200
 """More scopes are not requested by default: they would not fit into the authorization URL."""
 
-ID_JAG_PROFILE = "urn:ietf:params:oauth:grant-profile:id-jag"
-
 
 class MetadataError(Exception):
     """A document must not be used. The message says which rule it breaks, and is safe to show."""
@@ -51,19 +49,13 @@ class AuthorizationServer:
     scopes: tuple[str, ...] = ()
     auth_methods: tuple[str, ...] | None = None
     """`token_endpoint_auth_methods_supported`; None if it is missing."""
-    signing_algorithms: tuple[str, ...] = ()
     challenge_methods: tuple[str, ...] = ()
     dpop_algorithms: tuple[str, ...] = ()
-    grant_profiles: tuple[str, ...] = ()
     accepts_client_metadata: bool = False
     sends_iss: bool = False
     """`authorization_response_iss_parameter_supported` (RFC 9207)."""
     is_assumed: bool = False
     """There is no metadata; these are the default endpoints of MCP 2025-03-26."""
-
-    @property
-    def accepts_id_jag(self) -> bool:
-        return ID_JAG_PROFILE in self.grant_profiles
 
 
 def parse_protected_resource(body: bytes, server_url: str) -> ProtectedResource:
@@ -122,10 +114,8 @@ def parse_authorization_server(
         revocation_endpoint=_endpoint(document, "revocation_endpoint"),
         scopes=strings(document, "scopes_supported") or (),
         auth_methods=strings(document, "token_endpoint_auth_methods_supported"),
-        signing_algorithms=strings(document, "token_endpoint_auth_signing_alg_values_supported") or (),
         challenge_methods=strings(document, "code_challenge_methods_supported") or (),
         dpop_algorithms=strings(document, "dpop_signing_alg_values_supported") or (),
-        grant_profiles=strings(document, "authorization_grant_profiles_supported") or (),
         accepts_client_metadata=document.get("client_id_metadata_document_supported") is True,
         sends_iss=document.get("authorization_response_iss_parameter_supported") is True,
     )
