@@ -35,10 +35,9 @@ def plan_lines(plan: ImportPlan, context: UserContext, only_here: Sequence[str])
             sources.setdefault(name, []).append(_describe_source(source, context, name) + since)
         for name, found in sources.items():
             lines.append([f"  {name}: {'; '.join(found)}"])
-            notes = (
-                plan.unused_filters.get(source, "") for known, source in plan.merged.known if known == name
-            )
-            lines += [["    note: ", note] for note in dict.fromkeys(notes) if note]
+            entries = (source for known, source in plan.merged.known if known == name)
+            notes = (note for source in entries for note in plan.known_notes[source])
+            lines += [["    note: ", note] for note in dict.fromkeys(notes)]
         lines.append([])
     if only_here:
         lines += [[paint("only in mcpd", "bold")], [f"  {', '.join(only_here)}"], []]
@@ -88,7 +87,7 @@ def as_json(plan: ImportPlan, only_here: Sequence[str]) -> dict[str, object]:
                 "name": name,
                 "source": _source_json(source),
                 "changed_here": source in plan.drift.changed_here,
-                "notes": [plan.unused_filters[source]] if source in plan.unused_filters else [],
+                "notes": list(plan.known_notes[source]),
             }
             for name, source in plan.merged.known
         ],

@@ -27,6 +27,7 @@ from ctl.editors.variables import NeededSecret, secret_reference
 from ctl.errors import DaemonError
 from ctl.invocation import CliContext
 from ctl.json_values import objects
+from mcpd.config.definition_view import is_enabled
 from mcpd.config.edit_config_file import put_servers
 from mcpd.config.secret_store import change_secrets, read_secrets
 from mcpd.model.errors import BadSpec
@@ -58,8 +59,8 @@ class ImportPlan:
     """Server → one that it is probably the same as, although the definitions differ."""
     asked: frozenset[str] = frozenset()
     """Servers in which a secret replaces an environment variable that mcpd does not have."""
-    unused_filters: Mapping[EntrySource, str] = attrs.field(factory=dict)
-    """Entries of servers that mcpd has, and a note that it does not apply their lists of tools."""
+    known_notes: Mapping[EntrySource, tuple[str, ...]] = attrs.field(factory=dict)
+    """Entries of servers that mcpd has, and what differs in them and does not apply."""
     rules: EditorRules = NO_RULES
     """The permissions of the editors."""
     policies: Sequence[object] = ()
@@ -158,7 +159,7 @@ def plan_import(
     }
     lifted |= {one.server.name: lift_update_secrets(one, secret_names) for one in drift.updates}
     similar = find_similar(merged.servers, target.servers, os.environ)
-    unused = _unused_filters(merged, drift, target)
+    notes = _known_notes(discovered, merged, drift, target)
     result = ImportPlan(
         merged,
         drift,
@@ -168,7 +169,7 @@ def plan_import(
         discovered,
         similar,
         asked,
-        unused,
+        notes,
         unwrapped=without,
         imported_rules=frozenset(history.rules),
     )
@@ -197,6 +198,20 @@ def plan_import(
         if name not in named:
             blocked.setdefault(name, f"{reason}; mcpctl import --server {name} --yes imports it anyway")
     return result
+
+
+def _known_notes(
+    discovered: DiscoveredEntries, merged: MergeResult, drift: ImportDrift, target: ImportTarget
+) -> dict[EntrySource, tuple[str, ...]]:
+    """Return notes about lists of tools that do not apply, and about servers that are off in mcpd only."""
+    filters = _unused_filters(merged, drift, target)
+    on = {one.source for one in discovered.candidates if is_enabled(one.definition)}
+    notes: dict[EntrySource, tuple[str, ...]] = {}
+    for name, source in merged.known:
+        is_off = source in on and not is_enabled(target.servers[name]) and source not in drift.changed_here
+        off = f"it is enabled in {source.title}, but disabled in mcpd; to use it: mcpctl enable {name}"
+        notes[source] = tuple(note for note in (off if is_off else "", filters.get(source, "")) if note)
+    return notes
 
 
 def _unused_filters(merged: MergeResult, drift: ImportDrift, target: ImportTarget) -> dict[EntrySource, str]:

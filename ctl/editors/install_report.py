@@ -59,23 +59,26 @@ def report_installed(
 def report_left_on(
     cli: CliContext, left_on: LeftOn, entry: TakeOver, again: str, *, took_over: bool, dry_run: bool
 ) -> None:
-    """Print the entries that stay on, and what to do about them. `again` is the command that was run."""
+    """Print the entries that stay on, and what to do about them. `again` is the command that was run.
+
+    Everything is part of the answer, on stdout, because it belongs to one of several editors.
+    """
     reasons = {name: reason for name, reason in sorted(left_on.reasons.items()) if reason}
     if took_over:
         would = "would be " if dry_run else ""
         for name, reason in sorted((left_on.others | reasons).items()):
             cli.out.line(f"  {name}: {would}left on, because {reason}")
         if reasons:
-            cli.out.message(f"  to take these over too: {again} --take-over=all")
+            cli.out.line(f"  to take these over too: {again} --take-over=all")
     else:
         for name, reason in reasons.items():
             cli.out.line(f"  {name}: also in mcpd, but {reason}")
     if reasons:
         steps = dict.fromkeys(entry.first_step(left_on.servers[name]) for name in reasons)
-        cli.out.message(f"  so that mcpd can provide {_them(reasons)}: {'; '.join(steps)}")
+        cli.out.line(f"  so that mcpd can provide {_them(reasons)}: {'; '.join(steps)}")
     if provided := [name for name, reason in sorted(left_on.reasons.items()) if not reason]:
         names = ", ".join(provided)
-        cli.out.message(
+        cli.out.line(
             f"  also provided by mcpd: {names}; disable them in the editor with: {again} --take-over"
         )
 

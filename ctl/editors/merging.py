@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,6 +21,9 @@ from mcpd.config.server_definition import MAX_NAME_LENGTH, parse_servers
 from mcpd.config.settings import Settings
 from mcpd.model.errors import BadSpec
 from mcpd.model.server_spec import RemoteSpec, StdioSpec
+
+UNKNOWN = re.compile(r"unknown-[0-9a-f]{64}")
+"""What stands for a value that only the user knows, see `comparable`."""
 
 Identity = tuple[object, ...]
 Environ = Mapping[str, str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -46,7 +47,8 @@ class ProjectEntry:
         if self.can_take_over:
             return f"{text}; in that directory: mcpctl install {source.editor} --project --take-over"
         if source.editor == "claude-code":
-            return f"{text}; in that directory: claude mcp remove --scope local {source.name}"
+            command = shlex.join(["claude", "mcp", "remove", "--scope", source.scope, source.name])
+            return f"{text}; to delete it for good, in that directory: {command}"
         return text
 
     def to_json(self) -> Json:
@@ -69,8 +71,10 @@ def project_entries(entry: TakeOver, target: InstallTarget) -> list[ProjectEntry
             source = candidate.source
             if source.scope in ("project", "local") and definition_view.is_enabled(candidate.definition):
                 can_take_over = source.scope == "project" and file.location.installable
-                server = provided(candidate)
-                reason = "" if server else entry.reason_not_provided(server := server_of(candidate))
+                server, reason = provided(candidate), ""
+                if server is None:
+                    server = server_of(candidate)
+                    reason = entry.reason_not_provided(candidate, server)
                 found[source] = ProjectEntry(source, server, reason, can_take_over)
     return list(found.values())
 

@@ -9,8 +9,19 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from ctl.editors.discovery import valid_server_name
-from ctl.editors.merging import Environ, Identity, MergedServer, fill_in_secrets, identity
+from ctl.editors.discovery import ImportCandidate, valid_server_name
+from ctl.editors.inline_secrets import lift_secrets, masked_definition
+from ctl.editors.merging import (
+    UNKNOWN,
+    Environ,
+    Identity,
+    MergedServer,
+    comparable,
+    fill_in_secrets,
+    identity,
+)
+from ctl.status_view import shell_join
+from mcpd.config.masking import MASK
 from mcpd.model.server_spec import definition_parts
 
 _PACKAGE_VERSION = re.compile(r"((?:@[\w.-]+/)?[\w.-]+)(?:@[\w.^~*-]+|==[\w.*]+)")
@@ -29,17 +40,24 @@ class SimilarServer:
     is_in_mcpd: bool
     only_by_name: bool = False
     """Whether they have nothing in common but the name in the editors' files."""
+    values: Mapping[str, str] = attrs.field(factory=dict)
+    """How some of these parts differ, without secrets."""
 
     def describe(self) -> str:
         where = " (in mcpd)" if self.is_in_mcpd else ""
-        parts = ", ".join(self.differs_in)
+        parts = self.describe_parts()
         if self.only_by_name:
             return f"{self.name}{where}, which has the same name; different: {parts}"
         return f"{self.name}{where}, except for {parts}"
 
+    def describe_parts(self) -> str:
+        """Return what differs, as in `args (/src instead of /home)`."""
+        shown = [(part, self.values.get(part)) for part in self.differs_in]
+        return ", ".join(f"{part} ({value})" if value else part for part, value in shown)
+
 
 @attrs.frozen
-class _Known:
+class KnownServer:
     """A server with which others are compared."""
 
     name: str
@@ -57,10 +75,10 @@ def find_similar(
     or else if they have the same name. A server of a project is compared with those of the user, and not the
     other way round, because it is the exception.
     """
-    by_likeness: dict[Identity, list[_Known]] = {}
-    by_name: dict[str, _Known] = {}
+    by_likeness: dict[Identity, list[KnownServer]] = {}
+    by_name: dict[str, KnownServer] = {}
     for name, definition in ours.items():
-        known = _Known(name, definition, True)
+        known = KnownServer(name, definition, True)
         by_name[name] = known
         if key := _likeness(definition, environ):
             by_likeness.setdefault(key, []).append(known)
@@ -76,17 +94,66 @@ def find_similar(
                 for each in candidates
             }
             best = min(candidates, key=lambda each: (len(differing[each.name]), each.name != wanted))
-            parts = differing[best.name] or ("the directory",)
-            found[server.name] = SimilarServer(best.name, parts, best.is_in_mcpd)
+            found[server.name] = compare(server.definition, best, environ)
         elif namesake is not None and key is not None:
-            parts = _differing_parts(server.definition, namesake.definition, environ)
-            found[server.name] = SimilarServer(namesake.name, parts, namesake.is_in_mcpd, only_by_name=True)
+            similar = compare(server.definition, namesake, environ)
+            found[server.name] = attrs.evolve(similar, only_by_name=True)
         if not candidates:
-            known = _Known(server.name, server.definition, False)
+            known = KnownServer(server.name, server.definition, False)
             by_name.setdefault(wanted, known)
             if key:
                 by_likeness[key] = [known]
     return {server.name: found[server.name] for server in servers if server.name in found}
+
+
+def why_not_in_mcpd(
+    candidate: ImportCandidate, imported_as: str, ours: Mapping[str, Mapping[str, object]], environ: Environ
+) -> str:
+    """Return why an entry is none of mcpd's servers, and how it differs from the nearest one.
+
+    `imported_as`: the server as which it was imported; empty if it was not.
+    """
+    definition = comparable(candidate)
+    if imported_as in ours:
+        similar = compare(definition, KnownServer(imported_as, ours[imported_as], True), environ)
+    else:
+        server = MergedServer(candidate.name, definition, (candidate.source,))
+        nearest = find_similar([server], ours, environ).get(server.name)
+        if nearest is None:
+            return "mcpd does not have it"
+        similar = nearest
+        if similar.only_by_name and not {"command", "url"}.isdisjoint(similar.differs_in):
+            return f"mcpd does not have it, and its {similar.name} is another server"
+    return f"it differs from {similar.name} in mcpd: {similar.describe_parts()}"
+
+
+def compare(definition: Mapping[str, object], known: KnownServer, environ: Environ) -> SimilarServer:
+    """Return how a definition differs from that of a server."""
+    parts = _differing_parts(definition, known.definition, environ) or ("the directory",)
+    here, there = _shown(definition), _shown(known.definition)
+    values = {part: _instead(here[part], there[part]) for part in parts if part in here and part in there}
+    return SimilarServer(known.name, parts, known.is_in_mcpd, values=values)
+
+
+def _shown(definition: Mapping[str, object]) -> dict[str, list[str]]:
+    """Return the parts whose values are shown, with secrets masked."""
+    safe = masked_definition(lift_secrets("x", definition, {}))
+    if "url" in safe:
+        return {"url": [str(safe["url"])]}
+    args = safe.get("args")
+    words = [str(word) for word in args] if isinstance(args, list) else []
+    return {"command": [str(safe.get("command"))], "args": [UNKNOWN.sub(MASK, word) for word in words]}
+
+
+def _instead(here: Sequence[str], there: Sequence[str]) -> str:
+    """Describe the words in which two lists differ, without those that they have in common at either end."""
+    least = min(len(here), len(there))
+    head = next((n for n in range(least) if here[n] != there[n]), least)
+    tail = next((n for n in range(least - head) if here[-1 - n] != there[-1 - n]), least - head)
+    ours, theirs = (shell_join(words[head : len(words) - tail]) for words in (here, there))
+    if not (ours and theirs):
+        return f"with {ours}" if ours else f"without {theirs}" if theirs else "another secret"
+    return f"{ours} instead of {theirs}"
 
 
 def _is_of_project(server: MergedServer) -> bool:

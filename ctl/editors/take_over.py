@@ -15,6 +15,7 @@ from ctl.editors.import_history import ImportHistory
 from ctl.editors.import_target import ImportTarget
 from ctl.editors.mcpd_entry import InstallTarget
 from ctl.editors.server_of_entry import ServerMatcher
+from ctl.editors.similar_servers import why_not_in_mcpd
 from ctl.editors.tool_filters import NO_FILTERS, ToolFilters, unlike_ours
 from ctl.errors import CtlError, TimedOut
 from ctl.invocation import CliContext
@@ -92,15 +93,19 @@ class TakeOver:
             return {}
         provided, server_of = self.matcher(), self.matcher_of_all()
         return {
-            candidate.source.name: self.reason_not_provided(server_of(candidate))
+            candidate.source.name: self.reason_not_provided(candidate, server_of(candidate))
             for candidate in self._enabled_entries(target, document)
             if provided(candidate) is None
         }
 
-    def reason_not_provided(self, server: str | None) -> str:
-        """Return why the new entry does not provide a server; None is one that mcpd does not have."""
-        if server is None or self.target is None:
+    def reason_not_provided(self, candidate: ImportCandidate, server: str | None) -> str:
+        """Return why the new entry does not provide the server of an entry; None if mcpd does not have it."""
+        if self.target is None:
             return "mcpd does not have it"
+        if server is None:
+            imported = ImportHistory(os.environ, self.target.path).get(candidate.source)
+            name = imported.server if imported is not None else ""
+            return why_not_in_mcpd(candidate, name, self.target.servers, os.environ)
         if not definition_view.is_enabled(self.target.servers[server]):
             return "it is disabled in mcpd"
         return f"{self.what} does not include it"

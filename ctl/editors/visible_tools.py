@@ -61,9 +61,9 @@ def describe_tools(
     if profile:
         return text
     if own and servers.difference(own):
-        its_own = count(len(own), "server")
-        had = f"{its_own} of this project" if target.project is not None else f"{its_own} that it had"
-        return f"{text}; for only the {had}: {again} --own"
+        had = "this project" if target.project is not None else "it"
+        number = count(len(own), "server")  # it may have had others that mcpd does not have
+        return f"{text}; for only the {number} in mcpd that {had} had: {again} --own"
     if len(seen) < _MANY_TOOLS:
         return text
     return f"{text}; for fewer, define a profile and run: {again} --profile NAME"

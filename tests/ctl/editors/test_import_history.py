@@ -300,3 +300,19 @@ def test_change_during_the_prompt_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(BadSpec, match="already"):
         put_servers(path, {"b": {"command": "n"}}, {})
     assert json.loads(path.read_text())["mcpServers"] == {"a": {"command": "x"}, "b": {"command": "y"}}
+
+
+def test_server_that_is_only_disabled_in_mcpd_has_a_note(home: Path, alone: Mcpctl) -> None:
+    """Another editor has an equal one that is enabled. A server that the user turned off has none."""
+    windsurf(home, off=TIME | {"disabled": True})
+    alone("import", "--yes")
+    assert "note:" not in alone("import", "--dry-run").out
+    cursor(home, clock=TIME)
+    note = "it is enabled in Cursor, but disabled in mcpd; to use it: mcpctl enable off"
+    for _ in range(2):
+        assert f"    note: {note}\n" in alone("import", "--yes").out
+    assert [one["notes"] for one in alone("import", "--json", "--yes").json()["known"]] == [[note], []]
+    cursor(home, clock=TIME, api=API)
+    alone("import", "--yes")
+    change_ours(home, api=ours(home)["api"] | {"enabled": False})
+    assert "enable api" not in alone("import", "--dry-run").out

@@ -322,7 +322,7 @@ def test_take_over_disables_entries_for_servers_of_mcpd(name: str, home: Path, a
     ran = alone("install", name)
     assert (
         f"also provided by mcpd: t; disable them in the editor with: mcpctl install {name} --take-over"
-        in ran.err
+        in ran.out
     )
     assert alone("install", name, "--take-over=all").code == 0
 

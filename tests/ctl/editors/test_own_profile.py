@@ -48,7 +48,7 @@ def test_install_suggests_own_and_own_adds_a_profile(home: Path, config: Path, m
     out = mcpctl("install", "cursor", "--take-over").out
     assert (
         "Cursor will see 4 tools of 4 servers, about 100 tokens in each conversation; "
-        "for only the 2 servers that it had: mcpctl install cursor --own\n" in out
+        "for only the 2 servers in mcpd that it had: mcpctl install cursor --own\n" in out
     )
     assert list(entries(home)) == ["other", "mcpd"]
     dry = mcpctl("install", "cursor", "--own", "--dry-run")
@@ -115,7 +115,7 @@ def test_existing_profile_is_used_unchanged(home: Path, config: Path, mcpctl: Mc
     assert "Cursor will see 1 tool of 1 server" in ran.out
     (home / ".cursor/mcp.json").write_text(json.dumps({"mcpServers": {"mail": OURS["mail"]}}))
     ran = mcpctl("install", "cursor", "--own")
-    assert "disable them in the editor with: mcpctl install cursor --own --take-over\n" in ran.err
+    assert "disable them in the editor with: mcpctl install cursor --own --take-over\n" in ran.out
     (home / ".cursor/mcp.json").write_text(json.dumps({"mcpServers": {"time": OURS["time"]}}))
     ran = mcpctl("install", "cursor", "--own", "--take-over")
     assert list(entries(home)) == ["time", "mcpd"], "the profile does not provide it"
@@ -194,7 +194,10 @@ def test_own_in_a_project_provides_the_servers_of_its_file(
     assert mcpctl("install", "cursor", "--own").code == 0
     if taken_over_before:
         out = mcpctl("install", "cursor", "--project", "--take-over").out
-        assert "for only the 1 server of this project: mcpctl install cursor --project --own\n" in out
+        assert (
+            "for only the 1 server in mcpd that this project had: mcpctl install cursor --project --own\n"
+            in out
+        )
         assert list(json.loads(shop.read_text())["mcpServers"]) == ["mcpd"]
     out = mcpctl("install", "cursor", "--project", "--own", "--take-over").out
     assert ("  web: removed until mcpctl uninstall" in out) is not taken_over_before

@@ -10,7 +10,7 @@ import pytest
 
 from ctl.editors.discovery import EntrySource
 from ctl.editors.merging import MergedServer
-from ctl.editors.similar_servers import find_similar
+from ctl.editors.similar_servers import KnownServer, compare, find_similar
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.editors.terminal import on_terminal
 from tests.ctl.fake_daemon import FakeDaemon, server, status
@@ -158,3 +158,35 @@ def test_same_server_is_imported_once_and_taken_over_everywhere(
     changed["mcpServers"]["everything"]["env"] = {"OTHER": "1"}
     editors.write_text(json.dumps(changed))
     assert "would be disabled" not in mcpctl("install", "gemini", "--take-over", "--dry-run").out
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        (["-y", "x", "/src"], ["-y", "x", "/home/a b", "-v"], "args (/src instead of '/home/a b' -v)"),
+        (["-y", "x"], ["-y", "x", "-v"], "args (without -v)"),
+        (["x", "-v"], [], "args (with x -v)"),
+        (["x", "--token=abc123def"], ["x", "--token=fed321cba"], "args (another secret)"),
+        (["x", "--api-key", "abc123def", "-v"], ["x"], "args (with --api-key '***' -v)"),
+    ],
+)
+def test_arguments_that_differ_are_shown_without_secrets(first: Any, second: Any, said: str) -> None:
+    known = KnownServer("b", {"command": "npx", "args": second}, True)
+    assert compare({"command": "npx", "args": first}, known, {}).describe_parts() == said
+
+
+def test_url_that_differs_is_shown_without_secrets() -> None:
+    known = KnownServer("b", {"url": "https://a.example/mcp?key=fed321cba"}, True)
+    found = compare({"url": "https://a.example/mcp/?key=abc123def", "headers": {"X-A": "1"}}, known, {})
+    shown = "'https://a.example/mcp/?key=***' instead of 'https://a.example/mcp?key=***'"
+    assert found.describe() == f"b (in mcpd), except for url ({shown}), headers.X-A"
+
+
+def test_question_about_a_similar_server_shows_the_arguments(home: Path) -> None:
+    for path, version in ((home / ".cursor/mcp.json", "1.0.0"), (home / ".gemini/settings.json", "2.0.0")):
+        path.parent.mkdir()
+        entry = {"command": "npx", "args": ["-y", f"x@{version}"]}
+        path.write_text(json.dumps({"mcpServers": {"x": entry}}))
+    question = "x-gemini looks like x, except for args (x@2.0.0 instead of x@1.0.0). Is it the same server?"
+    assert on_terminal(home, {"c: choose": "y", question: "y"}, "import")[0] == 0
+    assert ours(home) == ["x"]

@@ -56,7 +56,7 @@ def test_only_servers_that_mcpd_can_serve_are_taken_over(cursor: Path, mcpctl: M
         "  fresh: left on, because mcpd has not loaded it",
     ):
         assert line in ran.out.splitlines()
-    assert "  to take these over too: mcpctl install cursor --take-over=all\n" in ran.err
+    assert "  to take these over too: mcpctl install cursor --take-over=all\n" in ran.out
 
 
 def test_taking_over_is_not_suggested_where_it_would_be_refused(
@@ -82,11 +82,11 @@ def test_taking_over_is_not_suggested_where_it_would_be_refused(
     ):
         assert line in ran.out.splitlines()
     steps = "mcpctl login fresh; mcpctl why ghost; mcpctl why hub"
-    assert f"  so that mcpd can provide them: {steps}\n" in ran.err
-    assert "  also provided by mcpd: good, lazy, slow; disable them in the editor with: " in ran.err
+    assert f"  so that mcpd can provide them: {steps}\n" in ran.out
+    assert "  also provided by mcpd: good, lazy, slow; disable them in the editor with: " in ran.out
     ran = mcpctl("install", "cursor", "--take-over")
     assert "  hub: left on, because it rejects mcpd's credentials" in ran.out.splitlines()
-    assert f"  so that mcpd can provide them: {steps}; mcpctl why slow\n" in ran.err
+    assert f"  so that mcpd can provide them: {steps}; mcpctl why slow\n" in ran.out
 
 
 def test_take_over_all_takes_the_rest(cursor: Path, mcpctl: Mcpctl) -> None:
@@ -160,8 +160,8 @@ def test_servers_of_projects_are_listed_and_left_on(
     claude.write_text(json.dumps({"mcpServers": {"good": DEFINITIONS["good"]}, "projects": projects}))
     (site / ".mcp.json").write_text(json.dumps({"mcpServers": {"hub": DEFINITIONS["hub"]}}))
     lines = [
-        "  lazy: left on in ~/work/shop, where Claude Code uses it in addition to mcpd; in that directory: "
-        "claude mcp remove --scope local lazy",
+        "  lazy: left on in ~/work/shop, where Claude Code uses it in addition to mcpd; to delete it for "
+        "good, in that directory: claude mcp remove --scope local lazy",
         "  mine: only in ~/work/shop, where Claude Code still starts it; mcpd does not have it",
         "  hub: left on in ~/work/site, where Claude Code uses it in addition to mcpd; in that directory: "
         "mcpctl install claude-code --project --take-over",
@@ -189,3 +189,39 @@ def test_servers_of_projects_are_listed_and_left_on(
     monkeypatch.chdir(site)
     ran = mcpctl("install", "claude-code", "--project", "--take-over=all")
     assert "  hub: removed until mcpctl uninstall (provided by mcpd)" in ran.out.splitlines()
+
+
+def test_reason_says_what_differs_from_the_server_in_mcpd(cursor: Path, mcpctl: Mcpctl) -> None:
+    """By the import, or else by the definition. A server of the same name may be another one."""
+    document = json.loads(cursor.read_text())["mcpServers"]
+    assert mcpctl("import", "cursor", "--yes").code == 0, "so that mcpctl knows the entries"
+    document["hub"]["args"] = ["hub-mcp", "--token=abc123def"]
+    theirs = {
+        "hub": document["hub"],
+        "ghost-2": {**document["ghost"], "env": {"A": "secret"}},
+        "good": {"command": "other"},
+        "slow-2": {"command": "slow"},
+    }
+    cursor.write_text(json.dumps({"mcpServers": theirs}))
+    lines = mcpctl("install", "cursor", "--take-over=all").out.splitlines()
+    assert [line for line in lines if "left on" in line] == [
+        "  ghost-2: left on, because it differs from ghost in mcpd: env.A",
+        "  good: left on, because it differs from good in mcpd: command (other instead of uvx), "
+        "args (without good-mcp)",
+        "  hub: left on, because it differs from hub in mcpd: args (with '--token=***')",
+        "  slow-2: left on, because mcpd does not have it",
+    ]
+    (cursor.parent.parent / ".local/state/mcpd/imports.json").unlink()
+    out = mcpctl("install", "cursor", "--take-over=all").out
+    assert "  good: left on, because mcpd does not have it, and its good is another server\n" in out
+    assert "  hub: left on, because it differs from hub in mcpd: args (with '--token=***')\n" in out
+
+
+def test_steps_are_part_of_what_is_said_about_an_editor(home: Path, cursor: Path, mcpctl: Mcpctl) -> None:
+    """With several editors, they would be under the wrong one if they were on stderr."""
+    (home / ".codeium/windsurf").mkdir(parents=True)
+    (home / ".codeium/windsurf/mcp_config.json").write_text(cursor.read_text())
+    out = mcpctl("install", "--all", "--take-over").out
+    before, _, after = out.partition("Windsurf: ")
+    assert "to take these over too: mcpctl install cursor --take-over=all\n" in before
+    assert "to take these over too: mcpctl install windsurf --take-over=all\n" in after
