@@ -358,6 +358,7 @@ class Call(Exchange):
     def start_round(self) -> None:
         """Begin another round: the server's progress starts at zero again."""
         self.rounds += 1
+        self.response_size = 0
         self.progress_base = max(self.progress_high, 0.0)
 
     def advance_progress(self, members: dict[str, Raw]) -> bool:

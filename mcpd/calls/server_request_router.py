@@ -2,13 +2,13 @@
 
 Over Streamable HTTP a request arrives on the stream of the call it belongs to, except with servers that use
 the stream for unrelated messages. Other transports do not tell. Then it belongs to the only client with a
-call in flight. If several clients have one, it waits a few seconds until only one is left. The wrong person
-is never asked.
+call in flight. If several clients have one, it waits a few seconds until the calls of all others have been
+answered. The wrong person is never asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 import trio
@@ -83,7 +83,8 @@ class ServerRequestRouter:
         elif not any(isinstance(each, Call) and each.context.supports(question.feature) for each in possible):
             self._send_to_client(question, None)  # none of the candidates can be asked
         else:
-            self._spawn(lambda: self._wait_until_unambiguous(question))
+            calls = {each.key: each for each in calls_in_flight(link)}  # later ones cannot have caused it
+            self._spawn(lambda: self._wait_until_unambiguous(question, calls))
         return True
 
     def _admit(self, question: ServerRequest) -> bool:
@@ -151,24 +152,33 @@ class ServerRequestRouter:
         if self._open.get(key) is question:
             del self._open[key]
 
-    async def _wait_until_unambiguous(self, question: ServerRequest) -> None:
-        """Wait until the request can belong to one client only, then send it there; otherwise decline it."""
+    async def _wait_until_unambiguous(self, question: ServerRequest, calls: Mapping[bytes, Exchange]) -> None:
+        """Wait until the request can belong to one client only, then send it there; otherwise decline it.
+
+        `calls`: those in flight when it arrived, by their ids. The server no longer asks for one that it has
+        answered, but may still ask for one that was cancelled or has timed out.
+        """
+        possible, is_hopeless = tuple(calls.values()), False
         with trio.move_on_after(AMBIGUITY_TIMEOUT):
             # Rare and brief polling; otherwise every response of every server would have to check here.
-            while len(candidates(question.link, None)) > 1 and not question.is_settled:  # noqa: ASYNC110
+            while not question.is_settled:
+                in_flight = {each.key for each in calls_in_flight(question.link)}
+                possible, is_hopeless = _narrow(calls, in_flight)
+                if len(possible) <= 1 or is_hopeless:
+                    break
                 await trio.sleep(0.02)
-        possible = candidates(question.link, None)
         if question.is_settled:
             return
-        if len(possible) > 1:
+        if len(possible) <= 1 and not is_hopeless:
+            self._send_to_client(question, possible[0] if possible else None)
+            return
+        if question.link.end_error is None:
             name = question.server.spec.name
             question.server.log.add_line(
                 f"[mcpd] a request ({question.message.method}) arrived while several clients had calls in "
                 f"flight, and was declined: `share: client` in the definition of {name} gives each its own"
             )
-            question.decline("it is unclear which client this is for")
-        else:
-            self._send_to_client(question, possible[0] if possible else None)
+        question.decline("it is unclear which client this is for")
 
     def _send_to_client(self, question: ServerRequest, exchange: Exchange | None) -> None:
         """Ask the client that made the call, if it can be asked."""
@@ -251,18 +261,45 @@ class ServerRequestRouter:
 
 def candidates(link: Channel, exchange: Exchange | None) -> Sequence[Exchange]:
     """Return one call per client that a request may belong to. A call without a client counts as one, too."""
-    if exchange is not None:
-        return (exchange,)
+    return (exchange,) if exchange is not None else one_per_client(calls_in_flight(link))
+
+
+def calls_in_flight(link: Channel) -> Iterable[Exchange]:
+    """Return the calls during which a server may ask."""
+    return (each for each in link.outstanding() if each.method in INTERACTIVE_METHODS)
+
+
+def one_per_client(calls: Iterable[Exchange]) -> tuple[Exchange, ...]:
+    """Return the call of each client that is asked first."""
     found: dict[object, Exchange] = {}
-    for each in link.outstanding():
-        if each.method in INTERACTIVE_METHODS:
-            owner = each.caller if isinstance(each, Call) else each
-            known = found.setdefault(owner, each)
-            if (
-                isinstance(known, Call)
-                and known.open_questions
-                and isinstance(each, Call)
-                and not each.open_questions
-            ):
-                found[owner] = each  # most servers ask in the order in which they were called
+    for each in calls:
+        owner = owner_of(each)
+        known = found.setdefault(owner, each)
+        if (
+            isinstance(known, Call)
+            and known.open_questions
+            and isinstance(each, Call)
+            and not each.open_questions
+        ):
+            found[owner] = each  # most servers ask in the order in which they were called
     return tuple(found.values())
+
+
+def owner_of(exchange: Exchange) -> object:
+    """Return the client that made a call; the call itself if none did."""
+    return exchange.caller if isinstance(exchange, Call) else exchange
+
+
+def _narrow(
+    calls: Mapping[bytes, Exchange], in_flight: Collection[bytes]
+) -> tuple[tuple[Exchange, ...], bool]:
+    """Return one call for each client that still has one of `calls` in flight, and whether the request may
+    also belong to a client that has none: to one whose call ended without an answer."""
+    possible = one_per_client([each for key, each in calls.items() if key in in_flight])
+    owners = {owner_of(each) for each in possible}
+    is_hopeless = any(
+        owner_of(each) not in owners
+        for key, each in calls.items()
+        if key not in in_flight and each.key == key and not each.response_size
+    )
+    return possible, is_hopeless

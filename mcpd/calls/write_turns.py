@@ -69,8 +69,13 @@ class WriteTurns:
         return len(self._holders) + len(self._waiting)
 
     def _drop_old_holders(self, now: float) -> None:
-        if all(now - call.sent_at >= call.route.write_turn for call in self._holders):
+        if self._holders_end() <= now:
             self._holders.clear()
+
+    def _holders_end(self) -> float:
+        """Return when the turn of the last holder ends. `_watch` wakes up at exactly this time, so it must be
+        compared as it is: `now - sent_at` may be rounded to less than the turn."""
+        return max((call.sent_at + call.route.write_turn for call in self._holders), default=0.0)
 
     def _advance(self, now: float) -> None:
         """Start the calls whose turn has come, and those that have waited long enough. A loop, not recursion:
@@ -97,8 +102,7 @@ class WriteTurns:
         """Watch the clock while calls wait."""
         try:
             while self._waiting:
-                ends = max((call.sent_at + call.route.write_turn for call in self._holders), default=0.0)
-                await trio.sleep_until(min(ends, next(iter(self._waiting.values()))))
+                await trio.sleep_until(min(self._holders_end(), next(iter(self._waiting.values()))))
                 self._advance(trio.current_time())
         finally:
             self._is_watched = False

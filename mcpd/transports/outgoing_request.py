@@ -50,7 +50,7 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     """Where a `tools/call` is counted; None for other methods."""
     sent_at: float = 0.0
     response_size: int = 0
-    """Bytes of the response."""
+    """Bytes of the response; 0 if there was none."""
     reports_error: bool = False
     """Whether the response is the result of a tool that reports a failure."""
 

@@ -142,6 +142,66 @@ async def test_ambiguous_request_waits_until_one_client_is_left(autojump_clock: 
     assert outcome(w, key) == {"action": "accept", "content": {"name": two.tag}}
 
 
+async def test_ambiguous_request_does_not_belong_to_a_later_call(autojump_clock: Clock, w: World) -> None:
+    one, two, later = (w.user("legacy") for _ in range(3))
+    one.call()
+    two.call()
+    key = ask(w, message=f"{one.tag}: x", requestedSchema={})
+    await trio.sleep(0.05)
+    later.call()
+    w.end(working(w, two))
+    w.end(working(w, one))
+    await trio.sleep(0.05)
+    assert outcome(w, key) == DECLINED
+    assert later.questions == []
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+async def test_ambiguous_request_may_belong_to_a_cancelled_call(
+    autojump_clock: Clock, w: World, calls: int
+) -> None:
+    """The server may still be working on that, so another client is not asked. With a second call, the client
+    that cancelled the first is asked, but not before it is the only one."""
+    one, two = w.user("legacy"), w.user("legacy")
+    asked = [one.call() for _ in range(calls)]
+    two.call()
+    w.hear()
+    key = ask(w, message=f"{one.tag}: x", requestedSchema={})
+    one.cancel(asked[0])
+    await trio.sleep(0.05)
+    if calls == 1:
+        assert outcome(w, key) == DECLINED
+    else:
+        w.end(next(call for call in w.work.values() if call.tag == two.tag))
+        await trio.sleep(0.05)
+        assert len(one.questions) == 1
+    assert two.questions == []
+
+
+async def test_ambiguous_request_may_belong_to_a_call_that_timed_out(autojump_clock: Clock, w: World) -> None:
+    one, two = w.user("legacy"), w.user("legacy")
+    one.call()
+    calls_of(one)[0].deadline = trio.current_time()
+    two.call()
+    key = ask(w, message=f"{one.tag}: x", requestedSchema={})
+    w.wire._expire()
+    await trio.sleep(0.05)
+    assert outcome(w, key) == DECLINED
+    assert two.questions == []
+
+
+async def test_ambiguous_request_of_a_lost_connection_is_forgotten(autojump_clock: Clock, w: World) -> None:
+    lines: list[str] = []
+    w.server.log.add_line = lines.append
+    for user in (w.user("legacy"), w.user("legacy")):
+        user.call()
+    ask(w)
+    w.lose()
+    await trio.sleep(0.05)
+    assert lines == []
+    assert w.empty() == []
+
+
 async def test_ambiguous_request_is_declined_in_the_end(autojump_clock: Clock, w: World) -> None:
     lines: list[str] = []
     w.server.log.add_line = lines.append

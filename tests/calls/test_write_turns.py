@@ -88,6 +88,23 @@ async def test_nobody_waits_longer_than_the_limit(autojump_clock: Clock, w: Worl
         assert trio.current_time() <= began + WAIT_LIMIT + 0.05
 
 
+async def test_turn_ends_at_the_time_for_which_the_clock_is_set(mock_clock: Clock, w: World) -> None:
+    """Although the difference of the times is less than the turn. Otherwise the watching task would not sleep
+    until the clock shows another time."""
+    w.server.catalog = make_catalog(tools=[tool()])
+    a, b = users(w, 2)
+    mock_clock.jump(0.7)
+    a.call()
+    b.call()
+    await trio.testing.wait_all_tasks_blocked()
+    sent = trio.current_time()
+    mock_clock.jump(UNDECLARED)
+    assert trio.current_time() - sent < UNDECLARED, "rounded down"
+    for _ in range(100):
+        await trio.lowlevel.checkpoint()
+    assert at_server(w) == [a.tag, b.tag]
+
+
 async def test_waiting_call_can_be_cancelled(autojump_clock: Clock, w: World) -> None:
     a, b, c = users(w, 3)
     a.call()

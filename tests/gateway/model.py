@@ -321,6 +321,12 @@ class World:
         call.waits_for.discard(key)
         self._say({"method": "notifications/cancelled", "params": {"requestId": key}})
 
+    def withdraw_unassigned(self, call: Working) -> None:
+        """Withdraw the questions of a call of which mcpd does not know yet whom they are for."""
+        for (_, key), question in list(self.gateway.calls.server_requests._open.items()):
+            if question.call is None and json.loads(key) in call.waits_for:
+                self.withdraw(json.loads(key))
+
     def progress(self, call: Working) -> None:
         call.progress += 1
         params = {"progressToken": call.token, "progress": call.progress, "message": f"{call.tag} works"}
@@ -497,8 +503,9 @@ class User:
         elif method == "notifications/elicitation/complete":
             self.completed.append(params["elicitationId"])
         elif method == "notifications/message":
-            # Without turns, a message on stdio may belong to any call that is at the server.
-            shared = self.world.server.spec.concurrency == "free" and any(
+            # A message on stdio may belong to any call that is at the server. Long turns end early, and calls
+            # of clients that cannot be asked take none.
+            shared = self.world.server.spec.concurrency in ("auto", "free") and any(
                 asked.done is None for asked in self.requests
             )
             assert shared or params["data"].startswith(f"{self.tag} "), f"{self.tag} got {params}"

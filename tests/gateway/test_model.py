@@ -3,7 +3,9 @@ and no queue stays blocked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import trio
 import trio.testing
@@ -93,9 +95,10 @@ def step(w: World, what: str, a: int, b: int) -> None:
             w.log(call)
         elif what.startswith("need") and w.version == MODERN:
             w.need_input(call, asks=what == "need input")
-        elif what == "fail":
-            w.end(call, {"code": -32603, "message": "broken"})
-        elif what == "give up asking" or (what == "end" and not call.waits_for):
+        elif what in ("fail", "give up asking"):
+            w.withdraw_unassigned(call)  # or they would be asked of the client whose call remains
+            w.end(call, {"code": -32603, "message": "broken"} if what == "fail" else None)
+        elif what == "end" and not call.waits_for:
             w.end(call)
     w.hear()
 
@@ -146,7 +149,34 @@ async def finish(w: World) -> None:
             break
 
 
+class Bugs(logging.Handler):
+    """Collects what mcpd logs as errors of its own. Assertions of the model may be among them."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(f"{record.getMessage()}: {record.exc_info and record.exc_info[1]!r}")
+
+
+@contextmanager
+def collected_bugs() -> Iterator[list[str]]:
+    bugs, logger = Bugs(), logging.getLogger("mcpd")
+    logger.addHandler(bugs)
+    try:
+        yield bugs.found
+    finally:
+        logger.removeHandler(bugs)
+
+
 async def play(steps: Sequence[Step], concurrency: str, version: str) -> None:
+    with collected_bugs() as bugs:
+        await play_out(steps, concurrency, version)
+        assert bugs == []
+
+
+async def play_out(steps: Sequence[Step], concurrency: str, version: str) -> None:
     async with world(concurrency=concurrency, version=version) as w:
         for what, a, b in steps:
             if what == "wait":
