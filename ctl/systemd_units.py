@@ -17,7 +17,7 @@ _PROPERTIES = (
 )
 _OUR_MARKS = ("mcpctl daemon", "ListenStream=%t/mcpd/mcpd.sock")
 """Every version of our units has one of them."""
-_INSTALLATION_SPECIFIC = ("ExecStart=", "Environment=PATH=", 'Environment="PATH=')
+_INSTALLATION_SPECIFIC = ("ExecStart=", "ExecReload=", "Environment=PATH=", 'Environment="PATH=')
 """Prefixes of lines that differ between installations."""
 
 
@@ -260,6 +260,9 @@ def render_unit(name: str, command: Sequence[str], search_path: str) -> str:
     if name == SERVICE:
         program = " ".join(quote_for_systemd(word) for word in command)
         text = _replace_line(text, "ExecStart=", f"ExecStart={program}")
+        control = " ".join(quote_for_systemd(word) for word in _control_command(command))
+        text = text.replace("ExecReload=/usr/bin/env mcpctl ", f"ExecReload={control} ")
+        text = text.replace("# (install) the absolute path of mcpctl\n", "")
         text = _replace_line(
             text,
             "# (install) Environment=PATH=",
@@ -269,6 +272,14 @@ def render_unit(name: str, command: Sequence[str], search_path: str) -> str:
         )
         text = text.replace("# (install) the absolute path of mcpd\n", "")
     return text
+
+
+def _control_command(command: Sequence[str]) -> list[str]:
+    """Return the command that runs mcpctl: the one installed with the mcpd of `command`, or this one."""
+    import sys
+
+    beside = os.path.join(os.path.dirname(command[0]), "mcpctl")
+    return [beside] if os.access(beside, os.X_OK) else [sys.executable, "-m", "ctl"]
 
 
 def service_path(value: str) -> str:

@@ -169,13 +169,19 @@ def a_client_starts_the_service_when_even_the_socket_is_down() -> None:
 
 @scene
 def reload_reads_the_configuration_again() -> None:
-    """ExecReload sends SIGHUP; an unchanged server keeps its process."""
+    """An unchanged server keeps its process. An invalid file fails the reload, and the service goes on."""
     install()
     connected_family()
-    pid = server("plain")["pid"]
+    pid, daemon = server("plain")["pid"], main_pid()
     configure({**POLITE, "second": POLITE["plain"]})
     systemctl("reload", "mcpd.service")
     until(lambda: "2 connected" in show("StatusText")["StatusText"])
+    configure_text("{ this is not JSON")
+    refused = subprocess.run(["systemctl", "--user", "reload", "mcpd"], capture_output=True, timeout=120)
+    assert refused.returncode != 0
+    assert (show("ActiveState")["ActiveState"], main_pid()) == ("active", daemon)
+    configure(POLITE)
+    systemctl("reload", "mcpd.service")
     assert server("plain")["pid"] == pid
 
 

@@ -63,7 +63,7 @@ def test_directives_that_other_parts_rely_on_are_set() -> None:
         "LimitCORE": "0",
         "NoNewPrivileges": "yes",
         "RuntimeDirectoryPreserve": "yes",
-        "ExecReload": "/bin/kill -HUP $MAINPID",
+        "ExecReload": "/usr/bin/env mcpctl --no-start --socket %t/mcpd/mcpd.sock reload",
     }
     assert {key: service[key] for key in expected} == expected
     assert socket["ListenStream"] == "%t/mcpd/mcpd.sock"
