@@ -46,7 +46,7 @@ from mcpd.model.tool_names import qualified_name
 from mcpd.model.usage_stats import ClientsResult, Stats
 from mcpd.persistent_state import StateFile, unsaved_warning
 from mcpd.protocol.upstream_session import Upstream
-from mcpd.supervision.catalog_cache import Catalog, Item
+from mcpd.supervision.catalog import Catalog, Item
 from mcpd.supervision.legacy_companion import LegacyCompanion
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.message_tap import Tap

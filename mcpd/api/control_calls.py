@@ -36,7 +36,7 @@ from mcpd.model.steps import Steps
 from mcpd.model.text import shorten
 from mcpd.model.tool_result import encode_in_steps, normalize_in_steps, normalize_result
 from mcpd.protocol.upstream_session import Upstream, to_upstream_error
-from mcpd.supervision.catalog_cache import MAX_NAME, did_you_mean
+from mcpd.supervision.catalog import MAX_NAME, did_you_mean
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support.turns import in_turns, rest
 from mcpd.wire import message as wire

@@ -15,7 +15,7 @@ from mcpd.config.settings import Settings
 from mcpd.model import advice
 from mcpd.model.errors import InvalidArguments, McpdError, Problem, UnknownPrompt, UnknownTool, Unsupported
 from mcpd.model.text import shorten
-from mcpd.supervision.catalog_cache import Item, Listing, did_you_mean, is_tool_allowed
+from mcpd.supervision.catalog import Item, Listing, did_you_mean, is_tool_allowed
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame

@@ -19,7 +19,7 @@ from mcpd.model import tool_annotations
 from mcpd.model.tool_annotations import declares
 from mcpd.protocol.revision_translation import no_translation, translation
 from mcpd.protocol.upstream_session import Upstream
-from mcpd.supervision.catalog_cache import Item
+from mcpd.supervision.catalog import Item
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.outgoing_request import FROM_TIMEOUT
 

@@ -13,7 +13,7 @@ from mcpd.calls.call import Call, Scope, StageWork
 from mcpd.calls.schema_validation import Findings, ToolSchemas, compile_schemas
 from mcpd.config.settings import Settings
 from mcpd.model.errors import SchemaViolation
-from mcpd.supervision.catalog_cache import Item
+from mcpd.supervision.catalog import Item
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame

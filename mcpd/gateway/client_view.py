@@ -14,7 +14,7 @@ from mcpd.daemon_operations import Operations
 from mcpd.model.errors import UnknownTool
 from mcpd.model.steps import Steps
 from mcpd.protocol import extensions
-from mcpd.supervision.catalog_cache import Catalog, Item, is_tool_allowed
+from mcpd.supervision.catalog import Catalog, Item, is_tool_allowed
 from mcpd.supervision.legacy_companion import catalog_for_legacy
 from mcpd.supervision.managed_server import ManagedServer
 

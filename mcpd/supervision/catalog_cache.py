@@ -1,410 +1,39 @@
-"""One server's lists of tools, resources, templates and prompts: fetched, refreshed and cached.
-
-Every entry is kept as the bytes the server sent.
-"""
+"""Keeps a server's lists up to date, and cached on disk, so that clients get them before the server is up."""
 
 from __future__ import annotations
 
-import fnmatch
 import logging
-import time
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NoReturn
 
-import attrs
 import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.model.errors import McpdError, ProtocolViolation, UpstreamRefused
+from mcpd.model.errors import McpdError
 from mcpd.model.server_spec import ServerSpec
-from mcpd.model.status import rfc3339
-from mcpd.model.text import shorten, similar_names
 from mcpd.persistent_state import StateFile
-from mcpd.protocol.upstream_session import FEATURES, Upstream
-from mcpd.supervision.undeclared_lists import find_undeclared_lists
-from mcpd.support.turns import Turns, in_turns
-from mcpd.wire import message as wire
-from mcpd.wire.headers import mirrored_properties
-
-MAX_PAGES = 1000
-MAX_ENTRIES = 10_000
-MAX_LIST_BYTES = 16 * 1024 * 1024
-"""Limits for one list over all its pages. It is kept, and every client may fetch it."""
-MAX_NAME = 64 * 1024
-"""Bytes of the name or URI of an entry, as JSON: names are compared, renamed, and shown."""
-_MAX_CURSOR = 1024 * 1024
-"""Bytes of the cursor of the next page, as JSON."""
-_LARGE_PAGE = 2 * 1024 * 1024
-"""Bytes of a page that is read in several turns."""
-_MAX_WARNINGS = 10
-"""Tools that are left out with a warning for each."""
-_MAX_NAMES = 5
-"""Names per kind of change in a change description."""
-
-
-class Item(msgspec.Struct, frozen=True):
-    """One list entry: the name (or URI) it is requested by, and its bytes."""
-
-    name: str
-    raw: bytes
-
-
-Listing = tuple[Item, ...]
-
-
-class CacheHint(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a feature's lists may be cached, and for whom (MCP 2026-07-28, `ttlMs` and `cacheScope`)."""
-
-    ttl: float
-    """Seconds from `received_at`; the minimum over all pages and lists of the feature. 0: do not cache."""
-    received_at: float
-    """When the first of these pages arrived (`trio.current_time()`)."""
-    private: bool = True
-    """Whether any page was for the requesting client only."""
-
-    @property
-    def fresh_until(self) -> float:
-        return self.received_at + self.ttl
-
-
-@attrs.frozen(kw_only=True)
-class Catalog:
-    """Complete lists in the server's order, as of `fetched_at`."""
-
-    tools: Listing = ()
-    resources: Listing = ()
-    templates: Listing = ()
-    prompts: Listing = ()
-    fetched_at: str = ""
-    warnings: tuple[str, ...] = ()
-    """Problems in otherwise usable responses."""
-    dropped_tools: int = 0
-    hints: Mapping[str, CacheHint] = attrs.field(factory=dict, eq=False)
-    """By feature. Empty for servers older than 2026-07-28, which send no hints."""
-
-    def names(self, feature: str) -> set[str]:
-        """Return the names or URIs of all entries of one of `FEATURES`."""
-        fields = (kind.field for kind in _LIST_METHODS if kind.feature == feature)
-        return {item.name for field in fields for item in getattr(self, field)}
-
-    def tool(self, name: str) -> Item | None:
-        return self._tools_by_name.get(name)
-
-    def raw_tool(self, name: str) -> bytes | None:
-        """Return the list entry of a tool."""
-        item = self.tool(name)
-        return None if item is None else item.raw
-
-    @cached_property
-    def annotated_tools(self) -> Mapping[str, Mapping[str, object]]:
-        """Tool → input schema, for the few tools whose arguments are repeated in HTTP headers."""
-        return {
-            tool.name: schema
-            for tool in self.tools
-            if b"x-mcp-header" in tool.raw and mirrored_properties(schema := _input_schema(tool.raw))
-        }
-
-    @cached_property
-    def _tools_by_name(self) -> Mapping[str, Item]:
-        return {tool.name: tool for tool in reversed(self.tools)}
-
-
-def _input_schema(tool: bytes) -> Mapping[str, object]:
-    try:
-        return wire.mapping(wire.members(tool).get("inputSchema"))
-    except wire.BadFrame:
-        return {}
-
-
-class _ListMethod(msgspec.Struct, frozen=True):
-    feature: str
-    method: str
-    member: str
-    key: str
-    """The member that names an entry."""
-    field: str
-    """The field of `Catalog`."""
-    noun: str
-
-
-_LIST_METHODS = (
-    _ListMethod("tools", "tools/list", "tools", "name", "tools", "tool"),
-    _ListMethod("resources", "resources/list", "resources", "uri", "resources", "resource"),
-    _ListMethod(
-        "resources",
-        "resources/templates/list",
-        "resourceTemplates",
-        "uriTemplate",
-        "templates",
-        "resource template",
-    ),
-    _ListMethod("prompts", "prompts/list", "prompts", "name", "prompts", "prompt"),
+from mcpd.protocol.upstream_session import Upstream
+from mcpd.supervision.catalog import (
+    LIST_METHODS,
+    MAX_ENTRIES,
+    Catalog,
+    Item,
+    Listing,
+    describe_changes,
+    is_tool_allowed,
+    name_of_entry,
 )
-
-
-async def fetch_catalog(
-    upstream: Upstream, spec: ServerSpec, features: Sequence[str] = FEATURES, old: Catalog | None = None
-) -> Catalog:
-    """Fetch all pages of the lists of `features`; take the other lists from `old`.
-
-    A list that the server refuses is empty and adds a warning. Raises LinkLost, and trio.TooSlowError
-    when one list takes longer than `timeouts.list`.
-    """
-    found: dict[str, Listing] = {}
-    hints = {} if old is None else {name: hint for name, hint in old.hints.items() if name not in features}
-    warnings: list[str] = []
-    dropped_tools = old.dropped_tools if old is not None else 0
-    for kind in _LIST_METHODS:
-        if kind.feature not in features or not upstream.has(kind.feature):
-            continue
-        with trio.move_on_after(spec.timeouts.list) as waiting:
-            pages: list[CacheHint] = []
-            items, dropped = await _fetch_list(upstream, kind, warnings, pages)
-        if waiting.cancelled_caught:
-            raise trio.TooSlowError(f"{kind.method} took longer than {spec.timeouts.list:g} s")
-        if kind.member == "tools":
-            dropped_tools = dropped
-            items = await _select_tools(upstream, spec, items, warnings)
-        found[kind.field] = items
-        if upstream.era == "modern" and pages:
-            pages += [hints[kind.feature]] if kind.feature in hints else []
-            hints[kind.feature] = _combine_hints(pages)
-    base = old or Catalog()
-    return Catalog(
-        tools=found.get("tools", base.tools),
-        resources=found.get("resources", base.resources),
-        templates=found.get("templates", base.templates),
-        prompts=found.get("prompts", base.prompts),
-        fetched_at=rfc3339(time.time()),
-        warnings=tuple(warnings),
-        dropped_tools=dropped_tools,
-        hints=hints,
-    )
-
-
-def _combine_hints(hints: Sequence[CacheHint]) -> CacheHint:
-    at = min(hint.received_at for hint in hints)
-    fresh_until = min(hint.fresh_until for hint in hints)
-    return CacheHint(ttl=fresh_until - at, received_at=at, private=any(hint.private for hint in hints))
-
-
-def _read_cache_hint(page: Mapping[str, Raw]) -> CacheHint:
-    """A missing or invalid `ttlMs` or `cacheScope` means 0 and "private"."""
-    try:
-        ttl = msgspec.json.decode(page.get("ttlMs", b"0"), type=float) / 1000
-        scope = msgspec.json.decode(page.get("cacheScope", b'""'), type=str)
-    except ValueError:
-        ttl, scope = 0.0, ""
-    return CacheHint(ttl=max(0.0, ttl), received_at=trio.current_time(), private=scope != "public")
-
-
-async def _select_tools(upstream: Upstream, spec: ServerSpec, tools: Listing, warnings: list[str]) -> Listing:
-    """Return the tools that may be offered to clients; add warnings for those that must not be."""
-    turns = Turns()
-    selected = []
-    refused = []
-    for tool in tools:
-        await turns.pause()
-        wrong = None if upstream.admit_tool is None else upstream.admit_tool(tool.name, tool.raw)
-        if wrong is not None:
-            refused.append(f"tool {shorten(tool.name, 60)} was left out: {shorten(wrong, 300)}")
-        elif is_tool_allowed(spec, tool.name):
-            selected.append(tool)
-    warnings += refused[:_MAX_WARNINGS]
-    if len(refused) > _MAX_WARNINGS:
-        warnings.append(f"{len(refused) - _MAX_WARNINGS} more tools were left out")
-    return tuple(selected)
-
-
-def did_you_mean(name: str, entries: Listing) -> str:
-    """Return `did you mean …?` with similar names; empty if there are none."""
-    near = similar_names(name, (item.name for item in entries))
-    return f"did you mean {' or '.join(near)}?" if near else ""
-
-
-def is_tool_allowed(spec: ServerSpec, tool: str) -> bool:
-    """Whether the definition's `includeTools` and `excludeTools` allow this tool."""
-    if spec.include_tools is not None and not _matches(tool, spec.include_tools):
-        return False
-    return not _matches(tool, spec.exclude_tools)
-
-
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(name == pattern or fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-
-
-async def _fetch_list(
-    upstream: Upstream, kind: _ListMethod, warnings: list[str], pages: list[CacheHint]
-) -> tuple[Listing, int]:
-    items: dict[str, Item] = {}
-    dropped, labels = 0, list[str]()
-    cursor: str | None = None
-    seen: set[str] = set()
-    size = 0
-    turns = Turns()
-    for _ in range(MAX_PAGES):
-        try:
-            page = await upstream.request(kind.method, {} if cursor is None else {"cursor": cursor})
-            size += len(page)
-            if size > MAX_LIST_BYTES:
-                text = f"is longer than {MAX_LIST_BYTES} bytes; stopped after {len(items)} entries"
-                warnings.append(f"{kind.method} {text}")
-                break
-            is_large = len(page) > _LARGE_PAGE
-            members = await in_turns(wire.members_in_steps(bytes(page))) if is_large else wire.members(page)
-            await turns.pause()
-            entries, too_many = wire.first_items(members.get(kind.member, Raw(b"[]")), MAX_ENTRIES)
-            await turns.pause()
-            cursor = _read_cursor(members)
-        except UpstreamRefused as error:
-            if error.upstream_code != -32601 or items:  # "method not found" means that there is no such list
-                warnings.append(f"{kind.method} failed: {shorten(error.message, 300)}")
-            break
-        except (ProtocolViolation, *wire.DECODE_ERRORS) as error:
-            warnings.append(f"{kind.method} returned an unusable result: {error}"[:300])
-            break
-        pages.append(_read_cache_hint(members))
-        for entry in entries:
-            await turns.pause()
-            name = _name_of(entry, kind.key)
-            if name is None or name in items:
-                dropped += 1
-                if dropped <= _MAX_NAMES:
-                    labels.append(_entry_label(entry, kind.key, len(items) + dropped))
-            elif len(items) < MAX_ENTRIES:
-                items[name] = Item(name, bytes(entry))
-            else:
-                too_many = True
-                break
-        if too_many:
-            warnings.append(f"{kind.method} has more than {MAX_ENTRIES} entries; the others were left out")
-            break
-        if cursor is None:
-            break
-        if cursor in seen:  # the empty string is a valid cursor
-            warnings.append(f"{kind.method} repeated a cursor; stopped after {len(items)} entries")
-            break
-        seen.add(cursor)
-    else:
-        warnings.append(f"{kind.method} has more than {MAX_PAGES} pages; stopped after {len(items)} entries")
-    if dropped:
-        names = ", ".join(labels) + (f" and {dropped - _MAX_NAMES} more" if dropped > _MAX_NAMES else "")
-        warnings.append(f"{kind.method}: {dropped} unusable or duplicate entries left out: {names}")
-    return tuple(items.values()), dropped
-
-
-def _read_cursor(page: Mapping[str, Raw]) -> str | None:
-    """Raises ProtocolViolation if it is too long, and one of DECODE_ERRORS."""
-    raw = page.get("nextCursor", Raw(b"null"))
-    if len(raw) > _MAX_CURSOR:
-        raise ProtocolViolation(f"`nextCursor` has {len(raw)} bytes, and mcpd accepts at most {_MAX_CURSOR}")
-    return msgspec.json.decode(raw, type=str | None)
-
-
-def _entry_label(entry: Raw, key: str, position: int) -> str:
-    """Return the name of an unusable entry, or its position in the list if it has none."""
-    try:
-        name = wire.members(entry)[key]
-        if len(name) > MAX_NAME:
-            return f"entry {position} (`{key}` has {len(name)} bytes, and mcpd accepts at most {MAX_NAME})"
-        return shorten(msgspec.json.decode(name, type=str), 60) or f"entry {position}"
-    except (KeyError, *wire.DECODE_ERRORS):
-        return f"entry {position}"
-
-
-def _name_of(entry: Raw, key: str) -> str | None:
-    try:
-        members = wire.members(entry)
-        if len(members[key]) > MAX_NAME:
-            return None
-        name = msgspec.json.decode(members[key], type=str)
-        if key == "name" and "inputSchema" in members:
-            wire.members(members["inputSchema"])
-    except (KeyError, *wire.DECODE_ERRORS):
-        return None
-    return name or None
-
-
-def describe_changes(old: Catalog | None, new: Catalog) -> list[tuple[str, str]]:
-    """Return each changed feature with a summary like `+1 -1 ~0: +echo -ping`; no names if `old` is None."""
-    before = old or Catalog()
-    changes = []
-    for feature in FEATURES:
-        fields = [kind.field for kind in _LIST_METHODS if kind.feature == feature]
-        was = {item.name: item.raw for field in fields for item in getattr(before, field)}
-        now = {item.name: item.raw for field in fields for item in getattr(new, field)}
-        added = [name for name in now if name not in was]
-        removed = [name for name in was if name not in now]
-        changed = [name for name in now if name in was and was[name] != now[name]]
-        if added or removed or changed:
-            counts = f"+{len(added)} -{len(removed)} ~{len(changed)}"
-            signed = [*_name_list("+", added), *_name_list("-", removed), *_name_list("~", changed)]
-            changes.append((feature, counts if old is None else f"{counts}: {' '.join(signed)}"))
-    return changes
-
-
-def _name_list(sign: str, names: list[str]) -> list[str]:
-    """Return the first names, and how many more there are."""
-    changes = [sign + shorten(name, 60) for name in names[:_MAX_NAMES]]
-    return [*changes, f"{sign}…{len(names) - _MAX_NAMES} more"] if len(names) > _MAX_NAMES else changes
-
-
-def summarize(catalog: Catalog | None) -> str:
-    """Return what a server offers, for the log: `9 tools, 2 prompts; …`, with everything that is wrong."""
-    if catalog is None:
-        return ""
-    counts = ((len(getattr(catalog, kind.field)), kind.noun) for kind in _LIST_METHODS)
-    offers = ", ".join(f"{n} {noun}{'' if n == 1 else 's'}" for n, noun in counts if n)
-    return "; ".join((offers or "no tools, resources, or prompts", *catalog.warnings))
-
-
-def dump_catalog(catalog: Catalog) -> bytes:
-    """Serialize the lists for the cache, which serves clients before the server has started.
-
-    The first member is a checksum of everything after it.
-    """
-    fields = [kind.field for kind in _LIST_METHODS]
-    lists = {field: [Raw(item.raw) for item in getattr(catalog, field)] for field in fields}
-    body = msgspec.json.encode({**lists, "fetched_at": catalog.fetched_at})[1:]
-    return b'%b%08x",%b' % (_CHECKSUM, zlib.crc32(body), body)
-
-
-_CHECKSUM = b'{"crc32":"'
-_HEAD_SIZE = len(_CHECKSUM) + len('01234567",')
-
-
-def load_catalog(data: bytes, spec: ServerSpec) -> Catalog | None:
-    """Read what `dump_catalog` wrote and apply the definition's current tool filters.
-
-    Returns None for anything else, because clients would get damaged bytes otherwise.
-    """
-    body = data[_HEAD_SIZE:]
-    if data[:_HEAD_SIZE] != b'%b%08x",' % (_CHECKSUM, zlib.crc32(body)):
-        return None
-    try:
-        members = wire.members(data)
-        return Catalog(
-            tools=tuple(i for i in _load_list(members["tools"], "name") if is_tool_allowed(spec, i.name)),
-            resources=_load_list(members["resources"], "uri"),
-            templates=_load_list(members["templates"], "uriTemplate"),
-            prompts=_load_list(members["prompts"], "name"),
-            fetched_at=msgspec.json.decode(members["fetched_at"], type=str),
-        )
-    except (KeyError, *wire.DECODE_ERRORS):
-        return None
-
-
-def _load_list(data: Raw, key: str) -> Listing:
-    named = [(_name_of(raw, key), raw) for raw in wire.first_items(data, MAX_ENTRIES)[0]]
-    return tuple(Item(name, bytes(raw)) for name, raw in named if name is not None)
-
+from mcpd.supervision.catalog_fetch import fetch_catalog
+from mcpd.supervision.undeclared_lists import find_undeclared_lists
+from mcpd.wire import message as wire
 
 log = logging.getLogger("mcpd.server")
-
 _MIN_REFRESH_INTERVAL = 0.5
+"""Seconds between fetches of the same list."""
+_CHECKSUM = b'{"crc32":"'
+_HEAD_SIZE = len(_CHECKSUM) + len('01234567",')
 
 
 class CatalogSync:
@@ -415,7 +44,7 @@ class CatalogSync:
     """
 
     def __init__(
-        self, spec: ServerSpec, store: StateFile, fingerprint: str, changed: Callable[[str, str], None]
+        self, spec: ServerSpec, store: StateFile, fingerprint: str, on_change: Callable[[str, str], None]
     ) -> None:
         self.spec = spec
         self.catalog: Catalog | None = None
@@ -425,7 +54,7 @@ class CatalogSync:
         """See `calls.routes`; cleared when the lists change."""
         self._store = store
         self._fingerprint = fingerprint
-        self._on_change = changed
+        self._on_change = on_change
         self._stale_features: set[str] = set()
         self._stale_event = trio.Event()
         self._announced_changes: set[str] = set()
@@ -552,3 +181,40 @@ class CatalogSync:
 def _set_all(served: Iterable[trio.Event]) -> None:
     for done in served:
         done.set()
+
+
+def dump_catalog(catalog: Catalog) -> bytes:
+    """Serialize the lists for the cache, which serves clients before the server has started.
+
+    The first member is a checksum of everything after it.
+    """
+    fields = [kind.field for kind in LIST_METHODS]
+    lists = {field: [Raw(item.raw) for item in getattr(catalog, field)] for field in fields}
+    body = msgspec.json.encode({**lists, "fetched_at": catalog.fetched_at})[1:]
+    return b'%b%08x",%b' % (_CHECKSUM, zlib.crc32(body), body)
+
+
+def load_catalog(data: bytes, spec: ServerSpec) -> Catalog | None:
+    """Read what `dump_catalog` wrote and apply the definition's current tool filters.
+
+    Returns None for anything else, because clients would get damaged bytes otherwise.
+    """
+    body = data[_HEAD_SIZE:]
+    if data[:_HEAD_SIZE] != b'%b%08x",' % (_CHECKSUM, zlib.crc32(body)):
+        return None
+    try:
+        members = wire.members(data)
+        return Catalog(
+            tools=tuple(i for i in _load_list(members["tools"], "name") if is_tool_allowed(spec, i.name)),
+            resources=_load_list(members["resources"], "uri"),
+            templates=_load_list(members["templates"], "uriTemplate"),
+            prompts=_load_list(members["prompts"], "name"),
+            fetched_at=msgspec.json.decode(members["fetched_at"], type=str),
+        )
+    except (KeyError, *wire.DECODE_ERRORS):
+        return None
+
+
+def _load_list(data: Raw, key: str) -> Listing:
+    named = [(name_of_entry(raw, key), raw) for raw in wire.first_items(data, MAX_ENTRIES)[0]]
+    return tuple(Item(name, bytes(raw)) for name, raw in named if name is not None)

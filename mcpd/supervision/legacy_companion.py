@@ -16,7 +16,7 @@ import trio
 from mcpd.model.events import EventKind
 from mcpd.model.server_spec import InvalidSpec, ServerSpec
 from mcpd.protocol.upstream_session import FEATURES, ServerNotification, Upstream
-from mcpd.supervision.catalog_cache import Catalog
+from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.message_tap import ServerTaps
 from mcpd.supervision.server_log import ServerLog

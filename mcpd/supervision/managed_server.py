@@ -24,7 +24,8 @@ from mcpd.model.text import shorten
 from mcpd.protocol.upstream_session import Hooks, ServerNotification, Upstream
 from mcpd.protocol.upstream_subscriptions import NotificationInterests
 from mcpd.supervision import restart
-from mcpd.supervision.catalog_cache import Catalog, CatalogSync, summarize
+from mcpd.supervision.catalog import Catalog, summarize
+from mcpd.supervision.catalog_cache import CatalogSync
 from mcpd.supervision.connect import Attempt, ConnectStrategy, OpenTransport, StartSlot, open_transport
 from mcpd.supervision.desired_state import DesiredState
 from mcpd.supervision.elicitation_history import ElicitationHistory

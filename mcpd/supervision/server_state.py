@@ -21,7 +21,7 @@ from mcpd.model.server_spec import ServerSpec
 from mcpd.model.status import ConnectionStatus, Failure, FailureKind, ServerState, ServerStatus, rfc3339
 from mcpd.model.text import shorten
 from mcpd.protocol.upstream_session import Upstream
-from mcpd.supervision.catalog_cache import Catalog
+from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.connect import TransportKind
 from mcpd.supervision.desired_state import DISCONNECTED
 from mcpd.supervision.server_log import ServerLog

@@ -22,7 +22,7 @@ from mcpd.model.errors import InvalidArguments
 from mcpd.model.server_spec import Timeouts
 from mcpd.model.steps import run_steps
 from mcpd.protocol import mcp_tasks
-from mcpd.supervision.catalog_cache import Item
+from mcpd.supervision.catalog import Item
 from mcpd.support import turns
 from mcpd.support.schema_checker import Answer, SchemaChecker
 from tests.gateway.mcp_client import MODERN

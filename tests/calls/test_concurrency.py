@@ -20,7 +20,7 @@ from mcpd.calls.server_request import ANSWER_TIMEOUT
 from mcpd.calls.waiting_calls import ABSENT_TIMEOUT, WaitingCalls
 from mcpd.config.settings import Settings
 from mcpd.model.errors import McpdError
-from mcpd.supervision.catalog_cache import Item
+from mcpd.supervision.catalog import Item
 from tests.gateway.model import Asked, Json, Script, Stub, User, World, make_catalog, make_server, world
 
 Clock = trio.testing.MockClock

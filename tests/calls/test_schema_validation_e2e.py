@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mcpd.supervision.catalog_cache import MAX_ENTRIES
+from mcpd.supervision.catalog import MAX_ENTRIES
 from tests.calls.test_schema_validation import DOUBLING, HOSTILE, SLOW, TREE, nested
 from tests.e2e.conftest import start
 from tests.e2e.harness import Refused, children, fake, wait_until

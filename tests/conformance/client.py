@@ -23,8 +23,8 @@ from mcpd.model.errors import McpdError
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.protocol.negotiate import negotiate
 from mcpd.protocol.upstream_session import Hooks, Upstream
-from mcpd.supervision import catalog_cache as lists
-from mcpd.supervision.catalog_cache import Catalog
+from mcpd.supervision.catalog import Catalog
+from mcpd.supervision.catalog_fetch import fetch_catalog
 from mcpd.supervision.connect import open_remote
 from mcpd.supervision.restart import leaf_exceptions
 from mcpd.transports.base import Channel
@@ -103,7 +103,7 @@ async def connected(url: str) -> AsyncIterator[Session]:
         if upstream.run_subscriptions is not None:
             nursery.start_soon(upstream.run_subscriptions)
             await upstream.notifications_ready.wait()
-        yield Session(upstream, await lists.fetch_catalog(upstream, spec))
+        yield Session(upstream, await fetch_catalog(upstream, spec))
         nursery.cancel_scope.cancel()
 
 

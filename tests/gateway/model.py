@@ -31,7 +31,7 @@ from mcpd.model.status import ServerInfo, ServerState
 from mcpd.model.tool_names import ClientStyle
 from mcpd.protocol.upstream_session import ServerNotification, Upstream
 from mcpd.protocol.upstream_subscriptions import NotificationInterests
-from mcpd.supervision.catalog_cache import Catalog, Item
+from mcpd.supervision.catalog import Catalog, Item
 from mcpd.supervision.elicitation_history import ElicitationHistory
 from mcpd.supervision.result_cache import ResultCache
 from mcpd.supervision.supervisor_context import ClientHooks

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from mcpd.gateway import aggregate_server
-from mcpd.gateway.aggregate_server import AggregateServer, parse_template
+from mcpd.gateway.aggregate_server import AggregateServer
+from mcpd.gateway.uri_templates import parse_template
 from mcpd.model.errors import InvalidArguments, McpdError, NotReady, UnknownResource, UnknownTool
 from mcpd.model.profile import Profile
 from mcpd.model.status import ServerState

@@ -20,7 +20,7 @@ from mcpd.gateway.client_view import (
 )
 from mcpd.model.errors import UnknownTool
 from mcpd.model.server_spec import Timeouts
-from mcpd.supervision.catalog_cache import CacheHint
+from mcpd.supervision.catalog import CacheHint
 from tests.gateway.mcp_client import MODERN
 from tests.gateway.model import LEGACY, Json, make_catalog, make_core, make_server, make_upstream
 

@@ -18,7 +18,7 @@ from mcpd.protocol import legacy, modern
 from mcpd.protocol.negotiate import negotiate
 from mcpd.protocol.upstream_session import Hooks, Upstream
 from mcpd.protocol.upstream_subscriptions import NotificationInterests
-from mcpd.supervision import catalog_cache as lists
+from mcpd.supervision.catalog_fetch import fetch_catalog
 from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import AwaitedExchange, Exchange
 from mcpd.wire.message import Message
@@ -131,7 +131,7 @@ async def wish(peer: Peer, interests: NotificationInterests, *, era: str) -> Non
 
 async def live(peer: Peer, upstream: Upstream) -> None:
     """All that mcpd says to a server of its own accord, and what it says for a client."""
-    await lists.fetch_catalog(upstream, RemoteSpec(name="peer", kind="http", url="http://x"))
+    await fetch_catalog(upstream, RemoteSpec(name="peer", kind="http", url="http://x"))
     results: list[Json] = [{"result": {"content": []}}]
     if upstream.era == "modern":
         more = {"resultType": "input_required", "inputRequests": {"q": ASKING}, "requestState": "s"}

@@ -15,16 +15,9 @@ from trio.testing import MockClock
 from mcpd.model.errors import LinkLost, UpstreamRefused
 from mcpd.model.server_spec import StdioSpec
 from mcpd.protocol.upstream_session import Upstream
-from mcpd.supervision import catalog_cache as lists
-from mcpd.supervision.catalog_cache import (
-    MAX_ENTRIES,
-    MAX_LIST_BYTES,
-    MAX_NAME,
-    MAX_PAGES,
-    Catalog,
-    Item,
-    summarize,
-)
+from mcpd.supervision.catalog import MAX_ENTRIES, MAX_NAME, Catalog, Item, describe_changes, summarize
+from mcpd.supervision.catalog_cache import dump_catalog, load_catalog
+from mcpd.supervision.catalog_fetch import MAX_LIST_BYTES, MAX_PAGES, fetch_catalog
 from tests.stopwatch import within
 
 SPEC = StdioSpec(name="it", command="x")
@@ -58,7 +51,7 @@ class FakeUpstream:
 
 
 async def fetched(upstream: FakeUpstream, spec: StdioSpec = SPEC, **more: Any) -> Catalog:
-    return await lists.fetch_catalog(cast("Upstream", upstream), spec, **more)
+    return await fetch_catalog(cast("Upstream", upstream), spec, **more)
 
 
 def names(catalog: Catalog) -> list[str]:
@@ -259,7 +252,7 @@ async def test_only_the_lists_that_changed_are_fetched_again() -> None:
     catalog = await fetched(upstream, features=["tools"], old=old)
     assert upstream.asked == [("tools/list", None)]
     assert catalog.prompts == old.prompts
-    assert lists.describe_changes(old, catalog) == [("tools", "+1 -0 ~0: +echo")]
+    assert describe_changes(old, catalog) == [("tools", "+1 -0 ~0: +echo")]
 
 
 async def test_filters_of_the_definition_hide_tools() -> None:
@@ -275,8 +268,8 @@ async def test_filters_of_the_definition_hide_tools() -> None:
 def test_cached_catalog_round_trips_and_damaged_cache_is_dropped() -> None:
     """A damaged cache entry is dropped, not repaired."""
     catalog = Catalog(tools=(Item("echo", b'{"name":"echo","inputSchema":{},"n":1E+400}'),), fetched_at="now")
-    dumped = lists.dump_catalog(catalog)
+    dumped = dump_catalog(catalog)
     spec = StdioSpec(name="it", command="x")
-    assert lists.load_catalog(dumped, spec) == catalog
+    assert load_catalog(dumped, spec) == catalog
     for broken in (b"", b"[]", b"{}", dumped[:-1], dumped[1:], b"[" * 100_000, b"\xff" * 100):
-        assert lists.load_catalog(broken, spec) is None
+        assert load_catalog(broken, spec) is None

@@ -12,8 +12,9 @@ import trio
 from trio.testing import MockClock
 
 from mcpd.model.status import ServerState
-from mcpd.supervision import catalog_cache as lists
-from mcpd.supervision.catalog_cache import Catalog
+from mcpd.supervision.catalog import Catalog
+from mcpd.supervision.catalog_cache import dump_catalog, load_catalog
+from mcpd.supervision.catalog_fetch import fetch_catalog
 from mcpd.transports.outgoing_request import AwaitedExchange
 from tests.fakes.http import ModernScript, Request, fake_http
 from tests.supervision.peer import Life, World, living
@@ -136,10 +137,10 @@ async def test_cache_hints_of_all_pages_and_lists_are_combined(
     assert hints == {"tools": (20, False), "resources": (60, True), "prompts": (0, False)}
     pages[None] = {"tools": [TOOL], "ttlMs": "soon", "cacheScope": 7}
     await trio.sleep(1)
-    later = await lists.fetch_catalog(upstream, SPEC, ["tools"], catalog)  # type: ignore[arg-type]
+    later = await fetch_catalog(upstream, SPEC, ["tools"], catalog)  # type: ignore[arg-type]
     assert (later.hints["tools"].ttl, later.hints["tools"].private) == (0, True)
     assert later.hints["resources"] == catalog.hints["resources"]
-    assert lists.load_catalog(lists.dump_catalog(catalog), SPEC) == Catalog(
+    assert load_catalog(dump_catalog(catalog), SPEC) == Catalog(
         tools=catalog.tools, fetched_at=catalog.fetched_at
     )  # monotonic clocks of two processes are not comparable
 

@@ -12,7 +12,7 @@ from mcpd.api.mcp_endpoint import modern
 from mcpd.calls.routes import Target
 from mcpd.gateway.client_view import View
 from mcpd.model.errors import UnknownTool
-from mcpd.supervision.catalog_cache import Catalog, Item
+from mcpd.supervision.catalog import Catalog, Item
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
