@@ -44,19 +44,20 @@ from mcpd.gateway.client_facts import SessionFacts
 from mcpd.gateway.client_requests import ClientRequests
 from mcpd.gateway.client_subscriptions import ClientSubscriptions
 from mcpd.gateway.client_view import LIST_MEMBERS, View
+from mcpd.gateway.error_responses import exception_response
+from mcpd.gateway.large_requests import route_large_request
 from mcpd.gateway.per_client_servers import DedicatedServers
 from mcpd.gateway.server_call_counts import ServerCallCounts
 from mcpd.gateway.visible_entries import VisibleEntries
 from mcpd.gateway.waiting_requests import WaitingRequests
-from mcpd.model.errors import McpdError, ProtocolViolation, SchemaViolation
+from mcpd.model.errors import McpdError, ProtocolViolation
 from mcpd.model.policy import ClientFacts
 from mcpd.model.profile import ALL_SERVERS
 from mcpd.model.text import shorten
 from mcpd.protocol.legacy import BATCH_VERSION, VERSIONS
-from mcpd.protocol.revision_translation import R4, R5, translate_request
+from mcpd.protocol.revision_translation import R4, translate_request
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.managed_server import ManagedServer
-from mcpd.support.turns import in_turns, rest
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 from mcpd.wire.request_meta import may_have_meta
@@ -64,16 +65,11 @@ from mcpd.wire.request_meta import may_have_meta
 log = logging.getLogger("mcpd.gateway")
 
 _FORWARDED = frozenset({*INTERACTIVE_METHODS, "completion/complete"})
-_INVALID_REQUEST, _METHOD_NOT_FOUND, _INVALID_PARAMS, _INTERNAL = -32600, -32601, -32602, -32603
+_INVALID_REQUEST, _METHOD_NOT_FOUND, _INVALID_PARAMS = -32600, -32601, -32602
 DEFAULT_LOG_LEVEL = "info"
 """The log level of a modern server's messages for a legacy client that did not set one."""
-_RESOURCE_NOT_FOUND = -32002
-"""The legacy revisions' error code for an unknown resource."""
 _FIRST_CONNECT_TIMEOUT = 10.0
 """Seconds that a new client's first request waits for its server to connect."""
-_SHORT_MEMBERS = frozenset({"name", "uri", "ref", "_meta", "requestState"})
-_MAX_SHORT_MEMBER = 1024 * 1024
-"""Bytes of those members of params that mcpd reads, compares, or signs."""
 _MAX_METHOD = 1000
 """Characters of a method that mcpd does not know, but forwards."""
 _VALID_ID_START = frozenset(b'"-0123456789')
@@ -227,25 +223,8 @@ class ClientSession:
             self.respond_error(request, _INVALID_PARAMS, text)
 
     async def _forward_large(self, request: ClientRequest) -> None:
-        """As `receive`, with rests between the looks at all of the params.
-
-        Raises McpdError, BadFrame; nothing was sent then.
-        """
-        members = await in_turns(wire.members_in_steps(request.params))
-        for name in _SHORT_MEMBERS & members.keys():
-            if (size := len(members[name])) > _MAX_SHORT_MEMBER:
-                raise BadFrame(f"`{name}` has {size} bytes, and mcpd accepts at most {_MAX_SHORT_MEMBER}")
-        tool = wire.string_or(members, "name")
-        meta = bytes(members.pop("_meta", b""))
-        keeps_meta = bool(meta) and self._methods.read_request_meta(request, meta)
-        request.has_no_meta = not keeps_meta
-        if meta and not keeps_meta:
-            await rest()
-            request.params = wire.join_members(members)
-        target = await in_turns(self.view.route_in_steps(request.method, request.params))
-        if request.method == "tools/call" and not target.tool:
-            target = msgspec.structs.replace(target, tool=tool)
-        await rest()
+        """As `_forward`, in several turns."""
+        target = await route_large_request(request, self.view, self._methods.read_request_meta)
         await trio.lowlevel.checkpoint_if_cancelled()
         self._forward_to(target, request)
 
@@ -314,31 +293,9 @@ class ClientSession:
 
     def respond_exception(self, request: ClientRequest, error: Exception) -> None:
         """Send an exception as the response. A bug in mcpd fails only this request."""
-        if isinstance(error, McpdError):
-            self.refuse_request(request, error)
-        elif isinstance(error, BadFrame):
-            self.respond_error(request, _INVALID_PARAMS, f"params: {error}")
-        else:
-            method = request.method[:100]
-            log.error("an error in mcpd itself, in a client's %s", method, exc_info=error)
-            self.respond_error(request, _INTERNAL, f"{method}: an error in mcpd itself; see its log")
-
-    def refuse_request(self, request: ClientRequest, error: McpdError) -> None:
-        """Send an error of mcpd's own as the response."""
-        context = request.context
-        if isinstance(error, SchemaViolation) and context.version >= R4:
-            self.respond(request, _tool_error(error.message, context))
-            return
-        code = error.rpc
-        if context.modern and -32019 <= code <= -32000:
-            code = _INTERNAL  # the modern revision reserves these codes
-        elif code == _INVALID_PARAMS and request.method == "resources/read" and not context.modern:
-            code = _RESOURCE_NOT_FOUND
-        data = error.data()
-        if self.gateway.core.is_stopping and error.may_have_run is False:
-            data["stopping"] = True
-        body = wire.error_body(code, error.message, data)
-        request.responder.finish(wire.error(request.key, body), code)
+        is_stopping = self.gateway.core.is_stopping
+        frame, code = exception_response(request, error, is_stopping=is_stopping)
+        request.responder.finish(frame, code)
 
     # ── requests that cannot be answered immediately ────────────────────────────────────────────
 
@@ -417,7 +374,7 @@ class ClientSession:
 
     def send_error(self, call: Call, request: ClientRequest, error: McpdError) -> None:
         self.calls.pop(request.key, None)  # none if the client is leaving
-        self.refuse_request(request, error)
+        self.respond_exception(request, error)
 
     def send_error_object(self, call: Call, request: ClientRequest, error: Raw | bytes, code: int) -> None:
         self.calls.pop(request.key, None)  # none if the client is leaving
@@ -556,11 +513,3 @@ def _knows_method(server: ManagedServer, request: ClientRequest) -> bool:
     if upstream is None or request.method.startswith("notifications/"):
         return False
     return upstream.version == request.context.version
-
-
-def _tool_error(text: str, context: ClientContext) -> bytes:
-    """Return a tool execution error, which is how a client learns of invalid arguments since 2025-11-25."""
-    result: dict[str, object] = {"content": [{"type": "text", "text": text}], "isError": True}
-    if context.version >= R5:
-        result = {"resultType": "complete", **result}
-    return msgspec.json.encode(result)
