@@ -109,6 +109,7 @@ class Upstream(msgspec.Struct, eq=False):
         """Start `run_subscriptions`, and wait briefly until it receives notifications."""
         if self.run_subscriptions is not None:
             nursery.start_soon(self.run_subscriptions)
+            self.run_subscriptions = None  # it refers back to this object
             with trio.move_on_after(_NOTIFICATIONS_TIMEOUT):
                 await self.notifications_ready.wait()
             self.notifications_ready.set()  # from now on, the caller fetches what it could not announce

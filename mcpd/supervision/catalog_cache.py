@@ -74,6 +74,10 @@ class CatalogSync:
                     store.cached_lists_path(fingerprint),
                 )
 
+    def close(self) -> None:
+        """Report no further changes, so that this no longer refers to who created it."""
+        self._on_change = lambda feature, summary: None
+
     def mark_stale(self, feature: str) -> None:
         """Have `keep_fresh` fetch this feature's lists again, if it is running."""
         self._stale_features.add(feature)

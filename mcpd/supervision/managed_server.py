@@ -40,7 +40,8 @@ from mcpd.supervision.supervisor_context import SupervisorContext
 from mcpd.support.broadcast import CallbackList
 from mcpd.support.memory_tuning import trim_heap_soon
 from mcpd.support.processes import CpuTimeTotal
-from mcpd.transports.base import Channel
+from mcpd.support.tracebacks import forget_tracebacks
+from mcpd.transports.base import Channel, NullInbound
 from mcpd.transports.child_process import Child, Launch, prepare_launch
 from mcpd.transports.tool_call_stats import CallStats
 from mcpd.wire.message import ABSENT
@@ -203,9 +204,15 @@ class ManagedServer:
             self._probe_timer.schedule(seconds)
 
     def close(self) -> None:
-        """Mark the server as closed and wake all waiters. Called when `run` will not be entered again."""
+        """Mark the server as closed and wake all waiters. Called when `run` will not be entered again.
+
+        From then on, it is in no reference cycle: it is freed when nothing refers to it anymore. If many
+        servers are removed, the garbage collector would free them all in one turn of the event loop.
+        """
         self.is_closed = True
         self._tracker.notify()
+        self.notifications.clear()
+        self._catalog_sync.close()
 
     def reset_after_bug(self) -> None:
         """Prepare for another `run` after the previous one raised. Waiters keep waiting."""
@@ -354,7 +361,7 @@ class ManagedServer:
                     await self._connect_and_recover()
         finally:
             self.log.close()
-            trim_heap_soon(collect=True)  # its lists may have been large, and are in cycles
+            trim_heap_soon()  # its lists may have been large
 
     async def _wait_while_off(self) -> None:
         """Wait until the desired state changes or a timed disable ends."""
@@ -375,6 +382,7 @@ class ManagedServer:
                 await self._connect_and_serve()
             except* Exception as group:  # one server's failure must not affect the others
                 self._record_end(group)
+                forget_tracebacks(group)
         trim_heap_soon(collect=True)
         if not self._wake_event.is_set() and attempt.has_ended:
             with trio.move_on_at(self._tracker.retry_due):
@@ -450,6 +458,9 @@ class ManagedServer:
                     await self._serve_until_end(connection, slot)
             finally:
                 self.taps.on_disconnected()
+                if self.link is not None:  # it ends in no reference cycle; see `close`
+                    self.link.inbound = NullInbound()
+                    self.link.on_lost = self.link.on_unauthorized = None
                 self.link = None
                 self.child = None  # its pid may be reused from now on
                 self._tracker.notify()
@@ -465,6 +476,7 @@ class ManagedServer:
                 await connection.child.wait_stderr_drained()
             self.drop_upstream()
             self._record_end(group, link)
+            forget_tracebacks(group)
         finally:
             slot.release()
             self.drop_upstream()

@@ -74,6 +74,10 @@ class CallbackList(Generic[T]):
 
         return end
 
+    def clear(self) -> None:
+        """Remove all listeners, so that this no longer refers to them."""
+        self._listeners.clear()
+
 
 class AsyncValue(Generic[T]):
     """Set the value synchronously; wait until it satisfies a condition."""

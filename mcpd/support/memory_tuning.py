@@ -39,7 +39,7 @@ def limit_memory_growth() -> None:
 
     Imported objects live forever and are excluded from garbage collection. Calls create many short-lived
     objects and no cycles, so young collections run rarely. Full collections still run regularly, because
-    ended servers and HTTP sessions are old objects in cycles; with some ten thousand objects, one takes a
+    ended HTTP sessions are old objects in cycles; with some ten thousand objects, one takes a
     few milliseconds.
     """
     _mallopt(_M_ARENA_MAX, 1)
