@@ -22,6 +22,7 @@ from ctl.editors.install_report import (
     as_json,
     report_installed,
     report_left_on,
+    report_own_profile,
     report_profiles,
     report_uninstalled,
     warn_about_git,
@@ -196,10 +197,9 @@ def install(
             if change.added is not None and change.existed and not dry_run:
                 cli.out.line(f"  backup: {user.display_path(backups.original_path(target.path))}")
             cli.out.lines([f"  {each.describe(user)}"] for each in elsewhere)
-            if chosen is not None and chosen.is_new:
-                would = "would be " if dry_run else ""
-                tools = ", and only the tools that the editor used" if chosen.has_filters else ""
-                cli.out.line(f"  profile {chosen.name}: {would}added with {', '.join(chosen.servers)}{tools}")
+            if chosen is not None:
+                renew = f"mcpctl uninstall {target.editor.name}{' --project' if project else ''} && {again}"
+                report_own_profile(cli, chosen, renew, dry_run=dry_run)
             if sees:
                 cli.out.line(f"  {sees}")
             warn_about_git(cli, target, change, user)

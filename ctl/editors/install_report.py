@@ -12,6 +12,7 @@ from ctl.editors.editor_paths import UserContext
 from ctl.editors.git_files import is_tracked
 from ctl.editors.installing import FileChange
 from ctl.editors.mcpd_entry import InstallTarget
+from ctl.editors.own_profile import OwnProfile
 from ctl.editors.take_over import TakeOver
 from ctl.invocation import CliContext
 
@@ -96,6 +97,17 @@ def warn_about_git(cli: CliContext, target: InstallTarget, change: FileChange, u
         f"git tracks {user.display_path(target.path)}, so do not commit the change: the entry contains "
         f"a path of this machine{taken}"
     )
+
+
+def report_own_profile(cli: CliContext, profile: OwnProfile, renew: str, *, dry_run: bool) -> None:
+    """Print a new profile, or what an existing one lacks. `renew` are the commands that replace it."""
+    would = "would be " if dry_run else ""
+    if profile.is_new:
+        tools = ", and only the tools that the editor used" if profile.has_filters else ""
+        cli.out.line(f"  profile {profile.name}: {would}added with {', '.join(profile.servers)}{tools}")
+    elif profile.missing:
+        missing = ", ".join(profile.missing)
+        cli.out.line(f"  profile {profile.name}: without {missing}, as before; to add it: {renew}")
 
 
 def report_profiles(cli: CliContext, profiles: Mapping[str, bool], *, dry_run: bool) -> None:

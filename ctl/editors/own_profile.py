@@ -81,6 +81,8 @@ class OwnProfile:
     is_new: bool
     has_filters: bool = False
     """Whether it selects only some tools of its servers, as the editor did."""
+    missing: tuple[str, ...] = ()
+    """Servers that the editor has, but that a profile of an earlier `install` does not provide."""
 
     def to_json(self) -> Json:
         return {"name": self.name, "servers": list(self.servers), "added": self.is_new}
@@ -103,7 +105,10 @@ def add_own_profile(
     """
     if name in active.profiles:
         fields = mapping(active.profiles[name])
-        return OwnProfile(name, tuple(active.visible_servers(None, name)), fields, False)
+        added = any((each.name, each.profile) == (name, fields) for each in backups.kept_profiles())
+        provided = tuple(active.visible_servers(None, name))
+        missing = tuple(each for each in servers if added and each not in provided)
+        return OwnProfile(name, provided, fields, False, missing=missing)
     if not servers:
         where = "" if target.project is None else f"'s {target.path}"
         message = f"{target.editor.title}{where} has no servers that are in mcpd"

@@ -257,3 +257,21 @@ def test_entries_outside_of_the_profile_are_named(home: Path, config: Path, mcpc
     assert "  time: left on, because profile cursor does not include it\n" in out
     assert "  other: left on, because mcpd does not have it\n" in out
     assert list(entries(home)) == ["time", "other", "mcpd"]
+
+
+def test_existing_profile_that_lacks_a_server_of_the_editor(home: Path, config: Path, mcpctl: Mcpctl) -> None:
+    """It is said, unless somebody has changed the profile."""
+    assert "as before" not in mcpctl("install", "cursor", "--own").out
+    (home / ".cursor/mcp.json").write_text(json.dumps({"mcpServers": {"web": OURS["web"]}}))
+    renew = "mcpctl uninstall cursor && mcpctl install cursor --own"
+    assert (
+        f"  profile cursor: without web, as before; to add it: {renew}\n"
+        in mcpctl("install", "cursor", "--own").out
+    )
+    assert profiles(config) == {"cursor": {"servers": ["git", "time"]}}
+    assert mcpctl("uninstall", "cursor").code == 0
+    assert "profile cursor: added with web\n" in mcpctl("install", "cursor", "--own").out
+    document = json.loads(config.read_text())
+    document["settings"]["profiles"]["cursor"]["servers"] = ["m*"]
+    config.write_text(json.dumps(document))
+    assert "as before" not in mcpctl("install", "cursor", "--own").out

@@ -203,3 +203,18 @@ def test_equal_inputs_of_two_files_are_asked_for_separately(editors: Path, impor
     assert [text.partition(":")[0] for text in asked] == ["b", "everything"]
     named = {name: one["env"]["DEMO_TOKEN"] for name, one in servers(editors).items()}
     assert named["everything"] == named["a"]
+
+
+def test_equal_inputs_of_two_editors_are_two_servers(editors: Path, imports: Imports) -> None:
+    """Whether they have the same value is a question for the user."""
+    write(editors / CODE.replace("Code", "VSCodium"), json.loads((editors / CODE).read_text()))
+    asked, found = imports("vscode", "vscodium")
+    assert [text.partition(":")[0] for text in asked] == [*found] == ["everything", "everything-vscodium"]
+
+
+def test_entry_that_was_imported_without_its_proxy_is_taken_over(home: Path, alone: Mcpctl) -> None:
+    remote = {"command": "npx", "args": ["-y", "mcp-remote", "https://a.example.com/mcp"]}
+    write(home / ".cursor/mcp.json", {"mcpServers": {"a": remote}})
+    assert alone("import", "--yes", "--unfold").code == 0
+    taken = alone("install", "cursor", "--take-over=all", "--json").json()["editors"][0]["taken_over"]
+    assert [one["name"] for one in taken] == ["a"]
