@@ -25,7 +25,6 @@ from mcpd.transports.outgoing_notifications import OutgoingNotifications
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.event_stream import EventTooLong, SseEvent
-from mcpd.wire.structure_limit import TooMuchStructure
 from mcpd.wire.url import redact_url, resolve_same_origin
 
 _POST_TIMEOUT = 30.0
@@ -87,11 +86,11 @@ class SseChannel(RequestMultiplexer):
 
     async def _read_stream(self, response: httpx.Response) -> str:
         try:
-            return await read_events(response, StreamState(), self._max_frame, self._take_event)
+            return await read_events(
+                response, StreamState(), self._max_frame, self._take_event, self.receive_dropped
+            )
         except EventTooLong as error:
-            return f"it sent a message longer than {error.limit} bytes (raise `maxFrame` to allow it)"
-        except TooMuchStructure as error:
-            return f"it sent a message with {error}; raise `maxFrame` to allow it"
+            return f"it sent an event of more than {error.limit} bytes (`maxFrame` allows {self._max_frame})"
 
     def _take_event(self, event: SseEvent) -> None:
         if event.event == "endpoint":

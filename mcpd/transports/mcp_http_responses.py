@@ -12,13 +12,14 @@ import trio
 from msgspec import Raw
 
 from mcpd.model.errors import LinkLost, McpdError, ProtocolViolation
+from mcpd.support.memory_tuning import trim_heap_soon
 from mcpd.support.outbox import batch
 from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.connection_errors import describe_error
 from mcpd.wire import message as wire
+from mcpd.wire.dropped_message import DroppedMessage
 from mcpd.wire.event_stream import EventTooLong, SseDecoder, SseEvent
 from mcpd.wire.message import BadFrame, Message
-from mcpd.wire.structure_limit import TooMuchStructure
 
 EVENT_STREAM, JSON = "text/event-stream", "application/json"
 
@@ -101,12 +102,17 @@ class StreamState:
 
 
 async def read_events(
-    response: httpx.Response, heard: StreamState, limit: int, take: Callable[[SseEvent], None]
+    response: httpx.Response,
+    heard: StreamState,
+    limit: int,
+    take: Callable[[SseEvent], None],
+    take_dropped: Callable[[DroppedMessage], None],
 ) -> str:
-    """Pass every event of a response to `take` until it ends; return why. `limit` bounds an event's data.
+    """Pass every event of a response to `take` until it ends; return why.
 
-    Raises EventTooLong, TooMuchStructure, ProtocolViolation (also for too many bytes without an event), and
-    what `take` raises.
+    `limit` bounds an event's data; a message that exceeds it is passed to `take_dropped`.
+    Raises EventTooLong, ProtocolViolation (also for too many bytes without an event), and what the functions
+    raise.
     """
     decoder = SseDecoder(limit)
     last_event = trio.current_time()
@@ -119,6 +125,9 @@ async def read_events(
                     heard.record(event)
                     take(event)
                     last_event = trio.current_time()
+                while decoder.dropped:
+                    trim_heap_soon(collect=True)
+                    take_dropped(decoder.dropped.pop(0))
             if decoder.overhead > _MAX_OVERHEAD:
                 seconds = trio.current_time() - last_event
                 if decoder.overhead > _MAX_OVERHEAD + _OVERHEAD_PER_SECOND * seconds:
@@ -235,7 +244,7 @@ class ResumableStreams:
                     await bodies.close(response)
             except (httpx.TransportError, LinkLost):
                 pass  # requests find out whether the server is reachable
-            except (EventTooLong, TooMuchStructure, ProtocolViolation) as error:
+            except (EventTooLong, ProtocolViolation) as error:
                 on_unparsable(str(error).encode())
             except McpdError:
                 return  # such as a redirect to another origin

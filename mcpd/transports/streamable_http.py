@@ -27,7 +27,7 @@ from mcpd.transports.http_client.client_factory import OnResponse, open_client
 from mcpd.transports.http_client.connection import Abort
 from mcpd.transports.http_client.connection_errors import describe_error, is_unreachable
 from mcpd.transports.http_client.redirects_and_refusals import HttpEndpoint
-from mcpd.transports.lost_requests import connection_lost, protocol_violation
+from mcpd.transports.lost_requests import answer_dropped, connection_lost, protocol_violation
 from mcpd.transports.mcp_http_responses import (
     EVENT_STREAM,
     JSON,
@@ -42,6 +42,7 @@ from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_notifications import OutgoingNotifications
 from mcpd.transports.outgoing_request import Exchange, PendingRetries
 from mcpd.wire import message as wire
+from mcpd.wire.dropped_message import DroppedMessage
 from mcpd.wire.event_stream import EventTooLong, SseEvent
 from mcpd.wire.message import ABSENT, Message
 from mcpd.wire.structure_limit import TooMuchStructure
@@ -215,13 +216,9 @@ class HttpChannel(RequestMultiplexer):
             except httpx.TransportError as error:
                 self._handle_transport_error(exchange, error)
             except (BodyTooLarge, EventTooLong, TooMuchStructure) as error:
-                what = (
-                    str(error)
-                    if isinstance(error, TooMuchStructure)
-                    else f"more than {self._max_frame} bytes"
-                )
-                how = f"with {what} (raise `maxFrame` to allow it)"
-                self._fail_if_pending(exchange, protocol_violation(self.name, exchange, how))
+                is_dense = isinstance(error, TooMuchStructure)
+                reason = str(error) if is_dense else f"more than {self._max_frame} bytes"
+                self._fail_if_pending(exchange, answer_dropped(self.name, exchange, reason))
             except McpdError as error:
                 self._fail_if_pending(exchange, error)
         if self._posts.get(key) is post:
@@ -315,7 +312,10 @@ class HttpChannel(RequestMultiplexer):
             if event.data and event.event == "message":
                 self.receive(bodies.to_one_line(event.data), exchange)
 
-        return await read_events(response, heard, self._max_frame, take)
+        def take_dropped(dropped: DroppedMessage) -> None:
+            self.receive_dropped(dropped, exchange)
+
+        return await read_events(response, heard, self._max_frame, take, take_dropped)
 
     async def listen(self, on_gap: Callable[[], None], on_open: Callable[[], None]) -> None:
         """Keep the stream for unsolicited messages open; return if the server offers none."""
@@ -347,9 +347,7 @@ class HttpChannel(RequestMultiplexer):
         return exchange.key in self._pending or exchange.key in self._long_lived
 
     def _deliver_response(self, exchange: Exchange, message: Message, line: bytes) -> None:
-        post = self._posts.get(exchange.key)
-        if post is not None and post.has_stream:  # give it a moment to end
-            post.scope.deadline = trio.current_time() + _STREAM_END_TIMEOUT
+        post = self._let_stream_end(exchange)
         if post is not None and message.error is not ABSENT and self._nursery is not None:
             before_retry = (
                 None if exchange.was_retried else self.dialect.retry_after_refusal(exchange.method, message)
@@ -360,6 +358,17 @@ class HttpChannel(RequestMultiplexer):
                 self._nursery.start_soon(self._retries.retry, exchange, before_retry, then)
                 return
         super()._deliver_response(exchange, message, line)
+
+    def _fail_lost(self, exchange: Exchange, error: McpdError) -> None:
+        self._let_stream_end(exchange)
+        super()._fail_lost(exchange, error)
+
+    def _let_stream_end(self, exchange: Exchange) -> _Post | None:
+        """Give the stream of a finished request a moment to end. Return the request's entry."""
+        post = self._posts.get(exchange.key)
+        if post is not None and post.has_stream:
+            post.scope.deadline = trio.current_time() + _STREAM_END_TIMEOUT
+        return post
 
     def _retry(self, post: _Post, message: Message, worked: bool) -> None:
         """Send a request again if `worked`; otherwise deliver its error."""

@@ -10,7 +10,8 @@ import re
 
 import msgspec
 
-from mcpd.wire.structure_limit import COUNTED_FROM, StructureCounter
+from mcpd.wire.dropped_message import DroppedMessage, longest_dropped
+from mcpd.wire.structure_limit import COUNTED_FROM, StructureCounter, TooMuchStructure
 
 _BOM = b"\xef\xbb\xbf"
 _MAX_FIELD_PREFIX = len(b"retry: ")
@@ -22,7 +23,7 @@ _MAX_RETRY_DIGITS = 18
 
 
 class EventTooLong(ValueError):
-    """An event passed the limit before its end. The rest of the stream cannot be parsed."""
+    """An event passed a limit, and its end is not waited for. The rest of the stream cannot be parsed."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"a server-sent event is longer than the limit of {limit} bytes")
@@ -46,10 +47,13 @@ class SseEvent(msgspec.Struct, frozen=True, gc=False):
 class SseDecoder:
     """The decoder of one stream. Use a new one for a resumed stream.
 
-    An event that is incomplete at the end of the stream is dropped, as the standard requires.
+    An event that is incomplete at the end of the stream is dropped, as the standard requires. If the data of
+    an event exceeds `limit`, or has too much structure (`wire/structure_limit.py`), the event is returned
+    without it, and what is known of the data of a message is added to `dropped`, which the caller empties.
     """
 
     def __init__(self, limit: int) -> None:
+        self.dropped: list[DroppedMessage] = []
         self.overhead = 0
         """Bytes since the last event that are not data: comments, blank lines, and fields without data."""
         self._limit = limit
@@ -69,12 +73,18 @@ class SseDecoder:
         self._size = 0
         self._counter: StructureCounter | None = None
         """Counts the data once it is long."""
+        self._excess = ""
+        """Which limit the data exceeds."""
+        self._dropping: DroppedMessage | None = None
+        """The data, once it exceeds a limit."""
+        self._is_cut = False
+        """Whether the beginning of the open line is in `_dropping`, and nothing of it in `_parts`."""
         self._retry: int | None = None
 
     def feed(self, data: bytes) -> list[SseEvent]:
         """Take what was read; return the events that it completed.
 
-        Raises EventTooLong and TooMuchStructure; do not use the decoder afterwards.
+        Raises EventTooLong; do not use the decoder afterwards.
         """
         if not self._started:
             data = self._without_bom(data)
@@ -89,16 +99,17 @@ class SseDecoder:
         lines = data.split(b"\n")  # `splitlines` takes three times as long
         rest = lines.pop()
         events = []
-        if lines and self._parts and (event := self._take_long_line(lines.pop(0))) is not None:
+        if self._is_cut:
+            self._drop(lines[0] if lines else rest)
+            if not lines:
+                return []
+            self._is_cut = False
+            del lines[0]
+        elif lines and self._parts and (event := self._take_long_line(lines.pop(0))) is not None:
             events.append(event)
         events += [event for line in lines if (event := self._take_line(line)) is not None]
         if rest:
-            self._parts.append(rest)
-            self._open += len(rest)
-            if self._size + self._open > self._limit + _MAX_FIELD_PREFIX:
-                raise EventTooLong(self._limit)
-            if self._size + self._open > COUNTED_FROM:
-                self._count(rest)
+            self._extend_line(rest)
         return events
 
     def _without_bom(self, data: bytes) -> bytes:
@@ -108,6 +119,49 @@ class SseDecoder:
         self._started = True
         start, self._start = self._start, b""
         return start.removeprefix(_BOM)
+
+    def _extend_line(self, rest: bytes) -> None:
+        """Add to the open line. Raises EventTooLong."""
+        self._parts.append(rest)
+        self._open += len(rest)
+        size = self._open if self._dropping is not None else self._size + self._open
+        if size > self._limit + _MAX_FIELD_PREFIX:
+            self._cut_line(self._too_long)
+            return
+        if size > COUNTED_FROM and self._dropping is None:
+            self._count(rest)
+        if self._excess and self._open > _MAX_FIELD_PREFIX:
+            self._cut_line(self._excess)
+
+    def _cut_line(self, excess: str) -> None:
+        """Drop what the open line adds to data that exceeds a limit. Raises EventTooLong."""
+        line = b"".join(self._parts)
+        if line.startswith(b"data:"):
+            self._excess = excess
+            self._parts.clear()
+            self._open = 0
+            self._is_cut = True
+            self._drop(b"\n" + line[5:])
+        elif len(line) > min(self._limit, COUNTED_FROM):  # such as a comment
+            raise EventTooLong(self._limit)
+        else:
+            self._parts = [line]
+
+    @property
+    def _too_long(self) -> str:
+        return f"more than {self._limit} bytes"
+
+    def _drop(self, text: bytes) -> None:
+        """Take data that is not kept. Raises EventTooLong."""
+        if self._dropping is None:
+            self._dropping = DroppedMessage(self._excess)
+            self._dropping.add(bytes(self._data or b""))
+            self._data, self._counter = None, None
+        self._has_fields = True
+        self._dropping.add(text)
+        longest = longest_dropped(self._limit)
+        if self._dropping.size > longest:
+            raise EventTooLong(longest)
 
     def _take_long_line(self, last: bytes) -> SseEvent | None:
         """Take the last part of a line that came in several."""
@@ -120,11 +174,14 @@ class SseDecoder:
         return self._take_line(line, is_counted=self._counter is not None)
 
     def _count(self, portion: bytes) -> None:
-        """Count what was added to the data or to the open line. Raises TooMuchStructure."""
+        """Count what was added to the data or to the open line."""
         if self._counter is None:
             self._counter = StructureCounter(self._limit)
             portion = b"".join((self._data or b"", *self._parts))
-        self._counter.feed(portion)
+        try:
+            self._counter.feed(portion)
+        except TooMuchStructure as error:
+            self._excess = self._excess or str(error)
 
     def _take_line(self, line: bytes, *, is_counted: bool = False) -> SseEvent | None:
         if not line:
@@ -139,9 +196,14 @@ class SseDecoder:
             text = text.removeprefix(b" ")
         if name == b"data":
             self._has_fields = True
+            if self._dropping is not None:
+                self._drop(b"\n" + text)
+                return None
             self._append_data(text)
             if self._size > COUNTED_FROM and not is_counted:
                 self._count(text)
+            if self._excess:
+                self._drop(b"")
             return None
         self.overhead += len(line) + 1
         if name == b"event":
@@ -167,10 +229,12 @@ class SseDecoder:
             self._data += text
         self._size = len(self._data)
         if self._size > self._limit:
-            raise EventTooLong(self._limit)
+            self._excess = self._too_long
 
     def _finish_event(self) -> SseEvent:
         event = SseEvent(self._event or "message", bytes(self._data or b""), self._id, self._retry)
+        if self._dropping is not None and event.event == "message":
+            self.dropped.append(self._dropping)
         self._clear()
         self.overhead = 0
         return event

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import gzip
 import json
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -68,6 +69,63 @@ async def test_event_stream_in_one_piece_is_read_like_one_in_many() -> None:
         assert "ended before" in str(await outcome(talk.call(half=True)))
         assert await answer(talk.call()) == {"content": []}
         assert server.connections <= 2
+
+
+_LONG = {"content": [], "text": "x" * 70_000}
+_MODERN_LIMIT = r"answered tool 'echo' with more than 65536 bytes \(raise `maxFrame`.*it may have run"
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+async def test_response_longer_than_the_limit_fails_only_its_call(is_stream: bool) -> None:
+    """The rest of a stream that stays open after it is not waited for."""
+
+    async def respond(request: Request) -> None:
+        arguments = request.message["params"]["arguments"]
+        if arguments.get("late"):
+            await may_answer.wait()
+            await request.result({"content": []})
+        elif is_stream:
+            await request.events()
+            await request.event(request.answer(_LONG))
+            await request.wait_hung_up()
+            was_closed.set()
+        else:
+            await request.reply(200, request.answer(_LONG))
+
+    may_answer, was_closed = trio.Event(), trio.Event()
+    async with (
+        fake_http(ModernScript(on={"tools/call": respond})) as server,
+        talking(server.url, max_frame=1 << 16) as talk,
+    ):
+        other = talk.call(late=True)
+        error = await outcome(talk.call())
+        assert isinstance(error, ProtocolViolation)
+        assert re.search(_MODERN_LIMIT, str(error))
+        assert error.may_have_run is True
+        if is_stream:
+            with trio.fail_after(BOUND):
+                await was_closed.wait()
+        may_answer.set()
+        assert await answer(other) == {"content": []}
+        await answer_of_a_list(talk)
+
+
+async def test_notification_longer_than_the_limit_does_not_fail_the_call_on_its_stream() -> None:
+    async def respond(request: Request) -> None:
+        message = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x" * 70_000}}
+        await request.events()
+        await request.event(json.dumps(message).encode())
+        await request.event(request.answer({"content": []}))
+        await request.end()
+
+    async with (
+        fake_http(ModernScript(on={"tools/call": respond})) as server,
+        talking(server.url, max_frame=1 << 16) as talk,
+    ):
+        assert await answer(talk.call()) == {"content": []}
+        assert list(talk.link.protocol_deviations) == [
+            "messages with more than 65536 bytes were dropped (raise `maxFrame` to allow them)"
+        ]
 
 
 async def test_a_broken_stream_is_resumed_where_its_last_event_ended() -> None:
@@ -317,5 +375,5 @@ async def test_keep_alive_comments_are_allowed_for_any_time(autojump_clock: Mock
                 yield b":" + b"x" * 4000 + b"\n"
 
     response = httpx.Response(200, stream=Comments())
-    why = await read_events(response, StreamState(), 1 << 20, lambda event: None)
+    why = await read_events(response, StreamState(), 1 << 20, lambda event: None, lambda dropped: None)
     assert why == "its event stream ended"

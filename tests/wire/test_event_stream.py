@@ -8,9 +8,10 @@ from itertools import pairwise
 import pytest
 from httpx2._sse import _SSEParser
 from httpx_sse._decoders import SSEDecoder, SSELineDecoder
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcpd.wire import dropped_message
 from mcpd.wire.event_stream import EventTooLong, SseDecoder, SseEvent
 from tests.sampling import scaled
 
@@ -112,26 +113,67 @@ def test_event_is_returned_at_its_blank_line() -> None:
     assert [e.data for e in decoder.feed(b"\r\n\r\n")] == [b"b"]
 
 
-def test_event_over_the_limit_is_refused() -> None:
-    """In one or many portions and lines, and before its end has arrived. One of exactly the limit passes."""
-    for data in (b"x" * 100, b"\n".join([b"x" * 24] * 4)):
-        stream = b"".join(b"data: %b\n" % line for line in data.split(b"\n")) + b"\n"
-        for step in (1, 7, 1000):
-            exact, tight = SseDecoder(len(data)), SseDecoder(len(data) - 1)
-            portions = [stream[at : at + step] for at in range(0, len(stream), step)]
-            assert [e.data for portion in portions for e in exact.feed(portion)] == [data]
-            with pytest.raises(EventTooLong, match=str(len(data) - 1)):
-                _ = [tight.feed(portion) for portion in portions]
+@pytest.mark.parametrize("step", [1, 7, 30, 1000])
+@pytest.mark.parametrize("size", [100, 24], ids=["one line", "several lines"])
+def test_event_over_the_limit_is_dropped(step: int, size: int) -> None:
+    """One of exactly the limit is returned. The id of a dropped event counts; the next event is returned."""
+    data = b"\n".join([b"x" * size] * (100 // size))
+    stream = b"".join(b"data: %b\n" % line for line in data.split(b"\n")) + b"id: 5\nretry: 7\n\ndata: y\n\n"
+    portions = [stream[at : at + step] for at in range(0, len(stream), step)]
+    exact, tight = SseDecoder(len(data)), SseDecoder(len(data) - 1)
+    assert [e.data for portion in portions for e in exact.feed(portion)] == [data, b"y"]
+    assert exact.dropped == []
+    assert [e for portion in portions for e in tight.feed(portion)] == [
+        SseEvent("message", b"", "5", 7),
+        SseEvent("message", b"y", "5", None),
+    ]
+    (dropped,) = tight.dropped
+    assert dropped.reason == f"more than {len(data) - 1} bytes"
+    assert dropped.start.replace(b"\n", b"").strip() == data.replace(b"\n", b"")
 
 
-@pytest.mark.parametrize(
-    "endless", [b"data: " + b"x" * 200, b"x" * 200, b": " + b"x" * 200, b"data:\n" * 200]
+@settings(derandomize=True, max_examples=scaled(300))
+@given(
+    st.lists(st.lists(st.binary(max_size=14).map(lambda line: line.translate(None, b"\r\n")), max_size=3)),
+    st.data(),
 )
-def test_endless_input_is_bounded(endless: bytes) -> None:
-    """A message, a name, a comment, or empty lines of data."""
+def test_dropped_events_do_not_depend_on_how_the_stream_is_cut(
+    events: list[list[bytes]], data: st.DataObject
+) -> None:
+    events = [lines for lines in events if any(lines)]
+    stream = b"".join(b"".join(b"data:a%b\n" % line for line in lines) + b"\n" for lines in events)
+    decoder, found, start = SseDecoder(20), [], 0
+    while start < len(stream):
+        end = data.draw(st.integers(start + 1, len(stream)))
+        found += [event.data for event in decoder.feed(stream[start:end])]
+        start = end
+    whole = [b"\n".join(b"a" + line for line in lines) for lines in events]
+    assert found == [text if len(text) <= 20 else b"" for text in whole]
+    dropped = [each.start.replace(b"\n", b"") for each in decoder.dropped]
+    assert dropped == [text.replace(b"\n", b"") for text in whole if len(text) > 20]
+
+
+@pytest.mark.parametrize("endless", [b"x" * 200, b": " + b"x" * 200])
+def test_endless_line_is_refused(endless: bytes) -> None:
+    """A name or a comment."""
     decoder = SseDecoder(150)
     with pytest.raises(EventTooLong):
         decoder.feed(endless)
+
+
+@pytest.mark.parametrize("portion", [b"data: x\n", b"data:\n", b"x"])
+def test_endless_event_is_bounded(portion: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dropped_message, "_MIN_LONGEST", 1000)
+    decoder = SseDecoder(150)
+    assert decoder.feed(b"data: " if portion == b"x" else b"data: " + b"x" * 150 + b"\n") == []
+    size = 0
+    with pytest.raises(EventTooLong, match="1000"):  # noqa: PT012
+        while True:
+            assert decoder.feed(portion) == []
+            size += len(portion)
+            assert len(decoder._parts) <= 157
+            assert decoder._dropping is None or decoder._data is None
+    assert size <= 6000
 
 
 def test_bytes_without_an_event_are_counted() -> None:
