@@ -228,8 +228,8 @@ class ControlCaller:
         return call is not None
 
     def cancel_all(self, reason: str) -> None:
-        for key in reversed(list(self.calls)):  # or the end of one turn would start the next queued call
-            self.cancel(key, reason)
+        calls, self.calls = self.calls, {}
+        self._engine.cancel_all(calls.values(), reason)
 
     # ── responses ───────────────────────────────────────────────────────────────────────────────
 

@@ -7,7 +7,7 @@ may need more rounds, or become a task, before the client gets it. Each client g
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 
 import trio
@@ -431,6 +431,13 @@ class CallEngine:
         elif state in (SENT, SUSPENDED):
             call.upstream.link.cancel(call, reason)
         self._release(call)
+
+    def cancel_all(self, calls: Collection[Call], reason: str) -> None:
+        """Withdraw the calls of a client that leaves. The end of one must not send another: those that wait
+        for a turn are first, then those sent last, which may still wait for their connection."""
+        ordered = sorted(calls, key=lambda call: (call.state is QUEUED, int(call.key or 0)))
+        for call in reversed(ordered):
+            self.cancel(call, reason)
 
     def _release(self, call: Call) -> None:
         """The call has ended: assign its open questions to others, and let the next call have its turn."""

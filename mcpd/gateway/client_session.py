@@ -496,9 +496,8 @@ class ClientSession:
         if self.is_closed:
             return
         self.is_closed = True
-        calls, self.calls = list(self.calls.values()), {}
-        for call in reversed(calls):  # or the next one would be sent when an earlier one ends its turn
-            self.gateway.calls.cancel(call, reason)
+        calls, self.calls = self.calls, {}
+        self.gateway.calls.cancel_all(calls.values(), reason)
         self._waiting.close(reason)
         self.client_requests.close()
         if not self.is_anonymous:

@@ -313,6 +313,47 @@ async def test_client_that_leaves_with_queued_calls_disturbs_nobody(*, choked: b
         assert len(w.server.turn_queue) == len(stays.session.calls) == 1
 
 
+@pytest.mark.parametrize("is_script", [True, False])
+@pytest.mark.parametrize("choked", [True, False])
+async def test_client_leaves_whose_calls_wait_in_another_order(
+    autojump_clock: Clock, *, choked: bool, is_script: bool
+) -> None:
+    """The first was made while its server was connecting. It is not sent while the client leaves."""
+    async with world(concurrency="serial") as w:
+        user, script = w.user("legacy", {}), Script(w)
+        w.lose()
+        for _ in range(2):
+            if is_script:
+                script.call()
+            else:
+                put(user, name="t")
+            if w.server.upstream is None:
+                w.connect()
+        await trio.sleep(0.1)
+        calls = list((script.caller if is_script else user.session).calls.values())
+        assert [call.state for call in calls] == [CallState.QUEUED, CallState.SENT]
+        assert len(sent(w)) == 1
+        w.wire.choke(choked)
+        (script if is_script else user).leave()
+        assert sent(w) == []
+        assert w.empty() == []
+
+
+async def test_client_leaves_whose_calls_wait_for_their_connection() -> None:
+    """In another order than that in which they were made; see above."""
+    async with world(concurrency="free") as w:
+        user = w.user("legacy", {})
+        for _ in range(3):
+            put(user, name="t")
+            w.wire._max_in_flight = 1
+        calls = user.session.calls
+        user.session.calls = {key: calls[key] for key in reversed(calls)}
+        assert len(sent(w)) == 1
+        user.leave()
+        assert sent(w) == []
+        assert w.empty() == []
+
+
 async def test_refusal_while_a_client_leaves_is_harmless(w: World) -> None:
     user = w.user("legacy", {})
     put(user, name="t")
