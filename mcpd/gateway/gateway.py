@@ -8,46 +8,42 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NoReturn
 
-import msgspec
 import trio
 from msgspec import Raw
 
 from mcpd.calls.approvals import NOTIFICATION_INTERVAL, Approvals
 from mcpd.calls.cache_stage import CacheStageFactory
-from mcpd.calls.call import INTERACTIVE_METHODS, Call, Caller, Spawn
+from mcpd.calls.call import Caller, Spawn
 from mcpd.calls.call_log import CallLog
-from mcpd.calls.client_context import ClientContext, ClientIdentity
+from mcpd.calls.client_context import ClientIdentity
 from mcpd.calls.engine import CallEngine
 from mcpd.calls.known_items import KnownItemStageFactory
 from mcpd.calls.policies import Policies, PolicyStageFactory
 from mcpd.calls.use_limits import UseLimits
 from mcpd.calls.validation_stage import ValidationStageFactory
-from mcpd.client_registry import ClientConnection, program_name
 from mcpd.daemon_operations import Operations
 from mcpd.gateway import client_legacy, client_modern, list_methods
 from mcpd.gateway.aggregate_server import AggregateServer
+from mcpd.gateway.client_report import connected_clients
 from mcpd.gateway.client_session import ClientSession, SessionMethods
 from mcpd.gateway.client_subscriptions import ClientSubscriptions
 from mcpd.gateway.client_view import SingleServer, View
 from mcpd.gateway.explain_policy import explain_policy
+from mcpd.gateway.log_messages import forward_log_message
 from mcpd.gateway.per_client_servers import DedicatedServers
 from mcpd.model.errors import UnknownProfile
 from mcpd.model.events import Event, EventKind
 from mcpd.model.policy import PolicyRule
 from mcpd.model.profile import ALL_SERVERS, Profile, match_profile
 from mcpd.model.status import ServerState, rfc3339
-from mcpd.model.usage_stats import ClientsResult, ConnectedClient, ServerUsage
 from mcpd.protocol import extensions
 from mcpd.protocol.upstream_session import ServerNotification
-from mcpd.protocol.upstream_subscriptions import LEVELS
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.supervisor_context import ClientHooks
 from mcpd.support.limited_notifications import LimitedNotifications
 from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import Exchange
-from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
-from mcpd.wire.request_meta import strip_reserved
 
 log = logging.getLogger("mcpd.gateway")
 _EVERY_SERVER = Profile()
@@ -243,7 +239,14 @@ class Gateway:
             server.results.forget("resources")
             self.subscriptions.on_resource_updated(server, notification.uri)
         elif method == "notifications/message":
-            self._forward_log_message(server, notification)
+            levels_set = (
+                session
+                for session in self.sessions
+                if session.is_initialized
+                and session.context.log_level
+                and server in self._servers_of(session)
+            )
+            forward_log_message(server, notification, levels_set)
         elif method == "notifications/elicitation/complete":
             client = self.calls.url_elicitations.on_completed(server, notification)
             _notify_elicitation_complete(client, notification.params)
@@ -258,42 +261,6 @@ class Gateway:
             # Not for a dedicated server, whose lists nobody sees.
             if session.view.covers(server) or server in self.calls.companions.used_by(session):
                 session.notify_list_changed(feature)
-
-    def _forward_log_message(self, server: ManagedServer, notification: ServerNotification) -> None:
-        """Send a log message to the clients that it may be for and whose log level admits it; mcpd logs it
-        anyway.
-
-        Streamable HTTP names the call (see `Inbound`). Otherwise it may belong to any call in flight, so each
-        client with one gets it, once. Outside of calls it is for the legacy clients that have set a log
-        level, which applies to a whole session (MCP 2025-11-25, logging).
-        """
-        receivers: Iterable[tuple[ClientContext, Callable[[bytes], None]]]
-        if notification.exchange is not None:
-            receivers = _log_receivers([notification.exchange])
-        elif server.upstream is None:
-            return
-        elif calls := [e for e in server.upstream.link.outstanding() if e.method in INTERACTIVE_METHODS]:
-            receivers = _log_receivers(calls)
-        else:
-            receivers = [
-                (session.context, session.send)
-                for session in self.sessions
-                if session.is_initialized
-                and session.context.log_level
-                and server in self._servers_of(session)
-            ]
-        frame = b""
-        for context, send in receivers:
-            if not _wants_log_message(context.log_level, context.modern, notification.params):
-                continue
-            if not frame:
-                try:
-                    members = wire.members(notification.params)
-                except BadFrame:
-                    return  # no client could read it
-                strip_reserved(members)
-                frame = wire.notification("notifications/message", msgspec.json.encode(members))
-            send(frame)
 
     def _on_event(self, event: Event) -> None:
         """Notify clients if a server was enabled, disabled or removed, or if names or policies changed."""
@@ -416,85 +383,3 @@ def _notify_roots_changed(servers: Iterable[ManagedServer]) -> None:
     for server in servers:
         if server.upstream is not None:
             server.upstream.notify_roots_changed()
-
-
-def _log_receivers(
-    exchanges: Iterable[Exchange],
-) -> Iterable[tuple[ClientContext, Callable[[bytes], None]]]:
-    """Return the context of each client that waits for one of these, and how to send to it. Of several calls
-    of one client, the one with the most verbose log level counts."""
-    found: dict[object, tuple[int, ClientContext, Callable[[bytes], None]]] = {}
-    for call in exchanges:
-        if not isinstance(call, Call) or call.request is None or call.caller.scope.is_control:
-            continue  # the control API has no log messages
-        context = call.context
-        verbosity = -LEVELS.index(context.log_level) if context.log_level else -len(LEVELS)
-        if call.caller not in found or found[call.caller][0] < verbosity:
-            found[call.caller] = verbosity, context, call.request.responder.send
-    return [(context, send) for _, context, send in found.values()]
-
-
-def _wants_log_message(level: str, modern: bool, params: Raw) -> bool:
-    """Return whether a client with log level `level` gets this message."""
-    if not level:
-        return not modern  # a legacy client that set none gets everything
-    try:
-        message_level = msgspec.json.decode(wire.members(params).get("level", Raw(b'"info"')), type=str)
-    except (BadFrame, msgspec.MsgspecError):
-        return False
-    return message_level in LEVELS and LEVELS.index(message_level) >= LEVELS.index(level)
-
-
-def connected_clients(
-    sessions: Iterable[ClientSession], connections: Iterable[ClientConnection]
-) -> ClientsResult:
-    """Describe every MCP session, then the other clients on the socket."""
-    mcp_clients = [_session_report(session) for session in sessions]
-    others = [
-        ConnectedClient(
-            via=client.via,
-            name=client.name,
-            pid=client.pid,
-            since=rfc3339(client.since),
-            calls=sum(client.calls.values()),
-            servers={name: ServerUsage(calls=calls) for name, calls in client.calls.items()},
-        )
-        for client in connections
-        if not client.attached and (client.pid is not None or client.via != "socket")
-    ]
-    return ClientsResult(clients=(*mcp_clients, *others))
-
-
-def _session_report(session: ClientSession) -> ConnectedClient:
-    client, view = session.client, session.view
-    version = session.version or session.last_version
-    companions = {each.original: each for each in session.gateway.calls.companions.used_by(session)}
-    counts = session.call_counts
-    return ConnectedClient(
-        via=client.via,
-        name=client.name
-        or session.peer
-        or session.last_client_name
-        or (program_name(client.pid) if client.pid else ""),
-        pid=client.pid or None,
-        since=rfc3339(time.time() - session.age),
-        sees=view.label,
-        protocol_version=version,
-        calls=counts.total,
-        in_flight=session.in_flight,
-        cwd=client.cwd,
-        servers={name: ServerUsage(calls=calls) for name, calls in counts.ended.items()}
-        | {
-            (server.original or server).spec.name: ServerUsage(
-                calls=calls + counts.ended.get((server.original or server).spec.name, 0),
-                revisions=_revisions(version, companions.get(server, server)),
-                instance=server.spec.name if server.original else None,
-            )
-            for server, calls in counts.live.items()
-        },
-    )
-
-
-def _revisions(client: str, server: ManagedServer) -> str:
-    spoken = server.upstream.version if server.upstream is not None else ""
-    return client if client == spoken else f"{client or '?'} → {spoken or '?'}"

@@ -21,8 +21,9 @@ from mcpd.calls.client_context import ClientIdentity, ClientRequest, make_client
 from mcpd.calls.server_request import ANSWER_TIMEOUT
 from mcpd.calls.server_request_router import MAX_OPEN_REQUESTS
 from mcpd.gateway import client_modern
+from mcpd.gateway.client_report import connected_clients
 from mcpd.gateway.client_subscriptions import MAX_SUBSCRIPTIONS, UPDATE_INTERVAL
-from mcpd.gateway.gateway import METHODS, connected_clients
+from mcpd.gateway.gateway import METHODS
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, UnknownResource
 from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.wire import message as wire
