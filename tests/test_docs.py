@@ -39,8 +39,8 @@ def relative(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def subcommands(command: click.Command, path: str) -> Iterator[str]:
-    """Yield every command line of mcpctl, without aliases and hidden ones."""
+def subcommands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    """Yield every command of mcpctl and its command line, without aliases and hidden ones."""
     if isinstance(command, click.Group):
         context = click.Context(command)
         for each in command.list_commands(context):
@@ -48,12 +48,12 @@ def subcommands(command: click.Command, path: str) -> Iterator[str]:
             assert child is not None
             yield from subcommands(child, f"{path} {each}")
     else:
-        yield path
+        yield path, command
 
 
 def test_every_command_is_on_a_page() -> None:
     text = "\n".join(page.read_text() for page in PAGES)
-    commands = [*subcommands(app, "mcpctl")]
+    commands = [path for path, _ in subcommands(app, "mcpctl")]
     assert len(commands) > 30
     assert [each for each in commands if not re.search(rf"(?:`|^\$ ){each}\b", text, re.MULTILINE)] == []
 
@@ -84,6 +84,25 @@ def test_no_page_shows_a_target_that_make_does_not_have() -> None:
         offenders += [
             f"{relative(page)}: make {each}" for line in shown for each in line.split() if each not in targets
         ]
+    assert offenders == []
+
+
+def test_every_option_is_in_the_section_of_its_command() -> None:
+    sections: dict[str, str] = {}
+    for section in MCPCTL.split("\n## ")[1:]:
+        title, _, body = section.partition("\n")
+        sections |= dict.fromkeys(title.split(", "), body)
+    common = {"--json", "--output", "--help"}
+    offenders = []
+    for path, command in subcommands(app, "mcpctl"):
+        names = path.split()[1:]
+        body = sections.get(" ".join(names)) or sections.get(names[0], "")
+        for option in command.params:
+            if not isinstance(option, click.Option) or option.hidden:
+                continue
+            spelled = {*option.opts, *option.secondary_opts}
+            if not spelled & common and not any(each in body for each in spelled):
+                offenders.append(f"{path} {' '.join(spelled)}")
     assert offenders == []
 
 
