@@ -7,17 +7,19 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
 import anyio
 
-from mcpd.client.connection import Connection, open_connection
+from mcpd.client.connection import Connection, is_own_socket, open_connection
 from mcpd.client.errors import NotRunning
 from mcpd.client.mcpd_client import Mcp
 from mcpd.client.private_daemon import open_private_daemon
+from mcpd.support.paths import UnusablePath
 
 AD_HOC_NAME = "server"
 """The name of the server of `connect(command=…)` and `connect(url=…)`."""
@@ -26,7 +28,7 @@ AD_HOC_NAME = "server"
 def connect(
     socket: str | None = None,
     *,
-    start: bool = True,
+    start: bool | None = None,
     client: str | None = None,
     profile: str | None = None,
     command: Sequence[str] | None = None,
@@ -38,8 +40,11 @@ def connect(
 ) -> Connecting:
     """Connect to the daemon, for the length of an `async with` block.
 
-    By default, this is the daemon of this user, or that at `socket`, and it is started if it is not running,
-    as every `mcpctl` command does. With `start=False`, raises NotRunning instead.
+    By default, this is the daemon of this user (at `MCPD_SOCKET`, or at the usual path), and it is started if
+    it is not running, as every `mcpctl` command does. With `start=False`, raises NotRunning instead.
+
+    The daemon at another path, `socket`, must be running, otherwise raises NotRunning: a wrong path must not
+    start a second daemon. With `start=True`, it is started, too.
 
     `client` is the name of this program in `mcpctl clients`, in the call log, and for policies. By default,
     it is that of the program's file. With `profile`, only the servers and tools of this profile are listed
@@ -116,18 +121,22 @@ def _ad_hoc_definitions(
 
 @asynccontextmanager
 async def _connected(
-    socket: str | None, identity: Mapping[str, object], *, start: bool
+    socket: str | None, identity: Mapping[str, object], *, start: bool | None
 ) -> AsyncIterator[Mcp]:
+    with suppress(UnusablePath):  # the error is that of connecting
+        start = socket is None or is_own_socket(socket) if start is None else start
+    start_daemon = partial(_start_daemon, socket) if start else None
+
     def opened() -> AbstractAsyncContextManager[Connection]:
-        return open_connection(socket, identity=identity, reopens=True)
+        return open_connection(socket, identity=identity, reopens=True, start_daemon=start_daemon)
 
     async with AsyncExitStack() as stack:
         try:
             connection = await stack.enter_async_context(opened())
         except NotRunning:
-            if not start:
+            if start_daemon is None:
                 raise
-            await _start_daemon(socket)
+            await start_daemon()
             connection = await stack.enter_async_context(opened())
         yield Mcp(connection)
 

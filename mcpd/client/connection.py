@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -20,6 +21,8 @@ from mcpd.support.paths import UnusablePath, socket_path
 
 _RESTART_TIME = 20.0
 """Seconds to wait for a daemon that has closed the connection to listen again."""
+_SUCCESSOR_TIME = 1.0
+"""Seconds after the end of a connection until a daemon is started, unless somebody else has started one."""
 _POLL, _MAX_POLL = 0.05, 0.5
 """Seconds between attempts to connect."""
 _MAX_REPEATS = 5
@@ -58,13 +61,24 @@ _UNFINISHED = object()
 class Connection:
     """Created by `open_connection` and valid inside its block. Any number of tasks may use it."""
 
-    def __init__(self, link: Link, open_link: Callable[[], Awaitable[Link]] | None) -> None:
-        """`open_link` opens another connection to the same daemon, and raises ClientError. None: never."""
+    def __init__(
+        self,
+        link: Link,
+        open_link: Callable[[], Awaitable[Link]] | None,
+        start_daemon: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`open_link` opens another connection to the same daemon, and raises ClientError. None: never.
+
+        `start_daemon` starts the daemon if it is not running, or raises NotRunning. None: it is not started.
+        """
         self._link = link
         self._open_link = open_link
+        self._start_daemon = start_daemon
         self._opening = anyio.Lock()
         self._failures = 0
         """How often the daemon was not back in time: all requests that waited for it then fail."""
+        self._failure = ""
+        """Why it was not back the last time."""
         self._is_closed = False
 
     async def request(
@@ -159,24 +173,37 @@ class Connection:
         with anyio.CancelScope(deadline=_earlier(math.inf, deadline)):
             async with self._opening:
                 if self._link is link and self._failures == failures:
+                    self._failure = f"it was not back within {_RESTART_TIME:g} s"
                     with anyio.move_on_after(_RESTART_TIME):
-                        self._link = await self._wait_opened(self._open_link)
-                        return self._link
+                        try:
+                            self._link = await self._wait_opened(link, self._open_link)
+                            return self._link
+                        except NotRunning as error:
+                            self._failure = str(error)
                     self._failures += 1
                 if self._link is not link:
                     return self._link
-            text = f"{link.close_reason}, and was not back within {_RESTART_TIME:g} s; nothing was sent"
+            text = f"{link.close_reason}, and {self._failure}; nothing was sent"
             raise ConnectionClosed(text, data=NOT_SENT)
         raise CallTimedOut("the daemon is restarting; nothing was sent in time", "timeout", NOT_SENT)
 
-    async def _wait_opened(self, open_link: Callable[[], Awaitable[Link]]) -> Link:
+    async def _wait_opened(self, lost: Link, open_link: Callable[[], Awaitable[Link]]) -> Link:
+        """Return a connection to the next daemon. Raises NotRunning if none can be started."""
         pause = _POLL
         while True:
+            is_listening = True
             try:
                 return await open_link()
-            except (NotRunning, ConnectionClosed):
-                if self._is_closed:
-                    raise ConnectionClosed(CLOSED_BY_US, data=NOT_SENT) from None
+            except NotRunning:
+                is_listening = False
+            except ConnectionClosed:
+                pass
+            if self._is_closed:
+                raise ConnectionClosed(CLOSED_BY_US, data=NOT_SENT)
+            is_late = anyio.current_time() - lost.closed_at >= _SUCCESSOR_TIME
+            if self._start_daemon is not None and is_late and not is_listening:
+                await self._start_daemon()
+            else:
                 await anyio.sleep(pause)
                 pause = min(2 * pause, _MAX_POLL)
 
@@ -192,14 +219,36 @@ def _earlier(seconds: float, deadline: float | None) -> float:
     return ends if deadline is None else min(ends, deadline)
 
 
+def _describe_missing(path: str | None, error: Exception) -> str:
+    """Return why there is no daemon at `path`, and what to do."""
+    with suppress(UnusablePath):
+        if path is not None and not is_own_socket(path):
+            return (
+                f"no daemon is listening at {path} ({error}); leave the path out to use your daemon, at "
+                f"{socket_path(os.environ)}; or start one at this path: "
+                f"mcpctl --socket {shlex.quote(path)} daemon start"
+            )
+    return f"mcpd is not running at {path or 'its socket'} ({error}); start it with `mcpctl daemon start`"
+
+
+def is_own_socket(path: str) -> bool:
+    """Return whether this is the socket that is used by default. Raises UnusablePath if there is none."""
+    return os.path.abspath(path) == socket_path(os.environ)
+
+
 @asynccontextmanager
 async def open_connection(
-    path: str | None = None, *, identity: Mapping[str, object] | None = None, reopens: bool = False
+    path: str | None = None,
+    *,
+    identity: Mapping[str, object] | None = None,
+    reopens: bool = False,
+    start_daemon: Callable[[], Awaitable[None]] | None = None,
 ) -> AsyncIterator[Connection]:
     """Connect to the daemon at `path`, by default that of this user.
 
     `identity`: the params of `mcpd/identify`, if any. With `reopens`, the connection is opened again after
-    the daemon has restarted. Raises NotRunning, and Unknown if there is no such profile.
+    the daemon has restarted. If it does not restart, `start_daemon` starts one. Raises NotRunning, and
+    Unknown if there is no such profile.
     """
     failed: Exception | None = None
     async with anyio.create_task_group() as tasks:
@@ -210,10 +259,7 @@ async def open_connection(
                 path = path or socket_path(os.environ)
                 stream = await anyio.connect_unix(path)
             except (OSError, UnusablePath) as error:
-                raise NotRunning(
-                    f"mcpd is not running at {path or 'its socket'} ({error}); "
-                    "start it with `mcpctl daemon start`"
-                ) from None
+                raise NotRunning(_describe_missing(path, error)) from None
             link = Link(stream)
             tasks.start_soon(link.run)
             if identity:
@@ -225,7 +271,7 @@ async def open_connection(
             return link
 
         try:
-            connection = Connection(await open_link(), open_link if reopens else None)
+            connection = Connection(await open_link(), open_link if reopens else None, start_daemon)
             try:
                 yield connection
             finally:

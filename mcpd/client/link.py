@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -63,6 +64,8 @@ class Link:
         self.was_lost = False
         """Whether the daemon has closed it, so that it makes sense to connect again."""
         self.closed = anyio.Event()
+        self.closed_at = math.inf
+        """When it has ended, by the clock of anyio."""
         self._scope = anyio.CancelScope()
         """Of `run`."""
 
@@ -172,6 +175,7 @@ class Link:
         if self.close_reason:
             return
         self.close_reason, self.was_lost = reason, was_lost
+        self.closed_at = anyio.current_time()
         self.closed.set()
         for pending in self._pending.values():
             pending.done.set()

@@ -34,7 +34,7 @@ __all__ = ["Mcp", "Prompt", "Resource", "Tool", "connect"]
 def connect(
     socket: str | None = None,
     *,
-    start: bool = True,
+    start: bool | None = None,
     client: str | None = None,
     profile: str | None = None,
     command: Sequence[str] | None = None,

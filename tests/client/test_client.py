@@ -239,7 +239,8 @@ def test_needed_login_has_its_own_exception() -> None:
 
 
 def test_daemon_is_started_if_necessary(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by every `mcpctl` command."""
+    """As by every `mcpctl` command, and by the next request after it was killed."""
+    monkeypatch.setattr("mcpd.client.connection._RESTART_TIME", float(BOUND))
     for name, value in private_environment(tmp_path).items():
         monkeypatch.setenv(name, value)
     for name in ("MCPD_SOCKET", "MCPD_CONFIG", "MCPD_SERVERS"):
@@ -248,14 +249,46 @@ def test_daemon_is_started_if_necessary(tmp_path: Path, run: Any, monkeypatch: p
     async def work() -> None:
         async with connect() as mcp:
             pids.append((await mcp.status())["daemon"]["pid"])
+            os.kill(pids[0], signal.SIGKILL)
+            pids.append((await mcp.status())["daemon"]["pid"])
 
     pids: list[int] = []
     try:
         run(work)
     finally:
-        for pid in pids:
+        for pid in pids[1:]:
             os.kill(pid, signal.SIGTERM)
-    wait_until(lambda: not exists(pids[0]), lambda: "the daemon still runs")
+    assert pids[0] != pids[1]
+    wait_until(lambda: not exists(pids[1]), lambda: "the daemon still runs")
+
+
+def test_daemon_at_another_path_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path may be wrong, and a second daemon would start all servers a second time."""
+    started: list[str | None] = []
+
+    async def start_daemon(path: str | None) -> None:
+        started.append(path)
+
+    async def connect_to(path: str | None, start: bool | None) -> None:
+        async with connect(path, start=start):
+            pass
+
+    monkeypatch.setattr("mcpd.client.connecting._start_daemon", start_daemon)
+    own, other = str(tmp_path / "own.sock"), str(tmp_path / "other one.sock")
+    monkeypatch.setenv("MCPD_SOCKET", own)
+    for path, may_start, expected in (
+        (other, None, f"no daemon is listening at {other}"),
+        (other, False, f"at {own}; or start one at this path: mcpctl --socket '{other}' daemon start"),
+        (own, False, f"mcpd is not running at {own}"),
+    ):
+        with pytest.raises(NotRunning) as missing:
+            trio.run(connect_to, path, may_start)
+        assert expected in str(missing.value)
+    assert started == []
+    for where, allowed in ((other, True), (own, None), (None, None)):
+        with pytest.raises(NotRunning):  # because nothing was started
+            trio.run(connect_to, where, allowed)
+        assert started.pop() == where
 
 
 # ── servers that are not configured ─────────────────────────────────────────────────────────────────
@@ -445,7 +478,7 @@ def test_failures_raise_specific_exceptions(start: Start, run: Any) -> None:
             assert isinstance(lost.value, ClientError)
 
     run(work)
-    with pytest.raises(NotRunning, match="mcpctl daemon start"):
+    with pytest.raises(NotRunning, match=r"daemon start$"):
         trio.run(connect_to, daemon.socket + "-none")
 
 

@@ -14,7 +14,16 @@ from typing import Any
 import anyio
 import pytest
 
-from mcpd.client import CallTimedOut, ConnectionClosed, InvalidCall, Mcp, NotReady, Unknown, connect
+from mcpd.client import (
+    CallTimedOut,
+    ConnectionClosed,
+    InvalidCall,
+    Mcp,
+    NotReady,
+    NotRunning,
+    Unknown,
+    connect,
+)
 from mcpd.client import connection as module
 from mcpd.client.sync import connect as connect_sync
 from mcpd.model.message_limit import MAX_MESSAGE
@@ -258,6 +267,35 @@ def test_daemon_that_does_not_come_back(daemons: Daemons, run: Any, monkeypatch:
             await mcp.status()
 
     run(work)
+
+
+def test_daemon_that_does_not_come_back_is_started(daemons: Daemons, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If that fails, the request fails with the reason, and the next one tries it again."""
+    monkeypatch.setattr(module, "_SUCCESSOR_TIME", 0.05)
+    monkeypatch.setattr(module, "_RESTART_TIME", 60.0)
+    starts: list[str | None] = []
+
+    async def start_daemon(path: str | None) -> None:
+        starts.append(path)
+        if len(starts) == 1:
+            raise NotRunning("mcpd could not be started: no reason")
+        await anyio.to_thread.run_sync(daemons.start)
+
+    monkeypatch.setattr("mcpd.client.connecting._start_daemon", start_daemon)
+
+    async def main() -> None:
+        with anyio.fail_after(60):
+            async with connect(str(daemons.path), start=True) as mcp:
+                await anyio.to_thread.run_sync(daemons.stop)
+                with pytest.raises(
+                    ConnectionClosed, match="and mcpd could not be started: no reason"
+                ) as lost:
+                    await mcp.call("fs", "write")
+                assert not lost.value.may_have_run
+                assert await mcp.status() == STATUS
+
+    anyio.run(main)
+    assert starts == [str(daemons.path)] * 2
 
 
 def test_request_that_ends_the_daemon_is_repeated_a_few_times(
