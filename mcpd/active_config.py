@@ -13,7 +13,7 @@ import trio
 from mcpd.config.check_document import LoadedConfig
 from mcpd.config.edit_config_file import add_server, import_editor, insert_rule, remove_server
 from mcpd.config.json_path import is_within, join_path
-from mcpd.config.load_at_start import load_at_start, save_last_valid
+from mcpd.config.load_at_start import describe_tolerated, load_at_start, save_last_valid
 from mcpd.config.loader import candidate_paths, load
 from mcpd.config.masking import mask_definition
 from mcpd.config.server_definition import ParsedServers, parse_servers, parse_valid_servers
@@ -82,7 +82,7 @@ class ActiveConfig:
         self._activate(first)
         if first.problems:
             error = BadSpec(list(first.problems), first.source)
-            log.error("the configuration has errors; servers without errors are started: %s", error)
+            log.error("%s: %s", describe_tolerated(first), error)
             self._announce(f"started with errors: {error}")
         self._restore_applied()
 

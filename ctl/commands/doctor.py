@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -20,6 +21,7 @@ from ctl.status_view import effect_of_problems, failure_summary, impairment, wai
 from ctl.terminal_text import count, seconds_since
 from mcpd import __version__
 from mcpd.config import definition_view
+from mcpd.config.load_at_start import load_at_start
 from mcpd.config.loader import load
 from mcpd.model.errors import BadSpec
 from mcpd.model.server_spec import RemoteSpec, StdioSpec
@@ -100,7 +102,11 @@ def run_checks(cli: CliContext, environ: Mapping[str, str], *, shell: bool) -> D
         report.findings += doctor_checks.check_service(path)
     state, cache = paths.state_dir(environ), paths.cache_dir(environ)
     report.findings += doctor_checks.check_directories({"state directory": state, "cache directory": cache})
-    report.findings += _check_configuration(report, environ)
+    configuration = list(_check_configuration(report, environ))
+    if report.status is None and _refuses_to_start(report, environ):
+        # The first step is to correct the configuration, and not to start the daemon.
+        report.findings = [each._replace(fix="") if each.result == SKIP else each for each in report.findings]
+    report.findings += configuration
     definitions = report.config["servers"] if report.config else None
     if definitions is None:
         definitions = report.loaded.definitions if report.loaded else {}
@@ -229,6 +235,16 @@ def _check_configuration(report: DoctorReport, environ: Mapping[str, str]) -> It
     if path:
         secrets = report.loaded.secrets if report.loaded else ()
         yield from doctor_checks.check_file_permissions(str(path), secrets)
+
+
+def _refuses_to_start(report: DoctorReport, environ: Mapping[str, str]) -> bool:
+    """Return whether a daemon would refuse the configuration: it tolerates most errors."""
+    if report.loaded is None:
+        try:
+            load_at_start(None, environ, Path(paths.state_dir(environ)))
+        except BadSpec:
+            return True
+    return False
 
 
 def _loaded_findings(number: int, source: str, warnings: Sequence[str]) -> Iterator[Finding]:

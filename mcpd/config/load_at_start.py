@@ -82,6 +82,18 @@ def load_at_start(flag: Path | None, environ: Mapping[str, str], state_dir: Path
     )
 
 
+def describe_tolerated(loaded: LoadedConfig) -> str:
+    """Return what is in effect although the configuration file has errors."""
+    if loaded.stored_copy is not None:
+        return f"the configuration file is unusable; its last valid content is used ({loaded.stored_copy})"
+    text = "the configuration has errors"
+    if loaded.earlier:
+        text += f"; the last valid definition is used for {', '.join(sorted(loaded.earlier))}"
+    if failed := [name for name, spec in loaded.specs.items() if isinstance(spec, InvalidSpec)]:
+        text += f"; not started: {', '.join(sorted(failed))}"
+    return text
+
+
 def _with_hint_of_copy(loaded: LoadedConfig, state_dir: Path) -> LoadedConfig:
     """Return a configuration with a warning if its file is gone, but not the copy of it."""
     if loaded.source != NO_FILE or (last := _read_last_valid(state_dir, loaded.path)) is None:

@@ -79,6 +79,11 @@ def test_doctor_works_without_a_daemon_and_starts_none(tmp_path: Path) -> None:
     found = findings(mcpctl(environ, "doctor", "--json", "--no-shell"))
     assert found["configuration"]["result"] == "failure"
     assert "did you mean 'command'?" in found["configuration"]["fix"]
+    assert found["daemon"]["fix"] == "start it with: mcpctl daemon start"
+    config.write_text("{ not JSON")  # with which no daemon starts
+    found = findings(mcpctl(environ, "doctor", "--json", "--no-shell"))
+    assert found["configuration"]["fix"] == "mcpctl edit   (fix the syntax there)"
+    assert found["daemon"]["fix"] == ""
 
 
 def test_every_server_is_checked_and_every_failure_has_a_fix(start: Start) -> None:

@@ -147,22 +147,29 @@ async def test_invalid_directory_rule_is_refused(
     assert (problem.path, problem.fix) == (place, fix)
 
 
-async def test_valid_file_is_kept_for_the_next_start(home: Home) -> None:
+async def test_valid_file_is_kept_for_the_next_start(home: Home, caplog: pytest.LogCaptureFixture) -> None:
     """A later file with an error does not replace it, and the next start uses the valid definition."""
     home.write("a", "b")
     active = home.begin()
-    home.file.write_text(home.file.read_text().replace('"b": {"command"', '"b": {"comand"'))
+    broken = home.file.read_text().replace('"b": {"command"', '"b": {"comand"')
+    home.file.write_text(broken.replace('"mcpServers": {', '"mcpServers": {"c": {"comand": "x"}, '))
     with pytest.raises(BadSpec, match="comand"):
         await active.reload()
     again = home.begin()
-    assert home.names == ["a", "b"]
+    assert sorted(home.names) == ["a", "b", "c"]
     assert not isinstance(home.supervisor.desired["b"], InvalidSpec)
-    assert [problem.path for problem in again.status().problems] == ["$.mcpServers.b.comand"]
+    paths = {problem.path for problem in again.status().problems}
+    assert paths == {"$.mcpServers.b.comand", "$.mcpServers.c.comand"}
     assert "started with errors" in home.events[-1].message
+    assert caplog.messages[-1].startswith(
+        "the configuration has errors; the last valid definition is used for b; not started: c: "
+    )
 
 
-async def test_status_names_the_copy_that_is_used_for_an_unusable_file(home: Home, tmp_path: Path) -> None:
-    """As the source, with the time at which it was saved, also in the history."""
+async def test_status_names_the_copy_that_is_used_for_an_unusable_file(
+    home: Home, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the source, with the time at which it was saved, also in the history and in the log."""
     home.write("a")
     home.begin()
     copy = tmp_path / "state" / "last-valid-config.json"
@@ -175,6 +182,8 @@ async def test_status_names_the_copy_that_is_used_for_an_unusable_file(home: Hom
     assert (status.source, status.path, status.rejected) == (str(copy), str(home.file), True)
     assert status.loaded_at.startswith("2001-09-09")
     assert f"generation 1 from {copy}" in home.events[0].message
+    logged = f"the configuration file is unusable; its last valid content is used ({copy}): {home.file}: not"
+    assert caplog.messages[-1].startswith(logged)
     home.write("a")
     await active.reload()
     assert (active.status().source, active.status().rejected) == (str(home.file), False)
