@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -94,11 +94,11 @@ class ActiveConfig:
             loaded_at=rfc3339(self._loaded_at),
             problems=self._problems,
             rejected=self._rejected,
-            earlier_definitions=self._earlier_definitions(),
+            earlier_definitions=self.earlier_definitions(),
             warnings=self.loaded.warnings,
         )
 
-    def _earlier_definitions(self) -> tuple[str, ...]:
+    def earlier_definitions(self) -> tuple[str, ...]:
         """Return the servers that have their last valid definition, as the one in the file has errors."""
         if not self._problems or self._source == "api":
             return ()
@@ -112,9 +112,10 @@ class ActiveConfig:
             and not isinstance(self._supervisor.desired.get(name), InvalidSpec)
         )
 
-    def definition_warnings(self, name: str) -> tuple[str, ...]:
-        """Return what to know about the definition of a server, if it is not the one in the file."""
-        if name not in self._earlier_definitions():
+    def definition_warnings(self, name: str, earlier: Container[str] | None = None) -> tuple[str, ...]:
+        """Return what to know about the definition of a server, if it is not the one in the file. `earlier`
+        are the `earlier_definitions`, which take a while to find."""
+        if name not in (self.earlier_definitions() if earlier is None else earlier):
             return ()
         return (f"its definition in {self.loaded.path} has errors; the last valid one is used",)
 

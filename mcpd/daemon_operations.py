@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
@@ -43,7 +43,7 @@ from mcpd.model.status import ServerState, ServerStatus, rfc3339
 from mcpd.model.tags import tags_of_tool
 from mcpd.model.text import shorten
 from mcpd.model.tool_names import qualified_name
-from mcpd.model.usage_stats import ClientsResult, Stats
+from mcpd.model.usage_stats import ClientsResult
 from mcpd.persistent_state import StateFile, unsaved_warning
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.catalog import Catalog, Item
@@ -106,30 +106,38 @@ class Operations:
     """The scopes of callers that wait for a server; cancelled when the daemon stops."""
     is_stopping: bool = False
     """Whether new calls are refused. Calls in progress still get time to finish."""
+    large_result: trio.Lock = attrs.field(factory=trio.Lock)
+    """Held while a result about many servers is created in several turns: at most one of them exists."""
     _is_closed: bool = False
     """Whether all connections are closed, and nothing is waited for."""
 
     # ── status ──────────────────────────────────────────────────────────────────────────────────
 
     def status(self) -> DaemonStatus:
-        return DaemonStatus(
-            servers=tuple(
-                self._server_status(server)
-                for server in (*self.supervisor.servers(), *self.supervisor.instances())
-                if not isinstance(server, LegacyCompanion)
-            ),
-            config=self.config.status(),
-            daemon=DaemonInfo(
-                version=__version__,
-                pid=os.getpid(),
-                started_at=rfc3339(self._started_at),
-                socket=self.socket,
-                instance=self.instance,
-                clients=len(self.clients),
-                approvals=len(self.list_approvals()),
-                http=self.http,
-                warnings=self._warnings(),
-            ),
+        return self.status_with(tuple(self.status_rows()))
+
+    def status_rows(self) -> Iterator[ServerStatus]:
+        """Create the status of each server and dedicated instance, one after another."""
+        earlier = frozenset(self.config.earlier_definitions())
+        for server in (*self.supervisor.servers(), *self.supervisor.instances()):
+            if not isinstance(server, LegacyCompanion):
+                yield self._server_status(server, earlier)
+
+    def status_with(self, servers: tuple[ServerStatus, ...]) -> DaemonStatus:
+        """Return the status of the daemon, with this status of its servers."""
+        return DaemonStatus(servers=servers, config=self.config.status(), daemon=self.daemon_info())
+
+    def daemon_info(self) -> DaemonInfo:
+        return DaemonInfo(
+            version=__version__,
+            pid=os.getpid(),
+            started_at=rfc3339(self._started_at),
+            socket=self.socket,
+            instance=self.instance,
+            clients=len(self.clients),
+            approvals=len(self.list_approvals()),
+            http=self.http,
+            warnings=self._warnings(),
         )
 
     def _warnings(self) -> tuple[str, ...]:
@@ -146,9 +154,9 @@ class Operations:
         problem = "" if self.store is None else await self.store.wait_saved()
         return (unsaved_warning(problem),) if problem else ()
 
-    def _server_status(self, server: ManagedServer) -> ServerStatus:
+    def _server_status(self, server: ManagedServer, earlier: Container[str] | None = None) -> ServerStatus:
         status = server.status()
-        if warnings := self.config.definition_warnings((server.original or server).spec.name):
+        if warnings := self.config.definition_warnings((server.original or server).spec.name, earlier):
             return attrs.evolve(status, warnings=(*warnings, *status.warnings))
         return status
 
@@ -212,21 +220,13 @@ class Operations:
             if server is None or (each.original or each).spec.name == server
         )
 
-    async def stats(self, name: str | None, *, processes: bool = False) -> Stats:
-        """Return usage statistics. Raises UnknownServer."""
-        return (await self.prepare_stats(name, processes=processes))()
-
-    async def prepare_stats(self, name: str | None, *, processes: bool = False) -> Callable[[], Stats]:
-        """Measure the processes if requested; return a function that creates the statistics.
-
-        Raises UnknownServer.
-        """
+    async def prepare_stats(self, name: str | None, *, processes: bool = False) -> usage_report.StatsReport:
+        """Measure the processes if requested; return what creates the statistics. Raises UnknownServer."""
         servers = self.supervisor.servers() if name is None else [self.supervisor.get(name)]
-        instances = [each for each in self.supervisor.instances() if each.original in servers]
-        costs = await usage_report.measure_costs([*servers, *instances]) if processes else None
-        return lambda: usage_report.build_stats(
-            servers, instances, self.clients.connected(), self._started_at, costs
-        )
+        chosen = frozenset(servers)
+        instances = [each for each in self.supervisor.instances() if each.original in chosen]
+        costs = await usage_report.measure_costs([*servers, *instances]) if processes else {}
+        return usage_report.StatsReport(servers, instances, self.clients.connected(), self._started_at, costs)
 
     def tap(self, params: TapParams) -> AbstractContextManager[Tap]:
         """Record the messages of one server while the block runs. Raises UnknownServer."""
@@ -234,14 +234,16 @@ class Operations:
         return server.taps.open_tap(params.methods, max(0, params.limit))
 
     @contextmanager
-    def watch(self) -> Iterator[tuple[list[Event], trio.MemoryReceiveChannel[Event]]]:
-        """Yield a snapshot and a channel with every later event, without a gap between them."""
+    def watch(self) -> Iterator[tuple[Iterator[Event], trio.MemoryReceiveChannel[Event]]]:
+        """Yield a snapshot, whose events are created one after another, and a channel with every event from
+        now on. An event of the snapshot may already contain a change that the channel reports, too.
+        """
         with self.events.listen() as changes:
             now = rfc3339(time.time())
-            snapshot = [
+            snapshot = (
                 Event(kind=EventKind.SNAPSHOT, at=now, server=server.spec.name, status=server.status())
                 for server in self.supervisor.servers()
-            ]
+            )
             yield snapshot, changes
 
     # ── lists ───────────────────────────────────────────────────────────────────────────────────

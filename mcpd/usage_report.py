@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
 import trio
 
 from mcpd.client_registry import ClientConnection
@@ -27,29 +28,35 @@ _MIN_BUCKET, _MAX_BUCKET = 0.00025, 300.0
 """Seconds; only buckets between them are reported."""
 
 
-def build_stats(
-    servers: Sequence[ManagedServer],
-    instances: Sequence[ManagedServer],
-    clients: Sequence[ClientConnection],
-    started_at: float,
-    costs: Mapping[ManagedServer | None, ProcessCost] | None = None,
-) -> Stats:
-    """Build a snapshot. The usage of a dedicated instance counts for its server. Memory and CPU time are
-    included where `costs` has them."""
-    costs = costs or {}
-    all_of = {
-        server: [server, *(each for each in instances if each.original is server)] for server in servers
-    }
-    return Stats(
-        since=rfc3339(started_at),
-        at=rfc3339(time.time()),
-        servers=tuple(
-            _server_stats(server, own, clients, _sum_costs([costs.get(each) for each in own]))
-            for server, own in all_of.items()
-        ),
-        clients=tuple(_client_use(client, None) for client in clients),
-        daemon=_sum_costs([costs.get(None)]),
-    )
+class StatsReport(msgspec.Struct, frozen=True, eq=False):
+    """Creates the statistics of these servers. The usage of a dedicated instance counts for its server."""
+
+    servers: Sequence[ManagedServer]
+    instances: Sequence[ManagedServer]
+    clients: Sequence[ClientConnection]
+    started_at: float
+    costs: Mapping[ManagedServer | None, ProcessCost]
+    """Memory and CPU time, as far as they are included."""
+
+    def build(self) -> Stats:
+        return self.with_rows(tuple(self.rows()))
+
+    def rows(self) -> Iterator[ServerStats]:
+        """Create the statistics of each server, one after another."""
+        for server in self.servers:
+            own = [server, *(each for each in self.instances if each.original is server)]
+            cost = _sum_costs([self.costs.get(each) for each in own])
+            yield _server_stats(server, own, self.clients, cost)
+
+    def with_rows(self, servers: tuple[ServerStats, ...]) -> Stats:
+        """Return the statistics with these of the servers."""
+        return Stats(
+            since=rfc3339(self.started_at),
+            at=rfc3339(time.time()),
+            servers=servers,
+            clients=tuple(_client_use(client, None) for client in self.clients),
+            daemon=_sum_costs([self.costs.get(None)]),
+        )
 
 
 async def measure_costs(servers: Sequence[ManagedServer]) -> dict[ManagedServer | None, ProcessCost]:

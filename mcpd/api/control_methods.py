@@ -15,7 +15,7 @@ import attrs
 import msgspec
 
 from mcpd import __version__
-from mcpd.api import login_methods, metrics
+from mcpd.api import large_results, login_methods
 from mcpd.daemon_operations import Operations
 from mcpd.model import api, codec, login
 from mcpd.model.api import (
@@ -136,12 +136,8 @@ async def _when_applied(operations: Operations, applied: ApplyResult) -> ApplyRe
     return attrs.evolve(applied, warnings=await operations.wait_saved())
 
 
-async def _metrics(operations: Operations, _: api.NoParams) -> api.Metrics:
-    return api.Metrics(content_type=metrics.CONTENT_TYPE, text=await metrics.collect(operations))
-
-
 def _version(operations: Operations, _: api.NoParams) -> api.VersionInfo:
-    daemon = operations.status().daemon
+    daemon = operations.daemon_info()
     return api.VersionInfo(
         version=__version__,
         api=api.API_VERSION,
@@ -170,7 +166,7 @@ METHODS: Mapping[str, Method[Any]] = {
         "Return the status of all servers and the active configuration.",
         api.NoParams,
         api.DaemonStatus,
-        lambda operations, _: operations.status(),
+        large_results.status,
     ),
     "mcpd/server": Method(
         "Return the status of one server and the details that explain it.",
@@ -275,7 +271,7 @@ METHODS: Mapping[str, Method[Any]] = {
         "Return call counts, latencies, memory use, and CPU time by server, tool, and client.",
         StatsParams,
         Stats,
-        lambda operations, params: operations.prepare_stats(params.server, processes=params.processes),
+        large_results.stats,
     ),
     "mcpd/cache/clear": Method(
         "Drop the cached results of one server or all servers.",
@@ -287,7 +283,7 @@ METHODS: Mapping[str, Method[Any]] = {
         "Return all metrics in the Prometheus text format.",
         api.NoParams,
         api.Metrics,
-        _metrics,
+        large_results.collect_metrics,
     ),
     "mcpd/page": Method(
         "Return a one-time URL that opens the dashboard in a browser.",

@@ -30,7 +30,7 @@ from mcpd.model.events import Event, TapParams
 from mcpd.model.json_text import encode_json
 from mcpd.model.policy import ClientFacts
 from mcpd.model.profile import ALL_SERVERS
-from mcpd.support.turns import in_turns, rest, take_turn
+from mcpd.support.turns import Turns, in_turns, rest, take_turn
 from mcpd.wire import message as wire
 from mcpd.wire.message import METHOD_NOT_FOUND, BadFrame, Message
 
@@ -203,8 +203,10 @@ class ControlRequests:
                 self._notify(message, "mcpd/event", "event", _events.encode(event))
 
         with self._operations.watch() as (snapshot, changes):
+            turns = Turns()
             for event in snapshot:
                 notify(event)
+                await turns.pause()
             async for event in changes:
                 notify(event)
         raise SlowConsumer(

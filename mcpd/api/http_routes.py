@@ -19,7 +19,6 @@ from urllib.parse import unquote
 
 import attrs
 
-from mcpd.api import metrics
 from mcpd.api.connection_limit import ConnectionLimit, Slot
 from mcpd.api.dashboard.page import PATHS, Dashboard
 from mcpd.api.http_guard import RequestGuard, TcpGuard, UnixGuard, load_token
@@ -28,6 +27,7 @@ from mcpd.api.http_server.body_budget import BodyBudget
 from mcpd.api.http_server.connection import HttpServerConnection, SpawnTask
 from mcpd.api.http_server.http_exchange import TEXT, HttpExchange, ServeRequest
 from mcpd.api.http_server.parser import Head
+from mcpd.api.large_results import collect_metrics
 from mcpd.api.mcp_endpoint.endpoint import EndpointScope, McpEndpoint, McpHandler
 from mcpd.api.mcp_endpoint.http_sse import SseSessions
 from mcpd.api.mcp_endpoint.legacy import LegacyHttpSessions, Principal
@@ -196,8 +196,8 @@ class RouteHandler:
             self._spawn(lambda: self._metrics(exchange))
 
     async def _metrics(self, exchange: HttpExchange) -> None:
-        text = await metrics.collect(self._operations)
-        exchange.respond(200, text.encode(), metrics.CONTENT_TYPE.encode())
+        result = await collect_metrics(self._operations)
+        exchange.respond(200, result.text.encode(), result.content_type.encode())
 
     def closed(self, reason: str) -> None:
         self._operations.clients.remove(self._client)

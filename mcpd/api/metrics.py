@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 
-from mcpd.daemon_operations import Operations
 from mcpd.model.api import DaemonStatus
 from mcpd.model.login import LoginStatus
 from mcpd.model.status import ServerState
@@ -43,14 +42,6 @@ _HELP = {
     "login_token_expiry_time_seconds": "When its current token expires, in seconds since the Unix epoch.",
 }
 """Metric (without the prefix `mcpd_`) → its HELP text. Names in `_total` are counters, others gauges."""
-
-
-async def collect(operations: Operations) -> str:
-    """Return the metrics page of the daemon."""
-    stats = await operations.stats(None, processes=True)
-    statuses = operations.login_statuses
-    logins = () if statuses is None else (await statuses()).logins
-    return render(operations.status(), stats, logins)
 
 
 def render(status: DaemonStatus, stats: Stats, logins: Sequence[LoginStatus] = ()) -> str:

@@ -10,12 +10,12 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd import usage_report
 from mcpd.api import control_requests
 from mcpd.api.control_methods import METHODS, Method, _list_method
 from mcpd.api.control_requests import MAX_RUNNING, MAX_STREAMS
 from mcpd.daemon_operations import Operations
 from mcpd.model import api
+from mcpd.usage_report import StatsReport
 from mcpd.wire import message as wire
 
 CORE = SimpleNamespace(is_stopping=False)
@@ -86,7 +86,8 @@ async def test_streams_and_requests_in_progress_are_limited(monkeypatch: pytest.
     monkeypatch.setattr(control_requests, "METHODS", {**METHODS, "mcpd/waits": waits})
     monkeypatch.setitem(control_requests._STREAMING, "mcpd/events", never)  # type: ignore[index, unused-ignore]
     sent: list[bytes] = []
-    stand_in: Any = SimpleNamespace(core=CORE, calls=None, finish=sent.append, describe=lambda: "a test")
+    engine = SimpleNamespace(cancel_all=lambda calls, reason: None)
+    stand_in: Any = SimpleNamespace(core=CORE, calls=engine, finish=sent.append, describe=lambda: "a test")
     async with trio.open_nursery() as nursery:
         asked = control_requests.ControlRequests(
             stand_in,
@@ -143,7 +144,7 @@ async def test_large_results_do_not_wait_for_their_turn(method: str, monkeypatch
     tools = _list_method("", api.ToolsResult, create)
     monkeypatch.setattr(control_requests, "METHODS", {**METHODS, "mcpd/tools": tools})
     monkeypatch.setattr(Operations, "refresh_catalogs", refresh_catalogs)
-    monkeypatch.setattr(usage_report, "build_stats", create)
+    monkeypatch.setattr(StatsReport, "build", create)
     parts: Any = [SimpleNamespace(servers=list, instances=list), *[None] * 7]
     stand_in: Any = SimpleNamespace(
         core=Operations(*parts),
