@@ -172,9 +172,10 @@ class CallEngine:
 
     async def _prepare(self, call: Call) -> None:
         """Wait for the server, run the stages, and send the call."""
-        call.server = await self._wait_connected(call)
+        server = await self._wait_connected(call)
         await take_turn()  # many calls may have waited for this server
-        self._connecting.remove(call)
+        self._connecting.remove(call)  # from those of the server that it waited for
+        call.server = server
         call.route = self.routes.find(  # the lists may have come with the connection
             call.caller.scope, call.server, call.route.method, call.route.tool, call.params
         )
@@ -213,6 +214,7 @@ class CallEngine:
         while answer is None and (stage := next(stages, None)) is not None:
             if len(call.params) > LARGE:
                 await rest()
+            await trio.lowlevel.checkpoint_if_cancelled()  # nobody would tell the stage that the call ended
             found = stage.before(call)
             answer = await found() if callable(found) else found
         if call.server.upstream is None:

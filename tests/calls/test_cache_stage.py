@@ -12,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 
+from mcpd.calls import engine
 from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.supervision.result_cache import MAX_ENTRY, MAX_SIZE, ResultCache
 from mcpd.wire.message import ABSENT
@@ -332,3 +333,27 @@ def test_caches_of_all_servers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     other.put("tools", (b"0", 0), b"x" * 1000, 10.0, 0)
     assert other.get("tools", (b"0", 0), 0.0) is not None
     other.clear()
+
+
+async def test_request_cancelled_while_it_is_prepared_keeps_no_equal_one_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The cancellation arrives together with what the task of the request waited for."""
+    async with world(version=MODERN) as w:
+        one, other = w.user("modern"), w.user("modern")
+        w.lose()
+        read(one)
+        (key,) = one.session.calls
+
+        async def take_turn() -> None:
+            await trio.lowlevel.checkpoint()
+            one.session.cancel(key, "the client cancelled it")
+
+        monkeypatch.setattr(engine, "take_turn", take_turn)
+        w.connect()
+        await settled()
+        assert one.session.calls == w.server.results.pending == {}
+        asked = read(other)
+        (request,) = sent(w)
+        answer(w, request)
+        assert text(asked) == "x"

@@ -19,7 +19,18 @@ from mcpd.model.errors import LinkLost
 from mcpd.model.server_spec import Timeouts
 from mcpd.wire.message import Message
 from tests.gateway.mcp_client import CAPABLE, MODERN, meta
-from tests.gateway.model import LEGACY, NAME, Json, Recorder, Script, User, World, make_catalog, world
+from tests.gateway.model import (
+    LEGACY,
+    NAME,
+    Json,
+    Recorder,
+    Script,
+    User,
+    World,
+    make_catalog,
+    make_server,
+    world,
+)
 
 Clock = trio.testing.MockClock
 STATE = "io.modelcontextprotocol/logLevel"
@@ -288,6 +299,28 @@ async def test_burst_of_calls_that_arrive_together_is_limited(w: World) -> None:
     received = [put(user, name="t") for _ in range(5)]
     assert [len(each.answers) for each in received] == [0, 0, 0, 1, 1]
     user.leave()
+    assert len(w.gateway.calls._connecting) == 0
+
+
+@pytest.mark.parametrize("ticks", [0, 1, 2, 3, 4, 5, 100])
+async def test_call_that_waited_for_a_replaced_server_is_no_longer_counted(w: World, ticks: int) -> None:
+    """Whenever it ends: `maxQueued` would refuse later calls."""
+    user, other = w.user("legacy", {}), make_server()
+
+    async def wait_replaced(server: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        return other
+
+    w.gateway.core.supervisor.wait_replaced = wait_replaced  # type: ignore[method-assign]
+    w.lose()
+    put(user, name="t")
+    assert len(w.gateway.calls._connecting) == 1
+    w.connect()
+    other.upstream = w.server.upstream
+    for _ in range(ticks):
+        await trio.lowlevel.checkpoint()
+    user.leave()
+    await trio.testing.wait_all_tasks_blocked()
     assert len(w.gateway.calls._connecting) == 0
 
 
