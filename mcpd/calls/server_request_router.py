@@ -1,9 +1,9 @@
 """Routes a legacy server's elicitation, sampling and roots requests to the right client, or declines them.
 
 Over Streamable HTTP a request arrives on the stream of the call it belongs to, except with servers that use
-the stream for unrelated messages. Other transports do not tell. Then it belongs to the only client with a
-call in flight. If several clients have one, it waits a few seconds until the calls of all others have been
-answered. The wrong person is never asked.
+the stream for unrelated messages. Otherwise it belongs to the only client with a call in flight. If several
+clients have one, it waits a few seconds until the calls of all others have been answered. The wrong person is
+never asked.
 """
 
 from __future__ import annotations

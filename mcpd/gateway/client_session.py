@@ -133,7 +133,7 @@ class ClientSession:
         methods: SessionMethods,
         view: View,
         client: ClientIdentity,
-        tell: Callable[[bytes], None],
+        send: Callable[[bytes], None],
         spawn: Spawn,
     ) -> None:
         self.gateway = gateway
@@ -141,7 +141,7 @@ class ClientSession:
         self.view = view
         self.scope = view.scope
         self.client = client
-        self.send = tell
+        self.send = send
         """Sends a frame that belongs to no request."""
         self.context = ClientContext(version=VERSIONS[0])
         """What is known of a client that does not declare it with each request."""
@@ -159,7 +159,7 @@ class ClientSession:
         self.roots: tuple[Raw, ...] = ()
         self.call_counts = ServerCallCounts()
         """The tool calls that were sent to servers."""
-        self.client_requests = ClientRequests(tell)
+        self.client_requests = ClientRequests(send)
         self.last_version = ""
         """The revision of its last request."""
         self.last_client_name = ""
@@ -177,7 +177,7 @@ class ClientSession:
         self.has_connection: Callable[[], bool] = lambda: True
         """Whether a question can reach the client now, as far as its transport knows."""
 
-    # ── in ──────────────────────────────────────────────────────────────────────────────────────
+    # ── messages of the client ──────────────────────────────────────────────────────────────────
 
     def receive(self, message: Message, reply: Responder) -> None:
         method = message.method
@@ -283,7 +283,7 @@ class ClientSession:
             if handler is not None:
                 handler(self)
 
-    # ── answers ─────────────────────────────────────────────────────────────────────────────────
+    # ── responses ───────────────────────────────────────────────────────────────────────────────
 
     def respond(self, request: ClientRequest, result: bytes) -> None:
         request.responder.finish(wire.result(request.key, result))
@@ -407,7 +407,7 @@ class ClientSession:
             return Raw(b'{"action":"cancel"}')
         raise ProtocolViolation(f"{name}: needs {shorten(method, 40)}, which the client refused", server=name)
 
-    # ── telling the client ──────────────────────────────────────────────────────────────────────
+    # ── notifications ───────────────────────────────────────────────────────────────────────────
 
     def effective_roots(self) -> Sequence[Raw]:
         """The client's roots; if it declared none, the directory its bridge was started in."""
@@ -442,7 +442,7 @@ class ClientSession:
         else:
             self.send(wire.notification("notifications/resources/updated", msgspec.json.encode({"uri": uri})))
 
-    # ── ends ────────────────────────────────────────────────────────────────────────────────────
+    # ── its state and its end ───────────────────────────────────────────────────────────────────
 
     @property
     def accepts_batches(self) -> bool:

@@ -147,10 +147,10 @@ class Gateway:
         return profiles[name]
 
     def open_session(
-        self, view: View, client: ClientIdentity, tell: Callable[[bytes], None], spawn: Spawn
+        self, view: View, client: ClientIdentity, send: Callable[[bytes], None], spawn: Spawn
     ) -> ClientSession:
         """Open a client's session. The caller closes it; `spawn` must run tasks that end with it."""
-        session = ClientSession(self, METHODS, view, client, tell, spawn)
+        session = ClientSession(self, METHODS, view, client, send, spawn)
         self.sessions[session] = None
         return session
 
@@ -341,7 +341,7 @@ class Gateway:
             server.interests.set_log_level(session, session.context.log_level)
 
     def _sync_interests(self, name: str) -> None:
-        """Tell a new server what clients subscribe to."""
+        """Apply to a new server what clients subscribe to."""
         server = self.core.supervisor.find(name)
         if server is None or self._synced_servers.get(name) is server:
             return
