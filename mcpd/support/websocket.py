@@ -42,7 +42,8 @@ class GuardedStream(trio.abc.Stream):
         self.close_reason = ""
         self._stream = stream
         self._write_timeout = write_timeout
-        self._max_frame = max_frame
+        self.longest_message = max_frame
+        """Bytes of the message that is arriving."""
         self._initial_data = initial_data
         self._received = 0
         """Bytes received since the last complete message."""
@@ -90,7 +91,7 @@ class GuardedStream(trio.abc.Stream):
         """The bytes of a message, the headers of its fragments, and pings. The library counts the payload of
         fragments only, and keeps every fragment, even empty ones."""
         return (
-            self._max_frame * 9 / 8
+            self.longest_message * 9 / 8
             + MAX_UNCOUNTED
             + _CONTROL_BYTES_PER_SECOND * (self.last_received_at - self._message_at)
         )

@@ -21,7 +21,6 @@ from trio_websocket import (
     ConnectionClosed,
     ConnectionRejected,
     WebSocketConnection,
-    wrap_client_stream,
 )
 
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError, ProtocolViolation
@@ -46,6 +45,7 @@ from mcpd.transports.http_client.connection_errors import describe_error
 from mcpd.transports.http_client.dial import CONNECT_TIMEOUT, open_tcp, start_tls
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_request import Exchange
+from mcpd.transports.websocket_messages import WholeMessages
 from mcpd.wire.dropped_message import DroppedMessage
 from mcpd.wire.structure_limit import COUNTED_FROM, StructureCounter, TooMuchStructure
 
@@ -153,30 +153,38 @@ class UpgradeRefused(Exception):
 
 
 async def upgrade(
-    spec: RemoteSpec, nursery: trio.Nursery, wire: UpgradedStream, signature: Signature
+    spec: RemoteSpec,
+    nursery: trio.Nursery,
+    wire: UpgradedStream,
+    messages: WholeMessages,
+    signature: Signature,
 ) -> WebSocketConnection:
     """Perform the WebSocket handshake. Raises LinkLost, UpgradeRefused.
 
     The connection is read in `nursery`, which may raise too; see `unwrap_failure`.
     """
     url = parse_url(spec.url)
-    connection: WebSocketConnection | None = None
     assert wire.handshake is not None
+    connection = WebSocketConnection(
+        wire,
+        messages,
+        host=url.netloc.decode("ascii"),
+        path=url.raw_path.decode("ascii"),
+        client_subprotocols=[SUBPROTOCOL],
+        client_extra_headers=[
+            (name.encode(), value.encode()) for name, value in (*spec.headers.items(), *signature.headers)
+        ],
+        max_message_size=spec.max_frame,  # `messages` drops longer ones
+        receive_buffer_size=READ_SIZE,
+    )
+    is_open = False
     with trio.move_on_after(CONNECT_TIMEOUT) as waiting, wire.handshake:
-        connection = await wrap_client_stream(
-            nursery,
-            wire,  # type: ignore[arg-type]  # any stream works
-            url.netloc.decode("ascii"),
-            url.raw_path.decode("ascii"),
-            subprotocols=[SUBPROTOCOL],
-            extra_headers=[
-                (name.encode(), value.encode()) for name, value in (*spec.headers.items(), *signature.headers)
-            ],
-            max_message_size=spec.max_frame,
-            receive_buffer_size=READ_SIZE,
-        )
+        # As `wrap_client_stream` of the library, which does not take `messages`.
+        nursery.start_soon(connection._reader_task)
+        await connection._open_handshake.wait()
+        is_open = True
     status, headers = wire.end_handshake()
-    if connection is not None:
+    if is_open:
         return connection
     if status:
         raise UpgradeRefused(status, headers)
@@ -214,9 +222,16 @@ _PORTION = 1 << 18
 class WebSocketChannel(RequestMultiplexer):
     """A channel on one WebSocket. Created by `open_websocket`."""
 
-    def __init__(self, spec: RemoteSpec, connection: WebSocketConnection, wire: GuardedStream) -> None:
+    def __init__(
+        self,
+        spec: RemoteSpec,
+        connection: WebSocketConnection,
+        messages: WholeMessages,
+        wire: GuardedStream,
+    ) -> None:
         super().__init__(spec)
         self._connection = connection
+        self._messages = messages
         self._wire = wire
         self._max_frame = spec.max_frame
         self._waiting: deque[tuple[bytes, Exchange | None]] = deque()
@@ -281,9 +296,10 @@ class WebSocketChannel(RequestMultiplexer):
     async def _read(self) -> str:
         try:
             while True:
-                data = await self._connection.get_message()
-                self._wire.message_received()
-                line = data.encode() if isinstance(data, str) else data
+                line = await self._connection.get_message()
+                assert isinstance(line, bytes)
+                if self._messages.dropped:
+                    self._receive_dropped()
                 if len(line) > COUNTED_FROM:
                     await self._receive_large(line)
                     continue
@@ -291,6 +307,13 @@ class WebSocketChannel(RequestMultiplexer):
                     self.receive(line)
         except ConnectionClosed as error:
             return self._wire.close_reason or self._describe(error.reason)
+
+    def _receive_dropped(self) -> None:
+        """Handle the messages that exceed a limit."""
+        trim_heap_soon(collect=True)
+        with _batch:
+            while self._messages.dropped:
+                self.receive_dropped(self._messages.dropped.pop(0))
 
     async def _receive_large(self, line: bytes) -> None:
         """Handle a message that may have too much structure, in turns that do not delay other tasks."""
@@ -312,8 +335,6 @@ class WebSocketChannel(RequestMultiplexer):
     def _describe(self, reason: CloseReason | None) -> str:
         code = 1006 if reason is None else reason.code
         detail = "" if reason is None or not reason.reason else shorten(reason.reason)
-        if code == 1009 and detail.startswith("Exceeded maximum message size"):
-            return f"it sent a message longer than {self._max_frame} bytes (raise `maxFrame` to allow it)"
         if code == 1009:
             return "it rejected a message from mcpd as too long" + (f": {detail}" if detail else "")
         if code == 1006:
@@ -363,11 +384,12 @@ async def _open(
 async def _connect_once(spec: RemoteSpec, signature: Signature) -> AsyncIterator[WebSocketChannel]:
     stream = await connect(spec)
     wire = UpgradedStream(stream, spec.timeouts.write, spec.max_frame)
+    messages = WholeMessages(spec.max_frame, wire)
     channel: WebSocketChannel | None = None
     try:
         async with trio.open_nursery() as nursery:
-            connection = await upgrade(spec, nursery, wire, signature)
-            channel = WebSocketChannel(spec, connection, wire)
+            connection = await upgrade(spec, nursery, wire, messages, signature)
+            channel = WebSocketChannel(spec, connection, messages, wire)
             try:
                 yield channel
             finally:

@@ -15,6 +15,7 @@ import trio
 import trio.testing
 from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest, serve_websocket
 from wsproto.events import TextMessage
+from wsproto.utilities import LocalProtocolError
 
 from mcpd.model.errors import CallTimeout, HttpRefused, LinkLost, McpdError, NeedsAuth, ProtocolViolation
 from mcpd.model.server_spec import MEBIBYTE, RemoteSpec, Timeouts
@@ -23,6 +24,7 @@ from mcpd.protocol.upstream_session import Hooks
 from mcpd.support import websocket as support
 from mcpd.transports.outgoing_request import AwaitedExchange
 from mcpd.transports.websocket import WebSocketChannel, open_websocket
+from mcpd.wire import dropped_message
 
 Handler = Callable[[WebSocketRequest], Awaitable[None]]
 Json = dict[str, Any]
@@ -177,19 +179,71 @@ async def test_a_deadline_cancels_the_request_by_notification() -> None:
     assert received[1]["params"]["requestId"] == received[0]["id"]
 
 
-async def test_messages_above_32_mebibytes_end_the_connection() -> None:
-    """The library's limit is 1 MiB; the definition's limit applies instead, also to fragmented messages."""
+async def test_message_of_the_limit_passes() -> None:
+    """The library's limit is 1 MiB; the definition's limit applies instead."""
     big = "x" * (32 * MEBIBYTE - 200)
-    async with serving(echoing, max_message_size=64 * MEBIBYTE) as port:
-        async with connected(a_spec(port)) as channel:
-            exchange = AwaitedExchange()
-            channel.submit(exchange, "echo", json.dumps({"text": big}).encode())
-            with trio.fail_after(60):
-                message = await exchange.wait_response()
-            assert len(bytes(message.result)) > len(big)
-        async with connected(a_spec(port, max_frame=MEBIBYTE)) as channel:
-            with pytest.raises(LinkLost, match=r"longer than 1048576 bytes \(raise `maxFrame`"):
-                await asked(channel, "echo", {"text": "x" * MEBIBYTE})
+    async with (
+        serving(echoing, max_message_size=64 * MEBIBYTE) as port,
+        connected(a_spec(port)) as channel,
+    ):
+        exchange = AwaitedExchange()
+        channel.submit(exchange, "echo", json.dumps({"text": big}).encode())
+        with trio.fail_after(60):
+            message = await exchange.wait_response()
+        assert len(bytes(message.result)) > len(big)
+
+
+@pytest.mark.parametrize("text", ["x" * 100_000, "\N{ROCKET}" * 17_000], ids=["ASCII", "not ASCII"])
+@pytest.mark.parametrize("portion", [1000, 50_000, 1_000_000])
+async def test_message_longer_than_the_limit_fails_only_its_call(text: str, portion: int) -> None:
+    """In one or many fragments; the limit counts bytes. A request of the server is refused."""
+    refused: list[Json] = []
+
+    async def send(connection: WebSocketConnection, message: Json) -> None:
+        whole = json.dumps(message, ensure_ascii=False)
+        for start in range(0, len(whole), portion):
+            piece = whole[start : start + portion]
+            last = start + len(piece) == len(whole)
+            await connection._send(TextMessage(data=piece, message_finished=last))
+
+    async def handler(request: WebSocketRequest) -> None:
+        connection = await request.accept(subprotocol="mcp")
+        while True:
+            message = json.loads(await connection.get_message())
+            if message.get("method") == "long":
+                await send(
+                    connection, {"jsonrpc": "2.0", "id": message["id"], "method": "a/b", "params": [text]}
+                )
+                await send(connection, {"jsonrpc": "2.0", "id": message["id"], "result": {"text": text}})
+            elif "error" in message:
+                refused.append(message)
+            else:
+                await answer(connection, message)
+
+    async with serving(handler) as port, connected(a_spec(port, max_frame=1 << 16)) as channel:
+        other = AwaitedExchange()
+        channel.submit(other, "mute")
+        for _ in range(3):
+            with pytest.raises(ProtocolViolation, match=r"more than 65536 bytes \(raise `maxFrame`"):
+                await asked(channel, "long")
+        assert await asked(channel, "echo", {"a": 1}) == {"a": 1}
+        assert not other.done.is_set()
+    assert ["a/b was dropped" in each["error"]["message"] for each in refused] == [True] * 3
+    assert list(channel.protocol_deviations.values()) == [6]
+
+
+async def test_message_without_an_end_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dropped_message, "_MIN_LONGEST", 300_000)
+
+    async def handler(request: WebSocketRequest) -> None:
+        connection = await request.accept(subprotocol="mcp")
+        with suppress(LocalProtocolError):  # the client has closed the connection
+            while True:
+                await connection._send(TextMessage(data="x" * 50_000, message_finished=False))
+
+    async with serving(handler) as port, connected(a_spec(port, max_frame=1 << 16)) as channel:
+        with pytest.raises(LinkLost, match=r"it sent 4[0-9]{5} bytes without a complete message"):
+            await asked(channel, "echo")
 
 
 async def test_answer_of_small_values_fails_only_its_call() -> None:
@@ -436,7 +490,7 @@ async def test_thousand_connections_leak_no_descriptor() -> None:
             await connection.aclose(1001)
         elif turn == 2:
             await connection.send_message("x" * 3000)
-            await connection.get_message()
+            await connection.aclose(1001)
         else:
             await trio.sleep_forever()
 
