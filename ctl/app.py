@@ -121,7 +121,7 @@ def _common_options(*, after: bool) -> list[click.Option]:
         _option(
             "--color",
             lambda cli, value: setattr(cli.out, "color", value),
-            "When to use colour. By default on a terminal, unless NO_COLOR is set.",
+            "When to use colors. By default on a terminal, unless NO_COLOR is set.",
             type=click.Choice(["auto", "always", "never"]),
             hidden=after,
         ),

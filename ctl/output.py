@@ -28,7 +28,7 @@ _STYLES = {"green": "32", "red": "31", "yellow": "33", "cyan": "36", "dim": "2",
 
 
 class Painted(str):
-    """Text with a style, which is used if the output has colour."""
+    """Text with a style, which is used if the output has colors."""
 
     __slots__ = ("style",)
     style: str

@@ -147,7 +147,7 @@ def format_time(stamp: str | None, *, utc: bool = False) -> str:
 
 
 def painted_state(status: ServerStatus | ServerStats) -> str:
-    """Return the state of a server in its colour."""
+    """Return the state of a server in its color."""
     return paint(status["status"], COLORS.get(status["status"], "bold"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, time, timedelta
@@ -15,10 +16,20 @@ _SPAN = re.compile(r"(?=\d)(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1
 _CLOCK = re.compile(r"\d\d?:\d\d(:\d\d)?")
 
 
+class SecondsType(click.FloatRange):
+    """A finite number of seconds. JSON has no NaN and no infinities, so they cannot be sent to the daemon."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds: float = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+        return seconds
+
+
 def seconds_option(name: str, default: float, help: str) -> Callable[[FC], FC]:
     """Return an option for a number of seconds."""
     return click.option(
-        name, metavar="SECONDS", type=click.FloatRange(min=0), default=default, show_default=True, help=help
+        name, metavar="SECONDS", type=SecondsType(min=0), default=default, show_default=True, help=help
     )
 
 

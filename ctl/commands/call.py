@@ -20,6 +20,7 @@ from ctl.daemon_client import Json
 from ctl.errors import CtlError, DaemonError, ToolError, UsageError
 from ctl.invocation import CliContext
 from ctl.json_values import mapping
+from ctl.time_options import SecondsType
 
 if TYPE_CHECKING:
     from ctl.api_types import CallParams, Reply, ToolResult
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 @click.option(
     "--timeout",
     metavar="SECONDS",
-    type=click.FloatRange(min=0, min_open=True),
+    type=SecondsType(min=0, min_open=True),
     help="Give up after this time without progress, waiting for the server or an approval included.",
 )
 @click.option("--raw", is_flag=True, help="Print the MCP result unchanged.")

@@ -14,6 +14,7 @@ from ctl.output import Line, paint
 from ctl.status_view import format_time, labelled_lines, painted_state
 from ctl.table import table
 from ctl.terminal_text import ago, count, seconds_since
+from ctl.time_options import SecondsType
 
 if TYPE_CHECKING:
     from ctl.api_types import CallCounts, ClientUsage, ProcessCost, ServerStats, Stats, StatsParams
@@ -57,7 +58,7 @@ def stats(cli: CliContext, server: str | None, tag: str | None) -> int:
 @click.option("--sort", type=click.Choice(SORTS), default="memory", show_default=True, help="Sort order.")
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.2),
+    type=SecondsType(min=0.2),
     default=2.0,
     show_default=True,
     help="Seconds between updates with --watch.",

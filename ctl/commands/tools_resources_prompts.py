@@ -217,7 +217,8 @@ def _bracketed(required: list[str], optional: list[str]) -> str:
 def _tool_details(tool: Json) -> list[Line]:
     lines: list[Line] = [[paint(_target(tool), "bold"), f"  {tool['title']}" if tool.get("title") else ""]]
     lines += [[f"  {line}"] for line in str(tool.get("description") or "").splitlines()]
-    hints = [f"{key}={value}" for key, value in mapping(tool.get("annotations")).items() if key != "title"]
+    annotations = mapping(tool.get("annotations")).items()
+    hints = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in annotations if key != "title"]
     if hints:
         lines.append([paint("  annotations: ", "dim"), ", ".join(hints)])
     return lines

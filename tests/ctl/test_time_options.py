@@ -10,7 +10,7 @@ import click
 import pytest
 
 from ctl.terminal_text import time_left
-from ctl.time_options import parse_duration, parse_time, rfc3339
+from ctl.time_options import SecondsType, parse_duration, parse_time, rfc3339
 
 
 @pytest.fixture
@@ -88,3 +88,10 @@ def test_time_left_is_written_as_in_options(left: float, shown: str) -> None:
     """`disable --for 2h` must not say that less than two hours are left."""
     assert time_left("2026-11-21T06:30:00.000Z", END - left) == shown
     assert time_left(None) == ""
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "-1"])
+def test_seconds_are_finite(text: str) -> None:
+    with pytest.raises(click.BadParameter, match=f"(?i){text}"):
+        SecondsType(min=0).convert(text, None, None)
+    assert SecondsType(min=0).convert("1.5", None, None) == 1.5
