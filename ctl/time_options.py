@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, time, timedelta
+from typing import Any
 
 import click
 from click.decorators import FC
@@ -19,7 +20,12 @@ _CLOCK = re.compile(r"\d\d?:\d\d(:\d\d)?")
 class SecondsType(click.FloatRange):
     """A finite number of seconds. JSON has no NaN and no infinities, so they cannot be sent to the daemon."""
 
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 # text or a default
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float:
         seconds: float = super().convert(value, param, ctx)
         if not math.isfinite(seconds):
             self.fail(f"{value!r} is not a number of seconds", param, ctx)
