@@ -62,7 +62,8 @@ class Browser:
 @asynccontextmanager
 async def conversing() -> AsyncIterator[Browser]:
     near, far = trio.testing.memory_stream_pair()
-    nothing: Any = SimpleNamespace(core=None, calls=None)  # no method is called, so there is no handler
+    calls = SimpleNamespace(cancel_all=lambda calls, reason: None)
+    nothing: Any = SimpleNamespace(core=None, calls=calls)  # no method is called, so there is no handler
     browser = Browser(DashboardSocket(nothing, nothing), far)
 
     async def run() -> None:
