@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -297,7 +298,7 @@ class ActiveConfig:
         self.watch_enabled.set(loaded.settings.watch and not loaded.source.startswith("$"))
         self._problems, self._rejected = loaded.problems, loaded.stored_copy is not None
         self._loaded_at = time.time() if loaded.stored_copy is None else _time_of_change(loaded.stored_copy)
-        save_last_valid(loaded, self._state_dir)
+        self._state_file.save_later(partial(save_last_valid, loaded, self._state_dir))
         for warning in loaded.warnings:
             log.warning("%s", warning)
         applied = self._set_servers(

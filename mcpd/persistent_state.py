@@ -126,6 +126,8 @@ class StateFile:
         """Catalogs that are not written yet, by fingerprint."""
         self._cache_failed = False
         """The failure was logged already."""
+        self._other_save: Callable[[], None] | None = None
+        """See `save_later`."""
         self._switched: set[str] = set()
         """The servers whose toggle has changed since the start."""
         self._changed = trio.Event()
@@ -291,6 +293,11 @@ class StateFile:
         if problem is not None:
             raise problem
 
+    def save_later(self, save: Callable[[], None]) -> None:
+        """Have `run` call `save` in its thread, unless a later one replaces it before. It must not raise."""
+        self._other_save = save
+        self._changed.set()
+
     async def run(self) -> None:
         """Save changes as they occur, retry failed writes, and save once more when cancelled.
 
@@ -299,7 +306,7 @@ class StateFile:
         self._is_running = True
         try:
             while True:
-                unsaved = self._saved is not self.state or self._unsaved_lists
+                unsaved = self._saved is not self.state or self._unsaved_lists or self._other_save
                 with trio.move_on_after(_RETRY_INTERVAL if unsaved else math.inf):
                     await self._changed.wait()
                 self._changed = trio.Event()
@@ -315,6 +322,11 @@ class StateFile:
         if self._saved is not self.state:
             await self._save(self.state)
         await self._save_lists()
+        if (save := self._other_save) is not None:
+            with suppress(RuntimeError):  # no thread can be started
+                await self._thread.run(save)
+                if self._other_save is save:
+                    self._other_save = None
 
     async def _save(self, state: PersistentState) -> None:
         changes = self._changes

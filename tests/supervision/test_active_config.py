@@ -37,6 +37,7 @@ class Home:
 
     def begin(self) -> ActiveConfig:
         around = surroundings(self._path, self.events.append)
+        around.store.save_later = lambda save: save()  # type: ignore[method-assign]
         self.supervisor = Supervisor(around)
         state = self._path / "state"
         loaded = load_at_start(None, self.environ, state)

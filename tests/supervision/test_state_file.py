@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,39 @@ async def test_a_change_is_saved_when_the_save_itself_is_cancelled(tmp_path: Pat
             nursery.cancel_scope.cancel()
 
     assert StateFile(tmp_path, tmp_path).is_enabled("it") is False
+
+
+async def test_other_files_are_saved_in_a_thread_and_at_the_latest_at_the_end(tmp_path: Path) -> None:
+    """The event loop does not wait for a disk, and of several saves in a row only the last one counts."""
+    store = StateFile(tmp_path, tmp_path)
+    saved: list[tuple[str, bool]] = []
+    loop = threading.current_thread()
+
+    def save(name: str) -> None:
+        saved.append((name, threading.current_thread() is loop))
+
+    store.save_later(lambda: save("replaced"))
+    store.save_later(lambda: save("first"))
+    await saving(store, lambda: store.save_later(lambda: save("last")))
+    assert saved in ([("first", False), ("last", False)], [("last", False)])
+
+
+async def test_other_file_is_saved_once_a_thread_can_be_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = StateFile(tmp_path, tmp_path)
+    saved: list[bool] = []
+    store.save_later(lambda: saved.append(True))
+
+    async def fail(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as no_threads:
+        no_threads.setattr(store._thread, "run", fail)
+        await saving(store)
+    assert saved == []
+    await saving(store)
+    assert saved == [True]
 
 
 async def test_state_round_trips(tmp_path: Path) -> None:
