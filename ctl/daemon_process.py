@@ -21,7 +21,7 @@ from typing import BinaryIO
 from ctl import systemd_units
 from ctl.daemon_client import DaemonClient
 from ctl.errors import BadConfiguration, CtlError, DaemonUnreachable
-from ctl.start_lock import start_lock
+from ctl.start_lock import STOP_TIMEOUT, SUCCESSOR_TIME, is_being_started, start_lock
 from mcpd.support import paths
 from mcpd.support.instance_lock import find_lock_holder
 
@@ -29,7 +29,7 @@ START_TIMEOUT = 20.0
 """Seconds. A daemon usually responds within 0.3 s; a cold disk or a busy machine takes longer."""
 _ANSWER_TIMEOUT = 5.0
 """Seconds for a listening process to answer `mcpd/version`."""
-_POLL = 0.01
+_POLL, _STOP_POLL = 0.01, 0.05
 _EXCERPT_LINES = 10
 """Lines of the log to show when a daemon fails to start."""
 EXIT_BAD_CONFIGURATION = 2
@@ -65,6 +65,8 @@ def ensure_daemon(socket: str | os.PathLike[str], *, with_login_path: bool = Fal
     if os.environ.get("MCPD_NO_START", "") not in ("", "0"):
         message = f"mcpd is not running at {path}, and MCPD_NO_START prevents starting it"
         raise DaemonUnreachable(message, hint="start it with: mcpctl daemon start")
+    if not systemd_units.manages_socket(path) and _wait_successor(path):
+        return
     with start_lock(path):
         if _is_listening(path):
             return
@@ -75,7 +77,7 @@ def ensure_daemon(socket: str | os.PathLike[str], *, with_login_path: bool = Fal
                 raise DaemonUnreachable(message, hint="mcpctl daemon restart")
             print("mcpctl: starting mcpd (systemctl --user start mcpd)", file=sys.stderr)
             start_units()
-        elif not _wait_stopped(path):
+        else:
             print(f"mcpctl: starting mcpd in the background (log: {log_path()})", file=sys.stderr)
             if with_login_path:
                 _extend_path()
@@ -133,10 +135,35 @@ def _wait_stopped(socket: str) -> bool:
     Returns True if it listens again, because only its socket was removed. Waits no longer than STOP_TIMEOUT.
     """
     end = time.monotonic() + STOP_TIMEOUT
-    while find_lock_holder(socket) is not None and time.monotonic() < end:
-        time.sleep(_POLL)
+    if (pid := find_lock_holder(socket)) is None:
+        return False
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        while time.monotonic() < end and not select.select([process], [], [], _STOP_POLL)[0]:
+            if _is_listening(socket):
+                return True
+    finally:
+        os.close(process)
+    return False
+
+
+def _wait_successor(socket: str) -> bool:
+    """If a daemon is stopping, wait until it has exited, and then SUCCESSOR_TIME for the next one.
+
+    Returns whether a daemon listens.
+    """
+    if find_lock_holder(socket) is None:
+        return False
+    if _wait_stopped(socket):
+        return True
+    end = time.monotonic() + SUCCESSOR_TIME
+    while time.monotonic() < end and not is_being_started(socket):
         if _is_listening(socket):
             return True
+        time.sleep(_STOP_POLL)
     return False
 
 
@@ -311,8 +338,6 @@ def _open_log(path: str) -> Iterator[int]:
         os.close(fd)
 
 
-STOP_TIMEOUT = 15.0
-"""Seconds. The daemon allows its servers at most ten to stop."""
 _POLL_SECONDS = 0.25
 
 

@@ -17,6 +17,11 @@ from mcpd.support import paths
 
 LOCK_TIMEOUT = 40.0
 """Seconds to wait for another process. A restart takes at most 35: 15 to stop, and 20 to start."""
+STOP_TIMEOUT = 15.0
+"""Seconds. The daemon allows its servers at most ten to stop."""
+SUCCESSOR_TIME = 2.0
+"""Seconds that a client waits after a daemon has stopped. Whoever stopped it may start the next one, as a
+script with `mcpctl daemon stop` and `mcpctl daemon start` does, or a service supervisor."""
 _POLL = 0.01
 
 

@@ -14,7 +14,8 @@ from ctl.bridge.daemon_starter import DaemonStarter
 from ctl.bridge.editor_session import EditorSession
 from ctl.bridge.error_replies import ErrorObject, parse_error
 from ctl.bridge.write_buffer import WriteBuffer
-from ctl.start_lock import is_being_started
+from ctl.start_lock import STOP_TIMEOUT, SUCCESSOR_TIME, is_being_started
+from mcpd.support.instance_lock import find_lock_holder
 from mcpd.support.paths import UnusablePath
 from mcpd.wire import message as wire
 from mcpd.wire.framing import LineSplitter, LineTooLong
@@ -98,6 +99,8 @@ class DaemonLink:
         self._start_error = ""
         """Why the daemon could not be started, which explains more than that no daemon is running."""
         self._last_logged = ""
+        self._lost_at = self._last_running = -math.inf
+        """When the last connection ended, and when its daemon was last known to be running."""
         self._may_start_early = True
         """Whether to start a daemon without a request from the editor; only when the bridge starts."""
 
@@ -164,8 +167,8 @@ class DaemonLink:
             self._schedule_retry(f"{reason} (start it with: mcpctl daemon start)", now)
             return
         may_start = now >= self._next_start and (self._may_start_early or self.session.has_unsent_requests)
-        if may_start and is_being_started(path):
-            # The starter would wait for that process, too, but one starter per bridge would slow it down.
+        if may_start and self._is_successor_likely(path, now):
+            # The starter would wait, too, but one starter per bridge would slow the other process down.
             self.session.down_reason = self._start_error or reason
             self._next_attempt = now + STARTING_POLL
             return
@@ -175,6 +178,17 @@ class DaemonLink:
                 self.starter.begin(path)
             except OSError as error:
                 self._schedule_retry(f"cannot start mcpd: {error.strerror}", now)
+
+    def _is_successor_likely(self, path: str, now: float) -> bool:
+        """Return whether another process starts the daemon, or may do so because it has just stopped."""
+        if is_being_started(path):
+            return True
+        if find_lock_holder(path) is not None:  # it is stopping
+            if now < self._lost_at + STOP_TIMEOUT:
+                self._last_running = now
+        elif os.path.lexists(path):  # it was killed: one that stops removes its socket first
+            return False
+        return now < self._last_running + SUCCESSOR_TIME
 
     def on_starter_finished(self, now: float) -> None:
         """Connect to the daemon that was started, or report why none was."""
@@ -282,6 +296,7 @@ class DaemonLink:
         assert self._socket is not None
         self._socket.close()
         self._socket = None
+        self._lost_at = self._last_running = now
         unwritten = list(self.outbox.frames)
         self.outbox.clear()
         self.session.on_disconnected(reason, unwritten, now)

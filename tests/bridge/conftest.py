@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import socket
 import threading
@@ -94,11 +95,11 @@ class Bridge:
 
     def listen(self) -> None:
         """Start to listen, so that the bridge can connect."""
-        Path(self.path).unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.settimeout(BOUND)
-        self._listener.bind(self.path)
+        self._listener.bind(f"{self.path}.new")
         self._listener.listen()
+        os.replace(f"{self.path}.new", self.path)  # a socket without a listener is that of a killed daemon
 
     def accept(self) -> End:
         """Return the bridge's next connection."""

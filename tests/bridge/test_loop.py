@@ -207,6 +207,35 @@ def test_bridge_waits_for_a_process_that_restarts_the_daemon(tmp_path: Path, soo
         wait_until(lambda: starter.attempts > 0)
 
 
+def test_bridge_waits_for_whoever_stopped_the_daemon_to_start_the_next_one(
+    tmp_path: Path, soon: Soon
+) -> None:
+    """A killed daemon, which leaves its socket behind, has no successor."""
+    be_patient(soon)
+    soon("ctl.bridge.daemon_link.SUCCESSOR_TIME", BOUND)
+    starter = FailingStarter()
+    with ExitStack() as stack:
+        with start_lock(str(tmp_path / "d.sock")):
+            bridge = Bridge(tmp_path, starter)
+            stack.callback(bridge.close)
+            bridge.listen()
+            bridge.editor.send(id=1, method="tools/list")
+            first = bridge.attach()
+        assert first.next()["id"] == 1
+        bridge.stop_listening()
+        Path(bridge.path).unlink()
+        first.close()
+        assert bridge.editor.is_silent(0.3)
+        bridge.listen()
+        second = bridge.attach()
+        assert second.next()["id"] == 1
+        assert starter.attempts == 0
+        bridge.stop_listening()
+        second.close()
+        bridge.editor.send(id=2, method="tools/list")
+        wait_until(lambda: starter.attempts > 0)
+
+
 def test_messages_may_be_cut_or_joined_by_the_pipe(bridge: Bridge) -> None:
     """Pipes have no message boundaries."""
     bridge.listen()

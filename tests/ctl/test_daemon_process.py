@@ -10,11 +10,13 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import attrs
 import pytest
 
+from ctl import daemon_process, systemd_units
 from ctl.daemon_client import DaemonClient
 from tests.processes import gone, wait_until
 from tests.stopwatch import stopwatch, within
@@ -175,6 +177,26 @@ def test_client_waits_for_a_daemon_that_is_stopping(place: Place) -> None:
     code, second, _ = answer(place.ensure())
     assert code == 0
     assert [pid for pid, *_ in place.started()] == [first, second]
+
+
+def test_client_leaves_the_start_to_whoever_stopped_the_daemon(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As scripts do. The client would start it with its own environment."""
+    monkeypatch.delenv("MCPD_NO_START", raising=False)
+    monkeypatch.setattr(systemd_units, "is_available", lambda: False)
+    monkeypatch.setattr(daemon_process, "SUCCESSOR_TIME", 60.0)
+    monkeypatch.setattr(daemon_process, "_spawn", None)  # must not be called here
+    _, first, _ = answer(place.ensure(STUB="lingers"))
+    with DaemonClient(str(place.socket)) as client:
+        client.call("mcpd/shutdown")
+    wait_until(lambda: not place.socket.exists())
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(daemon_process.ensure_daemon, place.socket)
+        wait_until(lambda: gone(int(first)))
+        assert place.ctl("daemon", "start").returncode == 0
+        waiting.result(60)
+    assert len(place.started()) == 2
 
 
 def test_no_start_variable_prevents_starting(place: Place) -> None:
