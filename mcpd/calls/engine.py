@@ -475,6 +475,8 @@ class CallEngine:
         """See `CallHandler`."""
         if call.state is SENT:
             call.move(BETWEEN_ROUNDS)
+            if call.open_questions and not call.is_task:  # a task may still need the answers
+                self.server_requests.on_call_ended(call)
         self._start_work(call, work)
 
     def _start_work(self, call: Call, work: Work) -> None:

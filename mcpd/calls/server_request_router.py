@@ -119,10 +119,11 @@ class ServerRequestRouter:
             question.drop()
 
     def on_call_ended(self, call: Call) -> None:
-        """The call ended. Re-attach its open requests to another in-flight call of this client on the same
-        connection; if there is none, decline them."""
+        """The call has ended, or its server has answered it. Re-attach its open requests to another in-flight
+        call of this client on the same connection; if there is none, decline them."""
         reason = "its call has ended"
         for question in [each for each in self._open.values() if each.call is call]:
+            self._suspended_calls.on_request_cancelled(question)
             question.detach()
             others = [each for each in ambiguous_with(call)[1:] if each.context.modern is call.context.modern]
             if not others:

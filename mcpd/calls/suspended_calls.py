@@ -136,7 +136,7 @@ class SuspendedCalls:
                 suspended.expiry.deadline = min(suspended.expiry.deadline, until)
 
     def on_request_cancelled(self, question: ServerRequest) -> None:
-        """The server cancelled a question: an answer will be ignored."""
+        """The question no longer belongs to its call: do not ask it there, and ignore an answer."""
         suspended = self._calls.get(question.call) if question.call is not None else None
         if suspended is not None:
             suspended.questions = {

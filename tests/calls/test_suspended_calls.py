@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from mcpd.calls import kept_messages, suspended_calls
+from mcpd.calls import engine, kept_messages, server_responses, suspended_calls
 from mcpd.calls.call import Call
 from mcpd.calls.suspended_calls import ORPHAN_TIMEOUT, RESUME_TIMEOUT, request_digest
 from mcpd.model.errors import LinkLost
@@ -307,3 +308,28 @@ async def test_suspended_calls_are_compared_by_identity(autojump_clock: Clock, w
     (held,) = w.gateway.calls.suspended_calls._calls.values()
     assert hash(held)
     assert not held.is_gathering
+
+
+@pytest.mark.parametrize("kind", ["modern", "legacy"])
+async def test_client_is_not_asked_while_mcpd_works_on_the_result(
+    autojump_clock: Clock, w: World, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The server has answered the call, and with it nobody waits for the answer to its question."""
+    monkeypatch.setattr(server_responses, "LARGE", 10)
+    monkeypatch.setattr(server_responses, "rest", partial(trio.sleep, 1))
+    monkeypatch.setattr(engine, "LARGE", 10)
+    user = w.user(kind)
+    asked = user.call()
+    await trio.sleep(0.1)
+    w.hear()
+    (working,) = w.work.values()
+    key = w.ask(working)
+    w.end(working)
+    assert user.questions == []
+    w.hear()
+    assert w.late == [key], "declined"
+    await trio.sleep(10)
+    assert asked.needs is None
+    assert asked.done is not None
+    assert "result" in asked.done
+    assert w.empty() == []
