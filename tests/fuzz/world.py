@@ -66,8 +66,9 @@ def definitions(seed: int, home: Path, url: str) -> Json:
     return {
         CALM: fake(*LONG),
         "odd": fake(*LONG, *MANY, **soon),
-        "hostile": {**hostile, **soon},
-        "web": {"url": url, **soon},
+        # Some of their messages are longer.
+        "hostile": {**hostile, **soon, "maxFrame": 1 << 15},
+        "web": {"url": url, **soon, "maxFrame": 1 << 15},
     }
 
 
