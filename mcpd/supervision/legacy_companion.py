@@ -44,7 +44,7 @@ class LegacyCompanion(ManagedServer):
 
     @property
     def has_been_connected(self) -> bool:
-        return self._connections > 0
+        return self._tracker.connections > 0
 
     async def wait_tried(self) -> None:
         """Wait until the first attempt to connect has succeeded or failed. The caller bounds the wait."""

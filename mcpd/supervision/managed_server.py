@@ -93,9 +93,6 @@ class ManagedServer:
         key = definition_key(spec)
         self._backoff = restart.Backoff(restart.effective_restart_policy(spec), context.random)
         self._tracker = StateTracker()
-        self._connections = self._restarts = 0
-        self._has_failed = False
-        """The last connection failed, so that the next one is a restart."""
         if context.clients.on_notification is not None:
             self.notifications.add(partial(context.clients.on_notification, self))
         self.turn_queue: object = None
@@ -275,7 +272,6 @@ class ManagedServer:
             child=child,
             log=self.log,
             mask=mask,
-            restarts=self._restarts,
             attempts=self._backoff.attempts,
             last_received=None if heard_at is None else time.time() - (trio.current_time() - heard_at),
             degraded=self._degradation,
@@ -417,7 +413,6 @@ class ManagedServer:
 
     def _handle_failure(self, error: BaseException, evidence: restart.Evidence) -> None:
         name = self.spec.name
-        self._has_failed = self._connections > 0
         failure, verdict = self._attempt.diagnose(error, evidence, self._strategy)
         if self._attempt.was_stable(self.spec.restart):
             self._backoff.reset()
@@ -548,11 +543,7 @@ class ManagedServer:
         self.upstream = upstream
         self.companion_refusal = ""
         self._attempt.ready_at = trio.current_time()
-        self._connections += 1
-        if self._has_failed:
-            self._restarts += 1
-            self._tracker.record_restart()
-        self._has_failed = False
+        self._tracker.record_connected()
         self._catalog_sync.replace(catalog)
         self._announce(ServerState.CONNECTED, "")
         self._catalog_sync.save()

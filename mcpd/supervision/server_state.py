@@ -52,6 +52,12 @@ class StateTracker:
         """The same as `trio.current_time()`."""
         self._early_retry_from = math.inf
         """When a call may trigger the next attempt (`trio.current_time()`)."""
+        self.connections = 0
+        """How often the server has been connected."""
+        self.restarts = 0
+        """How often it was connected again after its connection had failed."""
+        self._has_failed = False
+        """The last connection failed, so that the next one is a restart."""
         self._restart_times: deque[float] = deque(maxlen=100)
         """When the server was connected again after a failure (`trio.current_time()`)."""
         self._changed = trio.Event()
@@ -81,13 +87,18 @@ class StateTracker:
         """
         now = trio.current_time()
         self.failure = failure
+        self._has_failed = self.connections > 0
         self._early_retry_from = now + max(requested_delay, _EARLY_RETRY_INTERVAL)
         if pause is not None:
             self.retry_at, self.retry_due = time.time() + pause, now + pause
 
-    def record_restart(self) -> None:
-        """Record that the server is connected again after its connection had failed."""
-        self._restart_times.append(trio.current_time())
+    def record_connected(self) -> None:
+        """Record that the server is connected."""
+        self.connections += 1
+        if self._has_failed:
+            self._has_failed = False
+            self.restarts += 1
+            self._restart_times.append(trio.current_time())
 
     def forget_failures(self) -> None:
         """Start over, because a user acted or the definition changed."""
@@ -173,7 +184,6 @@ def build_status(
     child: Child | None,
     log: ServerLog,
     mask: Callable[[str], str],
-    restarts: int,
     attempts: int,
     last_received: float | None,
     degraded: str,
@@ -203,7 +213,7 @@ def build_status(
         resources=len(catalog.resources) if catalog else 0,
         prompts=len(catalog.prompts) if catalog else 0,
         degraded=degraded,
-        restarts=restarts,
+        restarts=tracker.restarts,
         attempts=attempts,
         last_error=tracker.failure,
         last_ok=None if last_received is None else rfc3339(last_received),
