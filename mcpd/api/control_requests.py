@@ -198,8 +198,10 @@ class ControlRequests:
         self._finish(message, bytes(created) if isinstance(created, msgspec.Raw) else self._encode(created))
 
     async def _events(self, message: Message, params: api.EventsParams) -> None:
+        servers = frozenset(params.servers)
+
         def notify(event: Event) -> None:
-            if event.server is None or not params.servers or event.server in params.servers:
+            if event.server is None or not servers or event.server in servers:
                 self._notify(message, "mcpd/event", "event", _events.encode(event))
 
         with self._operations.watch() as (snapshot, changes):

@@ -108,8 +108,8 @@ class History(Record):
 class TapParams(Record):
     server: str
     methods: tuple[str, ...] = ()
-    """The methods whose messages and responses are reported. You can use the wildcards `*` and `?`. If the
-    list is empty, mcpd reports all messages."""
+    """The methods whose messages and responses are reported, at most 100. You can use the wildcards `*` and
+    `?`. If the list is empty, mcpd reports all messages."""
     limit: int = 65_536
     """The maximum number of bytes per message, up to 262144. mcpd truncates longer messages."""
 

@@ -24,6 +24,7 @@ from mcpd.model.api import ConnectStep
 from mcpd.model.errors import InvalidArguments, Problem
 from mcpd.model.events import MessageDirection, TapFrame
 from mcpd.model.status import rfc3339
+from mcpd.model.text import shorten
 from mcpd.support.logs import TRAFFIC_LOGGER
 from mcpd.transports.base import Channel
 from mcpd.wire import message as wire
@@ -39,6 +40,10 @@ _MAX_PENDING = 2000
 """Requests remembered for matching responses; the oldest is dropped."""
 MAX_LIMIT = 256 * 1024
 """The greatest `TapParams.limit`, since masking takes about 0.3 ms per KiB."""
+MAX_METHODS = 100
+"""The greatest number of `TapParams.methods`: each message is compared with all of them."""
+MAX_METHOD = 256
+"""Characters of each of them; and of the method and the id of a message that are shown."""
 _LOOKAHEAD = 4096
 """Extra bytes that are masked, so that a secret that crosses the cut is recognized."""
 
@@ -101,11 +106,22 @@ class ServerTaps:
     def open_tap(self, methods: Sequence[str], limit: int) -> Iterator[Tap]:
         """Collect all frames until the block is left; the arguments are those of `TapParams`.
 
-        Raises InvalidArguments if `limit` is greater than MAX_LIMIT.
+        Raises InvalidArguments if `limit` is greater than MAX_LIMIT, or `methods` are too many or long.
         """
-        if limit > MAX_LIMIT:
-            problem = f"must be at most {MAX_LIMIT}, not {limit}"
-            raise InvalidArguments(f"mcpd/tap: limit {problem}", [Problem("$.limit", problem)])
+        longest = max(map(len, methods), default=0)
+        for member, problem in (
+            ("limit", limit > MAX_LIMIT and f"must be at most {MAX_LIMIT}, not {limit}"),
+            (
+                "methods",
+                len(methods) > MAX_METHODS and f"must be at most {MAX_METHODS} methods, not {len(methods)}",
+            ),
+            (
+                "methods",
+                longest > MAX_METHOD and f"must have at most {MAX_METHOD} characters each, not {longest}",
+            ),
+        ):
+            if problem:
+                raise InvalidArguments(f"mcpd/tap: {member} {problem}", [Problem(f"$.{member}", problem)])
         tap = Tap(self._server, self._mask, methods, limit)
         self._taps.add(tap)
         self._install_all()
@@ -179,7 +195,7 @@ class Tap:
                     message = wire.parse(frame)
                     to_server = direction is MessageDirection.TO_SERVER
                     answered, _ = round_trips.match(message, to_server=to_server, at=at)
-                    method = message.method or answered
+                    method = shorten(message.method or answered, MAX_METHOD)
             wanted = not self._methods or any(fnmatch.fnmatchcase(method, each) for each in self._methods)
             if not (is_note or wanted):
                 continue
@@ -193,7 +209,7 @@ class Tap:
                 server=self._server,
                 direction=direction,
                 method=method,
-                id="" if message is None else message.key.decode("utf-8", "replace"),
+                id="" if message is None else shorten(message.key.decode("utf-8", "replace"), MAX_METHOD),
                 bytes=len(frame),
                 message=whole,
                 text="" if whole is not None else text,

@@ -15,7 +15,15 @@ import trio.testing
 from mcpd.config.masking import scrub, scrub_json
 from mcpd.model.errors import InvalidArguments
 from mcpd.model.events import MessageDirection, TapFrame
-from mcpd.supervision.message_tap import MAX_FRAMES, MAX_LIMIT, ConnectionTrace, ServerTaps, Tap
+from mcpd.supervision.message_tap import (
+    MAX_FRAMES,
+    MAX_LIMIT,
+    MAX_METHOD,
+    MAX_METHODS,
+    ConnectionTrace,
+    ServerTaps,
+    Tap,
+)
 from mcpd.support.logs import TRAFFIC_LOGGER
 from mcpd.support.redact import Redactor
 from tests.supervision.peer import Life, living
@@ -199,3 +207,28 @@ async def test_limit_of_a_tap_is_bounded() -> None:
         raise AssertionError("not reached")
     with taps.open_tap((), MAX_LIMIT):
         pass
+
+
+@pytest.mark.parametrize(
+    ("methods", "problem"),
+    [
+        (["x"] * (MAX_METHODS + 1), "methods must be at most 100 methods, not 101"),
+        (["x", "*" * (MAX_METHOD + 1)], "methods must have at most 256 characters each, not 257"),
+    ],
+)
+async def test_methods_of_a_tap_are_bounded(methods: list[str], problem: str) -> None:
+    """Comparing a message with 90,000 of them stopped the daemon for a second."""
+    taps, _ = tapping()
+    with pytest.raises(InvalidArguments, match=problem), taps.open_tap(methods, 0):
+        raise AssertionError("not reached")
+    with taps.open_tap(["x" * MAX_METHOD] * MAX_METHODS, 0):
+        pass
+
+
+async def test_long_methods_and_ids_are_shown_in_part() -> None:
+    taps, link = tapping()
+    message = {"jsonrpc": "2.0", "id": "i" * 1000, "method": "m" * 1000}
+    with taps.open_tap((), 100) as tap:
+        link.tap("→", json.dumps(message).encode())
+        frame = await following(tap)
+    assert (len(frame.method), len(frame.id)) == (MAX_METHOD + 1, MAX_METHOD + 1)
