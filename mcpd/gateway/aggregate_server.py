@@ -64,6 +64,9 @@ class _AggregateIndex(msgspec.Struct, frozen=True):
     """First member of a call's params → (server, the tool's own name, first member for the server)."""
 
 
+_EMPTY = _AggregateIndex({}, {}, {}, {}, {}, (), {}, {})
+
+
 class AggregateServer:
     """All servers of a profile. The set is looked up on each use, so it is always current."""
 
@@ -88,7 +91,7 @@ class AggregateServer:
         self._indexed_specs: list[ServerSpec] = []
         self._indexed_style = self.announced_style = self.style
         """The naming style that clients were last notified of; maintained by `Gateway`."""
-        self._cached_index = _AggregateIndex({}, {}, {}, {}, {}, (), {}, {})
+        self._cached_index = _EMPTY
 
     def servers(self) -> Sequence[ManagedServer]:
         return [
@@ -263,6 +266,13 @@ class AggregateServer:
     def style(self) -> ClientStyle:
         """The naming style in effect now."""
         return self.profile.style or self._core.config.loaded.settings.client_tool_names
+
+    def release_index(self) -> None:
+        """Release the lists, which may be those of servers that are gone. They are merged again on use."""
+        self._indexed_changes, self._cached_index = -1, _EMPTY
+        self._indexed_catalogs, self._indexed_specs = [], []
+        if self._for_legacy_clients is not None:
+            self._for_legacy_clients.release_index()
 
     def _index(self) -> _AggregateIndex:
         changes, style = self._core.supervisor.changes, self.style

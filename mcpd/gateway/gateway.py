@@ -273,6 +273,8 @@ class Gateway:
             return
         if event.kind is EventKind.REMOVED:
             self._synced_servers.pop(event.server, None)
+            for view in self._aggregates.values():
+                view.release_index()
             if self._disabled.pop(event.server, True) is False:
                 self._notify_all_lists_changed(None)
         elif event.status is not None and (server := self.core.supervisor.find(event.server)) is not None:

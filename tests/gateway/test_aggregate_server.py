@@ -129,6 +129,21 @@ def test_index_follows_catalogs_servers_and_naming_style() -> None:
     assert names(view) == []
 
 
+def test_released_index_keeps_no_lists_and_is_built_again() -> None:
+    """The lists of a server that was removed may have taken megabytes, and nobody may ask again."""
+    one, two = pair()
+    core = make_core(one, two)
+    view = AggregateServer(core, Profile())
+    expected = [names(view), names(view.for_legacy_clients())]
+    for each in (view, view.for_legacy_clients()):
+        assert each._cached_index.entries
+    view.release_index()
+    for each in (view, view.for_legacy_clients()):
+        assert not each._cached_index.entries
+        assert not each._indexed_catalogs
+    assert [names(view), names(view.for_legacy_clients())] == expected
+
+
 @pytest.mark.parametrize(
     ("method", "params", "expected"),
     [

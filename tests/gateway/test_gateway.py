@@ -130,6 +130,14 @@ async def test_removal_of_an_enabled_server_changes_the_merged_lists(
     assert (mine, both) == ([], LISTS * notified)
 
 
+async def test_lists_of_a_removed_server_are_released(w: World) -> None:
+    view = w.gateway.profile_view(None)
+    view.entries("tools")
+    assert view._indexed_catalogs
+    w.gateway._on_event(Event(kind=EventKind.REMOVED, at="", server="srv"))
+    assert not view._indexed_catalogs
+
+
 async def test_event_of_an_unknown_or_unreported_server_is_ignored(w: World) -> None:
     _, both = listener(w, w.gateway.view())
     w.gateway._on_event(status(ServerState.CONNECTED, "dedicated"))
