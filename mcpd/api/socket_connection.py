@@ -86,14 +86,11 @@ class SocketConnection:
         )
         try:
             async with trio.open_nursery() as self._nursery:
-                self._nursery.start_soon(self._outbox.run)
-                self._nursery.start_soon(self._watch_backlog)
-                with nullcontext() if self._slot is None else self._slot.held_by(self):
-                    await self._read()
-                    self.has_read_all.set()
-                    await self._finish_requests()
-                    with trio.move_on_after(_DRAIN_TIMEOUT):
-                        await self._outbox.wait_drained()
+                try:
+                    await self._serve()
+                finally:
+                    # A response of a server may arrive at any time, and its call may start a task here.
+                    self._cancel_all("the client left")
                 self._nursery.cancel_scope.cancel(reason="the client left")
         except* Exception:
             log.exception("client %d: an error in mcpd itself; closing its connection", self._pid)
@@ -101,13 +98,22 @@ class SocketConnection:
             self.has_read_all.set()
             if self._external_client is None:
                 self._operations.clients.remove(self._client)
-            self._cancel_all("the client left")
             self._outbox.close()  # the descriptor's number may soon be another client's
             if self._session is not None:  # it may have held subscriptions and calls by the thousand
                 trim_heap_soon(collect=True)
             # These refer back to the connection; without the cycle it is freed immediately.
             self._session = None
             del self._requests, self._client, self._reader
+
+    async def _serve(self) -> None:
+        self._nursery.start_soon(self._outbox.run)
+        self._nursery.start_soon(self._watch_backlog)
+        with nullcontext() if self._slot is None else self._slot.held_by(self):
+            await self._read()
+            self.has_read_all.set()
+            await self._finish_requests()
+            with trio.move_on_after(_DRAIN_TIMEOUT):
+                await self._outbox.wait_drained()
 
     def stop_reading(self) -> None:
         """Take no more from the client, because the daemon stops. Lines that it has sent are still handled;

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import socket
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -142,3 +142,45 @@ async def test_closed_http_connection_is_freed_immediately(said: bytes, reads: b
         return HttpServerConnection(near, Handler, "a test", Slot(ConnectionLimit("unix"), 0), BodyBudget())
 
     assert await ended(make, said, reads=reads) is None
+
+
+async def nothing() -> None:
+    """Work of a call."""
+
+
+async def test_session_is_closed_while_its_calls_can_still_start_tasks() -> None:
+    """A server's response may arrive in the last round of the scheduler, and its call may need a task."""
+    closed: list[str] = []
+
+    class Starting(Talk):
+        spawn: Callable[[Callable[[], Awaitable[None]]], None]
+
+        def close(self, reason: str) -> None:
+            self.spawn(nothing)
+            closed.append(reason)
+
+    gateway: Any = SimpleNamespace(
+        core=SimpleNamespace(clients=ClientRegistry()),
+        calls=None,
+        view=lambda: SimpleNamespace(single=None),
+        open_session=lambda view, client, tell, spawn: Starting(tell, spawn),
+    )
+    said = b'{"jsonrpc":"2.0","id":1,"method":"initialize"}\n'
+    await ended(lambda near: SocketConnection(gateway, near, 7, Slot(ConnectionLimit("unix"), 0)), said)
+    assert closed == ["the client left"]
+
+
+async def test_handler_is_closed_while_its_calls_can_still_start_tasks() -> None:
+    """As with sessions on the socket."""
+    closed: list[str] = []
+
+    class Starting(Handler):
+        def closed(self, reason: str) -> None:
+            self.spawn(nothing)
+            closed.append(reason)
+
+    def make(near: socket.socket) -> HttpServerConnection:
+        return HttpServerConnection(near, Starting, "a test", Slot(ConnectionLimit("unix"), 0), BodyBudget())
+
+    await ended(make, b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert closed == ["the client left"]

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import socket as sockets
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol
@@ -26,7 +27,7 @@ from mcpd.support.log_rate import FROM_OUTSIDE
 from mcpd.support.memory_tuning import trim_heap_soon
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import Reader, has_hung_up
-from mcpd.support.turns import run_in_turn
+from mcpd.support.turns import MAX_TURN, run_in_turn
 
 log = logging.getLogger("mcpd.client")
 _NOT_READING = "%s does not read its responses; closing its connection"
@@ -109,11 +110,16 @@ class HttpServerConnection:
         """The head that `_serve` is for."""
         self._serve: ServeRequest = _refuse
         self._nursery: trio.Nursery
+        self._reader = Reader(self._fd, self._received)
         self._reading = trio.CancelScope()
         self._exchange: HttpExchange | None = None
         self._pipelined: deque[tuple[Head, bytes]] = deque()
         self._pipelined_size = 0
+        self._turn_ends = 0.0
+        """When other connections have their turn, although more requests have arrived."""
         self._is_beginning = False
+        self._begins_later = False
+        """Whether the waiting requests begin in another turn. Until then, nothing is read."""
         self._buffered = 0
         """Bytes that are counted in the budget."""
         self._has_buffered_much = False
@@ -137,21 +143,24 @@ class HttpServerConnection:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._outbox.run)
                 self._nursery.start_soon(self._watch_deadlines)
-                with self._slot.held_by(self):
-                    await self._read()
-                    if not self._outbox.broken:
-                        await self._close_gracefully()
+                try:
+                    with self._slot.held_by(self):
+                        await self._read()
+                        if not self._outbox.broken:
+                            await self._close_gracefully()
+                finally:
+                    # A response of a server may arrive at any time, and its call may start a task here.
+                    self._hang_up(reason)
                 self._nursery.cancel_scope.cancel(reason=reason)
         except* Exception:
             log.exception("%s: an error in mcpd itself; closing its connection", self._name)
         finally:
-            self._hang_up(reason)
             self._outbox.close()  # the descriptor's number may soon be another client's
             self._release_buffered()
             if self._has_buffered_much:
                 trim_heap_soon()
             # These refer back to the connection; without the cycle it is freed immediately.
-            del self._parser, self._handler, self._serve
+            del self._parser, self._handler, self._serve, self._reader
 
     @property
     def idle_since(self) -> float | None:
@@ -170,7 +179,7 @@ class HttpServerConnection:
     async def _read(self) -> None:
         try:
             with self._reading:
-                await Reader(self._fd, self._received).run()
+                await self._reader.run()
                 await self._await_last_response()
             if self._upgraded is not None:
                 await self._outbox.wait_drained()
@@ -186,7 +195,7 @@ class HttpServerConnection:
         if self._socket.family != sockets.AF_UNIX:
             return
         # There is no event for the other direction being closed, so poll.
-        while self._exchange is not None and not has_hung_up(self._fd):  # noqa: ASYNC110
+        while (self._exchange is not None or self._pipelined) and not has_hung_up(self._fd):  # noqa: ASYNC110
             await trio.sleep(_POLL_INTERVAL)
 
     def _received(self, portion: bytes) -> Iterator[None] | None:
@@ -206,6 +215,7 @@ class HttpServerConnection:
             return
         with _batch as now:
             self._received_at = now
+            self._turn_ends = time.monotonic() + MAX_TURN
             try:
                 self._parser.feed(portion)
             except BadRequest as error:
@@ -257,14 +267,20 @@ class HttpServerConnection:
             raise BadRequest(
                 503, f"more than {MAX_ANONYMOUS_BACKLOG} bytes of earlier responses were not read"
             )
-        if self._exchange is not None:
+        if self._exchange is not None or self._pipelined:
             self._pipelined.append((head, body))
             self._pipelined_size += len(body)
-            if len(self._pipelined) > MAX_PIPELINED or self._pipelined_size > self._max_body:
+            is_too_much = len(self._pipelined) > MAX_PIPELINED or self._pipelined_size > self._max_body
+            if is_too_much and not self._begins_later:
                 self._pipelined.clear()
                 raise BadRequest(503, "too many pipelined requests")
         elif not self.is_last:
-            self._begin(head, body)
+            if time.monotonic() < self._turn_ends:
+                self._begin(head, body)
+            else:
+                self._pipelined.append((head, body))
+                self._pipelined_size += len(body)
+                self._begin_later()
 
     def _begin(self, head: Head, body: bytes) -> None:
         if head is not self._routed:
@@ -279,12 +295,29 @@ class HttpServerConnection:
     def _begin_pipelined(self) -> None:
         """Begin the waiting requests until one of them needs time. A loop: each may end while it begins."""
         self._is_beginning = True
+        ends = time.monotonic() + MAX_TURN
         while self._exchange is None and self._pipelined:
             head, body = self._pipelined.popleft()
             self._pipelined_size -= len(body)
             self._begin(head, body)
+            if self._exchange is None and self._pipelined and time.monotonic() >= ends:
+                self._begin_later()
+                break
         self._is_beginning = False
         self._count_buffered()
+
+    def _begin_later(self) -> None:
+        """Begin the waiting requests after others had their turn. Read nothing until then."""
+        self._begins_later = True
+        self._reader.pause()
+        self._spawn(self._begin_in_turn)
+
+    async def _begin_in_turn(self) -> None:
+        self._begins_later = False
+        if not self._closed:
+            self._reader.resume()
+            with _batch:
+                self._begin_pipelined()
 
     def _note_incomplete(self, now: float) -> None:
         if self._incomplete_since is None:
@@ -296,7 +329,7 @@ class HttpServerConnection:
         self._parser.release()
         self._count_buffered()
         error.__traceback__ = error.__context__ = None  # their frames hold the partial body
-        if self._exchange is None:
+        if self._exchange is None and not self._pipelined:
             self._send_error()
 
     def _send_error(self) -> None:

@@ -21,6 +21,7 @@ from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.client_view import View
 from mcpd.gateway.gateway import Gateway
 from mcpd.protocol.legacy import VERSIONS
+from mcpd.support.log_rate import FROM_OUTSIDE
 from mcpd.wire.message import ABSENT, Message
 
 log = logging.getLogger("mcpd.http")
@@ -226,7 +227,8 @@ class LegacyHttpSessions:
 
     def register(self, http: LegacyHttpSession) -> None:
         if len(self._sessions) >= MAX_SESSIONS:
-            log.warning("there are more than %d HTTP sessions: ending one", MAX_SESSIONS)
+            text = "there are more than %d HTTP sessions: ending one"
+            log.warning(text, MAX_SESSIONS, extra=FROM_OUTSIDE)
             self._end(self._most_dispensable(), f"there are more than {MAX_SESSIONS} sessions; send DELETE")
         self._sessions[http.key] = http
         if not self._watching:

@@ -14,11 +14,13 @@ import trio
 import trio.testing
 
 from mcpd.api.connection_limit import ConnectionLimit, Slot
+from mcpd.api.http_server import body_budget
 from mcpd.api.http_server import connection as http_connection
 from mcpd.api.http_server.body_budget import BodyBudget
 from mcpd.api.http_server.connection import HttpServerConnection, SpawnTask
 from mcpd.api.http_server.http_exchange import HttpExchange, ServeRequest
 from mcpd.api.http_server.parser import Admission, BadRequest, Head
+from mcpd.support.turns import MAX_TURN
 
 MIB = 1 << 20
 BOUND = 60.0
@@ -178,6 +180,47 @@ async def test_too_many_pipelined_requests_are_rejected_after_the_current_one() 
         answers = await peer.read()
         assert answers.index(b"200 OK") < answers.index(b"first") < answers.index(b"503 ")
         assert len(peer.asked) == 1
+
+
+async def test_many_slow_requests_in_one_portion_take_turns_with_other_tasks() -> None:
+    """Each takes longer than a turn may last. The error that follows them still comes last."""
+    rounds = 0
+    seen: list[int] = []
+
+    def slow(path: str, body: bytes, exchange: HttpExchange) -> None:
+        until = time.monotonic() + 1.1 * MAX_TURN
+        while time.monotonic() < until:
+            pass
+        seen.append(rounds)
+        echo(path, body, exchange)
+
+    async def count() -> None:
+        nonlocal rounds
+        while len(seen) < 12:
+            await trio.lowlevel.checkpoint()
+            rounds += 1
+
+    async with connected(slow) as peer, trio.open_nursery() as nursery:
+        nursery.start_soon(count)
+        peer.far.sendall(b"".join(request(f"/{number}.") for number in range(12)) + b"garbage\r\n\r\n")
+        answers = await peer.read()
+        nursery.cancel_scope.cancel(reason="the test is over")
+    assert len(set(seen)) == 12
+    assert [path for path, _, _ in peer.asked] == [f"/{number}." for number in range(12)]
+    assert answers.index(b"/11. ") < answers.index(b"HTTP/1.1 400 Bad Request")
+
+
+async def test_memory_of_many_small_bodies_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them is too small to matter."""
+    trimmed: list[int] = []
+    monkeypatch.setattr(body_budget, "trim_heap_soon", lambda: trimmed.append(1))
+    bodies = BodyBudget()
+    for _ in range(20):
+        assert bodies.change(0, 100_000)
+    assert not trimmed
+    for _ in range(20):
+        assert bodies.change(100_000, 0)
+    assert trimmed
 
 
 async def test_error_response_keeps_its_order_and_ends_the_connection() -> None:
