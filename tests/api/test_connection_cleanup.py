@@ -82,7 +82,7 @@ async def test_closed_socket_connection_is_freed_immediately(method: str, reads:
     """For each method, whether the client disconnects between requests or during a response."""
     gateway: Any = SimpleNamespace(
         core=SimpleNamespace(clients=ClientRegistry()),
-        calls=None,
+        calls=SimpleNamespace(cancel_all=lambda calls, reason: None),
         view=lambda: SimpleNamespace(single=None),
         open_session=lambda view, client, tell, spawn: Talk(tell, spawn),
     )
@@ -161,7 +161,7 @@ async def test_session_is_closed_while_its_calls_can_still_start_tasks() -> None
 
     gateway: Any = SimpleNamespace(
         core=SimpleNamespace(clients=ClientRegistry()),
-        calls=None,
+        calls=SimpleNamespace(cancel_all=lambda calls, reason: None),
         view=lambda: SimpleNamespace(single=None),
         open_session=lambda view, client, tell, spawn: Starting(tell, spawn),
     )
