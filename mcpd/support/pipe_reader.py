@@ -82,6 +82,9 @@ class Reader:
         hub.add(self)
         try:
             await self._finished.wait()
+        except trio.Cancelled:
+            self._error = None  # it refers back
+            raise
         finally:
             hub.remove(self)
             self._steps = None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
@@ -213,3 +215,25 @@ async def test_ended_reader_leaves_its_messages(work: Work) -> None:
         await trio.testing.wait_all_tasks_blocked()
         os.close(writes)
     assert 0 < count == len(work.handled) < 10
+
+
+async def test_reader_that_fails_while_it_is_cancelled_is_freed_immediately() -> None:
+    """Its error refers to it; a client's connection would wait for the garbage collector."""
+    gc.disable()
+    try:
+        with pipes(1) as [(reads, writes)], trio.CancelScope() as scope:
+
+            def fail(portion: bytes) -> None:
+                scope.cancel(reason="a test")
+                raise ValueError(portion)
+
+            failing = Reader(reads, fail)
+            seen = weakref.ref(failing)
+            os.write(writes, b"x")
+            await failing.run()
+        del failing, fail
+        await trio.lowlevel.checkpoint()
+        assert scope.cancelled_caught
+        assert seen() is None
+    finally:
+        gc.enable()
