@@ -9,17 +9,18 @@ for every resource.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
+import trio
 from msgspec import Raw
 
 from mcpd.calls.call import Scope, is_name_unique
 from mcpd.calls.routes import Target
 from mcpd.daemon_operations import Operations
 from mcpd.gateway import mcp_apps
-from mcpd.gateway.client_view import CAPABILITIES_WHILE_UNKNOWN, catalog_items, combined_freshness
-from mcpd.gateway.uri_templates import UriTemplate, parse_template
+from mcpd.gateway.aggregate_index import AggregateIndex, build_index, is_large, replace_member, split_alias
+from mcpd.gateway.client_view import CAPABILITIES_WHILE_UNKNOWN, combined_freshness
 from mcpd.model.errors import InvalidArguments, Problem, UnknownResource, UnknownServer, UnknownTool
 from mcpd.model.policy import ItemKind
 from mcpd.model.profile import Profile
@@ -28,43 +29,22 @@ from mcpd.model.status import ServerState
 from mcpd.model.steps import Steps, run_steps
 from mcpd.model.tags import all_tags, tags_of_tool
 from mcpd.model.text import shorten
-from mcpd.model.tool_names import ClientStyle, OwnedName, own_name, public_names
+from mcpd.model.tool_names import ClientStyle, OwnedName, own_name
 from mcpd.protocol import extensions
 from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.legacy_companion import catalog_for_legacy
 from mcpd.supervision.managed_server import ManagedServer
+from mcpd.support.turns import in_turns
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
-_ALIAS_SCHEME = "mcpd://"
-_PAGE_ALIAS = f"{mcp_apps.SCHEME}mcpd/"
-"""For pages of MCP Apps, whose URIs must keep their scheme."""
 _MAX_INSTRUCTIONS = 8000
 """Total characters of the merged instructions: they end up in a model's context."""
 _MAX_SERVER_INSTRUCTIONS = 2000
+_MAX_PREPARATIONS = 3
 
 
-class _AggregateIndex(msgspec.Struct, frozen=True):
-    """The merged catalogs. Rebuilt when one of them changes."""
-
-    tools: Mapping[str, OwnedName]
-    prompts: Mapping[str, OwnedName]
-    entries: Mapping[str, Sequence[bytes]]
-    owners: Mapping[str, Sequence[tuple[str, str]]]
-    """For each entry: (server, the server's own name or URI)."""
-    resources: Mapping[str, tuple[str, str]]
-    """URI or alias → (server, the server's own URI)."""
-    templates: Sequence[tuple[UriTemplate, str]]
-    """(template, server) for templates without an alias."""
-    template_owners: Mapping[str, tuple[str, str]]
-    """Template or alias → (server, the server's own template)."""
-    app_tools: Mapping[str, Sequence[OwnedName]]
-    """Own name → tools with that name, of servers with MCP Apps."""
-    known_calls: dict[bytes, tuple[str, str, bytes]] = msgspec.field(default_factory=dict)
-    """First member of a call's params → (server, the tool's own name, first member for the server)."""
-
-
-_EMPTY = _AggregateIndex({}, {}, {}, {}, {}, (), {}, {})
+_EMPTY = AggregateIndex({}, {}, {}, {}, {}, (), {}, {})
 
 
 class AggregateServer:
@@ -92,6 +72,7 @@ class AggregateServer:
         self._indexed_style = self.announced_style = self.style
         """The naming style that clients were last notified of; maintained by `Gateway`."""
         self._cached_index = _EMPTY
+        self._preparing = trio.Lock()
 
     def servers(self) -> Sequence[ManagedServer]:
         return [
@@ -140,7 +121,7 @@ class AggregateServer:
                 public = wire.string(members, "uri")
                 server, uri = self.resource(public)
                 alias = None if public == uri else (uri, public)
-                return Target(server=server, params=_replace_member(members, "uri", uri), alias=alias)
+                return Target(server=server, params=replace_member(members, "uri", uri), alias=alias)
             if method == "completion/complete":
                 return self._route_completion(members)
             return self._route_by_name(method, members)
@@ -162,7 +143,7 @@ class AggregateServer:
         server, own = self._owner_of("prompts" if method == "prompts/get" else "tools", name)
         if method == "tools/call" and server.catalog is not None:
             self._index().known_calls[_name_member(name)] = server.spec.name, own, _name_member(own)
-        return Target(server=server, params=_replace_member(members, "name", own), tool=own)
+        return Target(server=server, params=replace_member(members, "name", own), tool=own)
 
     def _owner_of(self, member: str, name: str) -> tuple[ManagedServer, str]:
         index = self._index()
@@ -223,7 +204,7 @@ class AggregateServer:
         index, supervisor = self._index(), self._core.supervisor
         if (known := index.resources.get(uri)) is not None:
             return supervisor.get(known[0]), known[1]
-        name, own = _split_alias(uri)
+        name, own = split_alias(uri)
         for server in self.servers() if own else ():
             if server.spec.name == name:
                 return server, own
@@ -274,22 +255,53 @@ class AggregateServer:
         if self._for_legacy_clients is not None:
             self._for_legacy_clients.release_index()
 
-    def _index(self) -> _AggregateIndex:
+    @property
+    def must_prepare(self) -> bool:
+        """See `View.must_prepare`."""
+        if self._core.supervisor.changes == self._indexed_changes or not self._is_outdated():
+            return False
+        return is_large(catalog for _, catalog in self._catalogs() if catalog is not None)
+
+    async def prepare(self) -> None:
+        """See `View.prepare`. Gives up if the lists change again and again."""
+        async with self._preparing:
+            for _ in range(_MAX_PREPARATIONS):
+                if not self.must_prepare:
+                    break
+                await in_turns(self._rebuild_index())
+
+    def _index(self) -> AggregateIndex:
+        if self._is_outdated():
+            run_steps(self._rebuild_index())
+        return self._cached_index
+
+    def _is_outdated(self) -> bool:
+        """Return whether the index differs from the lists."""
         changes, style = self._core.supervisor.changes, self.style
         if changes == self._indexed_changes and style is self._indexed_style:
-            return self._cached_index
+            return False
+        if style is not self._indexed_style or self._definitions() != self._indexed_specs:
+            return True
+        if not _same_catalogs(self._catalogs(), self._indexed_catalogs):
+            return True
         self._indexed_changes = changes
-        now = self._catalogs()
-        specs = self._definitions()
-        is_same = style is self._indexed_style and specs == self._indexed_specs
-        if not is_same or not _same_catalogs(now, self._indexed_catalogs):
-            self._indexed_catalogs, self._indexed_style, self._indexed_specs = now, style, specs
-            other = self._for_all_clients
-            if other is not None and _same_catalogs(now, other._catalogs()):
-                self._cached_index = other._index()
-            else:
-                self._cached_index = self._build_index([(n, c) for n, c in now if c is not None])
-        return self._cached_index
+        return False
+
+    def _rebuild_index(self) -> Steps[None]:
+        """Build the index of the lists as they are now, and then use it."""
+        changes, style = self._core.supervisor.changes, self.style
+        catalogs, specs, other = self._catalogs(), self._definitions(), self._for_all_clients
+        if other is not None and _same_catalogs(catalogs, other._catalogs()):
+            if other._is_outdated():
+                yield from other._rebuild_index()
+            index = other._cached_index
+        else:
+            index = yield from build_index(
+                style, [(n, c) for n, c in catalogs if c is not None], self._includes_tool
+            )
+        self._indexed_changes, self._indexed_style = changes, style
+        self._indexed_catalogs, self._indexed_specs = catalogs, specs
+        self._cached_index = index
 
     def _catalogs(self) -> list[tuple[str, Catalog | None]]:
         if self._for_all_clients is None:
@@ -300,48 +312,14 @@ class AggregateServer:
         """Return what the tags of the profile are compared with; nothing if it has none."""
         return [] if self.profile.tags is None else [server.spec for server in self.servers()]
 
-    def _build_index(self, catalogs: Sequence[tuple[str, Catalog]]) -> _AggregateIndex:
-        style = self._indexed_style
-        tools = public_names(
-            style,
-            ((s, item.name) for s, c in catalogs for item in c.tools if self._includes_tool(s, item.name)),
-        )
-        prompts = public_names(style, ((s, item.name) for s, c in catalogs for item in c.prompts))
-        resources: dict[str, OwnedName] = {}
-        templates: dict[str, OwnedName] = {}
-        listed = {
-            "resources": _unique_entries(resources, catalogs, "resources", "uri"),
-            "resourceTemplates": _unique_entries(templates, catalogs, "resourceTemplates", "uriTemplate"),
-        }
-        pages = _index_pages(resources, catalogs)
-        listed |= {
-            "tools": _rename(
-                tools, ((s, item.name, item.raw) for s, c in catalogs for item in c.tools), pages
-            ),
-            "prompts": _rename(
-                prompts, ((s, item.name, item.raw) for s, c in catalogs for item in c.prompts)
-            ),
-        }
-        patterns = [
-            (parse_template(own), server) for public, (server, own) in templates.items() if public == own
-        ]
-        with_apps = {server for server, _ in pages}
-        app_tools: dict[str, list[OwnedName]] = {}
-        for owned in tools.values():
-            if owned[0] in with_apps:
-                app_tools.setdefault(owned[1], []).append(owned)
-        entries = {member: tuple(entry for _, _, entry in each) for member, each in listed.items()}
-        owners = {member: tuple((server, own) for server, own, _ in each) for member, each in listed.items()}
-        return _AggregateIndex(tools, prompts, entries, owners, resources, patterns, templates, app_tools)
-
     def _includes_tool(self, server: str, tool: str) -> bool:
         include, exclude = self.profile.include_tools, self.profile.exclude_tools
         names = (tool, f"{tool}@{server}")
         if include is not None and not _any_matches(names, include):
             return False
         if self.profile.tags is not None:
-            spec = self._core.supervisor.get(server).spec
-            if not _any_matches(tags_of_tool(spec, tool), self.profile.tags):
+            found = self._core.supervisor.find(server)  # None if it was removed while the index was built
+            if found is None or not _any_matches(tags_of_tool(found.spec, tool), self.profile.tags):
                 return False
         return not _any_matches(names, exclude)
 
@@ -360,85 +338,3 @@ def _same_catalogs(
 
 def _any_matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
-
-
-_Entry = tuple[str, str, bytes]
-"""(server, the server's own name or URI, the entry that clients see)."""
-
-
-def _rename(
-    names: Mapping[str, OwnedName],
-    items: Iterable[tuple[str, str, bytes]],
-    pages: Mapping[OwnedName, str] | None = None,
-) -> Sequence[_Entry]:
-    """Return the entries under their public names, marked with their server; other bytes are kept. `pages`
-    are the public URIs of the pages that they name.
-    """
-    public = {owned: name for name, owned in names.items()}
-    entries = []
-    for server, name, raw in items:
-        public_name = public.get((server, name))
-        if public_name is None:
-            continue
-        members = wire.members(raw)
-        members["name"] = Raw(msgspec.json.encode(public_name))
-        text = wire.string_or(members, "description")
-        members["description"] = Raw(msgspec.json.encode(f"[{server}] {text}".rstrip()))
-        if pages and (uri := mcp_apps.resource_uri(members)) and (page := pages[server, uri]) != uri:
-            mcp_apps.replace_resource_uri(members, page)
-        entries.append((server, name, msgspec.json.encode(members)))
-    return entries
-
-
-def _unique_entries(
-    index: dict[str, OwnedName], catalogs: Sequence[tuple[str, Catalog]], member: str, key: str
-) -> Sequence[_Entry]:
-    """Return the entries under unique URIs, and add the owner of each to `index`."""
-    entries = []
-    for server, catalog in catalogs:
-        for item in catalog_items(catalog, member):
-            uri, raw = item.name, item.raw
-            if uri in index:
-                uri = _alias(server, uri)
-                raw = _replace_member(wire.members(raw), key, uri)
-            index[uri] = (server, item.name)
-            entries.append((server, item.name, raw))
-    return entries
-
-
-def _index_pages(
-    index: dict[str, OwnedName], catalogs: Sequence[tuple[str, Catalog]]
-) -> Mapping[OwnedName, str]:
-    """Return the public URI of each page of an MCP App, by its server and own URI. Add the owners of pages
-    that are not listed to `index`.
-    """
-    public = {owned: uri for uri, owned in index.items()}
-    pages: dict[OwnedName, str] = {}
-    for server, catalog in catalogs:
-        for item in catalog.tools:
-            own = mcp_apps.resource_uri(wire.members(item.raw)) if b"ui" in item.raw else ""
-            if own and (server, own) not in pages:
-                uri = public.get((server, own)) or (_alias(server, own) if own in index else own)
-                pages[server, own] = uri
-                index[uri] = (server, own)
-    return pages
-
-
-def _alias(server: str, uri: str) -> str:
-    """Return the public URI of a resource whose own URI another server uses, too."""
-    if uri.startswith(mcp_apps.SCHEME):
-        return f"{_PAGE_ALIAS}{server}/{uri.removeprefix(mcp_apps.SCHEME)}"
-    return f"{_ALIAS_SCHEME}{server}/{uri}"
-
-
-def _split_alias(uri: str) -> tuple[str, str]:
-    """Return the server and its own URI; empty strings if `uri` is no alias."""
-    for prefix, scheme in ((_PAGE_ALIAS, mcp_apps.SCHEME), (_ALIAS_SCHEME, "")):
-        if uri.startswith(prefix):
-            server, _, rest = uri.removeprefix(prefix).partition("/")
-            return (server, scheme + rest) if rest else ("", "")
-    return "", ""
-
-
-def _replace_member(members: dict[str, Raw], name: str, value: str) -> bytes:
-    return wire.join_members({**members, name: Raw(msgspec.json.encode(value))})

@@ -65,6 +65,9 @@ from mcpd.wire.request_meta import may_have_meta
 log = logging.getLogger("mcpd.gateway")
 
 _FORWARDED = frozenset({*INTERACTIVE_METHODS, "completion/complete"})
+_USING_LISTS = _FORWARDED | LIST_MEMBERS.keys()
+"""The most frequent methods that look at the view's lists, one of which is nearly always the first after a
+change."""
 _INVALID_REQUEST, _METHOD_NOT_FOUND, _INVALID_PARAMS = -32600, -32601, -32602
 DEFAULT_LOG_LEVEL = "info"
 """The log level of a modern server's messages for a legacy client that did not set one."""
@@ -205,14 +208,26 @@ class ClientSession:
                 self._methods.apply_request_meta(request)
             else:
                 request.has_no_meta = True
-            if method in _FORWARDED:
-                self._forward(request)
-            elif method in LIST_MEMBERS:
-                self._methods.answer_list(self, request)
+            if method in _USING_LISTS and self.view.must_prepare:
+                self.spawn_request(request, lambda: self._handle_prepared(request))
             else:
-                self._handle_own_method(request)
+                self._handle(request)
         except Exception as error:
             self.respond_exception(request, error)
+
+    def _handle(self, request: ClientRequest) -> None:
+        if request.method in _FORWARDED:
+            self._forward(request)
+        elif request.method in LIST_MEMBERS:
+            self._methods.answer_list(self, request)
+        else:
+            self._handle_own_method(request)
+
+    async def _handle_prepared(self, request: ClientRequest) -> None:
+        """As `_handle`, when the long lists of the view are ready to be used."""
+        await self.view.prepare()
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._handle(request)
 
     def _receive_large(self, request: ClientRequest) -> None:
         if request.method in _FORWARDED:
@@ -224,6 +239,8 @@ class ClientSession:
 
     async def _forward_large(self, request: ClientRequest) -> None:
         """As `_forward`, in several turns."""
+        if self.view.must_prepare:
+            await self.view.prepare()
         target = await route_large_request(request, self.view, self._methods.read_request_meta)
         await trio.lowlevel.checkpoint_if_cancelled()
         self._forward_to(target, request)

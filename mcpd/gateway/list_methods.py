@@ -55,6 +55,8 @@ def answer_list(session: ClientSession, request: ClientRequest) -> None:
                 for server in unheard:
                     await server.wait_settled()
             await core.refresh_catalogs(expired)
+            if session.view.must_prepare:
+                await session.view.prepare()
         await take_turn()  # many requests may have waited for the same list
         _respond_with_page(session, request, member)
 

@@ -12,6 +12,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
+from mcpd.model.steps import Steps, run_steps
+
 
 class NameStyle(enum.Enum):
     """`settings.toolNames`."""
@@ -51,6 +53,8 @@ class ClientStyle(enum.Enum):
 
 MAX_NAME_LENGTH = 64
 _HASH_LENGTH = 8
+_PORTION = 200
+"""Names in one step: each takes up to 5 µs."""
 _DISALLOWED = re.compile(r"[^A-Za-z0-9_-]")
 
 OwnedName = tuple[str, str]
@@ -58,6 +62,13 @@ OwnedName = tuple[str, str]
 
 
 def public_names(style: ClientStyle, owned: Iterable[OwnedName], prefix: str = "") -> dict[str, OwnedName]:
+    """As `public_names_in_steps`."""
+    return run_steps(public_names_in_steps(style, owned, prefix))
+
+
+def public_names_in_steps(
+    style: ClientStyle, owned: Iterable[OwnedName], prefix: str = ""
+) -> Steps[dict[str, OwnedName]]:
     """Return public name → (server, name), in the given order, with one public name for each pair.
 
     With `prefix`, each name begins with it and an underscore: `read_file` → `fs_read_file`.
@@ -65,10 +76,16 @@ def public_names(style: ClientStyle, owned: Iterable[OwnedName], prefix: str = "
     The name of a pair does not depend on the others, with two exceptions: `plain` adds the server name if
     several servers have that tool, and of two pairs with the same public name the later one gets a hash.
     """
-    pairs = list(dict.fromkeys(owned))
+    pairs: dict[OwnedName, None] = {}
+    for number, pair in enumerate(owned):
+        pairs[pair] = None
+        if not number % _PORTION:
+            yield
     shared = Counter(name for _, name in pairs) if style is ClientStyle.PLAIN else Counter[str]()
     names: dict[str, OwnedName] = {}
-    for pair in pairs:
+    for number, pair in enumerate(pairs):
+        if not number % _PORTION:
+            yield
         server, name = pair
         plain = style is ClientStyle.PLAIN and shared[name] == 1
         public = name if plain else _join(style, server, name)

@@ -23,6 +23,7 @@ from mcpd.calls.server_request_router import MAX_OPEN_REQUESTS
 from mcpd.gateway import client_modern
 from mcpd.gateway.client_report import connected_clients
 from mcpd.gateway.client_subscriptions import MAX_SUBSCRIPTIONS, UPDATE_INTERVAL
+from mcpd.gateway.client_view import SingleServer
 from mcpd.gateway.gateway import METHODS
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, UnknownResource
 from mcpd.protocol.upstream_session import ServerNotification
@@ -105,6 +106,30 @@ async def test_large_call_is_cancelled_before_it_is_forwarded(
     assert not w.work
     assert received.answers == []
     assert not received.user.session.is_busy
+
+
+async def test_requests_wait_until_long_lists_are_ready(
+    autojump_clock: trio.testing.MockClock, w: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other requests do not wait, and a request that is cancelled meanwhile is not forwarded."""
+
+    async def prepare(view: SingleServer) -> None:
+        await trio.sleep(5)
+
+    monkeypatch.setattr(SingleServer, "must_prepare", True)
+    monkeypatch.setattr(SingleServer, "prepare", prepare)
+    received = Recorder(w.user("legacy", {}))
+    for key, method in ((90, "tools/call"), (91, "tools/call"), (92, "ping")):
+        params = {"name": "t", "arguments": {"tag": str(key)}, "_meta": {"progressToken": key}}
+        received.say({"id": key, "method": method, "params": params})
+    received.say(cancel(91))
+    await trio.sleep(4)
+    w.hear()
+    assert [answer["id"] for answer in received.answers] == [92]
+    assert not w.work
+    await trio.sleep(2)
+    w.hear()
+    assert [working.tag for working in w.work.values()] == ["90"]
 
 
 @pytest.mark.parametrize("method", ["tools/list", "resources/subscribe", "logging/setLevel"])

@@ -47,6 +47,7 @@ async def test_merged_list_waits_for_servers_that_start_for_the_first_time(
         session: Any = SimpleNamespace(
             view=SimpleNamespace(
                 single=None,
+                must_prepare=False,
                 servers=lambda: servers,
                 capabilities=lambda version: {"tools": {}},
                 entries=lambda member: (b'{"name":"echo"}',),
