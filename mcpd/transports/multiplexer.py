@@ -22,6 +22,7 @@ from mcpd.model.server_spec import ServerSpec
 from mcpd.model.steps import Steps
 from mcpd.model.text import shorten
 from mcpd.support.outbox import batch
+from mcpd.support.turns import rest
 from mcpd.transports.base import Dialect, Inbound, NullInbound
 from mcpd.transports.lost_requests import answer_dropped, connection_lost, protocol_violation, timed_out
 from mcpd.transports.outgoing_request import Exchange
@@ -276,7 +277,18 @@ class RequestMultiplexer:
         else:
             self._deliver_response(answered, message, line)
 
-    def receive_in_steps(self, line: bytes) -> Steps[None]:
+    async def receive_in_turns(self, line: bytes, exchange: Exchange | None = None) -> None:
+        """As `receive`, for a large frame, with rests between the looks at it."""
+        steps = self.receive_in_steps(line, exchange)
+        while True:
+            await rest()
+            with _batch:
+                try:
+                    next(steps)
+                except StopIteration:
+                    return
+
+    def receive_in_steps(self, line: bytes, exchange: Exchange | None = None) -> Steps[None]:
         """As `receive`, for a large frame. Each step must be within a `batch()`."""
         try:
             message = yield from wire.parse_in_steps(line)
@@ -284,9 +296,9 @@ class RequestMultiplexer:
             message = None
         yield
         if message is None or len(message.id) > _MAX_ID:
-            self._receive_unparsable(line, None, may_be_batch=message is None)
+            self._receive_unparsable(line, exchange, may_be_batch=message is None)
         else:
-            self.receive(line, message=message)
+            self.receive(line, exchange, message=message)
 
     def _pop_pending(self, key: bytes) -> Exchange | None:
         return self._pending.pop(key, None) or self._long_lived.pop(key, None)

@@ -20,6 +20,7 @@ from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.text import shorten
 from mcpd.support.memory_tuning import trim_heap_soon
 from mcpd.support.outbox import batch
+from mcpd.support.turns import rest
 from mcpd.transports.credentials import Credentials
 from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.bodies import BodyTooLarge
@@ -245,14 +246,21 @@ class HttpChannel(RequestMultiplexer):
             )
         body = bodies.to_one_line(body)
         if len(body) > _LARGE:
-            await trio.lowlevel.checkpoint()  # each look at it takes up to 3 ms per MiB
             trim_heap_soon(collect=True)
-        self._receive_body(exchange, body)
+            await self.receive_in_turns(body, exchange)  # each look at it takes up to 3 ms per MiB
+            await rest()
+            self._check_answered(exchange, body)
+        else:
+            self._receive_body(exchange, body)
 
     def _receive_body(self, exchange: Exchange, body: bytes) -> None:
         """Process the document that answers a request. Raises ProtocolViolation if it does not."""
         with batch():
             self.receive(bodies.to_one_line(body), exchange)
+        self._check_answered(exchange, body)
+
+    def _check_answered(self, exchange: Exchange, body: bytes) -> None:
+        """Raise ProtocolViolation if a document has not answered the request."""
         if self._is_pending(exchange) and not self._handle_error_body(exchange, body):
             raise protocol_violation(self.name, exchange, f"with an unrelated message: {shorten(body)}")
 

@@ -328,8 +328,7 @@ class WebSocketChannel(RequestMultiplexer):
                 dropped.add(line)
                 self.receive_dropped(dropped)
         else:
-            with _batch:
-                self.receive(line)
+            await self.receive_in_turns(line)
         trim_heap_soon(collect=True)
 
     def _describe(self, reason: CloseReason | None) -> str:

@@ -193,6 +193,24 @@ async def test_message_of_the_limit_passes() -> None:
         assert len(bytes(message.result)) > len(big)
 
 
+async def test_large_message_is_read_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading one of 31 MiB took 0.1 s in one turn. The messages after it still arrive after it."""
+    rests = []
+
+    async def rest() -> None:
+        rests.append(1)
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr("mcpd.transports.multiplexer.rest", rest)
+    big = "\u00fc" * 2 * MEBIBYTE
+    async with serving(echoing, max_message_size=64 * MEBIBYTE) as port, connected(a_spec(port)) as channel:
+        assert await asked(channel, "echo", {"text": big}) == {"text": big}
+        assert len(rests) >= 2
+        rests.clear()
+        assert await asked(channel, "echo", {"a": 1}) == {"a": 1}
+        assert rests == []
+
+
 @pytest.mark.parametrize("text", ["x" * 100_000, "\N{ROCKET}" * 17_000], ids=["ASCII", "not ASCII"])
 @pytest.mark.parametrize("portion", [1000, 50_000, 1_000_000])
 async def test_message_longer_than_the_limit_fails_only_its_call(text: str, portion: int) -> None:
