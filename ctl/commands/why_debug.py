@@ -1,6 +1,6 @@
 """`mcpctl why` and `debug`: the cause of a server's state, and everything known about it.
 
-`why` combines what the daemon knows about the server with how the user's login shell differs.
+`why` combines what the daemon knows about the server with how the environment of the user's terminal differs.
 """
 
 from __future__ import annotations
@@ -62,14 +62,18 @@ _STDERR_LINES = 10
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl why github\n  mcpctl why github --json")
 @click.argument("server", shell_complete=server_names)
-@click.option("--shell/--no-shell", default=None, help="Compare with your login shell. [default: if failed]")
+@click.option(
+    "--shell/--no-shell",
+    default=None,
+    help="Compare the environment with that of your terminal. [default: if failed]",
+)
 @utc_option
 @click.pass_obj
 def why(cli: CliContext, server: str, shell: bool | None, utc: bool) -> int:
     """Explain the state of a server and suggest what to do.
 
     Shows the cause, the evidence and who requested the state. A service does not see the environment of your
-    terminal, so for failed servers it also shows how your login shell differs. The exit code is that of
+    terminal, so for failed servers it also shows how the two differ. The exit code is that of
     `mcpctl status SERVER`.
     """
     with suppress(DaemonError):  # not connected, or no answer, which is in its status then
