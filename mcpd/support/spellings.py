@@ -56,6 +56,7 @@ def _escaped(text: str) -> Iterator[str]:
         quote_plus(text, errors="replace"),
     ):
         yield encoded
+        yield encoded.replace("%", "%25")  # a URL within a URL
         yield "%".join(
             part[:2].lower() + part[2:] if n else part for n, part in enumerate(encoded.split("%"))
         )

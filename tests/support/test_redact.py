@@ -83,6 +83,15 @@ def test_lines_of_a_secret_are_masked_in_every_spelling() -> None:
     assert redactor.mask(quote(lines[7], safe="")) == MASK
 
 
+def test_secret_in_a_url_within_a_url_is_masked() -> None:
+    redactor = Redactor()
+    redactor.add(["hunter2 Pa$$/w0rd"])
+    for safe in ("/", ""):
+        assert redactor.mask(f"https://h/?to={quote(quote('hunter2 Pa$$/w0rd', safe=safe))}") == (
+            f"https://h/?to={MASK}"
+        )
+
+
 @pytest.mark.parametrize("kept", [4, 8, 20])
 def test_start_of_a_secret_before_a_cut_is_masked(kept: int) -> None:
     redactor = Redactor()
