@@ -28,6 +28,7 @@ from mcpd.persistent_state import AppliedSet, StateFile
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.support.broadcast import AsyncValue
 from mcpd.support.file_watcher import watch_files
+from mcpd.support.memory_tuning import trim_heap_soon
 from mcpd.support.own_thread import OwnThread
 from mcpd.support.redact import Redactor
 
@@ -157,6 +158,7 @@ class ActiveConfig:
         while True:
             before = self.loaded
             found = await self._thread.run(self._load)
+            trim_heap_soon()  # the file may have megabytes, and parsing takes many times as much
             if self.loaded is before:  # otherwise what was read may be older than that
                 return found
 

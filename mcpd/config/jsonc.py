@@ -10,6 +10,7 @@ import json
 import re
 from collections import Counter
 from functools import lru_cache
+from io import StringIO
 from typing import NoReturn
 
 
@@ -35,9 +36,9 @@ class JsonObject(dict[str, object]):
 
 
 _STRING = r'"(?:\\.|[^"\\\r\n])*"?'
-_COMMENTS = re.compile(rf"{_STRING}|(?P<comment>//[^\r\n]*|/\*(?:.|\n)*?\*/)|(?P<open>/\*)")
+_COMMENTS = re.compile(rf"{_STRING}|(?P<line>//[^\r\n]*)|(?P<open>/\*)")
 _TOKENS = re.compile(rf"{_STRING}|\S")
-_INK = re.compile(r"\S")
+_INK = re.compile(r"\S+")
 
 
 def blank_comments(text: str) -> str:
@@ -45,22 +46,36 @@ def blank_comments(text: str) -> str:
 
     Raises DocumentSyntaxError for an unclosed comment.
     """
-    if _is_standard(text):
-        return text
+    return text if _is_standard(text) else _blank_comments(text)
 
-    def erase(found: re.Match[str]) -> str:
+
+def _blank_comments(text: str) -> str:
+    blanked = StringIO()  # a list of a million pieces would take more memory, and keep some of it
+    kept = position = 0
+    while found := _COMMENTS.search(text, position):
+        start, position = found.span()
         if found["open"]:
-            raise DocumentSyntaxError.at_offset("this comment is never closed by */", text, found.start())
-        return _INK.sub(" ", found[0]) if found["comment"] else found[0]
-
-    return _COMMENTS.sub(erase, text)
+            # A pattern for the whole comment would take a hundred times its memory.
+            end = text.find("*/", position)
+            if end < 0:
+                raise DocumentSyntaxError.at_offset("this comment is never closed by */", text, start)
+            position = end + 2
+        elif not found["line"]:
+            continue
+        blanked.write(text[kept:start])
+        blanked.write(_INK.sub(lambda ink: " " * len(ink[0]), text[start:position]))
+        kept = position
+    blanked.write(text[kept:])
+    return blanked.getvalue()
 
 
 def to_standard_json(text: str) -> str:
     """Replace comments and trailing commas by blanks. Raises DocumentSyntaxError."""
-    if _is_standard(text):
-        return text
-    bare = blank_comments(text)
+    return text if _is_standard(text) else _to_standard_json(text)
+
+
+def _to_standard_json(text: str) -> str:
+    bare = _blank_comments(text)
     characters = list(bare)
     before, last, comma = "", "", -1
     for token in _TOKENS.finditer(bare):
@@ -88,7 +103,7 @@ def parse_jsonc(text: str) -> object:
         return _loads(text)  # most files have no comments, and some are long
     except (ValueError, RecursionError):
         pass  # not standard JSON; errors are reported below
-    bare = to_standard_json(text)
+    bare = _to_standard_json(text)
     if not bare.strip():
         return JsonObject()
     try:

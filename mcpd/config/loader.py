@@ -57,7 +57,11 @@ def load(flag: Path | None, environ: Mapping[str, str]) -> LoadedConfig:
     ignored. Without any of them there are no servers, and a warning explains how to add one.
     Raises BadSpec with all problems, also if a file cannot be read.
     """
-    return check(read_document(flag, environ), environ)
+    try:
+        return check(read_document(flag, environ), environ)
+    except BadSpec as error:
+        error.__context__ = None  # the errors of parsers, and frames, refer to several copies of the text
+        raise error.with_traceback(None) from None
 
 
 def read_document(flag: Path | None, environ: Mapping[str, str]) -> Document:

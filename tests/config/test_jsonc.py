@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from mcpd.config.jsonc import DocumentSyntaxError, JsonObject, blank_comments, parse_jsonc, to_standard_json
@@ -59,3 +61,22 @@ def test_only_keys_that_are_defined_twice_are_duplicates() -> None:
     assert value.duplicates == ("a",)
     assert isinstance(value["c"], JsonObject)
     assert value["c"].duplicates == ()
+
+
+@pytest.mark.parametrize("text", ["/*" + "*" * 300_000 + "*/ {}", "//\n" * 100_000 + "{}"])
+def test_memory_for_comments_is_a_small_multiple_of_the_text(text: str) -> None:
+    """A comment of 4 MiB took half a gigabyte."""
+    tracemalloc.start()
+    try:
+        assert parse_jsonc(text) == {}
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 30 * len(text)
+
+
+def test_carriage_returns_in_comments_stay() -> None:
+    text = '{ /* a\r\n b */ "a": 1, // c\r\n}'
+    blanked = blank_comments(text)
+    assert blanked == '{     \r\n      "a": 1,     \r\n}'
+    assert parse_jsonc(text) == {"a": 1}

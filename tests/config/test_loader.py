@@ -122,6 +122,19 @@ def test_a_syntax_error_is_shown_with_file_line_column_and_text(
     assert quoted in problem.message
 
 
+@pytest.mark.parametrize("name", ["config.json", "config.toml", "config.yaml"])
+def test_error_does_not_keep_the_text_in_memory(name: str, tmp_path: Path, environ: dict[str, str]) -> None:
+    """The parsers' errors refer to the text, and their frames to several copies of it."""
+    file = tmp_path / name
+    file.write_text('{"a": [[}')
+    with pytest.raises(BadSpec) as refused:
+        load(file, environ)
+    assert refused.value.__context__ is None
+    assert refused.value.__cause__ is None
+    inner = [frame.name for frame in refused.traceback][1:]
+    assert inner == ["load"]
+
+
 def test_the_quoted_line_of_a_syntax_error_holds_no_secret(tmp_path: Path, environ: dict[str, str]) -> None:
     """The message is written to logs and the status."""
     path = write(tmp_path / "c.json", '{"mcpServers": {"a": {"env": {"TOKEN": "hunter22" oops}}}}')
