@@ -48,6 +48,7 @@ _ANSWERS = {
     "no": "Refuse",
 }
 _OUTCOMES = {"no": "was refused", "": "no longer waits for approval"}
+_APPROVED = ("once", "session", "always")
 _Use = tuple[str, ItemKind, str]
 """(definition name, kind, name)."""
 
@@ -63,6 +64,8 @@ class _Pending(msgspec.Struct, eq=False):
     answer: str = ""
     """One of `_ANSWERS`; empty until then."""
     answered: trio.Event = msgspec.field(default_factory=trio.Event)
+    question: _ClientQuestion | None = None
+    """What a modern client is asked."""
     turn: trio.Lock = msgspec.field(default_factory=trio.Lock)
     """Held while an answer is accepted, which may mean to write a file, so that the first answer counts."""
 
@@ -102,6 +105,8 @@ class Approvals:
         self._granted: weakref.WeakKeyDictionary[Caller, set[_Use]] = weakref.WeakKeyDictionary()
         self.ask_modern_client: Callable[[Call, Question, bytes], None] = lambda call, question, params: None
         """`SuspendedCalls.ask`. Set by the gateway."""
+        self.withdraw_from_modern_client: Callable[[Call, Question], None] = lambda call, question: None
+        """`SuspendedCalls.withdraw`. Set by the gateway."""
         self.insert_rule: Callable[[int, Mapping[str, object], str], Awaitable[None]] = _cannot_insert
         """`ActiveConfig.insert_rule`. Set by the gateway."""
         self.announce: Callable[[str, str], None] = lambda server, message: None
@@ -131,9 +136,14 @@ class Approvals:
             call.waits_for = ""
             del self._pending[key]
             self.announce(use[0], f"{what} {_OUTCOMES.get(pending.answer, 'was approved')}")
+        if pending.question is not None:
+            if call.state is not SUSPENDED:
+                self.withdraw_from_modern_client(call, pending.question)  # which need not be asked any more
+            elif pending.answer in _APPROVED:
+                await pending.question.returned.wait()  # answered elsewhere: the client is expected to return
         if pending.answer == "session":
             self._granted.setdefault(call.caller, set()).add(use)
-        if pending.answer not in ("once", "session", "always"):
+        if pending.answer not in _APPROVED:
             raise _refusal(pending)
 
     async def _ask(self, pending: _Pending) -> None:
@@ -148,12 +158,10 @@ class Approvals:
             )
             await pending.answered.wait()
         elif call.context.modern:
-            question = _ClientQuestion(pending, Message(method="elicitation/create"))
+            question = pending.question = _ClientQuestion(pending, Message(method="elicitation/create"))
             with call.handler.asking(call, question.message.method, params):
                 self.ask_modern_client(call, question, params)
                 await self._wait_answered(pending, question.wait_answer)
-                if call.state is SUSPENDED:  # answered elsewhere: the client is still expected to return
-                    await question.returned.wait()
         else:
 
             async def ask_client() -> str:

@@ -115,7 +115,7 @@ class ServerRequestRouter:
             if call is not None:
                 if question.client_key:
                     call.caller.cancel_request(question.client_key, "cancelled by the server")
-                self._suspended_calls.on_request_cancelled(question)
+                self._suspended_calls.withdraw(call, question)
             question.drop()
 
     def on_call_ended(self, call: Call) -> None:
@@ -123,7 +123,7 @@ class ServerRequestRouter:
         call of this client on the same connection; if there is none, decline them."""
         reason = "its call has ended"
         for question in [each for each in self._open.values() if each.call is call]:
-            self._suspended_calls.on_request_cancelled(question)
+            self._suspended_calls.withdraw(call, question)
             question.detach()
             others = [each for each in ambiguous_with(call)[1:] if each.context.modern is call.context.modern]
             if not others:

@@ -21,7 +21,6 @@ from mcpd.calls import concurrency
 from mcpd.calls.call import BETWEEN_ROUNDS, PREPARING, SENT, SUSPENDED, Call, Caller, CallHandler, Spawn
 from mcpd.calls.client_context import ClientRequest
 from mcpd.calls.kept_messages import KeptMessage, KeptMessages
-from mcpd.calls.server_request import ServerRequest
 from mcpd.model.errors import InvalidArguments, McpdError, Problem, ProtocolViolation
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
@@ -135,12 +134,12 @@ class SuspendedCalls:
             if suspended.call.caller is caller:
                 suspended.expiry.deadline = min(suspended.expiry.deadline, until)
 
-    def on_request_cancelled(self, question: ServerRequest) -> None:
-        """The question no longer belongs to its call: do not ask it there, and ignore an answer."""
-        suspended = self._calls.get(question.call) if question.call is not None else None
+    def withdraw(self, call: Call, question: Question) -> None:
+        """The question no longer belongs to the call: do not ask it, and ignore an answer."""
+        suspended = self._calls.get(call)
         if suspended is not None:
             suspended.questions = {
-                n: pair for n, pair in suspended.questions.items() if pair[0] is not question
+                name: pair for name, pair in suspended.questions.items() if pair[0] is not question
             }
 
     def resume(self, caller: Caller, request: ClientRequest) -> bool:

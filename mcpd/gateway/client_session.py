@@ -407,6 +407,7 @@ class ClientSession:
 
     async def ask(self, call: Call, method: str, params: Raw) -> Raw:
         """Ask the client. An elicitation that it does not answer is cancelled."""
+        await trio.lowlevel.checkpoint_if_cancelled()  # the call may have ended before this task began
         name, request = call.server.spec.name, call.request
         assert request is not None
         try:

@@ -106,6 +106,7 @@ class Gateway:
         self.approvals.announce = self._announce_approval
         self.approvals.insert_rule = lambda *rule: core.config.insert_rule(*rule)
         self.approvals.ask_modern_client = self.calls.suspended_calls.ask
+        self.approvals.withdraw_from_modern_client = self.calls.suspended_calls.withdraw
         self.calls.login_links.notify_complete = _notify_elicitation_complete
         clients.on_server_request = self._on_server_request
         clients.on_notification = self._on_notification

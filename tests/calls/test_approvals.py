@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import trio
 import trio.testing
+from msgspec import Raw
 
 from mcpd.calls.approvals import APPROVAL_TIMEOUT, MAX_PENDING
 from mcpd.calls.suspended_calls import ORPHAN_TIMEOUT, RESUME_TIMEOUT
@@ -483,3 +484,50 @@ async def test_round_that_continues_no_approved_call_is_asked_about(
         assert error(replay)["data"]["code"] == "invalid_arguments"
     else:
         assert len(rounds.gateway.approvals.list(str)) == 1
+
+
+async def test_client_returns_long_after_its_call_was_approved_elsewhere(
+    autojump_clock: Clock, w: World
+) -> None:
+    """The call waits for it as long as any suspended call."""
+    user = w.user("modern")
+    call = await asked(w, user)
+    (pending,) = w.gateway.approvals.list(str)
+    await w.gateway.approvals.answer(pending.id, "once")
+    await trio.sleep(APPROVAL_TIMEOUT + 1)
+    assert w.gateway.approvals.list(str) == ()
+    user.come_back(call)
+    await trio.sleep(1)
+    assert heard(w) == [user.tag]
+    w.end(next(iter(w.work.values())))
+    assert call.done is not None
+    assert "result" in call.done
+    assert w.empty() == []
+
+
+async def test_client_is_not_asked_for_what_was_just_approved_elsewhere(
+    autojump_clock: Clock, w: World
+) -> None:
+    user = w.user("modern")
+    call = user.call()
+    await trio.sleep(0.01)
+    (pending,) = w.gateway.approvals.list(str)
+    await w.gateway.approvals.answer(pending.id, "once")
+    await trio.sleep(1)
+    assert call.needs is None
+    assert heard(w) == [user.tag]
+    w.end(next(iter(w.work.values())))
+    assert call.done is not None
+    assert w.empty() == []
+
+
+async def test_call_that_has_ended_asks_nothing(w: World) -> None:
+    """Its cancellation may arrive before the task that asks has started."""
+    user = w.user("legacy")
+    user.call()
+    (call,) = user.session.calls.values()
+    with trio.CancelScope() as scope:
+        user.leave()
+        scope.cancel()
+        await user.session.ask(call, "elicitation/create", Raw(b"{}"))
+    assert scope.cancelled_caught
