@@ -154,7 +154,7 @@ def install(
     everything = _take_over(cli, user, server, profile, may_start=may_start)
 
     def install_one(target: InstallTarget) -> Json:
-        had = {} if server or profile else own_servers(everything, target, backups)
+        had, left_out = ({}, {}) if server or profile else own_servers(everything, target, backups)
         entry, chosen, selected, called = everything, None, profile, entry_name
         if own and everything.target is not None:
             selected = own_profile_name(target, had, everything.profiles, backups)
@@ -162,14 +162,16 @@ def install(
                 selected = None  # it had no servers, so it gets all of them
             else:
                 active = everything.target
-                chosen = add_own_profile(cli, active, target, selected, had, backups, dry_run=dry_run)
+                chosen = add_own_profile(
+                    cli, active, target, selected, had, backups, left_out=left_out, dry_run=dry_run
+                )
                 entry = everything.only(chosen.servers, f"profile {selected}")
                 if not dry_run:
                     entry = everything.with_profile(selected, chosen.fields, chosen.servers)
                 called = for_project if project else called
         left_on = LeftOn()
 
-        def entries_to_disable(key_path: KeyPath, document: Document) -> list[str]:
+        def entries_to_disable(key_path: KeyPath, document: Document) -> dict[str, str]:
             redundant = entry.find(target, document)
             left_on.clear()
             if take_over:
@@ -178,7 +180,7 @@ def install(
                 reason = entry.reason_to_leave(each.server) if take_over else entry.reason_now(each.server)
                 if reason or not take_over:
                     left_on.add(each.entry, each.server, reason)
-            return [each.entry for each in redundant if each.entry not in left_on.reasons]
+            return {each.entry: each.server for each in redundant if each.entry not in left_on.reasons}
 
         make = entry_for(target.editor, called, selected)
         change = install_entry(
@@ -199,7 +201,8 @@ def install(
             cli.out.lines([f"  {each.describe(user)}"] for each in elsewhere)
             if chosen is not None:
                 renew = f"mcpctl uninstall {target.editor.name}{' --project' if project else ''} && {again}"
-                report_own_profile(cli, chosen, renew, dry_run=dry_run)
+                assert everything.target is not None, "its configuration has the profile"
+                report_own_profile(cli, chosen, renew, everything.target.path, dry_run=dry_run)
             if sees:
                 cli.out.line(f"  {sees}")
             warn_about_git(cli, target, change, user)

@@ -100,6 +100,8 @@ class DisabledEntry:
     entry: dict[str, object] = attrs.field(repr=False)
     removed: bool
     """Whether it was removed rather than disabled."""
+    server: str = ""
+    """The server in mcpd that replaced it. Former versions did not remember it."""
 
 
 @attrs.frozen
@@ -141,6 +143,7 @@ class _StoredEntry(msgspec.Struct):
     name: str
     entry: dict[str, Any]
     removed: bool
+    server: str = ""
 
 
 class _StoredRecord(msgspec.Struct):
@@ -178,7 +181,7 @@ class EditorBackups:
                 self.original_path(path).read_bytes(),
                 data.after,
                 data.slot,
-                tuple(DisabledEntry(one.name, one.entry, one.removed) for one in data.taken),
+                tuple(DisabledEntry(one.name, one.entry, one.removed, one.server) for one in data.taken),
                 data.made,
                 tuple(DiffHunk(*one) for one in data.changes),
                 tuple(DiffHunk(*one) for one in data.with_ours),

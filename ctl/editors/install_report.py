@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import attrs
 
@@ -99,8 +100,12 @@ def warn_about_git(cli: CliContext, target: InstallTarget, change: FileChange, u
     )
 
 
-def report_own_profile(cli: CliContext, profile: OwnProfile, renew: str, *, dry_run: bool) -> None:
-    """Print a new profile, or what an existing one lacks. `renew` are the commands that replace it."""
+def report_own_profile(
+    cli: CliContext, profile: OwnProfile, renew: str, config: Path, *, dry_run: bool
+) -> None:
+    """Print a new profile, or what an existing one lacks. `renew` are the commands that replace it, and
+    `config` is the file with it.
+    """
     would = "would be " if dry_run else ""
     if profile.is_new:
         tools = ", and only the tools that the editor used" if profile.has_filters else ""
@@ -108,6 +113,10 @@ def report_own_profile(cli: CliContext, profile: OwnProfile, renew: str, *, dry_
     elif profile.missing:
         missing = ", ".join(profile.missing)
         cli.out.line(f"  profile {profile.name}: without {missing}, as before; to add it: {renew}")
+    for entry, reason in sorted(profile.left_out.items()):
+        cli.out.line(f"  {entry}: {would}left out of profile {profile.name}, because {reason}")
+    if profile.left_out:
+        cli.out.line(f"  to provide {_them(profile.left_out)}: add the server to the profile in {config}")
 
 
 def report_profiles(cli: CliContext, profiles: Mapping[str, bool], *, dry_run: bool) -> None:

@@ -57,13 +57,13 @@ def install(
     target: InstallTarget,
     name: str,
     entry_for: Callable[[KeyPath], dict[str, object]],
-    take_over: Callable[[KeyPath, Document], list[str]],
+    take_over: Callable[[KeyPath, Document], Mapping[str, str]],
     backups: EditorBackups,
     *,
     replaces: Collection[str] = (),
     dry_run: bool = False,
 ) -> FileChange:
-    """Write mcpd's entry, and disable the entries that `take_over` names.
+    """Write mcpd's entry, and disable the entries that `take_over` returns with their servers in mcpd.
 
     It replaces mcpd's entries with this name or one of `replaces`; an entry for all servers also replaces
     mcpd's others for all servers. The original file is kept until `uninstall`. Raises BadSpec, with the file
@@ -82,15 +82,15 @@ def install(
             raise BadSpec([Problem("$", f"it already has another server named '{name}'", fix)], str(path))
         already = () if record is None else record.disabled
         known = {entry.name for entry in already}
-        chosen = [other for other in take_over(slot, document) if other not in known]
+        chosen = {each: server for each, server in take_over(slot, document).items() if each not in known}
         stored = {"name": name, **new} if is_list(document, slot) else new
         is_allowed = set_allowed(editor, content.document, name, True) is content.document
         if replaced == [name] and content.entry(name) == stored and is_allowed and not chosen:
             return FileChange(path)
         disabled: list[DisabledEntry] = []
-        for other in dict.fromkeys(chosen):
+        for other, server in chosen.items():
             document, entry = disable_entry(editor, document, slot, other)
-            disabled.append(entry)
+            disabled.append(attrs.evolve(entry, server=server))
         document = document.with_entry(slot, name, new, listed=uses_list(target))
         document = set_allowed(editor, document, name, True)
         original = _content_to_restore(content, record, data)

@@ -13,7 +13,7 @@ from ctl.editors.backup import EditorBackups, KeptProfile
 from ctl.editors.editor_catalog import BY_NAME
 from ctl.editors.import_target import ImportTarget
 from ctl.editors.mcpd_entry import InstallTarget
-from ctl.editors.take_over import TakeOver
+from ctl.editors.take_over import Redundant, TakeOver
 from ctl.editors.tool_filters import ToolFilters, as_profile
 from ctl.errors import DaemonError, NotFound
 from ctl.invocation import CliContext
@@ -25,25 +25,33 @@ from mcpd.model.errors import BadSpec
 
 def own_servers(
     everything: TakeOver, target: InstallTarget, backups: EditorBackups
-) -> dict[str, ToolFilters]:
-    """Return the servers in mcpd that the editor's own entries mean, in the order of mcpd's configuration.
+) -> tuple[dict[str, ToolFilters], dict[str, str]]:
+    """Return the servers in mcpd that the editor's own entries mean, in the order of mcpd's configuration,
+    with the filters of each, as far as the definition in mcpd does not have them.
 
-    With the filters of each, as far as the definition in mcpd does not have them.
-
-    Includes the entries that an earlier `install` disabled or removed, which are in the original file.
+    Includes the entries that an earlier `install` disabled or removed, which are in the original file. Also
+    returns those of them that now mean no enabled server in mcpd, and why: the editor has lost them.
     `everything` must be for an entry that provides all servers. An unreadable file has no entries.
     """
     record = backups.load(target.path)
     found: dict[str, ToolFilters] = {}
+    lost: dict[str, str] = {}
+    entries: list[Redundant] = []
     try:
-        files = [target.path.read_bytes(), *([record.original] if record is not None else [])]
-        for data in files:
-            document = parse_document(data, target.path, foreign=True)
-            for each in everything.find(target, document):
-                found.setdefault(each.server, each.filters)
+        document = parse_document(target.path.read_bytes(), target.path, foreign=True)
+        entries = everything.find(target, document)
+        if record is not None:
+            on = {each.source.name for each in everything.enabled_entries(target, document)}
+            taken = {each.name: each.server for each in record.disabled if each.name not in on}
+            original = parse_document(record.original, target.path, foreign=True)
+            entries += everything.find(target, original, taken)
+            reasons = everything.others(target, original, taken)
+            lost = {name: reason for name, reason in reasons.items() if name in taken}
     except (OSError, BadSpec):  # `install` reports it
         pass
-    return {name: found[name] for name in everything.visible if name in found}
+    for each in entries:
+        found.setdefault(each.server, each.filters)
+    return {name: found[name] for name in everything.visible if name in found}, lost
 
 
 def own_profile_name(
@@ -84,8 +92,17 @@ class OwnProfile:
     missing: tuple[str, ...] = ()
     """Servers that the editor has, but that a profile of an earlier `install` does not provide."""
 
+    left_out: Mapping[str, str] = attrs.field(factory=dict)
+    """Entries that were taken over before and whose servers it does not provide → why."""
+
     def to_json(self) -> Json:
-        return {"name": self.name, "servers": list(self.servers), "added": self.is_new}
+        left_out = [{"name": name, "reason": reason} for name, reason in sorted(self.left_out.items())]
+        return {
+            "name": self.name,
+            "servers": list(self.servers),
+            "added": self.is_new,
+            "left_out": left_out,
+        }
 
 
 def add_own_profile(
@@ -96,22 +113,27 @@ def add_own_profile(
     servers: Mapping[str, ToolFilters],
     backups: EditorBackups,
     *,
+    left_out: Mapping[str, str],
     dry_run: bool,
 ) -> OwnProfile:
     """Add the profile to mcpd's configuration and reload the daemon; an existing profile is used unchanged.
 
-    `name` is what `own_profile_name` returns. Raises NotFound if the editor had no server that mcpd has, and
-    BadSpec or DaemonError if the file cannot be changed.
+    `name` is what `own_profile_name` returns, and `servers` and `left_out` are what `own_servers` returns.
+    Raises NotFound if the editor had no server that mcpd has, and BadSpec or DaemonError if the file cannot
+    be changed.
     """
     if name in active.profiles:
         fields = mapping(active.profiles[name])
         added = any((each.name, each.profile) == (name, fields) for each in backups.kept_profiles())
         provided = tuple(active.visible_servers(None, name))
         missing = tuple(each for each in servers if added and each not in provided)
-        return OwnProfile(name, provided, fields, False, missing=missing)
+        return OwnProfile(name, provided, fields, False, missing=missing, left_out=left_out if added else {})
     if not servers:
         where = "" if target.project is None else f"'s {target.path}"
-        message = f"{target.editor.title}{where} has no servers that are in mcpd"
+        lost = "; ".join(f"{entry}: {reason}" for entry, reason in sorted(left_out.items()))
+        message = (
+            f"{target.editor.title}{where} has no servers that are in mcpd{f' ({lost})' if lost else ''}"
+        )
         raise NotFound(
             message, hint=f"mcpctl import {target.editor.name}, or omit --own to provide all servers"
         )
@@ -124,7 +146,7 @@ def add_own_profile(
             if errors:
                 data = {"code": "bad_spec", "exit": 2, "problems": errors}
                 raise DaemonError({"message": f"{active.path} is invalid", "data": data})
-    return OwnProfile(name, tuple(servers), profile, True, any(servers.values()))
+    return OwnProfile(name, tuple(servers), profile, True, any(servers.values()), left_out=left_out)
 
 
 def remove_own_profiles(

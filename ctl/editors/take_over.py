@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import attrs
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 SETTLE_TIMEOUT = 60.0
 """Seconds to wait for servers that are still starting."""
+
+NOTHING_TAKEN: Mapping[str, str] = MappingProxyType({})
 
 _EXACT_STEPS = ("mcpctl login ", "mcpctl secret set ", "mcpctl enable ", "mcpctl connect ")
 """Commands that need no explanation."""
@@ -77,40 +80,54 @@ class TakeOver:
         target = attrs.evolve(self.target, profiles={**self.target.profiles, name: fields})
         return attrs.evolve(self.only(servers, f"profile {name}"), target=target)
 
-    def find(self, target: InstallTarget, document: Document) -> list[Redundant]:
-        """Return the enabled entries for servers that are enabled in mcpd and provided by the new entry."""
-        server_of = self.matcher()
+    def find(
+        self, target: InstallTarget, document: Document, taken_over: Mapping[str, str] = NOTHING_TAKEN
+    ) -> list[Redundant]:
+        """Return the enabled entries for servers that are enabled in mcpd and provided by the new entry.
+
+        `taken_over`: entries of the document that were replaced since; see `ServerMatcher.taken_over`.
+        """
+        server_of = self.matcher(taken_over)
         found = [
             Redundant(candidate.source.name, server, unlike_ours(candidate.definition, self.visible[server]))
-            for candidate in self._enabled_entries(target, document)
+            for candidate in self.enabled_entries(target, document)
             if (server := server_of(candidate)) is not None
         ]
         return list(dict.fromkeys(found))
 
-    def others(self, target: InstallTarget, document: Document) -> dict[str, str]:
+    def others(
+        self, target: InstallTarget, document: Document, taken_over: Mapping[str, str] = NOTHING_TAKEN
+    ) -> dict[str, str]:
         """Return the enabled entries that `find` does not return, and why they cannot be taken over."""
         if self.target is None:
             return {}
-        provided, server_of = self.matcher(), self.matcher_of_all()
-        return {
-            candidate.source.name: self.reason_not_provided(candidate, server_of(candidate))
-            for candidate in self._enabled_entries(target, document)
-            if provided(candidate) is None
-        }
+        provided, server_of = self.matcher(taken_over), self.matcher_of_all(taken_over)
+        found: dict[str, str] = {}
+        for candidate in self.enabled_entries(target, document):
+            if provided(candidate) is None:
+                name = candidate.source.name
+                replaced_by = taken_over.get(name, "")
+                found[name] = self.reason_not_provided(candidate, server_of(candidate), replaced_by)
+        return found
 
-    def reason_not_provided(self, candidate: ImportCandidate, server: str | None) -> str:
-        """Return why the new entry does not provide the server of an entry; None if mcpd does not have it."""
+    def reason_not_provided(
+        self, candidate: ImportCandidate, server: str | None, replaced_by: str = ""
+    ) -> str:
+        """Return why the new entry does not provide the server of an entry; None if mcpd does not have it.
+
+        `replaced_by`: the server that it had; empty if it is not known.
+        """
         if self.target is None:
             return "mcpd does not have it"
         if server is None:
             imported = ImportHistory(os.environ, self.target.path).get(candidate.source)
-            name = imported.server if imported is not None else ""
+            name = replaced_by or (imported.server if imported is not None else "")
             return why_not_in_mcpd(candidate, name, self.target.servers, os.environ)
         if not definition_view.is_enabled(self.target.servers[server]):
             return "it is disabled in mcpd"
         return f"{self.what} does not include it"
 
-    def _enabled_entries(self, target: InstallTarget, document: Document) -> list[ImportCandidate]:
+    def enabled_entries(self, target: InstallTarget, document: Document) -> list[ImportCandidate]:
         file = EditorFile(target.editor, target.location, target.path, target.project)
         return [
             candidate
@@ -119,22 +136,35 @@ class TakeOver:
             and definition_view.is_enabled(candidate.definition)
         ]
 
-    def matcher(self) -> Callable[[ImportCandidate], str | None]:
+    def matcher(
+        self, taken_over: Mapping[str, str] = NOTHING_TAKEN
+    ) -> Callable[[ImportCandidate], str | None]:
         """Return a function that returns the server that an entry means, if the new entry provides it."""
-        return self._matcher(
-            {name: fields for name, fields in self.visible.items() if definition_view.is_enabled(fields)}
-        )
+        provided = {
+            name: fields for name, fields in self.visible.items() if definition_view.is_enabled(fields)
+        }
+        exact, of_all = self._matcher(provided, NOTHING_TAKEN), self.matcher_of_all(taken_over)
 
-    def matcher_of_all(self) -> Callable[[ImportCandidate], str | None]:
+        def server_of(one: ImportCandidate) -> str | None:
+            name = exact(one)
+            if name is None and one.source.name in taken_over:
+                name = of_all(one)
+            return name if name in provided else None
+
+        return server_of
+
+    def matcher_of_all(
+        self, taken_over: Mapping[str, str] = NOTHING_TAKEN
+    ) -> Callable[[ImportCandidate], str | None]:
         """Return a function that returns the server in mcpd that an entry means, provided or not."""
-        return self._matcher(self.target.servers if self.target is not None else {})
+        return self._matcher(self.target.servers if self.target is not None else {}, taken_over)
 
     def _matcher(
-        self, servers: Mapping[str, Mapping[str, object]]
+        self, servers: Mapping[str, Mapping[str, object]], taken_over: Mapping[str, str]
     ) -> Callable[[ImportCandidate], str | None]:
         """Return a function that returns which of `servers` an entry means."""
         history = ImportHistory(os.environ, self.target.path) if self.target is not None else None
-        return ServerMatcher(servers, os.environ, history).server_of
+        return ServerMatcher(servers, os.environ, history, taken_over).server_of
 
     def reason_to_leave(self, server: str) -> str:
         """Return why mcpd cannot serve a server now, so that the editor's entry stays on; empty if it can.

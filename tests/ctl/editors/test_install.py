@@ -677,9 +677,9 @@ def test_concurrent_write_of_an_editor_is_kept(home: Path) -> None:
     backups = EditorBackups(os.environ)
     writes = iter(['{"count": 2}'])
 
-    def meanwhile(*_: object) -> list[str]:
+    def meanwhile(*_: object) -> dict[str, str]:
         path.write_text(next(writes, path.read_text()))
-        return []
+        return {}
 
     def made(slot: tuple[str, ...]) -> dict[str, object]:
         return command_entry(one.editor, slot, "mcpd", "/opt/mcpctl", ["bridge"])
@@ -727,7 +727,7 @@ def test_install_and_uninstall_restore_any_file(
             one,
             "mcpd",
             lambda slot: command_entry(one.editor, slot, "mcpd", "/mcpctl", ["bridge"]),
-            lambda *_: [],
+            lambda *_: {},
             backups,
         )
 
@@ -778,7 +778,7 @@ def test_lines_added_next_to_the_entry_are_kept(home: Path, file: tuple[str, int
         one,
         "mcpd",
         lambda slot: command_entry(one.editor, slot, "mcpd", "/mcpctl", ["bridge"]),
-        lambda *_: names,
+        lambda *_: dict.fromkeys(names, ""),
         backups,
     )
 

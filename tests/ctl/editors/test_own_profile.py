@@ -55,7 +55,7 @@ def test_install_suggests_own_and_own_adds_a_profile(home: Path, config: Path, m
     assert "  profile cursor: would be added with git, time\n" in dry.out
     assert profiles(config) is None
     ran = mcpctl("install", "cursor", "--own", "--json").json()["editors"][0]
-    assert ran["profile"] == {"name": "cursor", "servers": ["git", "time"], "added": True}
+    assert ran["profile"] == {"name": "cursor", "servers": ["git", "time"], "added": True, "left_out": []}
     assert profiles(config) == {"cursor": {"servers": ["git", "time"]}}
     assert entries(home)["mcpd"]["args"] == ["bridge", "--client", "cursor", "--profile", "cursor"]
     again = mcpctl("install", "cursor", "--own")
@@ -275,3 +275,81 @@ def test_existing_profile_that_lacks_a_server_of_the_editor(home: Path, config: 
     document["settings"]["profiles"]["cursor"]["servers"] = ["m*"]
     config.write_text(json.dumps(document))
     assert "as before" not in mcpctl("install", "cursor", "--own").out
+
+
+TAKEN: dict[str, Any] = {"command": "uvx", "args": ["time-mcp"], "env": {"TOKEN": "a"}}
+REMOTE: dict[str, Any] = {"url": "https://a.example/mcp", "headers": {"X-Token": "a"}}
+
+
+@pytest.mark.parametrize("is_recorded", [True, False], ids=["recorded", "former version"])
+@pytest.mark.parametrize(
+    ("theirs", "changes", "is_kept"),
+    [
+        (TAKEN, {"args": ["time-mcp", "--utc"]}, True),
+        (TAKEN, {"command": "npx", "args": ["time"]}, True),
+        (TAKEN, {"env": {"TOKEN": "b"}}, True),
+        (TAKEN, {"args": ["time-mcp", "--utc"], "env": {"TOKEN": "b"}}, False),
+        (TAKEN, {"enabled": False}, False),
+        (OURS["time"], {"args": ["other-mcp"]}, True),
+        (REMOTE, {"headers": {"X-Token": "b"}}, True),
+        (REMOTE, {"url": "https://b.example/mcp"}, False),
+        (REMOTE, None, False),
+    ],
+)
+def test_own_keeps_a_server_that_was_changed_after_its_entry_was_taken_over(
+    theirs: dict[str, Any],
+    changes: dict[str, Any] | None,
+    is_kept: bool,
+    is_recorded: bool,
+    home: Path,
+    config: Path,
+    mcpctl: Mcpctl,
+    daemon: FakeDaemon,
+) -> None:
+    """While its program or its credentials are the same. Otherwise, `install` says why it is left out."""
+
+    def configure(servers: dict[str, Any]) -> None:
+        config.write_text(json.dumps({"mcpServers": servers}))
+        daemon.answers["mcpd/config"] = {"path": str(config), "servers": servers}
+
+    configure({**OURS, "time": theirs})
+    (home / ".cursor/mcp.json").write_text(json.dumps({"mcpServers": {"time": theirs, "git": OURS["git"]}}))
+    if not is_recorded:
+        assert mcpctl("import", "cursor").code == 0
+    assert mcpctl("install", "cursor", "--take-over").code == 0
+    assert list(entries(home)) == ["mcpd"]
+    if not is_recorded:
+        record = next(
+            path for path in (home / ".local/state/mcpd/editors").glob("*.json") if "-" not in path.name
+        )
+        facts = json.loads(record.read_text())
+        for each in facts["taken"]:
+            assert each.pop("server") == each["name"]
+        record.write_text(json.dumps(facts))
+    configure(OURS | ({"time": theirs | changes} if changes is not None else {}))
+    if changes is None:
+        configure({name: one for name, one in OURS.items() if name != "time"})
+    dry, ran = (mcpctl("install", "cursor", "--own", *option) for option in (["--dry-run"], []))
+    assert profiles(config) == {"cursor": {"servers": ["git", "time"] if is_kept else ["git"]}}
+    assert ("  time: would be left out of profile cursor, because " in dry.out) is not is_kept
+    assert ("  time: left out of profile cursor, because " in ran.out) is not is_kept
+    assert (f"  to provide time: add the server to the profile in {config}\n" in ran.out) is not is_kept
+    document = json.loads(config.read_text())
+    document["settings"]["profiles"]["cursor"]["servers"] = ["git", "tim*"]
+    config.write_text(json.dumps(document))
+    assert "left out" not in mcpctl("install", "cursor", "--own").out, "somebody has changed the profile"
+
+
+def test_entry_is_not_the_server_that_has_its_name_now(
+    home: Path, config: Path, mcpctl: Mcpctl, daemon: FakeDaemon
+) -> None:
+    """Its own server was renamed and disabled."""
+    assert mcpctl("install", "cursor", "--take-over").code == 0
+    renamed = {**OURS, "mine": OURS["time"] | {"enabled": False}, "time": {"command": "uvx", "args": ["b"]}}
+    config.write_text(json.dumps({"mcpServers": renamed}))
+    daemon.answers["mcpd/config"] = {"path": str(config), "servers": renamed}
+    assert (
+        "  time: left out of profile cursor, because it is disabled in mcpd\n"
+        in mcpctl("install", "cursor", "--own").out
+    )
+    assert profiles(config) == {"cursor": {"servers": ["git"]}}
