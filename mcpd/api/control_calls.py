@@ -147,6 +147,8 @@ class ControlCaller:
         """`read_facts` is called when a policy needs to know the client, once unless that changes."""
         self._read_facts = read_facts
         self._facts: ClientFacts | None = None
+        self._named = ""
+        """The client's name when the facts were read."""
         self.scope = CONTROL
         self.selection: AggregateServer | None = None
         """What the client's profile selects; None: everything."""
@@ -306,7 +308,8 @@ class ControlCaller:
         return False
 
     def facts(self, context: ClientContext) -> ClientFacts:
-        if self._facts is None:
+        if self._facts is None or self._named != self._client.name:
+            self._named = self._client.name
             profile = "" if self.selection is None else self.selection.profile.name
             self._facts = attrs.evolve(self._read_facts(), profile=profile)
         return self._facts

@@ -387,8 +387,9 @@ def _usable_directory(text: str) -> str:
 
 
 def _read_facts(client: ClientConnection, pid: int) -> ClientFacts:
-    names = (client.reported_name, client.name)
-    return client_facts(names, "control", peer_pid=pid, reported_pid=client.pid or 0)
+    names = (client.reported_name,)
+    given = client.name
+    return client_facts(names, "control", given_name=given, peer_pid=pid, reported_pid=client.pid or 0)
 
 
 class _EventEncoder:

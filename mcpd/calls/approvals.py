@@ -58,6 +58,9 @@ class _Pending(msgspec.Struct, eq=False):
 
     call: Call
     client: ClientFacts
+    who: str
+    """The client as people see it. It may report another name while the call waits; a permanent approval is
+    for this one."""
     use: _Use
     rule: PolicyRule
     asked_at: float = msgspec.field(default_factory=time.time)
@@ -123,10 +126,11 @@ class Approvals:
         if len(self._pending) >= MAX_PENDING:
             message = f"{use[0]}: {MAX_PENDING} calls are already waiting for approval"
             raise Overloaded(f"{message}; nothing was sent, see `mcpctl approvals`", server=use[0])
-        pending = _Pending(call, call.caller.facts(call.context), use, rule)
+        who = call.caller.describe(call.context)
+        pending = _Pending(call, call.caller.facts(call.context), who, use, rule)
         key = str(next(self._numbers))
         self._pending[key] = pending
-        what = f"{call.caller.describe(call.context)}: {use[1]} {shorten(use[2], 80)!r}"
+        what = f"{who}: {use[1]} {shorten(use[2], 80)!r}"
         self.announce(use[0], f"{what} waits for approval (mcpctl approvals allow {key})")
         call.waits_for = "nobody has approved it (mcpctl approvals)"
         try:
@@ -152,7 +156,7 @@ class Approvals:
         if params is None:
             server, kind, name = pending.use
             self.notify(
-                f"{shorten(call.caller.describe(call.context), 80)} needs your approval",
+                f"{shorten(pending.who, 80)} needs your approval",
                 f"It wants to use the {kind} {shorten(name, 80)!r} of {shorten(server, 80)}\n"
                 "Run: mcpctl approvals, or mcpctl ui",
             )
@@ -219,7 +223,7 @@ class Approvals:
         return tuple(
             PendingApproval(
                 id=key,
-                client=each.call.caller.describe(each.call.context),
+                client=each.who,
                 server=each.use[0],
                 kind=each.use[1],
                 name=each.use[2],
@@ -271,8 +275,8 @@ class Approvals:
         if place is None:
             raise NoLastingRuleError(f"the rule at {pending.rule.place} is not in a list")
         now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-        who = pending.call.caller.describe(pending.call.context)
-        await self.insert_rule(int(place[1]), rule, f"Allowed by {_user()} on {now} for {who}, in {where}")
+        comment = f"Allowed by {_user()} on {now} for {pending.who}, in {where}"
+        await self.insert_rule(int(place[1]), rule, comment)
 
 
 _INDEX = re.compile(r"\.policies\[(\d+)\]$")

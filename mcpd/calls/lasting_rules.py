@@ -19,8 +19,8 @@ class NoLastingRuleError(ValueError):
 def lasting_rule(client: ClientFacts, use: tuple[str, ItemKind, str]) -> dict[str, object]:
     """Return a rule, as it is written, that allows the client this use. Raises NoLastingRuleError.
 
-    The client is identified by its program, according to the kernel, and by its name, because an interpreter
-    such as `node` runs many programs.
+    The client is identified by its program, according to the kernel, and by the name under which the person
+    who approved it saw it, because an interpreter such as `node` runs many programs.
     """
     server, kind, name = use
     if kind not in _MEMBERS:
@@ -28,25 +28,18 @@ def lasting_rule(client: ClientFacts, use: tuple[str, ItemKind, str]) -> dict[st
     for text in (server, name):
         if _PATTERN.search(text) or not text.isprintable() or len(text) > _MAX_NAME:
             raise NoLastingRuleError(f"a rule cannot contain the name {text[:80]!r} literally")
-    rule: dict[str, object] = {"decision": "allow"}
-    if own := _name(client):
-        rule["clients"] = [own]
+    if not client.shown:
+        raise NoLastingRuleError("the client's name is not known")
+    own = client.shown[-1]
+    if _PATTERN.search(own):
+        raise NoLastingRuleError(f"a rule cannot contain the client's name {own!r} literally")
+    rule: dict[str, object] = {"decision": "allow", "clients": [own]}
     if client.executable and not _PATTERN.search(client.executable):
         if client.executable.endswith(" (deleted)"):
             raise NoLastingRuleError(
                 "the client's program has been replaced since it was started; restart it"
             )
         rule["executables"] = [client.executable]
-    elif own:
-        rule["transports"] = [client.transport]
     else:
-        raise NoLastingRuleError("neither the client's program nor its name is known")
+        rule["transports"] = [client.transport]
     return {**rule, "servers": [server], _MEMBERS[kind]: [name]}
-
-
-def _name(client: ClientFacts) -> str:
-    """Return the name that identifies the client: without a version, and preferably not its program's."""
-    program = client.executable.rpartition("/")[2]
-    usable = [name for name in client.names if not _PATTERN.search(name) and name.isprintable()]
-    plain = [name for name in usable if name.rpartition(" ")[0] not in usable]
-    return next((name for name in plain if name != program), next(iter(plain), ""))

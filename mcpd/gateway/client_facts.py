@@ -23,32 +23,40 @@ class SessionFacts:
     def __init__(self, client: ClientIdentity, profile: Profile | None) -> None:
         self._client = client
         self._profile = "" if profile is None else profile.name
-        self._names: set[str] = {client.name}
-        self._facts: ClientFacts | None = None
+        self._names: dict[str, None] = {client.name: None}
+        self._facts: dict[tuple[str, ...], ClientFacts] = {}
+        """By the names of a request."""
 
     @property
     def are_read(self) -> bool:
-        return self._facts is not None
+        return bool(self._facts)
 
     def known_by(self, *names: str) -> ClientFacts:
-        """Return the facts of the client; always the same object for the same facts.
+        """Return the facts of the client for a request in which it reports these names; always the same
+        object for the same facts.
 
-        A client of the modern revision may use another name in each request, and is known by all of them
-        from then on. Raises Overloaded if there are too many.
+        A client of the modern revision may use another name in each request. It is known by all of them
+        from then on, and shown under the one in the request, unless it was given a name when it was started.
+        Raises Overloaded if there are too many.
         """
-        if self._facts is None or not self._names.issuperset(names):
-            self._names.update(names)
-            if len(self._names) > _MAX_NAMES:
+        found = self._facts.get(names)
+        if found is not None:
+            return found
+        if not self._names.keys() >= set(names):
+            if len(self._names.keys() | names) > _MAX_NAMES:
                 raise Overloaded(f"a client can have at most {_MAX_NAMES} names; reconnect to use others")
-            client = self._client
-            self._facts = client_facts(
-                sorted(self._names),
-                client.via,
-                self._profile,
-                peer_pid=client.peer_pid,
-                reported_pid=client.pid,
-            )
-        return self._facts
+            self._names.update(dict.fromkeys(names))
+            self._facts.clear()
+        client = self._client
+        found = self._facts[names] = client_facts(
+            (*names, *reversed(self._names)),
+            client.via,
+            self._profile,
+            given_name=client.name,
+            peer_pid=client.peer_pid,
+            reported_pid=client.pid,
+        )
+        return found
 
 
 def client_facts(
@@ -56,10 +64,12 @@ def client_facts(
     transport: str,
     profile: str = "",
     *,
+    given_name: str = "",
     peer_pid: int = 0,
     reported_pid: int = 0,
 ) -> ClientFacts:
-    """Return the facts of a client that is connected now.
+    """Return the facts of a client that is connected now. It is shown under its `given_name`, which is not
+    what it reports in MCP and has no version, otherwise under the first of its names, or its program's.
 
     `peer_pid` is the process at the other end of its connection, according to the kernel; 0 over TCP. A
     bridge reports the process that started it, which counts if the kernel confirms that. Reads /proc.
@@ -68,21 +78,23 @@ def client_facts(
     if reported_pid and reported_pid != peer_pid and _parent(peer_pid) == reported_pid:
         pid = reported_pid
     program = program_name(pid) if pid else ""
-    known: dict[str, None] = {}
-    for name in (*names, program):
-        shown = "".join(each for each in name[:_MAX_NAME] if each.isprintable()).strip()
-        if shown:
-            known[shown] = None
-            head, _, version = shown.rpartition(" ")
-            if head and version[:1].isdigit():
-                known[head] = None
+    forms = [found for name in (given_name, *names, program) if (found := _name_forms(name))]
+    shown = forms[0] if forms else ()
     return ClientFacts(
-        names=tuple(known),
+        names=tuple(dict.fromkeys(each for found in forms for each in found)),
+        shown=shown[:1] if _name_forms(given_name) else shown,
         executable=_read_link(pid, "exe"),
         transport=transport,
         profile=profile,
         directory=_read_link(peer_pid, "cwd"),
     )
+
+
+def _name_forms(name: str) -> tuple[str, ...]:
+    """Return a name as it is compared, and the same without a version; nothing if it is empty."""
+    shown = "".join(each for each in name[:_MAX_NAME] if each.isprintable()).strip()
+    head, _, version = shown.rpartition(" ")
+    return (shown, head) if head and version[:1].isdigit() else (shown,) if shown else ()
 
 
 def _read_link(pid: int, name: str) -> str:

@@ -37,7 +37,7 @@ def explain_policy(host: PolicyHost, params: PolicyParams) -> PolicyResult:
         problem = Problem("$.transport", f"unknown transport; write one of {', '.join(TRANSPORTS)}")
         raise InvalidArguments(f"mcpd/policy: {problem}", [problem])
     found = _find_client(host.sessions, params.client)
-    known = found or ClientFacts(names=(params.client,))
+    known = found or ClientFacts(names=(params.client,), shown=(params.client,))
     directory = known.directory if params.directory is None else params.directory
     if params.profile is not None:
         profile = "" if params.profile == ALL_SERVERS else params.profile
@@ -45,6 +45,7 @@ def explain_policy(host: PolicyHost, params: PolicyParams) -> PolicyResult:
         profile = known.profile if found is not None else host.profile_for(directory) or ""
     client = ClientFacts(
         names=known.names,
+        shown=known.shown,
         executable=known.executable if params.executable is None else params.executable,
         transport=known.transport if params.transport is None else params.transport,
         profile=profile,
@@ -111,10 +112,12 @@ def _chosen(params: PolicyParams) -> tuple[ItemKind, str]:
 
 
 def _find_client(sessions: Iterable[ClientSession], name: str) -> ClientFacts | None:
-    """Return the facts of the first connected client with this name, whatever its case."""
+    """Return the facts of the first connected client that is shown under this name, otherwise of the first
+    that is known by it, whatever its case."""
     wanted = name.casefold()
-    for session in sessions:
-        facts = session.facts(session.context)
-        if any(each.casefold() == wanted for each in facts.names):
-            return facts
+    known = [session.facts(session.context) for session in sessions]
+    for names in ([facts.shown for facts in known], [facts.names for facts in known]):
+        for facts, own in zip(known, names, strict=True):
+            if any(each.casefold() == wanted for each in own):
+                return facts
     return None

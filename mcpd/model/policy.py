@@ -56,6 +56,8 @@ class ClientFacts:
 
     names: tuple[str, ...] = ()
     """All names that it is known by: what it calls itself, and the name of its program."""
+    shown: tuple[str, ...] = ()
+    """The name under which people see it, and last the same name without the version that it reports."""
     executable: str = ""
     """The path of its program's file, according to the kernel."""
     transport: str = ""

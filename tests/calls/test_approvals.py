@@ -309,18 +309,17 @@ async def test_client_may_answer_for_good(autojump_clock: Clock, w: World, kind:
     user = w.user(kind)
     user.session.client = msgspec.structs.replace(user.session.client, name="zed")
     user.session._facts = SessionFacts(user.session.client, None)
+    user.session.peer = "mcp 0.1.0"  # sorted before `zed`
     user.says = accept("always")
     call = await asked(w, user)
+    assert w.gateway.approvals.list(str)[0].client == "zed"
     reply(user, call)
     await trio.sleep(1)
     assert heard(w) == [user.tag]
     ((before, added, comment),) = written.rules
-    assert (before, added["decision"], added["tools"], added["servers"]) == (
-        3,
-        "allow",
-        ["converse"],
-        ["srv"],
-    )
+    assert before == 3
+    wanted = {"decision": "allow", "clients": ["zed"], "servers": ["srv"], "tools": ["converse"]}
+    assert {**wanted, "transports": added["transports"]} == added
     found = re.fullmatch(r"Allowed by \w+ on \d{4}-\d\d-\d\d \d\d:\d\d UTC for zed, in the client", comment)
     assert found, comment
 
@@ -328,7 +327,9 @@ async def test_client_may_answer_for_good(autojump_clock: Clock, w: World, kind:
 async def test_answer_for_good_is_written_once(autojump_clock: Clock, w: World) -> None:
     """A replayed answer changes nothing."""
     written, script = Written(w), Script(w)
-    script.caller._facts = ClientFacts(names=("mcpctl",), executable="/usr/bin/mcpctl", transport="control")
+    script.caller._facts = ClientFacts(
+        names=("mcpctl",), shown=("mcpctl",), executable="/usr/bin/mcpctl", transport="control"
+    )
     script.call("converse", arguments={"tag": script.tag})
     await trio.sleep(1)
     (waiting,) = w.gateway.approvals.list(str)
@@ -377,10 +378,10 @@ async def test_call_still_waits_if_the_rule_cannot_be_written(autojump_clock: Cl
     await trio.sleep(1)
     (waiting,) = w.gateway.approvals.list(str)
     with pytest.raises(
-        InvalidArguments, match="it cannot be allowed permanently: neither the client's program"
+        InvalidArguments, match="it cannot be allowed permanently: the client's name is not known"
     ):
         await w.gateway.approvals.answer(waiting.id, "always")
-    script.caller._facts = ClientFacts(names=("mcpctl",), transport="control")
+    script.caller._facts = ClientFacts(names=("mcpctl",), shown=("mcpctl",), transport="control")
     script.call("converse", arguments={"tag": script.tag})
     await trio.sleep(1)
     with pytest.raises(BadSpec, match="read-only"):

@@ -5,16 +5,25 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import attrs
 import pytest
 
+from mcpd.calls.client_context import ClientIdentity
 from mcpd.calls.lasting_rules import NoLastingRuleError, lasting_rule
 from mcpd.config.loader import parse_config
+from mcpd.gateway.client_facts import SessionFacts
 from mcpd.model.policy import ClientFacts, Decision, PolicyRule, UsedItem, decide
+from mcpd.model.profile import Profile
 from tests.model.test_policy import LOOK_ALIKES, URIS
 
-ZED = ClientFacts(names=("Zed 1.2", "Zed", "zed-editor"), executable="/opt/zed-editor", transport="bridge")
-NODE = ClientFacts(names=("codex", "node"), executable="/usr/bin/node", transport="bridge")
-WEB = ClientFacts(names=("agent 3", "agent"), transport="http")
+ZED = ClientFacts(
+    names=("Zed 1.2", "Zed", "zed-editor"),
+    shown=("Zed 1.2", "Zed"),
+    executable="/opt/zed-editor",
+    transport="bridge",
+)
+NODE = ClientFacts(names=("codex", "node"), shown=("codex",), executable="/usr/bin/node", transport="bridge")
+WEB = ClientFacts(names=("agent 3", "agent"), shown=("agent 3", "agent"), transport="http")
 DELETE: Any = ("github", "tool", "delete_repo")
 
 
@@ -82,10 +91,10 @@ def test_rule_for_a_resource_allows_no_other_spelling(uri: str, tmp_path: Any) -
         (ZED, ("git*", "tool", "a")),
         (ZED, ("github", "resource", "file:///*")),
         (ZED, ("github", "method", "x/delete")),
-        (ClientFacts(names=("*",), transport="http"), DELETE),
-        (ClientFacts(names=("z?d", "[zed]"), transport="http"), DELETE),
+        (ClientFacts(names=("*",), shown=("*",), transport="http"), DELETE),
+        (ClientFacts(names=("z?d", "zed"), shown=("z?d",), executable="/opt/zed"), DELETE),
         (ClientFacts(transport="http"), DELETE),
-        (ClientFacts(names=("zed",), executable="/opt/zed (deleted)"), DELETE),
+        (ClientFacts(names=("zed",), shown=("zed",), executable="/opt/zed (deleted)"), DELETE),
     ],
     ids=ascii,
 )
@@ -94,7 +103,44 @@ def test_names_that_a_rule_would_read_as_patterns_are_refused(client: ClientFact
         lasting_rule(client, use)
 
 
-def test_client_that_calls_itself_a_pattern_is_known_by_its_program() -> None:
-    named = ClientFacts(names=("*", "[a]"), executable="/opt/zed", transport="bridge")
-    assert lasting_rule(named, DELETE).get("clients") is None
-    assert lasting_rule(named, DELETE)["executables"] == ["/opt/zed"]
+NAMES = ["mcp 0.1.0", "mcp", "zed", "agent-a", "claude-code", "Zed 1.2", "agent 3"]
+GIVEN = ["", "zed", "agent-a", "agent-z", "claude-code", "agent 3", "agent 4"]
+
+
+def connected(
+    given: str, reported: str, via: str, cwd: str = "", profile: str = ""
+) -> tuple[str, ClientFacts]:
+    """Return how a client is shown, and what is known of it: all run with the same interpreter."""
+    identity = ClientIdentity(via=via, name=given, pid=0, cwd=cwd)
+    facts = SessionFacts(identity, Profile(name=profile) if profile else None).known_by(reported, "")
+    return given or reported, attrs.evolve(facts, executable="/usr/bin/python3.11", directory=cwd)
+
+
+@pytest.mark.parametrize("given", GIVEN)
+def test_rule_names_the_client_as_it_is_shown(given: str, tmp_path: Any) -> None:
+    """Whatever a client reports in MCP, by which people do not know it if it was given a name."""
+    others = [connected(name, "mcp 0.1.0", "bridge") for name in GIVEN if name]
+    for reported in NAMES:
+        shown, client = connected(given, reported, "bridge", "/src", "work")
+        named = shown if given else client_label(reported)
+        assert lasting_rule(client, DELETE)["clients"] == [named]
+        allowed = parsed(client, DELETE, tmp_path)
+        assert not allowed.client_mismatch(client)
+        for other, facts in others:
+            if given and other != given:
+                assert allowed.client_mismatch(facts), (shown, other)
+
+
+def client_label(reported: str) -> str:
+    """Return a reported name without its version."""
+    return reported.removesuffix(" 0.1.0").removesuffix(" 1.2").removesuffix(" 3")
+
+
+def test_modern_client_is_shown_under_the_name_in_its_request() -> None:
+    session = SessionFacts(ClientIdentity(via="http"), None)
+    first, second = session.known_by("", "zed 1"), session.known_by("", "agent 2")
+    assert (first.shown, second.shown) == (("zed 1", "zed"), ("agent 2", "agent"))
+    again = session.known_by("", "zed 1")
+    assert (again.shown, set(again.names)) == (first.shown, {"zed 1", "zed", "agent 2", "agent"})
+    assert session.known_by("", "zed 1") is again
+    assert session.known_by("", "").shown == second.shown, "a request without a name"

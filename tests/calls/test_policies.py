@@ -173,7 +173,7 @@ async def test_without_rules_there_is_no_stage(w: World) -> None:
     client = Client(w)
     client.ask("tools/call", name="delete_repo", arguments={})
     assert all(route.stages == () for route in w.server.routes.values())
-    assert client.session._facts._facts is None, "nothing was read about the client"
+    assert not client.session._facts.are_read, "nothing was read about the client"
 
 
 async def test_first_decision_compares_no_rules(autojump_clock: Clock, w: World) -> None:

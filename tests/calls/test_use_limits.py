@@ -229,7 +229,8 @@ async def test_counters_are_bounded(autojump_clock: Clock, w: World, monkeypatch
     apply(w, limit(), rule("allow", tools=("none",)))
     clients = [Client(w) for _ in range(5)]
     for number, client in enumerate(clients):
-        client.session._facts._facts = ClientFacts(executable=f"/bin/{number}")
+        name = client.session.peer
+        client.session._facts._facts = {(name, ""): ClientFacts(executable=f"/bin/{number}")}
     answers = [use(client) for client in clients]
     assert answers[:3] == [None] * 3
     assert_limited(answers[3])

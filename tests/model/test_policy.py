@@ -24,6 +24,7 @@ from tests.stopwatch import within
 
 ZED = ClientFacts(
     names=("zed", "Zed 1.2", "zed-editor"),
+    shown=("zed",),
     executable="/usr/bin/zed-editor",
     transport="bridge",
     profile="work",
