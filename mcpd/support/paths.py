@@ -14,6 +14,8 @@ from collections.abc import Mapping
 MAX_SOCKET_PATH = 107
 """Bytes: `sockaddr_un.sun_path` has 108, including the final NUL."""
 
+_RUNTIME_DIRECTORIES = "/run/user"
+"""Where pam_systemd(8) creates the runtime directory of each user that has logged in."""
 _GROUP_AND_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -27,9 +29,9 @@ class UnusablePath(Exception):
 def socket_path(environ: Mapping[str, str]) -> str:
     """Return the absolute path of the daemon's socket, the same for daemon and clients.
 
-    `$MCPD_SOCKET`, else `$XDG_RUNTIME_DIR/mcpd/mcpd.sock`, else `/tmp/mcpd-<uid>/mcpd.sock`. `$TMPDIR` is not
-    used: it can differ between editors and shells, which would then use different daemons. Raises
-    UnusablePath if the path is too long, or if another user owns the directory in /tmp.
+    `$MCPD_SOCKET`, else `mcpd.sock` in `runtime_dir`. `$TMPDIR` is not used: it can differ between editors
+    and shells, which would then use different daemons. Raises UnusablePath if the path is too long, or if
+    another user owns the directory in /tmp.
     """
     explicit = environ.get("MCPD_SOCKET")
     path = os.path.abspath(explicit) if explicit else os.path.join(runtime_dir(environ), "mcpd.sock")
@@ -44,12 +46,17 @@ def socket_path(environ: Mapping[str, str]) -> str:
 def runtime_dir(environ: Mapping[str, str]) -> str:
     """Return the directory for the socket, its lock, and the records of running instances.
 
-    If `$XDG_RUNTIME_DIR` belongs to another user (`su` keeps it), or does not exist and cannot be created,
-    `/tmp/mcpd-<uid>` is used. Raises UnusablePath if that exists and is not private to this user.
+    It is `$XDG_RUNTIME_DIR/mcpd`. If that variable is not set (clients that use an SDK start `mcpctl bridge`
+    without it), belongs to another user (`su` keeps it), or names a directory that cannot be created, it is
+    `mcpd` in the directory that a login sets it to, `/run/user/<uid>`. Without one, it is `/tmp/mcpd-<uid>`.
+    Raises UnusablePath if that exists and is not private to this user.
     """
     base = environ.get("XDG_RUNTIME_DIR", "")
     if os.path.isabs(base) and _is_owned_or_creatable(base):
         return os.path.join(base, "mcpd")
+    of_login = os.path.join(_RUNTIME_DIRECTORIES, str(os.getuid()))
+    if os.path.isdir(of_login) and _is_owned_or_creatable(of_login):
+        return os.path.join(of_login, "mcpd")
     return _tmp_fallback()
 
 

@@ -33,14 +33,46 @@ def test_the_runtime_directory_is_used_when_it_is_ours(tmp_path: Path) -> None:
     assert paths.socket_path({"XDG_RUNTIME_DIR": str(tmp_path)}) == f"{tmp_path}/mcpd/mcpd.sock"
 
 
-@pytest.mark.parametrize("runtime", [None, "", "run/user/0", "/proc/no/such"])
-def test_without_a_usable_runtime_directory_the_socket_is_below_tmp(runtime: str | None) -> None:
-    """It may be unset, empty, relative (ignored per the XDG specification) or impossible to create."""
+@pytest.fixture
+def run_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory in place of /run/user."""
+    directory = tmp_path / "user"
+    directory.mkdir()
+    monkeypatch.setattr(paths, "_RUNTIME_DIRECTORIES", str(directory))
+    return directory
+
+
+UNUSABLE = pytest.mark.parametrize("runtime", [None, "", "run/user/0", "/proc/no/such"])
+"""It may be unset, empty, relative (ignored per the XDG specification) or impossible to create."""
+
+
+@UNUSABLE
+def test_without_a_usable_runtime_directory_the_socket_is_below_tmp(
+    runtime: str | None, run_user: Path
+) -> None:
+    assert not any(run_user.iterdir())
     environ = {} if runtime is None else {"XDG_RUNTIME_DIR": runtime}
     assert paths.socket_path(environ) == f"/tmp/mcpd-{UID}/mcpd.sock"
 
 
-def test_a_runtime_directory_of_another_user_is_passed_over(tmp_path: Path) -> None:
+@UNUSABLE
+def test_runtime_directory_of_the_login_is_used_without_the_variable(
+    runtime: str | None, run_user: Path
+) -> None:
+    """The MCP SDKs start servers, such as `mcpctl bridge`, without XDG_RUNTIME_DIR."""
+    (run_user / str(UID)).mkdir()
+    environ = {} if runtime is None else {"XDG_RUNTIME_DIR": runtime}
+    assert paths.socket_path(environ) == f"{run_user}/{UID}/mcpd/mcpd.sock"
+
+
+def test_runtime_directory_of_the_login_must_belong_to_the_user(run_user: Path) -> None:
+    _needs_root()
+    (run_user / str(UID)).mkdir()
+    os.chown(run_user / str(UID), 4321, 4321)
+    assert paths.socket_path({}) == f"/tmp/mcpd-{UID}/mcpd.sock"
+
+
+def test_a_runtime_directory_of_another_user_is_passed_over(tmp_path: Path, run_user: Path) -> None:
     """`su` keeps $XDG_RUNTIME_DIR; a daemon of root must not use a user's directory."""
     _needs_root()
     os.chown(tmp_path, 4321, 4321)
