@@ -430,7 +430,7 @@ class CallEngine:
         call.request = None
         if work is not None:
             work.cancel(reason=reason)
-        elif state in (SENT, SUSPENDED):
+        elif state in (SENT, SUSPENDED) and call.binding is not None:  # None: only a stage has asked
             call.upstream.link.cancel(call, reason)
         self._release(call)
 

@@ -532,3 +532,20 @@ async def test_call_that_has_ended_asks_nothing(w: World) -> None:
         scope.cancel()
         await user.session.ask(call, "elicitation/create", Raw(b"{}"))
     assert scope.cancelled_caught
+
+
+async def test_refused_call_ends_if_its_client_does_not_return(autojump_clock: Clock, w: World) -> None:
+    """It no longer counts as running then."""
+    apply(w, rule("limit", concurrent=1), ASK)
+    user, later = w.user("modern"), w.user("legacy")
+    await asked(w, user)
+    await trio.sleep(APPROVAL_TIMEOUT + 1)
+    user.leave()
+    await trio.sleep(ORPHAN_TIMEOUT + 1)
+    assert w.empty() == []
+    later.says = accept()
+    call = await asked(w, later)
+    assert call.done is None, "limited"
+    reply(later, call)
+    await trio.sleep(1)
+    assert heard(w) == [later.tag]
