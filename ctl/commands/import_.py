@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -29,6 +30,7 @@ from ctl.editors.importing import (
     build_result,
     plan_import,
     record_import,
+    unite_servers,
     write_import,
 )
 from ctl.editors.inline_secrets import lift_secrets, masked_definition
@@ -147,8 +149,7 @@ def import_(
         if not can_ask:
             servers = servers + [each.server for each in updates]
         result = build_result(plan, servers, answers, keep=keep_secrets)
-        kept = target.servers.keys() | result.definitions.keys()
-        result.same = {name: other for name, other in same.items() if other in kept}
+        notes = unite_servers(plan, target, result, same)
         result.rules = rules
         if servers or rules:
             reloaded = write_import(cli, target, result)
@@ -157,7 +158,7 @@ def import_(
             report |= {"same": dict(result.same), "rules_added": [one.to_json() for one in rules]}
             report |= {"taken_over": list(result.replaced), "secrets_stored": list(result.secrets)}
         if not cli.out.json:
-            _report(cli, target, result, left_out)
+            _report(cli, target, result, left_out, notes)
     elif (servers or updates or rules) and not cli.out.json:
         cli.out.next_step("mcpctl import (asks before it changes anything)")
     elif not discovered.files and not discovered.warnings and not cli.out.json:
@@ -173,10 +174,14 @@ def import_(
     return UsageError.exit if unreadable else 0
 
 
-def _report(cli: CliContext, target: ImportTarget, result: ImportResult, left_out: list[str]) -> None:
-    """`left_out`: the servers whose values the user did not enter."""
+def _report(
+    cli: CliContext, target: ImportTarget, result: ImportResult, left_out: list[str], notes: Sequence[str]
+) -> None:
+    """`left_out`: the servers whose values the user did not enter. `notes` are about equal servers."""
     for name, other in result.same.items():
         cli.out.line(f"{name}: the same as {other}")
+    for note in notes:
+        cli.out.line(f"note: {note}")
     for name in left_out:
         cli.out.line(
             f"{name}: not imported, because you entered no value; mcpctl import -s {name} asks again"

@@ -17,11 +17,19 @@ from ctl.editors.import_history import ImportedEntry, ImportHistory, entry_key
 from ctl.editors.import_rules import NO_RULES, EditorRules, NewRule, RuleAtom
 from ctl.editors.import_target import ImportTarget, find_problems, read_definitions
 from ctl.editors.inline_secrets import LiftedDefinition, free_secret_name, lift_secrets
-from ctl.editors.merging import MergedServer, MergeResult, fill_in_secrets, merge_candidates, replace_text
+from ctl.editors.merging import (
+    MergedServer,
+    MergeResult,
+    fill_in_secrets,
+    for_all_editors,
+    merge_candidates,
+    notes_about_filters,
+    replace_text,
+)
 from ctl.editors.missing_variables import ask_for_missing_variables
 from ctl.editors.needed_secrets import SecretNames, names_used
 from ctl.editors.similar_servers import SimilarServer, find_similar
-from ctl.editors.tool_filters import note_about, unlike_ours
+from ctl.editors.tool_filters import note_about, note_about_ours, unlike_ours
 from ctl.editors.tool_permissions import ToolPermission
 from ctl.editors.variables import NeededSecret, secret_reference
 from ctl.errors import DaemonError
@@ -291,6 +299,33 @@ def build_result(
     result.replaced = {name: here[name] for name in result.definitions if name in here}
     result.secrets = {name: value for name, value in result.secrets.items() if name not in plan.stored}
     return result
+
+
+def unite_servers(
+    plan: ImportPlan, target: ImportTarget, result: ImportResult, same: Mapping[str, str]
+) -> list[str]:
+    """Use one server for those that are the `same` as it. Returns notes about the editors' lists of tools.
+
+    A new server is defined so that it suits all its editors. The definition of one that mcpd has stays.
+    """
+    kept = target.servers.keys() | result.definitions.keys()
+    result.same = {name: other for name, other in same.items() if other in kept}
+    new = {server.name: server for server in plan.merged.servers}
+    notes: list[str] = []
+    for other in dict.fromkeys(result.same.values()):
+        names = [other, *(name for name, its in result.same.items() if its == other)]
+        group = [new[name] for name in names if name in new]
+        entries = [(server.definition, source) for server in group for source in server.sources]
+        if other in target.servers:
+            ours = target.servers[other]
+            for theirs, source in entries:
+                notes.append(note_about_ours(theirs, ours, other, source.title))
+                notes.append(note_about(unlike_ours(theirs, ours), source.editor, source.title, source.scope))
+        else:
+            definitions = [server.definition for server in group]
+            result.definitions[other] = for_all_editors(result.definitions[other], definitions)
+            notes += notes_about_filters(entries)
+    return list(dict.fromkeys(filter(None, notes)))
 
 
 def write_import(cli: CliContext, target: ImportTarget, result: ImportResult) -> bool:

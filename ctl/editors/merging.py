@@ -7,7 +7,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -15,15 +15,18 @@ import attrs
 from ctl.editors.discovery import EntrySource, ImportCandidate
 from ctl.editors.tool_filters import filters_of, note_about, without_filters
 from ctl.editors.variables import NeededSecret, secret_reference
-from mcpd.config import definition_view
+from mcpd.config.definition_view import is_enabled
 from mcpd.config.secret_store import read_secrets
 from mcpd.config.server_definition import MAX_NAME_LENGTH, parse_servers
 from mcpd.config.settings import Settings
 from mcpd.model.errors import BadSpec
-from mcpd.model.server_spec import RemoteSpec, StdioSpec
+from mcpd.model.server_spec import RemoteSpec, StdioSpec, Timeouts
 
 UNKNOWN = re.compile(r"unknown-[0-9a-f]{64}")
 """What stands for a value that only the user knows, see `comparable`."""
+
+_TIMEOUTS = {"timeout": Timeouts().call * 1000, "connectTimeout": Timeouts().connect * 1000}
+"""The timeouts that editors have, with mcpd's defaults, in milliseconds."""
 
 Identity = tuple[object, ...]
 Environ = Mapping[str, str]
@@ -78,12 +81,7 @@ def merge_candidates(
         names.add(name)
         definition = _merged_definition(best, group)
         notes = [note for one in group for note in one.notes]
-        if len({filters_of(one.definition) for one in group}) > 1:
-            definition = without_filters(definition)  # each would hide tools from the other editors
-            found = [(filters_of(one.definition), one.source) for one in group]
-            notes += [
-                note_about(filters, source.editor, source.title, source.scope) for filters, source in found
-            ]
+        notes += notes_about_filters((one.definition, one.source) for one in group)
         servers.append(
             MergedServer(
                 name,
@@ -99,7 +97,7 @@ def merge_candidates(
 def server_identities(ours: Mapping[str, Mapping[str, object]], environ: Environ) -> dict[Identity, str]:
     """Return the identities of mcpd's servers and their names; of equal ones, the first that is enabled."""
     found: dict[Identity, str] = {}
-    for name, definition in sorted(ours.items(), key=lambda each: not definition_view.is_enabled(each[1])):
+    for name, definition in sorted(ours.items(), key=lambda each: not is_enabled(each[1])):
         found.setdefault(identity(definition, None, environ), name)
     return found
 
@@ -208,14 +206,44 @@ def _effective_cwd(one: ImportCandidate) -> str | None:
 
 
 def _merged_definition(best: ImportCandidate, group: list[ImportCandidate]) -> dict[str, object]:
-    """Merge a group: enabled if any of them is; with the implied directory if they all agree."""
-    definition = dict(best.definition)
-    if any(one.definition.get("enabled") is not False for one in group):
-        definition.pop("enabled", None)
+    """Merge a group, with the implied directory if they all agree."""
+    definition = for_all_editors(best.definition, [one.definition for one in group])
     implied = {one.implied_cwd for one in group}
     if "cwd" not in definition and len(implied) == 1 and best.implied_cwd is not None:
         definition["cwd"] = best.implied_cwd
     return definition
+
+
+def for_all_editors(
+    definition: Mapping[str, object], group: Sequence[Mapping[str, object]]
+) -> dict[str, object]:
+    """Return the definition of a server that stands for a group of definitions, so that no editor loses
+    anything by the settings of another one.
+
+    It is enabled if any of them is. Lists of tools that differ are dropped, and the longest timeouts are
+    used; a definition without a timeout has mcpd's default.
+    """
+    shared = dict(definition)
+    if any(is_enabled(one) for one in group):
+        shared.pop("enabled", None)
+    if len({filters_of(one) for one in group}) > 1:
+        shared = without_filters(shared)
+    for name, default in _TIMEOUTS.items():
+        values = [value if isinstance(value := one.get(name), (int, float)) else default for one in group]
+        if any(name in one for one in group):
+            shared[name] = max(values)
+        if shared.get(name) == default and not all(name in one for one in group):
+            del shared[name]
+    return shared
+
+
+def notes_about_filters(entries: Iterable[tuple[Mapping[str, object], EntrySource]]) -> list[str]:
+    """Return how to keep the lists of tools that `for_all_editors` drops from these definitions."""
+    found = [(filters_of(definition), source) for definition, source in entries]
+    if len({filters for filters, _ in found}) < 2:
+        return []
+    notes = (note_about(filters, source.editor, source.title, source.scope) for filters, source in found)
+    return [note for note in notes if note]
 
 
 def _free_name(one: ImportCandidate, names: set[str]) -> str:

@@ -51,14 +51,25 @@ def note_about(filters: ToolFilters, editor: str, title: str, scope: str) -> str
 
     `scope` is that of the file with the filters.
     """
-    given = (filters.include is not None, bool(filters.exclude))
-    names = [name for name, is_given in zip(_MEMBERS, given, strict=True) if is_given]
+    names = _members(filters)
     if not names:
         return ""
     return (
-        f"{' and '.join(names)} of {title} do not apply to the shared server; "
+        f"{names} of {title} do not apply to the shared server; "
         f"mcpctl install {editor}{' --project' if scope == 'project' else ''} --own keeps them in a profile"
     )
+
+
+def note_about_ours(theirs: Mapping[str, object], ours: Mapping[str, object], server: str, title: str) -> str:
+    """Return which lists of a server in mcpd also apply to an editor that does not have them; or empty."""
+    names = _members(unlike_ours(ours, theirs))
+    return f"{names} of {server} in mcpd also apply to {title}" if names else ""
+
+
+def _members(filters: ToolFilters) -> str:
+    """Return the names of the members that are set."""
+    given = (filters.include is not None, bool(filters.exclude))
+    return " and ".join(name for name, is_given in zip(_MEMBERS, given, strict=True) if is_given)
 
 
 def as_profile(selected: Mapping[str, ToolFilters]) -> dict[str, list[str]]:

@@ -11,7 +11,7 @@ from ctl.editors.editor_catalog import BY_NAME
 from ctl.editors.inline_secrets import lift_secrets, looks_random, masked_definition
 from ctl.editors.mapping import map_entry, unwrap_proxy
 from ctl.editors.mcpd_entry import is_mcpd_entry
-from ctl.editors.merging import merge_candidates
+from ctl.editors.merging import for_all_editors, merge_candidates
 from ctl.editors.read_entries import RawEntry
 from ctl.editors.variables import UnusableEntry, VariableTranslator
 
@@ -51,6 +51,28 @@ def test_lists_of_tools_of_one_editor_do_not_hide_tools_from_the_others() -> Non
         "mcpctl install gemini --own keeps them in a profile",
     )
     assert merge(filtered, one("a", NPX | {"includeTools": ["x"]}, "zed"))["a"]["includeTools"] == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "merged"),
+    [
+        ({"timeout": 5000}, {}, {}),
+        ({"timeout": 300000}, {}, {"timeout": 300000}),
+        ({"timeout": 5000}, {"timeout": 9000}, {"timeout": 9000}),
+        ({"timeout": 5000}, {"timeout": 5000}, {"timeout": 5000}),
+        ({"connectTimeout": 30000, "timeout": 1}, {"timeout": 2}, {"timeout": 2}),
+        ({"connectTimeout": 1000}, {"connectTimeout": 60000}, {"connectTimeout": 60000}),
+        ({"excludeTools": ["x"]}, {}, {}),
+        ({"enabled": False}, {}, {}),
+        ({"enabled": False}, {"enabled": False}, {"enabled": False}),
+    ],
+)
+def test_settings_of_one_editor_do_not_limit_the_others(
+    first: dict[str, object], second: dict[str, object], merged: dict[str, object]
+) -> None:
+    """A definition without a timeout has the default: 120 s for a call, 30 s for the handshake."""
+    for one_is, other_is in ((first, second), (second, first)):
+        assert for_all_editors(NPX | one_is, [NPX | one_is, NPX | other_is]) == NPX | merged
 
 
 @pytest.mark.parametrize(

@@ -190,3 +190,60 @@ def test_question_about_a_similar_server_shows_the_arguments(home: Path) -> None
     question = "x-gemini looks like x, except for args (x@2.0.0 instead of x@1.0.0). Is it the same server?"
     assert on_terminal(home, {"c: choose": "y", question: "y"}, "import")[0] == 0
     assert ours(home) == ["x"]
+
+
+GEMINI: dict[str, Any] = {
+    "command": "uvx",
+    "args": ["mcp-server-time"],
+    "includeTools": ["get_current_time"],
+    "timeout": 5000,
+}
+CODEX = """[mcp_servers.time]
+command = "uvx"
+args = ["mcp-server-time", "--utc=1"]
+"""
+KEPT = (
+    "note: includeTools of Gemini CLI do not apply to the shared server; "
+    "mcpctl install gemini --own keeps them in a profile"
+)
+
+
+@pytest.mark.parametrize(
+    ("codex", "timeout"),
+    [(CODEX, None), (CODEX + "tool_timeout_sec = 300\n", 300000)],
+    ids=["default timeout", "longer timeout"],
+)
+@pytest.mark.parametrize("is_in_mcpd", [False, True])
+def test_settings_of_one_editor_do_not_apply_to_the_others_that_have_the_same_server(
+    codex: str, timeout: int | None, is_in_mcpd: bool, home: Path, mcpctl: Mcpctl, daemon: FakeDaemon
+) -> None:
+    """No list of tools, and the longest timeout. What mcpd has already stays, and is said."""
+    config, (gemini, toml) = home / ".config/mcpd/config.json", (home / ".gemini", home / ".codex")
+    config.parent.mkdir(parents=True)
+    gemini.mkdir()
+    (gemini / "settings.json").write_text(json.dumps({"mcpServers": {"time": GEMINI}}))
+    if is_in_mcpd:
+        config.write_text(json.dumps({"mcpServers": {"time": GEMINI}}))
+    toml.mkdir()
+    (toml / "config.toml").write_text(codex)
+    code, seen = on_terminal(home, {"c: choose": "y", "Is it the same server?": "y"}, "import")
+    written = json.loads(config.read_text())["mcpServers"]
+    assert (code, list(written)) == (0, ["time"])
+    if is_in_mcpd:
+        assert written["time"] == GEMINI
+        assert "note: includeTools of time in mcpd also apply to Codex" in seen
+        return
+    assert ("includeTools" in written["time"], written["time"].get("timeout")) == (False, timeout)
+    assert KEPT in seen
+    daemon.answers["mcpd/config"] = {"path": str(config), "servers": written}
+    daemon.answers["mcpd/status"] = status(server("time"))
+    daemon.answers["mcpd/tools"] = {"tools": [], "dropped": 0}
+    daemon.answers["mcpd/reload"] = {"errors": []}
+    assert mcpctl("install", "codex", "gemini", "--own", "--dry-run").code == 0
+    for editor in ("codex", "gemini"):
+        assert mcpctl("install", editor, "--own").code == 0
+    profiles = json.loads(config.read_text())["settings"]["profiles"]
+    assert profiles == {
+        "codex": {"servers": ["time"]},
+        "gemini": {"servers": ["time"], "includeTools": ["get_current_time@time"]},
+    }
