@@ -203,8 +203,9 @@ class ManagedServer:
     def close(self) -> None:
         """Mark the server as closed and wake all waiters. Called when `run` will not be entered again.
 
-        From then on, it is in no reference cycle: it is freed when nothing refers to it anymore. If many
-        servers are removed, the garbage collector would free them all in one turn of the event loop.
+        From then on, it is in no reference cycle, unless it was connected: it is freed when nothing refers to
+        it anymore. If many servers are removed, the garbage collector would free them all in one turn of the
+        event loop.
         """
         self.is_closed = True
         self._tracker.notify()
@@ -357,7 +358,9 @@ class ManagedServer:
                     await self._connect_and_recover()
         finally:
             self.log.close()
-            trim_heap_soon()  # its lists may have been large
+            # Its lists may have been large. In some versions of Python, the exception that ends a connection
+            # keeps the server in a cycle.
+            trim_heap_soon(collect=self._last_spawn > -math.inf)
 
     async def _wait_while_off(self) -> None:
         """Wait until the desired state changes or a timed disable ends."""
