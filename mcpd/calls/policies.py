@@ -258,14 +258,25 @@ def refuse_denied(
         return
     own, shown = definition_name(server), shorten(name, 80)
     why = f" ({rule.reason})" if rule.reason else ""
-    command = ["mcpctl", "policy", "test", shorten(client.names[0], 80) if client.names else "CLIENT"]
+    command = ["mcpctl", "policy", "test", _name_for(rule, client)]
     command += [f"{shown}@{own}", *(() if kind == "tool" else ("--kind", kind))]
+    if rule.profiles is not None and client.profile:
+        command += ["--profile", client.profile]
     raise Denied(
         f"{own}: {kind} {shown!r} was not used: the rule at {rule.place} denies it{why}; "
         f"`{shlex.join(command)}` explains the decision",
         server=own,
         rule=rule.place,
     )
+
+
+def _name_for(rule: PolicyRule, client: ClientFacts) -> str:
+    """Return the name by which the rule matches the client, also when the client is no longer connected, and
+    nothing else is known of it. Preferably one under which people see it."""
+    for name in (*reversed(client.shown), *client.names):
+        if not rule.client_mismatch(ClientFacts(names=(name,), profile=client.profile)):
+            return shorten(name, 80)
+    return shorten(client.shown[-1], 80) if client.shown else "CLIENT"
 
 
 class PolicyStageFactory:
