@@ -16,8 +16,14 @@ from ctl.editors.editor_paths import EditorFile, UserContext, find_editor_files
 from ctl.editors.mcpd_entry import InstallTarget
 from ctl.editors.take_over import TakeOver
 from mcpd.config import definition_view
-from mcpd.config.in_place_edits.document import Document, parse_document, read_document
+from mcpd.config.in_place_edits.document import (
+    MAX_FOREIGN_SIZE,
+    Document,
+    parse_document,
+    read_document,
+)
 from mcpd.model.errors import BadSpec
+from mcpd.support.regular_files import read_regular_file
 
 _MAX_PROJECTS = 200
 """Claude Code remembers every directory in which it was ever started."""
@@ -82,7 +88,8 @@ def project_entries(entry: TakeOver, target: InstallTarget) -> list[ProjectEntry
 def _files(target: InstallTarget, context: UserContext) -> Iterator[tuple[EditorFile, Document]]:
     directories: list[Path] = []
     with suppress(BadSpec, OSError):
-        document = parse_document(target.path.read_bytes(), target.path, foreign=True)
+        data = read_regular_file(target.path, MAX_FOREIGN_SIZE)
+        document = parse_document(data, target.path, foreign=True)
         yield EditorFile(target.editor, target.location, target.path), document
         names = [each for each in document.entry_names(("projects",)) if os.path.isabs(each)]
         directories = [Path(each) for each in names[:_MAX_PROJECTS]]

@@ -22,7 +22,9 @@ from pathlib import Path
 
 import attrs
 
+from mcpd.config.loader import MAX_FILE_SIZE
 from mcpd.config.variables import find_closing_brace
+from mcpd.support.regular_files import read_regular_file
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CURLY = re.compile(r"\{(env|file):([^{}]*)\}")
@@ -172,7 +174,8 @@ class VariableTranslator:
         path = str(self.home) + name[1:] if name.startswith("~/") else name
         path = os.path.normpath(os.path.join(self.directory, path)) if self.directory else path
         try:
-            value = Path(path).read_text().strip() if os.path.isabs(path) else None
+            data = read_regular_file(path, MAX_FILE_SIZE) if os.path.isabs(path) else b""
+            value = data.decode().strip()
         except (OSError, ValueError):
             value = None
         if not value:
@@ -229,7 +232,8 @@ _ESCAPES = {r"\n": "\n", r"\r": "\r", r"\t": "\t", r"\"": '"', r"\\": "\\", r"\$
 def read_dotenv(path: Path) -> dict[str, str] | None:
     """Return the variables of an `.env` file in order; None if it is unreadable."""
     try:
-        return parse_dotenv(path.read_text(encoding="utf-8-sig"))
+        text = read_regular_file(path, MAX_FILE_SIZE).decode("utf-8-sig")
+        return parse_dotenv(text.replace("\r\n", "\n").replace("\r", "\n"))
     except (OSError, ValueError):
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 from pathlib import Path
 
 import pytest
@@ -252,3 +253,14 @@ def test_file_error_has_the_systems_reason(error: OSError, message: str, fix: st
 )
 def test_comments_and_blank_lines_have_no_content(line: str, result: bool) -> None:
     assert has_content(line) is result
+
+
+def test_device_or_pipe_in_place_of_a_file_is_not_read(tmp_path: Path) -> None:
+    """Reading the device would never end, and take all memory; the pipe would never open."""
+    device, pipe = tmp_path / "a.json", tmp_path / "b.json"
+    device.symlink_to("/dev/zero")
+    os.mkfifo(pipe)
+    for file in (device, pipe):
+        for foreign in (False, True):
+            with pytest.raises(BadSpec, match="it is not a regular file"):
+                read_document(file, foreign=foreign)

@@ -15,6 +15,7 @@ import attrs
 from mcpd.config.loader import MAX_FILE_SIZE, decode_utf8, format_of, parse_text
 from mcpd.model.errors import BadSpec
 from mcpd.support.atomic_files import write_atomically
+from mcpd.support.regular_files import UnusableFile, read_regular_file
 
 KeyPath = tuple[str, ...]
 """The keys that lead to a value, from the top level."""
@@ -159,7 +160,7 @@ def read_document(path: Path, *, foreign: bool = False) -> Document:
     Raises BadSpec if the file cannot be read or parsed, or does not contain an object.
     """
     try:
-        data = path.read_bytes()
+        data = read_regular_file(path, MAX_FOREIGN_SIZE if foreign else MAX_FILE_SIZE)
     except FileNotFoundError:
         data = b""
     except OSError as error:
@@ -203,6 +204,8 @@ def file_error(verb: str, path: Path, error: OSError) -> BadSpec:
     message = f"cannot {verb} {path}: {error.strerror or error}"
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     fix = "free space on its disk" if full else "check the permissions of the file and its directory"
+    if isinstance(error, UnusableFile):
+        fix = "replace it by a regular file"
     return BadSpec.single(message, fix, path)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctl.editors.editor_catalog import BY_NAME, GENERIC
-from ctl.editors.variables import UnusableEntry, VariableTranslator, parse_dotenv, secret_name
+from ctl.editors.variables import UnusableEntry, VariableTranslator, parse_dotenv, read_dotenv, secret_name
 from mcpd.config.variables import expand
 
 
@@ -118,3 +118,13 @@ def test_env_files_are_read_as_editors_do() -> None:
         "E": "",
         "F": "a#b",
     }
+
+
+def test_device_in_place_of_an_env_file_is_not_read(tmp_path: Path) -> None:
+    """An editor's file in a project names the file, and a project may come from anybody."""
+    file = tmp_path / ".env"
+    file.write_bytes(b"A='1'\r\nB=2\r\n")
+    assert read_dotenv(file) == {"A": "1", "B": "2"}
+    file.unlink()
+    file.symlink_to("/dev/zero")
+    assert read_dotenv(file) is None
