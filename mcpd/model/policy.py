@@ -6,7 +6,8 @@ allows exactly:
 
 - A restricting rule (`deny` or `ask`) also matches if mcpd does not know what it asks for, such as the
   executable of a client on a TCP connection, and names that only look like the one in the rule.
-- An allowing rule matches only what is known, and only names as they are written.
+- An allowing rule matches only what is known, and only names as they are written. Of a client's names, it
+  matches the one under which people see the client: they allow something to that one.
 
 A rule that limits (`limit`) restricts, and decides nothing: the rules behind it are compared as well.
 """
@@ -57,7 +58,8 @@ class ClientFacts:
     names: tuple[str, ...] = ()
     """All names that it is known by: what it calls itself, and the name of its program."""
     shown: tuple[str, ...] = ()
-    """The name under which people see it, and last the same name without the version that it reports."""
+    """The name under which people see it, and last the same name without the version that it reports.
+    Rules that allow are compared with these names only."""
     executable: str = ""
     """The path of its program's file, according to the kernel."""
     transport: str = ""
@@ -136,7 +138,7 @@ class PolicyRule:
         """Return which condition about the client is not met; empty if all are."""
         strict = self.decision is not Decision.ALLOW
         for what, patterns, known in (
-            ("client", self.clients, client.names),
+            ("client", self.clients, client.names if strict else client.shown),
             ("executable", self.executables, _path_forms(client.executable)),
             ("transport", self.transports, (client.transport,) if client.transport else ()),
         ):

@@ -117,18 +117,19 @@ def connected(
 
 
 @pytest.mark.parametrize("given", GIVEN)
-def test_rule_names_the_client_as_it_is_shown(given: str, tmp_path: Any) -> None:
+def test_rule_allows_clients_that_are_shown_the_same_only(given: str, tmp_path: Any) -> None:
     """Whatever a client reports in MCP, by which people do not know it if it was given a name."""
-    others = [connected(name, "mcp 0.1.0", "bridge") for name in GIVEN if name]
+    others = [connected(name, reported, "bridge") for name in GIVEN for reported in NAMES]
     for reported in NAMES:
-        shown, client = connected(given, reported, "bridge", "/src", "work")
-        named = shown if given else client_label(reported)
+        _, client = connected(given, reported, "bridge", "/src", "work")
+        named = given or client_label(reported)
         assert lasting_rule(client, DELETE)["clients"] == [named]
         allowed = parsed(client, DELETE, tmp_path)
         assert not allowed.client_mismatch(client)
         for other, facts in others:
-            if given and other != given:
-                assert allowed.client_mismatch(facts), (shown, other)
+            is_same = named in (other, *facts.shown)
+            assert bool(allowed.client_mismatch(facts)) is not is_same, (named, other)
+    assert all(facts.shown == (name,) for name, facts in others if name in ("agent 4", "zed"))
 
 
 def client_label(reported: str) -> str:

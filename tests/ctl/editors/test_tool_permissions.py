@@ -239,7 +239,8 @@ def test_rules_are_valid_and_decide_as_in_the_editor(home: Path, tmp_path: Path)
 
     def verdict(client: str, tool: str, *, reads: bool = False) -> str:
         item = UsedItem(server="db", kind="tool", name=tool, hints={"readOnlyHint": reads})
-        facts = ClientFacts(names=(client,), transport="bridge", directory=str(tmp_path / "below"))
+        directory = str(tmp_path / "below")
+        facts = ClientFacts(names=(client,), shown=(client,), transport="bridge", directory=directory)
         return decide(policies, facts, item).decision.value
 
     assert [verdict("opencode", tool) for tool in ("read", "drop")] == ["allow", "deny"]
