@@ -144,6 +144,12 @@ def report_uninstalled(
             cli.out.line(f"{target.editor.title}: mcpd is no longer configured in {path}")
         for name in change.re_enabled:
             cli.out.line(f"  {name}: {would}restored")
+        for name in change.not_restored:
+            restored = "would not be restored" if dry_run else "not restored"
+            cli.out.line(f"  {name}: {restored}, because the file has another '{name}' now")
+        if change.not_restored and change.kept is not None:
+            kept = user.display_path(change.kept)
+            cli.out.line(f"  the original content {would or 'is '}kept in {kept}")
 
 
 def as_json(target: InstallTarget, change: FileChange, backups: EditorBackups | None) -> dict[str, object]:
@@ -155,7 +161,14 @@ def as_json(target: InstallTarget, change: FileChange, backups: EditorBackups | 
         "taken_over": [{"name": taken.name, "removed": taken.removed} for taken in change.disabled],
     }
     if backups is None:
-        return facts | {"restored": change.restored, "given_back": list(change.re_enabled)}
+        return (
+            facts
+            | {"restored": change.restored, "given_back": list(change.re_enabled)}
+            | {
+                "not_restored": list(change.not_restored),
+                "backup": None if change.kept is None else str(change.kept),
+            }
+        )
     return facts | {
         "backup": str(backups.original_path(target.path)) if change.existed and change.added else None
     }

@@ -45,6 +45,10 @@ class FileChange:
     """The file is byte for byte what it was before the installation."""
     re_enabled: tuple[str, ...] = ()
     """Other entries that were enabled again."""
+    not_restored: tuple[str, ...] = ()
+    """Entries that were removed and not added again, because the file has others with these names."""
+    kept: Path | None = None
+    """Where the original content with those entries is kept."""
     existed: bool = True
     """Whether the file existed."""
 
@@ -111,7 +115,9 @@ def uninstall(
 ) -> FileChange:
     """Remove mcpd's entries (only `names`, if given), and enable the entries that `install` disabled.
 
-    A file that has not changed since is restored byte for byte. Raises BadSpec as `install` does.
+    A file that has not changed since is restored byte for byte. The original content is kept if it has an
+    entry that cannot be restored, because the user has added another one with its name. Raises BadSpec as
+    `install` does.
     """
     path = target.path
 
@@ -139,12 +145,18 @@ def uninstall(
                 backups.delete(path)
             return FileChange(path, removed=tuple(ours), restored=True)
         document, enabled = _without_mcpd(content, chosen, record if chosen == ours else None)
-        change = FileChange(path, removed=tuple(chosen), re_enabled=tuple(enabled))
+        lost = _replaced_by_user(content, record) if record is not None and chosen == ours else ()
+        kept = backups.path_to_keep(path) if lost else None
+        change = FileChange(
+            path, removed=tuple(chosen), re_enabled=tuple(enabled), not_restored=lost, kept=kept
+        )
         if change.has_changes and not dry_run:
             if record is not None and untouched:
                 _save_record(backups, record, target, document)
             _write(path, document, data)
-            if chosen == ours:
+            if lost:
+                change = attrs.evolve(change, kept=backups.delete_but_keep_original(path))
+            elif chosen == ours:
                 backups.delete(path)
         return change
 
@@ -245,6 +257,16 @@ def _without_mcpd(
             if attrs.evolve(content, document=restored).meaning() == meaning:
                 return restored, enabled
     return result, enabled
+
+
+def _replaced_by_user(content: _Content, record: BackupRecord) -> tuple[str, ...]:
+    """Return the entries that were removed, and whose names the user has given to other ones since."""
+    names = content.document.entry_names(content.slot)
+    return tuple(
+        each.name
+        for each in record.disabled
+        if each.removed and each.name in names and content.entry(each.name) != each.entry
+    )
 
 
 def _other_values(value: Mapping[str, object], slot: KeyPath) -> dict[str, object]:
