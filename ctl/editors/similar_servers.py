@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 
@@ -22,6 +23,7 @@ from ctl.editors.merging import (
 )
 from ctl.status_view import shell_join
 from mcpd.config.masking import MASK
+from mcpd.model.package_runners import find_runner
 from mcpd.model.server_spec import definition_parts
 
 _PACKAGE_VERSION = re.compile(r"((?:@[\w.-]+/)?[\w.-]+)(?:@[\w.^~*-]+|==[\w.*]+)")
@@ -71,29 +73,38 @@ def find_similar(
     """Return, for each server to import, the one that it resembles: in mcpd, or else to be imported too.
 
     Two servers are similar if they run the same program with the same arguments, or have the same URL,
-    regardless of versions of packages, spellings of options and paths, environment, headers, and directory;
-    or else if they have the same name. A server of a project is compared with those of the user, and not the
-    other way round, because it is the exception.
+    regardless of versions of packages, spellings of options and paths, environment, headers, and directory.
+    Otherwise, they are if a package runner starts the same package and one of them has all arguments of the
+    other one, or if they have the same name, regardless of capital letters. A server of a project is compared
+    with those of the user, and not the other way round, because it is the exception.
     """
     by_likeness: dict[Identity, list[KnownServer]] = {}
+    by_package: dict[str, list[tuple[Counter[object], KnownServer]]] = {}
     by_name: dict[str, KnownServer] = {}
     for name, definition in ours.items():
         known = KnownServer(name, definition, True)
-        by_name[name] = known
+        by_name.setdefault(name.casefold(), known)
         if key := _likeness(definition, environ):
             by_likeness.setdefault(key, []).append(known)
+            by_package.setdefault(_package(definition), []).append((Counter(key[2:]), known))
     found: dict[str, SimilarServer] = {}
     for server in sorted(servers, key=_is_of_project):
         key = _likeness(server.definition, environ)
         candidates = by_likeness.get(key, []) if key else []
-        wanted = _name_in_file(server)
+        package, arguments = (_package(server.definition), Counter(key[2:])) if key else ("", Counter())
+        if package and not candidates:
+            others = by_package.get(package, [])
+            candidates = [each for its, each in others if its <= arguments or arguments <= its]
+        wanted = _name_in_file(server).casefold()
         namesake = by_name.get(wanted)
         if candidates:
             differing = {
                 each.name: _differing_parts(server.definition, each.definition, environ)
                 for each in candidates
             }
-            best = min(candidates, key=lambda each: (len(differing[each.name]), each.name != wanted))
+            best = min(
+                candidates, key=lambda each: (len(differing[each.name]), each.name.casefold() != wanted)
+            )
             found[server.name] = compare(server.definition, best, environ)
         elif namesake is not None and key is not None:
             similar = compare(server.definition, namesake, environ)
@@ -103,6 +114,7 @@ def find_similar(
             by_name.setdefault(wanted, known)
             if key:
                 by_likeness[key] = [known]
+                by_package.setdefault(package, []).append((arguments, known))
     return {server.name: found[server.name] for server in servers if server.name in found}
 
 
@@ -174,6 +186,14 @@ def _likeness(definition: Mapping[str, object], environ: Environ) -> Identity | 
             parts = urlsplit(url)
             return ("url", parts.netloc.lower(), parts.path.rstrip("/"))
     return None
+
+
+def _package(definition: Mapping[str, object]) -> str:
+    """Return the package that a package runner starts, without its version; empty if there is none."""
+    command, args = definition.get("command"), definition.get("args")
+    words = [str(word) for word in args] if isinstance(args, list) else []
+    runner = find_runner(command, words) if isinstance(command, str) else None
+    return "" if runner is None or runner.container else _normal(runner.package)
 
 
 def _split_options(arguments: Iterable[str]) -> Iterator[str]:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from ctl.editors.discovery import EntrySource
@@ -51,6 +52,19 @@ def similar(first: dict[str, Any], second: dict[str, Any]) -> tuple[str, ...] | 
             {"command": "fs", "args": ["--zone", "Europe/Paris", "--root", "/src/x"]},
             ("args",),
         ),
+        (
+            {"command": "npx", "args": EVERYTHING},
+            {"command": "bunx", "args": [f"{EVERYTHING[1]}@latest", "stdio"]},
+            ("command", "args"),
+        ),
+        ({"command": "uvx", "args": ["git"]}, {"command": "uvx", "args": ["git", "-v", "-v"]}, ("args",)),
+        ({"command": "npx", "args": ["-y", "fs", "/a"]}, {"command": "npx", "args": ["fs", "/b"]}, None),
+        (
+            {"command": "docker", "args": ["run", "-i", "a"]},
+            {"command": "docker", "args": ["run", "-i", "a", "-v"]},
+            None,
+        ),
+        ({"command": "fs"}, {"command": "fs", "args": ["-v"]}, None),
         ({"command": "npx", "args": EVERYTHING}, {"command": "npx", "args": ["other"]}, None),
         ({"command": "fs", "args": ["/a"]}, {"command": "fs", "args": ["/b"]}, None),
         ({"url": "https://a.example/mcp"}, {"url": "https://b.example/mcp"}, None),
@@ -92,6 +106,8 @@ def test_server_of_the_same_name_is_similar() -> None:
     assert found.describe() == said
     first = MergedServer("github", mine, (entry("x", "user", "github"),))
     assert find_similar([first, theirs], {}, {})["github-y"].name == "github"
+    capital = attrs.evolve(theirs, sources=(entry("y", "user", "GitHub"),))
+    assert find_similar([capital], {"github": mine}, {})["github-y"].name == "github"
     other = MergedServer("other", {"url": "https://a.example/mcp"}, (entry("y", "user", "other"),))
     assert find_similar([first, other], {}, {}) == {}
 
