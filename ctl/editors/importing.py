@@ -158,6 +158,10 @@ def plan_import(
     if can_ask:
         new, blocked, asked = ask_for_missing_variables(merged.servers, blocked, check)
         merged = attrs.evolve(merged, servers=tuple(new))
+    else:
+        left = ask_for_missing_variables(merged.servers, blocked, check)[1]
+        asks = "mcpctl import in a terminal without --yes asks for it"
+        blocked = {name: why if name in left else f"{why}; {asks}" for name, why in blocked.items()}
     names = SecretNames(secret_names, history.secrets, names_used(target.servers.values()))
     merged = attrs.evolve(merged, servers=tuple(map(names.in_server, merged.servers)))
     drift.updates = list(map(names.in_update, drift.updates))

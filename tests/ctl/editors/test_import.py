@@ -65,7 +65,7 @@ unset
   environment: A=${SURELY_NOT_SET}
   from: Cursor, ~/.cursor/mcp.json
   blocked: the environment variable SURELY_NOT_SET is not set; set SURELY_NOT_SET in the environment of \
-mcpd, or give a default: ${SURELY_NOT_SET:-…}
+mcpd, or give a default: ${SURELY_NOT_SET:-…}; mcpctl import in a terminal without --yes asks for it
 
 2 servers to import, from 1 file, 1 blocked (unset)
 """
