@@ -23,7 +23,7 @@ from ctl.status_view import shell_join
 from ctl.terminal_text import count
 from mcpd.config import definition_view
 from mcpd.config.check_document import LoadedConfig
-from mcpd.config.next_step import missing_program_step
+from mcpd.config.next_step import missing_program_step, misspelling_note
 from mcpd.config.secret_store import read_secrets, secrets_path
 from mcpd.model.errors import BadSpec
 from mcpd.support.find_programs import find_program
@@ -267,7 +267,9 @@ def check_programs(needed: set[str], path: str, login: Mapping[str, str] | None)
             continue
         step = missing_program_step(name, this_shell(login))
         message = "is required but not in the PATH of mcpd" if step else "is required but was not found"
-        yield Finding("program", FAIL, f"{name} {message}", step or f"install {name}")
+        yield Finding(
+            "program", FAIL, f"{name} {message}", step or f"install {name}{misspelling_note(name, path)}"
+        )
 
 
 def _check_version(name: str, found: str, path: str, *, needed: bool) -> Finding:

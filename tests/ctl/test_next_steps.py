@@ -184,6 +184,20 @@ def test_secrets_that_others_can_read_are_made_private(
     assert not next_step(other).startswith("chmod")
 
 
+def test_misspelt_command_is_to_be_corrected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a program that is there is suggested."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    failure = {"kind": "spawn", "message": "command not found: npxx"}
+    detail = how("failed", failure, {"command": "npxx"})
+    detail["path"] = str(tmp_path)
+    assert next_step(detail) == "install npxx, then: mcpctl reconnect it"
+    (tmp_path / "npx").touch(0o755)
+    assert next_step(detail).endswith(
+        "reconnect it   (or correct it with mcpctl edit, if its command should be npx)"
+    )
+
+
 def test_missing_program_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this shell, then in the login shell. If it is nowhere, it has to be installed."""
     monkeypatch.setenv("HOME", str(tmp_path))
