@@ -1,8 +1,8 @@
 """A stub of mcpd without trio: the lock, the socket, `mcpd/version` and `mcpd/shutdown`.
 
 What is tested with it is who starts and stops a daemon, not what one does. $STUB says how it behaves:
-`fails` at once, `refuses` its configuration, is `mute` (starts and never listens), `lingers` (takes a second
-to stop), or nothing special.
+`fails` at once, `refuses` its configuration, is `mute` (starts and never listens), `lingers` (it exits only
+when its home directory contains a file `leave`), or nothing special.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def main() -> int:
             serve(listener)
             os.unlink(path)
             listener.close()
-            time.sleep(1.0 if os.environ.get("STUB") == "lingers" else 0.0)
+            while os.environ.get("STUB") == "lingers" and not os.path.exists(os.path.expanduser("~/leave")):
+                time.sleep(0.01)
     except AlreadyRunning as error:
         print(error, file=sys.stderr)
         return 3

@@ -9,8 +9,10 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import attrs
@@ -18,6 +20,7 @@ import pytest
 
 from ctl import daemon_process, systemd_units
 from ctl.daemon_client import DaemonClient
+from mcpd.support.instance_lock import find_lock_holder
 from tests.processes import gone, wait_until
 from tests.stopwatch import stopwatch, within
 
@@ -72,6 +75,10 @@ class Place:
         self.config.parent.mkdir(parents=True, exist_ok=True)
         self.config.write_text(text)
 
+    def let_daemon_leave(self) -> None:
+        """Let a daemon exit that `lingers`."""
+        (self.home / "leave").touch()
+
     def started(self) -> list[list[str]]:
         """Return pid, MCPD_INSTANCE and directory of every daemon that was started."""
         trace = self.home / "trace"
@@ -105,6 +112,15 @@ def place(tmp_path: Path) -> Iterator[Place]:
 def script(path: Path, code: str) -> None:
     path.write_text(f"#!{sys.executable}\n{code}\n")
     path.chmod(0o755)
+
+
+def has_pidfd(pid: int) -> bool:
+    """Return whether a process has opened another one, to wait until that exits."""
+    links = []
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            links.append(os.readlink(each))
+    return any("pidfd" in link for link in links)
 
 
 def answer(client: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -174,7 +190,10 @@ def test_client_waits_for_a_daemon_that_is_stopping(place: Place) -> None:
     with DaemonClient(str(place.socket)) as client:
         client.call("mcpd/shutdown")
     wait_until(lambda: not place.socket.exists())
-    code, second, _ = answer(place.ensure())
+    waiting = place.ensure()
+    wait_until(lambda: has_pidfd(waiting.pid))
+    place.let_daemon_leave()
+    code, second, _ = answer(waiting)
     assert code == 0
     assert [pid for pid, *_ in place.started()] == [first, second]
 
@@ -187,12 +206,22 @@ def test_client_leaves_the_start_to_whoever_stopped_the_daemon(
     monkeypatch.setattr(systemd_units, "is_available", lambda: False)
     monkeypatch.setattr(daemon_process, "SUCCESSOR_TIME", 60.0)
     monkeypatch.setattr(daemon_process, "_spawn", None)  # must not be called here
+    has_found_it = threading.Event()
+
+    def find_it(path: str) -> int | None:
+        pid = find_lock_holder(path)
+        has_found_it.set()
+        return pid
+
+    monkeypatch.setattr(daemon_process, "find_lock_holder", find_it)
     _, first, _ = answer(place.ensure(STUB="lingers"))
     with DaemonClient(str(place.socket)) as client:
         client.call("mcpd/shutdown")
     wait_until(lambda: not place.socket.exists())
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(daemon_process.ensure_daemon, place.socket)
+        assert has_found_it.wait(60)
+        place.let_daemon_leave()
         wait_until(lambda: gone(int(first)))
         assert place.ctl("daemon", "start").returncode == 0
         waiting.result(60)
