@@ -248,8 +248,9 @@ class HttpChannel(RequestMultiplexer):
         if len(body) > _LARGE:
             trim_heap_soon(collect=True)
             await self.receive_in_turns(body, exchange)  # each look at it takes up to 3 ms per MiB
-            await rest()
-            self._check_answered(exchange, body)
+            if self._is_pending(exchange):  # not after a rest, when a refused call may have been sent again
+                await rest()
+                self._check_answered(exchange, body)
         else:
             self._receive_body(exchange, body)
 

@@ -8,6 +8,7 @@ import random
 
 import pytest
 import trio
+import trio.testing
 
 from mcpd.model.errors import (
     CallTimeout,
@@ -19,6 +20,7 @@ from mcpd.model.errors import (
 )
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.supervision.catalog_fetch import fetch_catalog
+from mcpd.transports.base import Dialect
 from mcpd.transports.outgoing_request import AwaitedExchange
 from tests.fakes.http import LegacyScript, ModernScript, Request, Script, fake_http
 from tests.stopwatch import within
@@ -139,6 +141,33 @@ async def test_large_body_is_read_in_several_turns(monkeypatch: pytest.MonkeyPat
                 with pytest.raises(ProtocolViolation, match="unrelated message"):
                     await talk.call().wait_response()
     assert len(rests) >= 2
+
+
+async def test_large_refusal_is_followed_by_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call may have been sent again before anything else is done with the body of the refusal."""
+    was_refused = False
+    sent_again, may_answer = trio.Event(), trio.Event()
+
+    async def respond(request: Request) -> None:
+        nonlocal was_refused
+        if was_refused:
+            sent_again.set()
+            await may_answer.wait()
+            await request.result({"content": []})
+        else:
+            was_refused = True
+            await request.error(-32020, 200, data={"a": "x" * (2 << 20)})
+
+    async with fake_http(ModernScript(on={"tools/call": respond})) as server, talking(server.url) as talk:
+        retrying = Dialect(retry_after_refusal=lambda method, message: trio.lowlevel.checkpoint)
+        monkeypatch.setattr(talk.link, "dialect", retrying)
+        monkeypatch.setattr("mcpd.transports.streamable_http.rest", sent_again.wait)
+        call = talk.call()
+        with trio.fail_after(BOUND):
+            await sent_again.wait()
+            await trio.testing.wait_all_tasks_blocked()
+            may_answer.set()
+            assert await answer(call) == {"content": []}
 
 
 @pytest.mark.parametrize("status", [200, 400, 404, 500])
