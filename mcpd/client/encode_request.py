@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from mcpd.client.errors import NOT_SENT, InvalidCall
+from mcpd.client.json_types import describe_foreign_type, has_only_json_types, to_base_type
 from mcpd.model.finite_numbers import describe_non_finite
 from mcpd.model.message_limit import MAX_MESSAGE, describe_excess
 
@@ -26,23 +27,28 @@ def encode_request(message: Mapping[str, Any]) -> bytes:
     """Return a request as JSON.
 
     Raises InvalidCall for NaN, infinities, text with lone surrogates, and more than `MAX_MESSAGE` bytes.
-    Raises TypeError for a type that JSON does not have.
+    Raises TypeError for a type that JSON does not have, also if the encoder could convert it.
     """
+    params = message.get("params", {})
     try:
-        data = msgspec.json.encode(message)
-    except (TypeError, UnicodeEncodeError, RecursionError) as error:
-        text = _describe(message.get("params", {}), error)
-        if isinstance(error, TypeError):
-            raise TypeError(text) from None
-        raise InvalidCall(text, "invalid_arguments", NOT_SENT) from None
+        data = msgspec.json.encode(message, enc_hook=to_base_type)
+    except TypeError as error:
+        raise TypeError(_describe_type(params) or _describe(params, error)) from None
+    except (UnicodeEncodeError, RecursionError) as error:
+        raise InvalidCall(_describe(params, error), "invalid_arguments", NOT_SENT) from None
+    if not has_only_json_types(params):
+        raise TypeError(_describe_type(params))
     if len(data) > MAX_MESSAGE:
         raise InvalidCall(describe_excess(len(data)), "invalid_arguments", NOT_SENT)
     if b"null" in data:  # which the encoder also writes for NaN
-        params = msgspec.to_builtins(message.get("params", {}))
         text = describe_non_finite(params.get("arguments")) or describe_non_finite(params)
         if text:
             raise InvalidCall(text, "invalid_arguments", NOT_SENT)
     return data
+
+
+def _describe_type(params: Mapping[str, Any]) -> str:
+    return describe_foreign_type(params.get("arguments")) or describe_foreign_type(params)
 
 
 def _describe(params: Mapping[str, Any], error: Exception) -> str:
@@ -51,7 +57,7 @@ def _describe(params: Mapping[str, Any], error: Exception) -> str:
     for named in (arguments, params):
         for name, value in named.items() if isinstance(named, Mapping) else ():
             try:
-                msgspec.json.encode({name: value})
+                msgspec.json.encode({name: value}, enc_hook=to_base_type)
             except type(error):
                 return f"the argument {name} cannot be sent as JSON: {error}"
     return f"the request cannot be sent as JSON: {error}"

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import logging
 import tempfile
+from collections import OrderedDict
 from collections.abc import Iterator
+from datetime import date
+from decimal import Decimal
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -99,6 +103,16 @@ def test_list_of_tools_says_which_servers_are_missing(
         ({"a": [None, {"b": float("-inf")}]}, InvalidCall, r"the argument a\[1\].b is -Infinity"),
         ({"text": "\ud800"}, InvalidCall, "the argument text cannot be sent as JSON: .*surrogates"),
         ({"n": 1, "z": 1j}, TypeError, "the argument z cannot be sent as JSON: .*complex"),
+        (
+            {"n": 1, "o": {"a": [0, {3, 1}]}},
+            TypeError,
+            r"the argument o\.a\[1\] .* it is of type set; pass a str",
+        ),
+        ({"b": b"x"}, TypeError, "the argument b cannot be sent as JSON: .* bytes"),
+        ({"d": [Decimal("1.5")]}, TypeError, r"the argument d\[0\] .* of type decimal\.Decimal"),
+        ({"at": date(2026, 1, 2)}, TypeError, r"the argument at .* of type datetime\.date"),
+        ({"k": {1: "one"}}, TypeError, "the argument k .* its key 1 is of type int; pass a str"),
+        ({"k": {None: "one"}}, TypeError, "the argument k .* its key None is of type NoneType; pass a str"),
         (["zone", "UTC"], TypeError, "the arguments must be a mapping .*, not list"),
         ("UTC", TypeError, "the arguments must be a mapping .*, not str"),
     ],
@@ -117,6 +131,30 @@ def test_arguments_that_json_does_not_have_are_refused(
         assert not daemon.requests
         mcp.call("time", "now", {"null": None, "n": 1e308})
         assert called(daemon)[2] == {"null": None, "n": 1e308}
+
+
+def test_subclasses_of_the_types_of_json_are_sent(daemon: FakeDaemon) -> None:
+    class Text(str): ...
+
+    class Number(float): ...
+
+    class Color(StrEnum):
+        RED = "red"
+
+    with connect(str(daemon.path), start=False) as mcp:
+        given = {
+            "e": Color.RED,
+            "t": [Text("x"), {Color.RED: (Number(1.5), True)}],
+            "o": OrderedDict(a=2**70),
+        }
+        mcp.call("time", "now", given)
+        assert called(daemon)[2] == {"e": "red", "t": ["x", {"red": [1.5, True]}], "o": {"a": 2**70}}
+        with pytest.raises(InvalidCall, match="the argument n is NaN"):
+            mcp.call("time", "now", {"n": Number("nan")})
+        loop: list[object] = []
+        loop.append(loop)
+        with pytest.raises(InvalidCall, match="the argument loop cannot be sent as JSON"):
+            mcp.call("time", "now", {"loop": loop})
 
 
 @pytest.mark.parametrize("timeout", [float("nan"), float("inf")])
