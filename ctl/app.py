@@ -10,9 +10,10 @@ from typing import Any, cast
 import click
 
 from ctl.commands import COMMANDS, EVERYDAY, SECTIONS, SYNONYMS
-from ctl.errors import CtlError, UsageError
+from ctl.errors import CtlError, DaemonError, UsageError
 from ctl.invocation import CliContext
 from ctl.output import FORMATS
+from mcpd.model.errors import CannotWrite
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -203,6 +204,8 @@ def run_app(cli: CliContext, argv: Sequence[str], environ: Mapping[str, str]) ->
         possible = getattr(error, "possibilities", None)
         near = {"suggestions": [*possible]} if possible else {}
         raise UsageError(error.format_message(), hint=f"{path} --help", **near) from None
+    except CannotWrite as error:
+        raise DaemonError({"message": error.message, "data": error.data()}) from None
     except click.ClickException as error:
         raise CtlError(error.format_message()) from None
     return result if isinstance(result, int) and not isinstance(result, bool) else 0

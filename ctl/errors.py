@@ -92,6 +92,10 @@ class ToolError(CtlError):
     code, exit = "tool_error", 1  # the tool ran and reported an error
 
 
+class WriteFailed(CtlError):
+    code, exit = "cannot_write", 1  # a file cannot be written, and is unchanged
+
+
 class DaemonError(CtlError):
     """The daemon answered with an error. Keeps its code, exit code and details."""
 
@@ -111,6 +115,8 @@ class DaemonError(CtlError):
                 else ""
             )
             self.hint = named if named.startswith("mcpctl ") else f"mcpctl why {server}"
+        if isinstance(fix := self.details.pop("fix", None), str):  # the message has it in parentheses
+            self.message, self.hint = self.message.removesuffix(f" ({fix})"), fix
         if self.rpc == METHOD_NOT_FOUND and code is None:
             self.hint = "the running mcpd may be older than mcpctl; update it with: mcpctl daemon restart"
 

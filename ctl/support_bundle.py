@@ -18,7 +18,7 @@ from contextlib import suppress
 
 from ctl.daemon_process import log_path
 from ctl.doctor_checks import DoctorReport
-from ctl.errors import CtlError
+from ctl.errors import WriteFailed
 from mcpd import __version__
 from mcpd.config.masking import is_secret_name, mask_definition, scrub, scrub_json
 from mcpd.config.secret_store import read_secrets
@@ -33,7 +33,7 @@ _MIN_SECRET_LENGTH = 6
 
 
 def write_bundle(file: str, report: DoctorReport, environ: Mapping[str, str]) -> None:
-    """Write the bundle atomically with mode 0600. Raises CtlError."""
+    """Write the bundle atomically with mode 0600. Raises WriteFailed."""
     redactor = Redactor()
     if report.loaded is not None:
         redactor.add(report.loaded.secrets)
@@ -56,7 +56,7 @@ def write_bundle(file: str, report: DoctorReport, environ: Mapping[str, str]) ->
     except OSError as error:
         if os.path.exists(draft):
             os.unlink(draft)
-        raise CtlError(f"cannot write {file}: {error.strerror or error}") from None
+        raise WriteFailed(f"cannot write {file}: {error.strerror or error}") from None
 
 
 def _contents(report: DoctorReport, environ: Mapping[str, str]) -> dict[str, str]:

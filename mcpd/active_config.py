@@ -224,7 +224,7 @@ class ActiveConfig:
     async def add(
         self, name: str, definition: Mapping[str, object], *, save: bool, replace: bool = False
     ) -> ApplyResult:
-        """Add one server. Raises BadSpec before anything is changed or written."""
+        """Add one server. Raises BadSpec or CannotWrite before anything is changed."""
 
         def edit(before: Definitions) -> Definitions:
             if name in before and not replace:
@@ -245,7 +245,7 @@ class ActiveConfig:
             return self._apply_edit(parsed, servers, fresh)
 
     async def remove(self, name: str, *, save: bool) -> ApplyResult:
-        """Remove one server. Raises UnknownServer or BadSpec."""
+        """Remove one server. Raises UnknownServer, BadSpec, or CannotWrite; then nothing is changed."""
 
         def edit(before: Definitions) -> Definitions:
             if name not in before:
@@ -269,7 +269,7 @@ class ActiveConfig:
     async def insert_rule(self, before: int, rule: Mapping[str, object], comment: str) -> None:
         """Write a rule into the file, before the one with the index `before`, and apply it.
 
-        Raises BadSpec, also if the file cannot be changed, or does not contain the rules in force.
+        Raises BadSpec, also if the file does not contain the rules in force, and CannotWrite.
         """
         async with self._edits:
             if self.loaded.source != str(self.loaded.path):

@@ -127,6 +127,7 @@ def add(
     except DaemonError as error:
         if error.code == "bad_spec":
             _explain_refusal(error, f"{name} was not {'changed' if replace else 'added'}, nothing was saved")
+        _explain_write_error(error, f"{name} was not {'changed' if replace else 'added'}")
         raise
     show_warnings(cli, reply.value.get("warnings", ()))
     if cli.show_json(reply) or reply.value.get("errors"):
@@ -155,6 +156,12 @@ def _explain_refusal(error: DaemonError, message: str = "") -> None:
         error.hint = step
         message += "; mcpd uses the environment in which it was started" if message else ""
     error.message = message or error.message
+
+
+def _explain_write_error(error: DaemonError, message: str) -> None:
+    """Add what was not done, if the configuration file cannot be written."""
+    if error.code == "cannot_write":
+        error.message = f"{message}: {error.message}"
 
 
 def _offer_to_remove(cli: CliContext, status: ServerStatus, *, save: bool) -> None:
@@ -204,6 +211,7 @@ def remove(cli: CliContext, names: tuple[str, ...], every: bool, yes: bool, no_s
         try:
             replies.append(cli.call("mcpd/remove", {"server": name, "save": not no_save}))
         except DaemonError as error:
+            _explain_write_error(error, f"{name} was not removed")
             errors.append(error)
     codes = [0]
     if cli.out.json and (len(replies) > 1 or not names):

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from ctl.commands.add_remove_apply import show_applied
-from ctl.errors import CtlError, DaemonError, DaemonUnreachable, UsageError
+from ctl.errors import CtlError, DaemonError, DaemonUnreachable, UsageError, WriteFailed
 from ctl.invocation import CliContext
 from ctl.output import Line, paint
 from ctl.status_view import labelled_lines, shell_join
@@ -189,7 +189,7 @@ def _save(cli: CliContext, path: Path, before: bytes | None, data: bytes, runnin
     except OSError as error:
         copy = _save_copy(path, data)
         message = f"cannot write {path}: {error.strerror}; your version was saved as {copy}"
-        raise CtlError(message, hint=f"after fixing this, run: cp {copy} {path}") from None
+        raise WriteFailed(message, hint=f"after fixing this, run: cp {copy} {path}") from None
     cli.out.line(f"saved in {path}")
     if running:
         return show_applied(cli, cli.call("mcpd/reload"))

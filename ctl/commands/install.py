@@ -50,7 +50,7 @@ from ctl.invocation import CliContext
 from ctl.json_values import mapping
 from ctl.output import paint
 from mcpd.config.in_place_edits.document import Document, KeyPath, parse_document
-from mcpd.model.errors import BadSpec
+from mcpd.model.errors import BadSpec, CannotWrite
 
 NAME = "mcpd"
 MakeEntry = Callable[[KeyPath], dict[str, object]]
@@ -283,6 +283,8 @@ def _for_each(cli: CliContext, targets: list[InstallTarget], action: Callable[[I
             continue
         except BadSpec as error:
             failed.append(DaemonError({"message": f"{error.source} was not changed", "data": error.data()}))
+        except CannotWrite as error:
+            failed.append(DaemonError({"message": error.message, "data": error.data()}))
         except CtlError as error:
             failed.append(error)
         if len(targets) == 1:

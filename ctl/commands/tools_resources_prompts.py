@@ -16,7 +16,7 @@ import click
 from ctl.call_arguments import parse_pairs, split_target
 from ctl.completion_candidates import prompt_targets, server_names
 from ctl.daemon_client import Json
-from ctl.errors import CtlError, UsageError
+from ctl.errors import CtlError, UsageError, WriteFailed
 from ctl.invocation import CliContext
 from ctl.json_values import mapping, objects, strings
 from ctl.output import Line, paint
@@ -278,7 +278,7 @@ def read(cli: CliContext, server: str, uri: str | None, output: str | None) -> i
         try:
             Path(output).write_bytes(b"".join(_bytes(content) for content in contents))
         except OSError as error:
-            raise CtlError(f"cannot write {output}: {error.strerror}") from None
+            raise WriteFailed(f"cannot write {output}: {error.strerror}") from None
         cli.out.message(f"wrote {output}")
         return 0
     for content in contents:

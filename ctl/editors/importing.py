@@ -38,7 +38,7 @@ from ctl.json_values import objects
 from mcpd.config.definition_view import is_enabled
 from mcpd.config.edit_config_file import put_servers
 from mcpd.config.secret_store import change_secrets, read_secrets
-from mcpd.model.errors import BadSpec
+from mcpd.model.errors import BadSpec, CannotWrite
 from mcpd.support.atomic_files import write_atomically
 
 Definition = dict[str, object]
@@ -335,7 +335,7 @@ def unite_servers(
 def write_import(cli: CliContext, target: ImportTarget, result: ImportResult) -> bool:
     """Write secrets and servers, and reload the daemon. Return whether it is running.
 
-    Raises DaemonError, with both files restored, if writing fails or the daemon rejects the servers.
+    Raises CannotWrite, or DaemonError if the daemon rejects the servers, with both files restored.
     """
     before = target.path.read_bytes() if target.path.exists() else None
     stored: Mapping[str, str] = {}
@@ -350,6 +350,9 @@ def write_import(cli: CliContext, target: ImportTarget, result: ImportResult) ->
             if problems := objects(reply.value.get("errors")):
                 invalid = {"code": "bad_spec", "exit": 2, "problems": problems}
                 raise DaemonError({"message": "", "data": invalid})
+    except CannotWrite as error:
+        _roll_back(target, before, stored)
+        raise CannotWrite(f"nothing was imported: {error.reason}", error.fix) from None
     except (BadSpec, DaemonError) as bad:
         _roll_back(target, before, stored)
         data = bad.data() if isinstance(bad, BadSpec) else {**bad.details, "code": bad.code, "exit": bad.exit}

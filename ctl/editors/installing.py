@@ -13,14 +13,15 @@ import attrs
 from ctl.editors.backup import BackupRecord, DisabledEntry, EditorBackups, diff_hunks, digest, revert_hunks
 from ctl.editors.editor_catalog import EditorSpec
 from ctl.editors.mcpd_entry import InstallTarget, is_mcpd_entry, new_file_content, slot_of, uses_list
-from ctl.errors import CtlError
+from ctl.errors import WriteFailed
 from mcpd.config.in_place_edits.document import (
     Document,
     KeyPath,
     check_writable,
-    file_error,
     parse_document,
+    read_error,
     write_document,
+    write_error,
 )
 from mcpd.model.errors import BadSpec, Problem
 from mcpd.support.paths import UnusablePath
@@ -70,8 +71,8 @@ def install(
     """Write mcpd's entry, and disable the entries that `take_over` returns with their servers in mcpd.
 
     It replaces mcpd's entries with this name or one of `replaces`; an entry for all servers also replaces
-    mcpd's others for all servers. The original file is kept until `uninstall`. Raises BadSpec, with the file
-    unchanged, if it cannot be read, edited or written.
+    mcpd's others for all servers. The original file is kept until `uninstall`. Raises BadSpec or
+    CannotWrite, with the file unchanged, if it cannot be read, edited or written.
     """
     path, editor = target.path, target.editor
 
@@ -116,7 +117,7 @@ def uninstall(
     """Remove mcpd's entries (only `names`, if given), and enable the entries that `install` disabled.
 
     A file that has not changed since is restored byte for byte. The original content is kept if it has an
-    entry that cannot be restored, because the user has added another one with its name. Raises BadSpec as
+    entry that cannot be restored, because the user has added another one with its name. Raises what
     `install` does.
     """
     path = target.path
@@ -291,7 +292,7 @@ def _read_file(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise file_error("read", path, error) from None
+        raise read_error(path, error) from None
 
 
 def _write(path: Path, document: Document, seen: bytes | None) -> None:
@@ -305,7 +306,7 @@ def _remove(path: Path, record: BackupRecord) -> None:
     try:
         os.unlink(os.path.realpath(path))  # `install` writes through a symbolic link too
     except OSError as error:
-        raise file_error("remove", path, error) from None
+        raise write_error(path, error, "remove") from None
     for directory in reversed(record.created_directories):
         with contextlib.suppress(OSError):  # in use by now
             os.rmdir(directory)
@@ -331,7 +332,7 @@ def _save_record(
     try:
         backups.save(record)
     except (OSError, UnusablePath) as error:
-        raise CtlError(f"cannot keep a backup of {record.path}: {error}") from None
+        raise WriteFailed(f"cannot keep a backup of {record.path}: {error}") from None
 
 
 def disable_entry(

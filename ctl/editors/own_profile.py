@@ -119,8 +119,8 @@ def add_own_profile(
     """Add the profile to mcpd's configuration and reload the daemon; an existing profile is used unchanged.
 
     `name` is what `own_profile_name` returns, and `servers` and `left_out` are what `own_servers` returns.
-    Raises NotFound if the editor had no server that mcpd has, and BadSpec or DaemonError if the file cannot
-    be changed.
+    Raises NotFound if the editor had no server that mcpd has, and BadSpec, CannotWrite or DaemonError if the
+    file cannot be changed.
     """
     if name in active.profiles:
         fields = mapping(active.profiles[name])
@@ -157,7 +157,8 @@ def remove_own_profiles(
 
     `targets` are the editor's files, from which mcpd's entries have been removed unless it is a `dry_run`.
     Return the names of the profiles that no file uses any more, and whether each was removed. False: it
-    stays because it was changed, or because another setting refers to it. Raises BadSpec.
+    stays because it was changed, or because another setting refers to it. Raises BadSpec and
+    CannotWrite.
     """
     files = [target.path for target in targets]
     using = [*backups.other_files(files), *([] if dry_run else files)]

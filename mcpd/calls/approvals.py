@@ -238,7 +238,7 @@ class Approvals:
 
     async def answer(self, key: str, answer: str) -> None:
         """Answer for the person. Raises InvalidArguments if no such call waits, or the answer is unknown or
-        cannot be kept; BadSpec if the rule cannot be written. The call still waits then."""
+        cannot be kept; BadSpec or CannotWrite if the rule cannot be written. The call still waits then."""
         problem = Problem("$.id", f"no call {shorten(key, 20)!r} waits for approval", "mcpctl approvals")
         if answer not in _ANSWERS:
             problem = Problem("$.decision", f"must be one of {', '.join(_ANSWERS)}")
@@ -269,7 +269,7 @@ class Approvals:
         return answer
 
     async def _write_rule(self, pending: _Pending, where: str) -> None:
-        """Raises NoLastingRuleError, BadSpec."""
+        """Raises NoLastingRuleError, BadSpec, CannotWrite."""
         rule = lasting_rule(pending.client, pending.use)
         place = _INDEX.search(pending.rule.place)
         if place is None:

@@ -16,8 +16,8 @@ def add_server(path: Path, name: str, definition: Mapping[str, object], *, repla
     """Append the server to the file, or replace the one with this name.
 
     The file and its directory are created if missing. Comments, order and formatting of the rest stay.
-    The definition is not checked. Raises BadSpec if the file cannot be parsed or written, or if it
-    contains the server and `replace` is false.
+    The definition is not checked. Raises BadSpec if the file cannot be parsed, or if it contains the
+    server and `replace` is false, and CannotWrite.
     """
     document = read_document(path)
     key_path = _servers_path(document)
@@ -39,8 +39,8 @@ def put_servers(
 ) -> None:
     """Add or change several servers, and insert rules before an index, at once: either all of them or none.
 
-    In existing servers, only differing members are written. Raises BadSpec as `add_server` does, and if an
-    existing server or the rules are not what they were `before`.
+    In existing servers, only differing members are written. Raises what `add_server` does, and BadSpec
+    if an existing server or the rules are not what they were `before`.
     """
     document = read_document(path)
     for name, definition in definitions.items():
@@ -65,7 +65,7 @@ def put_servers(
 
 
 def put_profile(path: Path, name: str, profile: Mapping[str, object]) -> None:
-    """Add a profile, or replace the one with this name. Raises BadSpec as `add_server` does."""
+    """Add a profile, or replace the one with this name. Raises what `add_server` does."""
     document = read_document(path)
     write_document(path, document.with_value((*_settings_path(document), "profiles", name), profile))
 
@@ -74,7 +74,7 @@ def remove_profile(path: Path, name: str, profile: Mapping[str, object]) -> bool
     """Remove a profile, and the objects that contained nothing else. Return False, and write nothing, if it
     is not `profile`, or if another setting refers to it.
 
-    Raises BadSpec if the file cannot be parsed or written.
+    Raises BadSpec if the file cannot be parsed, and CannotWrite.
     """
     document = read_document(path)
     settings = _settings_path(document)
@@ -112,7 +112,7 @@ def _used_profiles(settings: Mapping[str, object]) -> set[object]:
 def insert_rule(path: Path, before: int, rule: Mapping[str, object], comment: str, expected: object) -> None:
     """Insert a rule before the one with the index `before`, with a comment.
 
-    Raises BadSpec as `add_server` does, and if the rules in the file are not the `expected` ones.
+    Raises what `add_server` does, and BadSpec if the rules in the file are not the `expected` ones.
     """
     document = read_document(path)
     key_path: KeyPath = (*_settings_path(document), "policies")
@@ -131,7 +131,7 @@ def insert_rule(path: Path, before: int, rule: Mapping[str, object], comment: st
 def remove_server(path: Path, name: str) -> bool:
     """Remove the server from the file. Return False, and write nothing, if the file does not contain it.
 
-    Raises BadSpec if the file cannot be parsed or written.
+    Raises BadSpec if the file cannot be parsed, and CannotWrite.
     """
     document = read_document(path)
     key_path = _servers_path(document)

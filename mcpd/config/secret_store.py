@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from mcpd.config.in_place_edits.document import file_error
+from mcpd.config.in_place_edits.document import write_error
 from mcpd.config.json_path import join_path
 from mcpd.config.loader import MAX_FILE_SIZE, decode_utf8, parse_text
-from mcpd.model.errors import BadSpec, Problem
+from mcpd.model.errors import BadSpec, CannotWrite, Problem
 from mcpd.model.server_spec import SecretReference, UnavailableSecret
 from mcpd.model.text import shorten
 from mcpd.support.atomic_files import write_atomically
@@ -130,8 +130,8 @@ def decode_secret(data: bytes, what: str) -> str | UnavailableSecret:
 def change_secrets(environ: Mapping[str, str], values: Mapping[str, str | None]) -> Path:
     """Store the given values and delete those that are None. Return the path of the file.
 
-    The file is replaced atomically, by one writer at a time. Raises BadSpec if it cannot be read or
-    written, or if a name is invalid.
+    The file is replaced atomically, by one writer at a time. Raises BadSpec if it cannot be read,
+    or if a name is invalid, and CannotWrite.
     """
     path = secrets_path(environ)
     wrong = [name for name in values if not SECRET_NAME.fullmatch(name)]
@@ -150,10 +150,10 @@ def change_secrets(environ: Mapping[str, str], values: Mapping[str, str | None])
             text = json.dumps(secrets, indent=2, ensure_ascii=False) + "\n"
             write_atomically(path, text.encode("utf-8", "surrogatepass"), 0o600)
     except OSError as error:
-        raise file_error("write", path, error) from None
+        raise write_error(path, error) from None
     except UnusablePath as error:
         fix = "check the permissions of its directory"
-        raise BadSpec.single(f"cannot write {path}: {error}", fix, path) from None
+        raise CannotWrite(f"cannot write {path}: {error}", fix) from None
     return path
 
 

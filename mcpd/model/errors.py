@@ -8,6 +8,7 @@
      ├─ UnknownResource      unknown_resource   404   -32602   5    its data contains the URI
      ├─ InvalidArguments     invalid_arguments  400   -32602   2
      ├─ BadSpec              bad_spec           400   -32602   2    a list of Problem
+     ├─ CannotWrite          cannot_write       500   -32603   1    a file is unchanged; what to do
      ├─ Conflict             conflict           412   -32000   9    the generation has changed
      ├─ NotReady             not_ready          503   -32000   6    the server's state, and when it is retried
      ├─ Overloaded           overloaded         503   -32000   6    a bounded queue is full
@@ -153,6 +154,22 @@ class BadSpec(McpdError):
     @classmethod
     def single(cls, message: str, fix: str, source: object, path: str = "$") -> BadSpec:
         return cls([Problem(path, message, fix)], str(source))
+
+
+@final
+class CannotWrite(McpdError):
+    """A file cannot be written, for example because the disk is full. The file and what it configures are
+    unchanged. `reason` says what failed, `fix` what to do, and the message contains both."""
+
+    code, exit = "cannot_write", 1
+
+    def __init__(self, reason: str, fix: str) -> None:
+        super().__init__(f"{reason} ({fix})")
+        self.reason = reason
+        self.fix = fix
+
+    def data(self) -> dict[str, object]:
+        return {**super().data(), "fix": self.fix}
 
 
 @final
@@ -406,6 +423,7 @@ _BEFORE_SENDING = (
     UnknownTool,
     InvalidArguments,
     BadSpec,
+    CannotWrite,
     LoginFailed,
     Unsupported,
     NoCommonVersion,

@@ -15,12 +15,12 @@ from ruamel.yaml import YAML
 
 from mcpd.config.in_place_edits.document import (
     check_writable,
-    file_error,
     parse_document,
     read_document,
+    write_error,
 )
 from mcpd.config.in_place_edits.insert_text import has_content
-from mcpd.model.errors import BadSpec
+from mcpd.model.errors import BadSpec, CannotWrite
 from tests.sampling import scaled
 
 
@@ -230,7 +230,7 @@ def test_file_without_write_permission_is_refused(tmp_path: Path) -> None:
     path.touch(0o600)
     check_writable(path)
     path.chmod(0o444)
-    with pytest.raises(BadSpec, match="is read-only"):
+    with pytest.raises(CannotWrite, match="is read-only"):
         check_writable(path)
 
 
@@ -242,10 +242,10 @@ def test_file_without_write_permission_is_refused(tmp_path: Path) -> None:
         (OSError("odd"), "cannot write a: odd", "permissions"),
     ],
 )
-def test_file_error_has_the_systems_reason(error: OSError, message: str, fix: str) -> None:
-    (problem,) = file_error("write", Path("a"), error).problems
-    assert problem.message == message
-    assert fix in problem.fix
+def test_write_error_has_the_systems_reason(error: OSError, message: str, fix: str) -> None:
+    found = write_error(Path("a"), error)
+    assert found.reason == message
+    assert fix in found.fix
 
 
 @pytest.mark.parametrize(

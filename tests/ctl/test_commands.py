@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from pathlib import Path
@@ -53,6 +54,28 @@ def test_invalid_file_is_named_once(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
         "  /c.json:3:1: not valid JSON (fix it)",
         "  /c.json is read-only",
     ]
+
+
+def test_write_error_says_what_was_not_done(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """The file is valid, so this is no error of the configuration: exit code 1, and what to do."""
+    reason, fix = "cannot write /c.json: No space left on device", "free space on its disk"
+
+    def refuse(_: Caller, params: dict[str, Any]) -> object:
+        raise Fault(f"{reason} ({fix})", code="cannot_write", exit=1, fix=fix)
+
+    daemon.answers |= {"mcpd/add": refuse, "mcpd/remove": refuse}
+    for verb, argv in {
+        "removed": ("remove", "it", "--yes"),
+        "added": ("add", "it", "--", "true"),
+        "changed": ("add", "it", "--replace", "--", "true"),
+    }.items():
+        ran = mcpctl(*argv)
+        assert (ran.code, ran.err.splitlines()) == (
+            1,
+            [f"error: it was not {verb}: {reason}", f"next: {fix}"],
+        )
+    error = json.loads(mcpctl("--json", "remove", "it", "--yes").err)["error"]
+    assert (error["code"], error["exit"], error["next"]) == ("cannot_write", 1, fix)
 
 
 def test_refused_server_was_neither_added_nor_saved(

@@ -88,6 +88,9 @@ def test_daemon_serves_with_a_full_disk_and_saves_within_five_seconds_of_free_sp
             )
             assert refusal.returncode == 1, refusal
             assert "secrets.json: No space left on device\nnext: free space on its disk" in refusal.stderr
+            refusal = mcpctl(disk, {**daemon.environ, "MCPD_SOCKET": daemon.socket}, "remove", "off", "--yes")
+            assert refusal.returncode == 1, refusal
+            assert refusal.stderr.startswith("error: off was not removed: cannot write "), refusal
             for _ in range(100):  # a file has space up to the end of its last page
                 client.request("mcpd/disconnect", server="off")
                 client.request("mcpd/connect", server="off")

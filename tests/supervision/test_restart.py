@@ -158,6 +158,7 @@ def test_every_mcpd_error_is_classified() -> None:
         errors.InvalidArguments,
         errors.SchemaViolation,
         errors.BadSpec,
+        errors.CannotWrite,
         errors.Conflict,
         errors.NotReady,
         errors.Unsupported,

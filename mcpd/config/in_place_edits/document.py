@@ -13,7 +13,7 @@ from typing import Protocol
 import attrs
 
 from mcpd.config.loader import MAX_FILE_SIZE, decode_utf8, format_of, parse_text
-from mcpd.model.errors import BadSpec
+from mcpd.model.errors import BadSpec, CannotWrite
 from mcpd.support.atomic_files import write_atomically
 from mcpd.support.regular_files import UnusableFile, read_regular_file
 
@@ -164,7 +164,7 @@ def read_document(path: Path, *, foreign: bool = False) -> Document:
     except FileNotFoundError:
         data = b""
     except OSError as error:
-        raise file_error("read", path, error) from None
+        raise read_error(path, error) from None
     return parse_document(data, path, foreign=foreign)
 
 
@@ -181,32 +181,39 @@ def parse_document(data: bytes, path: Path, *, foreign: bool = False) -> Documen
 
 
 def write_document(path: Path, document: Document) -> None:
-    """Replace the file atomically; its mode and owner stay. Raises BadSpec."""
+    """Replace the file atomically; its mode and owner stay. Raises CannotWrite."""
     check_writable(path)
     try:
         write_atomically(path, document.data)
     except OSError as error:
-        raise file_error("write", path, error) from None
+        raise write_error(path, error) from None
 
 
 def check_writable(path: Path) -> None:
-    """Raise BadSpec for a read-only file: replacing it would work, but would ignore its mode."""
+    """Raise CannotWrite for a read-only file: replacing it would work, but would ignore its mode."""
     try:
         mode = path.stat().st_mode
     except OSError:
         return  # it will be created, or writing it reports the error
     if not mode & 0o222:
-        raise BadSpec.single(f"{path} is read-only", f"chmod u+w {path}", path)
+        raise CannotWrite(f"cannot write {path}: it is read-only", f"chmod u+w {path}")
 
 
-def file_error(verb: str, path: Path, error: OSError) -> BadSpec:
-    """Return the error for a file that cannot be read or written."""
-    message = f"cannot {verb} {path}: {error.strerror or error}"
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    fix = "free space on its disk" if full else "check the permissions of the file and its directory"
+def read_error(path: Path, error: OSError) -> BadSpec:
+    """Return the error for a file that cannot be read."""
+    return BadSpec.single(f"cannot read {path}: {error.strerror or error}", _fix_for(error), path)
+
+
+def write_error(path: Path, error: OSError, verb: str = "write") -> CannotWrite:
+    """Return the error for a file that cannot be written, or removed."""
+    return CannotWrite(f"cannot {verb} {path}: {error.strerror or error}", _fix_for(error))
+
+
+def _fix_for(error: OSError) -> str:
     if isinstance(error, UnusableFile):
-        fix = "replace it by a regular file"
-    return BadSpec.single(message, fix, path)
+        return "replace it by a regular file"
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return "free space on its disk" if full else "check the permissions of the file and its directory"
 
 
 class FormatEditor(Protocol):
