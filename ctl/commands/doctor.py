@@ -35,6 +35,8 @@ _MARKS = {OK: ("ok", "green"), WARN: ("warn", "yellow"), FAIL: ("FAIL", "red"), 
 _ANSWER_TIMEOUT = 5.0
 _KEYRING_TIMEOUT = 30.0
 _PING_TIMEOUT = 10.0
+_PING_ROUNDS = 3
+"""How often a server is pinged whose state changes meanwhile."""
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -284,22 +286,49 @@ def _check_servers(report: DoctorReport, path: str, login: Mapping[str, str] | N
     servers = report.status["servers"]
     try:
         with DaemonClient(report.status["daemon"]["socket"]) as client:
-            pings = client.call_all(
-                [("mcpd/ping", {"server": server["name"], "timeout": _PING_TIMEOUT}) for server in servers],
-                timeout=_PING_TIMEOUT + _ANSWER_TIMEOUT,
-            )
-            details = client.call_all(  # afterwards, to include what the pings have found out
-                [("mcpd/server", {"server": server["name"]}) for server in servers], timeout=_ANSWER_TIMEOUT
-            )
+            checked = ping_servers(client, [server["name"] for server in servers])
     except CtlError as error:
         yield Finding("servers", FAIL, error.message, error.hint or "mcpctl daemon restart")
         return
-    for server, detail, ping in zip(servers, details, pings, strict=True):
-        if isinstance(detail, DaemonError):  # it was removed in the meantime
-            continue
-        report.answers[f"servers/{server['name']}"] = detail.value
-        outcome = ping if isinstance(ping, DaemonError) else ping.value
-        yield _server_finding(detail.value, outcome, login)
+    for name, (detail, ping) in checked.items():
+        report.answers[f"servers/{name}"] = detail
+        yield _server_finding(detail, ping, login)
+
+
+def ping_servers(
+    client: DaemonClient, names: Sequence[str]
+) -> dict[str, tuple[ServerDetail, PingResult | DaemonError]]:
+    """Ping servers, and return the state of each with the outcome of its ping. Leaves out removed servers.
+
+    The slowest server delays the others' state. One that is connected by then, although its ping found no
+    connection, is pinged again: the outcome must belong to the state.
+    """
+    found: dict[str, tuple[ServerDetail, PingResult | DaemonError]] = {}
+    for _ in range(_PING_ROUNDS):
+        pings = client.call_all(
+            [("mcpd/ping", {"server": name, "timeout": _PING_TIMEOUT}) for name in names],
+            timeout=_PING_TIMEOUT + _ANSWER_TIMEOUT,
+        )
+        details = client.call_all(  # afterwards, to include what the pings have found out
+            [("mcpd/server", {"server": name}) for name in names], timeout=_ANSWER_TIMEOUT
+        )
+        again: list[str] = []
+        for name, detail, ping in zip(names, details, pings, strict=True):
+            if isinstance(detail, DaemonError):  # it was removed in the meantime
+                found.pop(name, None)
+                continue
+            found[name] = (detail.value, ping if isinstance(ping, DaemonError) else ping.value)
+            if _found_no_connection(ping) and detail.value["server"]["status"] == "connected":
+                again.append(name)
+        names = again
+        if not names:
+            break
+    return found
+
+
+def _found_no_connection(ping: object) -> bool:
+    """Return whether a ping failed because the server was not connected, or no longer."""
+    return isinstance(ping, DaemonError) and ping.code in ("not_ready", "link_lost", "unknown_server")
 
 
 def _server_finding(
@@ -311,6 +340,9 @@ def _server_finding(
     check = f"server {name}"
     match server["status"]:
         case "connected":
+            if isinstance(ping, DaemonError) and _found_no_connection(ping):
+                message = "connected, but not for long enough to be checked"
+                return Finding(check, WARN, message, f"mcpctl why {name}")
             if isinstance(ping, DaemonError):
                 cause = server.get("degraded") or ping.message
                 step = next_step(detail, login) if server.get("degraded") else f"mcpctl reconnect {name}"

@@ -7,16 +7,18 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ctl import daemon_process, doctor_checks, login_shell, systemd_units
-from ctl.commands.doctor import _loaded_findings, _path_of_next_daemon, _server_finding
+from ctl.commands.doctor import _loaded_findings, _path_of_next_daemon, _server_finding, ping_servers
 from ctl.commands.ui import has_browser
+from ctl.daemon_client import DaemonClient
 from mcpd.model.status import rfc3339
 from mcpd.support.find_programs import find_elsewhere
 from tests.ctl.conftest import Mcpctl
-from tests.ctl.fake_daemon import NOW, Caller, FakeDaemon, detail, failure, server, status
+from tests.ctl.fake_daemon import NOW, Caller, FakeDaemon, Fault, detail, failure, server, status
 
 ENTRY = {
     "at": NOW,
@@ -497,6 +499,39 @@ def test_doctor_shows_the_line_of_stderr_that_helps() -> None:
     last = failure("exited with status 1", summary="exited (1): MY_API_KEY is required")
     finding = _server_finding(detail(server("x", "failed", last_error=last)), {"ms": 1.0}, None)  # type: ignore[arg-type]
     assert finding.message == "[exited] exited (1): MY_API_KEY is required"
+
+
+def test_doctor_pings_a_server_again_that_was_off_when_it_was_pinged(daemon: FakeDaemon) -> None:
+    """Another server may delay all answers. The outcome of a ping must belong to the state that is shown."""
+    off = Fault("time is disabled: switched off until 12:30", code="not_ready", exit=6, server="time")
+    slow = Fault("slow: no answer to ping within 10 s", code="timeout", exit=7, server="slow")
+    outcomes: dict[str, list[Any]] = {
+        "slow": [slow],
+        "time": [off, {"server": "time", "ms": 1.0}],
+        "flapping": [off] * 9,
+    }
+
+    def ping(_: Caller, params: dict[str, Any]) -> object:
+        outcome = outcomes[params["server"]].pop(0)
+        if isinstance(outcome, Fault):
+            raise outcome
+        return outcome
+
+    daemon.answers |= {
+        "mcpd/ping": ping,
+        "mcpd/server": lambda _, params: detail(server(params["server"])),
+    }
+    with DaemonClient(str(daemon.path)) as client:
+        found = ping_servers(client, list(outcomes))
+    findings = {name: _server_finding(state, ping, None) for name, (state, ping) in found.items()}
+    assert list(findings) == ["slow", "time", "flapping"]
+    assert {name: each.result for name, each in findings.items()} == {
+        "slow": "failure",
+        "time": "ok",
+        "flapping": "warning",
+    }
+    assert outcomes["slow"] == []
+    assert findings["flapping"].fix == "mcpctl why flapping"
 
 
 def test_doctor_reports_readable_directories(tmp_path: Path) -> None:
