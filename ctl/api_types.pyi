@@ -340,6 +340,15 @@ class ConfigView(TypedDict):
     generation: int
     servers: Mapping[str, Mapping[str, object]]
 
+class ConfigCheck(TypedDict):
+    servers: NotRequired[list[str]]
+    warnings: NotRequired[list[str]]
+    errors: NotRequired[list[Problem]]
+
+class ConfigCheckParams(TypedDict):
+    path: str
+    text: str
+
 class History(TypedDict):
     entries: list[HistoryEntry]
     dropped: NotRequired[int]
@@ -790,6 +799,10 @@ class Call(Protocol):
     def __call__(
         self, method: Literal["mcpd/config"], params: NoParams | None = None, **options: Unpack[CallOptions]
     ) -> Reply[ConfigView]: ...
+    @overload
+    def __call__(
+        self, method: Literal["mcpd/config/check"], params: ConfigCheckParams, **options: Unpack[CallOptions]
+    ) -> Reply[ConfigCheck]: ...
     @overload
     def __call__(
         self,

@@ -180,6 +180,16 @@ def socket_is_active() -> bool:
         return False
 
 
+def would_start_service(socket: str) -> bool:
+    """Return whether connecting to this socket would start the service."""
+    if not (manages_socket(socket) and socket_is_active()):
+        return False
+    try:
+        return service_properties().get("ActiveState") != "active"
+    except CtlError:
+        return True
+
+
 def remove_unused_socket() -> None:
     """Remove the socket that systemd leaves behind when it stops to listen. Never raises."""
     import socket

@@ -15,11 +15,11 @@ from mcpd.config.check_document import LoadedConfig
 from mcpd.config.edit_config_file import add_server, import_editor, insert_rule, remove_server
 from mcpd.config.json_path import is_within, join_path
 from mcpd.config.load_at_start import describe_tolerated, load_at_start, save_last_valid
-from mcpd.config.loader import candidate_paths, load
+from mcpd.config.loader import candidate_paths, load, parse_config
 from mcpd.config.masking import mask_definition
 from mcpd.config.server_definition import ParsedServers, parse_servers, parse_valid_servers
 from mcpd.event_history import acting_for
-from mcpd.model.api import ApplyResult, ConfigStatus, ConfigView
+from mcpd.model.api import ApplyResult, ConfigCheck, ConfigStatus, ConfigView
 from mcpd.model.errors import BadSpec, Conflict, Problem, UnknownServer
 from mcpd.model.events import Event, EventKind
 from mcpd.model.server_spec import InvalidSpec, changed_parts
@@ -134,6 +134,19 @@ class ActiveConfig:
         visible = mask_definition(self._definitions.get(name, {}))
         # A value that is secret in one field may also appear in another, for example in a command.
         return {key: self._redactor.mask_within(value) for key, value in visible.items()}
+
+    async def check(self, path: Path, text: str) -> ConfigCheck:
+        """Check `text` as the content of the file `path`, with the environment of mcpd. Applies nothing."""
+        found = await self._thread.run(self._check, path, text)
+        trim_heap_soon()
+        return found
+
+    def _check(self, path: Path, text: str) -> ConfigCheck:
+        try:
+            loaded = parse_config(path, text.encode("utf-8", "surrogatepass"), self._environ)
+        except BadSpec as error:
+            return ConfigCheck(errors=tuple(error.problems))
+        return ConfigCheck(servers=tuple(sorted(loaded.specs)), warnings=loaded.warnings)
 
     async def reload(self) -> ApplyResult:
         """Reload the configuration and apply it. If it is invalid, raises BadSpec and changes only

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from ctl.commands.add_remove_apply import show_applied
+from ctl.config_check import check_config
 from ctl.errors import CtlError, DaemonError, DaemonUnreachable, UsageError, WriteFailed
 from ctl.invocation import CliContext
 from ctl.output import Line, paint
@@ -21,9 +22,11 @@ from ctl.table import table
 from ctl.terminal_text import count
 from mcpd.config import definition_view
 from mcpd.config.cached_tools import warn_of_uncached_tools
-from mcpd.config.loader import default_path, load, parse_config
+from mcpd.config.check_document import Document
+from mcpd.config.loader import NO_FILE, default_path, parse_document, read_document
 from mcpd.model.errors import BadSpec
 from mcpd.support.atomic_files import write_atomically
+from mcpd.support.digests import sha256
 from mcpd.support.paths import cache_dir
 
 EDITORS = ("sensible-editor", "editor", "nano", "vi")
@@ -44,27 +47,41 @@ def config() -> None:
 def validate(cli: CliContext, file: str | None) -> int:
     """Validate a configuration file without applying it.
 
-    Without FILE, validates the file that mcpd would read. Does not need a running daemon. If the file is
-    invalid, lists all errors with their location and fix, and exits with 2.
+    Without FILE, validates the file that mcpd would read. A running daemon checks it, because its environment
+    may have other variables than this shell. Does not need one. If the file is invalid, lists all errors with
+    their location and fix, and exits with 2.
     """
     try:
-        loaded = load(Path(file) if file else None, os.environ)
+        document = read_document(Path(file) if file else None, os.environ)
+        checked = check_config(cli, document, _content(document))
     except BadSpec as error:
         raise DaemonError({"message": f"{error.source or file} is invalid", "data": error.data()}) from None
-    lists = Path(cache_dir(os.environ))
-    warnings = [*loaded.warnings, *warn_of_uncached_tools(loaded.specs, lists)]
+    specs = checked.loaded.specs if checked.loaded is not None else {}
+    warnings = [*checked.warnings, *warn_of_uncached_tools(specs, Path(cache_dir(os.environ)))]
     for warning in warnings:
         cli.out.warning(warning)
-    names = sorted(loaded.specs)
+    names = checked.servers
     if cli.out.json:
-        cli.out.json_value({"source": loaded.source, "servers": names, "warnings": warnings})
-    elif loaded.source == "none":
-        cli.out.line(f"{loaded.path} does not exist yet; no servers are configured")
+        cli.out.json_value({"source": document.source, "servers": names, "warnings": warnings})
+    elif document.source == NO_FILE:
+        cli.out.line(f"{document.path} does not exist yet; no servers are configured")
     else:
         cli.out.line(
-            f"{loaded.source}: valid, {count(len(names), 'server')}", f": {', '.join(names)}" if names else ""
+            f"{document.source}: valid, {count(len(names), 'server')}",
+            f": {', '.join(names)}" if names else "",
         )
     return 0
+
+
+def _content(document: Document) -> bytes | None:
+    """Return the bytes of a document's file; None if it has no file, or has changed since it was read."""
+    if document.source != str(document.path):
+        return None
+    try:
+        data = document.path.read_bytes()
+    except OSError:
+        return None
+    return data if sha256(data).hexdigest() == document.digest else None
 
 
 @config.command(epilog="Examples:\n\n\b\n  mcpctl config show\n  mcpctl config show --json")
@@ -129,7 +146,9 @@ def edit(cli: CliContext) -> int:
                 cli.out.line("no changes")
                 return 0
             try:
-                parse_config(path, data, os.environ)
+                checked = check_config(cli, parse_document(path, data), data)
+                for warning in checked.warnings if not running else ():  # reloading shows them, too
+                    cli.out.warning(warning)
                 break
             except BadSpec as error:
                 cli.out.error(DaemonError({"message": str(error), "data": error.data()}))

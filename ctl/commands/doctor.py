@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ctl import doctor_checks, login_shell, systemd_units
+from ctl.config_check import NextEnvironment, next_environment
 from ctl.daemon_client import DaemonClient
 from ctl.doctor_checks import FAIL, OK, SKIP, WARN, DoctorReport, Finding
 from ctl.errors import CtlError, DaemonError, DaemonUnreachable
@@ -21,8 +21,9 @@ from ctl.status_view import effect_of_problems, failure_summary, impairment, wai
 from ctl.terminal_text import count, seconds_since
 from mcpd import __version__
 from mcpd.config import definition_view
+from mcpd.config.check_document import check
 from mcpd.config.load_at_start import load_at_start
-from mcpd.config.loader import load
+from mcpd.config.loader import read_document
 from mcpd.model.errors import BadSpec
 from mcpd.model.server_spec import RemoteSpec, StdioSpec
 from mcpd.support import paths
@@ -104,8 +105,10 @@ def run_checks(cli: CliContext, environ: Mapping[str, str], *, shell: bool) -> D
         report.findings += doctor_checks.check_service(path)
     state, cache = paths.state_dir(environ), paths.cache_dir(environ)
     report.findings += doctor_checks.check_directories({"state directory": state, "cache directory": cache})
-    configuration = list(_check_configuration(report, environ))
-    if report.status is None and _refuses_to_start(report, environ):
+    own = NextEnvironment(environ, of_service=False, is_complete=True)
+    environment = own if report.status is not None else next_environment(path, environ)
+    configuration = list(_check_configuration(report, environ, environment))
+    if report.status is None and _refuses_to_start(report, environment.variables):
         # The first step is to correct the configuration, and not to start the daemon.
         report.findings = [each._replace(fix="") if each.result == SKIP else each for each in report.findings]
     report.findings += configuration
@@ -127,21 +130,13 @@ def run_checks(cli: CliContext, environ: Mapping[str, str], *, shell: bool) -> D
 
 def _path_of_next_daemon(socket: str, environ: Mapping[str, str]) -> str:
     """Return the PATH that a daemon would search: that of the service, or else that of this terminal."""
-    if systemd_units.manages_socket(socket):
-        with suppress(CtlError):
-            return systemd_units.service_environment().get("PATH", _DEFAULT_PATH)
-    return environ.get("PATH", _DEFAULT_PATH)
+    return next_environment(socket, environ).variables.get("PATH", _DEFAULT_PATH)
 
 
 def _check_daemon(report: DoctorReport, path: str) -> Iterator[Finding]:
-    if systemd_units.manages_socket(path) and systemd_units.socket_is_active():
-        try:
-            active = systemd_units.service_properties().get("ActiveState") == "active"
-        except CtlError:
-            active = False
-        if not active:  # connecting would start it
-            yield Finding("daemon", SKIP, "not running; systemd starts it on demand")
-            return
+    if systemd_units.would_start_service(path):
+        yield Finding("daemon", SKIP, "not running; systemd starts it on demand")
+        return
     try:
         with DaemonClient(path) as client:
             version = client.call("mcpd/version", timeout=_ANSWER_TIMEOUT).value
@@ -181,9 +176,9 @@ def _check_daemon(report: DoctorReport, path: str) -> Iterator[Finding]:
 
 def _check_logins(report: DoctorReport, path: str) -> Iterator[Finding]:
     """Check that the running daemon can store logins. Nothing is asked of one without remote servers."""
-    wanted = report.loaded.settings.login_storage if report.loaded is not None else "file"
+    wanted = report.loaded.settings.login_storage if report.loaded is not None else None
     remote = report.config is not None and any("url" in each for each in report.config["servers"].values())
-    if report.config is None or not (remote or wanted != "file"):
+    if report.config is None or not (remote or wanted not in (None, "file")):
         return
     try:
         with DaemonClient(path) as client:
@@ -194,7 +189,7 @@ def _check_logins(report: DoctorReport, path: str) -> Iterator[Finding]:
     storage = status.get("storage", "file")
     if problem := status.get("problem"):
         yield Finding("logins", FAIL, problem, doctor_checks.fix_for_logins(problem))
-    elif storage != wanted:
+    elif wanted not in (None, storage):
         message = f'mcpd still uses "loginStorage": "{storage}", and the configuration says "{wanted}"'
         yield Finding("logins", WARN, message, "mcpctl daemon restart")
     else:
@@ -206,11 +201,16 @@ def _check_logins(report: DoctorReport, path: str) -> Iterator[Finding]:
         yield Finding("logins", OK, f"{count(len(status.get('logins', ())), 'login')}, {how}")
 
 
-def _check_configuration(report: DoctorReport, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Report the daemon's view if it is running: its environment may have variables that ours lacks."""
+def _check_configuration(
+    report: DoctorReport, environ: Mapping[str, str], environment: NextEnvironment
+) -> Iterator[Finding]:
+    """Report the daemon's view if it is running: its environment may have variables that ours lacks.
+
+    `environ` determines which file is read, and `environment` the values of variables in it.
+    """
     failed: BadSpec | None = None
     try:
-        report.loaded = load(None, environ)
+        report.loaded = check(read_document(None, environ), environment.variables)
     except BadSpec as error:
         failed = error
     path = report.loaded.path if report.loaded else ""
@@ -229,6 +229,9 @@ def _check_configuration(report: DoctorReport, environ: Mapping[str, str]) -> It
         path = config["path"]
     elif failed is not None:
         for each in failed.problems:
+            if not environment.is_complete and (warning := environment.unset_warning(each)):
+                yield Finding("configuration", WARN, warning, "mcpctl daemon start, then: mcpctl status")
+                continue
             message = f"{each.message} at {each.path} of {failed.source}"
             step = config_step([{"message": each.message}], failed.source, each.fix)
             yield Finding("configuration", FAIL, message, step)

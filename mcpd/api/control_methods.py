@@ -9,6 +9,7 @@ import time
 import types
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import attrs
@@ -23,6 +24,8 @@ from mcpd.model.api import (
     ApplyResult,
     CallParams,
     CompleteParams,
+    ConfigCheck,
+    ConfigCheckParams,
     ConfigView,
     PromptParams,
     PromptsResult,
@@ -235,6 +238,12 @@ METHODS: Mapping[str, Method[Any]] = {
         api.NoParams,
         ConfigView,
         lambda operations, _: operations.config.view(),
+    ),
+    "mcpd/config/check": Method(
+        "Check the content of a configuration file without applying it.",
+        ConfigCheckParams,
+        ConfigCheck,
+        lambda operations, params: operations.config.check(Path(params.path), params.text),
     ),
     "mcpd/history": Method(
         "Return past events for one server or all servers, including their causes. The history is kept when "

@@ -39,6 +39,7 @@ _READING = frozenset(
         "mcpd/calls",
         "mcpd/clients",
         "mcpd/config",
+        "mcpd/config/check",
         "mcpd/history",
         "mcpd/logs",
         "mcpd/metrics",

@@ -82,15 +82,16 @@ def read_document(flag: Path | None, environ: Mapping[str, str]) -> Document:
             base_dir=path.parent,
             digest="",
         )
-    return _parse_file(path, data)
+    return parse_document(path, data)
 
 
 def parse_config(path: Path, data: bytes, environ: Mapping[str, str]) -> LoadedConfig:
     """Parse `data` as the content of the file `path`. Raises BadSpec with all problems."""
-    return check(_parse_file(path, data), environ)
+    return check(parse_document(path, data), environ)
 
 
-def _parse_file(path: Path, data: bytes) -> Document:
+def parse_document(path: Path, data: bytes) -> Document:
+    """Parse `data` as the content of the file `path`, but do not check it. Raises BadSpec."""
     source = str(path)
     problems: list[Problem] = []
     warnings: list[str] = []

@@ -510,6 +510,26 @@ class ConfigView(Record):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
+class ConfigCheckParams(Record):
+    path: str
+    """The absolute path of the configuration file. Its suffix determines the format, and relative paths in
+    the text are resolved against its directory. mcpd does not read the file."""
+    text: str
+    """The content to check."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ConfigCheck(Record):
+    """The result of `mcpd/config/check`, which uses the environment of mcpd and applies nothing."""
+
+    servers: tuple[str, ...] = ()
+    """The names of the servers. If there are errors, this is empty."""
+    warnings: tuple[str, ...] = ()
+    errors: tuple[Problem, ...] = ()
+    """Why mcpd would reject the content."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class SetServersParams(Record):
     servers: Mapping[str, Mapping[str, object]]
     """The server definitions by name, in the same format as in the configuration file."""

@@ -18,7 +18,7 @@ GOOD = '{"mcpServers": {"a": {"command": "x"}}}'
 BAD = '{"mcpServers": {"a": {"comand": "x"}}}'
 
 
-def edit(home: Path, texts: list[str], answers: list[str]) -> tuple[int, str]:
+def edit(home: Path, texts: list[str], answers: list[str], socket: Path | None = None) -> tuple[int, str]:
     """Run `mcpctl edit` on a terminal with an editor that writes these texts in turn."""
     for index, text in enumerate(texts):
         (home / f"{index}.text").write_text(text)
@@ -32,7 +32,7 @@ def edit(home: Path, texts: list[str], answers: list[str]) -> tuple[int, str]:
         "HOME": str(home),
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(ROOT),
-        "MCPD_SOCKET": str(home / "none.sock"),
+        "MCPD_SOCKET": str(socket or home / "none.sock"),
         "VISUAL": str(editor),
         "TERM": "dumb",
     }

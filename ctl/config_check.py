@@ -1,0 +1,108 @@
+"""Checks a configuration as the daemon does, with the variables that it has and a shell may lack."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from ctl import systemd_units
+from ctl.errors import CtlError, DaemonUnreachable
+from ctl.invocation import CliContext
+from mcpd.config.check_document import Document, LoadedConfig, check
+from mcpd.config.next_step import unset_variables
+from mcpd.model.errors import BadSpec, Problem
+
+if TYPE_CHECKING:
+    from ctl.api_types import ConfigCheckParams
+
+_TIMEOUT = 10.0
+"""Seconds for the daemon to check a file. The largest take it a few."""
+
+
+class CheckedConfig(NamedTuple):
+    """A configuration without errors, apart from variables that a service may have."""
+
+    servers: list[str]
+    warnings: list[str]
+    loaded: LoadedConfig | None
+    """The configuration as this process reads it; None if it lacks variables."""
+
+
+class NextEnvironment(NamedTuple):
+    """The environment of the daemon that would be started now."""
+
+    variables: Mapping[str, str]
+    of_service: bool
+    """Whether systemd starts it."""
+    is_complete: bool
+    """False if systemd did not say which variables the service gets; then `variables` are those of this
+    process."""
+
+    def unset_warning(self, problem: Problem) -> str:
+        """Return the warning for a variable that is not set, but that the service may have; empty for other
+        problems, and for a daemon that gets the environment of this shell."""
+        names = unset_variables([problem.message])
+        if not (names and self.of_service):
+            return ""
+        subject = f"{problem.path}: the environment variable {names[0]} is not set"
+        if self.is_complete:
+            return f"{subject} in the environment of the service (EnvironmentFile, set-environment)"
+        return f"{subject} in this shell; the service may have it (EnvironmentFile, set-environment)"
+
+
+def check_config(cli: CliContext, document: Document, data: bytes | None) -> CheckedConfig:
+    """Check a document. `data` are the bytes of its file; None if it does not come from one.
+
+    A running daemon decides. Otherwise, the environment of the next one counts, and variables that only a
+    service may have become warnings. Raises BadSpec. Starts no daemon.
+    """
+    loaded = None
+    with suppress(BadSpec):
+        loaded = check(document, os.environ)
+    if data is not None and (answer := _ask_daemon(cli, document, data)) is not None:
+        return answer._replace(loaded=loaded)
+    environment = next_environment(_socket(cli), os.environ)
+    try:
+        found = check(document, environment.variables)
+    except BadSpec as error:
+        warnings = [environment.unset_warning(problem) for problem in error.problems]
+        if not all(warnings):
+            raise
+        names = sorted(str(name) for name, _, _ in document.layout.servers)
+        return CheckedConfig(names, [*document.warnings, *warnings], loaded)
+    return CheckedConfig(sorted(found.specs), list(found.warnings), found)
+
+
+def next_environment(socket: str, environ: Mapping[str, str]) -> NextEnvironment:
+    """Return the environment of a daemon that is started now for this socket, from a shell with `environ`."""
+    if not (socket and systemd_units.manages_socket(socket)):
+        return NextEnvironment(environ, of_service=False, is_complete=True)
+    try:
+        return NextEnvironment(systemd_units.service_environment(), of_service=True, is_complete=True)
+    except CtlError:
+        return NextEnvironment(environ, of_service=True, is_complete=False)
+
+
+def _socket(cli: CliContext) -> str:
+    try:
+        return cli.socket
+    except DaemonUnreachable:
+        return ""
+
+
+def _ask_daemon(cli: CliContext, document: Document, data: bytes) -> CheckedConfig | None:
+    """Return what the daemon says; None if it is not running, or does not answer. Raises BadSpec."""
+    cli.may_start = False
+    try:
+        if systemd_units.would_start_service(cli.socket):
+            return None
+        params: ConfigCheckParams = {"path": str(document.path), "text": data.decode("utf-8-sig")}
+        answer = cli.call("mcpd/config/check", params, timeout=_TIMEOUT).value
+    except CtlError:  # also one of an older daemon, which does not know the method
+        return None
+    if errors := answer["errors"]:
+        problems = [Problem(each["path"], each["message"], each.get("fix", "")) for each in errors]
+        raise BadSpec(problems, document.source)
+    return CheckedConfig(list(answer["servers"]), list(answer["warnings"]), None)

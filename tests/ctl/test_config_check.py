@@ -1,0 +1,113 @@
+"""Commands that check the configuration use the variables of the daemon, and not only those of the shell."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ctl import systemd_units
+from ctl.commands.doctor import run_checks
+from ctl.doctor_checks import Finding
+from ctl.errors import CtlError
+from ctl.invocation import CliContext
+from tests.ctl.conftest import Mcpctl
+from tests.ctl.fake_daemon import FakeDaemon
+from tests.ctl.test_edit import edit
+
+TEXT = '{"mcpServers": {"a": {"command": "true", "env": {"X": "${FILEVAR}"}}}}'
+UNSET = "the environment variable FILEVAR is not set"
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("FILEVAR", raising=False)
+    monkeypatch.delenv("MCPD_SERVERS", raising=False)
+    path = tmp_path / "c.json"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.fixture
+def stopped_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(systemd_units, "manages_socket", lambda _: True)
+    monkeypatch.setattr(systemd_units, "would_start_service", lambda _: True)
+    monkeypatch.setattr(systemd_units, "is_installed", lambda: True)
+
+
+def no_answer() -> dict[str, str]:
+    raise CtlError("systemctl is not installed")
+
+
+def configuration(mcpctl: Mcpctl, file: Path) -> list[Finding]:
+    environ = {**os.environ, **mcpctl.environ, "MCPD_CONFIG": str(file)}
+    report = run_checks(CliContext(environ), environ, shell=False)
+    return [each for each in report.findings if each.check == "configuration"]
+
+
+def test_running_daemon_decides(mcpctl: Mcpctl, daemon: FakeDaemon, file: Path) -> None:
+    """It may have variables that the shell lacks, and lack some that the shell has."""
+    daemon.answers["mcpd/config/check"] = {"servers": ["a"], "warnings": ["look"], "errors": []}
+    ran = mcpctl("config", "validate", str(file))
+    assert (ran.code, ran.out, ran.err) == (0, f"{file}: valid, 1 server: a\n", "warning: look\n")
+    assert daemon.params_of("mcpd/config/check") == {"path": str(file), "text": TEXT}
+    problem = {"path": "$.x", "message": "wrong", "fix": "correct it"}
+    daemon.answers["mcpd/config/check"] = {"servers": [], "warnings": [], "errors": [problem]}
+    ran = mcpctl("config", "validate", str(file), "--json")
+    assert (ran.code, ran.error()["problems"]) == (2, [problem])
+
+
+def test_edit_accepts_what_the_daemon_accepts(tmp_path: Path, daemon: FakeDaemon, file: Path) -> None:
+    """The text of the draft is checked as that of the file."""
+    daemon.answers |= {
+        "mcpd/config": {"source": str(file), "path": str(file), "generation": 1, "servers": {}},
+        "mcpd/config/check": {"servers": ["a"], "warnings": [], "errors": []},
+    }
+    code, seen = edit(tmp_path, [f"// changed\n{TEXT}"], [], socket=daemon.path)
+    assert "invalid" not in seen
+    assert file.read_text() == f"// changed\n{TEXT}", (code, seen)
+    assert daemon.params_of("mcpd/config/check")["path"] == str(file)
+
+
+@pytest.mark.usefixtures("stopped_service")
+def test_variable_that_only_the_service_has(
+    mcpctl: Mcpctl, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the service is stopped, the environment that it will have counts."""
+    monkeypatch.setattr(systemd_units, "service_environment", lambda: {**os.environ, "FILEVAR": "abc"})
+    ran = mcpctl("config", "validate", str(file))
+    assert (ran.code, ran.err) == (0, "")
+    assert [each.result for each in configuration(mcpctl, file)] == ["ok"]
+
+
+@pytest.mark.usefixtures("stopped_service")
+def test_variable_that_the_service_may_have(
+    mcpctl: Mcpctl, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If systemd does not say what the service will have, nothing is called invalid."""
+    monkeypatch.setattr(systemd_units, "service_environment", no_answer)
+    ran = mcpctl("config", "validate", str(file))
+    warning = f"{UNSET} in this shell; the service may have it (EnvironmentFile, set-environment)"
+    assert (ran.code, ran.out) == (0, f"{file}: valid, 1 server: a\n")
+    assert ran.err == f"warning: $.mcpServers.a.env.X: {warning}\n"
+    (finding,) = configuration(mcpctl, file)
+    assert (finding.result, warning in finding.message) == ("warning", True)
+    file.write_text(TEXT.replace("command", "comand"))
+    assert mcpctl("config", "validate", str(file)).code == 2
+
+
+@pytest.mark.usefixtures("stopped_service")
+def test_variable_that_the_service_lacks(mcpctl: Mcpctl, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It affects only its server, so the file is valid, but doctor says how to set it."""
+    monkeypatch.setattr(systemd_units, "service_environment", lambda: dict(os.environ))
+    ran = mcpctl("config", "validate", str(file))
+    assert (ran.code, f"{UNSET} in the environment of the service" in ran.err) == (0, True)
+    (finding,) = configuration(mcpctl, file)
+    assert (finding.result, "set-environment" in finding.fix) == ("failure", True)
+
+
+def test_daemon_in_the_background_gets_the_environment_of_the_shell(mcpctl: Mcpctl, file: Path) -> None:
+    """Without a service, a variable that the shell lacks is an error."""
+    ran = mcpctl("config", "validate", str(file))
+    assert (ran.code, UNSET in ran.err) == (2, True)
