@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ctl.completion_candidates import server_names
+from ctl.errors import UsageError
 from ctl.invocation import CliContext
 from ctl.output import Line, Painted, paint
 from ctl.table import table
@@ -29,11 +30,14 @@ _COLORS = {
 
 
 @click.command(
-    epilog="Examples:\n\n\b\n  mcpctl calls --since 1h\n  mcpctl calls --failed\n  mcpctl calls -f"
+    epilog="Examples:\n\n\b\n  mcpctl calls --since 1h\n  mcpctl calls github --failed\n  mcpctl calls -f"
 )
+@click.argument("server", required=False, shell_complete=server_names)
 @click.option("--since", metavar="TIME", type=parse_duration, help="Show the last 30m, 2h or 1d12h.")
 @click.option("--client", metavar="TEXT", default="", help="Show only clients whose name contains this.")
-@click.option("--server", default="", shell_complete=server_names, help="Show only calls of this server.")
+@click.option(
+    "--server", "named", default="", shell_complete=server_names, help="Show only calls of this server."
+)
 @click.option("--tool", default="", help="Show only this tool, prompt or resource.")
 @click.option("--failed", is_flag=True, help="Show only calls that did not succeed.")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new calls until Ctrl-C.")
@@ -44,20 +48,26 @@ _COLORS = {
 @click.pass_obj
 def calls(
     cli: CliContext,
+    server: str | None,
     since: timedelta | None,
     client: str,
-    server: str,
+    named: str,
     tool: str,
     failed: bool,
     follow: bool,
     lines: int,
     utc: bool,
 ) -> int:
-    """Show which client called which tool, and how it ended.
+    """Show which client called which tool, and how it ended. With SERVER, shows only its calls.
 
     The call log survives restarts of the daemon. It contains no arguments or results unless `callLog` in the
     settings is "contents". With --follow --json, prints one object per line.
     """
+    if server and named not in ("", server):
+        raise UsageError(
+            f"two servers: {server} and --server {named}", hint="name one, or none for all calls"
+        )
+    server = server or named
     params: CallsParams = {
         "limit": lines,
         "since": "" if since is None else rfc3339(datetime.now(UTC) - since),

@@ -63,6 +63,9 @@ def test_calls_are_shown_as_a_table(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
 def test_time_is_relative(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     daemon.answers["mcpd/calls"] = {"calls": [], "dropped": 0}
     assert "no calls yet" in mcpctl("calls").err
+    assert "no calls match" in mcpctl("calls", "time").err
+    assert daemon.params_of("mcpd/calls")["server"] == "time"
+    assert mcpctl("calls", "time", "--server", "git").code == 2
     assert "no calls match" in mcpctl("calls", "--since", "1h").err
     assert daemon.params_of("mcpd/calls")["since"].endswith("Z")
     assert mcpctl("calls", "--since", "yesterday").code == 2
