@@ -60,7 +60,9 @@ class ActiveConfig:
         store: StateFile,
         redactor: Redactor,
         state_dir: Path,
+        http_problem: str = "",
     ) -> None:
+        """`http_problem`: why the port in the settings of `first` is not open; empty if it is."""
         self.loaded = first
         import_editor(first.path)  # loads the editing modules now; an upgrade may replace them on disk
         self._config_path = flag
@@ -79,6 +81,7 @@ class ActiveConfig:
         self._rejected = False
         """Whether the file with `_problems` is not used at all."""
         self._startup_settings = first.settings
+        self._http_problem = http_problem
         self.watch_enabled = AsyncValue(False)
         """Whether changes of the file are applied automatically."""
         self._activate(first)
@@ -299,10 +302,15 @@ class ActiveConfig:
                 self._announce("a rule was added to settings.policies")
 
     def _activate(self, loaded: LoadedConfig) -> ApplyResult:
+        started = self._startup_settings
+        if self._http_problem and loaded.settings.http == started.http:
+            loaded = attrs.evolve(loaded, warnings=(*loaded.warnings, self._http_problem))
+        elif self._http_problem:  # no port is open, so that none has to be closed
+            started = attrs.evolve(started, http=None)
         ignored = tuple(
             written
             for field, written in _STARTUP_ONLY
-            if getattr(loaded.settings, field) != getattr(self._startup_settings, field)
+            if getattr(loaded.settings, field) != getattr(started, field)
         )
         changed = _changed_settings(self.loaded, loaded)
         if ignored:

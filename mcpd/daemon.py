@@ -116,12 +116,7 @@ async def run(options: DaemonOptions, redactor: Redactor) -> None:
         inherited_fds = systemd.listen_fds()
         runtime = paths.socket_directory(options.socket)
         lock = stack.enter_context(instance_lock.hold_instance_lock(options.socket))
-        unix, ports, warnings = _open_listeners(options, inherited_fds, lock, stack)
-        if warnings:
-            loaded = options.loaded
-            options = attrs.evolve(
-                options, loaded=attrs.evolve(loaded, warnings=(*loaded.warnings, *warnings))
-            )
+        unix, ports, http_problem = _open_listeners(options, inherited_fds, lock, stack)
         if process_labels.INSTANCE_VARIABLE not in options.environ:
             # mcpctl started it from within a server of another daemon: it is not a part of that server.
             process_labels.drop_own_label()
@@ -138,7 +133,7 @@ async def run(options: DaemonOptions, redactor: Redactor) -> None:
         )  # normally none: stopping a server ends its processes
         processes.become_subreaper()
         processes.disable_core_dumps()
-        daemon = _Daemon(options, redactor, instance, unix, ports, runtime, ends)
+        daemon = _Daemon(options, redactor, instance, unix, ports, runtime, ends, http_problem)
         await daemon.run()
     log.info("stopped")
 
@@ -148,8 +143,9 @@ def _open_listeners(
     inherited_fds: Mapping[str, int],
     lock: instance_lock.InstanceLock,
     stack: ExitStack,
-) -> tuple[OwnSocket | sockets.socket, list[sockets.socket], list[str]]:
-    """Return the Unix socket, the HTTP ports and warnings. Sockets inherited from systemd are reused.
+) -> tuple[OwnSocket | sockets.socket, list[sockets.socket], str]:
+    """Return the Unix socket, the HTTP ports, and a warning or nothing. Sockets inherited from systemd are
+    reused.
 
     Raises OSError if the port of `--http` cannot be opened. If that of the settings cannot, the daemon runs
     without HTTP and returns a warning, so that clients of the Unix socket are not affected.
@@ -161,7 +157,7 @@ def _open_listeners(
         unix = OwnSocket(options.socket, lock)
         stack.callback(unix.close)
     ports = [each for each in inherited if each.family != sockets.AF_UNIX]
-    warnings: list[str] = []
+    warning = ""
     address = options.http or options.loaded.settings.http
     if address is not None and not ports:
         try:
@@ -169,8 +165,8 @@ def _open_listeners(
         except OSError as error:
             if options.http is not None:
                 raise
-            warnings.append(f"{error.strerror}, then run `mcpctl daemon restart`")
-    return unix, ports, warnings
+            warning = f"{error.strerror}, then run `mcpctl daemon restart`"
+    return unix, ports, warning
 
 
 def _describe_crash(instance: str, killed: int) -> str:
@@ -192,8 +188,10 @@ class _Daemon:
         ports: list[sockets.socket],
         runtime: str,
         earlier_ends: Sequence[str] = (),
+        http_problem: str = "",
     ) -> None:
-        """`earlier_ends`: how daemons before this one ended, if not in the usual way."""
+        """`earlier_ends`: how daemons before this one ended, if not in the usual way. `http_problem`: why the
+        port in the settings is not open."""
         environ = options.environ
         self._state = state = Path(paths.state_dir(environ))
         self._listener = listener
@@ -232,7 +230,14 @@ class _Daemon:
         self._history.record_daemon(f"mcpd {__version__} started (pid {os.getpid()})")
         self._supervisor = Supervisor(around)
         self._configuration = ActiveConfig(
-            options.loaded, options.config_path, environ, self._supervisor, self._state_file, redactor, state
+            options.loaded,
+            options.config_path,
+            environ,
+            self._supervisor,
+            self._state_file,
+            redactor,
+            state,
+            http_problem,
         )
         self._operations = Operations(
             supervisor=self._supervisor,

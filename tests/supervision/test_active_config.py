@@ -35,13 +35,15 @@ class Home:
         self.environ = {"HOME": str(path), "XDG_CONFIG_HOME": str(path / "config")}
         self._path = path
 
-    def begin(self) -> ActiveConfig:
+    def begin(self, http_problem: str = "") -> ActiveConfig:
         around = surroundings(self._path, self.events.append)
         around.store.save_later = lambda save: save()  # type: ignore[method-assign]
         self.supervisor = Supervisor(around)
         state = self._path / "state"
         loaded = load_at_start(None, self.environ, state)
-        return ActiveConfig(loaded, None, self.environ, self.supervisor, around.store, around.redactor, state)
+        return ActiveConfig(
+            loaded, None, self.environ, self.supervisor, around.store, around.redactor, state, http_problem
+        )
 
     def write(self, *names: str, **settings: object) -> None:
         servers = {name: {"command": "x"} for name in names}
@@ -295,6 +297,21 @@ async def test_reload_names_changed_settings_and_those_that_need_a_restart(home:
     applied = await configuration.reload()
     assert (applied.added, applied.settings_changed) == (("b",), ())
     assert applied.restart_needed == ("maxStarts", "logLevel")
+
+
+async def test_port_that_could_not_be_opened_needs_no_restart_to_be_closed(home: Home) -> None:
+    """The warning about it remains while the setting does."""
+    home.write("a", http="127.0.0.1:8931")
+    configuration = home.begin("cannot listen")
+    assert configuration.status().warnings == ("cannot listen",)
+    home.write("a", "b", http="127.0.0.1:8931")
+    assert (await configuration.reload()).restart_needed == ()
+    assert configuration.status().warnings == ("cannot listen",)
+    home.write("a", http="127.0.0.1:8932")
+    assert (await configuration.reload()).restart_needed == ("http",)
+    home.write("a")
+    assert (await configuration.reload()).restart_needed == ()
+    assert configuration.status().warnings == ()
 
 
 async def test_history_names_changed_access_rules(home: Home) -> None:
