@@ -80,6 +80,10 @@ class NotFound(CtlError):
     code, exit = "not_found", 5  # there is nothing of that name
 
 
+class UnknownTool(NotFound):
+    code = "unknown_tool"  # the code of the daemon for the same
+
+
 class ServerNotReady(CtlError):
     code, exit = "not_ready", 6  # the server is not connected
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
@@ -11,7 +13,8 @@ import click
 from ctl.commands.add_remove_apply import URL_SCHEMES
 from ctl.commands.call import call, call_tool
 from ctl.commands.tools_resources_prompts import print_tools
-from ctl.errors import CtlError, NotFound, ServerNotReady, UsageError
+from ctl.daemon_client import Json
+from ctl.errors import AuthNeeded, CtlError, DaemonError, ServerNotReady, UnknownTool, UsageError
 from ctl.invocation import CliContext
 from ctl.json_values import mapping
 from ctl.server_progress import change_each, state_phrase, status_summary
@@ -73,45 +76,80 @@ def try_(
     definition: dict[str, object] = {"url": url} if url else {"command": command[0], "args": [*command[1:]]}
     if not url:
         definition["cwd"] = os.getcwd()
-    name = temporary_name(os.getpid())
-    reply = cli.call("mcpd/add", {"server": name, "definition": definition, "save": False, "replace": False})
-    if problems := reply.value.get("errors"):
-        raise UsageError(problems[0]["message"], hint=problems[0].get("fix", ""))
+    name, label = temporary_name(os.getpid()), url or shlex.join(command)
     try:
-        return _use(cli, name, tool, wait)
+        return _run(cli, name, definition, tool, wait)
     except CtlError as error:
         # Nobody knows this name, and no other command can use it.
         error.message = error.message.removeprefix(f"{name}: ").replace(name, "the server")
         error.hint = "" if name in error.hint else error.hint
+        if error.details.get("server") == name:
+            error.details["server"] = label
+        raise
+
+
+def _run(cli: CliContext, name: str, definition: Json, asked_tool: dict[str, Any], wait: float) -> int:
+    """Add the server, use it, and remove it."""
+    with _before_call():
+        reply = cli.call(
+            "mcpd/add", {"server": name, "definition": definition, "save": False, "replace": False}
+        )
+        if problems := reply.value.get("errors"):
+            raise UsageError(problems[0]["message"], hint=problems[0].get("fix", ""))
+    try:
+        with _before_call():
+            _connect(cli, name, definition, wait)
+            listed = cli.call("mcpd/tools", {"server": name}).value
+            if not asked_tool:
+                if cli.out.json:
+                    cli.out.json_value(listed)
+                else:
+                    print_tools(cli, listed["tools"], with_server=False)
+                return 0
+            tool, *rest = asked_tool.pop("words")
+            found = [each for each in listed["tools"] if each.get("name") == tool]
+            if not found:
+                names = [str(each.get("name")) for each in listed["tools"]]
+                error = UnknownTool(f"the server has no tool '{tool}'", server=name)
+                raise error.suggest(tool, names, ", ".join(names))
+        return call_tool(cli, name, tool, rest, mapping(found[0].get("inputSchema")), **asked_tool)
+    except CtlError as error:
+        if not isinstance(error, DaemonError):  # the daemon says it itself
+            error.details.setdefault("may_have_run", False)
         raise
     finally:
         with suppress(CtlError):  # the daemon may have stopped, and the server with it
             cli.call("mcpd/remove", {"server": name, "save": False}, timeout=30.0)
 
 
-def _use(cli: CliContext, name: str, asked_tool: dict[str, Any], wait: float) -> int:
+@contextmanager
+def _before_call() -> Iterator[None]:
+    """Add to errors that no tool has run."""
+    try:
+        yield
+    except CtlError as error:
+        error.details["may_have_run"] = False
+        raise
+
+
+def _connect(cli: CliContext, name: str, definition: Json, wait: float) -> None:
+    """Wait until the server is connected. Raises ServerNotReady, whose exit code is 4 if it needs a login."""
     asked = [{"server": name, "wait": wait}]
     (status,), *_ = change_each(cli, "mcpd/connect", asked, timeout=wait + 30.0, show=False)
-    if status["status"] != "connected":
-        if not cli.out.json:
-            failure = status.get("last_error")
-            for line in failure.get("stderr", []) if failure else []:
-                cli.out.message(line)
-        hint = "mcpctl add NAME URL, then: mcpctl login NAME" if status["status"] == "needs-auth" else ""
-        if status["status"] == "pending":
-            hint = f"wait longer with --wait SECONDS (was {wait:g} s)"
-        message = f"the server {state_phrase(status)}{status_summary({**status, 'retry_at': None})}"
-        raise ServerNotReady(message, hint=hint)
-    listed = cli.call("mcpd/tools", {"server": name}).value
-    if not asked_tool:
-        if cli.out.json:
-            cli.out.json_value(listed)
-        else:
-            print_tools(cli, listed["tools"], with_server=False)
-        return 0
-    tool, *rest = asked_tool.pop("words")
-    found = [each for each in listed["tools"] if each.get("name") == tool]
-    if not found:
-        names = [str(each.get("name")) for each in listed["tools"]]
-        raise NotFound(f"the server has no tool '{tool}'").suggest(tool, names, ", ".join(names))
-    return call_tool(cli, name, tool, rest, mapping(found[0].get("inputSchema")), **asked_tool)
+    state = status["status"]
+    if state == "connected":
+        return
+    if not cli.out.json:
+        failure = status.get("last_error")
+        for line in failure.get("stderr", []) if failure else []:
+            cli.out.message(line)
+    message = f"the server {state_phrase(status)}{status_summary({**status, 'retry_at': None})}"
+    error = ServerNotReady(message, server=name, state=state)
+    if state == "needs-auth":  # as for `mcpctl call`
+        error.exit = AuthNeeded.exit
+        added = f"mcpctl add NAME {shlex.quote(str(definition['url']))}"
+        header = "--header 'Authorization=Bearer TOKEN'"
+        error.hint = f"{added} && mcpctl login NAME   (or with a token: {added} {header})"
+    elif state == "pending":
+        error.hint = f"wait longer with --wait SECONDS (was {wait:g} s)"
+    raise error

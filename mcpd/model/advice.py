@@ -59,6 +59,8 @@ def to_explain(name: str) -> str:
 
 def to_log_in(name: str) -> str:
     """For a server that nobody has logged in to."""
+    if _TEMPORARY.fullmatch(name):
+        return "add the server to mcpd, with a login or an `Authorization` header"
     header = "add an `Authorization` header to its definition"
     return header if _is_unknown(name) else f"run `mcpctl login {name}`, or {header}"
 

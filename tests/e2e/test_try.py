@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -36,8 +37,10 @@ def test_server_is_tried_without_being_added(start: Start) -> None:
     called = mcpctl(daemon, "try", "--json", "--", *COMMAND, "--", "echo", "text=hello")
     assert (called.returncode, json.loads(called.stdout)["success"]) == (0, True), called.stderr
     assert "hello" in called.stdout
-    wrong = mcpctl(daemon, "try", "--", *COMMAND, "--", "ecko")
-    assert (wrong.returncode, "did you mean echo?" in wrong.stderr) == (5, True)
+    wrong = mcpctl(daemon, "try", "--json", "--", *COMMAND, "--", "ecko")
+    error = json.loads(wrong.stderr)["error"]
+    assert (wrong.returncode, error["code"], error["next"]) == (5, "unknown_tool", "did you mean echo?")
+    assert (error["may_have_run"], error["server"]) == (False, shlex.join(COMMAND))
 
 
 class Refusing(BaseHTTPRequestHandler):
@@ -60,13 +63,17 @@ def test_tried_server_that_needs_a_login_is_added_first(start: Start) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         try:
-            done = mcpctl(start({}), "try", f"http://127.0.0.1:{server.server_port}/mcp", "--json")
+            url = f"http://127.0.0.1:{server.server_port}/mcp"
+            done = mcpctl(start({}), "try", url, "--json")
         finally:
             server.shutdown()
     error = json.loads(done.stderr)["error"]
     assert error["message"].startswith("the server needs a login: HTTP 401")
     assert "mcpctl" not in error["message"]
-    assert error["next"] == "mcpctl add NAME URL, then: mcpctl login NAME"
+    assert "definition" not in error["message"], "it has none"
+    assert error["next"].startswith(f"mcpctl add NAME {url} && mcpctl login NAME")
+    assert (done.returncode, error["exit"], error["state"]) == (4, 4, "needs-auth")
+    assert (error["may_have_run"], error["server"]) == (False, url)
 
 
 def test_failed_try_shows_stderr(start: Start) -> None:
