@@ -28,6 +28,15 @@ def unit_directory() -> Path:
     return config / "systemd" / "user"
 
 
+def drop_in_directories() -> list[Path]:
+    """Return the directories with the user's own settings for the units, such as of `systemctl --user edit`.
+
+    systemd applies them to every later unit of the same name.
+    """
+    found = [unit_directory() / f"{name}.d" for name in (SERVICE, SOCKET)]
+    return [path for path in found if any(path.glob("*.conf"))]
+
+
 def is_installed() -> bool:
     """Return whether the service is installed. Another program's unit of this name does not count."""
     return (unit_directory() / SERVICE).exists() and not foreign_unit()

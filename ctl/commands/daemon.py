@@ -19,6 +19,7 @@ from ctl.json_values import mapping, objects
 from ctl.next_steps import config_step
 from ctl.output import paint
 from ctl.start_lock import start_lock
+from ctl.status_view import shell_join
 from ctl.systemd_units import SERVICE, SOCKET
 from ctl.terminal_text import log_line
 from ctl.time_options import utc_option
@@ -219,6 +220,8 @@ def install(cli: CliContext, dry_run: bool) -> int:
         cli.out.line("wrote ", str(path))
     if not cli.out.json:
         cli.out.line("PATH of the service: ", search_path)
+        for path in systemd_units.drop_in_directories():
+            cli.out.message(paint("note: ", "dim"), f"your own settings in {path} apply too")
     if not enabled:
         raise _no_user_manager()
     if cli.out.json:
@@ -256,7 +259,8 @@ def _show_units(cli: CliContext, command: list[str], search_path: str) -> None:
 def uninstall(cli: CliContext) -> int:
     """Stop the service and remove its units.
 
-    Keeps configuration, logs and state, and drop-ins made with `systemctl --user edit`.
+    Keeps configuration, logs and state, and drop-ins made with `systemctl --user edit`, which a later
+    `mcpctl daemon install` uses again. Prints their directories.
     """
     units = [systemd_units.unit_directory() / name for name in (SERVICE, SOCKET)]
     found = [path for path in units if path.exists() and not systemd_units.foreign_unit()]
@@ -267,13 +271,19 @@ def uninstall(cli: CliContext) -> int:
         path.unlink()
     if found and systemd_units.is_available():
         systemd_units.systemctl("daemon-reload")
+    kept = [] if systemd_units.foreign_unit() else systemd_units.drop_in_directories()
     if cli.out.json:
-        cli.out.json_value({"removed": [str(path) for path in found]})
+        cli.out.json_value({"removed": [str(path) for path in found], "kept": [str(path) for path in kept]})
         return 0
     for path in found:
         cli.out.line("removed ", str(path))
     if not found:
         cli.out.line("the service was not installed")
+    for path in kept:
+        remark = "your own settings, which `mcpctl daemon install` would use again"
+        cli.out.message(paint("note: ", "dim"), f"kept {path}   ({remark})")
+    if kept:
+        cli.out.next_step(shell_join(["rm", "-r", *map(str, kept)]))
     return 0
 
 

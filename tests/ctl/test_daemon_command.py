@@ -421,8 +421,17 @@ def test_install_without_systemd_writes_the_units_and_fails(place: Place) -> Non
     assert json.loads(place.ctl("daemon", "status", "--json").stdout)["installed"] is True
     assert place.started() == []
 
-    assert place.ctl("daemon", "uninstall").returncode == 0
-    assert list(units.iterdir()) == []
+    own = units / "mcpd.service.d"
+    own.mkdir()
+    (own / "override.conf").write_text("[Service]\nStandardOutput=journal\n")
+    assert f"note: your own settings in {own} apply too" in place.ctl("daemon", "install").stderr
+    removed = place.ctl("daemon", "uninstall")
+    assert removed.returncode == 0
+    assert f"note: kept {own}   (your own settings" in removed.stderr
+    assert removed.stderr.endswith(f"next: rm -r {own}\n")
+    assert list(units.iterdir()) == [own]
+    again = place.ctl("daemon", "uninstall", "--json")
+    assert json.loads(again.stdout) == {"removed": [], "kept": [str(own)]}
     assert "was not installed" in place.ctl("daemon", "uninstall").stdout
 
 
