@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ctl.errors import DaemonError, UsageError
+from ctl.errors import DaemonError, NotFound, UsageError
 from ctl.invocation import CliContext
 from ctl.output import Line, paint
 from ctl.table import table
@@ -69,9 +69,11 @@ def _answer(cli: CliContext, id: str, decision: str) -> int:
     try:
         reply = cli.call("mcpd/approve", {"id": id, "decision": decision})
     except DaemonError as error:
-        if error.code == "invalid_arguments" and error.problems and not cli.out.json:
+        problem = error.problems[0] if error.code == "invalid_arguments" and error.problems else {}
+        if problem.get("path") == "$.id":  # no such call waits
+            error.exit = NotFound.exit
+        if problem and not cli.out.json:
             # Its path is a parameter of the control API, which nobody has typed.
-            problem = error.problems[0]
             error.message, error.hint = str(problem.get("message", "")), str(problem.get("fix", ""))
             del error.details["problems"]
         raise

@@ -211,11 +211,17 @@ def _suggest_tool(cli: CliContext, error: DaemonError, name: str) -> None:
     """If the unknown server is the qualified name of a tool, add the right form as a hint."""
     try:
         listed = cli.call("mcpd/tools").value["tools"]
-        found = _find_tools(cli, name, [(str(tool["server"]), str(tool["name"])) for tool in listed])
+        owned = [(str(tool["server"]), str(tool["name"])) for tool in listed]
+        found = _find_tools(cli, name, owned)
     except CtlError:
         return
-    if found:
-        error.hint = f"mcpctl call {found[0][1]}@{found[0][0]} KEY=VALUE"
+    if not found:
+        return
+    server, tool = found[0]
+    if found[0] not in owned and any(server == each for each, _ in owned):  # whose tools are known
+        error.hint = f"mcpctl list-tools {server}   ({server} has no tool '{tool}')"
+    else:
+        error.hint = f"mcpctl call {tool}@{server} KEY=VALUE"
 
 
 def _add_hint(error: DaemonError, words: list[str]) -> None:

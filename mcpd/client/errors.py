@@ -24,11 +24,16 @@ if TYPE_CHECKING:
 
 
 class ClientError(Exception):
-    """Base class. `code` and `data` are the daemon's (docs/reference/control-api.md), or empty."""
+    """Base class. `code` and `data` are the daemon's (docs/reference/control-api.md), or empty.
+
+    The code is `daemon_unreachable`, as in mcpctl, if there is no connection to the daemon.
+    """
+
+    _code_without_daemon = ""
 
     def __init__(self, message: str, code: str = "", data: Mapping[str, object] | None = None) -> None:
         super().__init__(message)
-        self.code = code
+        self.code = code or self._code_without_daemon
         self.data: Mapping[str, object] = data or {}
 
     @property
@@ -37,10 +42,13 @@ class ClientError(Exception):
         return self.data.get("may_have_run") is True
 
 
-class NotRunning(ClientError): ...
+class NotRunning(ClientError):
+    _code_without_daemon = "daemon_unreachable"
 
 
 class ConnectionClosed(ClientError):
+    _code_without_daemon = "daemon_unreachable"
+
     @property
     def may_have_run(self) -> bool:
         return self.data.get("may_have_run") is not False

@@ -65,6 +65,9 @@ def _for_this_process(servers: Mapping[str, Mapping[str, object]]) -> dict[str, 
     state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     made: dict[str, dict[str, Any]] = {}
     for name, definition in servers.items():
+        if not isinstance(definition, Mapping):
+            kind = type(definition).__name__
+            raise TypeError(f"the definition of the server {name!r} must be a mapping, not {kind}")
         made[name] = dict(definition)
         if "command" in definition:
             made[name].setdefault("cwd", os.getcwd())
@@ -90,7 +93,7 @@ def _output(log: Path) -> str:
 
 async def _wait_settled(connection: Connection, names: list[str]) -> None:
     """Wait until every server is connected or has failed. Raises NotReady if none can be used."""
-    statuses = []
+    statuses: list[Mapping[str, Any]] = []
     for name in names:  # one after the other: they start at the same time anyway
         while True:
             request = {"server": name, "wait": _SETTLE_WAIT}
@@ -100,19 +103,23 @@ async def _wait_settled(connection: Connection, names: list[str]) -> None:
         statuses.append(status)
     unusable = [status for status in statuses if status["status"] not in ("connected", "idle")]
     if unusable and len(unusable) == len(statuses):
-        text = "; ".join(map(_why_unusable, unusable))
+        text = "; ".join(_why_unusable(status, names) for status in unusable)
         needs_login = all(status["status"] == "needs-auth" for status in unusable)
         data = {"state": str(unusable[0]["status"]), "may_have_run": False}
         if needs_login:
-            raise LoginRequired(text, "auth_required", data)
+            raise LoginRequired(text, "not_ready", data)  # as for a server of the configuration
         raise NotReady(text, "not_ready", data)
 
 
-def _why_unusable(status: Mapping[str, Any]) -> str:
+def _why_unusable(status: Mapping[str, Any], names: list[str]) -> str:
+    """`names` is the order in which the daemon was given the servers."""
     failure = status.get("last_error") or {}
     last_line = next(reversed(failure.get("stderr") or ()), "")
     state = ServerState(status["status"])
-    text = f"{status['name']} {state.phrase}: {failure.get('message') or status.get('reason', '')}"
+    cause = str(failure.get("message") or status.get("reason", ""))
+    own_place = f"$[{names.index(status['name'])}]"  # the caller has passed a mapping and not a list
+    cause = cause.replace(f"@ {own_place}", f"@ servers[{status['name']!r}]")
+    text = f"{status['name']} {state.phrase}: {cause}"
     return f"{text}; it wrote: {last_line}" if last_line else text
 
 

@@ -6,8 +6,17 @@ import json
 
 import pytest
 
-from mcpd.client import ClientError, Denied, InvalidCall, LimitReached, ServerRefused
-from mcpd.client.errors import error_from_response
+from mcpd.client import (
+    ClientError,
+    ConnectionClosed,
+    Denied,
+    InvalidCall,
+    LimitReached,
+    NotRunning,
+    ServerRefused,
+    private_daemon,
+)
+from mcpd.client.errors import NOT_SENT, error_from_response
 from mcpd.client.results import tool_result
 from mcpd.model import errors
 
@@ -46,3 +55,20 @@ def test_policies_have_their_own_exceptions() -> None:
     for error in (denied, limited):
         with pytest.raises(ServerRefused):
             raise error
+
+
+def test_errors_without_a_daemon_have_the_code_of_mcpctl() -> None:
+    assert NotRunning("gone").code == ConnectionClosed("gone", data=NOT_SENT).code == "daemon_unreachable"
+    facts = {"code": "link_lost", "daemon_stopped": True}
+    stopped = error_from_response({"message": "stopped", "data": facts})
+    assert (type(stopped), stopped.code) == (ConnectionClosed, "link_lost")
+
+
+def test_unusable_server_is_named_with_its_place_in_the_argument() -> None:
+    """The daemon was given a list."""
+    failure = {"message": "unknown field 'comand' @ $[1].comand"}
+    status = {"name": "time", "status": "failed", "last_error": failure}
+    said = private_daemon._why_unusable(status, ["git", "time"])
+    assert said == "time has failed: unknown field 'comand' @ servers['time'].comand"
+    with pytest.raises(TypeError, match="the definition of the server 'time' must be a mapping, not int"):
+        private_daemon._for_this_process({"time": 3})  # type: ignore[dict-item]

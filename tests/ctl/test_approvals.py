@@ -65,5 +65,6 @@ def test_unknown_call_is_named_without_parameters_of_the_api(daemon: FakeDaemon,
 
     daemon.answers["mcpd/approve"] = refuse
     ran = mcpctl("approvals", "allow", "99")
-    assert ran.code == 2
+    assert ran.code == 5
+    assert mcpctl("approvals", "deny", "99", "--json").error()["exit"] == 5
     assert ran.err == "error: no call '99' waits for approval\nnext: mcpctl approvals\n"

@@ -69,6 +69,10 @@ def test_ambiguous_and_misplaced_qualified_names_are_explained(daemon: FakeDaemo
     daemon.answers["mcpd/call"] = Fault("no server named 'a___b'", code="unknown_server", exit=5)
     ran = mcpctl("call", "a___b", ".")
     assert (ran.code, "mcpctl call _b@a KEY=VALUE" in ran.err) == (5, True)
+    daemon.answers["mcpd/status"] = {"servers": [{"name": "a"}, {"name": "mcp_a"}, {"name": "git"}]}
+    daemon.answers["mcpd/call"] = Fault("no server named 'a__no'", code="unknown_server", exit=5)
+    assert "next: mcpctl list-tools a   (a has no tool 'no')\n" in mcpctl("call", "a__no", ".").err
+    assert "mcpctl call log@git KEY=VALUE" in mcpctl("call", "git__log", ".").err, "its tools are not known"
 
 
 def test_at_sign_in_an_argument_is_not_a_server(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
