@@ -1,4 +1,8 @@
-"""Call a tool through the control API: connect, write a line, and read a line."""
+"""Call a tool through the control API: connect, write a line, and read a line.
+
+The tool is one of mcpd's test server. To add this server, run
+`mcpctl add test -- PYTHON -m mcpd.testserver` with the Python interpreter of mcpd's environment.
+"""
 
 import json
 import os
