@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import anyio
 
@@ -91,6 +91,20 @@ class Connecting:
 
     def __await__(self) -> NoReturn:
         raise TypeError("use `async with connect() as mcp`: the connection is closed at the end of the block")
+
+    if not TYPE_CHECKING:  # so that a type checker reports the attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            refuse_attribute(name, "async with connect() as mcp")
+
+
+def refuse_attribute(name: str, block: str) -> NoReturn:
+    """Refuse an attribute of the result of `connect`. Raises TypeError with advice if it is one of `Mcp`."""
+    if name == "connection" or (hasattr(Mcp, name) and not name.startswith("_")):
+        raise TypeError(
+            f"connect() has not connected yet, so there is no {name!r}: write `{block}:`, and use `mcp` in it"
+        )
+    raise AttributeError(f"'Connecting' object has no attribute {name!r}")
 
 
 def _ad_hoc_definitions(

@@ -15,6 +15,7 @@ from typing import Any
 
 import anyio
 
+from mcpd.client.background_tasks import open_background_tasks
 from mcpd.client.errors import NOT_SENT, CallTimedOut, ClientError, ConnectionClosed, InvalidCall, NotRunning
 from mcpd.client.link import CLOSED_BY_US, Link, Progress
 from mcpd.support.paths import UnusablePath, socket_path
@@ -98,20 +99,11 @@ class Connection:
         arguments = dict(params or {})
         if timeout is None:
             return await self._request(method, arguments, progress, None)
-        if not math.isfinite(timeout):
-            text = f"the timeout must be a number of seconds, or None for the configured one, not {timeout}"
-            raise InvalidCall(text, "invalid_arguments", NOT_SENT)
+        _require_usable(timeout)
         result: Any = _UNFINISHED
-        failed: Exception | None = None
-        async with anyio.create_task_group() as tasks:
+        async with open_background_tasks() as tasks:
             tasks.start_soon(self._watch, timeout, tasks.cancel_scope)
-            try:
-                result = await self._request(method, arguments, progress, timeout)
-            except Exception as error:  # raised below, because the task group would wrap it in a group
-                failed = error
-            tasks.cancel_scope.cancel()
-        if failed is not None:
-            raise failed
+            result = await self._request(method, arguments, progress, timeout)
         if result is _UNFINISHED:
             text = f"the daemon hangs: it responds neither to {method} nor to other requests"
             raise CallTimedOut(text, "timeout", {"after": timeout, "may_have_run": True})
@@ -214,6 +206,14 @@ class Connection:
         await self._link.close()
 
 
+def _require_usable(timeout: float) -> None:
+    """Raise TypeError if the timeout is no number, and InvalidCall if it is not finite and above 0."""
+    is_number = isinstance(timeout, int | float)
+    if not (is_number and math.isfinite(timeout) and timeout > 0):
+        text = f"the timeout must be a number of seconds above 0, or None for the default, not {timeout!r}"
+        raise InvalidCall(text, "invalid_arguments", NOT_SENT) if is_number else TypeError(text)
+
+
 def _earlier(seconds: float, deadline: float | None) -> float:
     """Return the time in so many seconds, or the deadline if that is earlier."""
     ends = anyio.current_time() + seconds
@@ -251,8 +251,7 @@ async def open_connection(
     the daemon has restarted. If it does not restart, `start_daemon` starts one. Raises NotRunning, and
     Unknown if there is no such profile.
     """
-    failed: Exception | None = None
-    async with anyio.create_task_group() as tasks:
+    async with open_background_tasks() as tasks:
 
         async def open_link() -> Link:
             nonlocal path
@@ -271,16 +270,9 @@ async def open_connection(
                     raise
             return link
 
+        connection = Connection(await open_link(), open_link if reopens else None, start_daemon)
         try:
-            connection = Connection(await open_link(), open_link if reopens else None, start_daemon)
-            try:
-                yield connection
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await connection.close()
-        except Exception as error:  # raised below, because the task group would wrap it in a group
-            failed = error
+            yield connection
         finally:
-            tasks.cancel_scope.cancel()
-    if failed is not None:
-        raise failed
+            with anyio.CancelScope(shield=True):
+                await connection.close()

@@ -39,7 +39,7 @@ class _PendingRequest:
         self.done = anyio.Event()
         self.answer: Mapping[str, Any] = {}
         self.progress = progress
-        self.progress_error: Exception | None = None
+        self.progress_error: BaseException | None = None
         """The exception that `progress` has raised."""
 
     def report(self, progress: float, total: float | None, message: str) -> None:
@@ -167,7 +167,7 @@ class Link:
             if pending is not None and pending.progress is not None:
                 try:
                     pending.report(params.get("progress", 0), params.get("total"), params.get("message", ""))
-                except Exception as error:  # the caller's own error; other requests continue
+                except BaseException as error:  # the caller's own error; other requests continue
                     pending.progress_error = error
                     pending.done.set()
 

@@ -422,7 +422,7 @@ def test_synchronous_client_does_the_same(start: Start) -> None:
         assert prompt.get({argument["name"]: "x" for argument in prompt.arguments})
         assert mcp.read("test", resource.uri)
         assert mcp.prompt("test", prompt.name, {argument["name"]: "x" for argument in prompt.arguments})
-        assert mcp.request("mcpd/status").keys() == mcp.status().keys()
+        assert mcp.connection.request("mcpd/status").keys() == mcp.status().keys()
         mcp.close()
         with pytest.raises(ConnectionClosed):
             mcp.status()

@@ -157,11 +157,24 @@ def test_subclasses_of_the_types_of_json_are_sent(daemon: FakeDaemon) -> None:
             mcp.call("time", "now", {"loop": loop})
 
 
-@pytest.mark.parametrize("timeout", [float("nan"), float("inf")])
-def test_timeout_must_be_finite(daemon: FakeDaemon, timeout: float) -> None:
-    with connect(str(daemon.path), start=False) as mcp, pytest.raises(InvalidCall, match="timeout"):
+@pytest.mark.parametrize(
+    ("timeout", "error"),
+    [
+        (float("nan"), InvalidCall),
+        (float("inf"), InvalidCall),
+        (0, InvalidCall),
+        (-1, InvalidCall),
+        ("x", TypeError),
+    ],
+)
+def test_timeout_must_be_finite_and_above_zero(
+    daemon: FakeDaemon, timeout: Any, error: type[Exception]
+) -> None:
+    message = f"the timeout must be a number of seconds above 0, .* not {timeout!r}"
+    with connect(str(daemon.path), start=False) as mcp, pytest.raises(error, match=message) as refused:
         mcp.call("time", "now", timeout=timeout)
     assert not daemon.requests
+    assert not getattr(refused.value, "may_have_run", False)
 
 
 def test_tool_has_the_names_of_mcpctl(daemon: FakeDaemon) -> None:

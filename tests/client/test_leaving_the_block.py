@@ -1,0 +1,170 @@
+"""How a program leaves the block of `connect`: with an exception, by Ctrl-C, or without having entered it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import anyio
+import pytest
+import trio
+
+from mcpd.client import ConnectionClosed, connect
+from mcpd.client.background_tasks import open_background_tasks
+from mcpd.client.sync import connect as connect_sync
+from tests.client.test_client import run
+from tests.e2e.conftest import start
+from tests.e2e.harness import BOUND, fake, in_flight
+
+__all__ = ["run", "start"]
+
+Start = Any
+Run = Callable[[Callable[[], Awaitable[None]]], None]
+ERRORS = (
+    SystemExit(5),
+    KeyboardInterrupt(),
+    GeneratorExit(),
+    ValueError(),
+    ExceptionGroup("", [ValueError()]),
+)
+
+
+@pytest.fixture
+def listening() -> Iterator[str]:
+    """The path of a socket that accepts connections, and never answers."""
+    # Not in tmp_path, which may be too deep for the path of a socket.
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as directory:
+        path = f"{directory}/s"
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            listener.listen(32)
+            yield path
+
+
+def test_exceptions_leave_the_block_unchanged(listening: str, run: Run) -> None:
+    """Without an exception group around them; and a cancellation reaches its scope."""
+
+    async def work() -> None:
+        for error in ERRORS:
+            with pytest.raises(type(error)) as raised:
+                async with connect(listening):
+                    raise error
+            assert raised.value is error
+        with anyio.CancelScope() as scope:
+            async with connect(listening):
+                scope.cancel()
+                await anyio.sleep_forever()
+        assert scope.cancelled_caught
+
+    run(work)
+
+
+def test_exceptions_leave_the_block_of_the_synchronous_client_unchanged(listening: str) -> None:
+    """Also those that cancel in asyncio and trio. Later calls say that the connection is closed."""
+    for error in (*ERRORS, asyncio.CancelledError()):
+        with pytest.raises(type(error)) as raised, connect_sync(listening):
+            raise error
+        assert raised.value is error
+    with connect_sync(listening) as mcp:
+        pass
+    with pytest.raises(ConnectionClosed, match="connect again") as closed:
+        mcp.status()
+    assert not closed.value.may_have_run
+    mcp.close()
+
+
+def test_cancelled_asyncio_task_leaves_the_block(listening: str) -> None:
+    async def stay(inside: asyncio.Event) -> None:
+        async with connect(listening):
+            inside.set()
+            await asyncio.Event().wait()
+
+    async def main() -> None:
+        inside = asyncio.Event()
+        task = asyncio.create_task(stay(inside))
+        await asyncio.wait_for(inside.wait(), BOUND)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, BOUND)
+        assert task.cancelled()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_exception_of_a_background_task_leaves_the_block_unchanged(nested: bool) -> None:
+    """trio raises KeyboardInterrupt in the task that is running, which may be one of the library."""
+
+    async def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    async def main() -> None:
+        async with open_background_tasks() as tasks:
+            if nested:
+                async with open_background_tasks() as inner:
+                    inner.start_soon(interrupted)
+                    await anyio.sleep_forever()
+            tasks.start_soon(interrupted)
+            await anyio.sleep_forever()
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main)
+
+
+def test_ctrl_c_cancels_a_call_of_the_synchronous_client(start: Start) -> None:
+    """Inside the block, which can still be used, and outside. `sys.exit` sets the exit code."""
+    daemon = start({"fs": fake()})
+    daemon.wait_connected("fs")
+    program = (
+        "import sys\nfrom mcpd.client.sync import connect\n"
+        "def interrupted_call(mcp):\n"
+        "    print('calling', flush=True)\n"
+        "    mcp.call('fs', 'drop')\n"
+        "try:\n"
+        "    with connect(sys.argv[1]) as mcp:\n"
+        "        try:\n"
+        "            interrupted_call(mcp)\n"
+        "        except KeyboardInterrupt:\n"
+        "            print('inside', mcp.call('fs', 'echo', {'a': 1}).output, flush=True)\n"
+        "        sys.stdin.readline()\n"
+        "        interrupted_call(mcp)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('outside', flush=True)\n"
+        "with connect(sys.argv[1]):\n"
+        "    sys.exit(5)\n"
+    )
+    argv = [sys.executable, "-c", program, daemon.socket]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as running:
+        try:
+            assert running.stdin is not None
+            assert running.stdout is not None
+            assert running.stdout.readline() == "calling\n"
+            in_flight(daemon, "fs", 1)
+            running.send_signal(signal.SIGINT)
+            assert running.stdout.readline() == 'inside {"a": 1}\n'
+            in_flight(daemon, "fs", 0)  # canceled, although the connection is still open
+            running.stdin.write("\n")
+            running.stdin.flush()
+            assert running.stdout.readline() == "calling\n"
+            in_flight(daemon, "fs", 1)
+            running.send_signal(signal.SIGINT)
+            output, errors = running.communicate(timeout=BOUND)
+        finally:
+            running.kill()
+    assert (output, errors, running.returncode) == ("outside\n", "", 5)
+    in_flight(daemon, "fs", 0)
+
+
+def test_use_without_a_block_explains_how_to_connect() -> None:
+    for pending, block in ((connect_sync("/x"), "`with connect"), (connect("/x"), "`async with connect")):
+        for name in ("call", "connection"):
+            with pytest.raises(TypeError, match=block):
+                getattr(pending, name)
+        assert not hasattr(pending, "no_such_attribute")
