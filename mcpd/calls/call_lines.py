@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 
 import msgspec
 
 from mcpd.calls.call import Caller
 from mcpd.calls.client_context import ClientContext
+from mcpd.config.masking import mask_definition
+from mcpd.model.advice import is_temporary
 from mcpd.model.call_record import CallOutcome, CallRecord
+from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import rfc3339
 from mcpd.model.text import shorten
 from mcpd.support.digests import sha256
@@ -33,7 +37,7 @@ class CallEntry(msgspec.Struct, frozen=True, gc=False):
     seconds: float
     caller: Caller
     context: ClientContext
-    server: str
+    spec: ServerSpec
     method: str
     tool: str
     outcome: CallOutcome
@@ -85,6 +89,8 @@ class LineMaker:
         self._second_text = ""
         self._caller: Caller | None = None
         self._context: ClientContext | None = None
+        self._spec: ServerSpec | None = None
+        self._server = ""
         self._client = ""
         self._pid: int | None = None
         self._via = ""
@@ -92,6 +98,8 @@ class LineMaker:
     def line(self, entry: CallEntry) -> CallLine:
         if entry.caller is not self._caller or entry.context is not self._context:
             self._identify(entry.caller, entry.context)
+        if entry.spec is not self._spec:
+            self._spec, self._server = entry.spec, self._mask(server_label(entry.spec))
         second = int(entry.at)
         if second != self._second:
             self._second, self._second_text = second, rfc3339(second)[:19]
@@ -102,7 +110,7 @@ class LineMaker:
             self._client,
             self._pid,
             self._via,
-            entry.server,
+            self._server,
             entry.method,
             entry.tool[:_NAME_LENGTH] or _name_in(entry.method, params),
             round(entry.seconds * 1000, 3),
@@ -130,6 +138,21 @@ class LineMaker:
     def _content(self, content: bytes) -> str:
         # Masks first: a truncated secret would not be recognized.
         return self._mask(content.decode(errors="replace"))[:_CONTENT]
+
+
+def server_label(spec: ServerSpec) -> str:
+    """Return a server's name, or the URL or command of the server of `mcpctl try`, without secrets: nobody
+    knows its name."""
+    if not is_temporary(spec.name):
+        return spec.name
+    if isinstance(spec, RemoteSpec):
+        shown = str(mask_definition({"url": spec.url})["url"])
+    else:
+        assert isinstance(spec, StdioSpec)
+        masked = mask_definition({"args": [spec.command, *spec.args]})["args"]
+        assert isinstance(masked, list)
+        shown = shlex.join(map(str, masked))
+    return "".join(c for c in shown[:_NAME_LENGTH] if c.isprintable())
 
 
 def trace_context(params: bytes) -> tuple[str, str]:

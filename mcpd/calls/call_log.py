@@ -109,7 +109,7 @@ class CallLog:
                 (_batch.now if _batch.depth else trio.current_time()) - arrived if arrived else 0.0,
                 call.caller,
                 call.context,
-                route.spec.name,
+                route.spec,
                 route.method,
                 route.tool,
                 outcome,

@@ -33,9 +33,14 @@ def temporary_name(pid: int) -> str:
     return f"try-{pid}"
 
 
+def is_temporary(name: str) -> bool:
+    """Whether this is the server of a `mcpctl try`."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
 def _is_unknown(name: str) -> bool:
     """Whether `mcpctl` commands for this server would fail."""
-    return _serves_one_program or _TEMPORARY.fullmatch(name) is not None
+    return _serves_one_program or is_temporary(name)
 
 
 def to_retry(name: str, *, retries: bool) -> str:
@@ -59,7 +64,7 @@ def to_explain(name: str) -> str:
 
 def to_log_in(name: str) -> str:
     """For a server that nobody has logged in to."""
-    if _TEMPORARY.fullmatch(name):
+    if is_temporary(name):
         return "add the server to mcpd, with a login or an `Authorization` header"
     header = "add an `Authorization` header to its definition"
     return header if _is_unknown(name) else f"run `mcpctl login {name}`, or {header}"

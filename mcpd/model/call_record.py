@@ -51,6 +51,7 @@ class CallRecord(Record):
     via: str = ""
     """How the client is connected: `socket`, `bridge`, `http`, or `control` for the control API."""
     server: str = ""
+    """The name of the server. For `mcpctl try`, its URL or command, in which secrets are masked."""
     method: str = ""
     name: str = ""
     """The name of the tool or prompt, or the URI of the resource."""

@@ -11,14 +11,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import pytest
 import trio
 import trio.testing
 
+from mcpd.calls.call_lines import server_label
 from mcpd.calls.call_log import MAX_PER_SECOND, MAX_WAITING_BYTES, CallLog, record_filter
 from mcpd.client_registry import program_name
+from mcpd.model.advice import temporary_name
 from mcpd.model.call_record import CallLogLevel, CallOutcome, CallRecord, CallsParams
 from mcpd.model.errors import InvalidArguments
+from mcpd.model.server_spec import RemoteSpec, StdioSpec
 from mcpd.support.rotated_lines import older
 from tests.calls.test_cache_stage import answer, read
 from tests.calls.test_engine import put, sent
@@ -278,3 +282,13 @@ async def test_name_of_a_client_that_has_exited_is_known(tmp_path: Path) -> None
         w._say({"id": int(script.caller.calls[key].key), "result": {"content": []}})
         (record,) = await log.read(CallsParams())
     assert (record.client, record.pid) == ("sleep", program.pid)
+
+
+def test_server_of_try_is_recorded_by_its_url_or_command_without_secrets() -> None:
+    """It is gone when somebody reads the log, and its name says nothing."""
+    name = temporary_name(7)
+    command = StdioSpec(name=name, command="uvx", args=("mcp server", "--token", "hunter22", "-v"))
+    assert server_label(command) == "uvx 'mcp server' --token '***' -v"
+    remote = RemoteSpec(name=name, kind="http", url="https://me:hunter22@a.example/mcp?api_key=hunter22&x=1")
+    assert server_label(remote) == "https://me:***@a.example/mcp?api_key=***&x=1"
+    assert server_label(attrs.evolve(remote, name="try-it")) == "try-it"

@@ -37,6 +37,9 @@ def test_server_is_tried_without_being_added(start: Start) -> None:
     called = mcpctl(daemon, "try", "--json", "--", *COMMAND, "--", "echo", "text=hello")
     assert (called.returncode, json.loads(called.stdout)["success"]) == (0, True), called.stderr
     assert "hello" in called.stdout
+    with daemon.client() as client:
+        (call,) = client.request("mcpd/calls")["calls"]
+    assert (call["server"], call["name"]) == (shlex.join(COMMAND), "echo"), "nobody knows its name"
     wrong = mcpctl(daemon, "try", "--json", "--", *COMMAND, "--", "ecko")
     error = json.loads(wrong.stderr)["error"]
     assert (wrong.returncode, error["code"], error["next"]) == (5, "unknown_tool", "did you mean echo?")
