@@ -160,9 +160,20 @@ class Operations:
             return attrs.evolve(status, warnings=(*warnings, *status.warnings))
         return status
 
-    def server_detail(self, name: str) -> ServerDetail:
+    def explain_server(self, name: str) -> ServerDetail | Awaitable[ServerDetail]:
         """Return everything that explains a server's state. Raises UnknownServer."""
         server = self.supervisor.get_any(name)
+        if server.upstream is None or not server.used_secrets:
+            return self._server_detail(server)
+        return self._server_detail_with_secrets(server)
+
+    async def _server_detail_with_secrets(self, server: ManagedServer) -> ServerDetail:
+        return self._server_detail(server, await server.check_secrets())
+
+    def _server_detail(self, server: ManagedServer, old_secret: str = "") -> ServerDetail:
+        status = self._server_status(server)
+        if old_secret and server.upstream is not None and not status.degraded:
+            status = attrs.evolve(status, degraded=old_secret)
         spec = server.spec
         stdio = spec if isinstance(spec, StdioSpec) else None
         env = child_environment(stdio, self.environ, "") if stdio else {}
@@ -171,7 +182,7 @@ class Operations:
         link, launch = server.link, server.launch
         mask = self.redactor.mask
         detail = ServerDetail(
-            server=self._server_status(server),
+            server=status,
             command=tuple(map(mask, (stdio.command, *stdio.args))) if stdio else (),
             url=mask(redact_url(spec.url)) if isinstance(spec, RemoteSpec) else "",
             cwd=stdio.cwd if stdio else None,
@@ -187,7 +198,7 @@ class Operations:
             negotiation=tuple(server.trace.steps),
             concurrency=_effective_concurrency(spec),
             definition=self.config.definition((server.original or server).spec.name),
-            history=self.event_history.history(name, HISTORY_TAIL).entries,
+            history=self.event_history.history(server.spec.name, HISTORY_TAIL).entries,
         )
         return attrs.evolve(detail, next=next_step(cast("dict[str, Any]", unstructure(detail))))
 

@@ -175,7 +175,7 @@ METHODS: Mapping[str, Method[Any]] = {
         "Return the status of one server and the details that explain it.",
         api.ServerParam,
         api.ServerDetail,
-        lambda operations, params: operations.server_detail(params.server),
+        lambda operations, params: operations.explain_server(params.server),
     ),
     "mcpd/tools": _list_method("List the tools of one server or all servers.", ToolsResult, Operations.tools),
     "mcpd/resources": _list_method(

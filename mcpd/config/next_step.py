@@ -157,6 +157,9 @@ def _after_degradation(server: Members, degraded: str) -> str:
     name = server["name"]
     if "is stopped" in degraded:
         return f"kill -CONT {server['pid']}   (continues it; or start it again: mcpctl reconnect {name})"
+    if "which was removed" in degraded:
+        secret = degraded.partition(" the secret ")[2].partition(",")[0]
+        return f"mcpctl secret set {secret}, then: mcpctl reconnect {name}"
     if "restarted" not in degraded:
         return f"mcpctl reconnect {name}   (ends its calls in progress)"
     if server["transport"] == "stdio":

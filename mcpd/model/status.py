@@ -212,7 +212,8 @@ class ServerStatus(Record):
     prompts: int = 0
     degraded: str = ""
     """Why nobody can rely on a server although it is connected, such as `it restarted 6 times in the last 2
-    minutes` or `its process is stopped (SIGSTOP)`. This is empty if mcpd knows of nothing."""
+    minutes` or `its process is stopped (SIGSTOP)`. This is empty if mcpd knows of nothing. Only `mcpd/server`
+    says that the server still uses a secret that was changed or removed in the built-in store."""
     restarts: int = 0
     """How often mcpd connected again after the connection had failed, since mcpd started. Connections that
     a user requested, such as with `mcpctl reconnect` or `enable`, do not count."""

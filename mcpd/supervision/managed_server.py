@@ -32,7 +32,7 @@ from mcpd.supervision.elicitation_history import ElicitationHistory
 from mcpd.supervision.health import ProbeTimer, run_health_checks
 from mcpd.supervision.message_tap import ConnectionTrace, ServerTaps
 from mcpd.supervision.package_download import package_runner_of, wait_package_downloaded
-from mcpd.supervision.resolve_secrets import resolve_secrets
+from mcpd.supervision.resolve_secrets import FoundSecrets, describe_old_secret, resolve_secrets
 from mcpd.supervision.result_cache import ResultCache
 from mcpd.supervision.server_log import ServerLog
 from mcpd.supervision.server_state import StateTracker, add_connections, build_status, unparsable_output
@@ -87,6 +87,8 @@ class ManagedServer:
         """Its connection from the start of the handshake, thus also while `upstream` is None."""
         self.child: Child | None = None
         self.launch: Launch | None = None
+        self.used_secrets: FoundSecrets = {}
+        """What the references in its definition referred to when it was started."""
         self.trace = ConnectionTrace(spec.name, context.redactor.mask)
         self._context = context
         # A server that speaks both eras may have connections of each.
@@ -281,6 +283,12 @@ class ManagedServer:
         )
         return add_connections(status, None if self.companion is None else self.companion.status())
 
+    async def check_secrets(self) -> str:
+        """Say which of the secrets it uses has changed since it was started: see `describe_old_secret`."""
+        used = self.used_secrets
+        old = await describe_old_secret(used, self._context)
+        return old if self.used_secrets is used else ""
+
     def note_silence(self, seconds: float) -> None:
         """Note that a request has not been answered for `seconds`, until the server sends anything."""
         if self.upstream is None:
@@ -436,7 +444,8 @@ class ManagedServer:
         context = self._context
         if isinstance(self.spec, InvalidSpec):
             raise restart.InvalidDefinition("; ".join(map(str, self.spec.problems)))
-        spec = await resolve_secrets(self.spec, context)
+        self.used_secrets = {}
+        spec = await resolve_secrets(self.spec, context, self.used_secrets)
         if isinstance(spec, StdioSpec):
             mark = f"{context.instance}.{next(_child_numbers)}.{spec.name}"
             self.launch = prepare_launch(spec, context.environ, mark)

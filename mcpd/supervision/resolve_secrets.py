@@ -25,14 +25,23 @@ _MAX_STDERR = 2000
 """Bytes kept of the command's stderr."""
 
 
-async def resolve_secrets(spec: ServerSpec, context: SupervisorContext) -> ServerSpec:
+FoundSecrets = dict[SecretReference, str | UnavailableSecret]
+
+_CHECK_TIMEOUT = 1.0
+"""Seconds to find out whether a secret has changed."""
+
+
+async def resolve_secrets(
+    spec: ServerSpec, context: SupervisorContext, used: FoundSecrets | None = None
+) -> ServerSpec:
     """Return `spec` with every reference replaced; the values are masked in all output from then on.
 
+    Adds what each reference referred to to `used`.
     Raises SecretUnavailable with every unresolved place. Takes at most `SECRET_TIMEOUT` per secret.
     """
     if spec.unresolved is None:
         return spec
-    known: dict[SecretReference, str | UnavailableSecret] = {}
+    known: FoundSecrets = {} if used is None else used
     definition = spec.name.partition("~")[0]  # a dedicated instance uses its original's secrets
     try:
         # A default may contain further references, so this repeats until nothing is missing.
@@ -47,6 +56,24 @@ async def resolve_secrets(spec: ServerSpec, context: SupervisorContext) -> Serve
         ) from None
     context.redactor.add(now.secrets, of=definition)
     return _apply_resolved(now.spec, spec)
+
+
+async def describe_old_secret(used: FoundSecrets, context: SupervisorContext) -> str:
+    """Say which secret of a server that was started with `used` was changed or removed in the built-in store
+    since; empty if none was, or if the store does not answer within a second.
+    """
+    with trio.move_on_after(_CHECK_TIMEOUT):
+        for reference, value in used.items():
+            if reference.kind != "secret" or not isinstance(value, str):
+                continue
+            now = await context.secret_checks.fetch(reference, context.environ)
+            name = reference.arguments[0]
+            if isinstance(now, UnavailableSecret):
+                if now.missing:
+                    return f"it still uses the secret {name}, which was removed"
+            elif now != value:
+                return f"it still uses the old value of the secret {name}"
+    return ""
 
 
 def _apply_resolved(made: ServerSpec, spec: ServerSpec) -> ServerSpec:

@@ -65,6 +65,8 @@ class SupervisorContext(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     announce: Callable[[Event], None]
     clients: ClientHooks = msgspec.field(default_factory=ClientHooks)
     secret_reads: SecretReads = msgspec.field(default_factory=SecretReads)
+    secret_checks: SecretReads = msgspec.field(default_factory=SecretReads)
+    """Finds out whether secrets have changed. A check that hangs must not delay or fail a start."""
     changes: ChangeCounter = msgspec.field(default_factory=ChangeCounter)
     """Changes of the set of servers, of their states and of their lists."""
     secret_command_pids: set[int] = msgspec.field(default_factory=set)

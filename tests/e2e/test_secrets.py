@@ -28,6 +28,12 @@ def environment_of(daemon: Daemon, server: str) -> dict[str, str]:
     return dict(pair.decode().split("=", 1) for pair in pairs if b"=" in pair)
 
 
+def explained(daemon: Daemon, server: str) -> tuple[str, str]:
+    """Return why nobody can rely on a server, and what to do, as `status`, `why` and `doctor` show it."""
+    detail = daemon.client().request("mcpd/server", server=server)
+    return detail["server"]["degraded"], detail["next"]
+
+
 def mcpctl(daemon: Daemon, *argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "ctl", *argv],
@@ -73,10 +79,20 @@ def test_server_gets_its_secrets_and_a_rotated_one_at_the_next_start(tmp_path: P
         other = daemon.status("b")["pid"]
         change_secrets(environ, {"STORED": "stored-2"})
         (tmp_path / "file").write_text("filed-2")
+        assert explained(daemon, "a") == (
+            "it still uses the old value of the secret STORED",
+            "mcpctl reconnect a   (ends its calls in progress)",
+        )
         daemon.client().request("mcpd/reconnect", server="a", wait=BOUND)
+        assert explained(daemon, "a") == ("", "mcpctl list-tools a")
         found = environment_of(daemon, "a")
         assert [found[name] for name in "ABCD"] == ["<stored-2>", "filed-2", "credited-1", "filed-2"]
         assert daemon.status("b")["pid"] == other
+        change_secrets(environ, {"STORED": None})
+        assert explained(daemon, "a") == (
+            "it still uses the secret STORED, which was removed",
+            "mcpctl secret set STORED, then: mcpctl reconnect a",
+        )
 
 
 def test_missing_secret_fails_only_its_server(start: Start) -> None:
