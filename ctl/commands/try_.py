@@ -19,7 +19,7 @@ from ctl.invocation import CliContext
 from ctl.json_values import mapping
 from ctl.server_progress import change_each, state_phrase, status_summary
 from ctl.time_options import seconds_option
-from mcpd.model.advice import temporary_name
+from mcpd.model.advice import temporary_name, without_name
 
 
 class _TryCommand(click.Command):
@@ -81,7 +81,7 @@ def try_(
         return _run(cli, name, definition, tool, wait)
     except CtlError as error:
         # Nobody knows this name, and no other command can use it.
-        error.message = error.message.removeprefix(f"{name}: ").replace(name, "the server")
+        error.message = without_name(error.message, name)
         error.hint = "" if name in error.hint else error.hint
         if error.details.get("server") == name:
             error.details["server"] = label

@@ -11,7 +11,7 @@ import msgspec
 from mcpd.calls.call import Caller
 from mcpd.calls.client_context import ClientContext
 from mcpd.config.masking import mask_definition
-from mcpd.model.advice import is_temporary
+from mcpd.model.advice import is_temporary, without_name
 from mcpd.model.call_record import CallOutcome, CallRecord
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import rfc3339
@@ -122,7 +122,10 @@ class LineMaker:
         if entry.code:
             line.code = entry.code[:_CODE_LENGTH]
         if entry.message:
-            line.message = shorten(self._mask(entry.message), _MESSAGE_LENGTH)
+            message, name = entry.message, entry.spec.name
+            if is_temporary(name):
+                message = without_name(message, name)
+            line.message = shorten(self._mask(message), _MESSAGE_LENGTH)
         if b'"traceparent"' in params and (trace := _TRACE_ID.match(trace_context(params)[0])):
             line.trace = trace[1]
         if self._shows_contents:

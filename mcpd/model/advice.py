@@ -38,6 +38,11 @@ def is_temporary(name: str) -> bool:
     return _TEMPORARY.fullmatch(name) is not None
 
 
+def without_name(text: str, name: str) -> str:
+    """Return a message about the temporary server of this name without the name: nobody knows it."""
+    return text.removeprefix(f"{name}: ").replace(f"@{name}", "").replace(name, "the server")
+
+
 def _is_unknown(name: str) -> bool:
     """Whether `mcpctl` commands for this server would fail."""
     return _serves_one_program or is_temporary(name)

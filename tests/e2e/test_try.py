@@ -40,6 +40,11 @@ def test_server_is_tried_without_being_added(start: Start) -> None:
     with daemon.client() as client:
         (call,) = client.request("mcpd/calls")["calls"]
     assert (call["server"], call["name"]) == (shlex.join(COMMAND), "echo"), "nobody knows its name"
+    refused = mcpctl(daemon, "try", "--", sys.executable, "-m", "mcpd.testserver", "--", "add", "a=x")
+    assert refused.stderr.startswith("error: add was not called: its arguments violate the tool's schema")
+    with daemon.client() as client:
+        (_, call) = client.request("mcpd/calls")["calls"]
+    assert call["message"].startswith("add was not called: "), call
     wrong = mcpctl(daemon, "try", "--json", "--", *COMMAND, "--", "ecko")
     error = json.loads(wrong.stderr)["error"]
     assert (wrong.returncode, error["code"], error["next"]) == (5, "unknown_tool", "did you mean echo?")

@@ -53,6 +53,7 @@ def test_commands_are_advised_unless_the_daemon_serves_one_program(
 ) -> None:
     assert make() == usual
     assert advice.to_enable(advice.temporary_name(7), "connect") == "enable it"
+    assert advice.without_name("try-7: add@try-7 of try-7 failed", "try-7") == "add of the server failed"
     assert advice.to_log_in(advice.temporary_name(7)).startswith("add the server to mcpd")
     advice.serve_one_program()
     try:
