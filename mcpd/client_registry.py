@@ -9,6 +9,8 @@ from typing import Protocol
 
 import msgspec
 
+from mcpd.model.policy import ClientFacts
+
 _MAX_NAME_LENGTH = 64
 MAX_REPORTED = 4 * _MAX_NAME_LENGTH
 """Characters kept of a name that a client reports; those that are not printable are not shown."""
@@ -28,6 +30,16 @@ class SessionActivity(Protocol):
     def calls_by_server(self) -> Mapping[str, int]: ...
 
 
+class ControlActivity(Protocol):
+    """What is known of a client because it uses the control API."""
+
+    @property
+    def profile_label(self) -> str:
+        """`*PROFILE`; empty if its calls are not limited to a profile."""
+
+    def client_facts(self) -> ClientFacts: ...
+
+
 class ClientConnection(msgspec.Struct, eq=False):
     """One connection to the daemon, over the Unix socket or HTTP."""
 
@@ -42,6 +54,8 @@ class ClientConnection(msgspec.Struct, eq=False):
     """The name that the client reports."""
     session: SessionActivity | None = None
     """Its MCP session; None if it does not speak MCP."""
+    control: ControlActivity | None = None
+    """None if it does not use the control API over a socket, or has disconnected."""
     _program_name: str | None = None
 
     @property
@@ -102,6 +116,7 @@ class ClientRegistry:
 
     def remove(self, client: ClientConnection) -> None:
         self._clients.pop(client, None)
+        client.control = None  # it refers back; without the cycle the connection is freed immediately
 
     def __len__(self) -> int:
         return len(self._clients)

@@ -23,7 +23,7 @@ HEADER = ("CLIENT", "PID", "VIA", "CONNECTED", "SCOPE", "REVISION", "CALLS", "SE
 def clients(cli: CliContext) -> int:
     """List connected clients and the servers they use.
 
-    SCOPE is the server that a client is connected to, or `*` for all servers.
+    SCOPE is the server that a client is connected to, `*` for all servers, or `*PROFILE`.
     """
     reply = cli.call("mcpd/clients")
     if not cli.show_json(reply):

@@ -308,6 +308,15 @@ class ControlCaller:
         return False
 
     def facts(self, context: ClientContext) -> ClientFacts:
+        return self.client_facts()
+
+    @property
+    def profile_label(self) -> str:
+        """See `ControlActivity`."""
+        return "" if self.selection is None else self.selection.label
+
+    def client_facts(self) -> ClientFacts:
+        """Return the facts of the client; always the same object while they are the same."""
         if self._facts is None or self._named != self._client.name:
             self._named = self._client.name
             profile = "" if self.selection is None else self.selection.profile.name

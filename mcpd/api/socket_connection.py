@@ -84,6 +84,8 @@ class SocketConnection:
         self._requests = ControlRequests(
             self._gateway, self, self._client, self._pid, self._start, self._open_session
         )
+        if self._external_client is None:  # otherwise it is a client of HTTP, and not registered here
+            self._client.control = self._requests.calls
         try:
             async with trio.open_nursery() as self._nursery:
                 try:

@@ -23,6 +23,7 @@ def connected_clients(
             name=client.name,
             pid=client.pid,
             since=rfc3339(client.since),
+            sees="" if client.control is None else client.control.profile_label,
             calls=sum(client.calls.values()),
             servers={name: ServerUsage(calls=calls) for name, calls in client.calls.items()},
         )

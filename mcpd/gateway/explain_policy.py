@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Protocol
 
 from mcpd.calls.policies import Policies, used_item
@@ -36,7 +36,7 @@ def explain_policy(host: PolicyHost, params: PolicyParams) -> PolicyResult:
     if params.transport is not None and params.transport not in TRANSPORTS:
         problem = Problem("$.transport", f"unknown transport; write one of {', '.join(TRANSPORTS)}")
         raise InvalidArguments(f"mcpd/policy: {problem}", [problem])
-    found = _find_client(host.sessions, params.client)
+    found = _find_client(_connected_facts(host), params.client)
     known = found or ClientFacts(names=(params.client,), shown=(params.client,))
     directory = known.directory if params.directory is None else params.directory
     if params.profile is not None:
@@ -111,11 +111,19 @@ def _chosen(params: PolicyParams) -> tuple[ItemKind, str]:
     return given[0]
 
 
-def _find_client(sessions: Iterable[ClientSession], name: str) -> ClientFacts | None:
-    """Return the facts of the first connected client that is shown under this name, otherwise of the first
-    that is known by it, whatever its case."""
+def _connected_facts(host: PolicyHost) -> list[ClientFacts]:
+    """Return what is known of the clients that speak MCP, then of those of the control API on the socket."""
+    known = [session.facts(session.context) for session in host.sessions]
+    for client in host.core.clients.connected():
+        if client.control is not None and not client.attached:
+            known.append(client.control.client_facts())
+    return known
+
+
+def _find_client(known: Sequence[ClientFacts], name: str) -> ClientFacts | None:
+    """Return the facts of the first client that is shown under this name, otherwise of the first that is
+    known by it, whatever its case."""
     wanted = name.casefold()
-    known = [session.facts(session.context) for session in sessions]
     for names in ([facts.shown for facts in known], [facts.names for facts in known]):
         for facts, own in zip(known, names, strict=True):
             if any(each.casefold() == wanted for each in own):

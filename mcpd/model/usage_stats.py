@@ -162,7 +162,7 @@ class ConnectedClient(Record):
     since: str
     sees: str = ""
     """The server that the client uses through MCP, `*` for all servers, or `*PROFILE` for the servers in a
-    profile. This is empty if the client does not use MCP."""
+    profile. This is empty if the client does not use MCP and has no profile."""
     protocol_version: str = ""
     """The protocol revision of the client's last request."""
     calls: int = 0

@@ -174,6 +174,27 @@ def test_closed_connection_says_who_closed_it(start: Start, run: Any) -> None:
     run(work)
 
 
+def test_denied_program_is_explained_with_its_profile(start: Start, run: Any) -> None:
+    """While it is connected, `mcpctl policy test` knows its profile from its name alone."""
+    daemon = start({"fs": fake()}, settings={"profiles": {"look": {"servers": ["*"], "readOnly": True}}})
+    daemon.wait_connected("fs")
+    use = {"client": "looker", "server": "fs", "tool": "fail"}
+
+    async def work() -> None:
+        async with connect(daemon.socket, client="looker", profile="look") as mcp:
+            with pytest.raises(Denied, match="`mcpctl policy test looker fail@fs --profile look` explains"):
+                await mcp.call("fs", "fail")
+            found = await mcp.connection.request("mcpd/policy", use)
+            assert (found["decision"], found["rule"]) == ("deny", "$.settings.profiles.look.readOnly")
+            assert (found["client"]["connected"], found["client"]["profile"]) == (True, "look")
+            await mcp.connection.request("mcpd/identify", {"client": "other", "profile": "*"})
+            found = await mcp.connection.request("mcpd/policy", {**use, "client": "other"})
+            assert (found["decision"], found["client"]["connected"]) == ("allow", True)
+            assert not (await mcp.connection.request("mcpd/policy", use))["client"]["connected"]
+
+    run(work)
+
+
 def test_name_and_profile_of_a_program(start: Start, run: Any) -> None:
     """The profile limits lists and calls; the name is shown, and policies compare it."""
     settings = {
@@ -203,7 +224,7 @@ def test_name_and_profile_of_a_program(start: Start, run: Any) -> None:
             with pytest.raises(Denied, match="denies it"):
                 await mcp.call("fs", "stderr", {"text": "x"})
             clients = (await mcp.connection.request("mcpd/clients"))["clients"]
-            assert "nightly" in [each["name"] for each in clients]
+            assert [each["sees"] for each in clients if each["name"] == "nightly"] == ["*work"]
         with pytest.raises(Unknown, match="no profile named 'wrok'"):
             async with connect(daemon.socket, profile="wrok"):
                 pass
