@@ -58,10 +58,11 @@ def calls(
     lines: int,
     utc: bool,
 ) -> int:
-    """Show which client called which tool, and how it ended. With SERVER, shows only its calls.
+    """Show which client called which tool, and how it ended.
 
-    The call log survives restarts of the daemon. It contains no arguments or results unless `callLog` in the
-    settings is "contents". With --follow --json, prints one object per line.
+    With SERVER, shows only its calls. The call log survives restarts of the daemon. It contains no arguments
+    or results unless `callLog` in the settings is "contents". With --follow --json, prints one object per
+    line.
     """
     if server and named not in ("", server):
         raise UsageError(
