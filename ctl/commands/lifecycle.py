@@ -174,7 +174,7 @@ def wait(cli: CliContext, servers: tuple[str, ...], goal: str, timeout: float) -
 
     Without SERVER, waits for all enabled servers. Shows each server as soon as its state is known. Exits when
     every server has either connected or needs your attention: with 4 if all that is missing is a login,
-    otherwise with 6.
+    otherwise with 6. A server that keeps crashing counts as soon as it is connected; a warning says so.
     """
     if servers:
         found = [cli.call("mcpd/server", {"server": name}).value["server"] for name in dict.fromkeys(servers)]
@@ -191,6 +191,11 @@ def wait(cli: CliContext, servers: tuple[str, ...], goal: str, timeout: float) -
     if goal == "connected" and (blocked := [status for status in statuses if _is_blocked(status)]):
         raise _blocking_error(cli, blocked, statuses)
     print_json(cli, statuses)
+    unreliable = {each["name"]: each.get("degraded") for each in statuses if each["status"] == "connected"}
+    for name, degraded in unreliable.items() if not cli.out.json else ():
+        if degraded:
+            cli.out.warning(f"{name} is connected, but {degraded}")
+            cli.out.next_step(f"mcpctl why {name}")
     return 0
 
 

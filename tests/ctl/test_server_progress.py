@@ -48,6 +48,22 @@ def test_wait_reports_all_servers_although_one_needs_a_login(daemon: FakeDaemon,
     assert step.startswith("next: mcpctl login hub")
 
 
+def test_wait_warns_of_a_server_that_keeps_crashing(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """It is connected at this moment, so the exit code is 0."""
+    crash = server("crash", degraded="it restarted 8 times in the last minute")
+    daemon.answers["mcpd/status"] = status(server("time"), crash)
+    daemon.answers["mcpd/server"] = detail(crash)
+    for argv in (("wait",), ("wait", "crash")):
+        ran = mcpctl(*argv)
+        assert ran.code == 0
+        assert ran.err.splitlines() == [
+            "warning: crash is connected, but it restarted 8 times in the last minute",
+            "next: mcpctl why crash",
+        ]
+    ran = mcpctl("wait", "crash", "--json")
+    assert (ran.err, ran.json()["servers"][0]["degraded"]) == ("", crash["degraded"])
+
+
 def test_wait_exits_with_6_unless_only_logins_are_missing(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """With --json, the error has the statuses of all servers."""
     ghost = server("ghost", "failed", last_error=failure())
