@@ -58,6 +58,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         _show_error(cli, shown)
         return 1
     finally:
+        _discard_unwritable_errors()
         cli.close()
 
 
@@ -87,6 +88,14 @@ def _show_error(cli: CliContext, error: CtlError) -> None:
     """Print an error. If stderr cannot be written either, the exit code has to be enough."""
     try:
         cli.out.error(error)
+    except OSError:
+        _discard_unwritable_errors()
+
+
+def _discard_unwritable_errors() -> None:
+    """Discard what stderr did not take. Otherwise Python exits with 120 after it has failed to flush it."""
+    try:
+        sys.stderr.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 

@@ -194,8 +194,7 @@ class ActiveConfig:
             if isinstance(loaded, BadSpec):
                 raise loaded
             if self.loaded.digest and not loaded.digest:
-                fix = "restore it, or run `mcpctl reload` to continue without servers"
-                raise BadSpec([Problem("$", f"{self.loaded.path} was deleted", fix)])
+                raise self._deleted()
         except BadSpec as error:
             if tuple(error.problems) != self._problems:
                 self._reject(error)
@@ -355,10 +354,13 @@ class ActiveConfig:
     async def _edit_file(self, edit: Callable[[], bool | None]) -> LoadedConfig | None:
         """Change the file, and return what is in it then; None if `edit` returned False, and changed nothing.
 
-        A caller that is cancelled still gets the result: what is active must not differ from the file.
+        A caller that is cancelled still gets the result: what is active must not differ from the file. Raises
+        BadSpec if the file was deleted: a new one would contain only the edit, and all servers would end.
         """
 
         def run() -> LoadedConfig | None:
+            if self.loaded.digest and not self.loaded.path.exists():
+                raise self._deleted()
             return None if edit() is False else self._load_edited()
 
         before, found = self.loaded, None
@@ -481,6 +483,10 @@ class ActiveConfig:
         if self.loaded.source.startswith("$"):
             fix = "change the variable, or use --no-save for a change until the next reload"
             raise BadSpec([Problem("$", f"the servers come from {self.loaded.source}, not from a file", fix)])
+
+    def _deleted(self) -> BadSpec:
+        fix = "restore it with `mcpctl edit`, or run `mcpctl reload` to continue without servers"
+        return BadSpec([Problem("$", f"{self.loaded.path} was deleted", fix)])
 
     def _announce(self, message: str, server: str | None = None) -> None:
         event = Event(kind=EventKind.CONFIG, at=rfc3339(time.time()), server=server, message=message)

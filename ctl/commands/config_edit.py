@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -23,11 +24,12 @@ from ctl.terminal_text import count
 from mcpd.config import definition_view
 from mcpd.config.cached_tools import warn_of_uncached_tools
 from mcpd.config.check_document import Document
+from mcpd.config.load_at_start import read_last_valid
 from mcpd.config.loader import NO_FILE, default_path, parse_document, read_document
 from mcpd.model.errors import BadSpec
 from mcpd.support.atomic_files import write_atomically
 from mcpd.support.digests import sha256
-from mcpd.support.paths import cache_dir
+from mcpd.support.paths import cache_dir, state_dir
 
 EDITORS = ("sensible-editor", "editor", "nano", "vi")
 _EMPTY_FILE = '{\n  "mcpServers": {\n  }\n}\n'
@@ -127,7 +129,8 @@ def edit(cli: CliContext) -> int:
 
     Opens a copy with $VISUAL or $EDITOR. When you close the editor, the copy is validated. If it is valid, it
     replaces the file and the daemon reloads it. If it has errors, you can edit again, discard your changes or
-    save the file anyway.
+    save the file anyway. If the file was deleted, the copy has its last valid content, and saving it restores
+    the file.
     """
     if not sys.stdin.isatty():
         raise UsageError("no terminal to edit on", hint="$EDITOR $(mcpctl config path); mcpctl reload")
@@ -135,10 +138,12 @@ def edit(cli: CliContext) -> int:
     before = path.read_bytes() if path.exists() else None
     with tempfile.TemporaryDirectory(prefix="mcpctl-edit-") as directory:  # 0700
         draft = Path(directory) / path.name
-        draft.write_bytes(
-            _EMPTY_FILE.encode() if before is None and path.suffix in (".json", ".jsonc") else before or b""
-        )
-        opened = draft.read_bytes()
+        restored = _last_valid_text(path) if before is None else ""
+        if restored:
+            cli.out.message(paint("note: ", "yellow"), f"{path} is missing; this is its last valid content")
+        empty = _EMPTY_FILE if path.suffix in (".json", ".jsonc") else ""
+        draft.write_bytes((restored or empty).encode() if before is None else before)
+        opened = None if restored else draft.read_bytes()
         while True:
             _run_editor(draft)
             data = draft.read_bytes()
@@ -177,6 +182,18 @@ def configuration_path(cli: CliContext) -> tuple[Path, bool]:
             return default_path(os.environ), False
         except BadSpec as error:
             raise DaemonError({"message": str(error), "data": error.data()}) from None
+
+
+def _last_valid_text(path: Path) -> str:
+    """Return the last valid content of a missing file as JSON, which is YAML too; empty if unknown."""
+    last = read_last_valid(Path(state_dir(os.environ)), path)
+    if last is None or not last.servers or path.suffix == ".toml":
+        return ""
+    content: dict[str, object] = {} if last.enabled else {"enabled": False}
+    content["mcpServers"] = last.servers
+    if last.settings:
+        content["settings"] = last.settings
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
 def _run_editor(draft: Path) -> None:

@@ -54,19 +54,22 @@ class ImportTarget:
 def find_import_target(cli: CliContext) -> ImportTarget:
     """Return the configuration that the daemon uses, or would use if it were running. Never starts it.
 
-    Raises DaemonError if the file is unreadable. Definitions are not checked, because they may refer to
-    variables that only the daemon has.
+    Raises DaemonError if the file is unreadable, or was deleted while the daemon uses it. Definitions are not
+    checked, because they may refer to variables that only the daemon has.
     """
     cli.may_start = False
     try:
         config = cli.call("mcpd/config").value
         path, running, active = Path(config["path"]), True, frozenset(config["servers"])
+        was_read = config["source"] == str(path)
     except DaemonUnreachable:
-        path, running, active = Path(), False, frozenset[str]()
+        path, running, active, was_read = Path(), False, frozenset[str](), False
     problems: list[Problem] = []
     try:
         path = path if running else default_path({**os.environ, "MCPD_SERVERS": ""})
         found = read_layout(read_document(path).value, problems, [])
+        if was_read and not path.exists():
+            problems.append(Problem("$", "it was deleted", "restore it with `mcpctl edit`"))
         if problems:
             raise BadSpec(problems, str(path))
     except BadSpec as error:

@@ -67,15 +67,15 @@ def load_at_start(flag: Path | None, environ: Mapping[str, str], state_dir: Path
         refused = error
     problems = tuple(refused.problems)
     if document is None:
-        document = copy = _last_document(_read_last_valid(state_dir, _find_existing(flag, environ, refused)))
+        document = copy = _last_document(read_last_valid(state_dir, _find_existing(flag, environ, refused)))
         if document is None:
             raise refused
     elif _has_general_problem(document, problems):
-        copy = _last_document(_read_last_valid(state_dir, document.path))
+        copy = _last_document(read_last_valid(state_dir, document.path))
         document = copy or document
         if not document.layout.servers:
             raise refused
-    last = _read_last_valid(state_dir, document.path) if document.source == str(document.path) else None
+    last = read_last_valid(state_dir, document.path) if document.source == str(document.path) else None
     loaded = _without_invalid_parts(document, environ, problems, last)
     return attrs.evolve(
         loaded, problems=problems, stored_copy=None if copy is None else last_valid_path(state_dir)
@@ -96,7 +96,7 @@ def describe_tolerated(loaded: LoadedConfig) -> str:
 
 def _with_hint_of_copy(loaded: LoadedConfig, state_dir: Path) -> LoadedConfig:
     """Return a configuration with a warning if its file is gone, but not the copy of it."""
-    if loaded.source != NO_FILE or (last := _read_last_valid(state_dir, loaded.path)) is None:
+    if loaded.source != NO_FILE or (last := read_last_valid(state_dir, loaded.path)) is None:
         return loaded
     if not last.servers:
         return loaded
@@ -147,7 +147,7 @@ def _find_existing(flag: Path | None, environ: Mapping[str, str], refused: BadSp
     return path
 
 
-def _read_last_valid(state_dir: Path, path: Path) -> LastValidConfig | None:
+def read_last_valid(state_dir: Path, path: Path) -> LastValidConfig | None:
     """Return the last valid content of the file `path`, or None."""
     file = last_valid_path(state_dir)
     try:

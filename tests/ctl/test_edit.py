@@ -24,7 +24,8 @@ def edit(home: Path, texts: list[str], answers: list[str], socket: Path | None =
         (home / f"{index}.text").write_text(text)
     editor = home / "editor"
     editor.write_text(
-        f'#!/bin/sh\nn=$(cat {home}/count 2>/dev/null || echo 0)\ncp "{home}/$n.text" "$1"\n'
+        f"#!/bin/sh\nn=$(cat {home}/count 2>/dev/null || echo 0)\n"
+        f'[ ! -e "{home}/$n.text" ] || cp "{home}/$n.text" "$1"\n'
         f"echo $((n + 1)) > {home}/count\n"
     )
     editor.chmod(0o755)
@@ -101,6 +102,25 @@ def test_first_edit_creates_a_valid_configuration(tmp_path: Path) -> None:
     assert code == 0, seen
     assert json.loads(path.read_text()) == json.loads(GOOD)
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_deleted_file_is_restored_from_its_last_valid_content(tmp_path: Path) -> None:
+    """The editor shows it, and writes nothing itself."""
+    from mcpd.config.load_at_start import save_last_valid
+    from mcpd.config.loader import load
+
+    path = tmp_path / ".config" / "mcpd" / "config.json"
+    path.parent.mkdir(parents=True)
+    content = {"mcpServers": {"a": {"command": "ä"}}, "settings": {"maxStarts": 3}}
+    path.write_text(json.dumps(content))
+    state = tmp_path / ".local" / "state" / "mcpd"
+    state.mkdir(parents=True)
+    save_last_valid(load(path, {"HOME": str(tmp_path)}), state)
+    path.unlink()
+    code, seen = edit(tmp_path, [], [])
+    assert code == 0, seen
+    assert "is missing; this is its last valid content" in seen
+    assert json.loads(path.read_text()) == content
 
 
 def test_edit_is_preserved_when_the_file_cannot_be_written() -> None:

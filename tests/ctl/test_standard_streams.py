@@ -71,6 +71,18 @@ def test_lost_result_of_a_call_is_an_error_that_says_so(daemon: FakeDaemon, mcpc
     assert (done.returncode, error["exit"], error["may_have_run"]) == (1, 1, True)
 
 
+def test_exit_code_is_kept_if_nobody_reads_the_error(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """As in `mcpctl call t@s 2>&1 >/dev/null | true`."""
+    daemon.answers["mcpd/call"] = Fault("no such tool", code="unknown_tool", exit=5, suggestions=[])
+    ours, theirs = os.pipe()
+    os.close(ours)
+    try:
+        done = subprocess.run(CALL, env=mcpctl.environ, stdout=subprocess.DEVNULL, stderr=theirs, timeout=90)
+    finally:
+        os.close(theirs)
+    assert done.returncode == 5
+
+
 def test_exit_code_is_kept_if_the_error_cannot_be_printed(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     daemon.answers["mcpd/call"] = Fault("no such tool", code="unknown_tool", exit=5, suggestions=[])
     with open("/dev/full", "wb") as full:

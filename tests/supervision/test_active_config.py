@@ -101,8 +101,14 @@ async def test_deleted_default_file_is_reported_and_servers_keep_running(home: H
     configuration.reload_if_changed()
     assert home.names == ["a"]
     assert [problem.message for problem in configuration.status().problems] == [f"{home.file} was deleted"]
+    for edit in (configuration.add("b", {"command": "x"}, save=True), configuration.remove("a", save=True)):
+        with pytest.raises(BadSpec, match="was deleted"):
+            await edit
+    assert (home.names, home.file.exists()) == (["a"], False)
     await configuration.reload()
     assert (home.names, configuration.status().problems) == ([], ())
+    await configuration.add("b", {"command": "x"}, save=True)
+    assert home.names == ["b"]
 
 
 async def test_second_default_file_is_refused_until_deleted(home: Home) -> None:
