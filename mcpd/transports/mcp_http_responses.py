@@ -111,8 +111,8 @@ async def read_events(
     """Pass every event of a response to `take` until it ends; return why.
 
     `limit` bounds an event's data; a message that exceeds it is passed to `take_dropped`.
-    Raises EventTooLong, ProtocolViolation (also for too many bytes without an event), and what the functions
-    raise.
+    Raises EventTooLong (also if the end cuts off such an event), ProtocolViolation (also for too many bytes
+    without an event), and what the functions raise.
     """
     decoder = SseDecoder(limit)
     last_event = trio.current_time()
@@ -143,9 +143,11 @@ async def read_events(
         try:
             await bodies.feed_body(response, feed, math.inf, _EVENT_PORTION)
         except httpx.TransportError as error:
+            decoder.end()
             return describe_error(error)
     if silence.cancelled_caught:
         return f"its event stream was silent for {SILENCE:g} s"
+    decoder.end()
     return "its event stream ended"
 
 

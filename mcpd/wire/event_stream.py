@@ -81,6 +81,11 @@ class SseDecoder:
         """Whether the beginning of the open line is in `_dropping`, and nothing of it in `_parts`."""
         self._retry: int | None = None
 
+    def end(self) -> None:
+        """Take the end of the stream. Raises EventTooLong if it cuts off an event whose data is too long."""
+        if self._dropping is not None:
+            raise EventTooLong(self._limit)
+
     def feed(self, data: bytes) -> list[SseEvent]:
         """Take what was read; return the events that it completed.
 
