@@ -61,7 +61,7 @@ def find_import_target(cli: CliContext) -> ImportTarget:
     try:
         config = cli.call("mcpd/config").value
         path, running, active = Path(config["path"]), True, frozenset(config["servers"])
-        was_read = config["source"] == str(path)
+        was_read = bool(active) and config.get("source") == str(path)
     except DaemonUnreachable:
         path, running, active, was_read = Path(), False, frozenset[str](), False
     problems: list[Problem] = []

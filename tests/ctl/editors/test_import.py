@@ -421,3 +421,15 @@ def test_file_of_the_other_mcpd_is_recognized_and_imported(
     assert servers["time"]["env"] == {"TZ_NAME": "${TZ_NAME}", "AB_ONE": "${AB_ONE}"}
     assert servers["docs"]["url"] == "https://example.com/mcp"
     assert servers["docs"]["headers"] == {"X-Key": "${DOCS_KEY}"}
+
+
+def test_deleted_configuration_is_not_replaced_by_an_import(
+    home: Path, mcpctl: Mcpctl, daemon: FakeDaemon, tmp_path: Path
+) -> None:
+    """A new file would contain only what is imported, and all other servers would end."""
+    path = tmp_path / "gone.json"
+    daemon.answers["mcpd/config"] = {"path": str(path), "source": str(path), "servers": {"a": {}}}
+    refused = mcpctl("import", "--yes")
+    assert refused.code == 2
+    assert "it was deleted (restore it with `mcpctl edit`)" in refused.err
+    assert not path.exists()
