@@ -20,8 +20,8 @@ LOCK_TIMEOUT = 40.0
 STOP_TIMEOUT = 15.0
 """Seconds. The daemon allows its servers at most ten to stop."""
 SUCCESSOR_TIME = 2.0
-"""Seconds that a client waits after a daemon has stopped. Whoever stopped it may start the next one, as a
-script with `mcpctl daemon stop` and `mcpctl daemon start` does, or a service supervisor."""
+"""Seconds that a client waits after a daemon has stopped, before it starts one. In this time, the script or
+service manager that stopped the daemon can start the next one."""
 _POLL = 0.01
 
 
