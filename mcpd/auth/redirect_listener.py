@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 import attrs
 import trio
 
-FIRST_PORT = 41_830
-PORTS = range(FIRST_PORT, FIRST_PORT + 10)
-"""Tried in order, so that the redirect URI of a machine hardly ever changes."""
+PORTS = range(32_180, 32_190)
+"""Tried in order, so that the redirect URI of a machine hardly ever changes. They are below the range from
+which Linux takes the ports of outgoing connections."""
 _MAX_HEAD = 16_384
 _TIMEOUT = 10.0
 """Seconds for a browser to send its request, and for it to read the page."""

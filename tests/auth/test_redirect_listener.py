@@ -10,9 +10,8 @@ import pytest
 import trio
 import trio.testing
 
+from mcpd.auth import redirect_listener
 from mcpd.auth.redirect_listener import (
-    FIRST_PORT,
-    PORTS,
     Page,
     PortTaken,
     RedirectListener,
@@ -96,9 +95,14 @@ async def test_localhost_is_answered_under_its_names() -> None:
 
 
 async def test_the_ports_are_tried_in_order_and_then_any() -> None:
-    assert PORTS[0] == FIRST_PORT
-    async with open_listener(ISSUER) as one, open_listener(ISSUER) as other:
-        assert one.uri != other.uri
+    first, second = redirect_listener.PORTS
+    async with (
+        open_listener(ISSUER) as one,
+        open_listener(ISSUER) as other,
+        open_listener(ISSUER) as third,
+    ):
+        assert [urlsplit(each.uri).port for each in (one, other)] == [first, second]
+        assert urlsplit(third.uri).port not in {first, second}
         assert urlsplit(one.uri).path == urlsplit(other.uri).path == callback_path(ISSUER)
     assert callback_path("https://other.example") != callback_path(ISSUER)
 

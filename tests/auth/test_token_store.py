@@ -30,7 +30,7 @@ from tests.corruption import corrupt
 
 URL = "https://mcp.example/mcp"
 CLIENT = ClientRegistration(
-    "https://as.example", "client-1", redirect_uris=("http://127.0.0.1:41830/callback",)
+    "https://as.example", "client-1", redirect_uris=("http://127.0.0.1:32180/callback",)
 )
 LOGIN = StoredLogin(
     resource=URL,

@@ -25,7 +25,7 @@ from mcpd.auth.oauth.metadata import AuthorizationServer
 
 ISSUER = "https://as.example"
 SERVER = AuthorizationServer(ISSUER, f"{ISSUER}/authorize?tenant=7", f"{ISSUER}/token")
-REDIRECT = "http://127.0.0.1:41830/callback"
+REDIRECT = "http://127.0.0.1:32180/callback"
 
 
 def request(*, sends_iss: bool = False, **options: object) -> AuthorizationRequest:

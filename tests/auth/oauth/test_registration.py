@@ -23,7 +23,7 @@ from tests.auth.oauth.test_token_requests import JSON
 from tests.sampling import scaled
 
 ISSUER = "https://as.example"
-REDIRECTS = ("http://127.0.0.1:41830/callback",)
+REDIRECTS = ("http://127.0.0.1:32180/callback",)
 NOW = 1_800_000_000.0
 
 
