@@ -295,6 +295,11 @@ def _to_reply(message: Json, text: str) -> DaemonReply | DaemonError:
 def _connect_error(path: str, error: OSError) -> tuple[str, str]:
     """Return message and hint."""
     if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
+        from mcpd.support.instance_lock import find_lock_holder
+
+        if pid := find_lock_holder(path):
+            message = f"mcpd is running (pid {pid}), but not listening at {path}"
+            return message, "mcpctl daemon restart   (unless it listens again in a few seconds)"
         return f"mcpd is not running at {path}", "start it with: mcpctl daemon start"
     if isinstance(error, PermissionError):
         return f"permission denied: {path}", "each user runs a separate daemon; check MCPD_SOCKET"

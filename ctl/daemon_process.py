@@ -71,10 +71,7 @@ def ensure_daemon(socket: str | os.PathLike[str], *, with_login_path: bool = Fal
         if _is_listening(path):
             return
         if systemd_units.manages_socket(path):
-            if systemd_units.socket_is_lost() and systemd_units.service_is_active():
-                # Only a person may end the calls of the clients that are still connected.
-                message = f"mcpd is running, but its socket {path} was removed"
-                raise DaemonUnreachable(message, hint="mcpctl daemon restart")
+            require_socket(path)
             print("mcpctl: starting mcpd (systemctl --user start mcpd)", file=sys.stderr)
             start_units()
         else:
@@ -234,6 +231,16 @@ def start_units() -> None:
         systemd_units.systemctl("start", systemd_units.SOCKET, systemd_units.SERVICE)
     except CtlError as error:
         raise _start_error(error) from None
+
+
+def require_socket(path: str) -> None:
+    """Raise DaemonUnreachable if the service runs, but its socket was removed.
+
+    Starting its units would restart it, and only a person may end the calls of clients that are connected.
+    """
+    if systemd_units.socket_is_lost() and systemd_units.service_is_active():
+        message = f"mcpd is running, but its socket {path} was removed"
+        raise DaemonUnreachable(message, hint="mcpctl daemon restart")
 
 
 def restart_service() -> None:

@@ -40,9 +40,12 @@ def daemon() -> None:
 def start(cli: CliContext) -> int:
     """Start the daemon and wait until it responds.
 
-    Uses the systemd service if it is installed, otherwise runs the daemon in the background.
+    Uses the systemd service if it is installed, otherwise runs the daemon in the background. Never restarts
+    a daemon that is running.
     """
     with start_lock(cli.socket):
+        if systemd_units.manages_socket(cli.socket):
+            daemon_process.require_socket(cli.socket)
         _start(cli)
     return report_daemon_status(cli)
 

@@ -212,6 +212,10 @@ def test_daemon_without_its_socket_is_found_by_its_lock(place: Place) -> None:
     assert done.returncode == 3
     assert f"mcpd is running (pid {pid}), but cannot be reached: its socket was removed" in done.stdout
     assert "next: mcpctl daemon restart" in done.stderr
+    done = place.ctl("--no-start", "status")
+    assert done.returncode == 3
+    assert f"mcpd is running (pid {pid}), but not listening at {place.socket}\n" in done.stderr
+    assert "next: mcpctl daemon restart" in done.stderr
     findings = {
         f["check"]: f for f in json.loads(place.ctl("doctor", "--no-shell", "--json").stdout)["findings"]
     }
@@ -271,6 +275,7 @@ def test_removed_socket_of_the_service_restarts_both_units(
     with pytest.raises(DaemonUnreachable) as caught:  # not without being asked: it ends calls in progress
         daemon_process.ensure_daemon(path)
     assert caught.value.hint == "mcpctl daemon restart"
+    assert run(["daemon", "start", "--socket", str(path)], {}) == 3
     assert ("start", *units) not in commands
 
 
