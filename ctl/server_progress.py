@@ -54,13 +54,29 @@ def print_status(cli: CliContext, status: ServerStatus) -> None:
         cli.out.flush()
 
 
-def print_json(
-    cli: CliContext, statuses: Sequence[ServerStatus], warnings: Sequence[str] | None = None
-) -> None:
-    """With `--json`, print the document with all statuses, and with the warnings unless they are None."""
+def print_json(cli: CliContext, statuses: Sequence[ServerStatus], changed: Changed | None = None) -> None:
+    """With `--json`, print the document with all statuses, and with the warnings and errors of a change."""
     if cli.out.json:
-        more = {} if warnings is None else {"warnings": warnings}
+        more = {} if changed is None else {"warnings": changed.warnings, **failed_member(changed.errors)}
         cli.out.json_document(json.dumps({"servers": statuses, **more}))
+
+
+def failed_member(errors: Sequence[CtlError]) -> Json:
+    """Return the member `failed` of a document about several servers: the errors, if there are any."""
+    return {"failed": [error.to_json() for error in errors]} if errors else {}
+
+
+def show_errors(cli: CliContext, errors: Sequence[CtlError], *, all_failed: bool) -> None:
+    """Print the errors of a command for several servers. With `--json`, they are in its only document.
+
+    Raises the first if `all_failed`, with all of them in its details if there are several.
+    """
+    if all_failed and errors and (cli.out.json or len(errors) == 1):
+        failed = failed_member(errors) if len(errors) > 1 else {}
+        errors[0].details |= failed
+        raise errors[0]
+    for error in errors if not cli.out.json else ():
+        cli.out.error(error)
 
 
 def hint_for(cli: CliContext, name: str) -> str:

@@ -16,7 +16,14 @@ from ctl.errors import CtlError, DaemonError, TimedOut, UsageError
 from ctl.invocation import CliContext
 from ctl.next_steps import variable_step
 from ctl.output import Output, paint
-from ctl.server_progress import change_each, hint_for, show_warnings, wait_for_each
+from ctl.server_progress import (
+    change_each,
+    failed_member,
+    hint_for,
+    show_errors,
+    show_warnings,
+    wait_for_each,
+)
 from ctl.status_view import problem_lines
 from ctl.terminal_text import count
 from ctl.time_options import seconds_option
@@ -214,14 +221,13 @@ def remove(cli: CliContext, names: tuple[str, ...], every: bool, yes: bool, no_s
             _explain_write_error(error, f"{name} was not removed")
             errors.append(error)
     codes = [0]
-    if cli.out.json and (len(replies) > 1 or not names):
+    if cli.out.json and (replies or not names) and len(names) != 1:
         last = dict(replies[-1].value) if replies else {"added": [], "changed": [], "errors": []}
         removed = [name for reply in replies for name in reply.value["removed"]]
-        cli.out.json_value({**last, "removed": removed})
+        cli.out.json_value({**last, "removed": removed, **failed_member(errors)})
     else:
         codes += [show_applied(cli, reply) for reply in replies]
-    for failed in errors:
-        cli.out.error(failed)
+    show_errors(cli, errors, all_failed=not replies)
     return errors[0].exit if errors else max(codes)
 
 

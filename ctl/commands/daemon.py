@@ -216,19 +216,17 @@ def install(cli: CliContext, dry_run: bool) -> int:
     started = enabled and cli.may_start
     if cli.out.json:
         units = [str(path) for path in written]
-        cli.out.json_value(
-            {"units": units, "command": command, "path": search_path, "enabled": enabled, "started": started}
-        )
-    for path in written if not cli.out.json else ():
+        facts = {"units": units, "command": command, "path": search_path}
+        failed = {} if enabled else {"error": _no_user_manager().to_json()}
+        cli.out.json_value({**facts, "enabled": enabled, "started": started, **failed})
+        return 0 if enabled else CtlError.exit
+    for path in written:
         cli.out.line("wrote ", str(path))
-    if not cli.out.json:
-        cli.out.line("PATH of the service: ", search_path)
-        for path in systemd_units.drop_in_directories():
-            cli.out.message(paint("note: ", "dim"), f"your own settings in {path} apply too")
+    cli.out.line("PATH of the service: ", search_path)
+    for path in systemd_units.drop_in_directories():
+        cli.out.message(paint("note: ", "dim"), f"your own settings in {path} apply too")
     if not enabled:
         raise _no_user_manager()
-    if cli.out.json:
-        return 0
     cli.out.line("enabled mcpd.socket and mcpd.service")
     cli.out.message("to keep mcpd running after you log out: loginctl enable-linger")
     return report_daemon_status(cli) if started else 0

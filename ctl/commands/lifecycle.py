@@ -16,6 +16,7 @@ from ctl.server_progress import (
     change_each,
     hint_for,
     print_json,
+    show_errors,
     show_warnings,
     state_phrase,
     status_summary,
@@ -143,11 +144,11 @@ def change_servers(
     With `ready`, the exit code says whether all are connected, unless `wait` is 0.
     """
     asked: list[Json] = [{"server": name, "wait": wait, **(params or {})} for name in dict.fromkeys(servers)]
-    statuses, errors, warnings = change_each(cli, method, asked, timeout=wait + 30.0)
-    print_json(cli, statuses, warnings)
+    changed = change_each(cli, method, asked, timeout=wait + 30.0)
+    statuses, errors, warnings = changed
     show_warnings(cli, warnings)
-    for error in errors:
-        cli.out.error(error)
+    show_errors(cli, errors, all_failed=not statuses)
+    print_json(cli, statuses, changed)
     if errors:
         return errors[0].exit
     code = max((not_ready_exit(status) for status in statuses), default=0) if ready and wait > 0 else 0

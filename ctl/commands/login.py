@@ -118,7 +118,8 @@ def _log_in_to_all(cli: CliContext, asked: LoginParams, way: _Way) -> int:
         try:
             reply = _log_in(cli, {**asked, "server": server}, way)
         except DaemonError as error:
-            cli.out.error(error)
+            if not cli.out.json:
+                cli.out.error(error)
             failed.append({"server": server, "error": str(error)})
             continue
         done.append(reply.value)
@@ -226,8 +227,8 @@ def _read_answers(cli: CliContext, attempt: str) -> None:
                 with DaemonClient(cli.socket) as client:
                     asked: Json = {"attempt": attempt, "url": line.strip()}
                     client.request("mcpd/login/answer", asked)
-            except CtlError as error:
-                cli.out.error(error)
+            except CtlError as error:  # text, also with --json: it does not end the command
+                cli.out.message(paint("error: ", "red"), error.message)
             else:
                 return
 

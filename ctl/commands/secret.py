@@ -13,7 +13,7 @@ from ctl.daemon_client import Json
 from ctl.errors import CtlError, DaemonError, UsageError
 from ctl.invocation import CliContext
 from ctl.output import Line, paint
-from ctl.server_progress import change_each, hint_for
+from ctl.server_progress import change_each, failed_member, hint_for, show_errors
 from ctl.status_view import BROKEN
 from ctl.table import table
 from ctl.time_options import seconds_option
@@ -62,20 +62,20 @@ def set_(cli: CliContext, name: str, more: tuple[str, ...], wait: float) -> int:
         raise UsageError("empty value; nothing was stored", hint=hint)
     path = _change({name: value})
     used = _servers_by_secret(cli).get(name, [])
-    waiting = _broken_servers(cli, used)
+    waiting, errors = _broken_servers(cli, used), list[DaemonError]()
     if not cli.out.json:
         cli.out.line(f"{name}: stored in {path}")
     if waiting:
         asked: list[Json] = [{"server": server, "wait": wait} for server in waiting]
         statuses, errors, _ = change_each(cli, "mcpd/reconnect", asked, timeout=wait + 30.0)
-        for error in errors:
-            cli.out.error(error)
+        show_errors(cli, errors, all_failed=False)
         behind = [status["name"] for status in statuses if status["status"] in BROKEN]
         if behind and not cli.out.json:
             cli.out.next_step(hint_for(cli, behind[0]))
     running = [server for server in used if server not in waiting]
     if cli.out.json:
-        cli.out.json_value({"name": name, "path": path, "used_by": used, "reconnected": waiting})
+        failed = failed_member(errors)
+        cli.out.json_value({"name": name, "path": path, "used_by": used, "reconnected": waiting, **failed})
     elif running:
         cli.out.next_step(f"mcpctl reconnect {' '.join(running)}   (still running with the old value)")
     return 0

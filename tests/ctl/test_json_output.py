@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
 from ctl.app import app
-from ctl.commands import COMMANDS
+from ctl.commands import ALIASES, COMMANDS
 from mcpd.main import argument_parser
-from tests.ctl.conftest import Mcpctl
-from tests.ctl.fake_daemon import FakeDaemon
+from tests.ctl.conftest import Mcpctl, Ran
+from tests.ctl.fake_daemon import FakeDaemon, Fault, server
 
 
 def commands() -> list[list[str]]:
@@ -89,6 +92,129 @@ def test_unreadable_file_is_a_usage_error(mcpctl: Mcpctl, words: list[str]) -> N
     ran = mcpctl(*words, "--json")
     assert (ran.code, ran.error()["exit"]) == (2, 2)
     assert "no-such-file" in ran.error()["message"]
+
+
+_FAILING = {
+    "status": "nosuch",
+    "connect": "nosuch",
+    "disconnect": "nosuch other",
+    "reconnect": "nosuch",
+    "enable": "nosuch",
+    "disable": "nosuch other",
+    "wait": "nosuch",
+    "login": "nosuch",
+    "logout": "nosuch",
+    "auth": "nosuch",
+    "auth list": "",
+    "auth status": "",
+    "auth explain": "nosuch",
+    "auth refresh": "nosuch",
+    "auth adopt": "",
+    "list-tools": "nosuch",
+    "call": "tool@nosuch",
+    "try": "tool",
+    "resources": "nosuch",
+    "read": "a:b@nosuch",
+    "prompts": "nosuch",
+    "prompt": "prompt@nosuch",
+    "add": "nosuch -- program",
+    "remove": "nosuch other --yes",
+    "apply": "nosuch.json",
+    "reload": "",
+    "import": "nosuch",
+    "install": "nosuch",
+    "uninstall": "nosuch",
+    "edit": "nosuch",
+    "secret": "nosuch",
+    "secret set": "1",
+    "secret list": "nosuch",
+    "secret remove": "NOSUCH",
+    "policy": "nosuch",
+    "policy test": "tool@nosuch",
+    "approvals": "",
+    "approvals allow": "nosuch",
+    "approvals deny": "nosuch",
+    "config": "nosuch",
+    "config path": "nosuch",
+    "config validate": "nosuch.json",
+    "config show": "",
+    "ui": "",
+    "doctor": "--no-shell",
+    "why": "nosuch",
+    "logs": "nosuch",
+    "history": "nosuch",
+    "calls": "",
+    "clients": "",
+    "stats": "",
+    "cache": "nosuch",
+    "cache clear": "nosuch",
+    "top": "",
+    "tap": "nosuch",
+    "metrics": "",
+    "events": "nosuch",
+    "debug": "nosuch",
+    "daemon": "nosuch",
+    "daemon install": "nosuch",
+    "daemon uninstall": "nosuch",
+    "daemon start": "nosuch",
+    "daemon stop": "nosuch",
+    "daemon restart": "nosuch",
+    "daemon status": "nosuch",
+    "daemon logs": "",
+    "version": "nosuch",
+    "completion": "nosuch",
+    "help": "nosuch",
+    "search": "",
+    "exit-codes": "nosuch",
+    "shutdown": "",
+}
+"""Arguments with which each command and group fails, if the daemon answers each request with an error."""
+
+
+_HAVE_NO_DOCUMENT = ("bridge",)
+
+
+def documents(ran: Ran) -> list[object]:
+    """Return the JSON documents on both streams. Other lines on stderr are for people."""
+    errors = [line for line in ran.err.splitlines() if line.startswith("{")]
+    return [json.loads(text) for text in ([ran.out] if ran.out else []) + errors]
+
+
+@pytest.mark.parametrize(
+    "words", [each for each in commands() if each and "".join(each) not in _HAVE_NO_DOCUMENT], ids=" ".join
+)
+def test_command_that_fails_prints_one_json_document(
+    daemon: FakeDaemon, mcpctl: Mcpctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str]
+) -> None:
+    """Also if it fails for several servers."""
+    fault = Fault("there is no server named nosuch", code="unknown_server", exit=5, server="nosuch")
+    daemon.answers = defaultdict(lambda: fault)
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    name = ALIASES.get(words[0], words[0])
+    arguments = _FAILING[" ".join([name, *words[1:]])].split()
+    ran = mcpctl("--json", *words, *arguments)
+    assert ran.code not in (0, 130), ran
+    assert len(documents(ran)) == 1, ran
+
+
+def test_command_that_fails_for_some_servers_reports_them_in_its_document(
+    daemon: FakeDaemon, mcpctl: Mcpctl
+) -> None:
+    """As `failed`. The exit code is that of the first error."""
+    fault = Fault("there is no server named nosuch", code="unknown_server", exit=5, server="nosuch")
+
+    def change(_: object, params: dict[str, Any]) -> object:
+        return fault if params["server"] == "nosuch" else {"server": server(params["server"]), **applied}
+
+    applied = {"added": [], "changed": [], "removed": ["time"], "unchanged": [], "generation": 2}
+    daemon.answers |= dict.fromkeys(("mcpd/disable", "mcpd/connect", "mcpd/remove"), change)
+    for words in (["disable"], ["connect"], ["remove", "--yes"]):
+        ran = mcpctl(*words, "nosuch", "time", "--json")
+        assert (ran.code, ran.err) == (5, "")
+        assert [each["server"] for each in ran.json()["failed"]] == ["nosuch"]
+        assert "no server named nosuch" in mcpctl(*words, "nosuch", "time").err
 
 
 def test_config_show_understands_every_spelling(daemon: FakeDaemon, mcpctl: Mcpctl, tmp_path: Path) -> None:
