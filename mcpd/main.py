@@ -24,8 +24,8 @@ if TYPE_CHECKING:  # imported below, after the garbage collector is set
 
 _OFF = ("", "0", "false", "no", "off")
 """Values of MCPD_DEBUG that do not turn it on."""
-_NEEDED_BY_FEW = ("hashlib", "hmac", "idna", "secrets", "ssl")
-"""Modules that trio and mcpd import for TLS and signatures, which a daemon with local servers never uses."""
+_NEEDED_BY_FEW = ("bz2", "hashlib", "hmac", "html", "idna", "lzma", "msgspec.inspect", "secrets", "ssl")
+"""Modules that libraries and mcpd import, such as for TLS, but that a daemon with local servers never uses."""
 _DURING_IMPORTS = 10_000, 1000, 1000
 """For the garbage collector. Imports create many objects that stay and little garbage, such as the classes
 that attrs replaces, so it looks at new objects only. `limit_memory_growth` replaces these values."""
@@ -39,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    defer_modules(_NEEDED_BY_FEW)
     arguments = argument_parser().parse_args(argv)
 
     from mcpd.config.load_at_start import load_at_start
@@ -73,7 +74,6 @@ def _main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 def _run(
     arguments: argparse.Namespace, environ: Mapping[str, str], loaded: LoadedConfig, http: Address | None
 ) -> int:
-    defer_modules(_NEEDED_BY_FEW)
     import trio  # imported here so that --validate-config starts fast
 
     from mcpd import daemon
