@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # imported below, after the garbage collector is set
 _OFF = ("", "0", "false", "no", "off")
 """Values of MCPD_DEBUG that do not turn it on."""
 _NEEDED_BY_FEW = ("bz2", "hashlib", "hmac", "html", "idna", "lzma", "msgspec.inspect", "secrets", "ssl")
-"""Modules that libraries and mcpd import, such as for TLS, but that a daemon with local servers never uses."""
+"""Modules that libraries and mcpd import, for TLS for example, but a daemon with local servers never uses."""
 _DURING_IMPORTS = 10_000, 1000, 1000
 """For the garbage collector. Imports create many objects that stay and little garbage, such as the classes
 that attrs replaces, so it looks at new objects only. `limit_memory_growth` replaces these values."""
