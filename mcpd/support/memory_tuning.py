@@ -85,8 +85,9 @@ class GarbageCollection:
         self._will_collect_all = False
 
     async def collect(self) -> None:
-        """Collect garbage and trim the heap. If the memory has grown, wait until all objects may be collected,
-        and collect them.
+        """Collect garbage and trim the heap.
+
+        If the memory has grown, wait until all objects may be collected, and collect them.
         """
         self._collect()
         trim_heap()
