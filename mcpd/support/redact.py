@@ -1,4 +1,4 @@
-"""Masks secrets by value, in every usual spelling, in logs and in everything that mcpd shows."""
+"""Masks secrets by value, however they are spelled, in logs and in everything that mcpd shows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from mcpd.support.escapes import Unescaped
+from mcpd.support.encodings import find_encoded, find_encoded_end
+from mcpd.support.escapes import Place, Unescaped, without_incomplete_escape
 from mcpd.support.spellings import spellings
 from mcpd.support.token_index import HEAD, TokenIndex, is_token
 
@@ -61,10 +62,10 @@ class _Index:
             classes = ("".join(map(re.escape, sorted(each))) for each in self._characters)
             self._candidate = re.compile("".join(f"[{each}]" for each in classes), re.DOTALL)
 
-    def find(self, text: str) -> list[tuple[int, int]]:
+    def find(self, text: str) -> list[Place]:
         """Return where spellings begin and end. If several begin at one place, the longest counts."""
         search, lengths, known = self._candidate.search, self._lengths, self._spellings
-        places: list[tuple[int, int]] = []
+        places: list[Place] = []
         here = 0
         while candidate := search(text, here):
             here = candidate.start()
@@ -93,32 +94,14 @@ class _Index:
         return None
 
 
-def _mask(index: _Index | TokenIndex, text: str) -> str:
-    """Replace everything that an index finds by MASK, even if it is escaped."""
-    text = _replace(text, index.find(text))
-    if "\\" not in text:
-        return text
-    unescaped = Unescaped(text)
-    found = index.find(unescaped.text)
-    return _replace(text, [(unescaped.origin(start), unescaped.origin(end)) for start, end in found])
-
-
-def _mask_end(index: _Index | TokenIndex, text: str, least: int) -> str:
-    """Replace the end of `text` that an index finds by MASK."""
-    unescaped = Unescaped(text)
-    here = index.find_cut(unescaped.text, least)
-    return text if here is None else text[: unescaped.origin(here)] + MASK
-
-
-def _replace(text: str, places: list[tuple[int, int]]) -> str:
-    """Replace these places, in order, by MASK."""
-    if not places:
-        return text
+def _replace(text: str, places: list[Place]) -> str:
+    """Replace these places by MASK. Those that overlap count as one."""
     parts: list[str] = []
     kept = 0
-    for start, end in places:
-        parts += (text[kept:start], MASK)
-        kept = end
+    for start, end in sorted(places):
+        if start >= kept:
+            parts += (text[kept:start], MASK)
+        kept = max(kept, end)
     return "".join((*parts, text[kept:]))
 
 
@@ -197,18 +180,52 @@ class Redactor:
         """Return `text` with MASK for every secret, and for the start of one before a `…`."""
         if not self._known and not self._logins:
             return text
-        text = _mask(self._index, text)
-        if self._logins:
-            text = _mask(self._tokens, text)
+        if places := self._find(text):
+            text = _replace(text, places)
         return self._mask_before_cuts(text) if _CUT in text else text
 
     def mask_cut(self, text: str, least: int = MIN_START) -> str:
         """Like `mask` for a text whose rest is missing: it may end with `least` characters of a secret."""
         return self._mask_end(self.mask(text), least)
 
+    def _find(self, text: str) -> list[Place]:
+        """Return where secrets are: as they are, escaped, and encoded."""
+        places = self._find_plain(text)
+        unescaped = Unescaped(text)
+        inside = find_encoded(unescaped.text, self._contains)
+        if unescaped.text is not text:
+            inside += self._find_plain(unescaped.text)
+        places += unescaped.origins(inside)
+        if (joined := unescaped.joined_lines()) is not unescaped:
+            inside = [*self._index.find(joined.text), *find_encoded(joined.text, self._contains)]
+            places += joined.origins(inside)
+            if self._logins:  # a token that was found on one line does not continue with the next
+                starts = {start for start, _ in places}
+                tokens = joined.origins(self._tokens.find(joined.text))
+                places += (place for place in tokens if place[0] not in starts)
+        return places
+
+    def _find_plain(self, text: str) -> list[Place]:
+        return [*self._index.find(text), *self._tokens.find(text)] if self._logins else self._index.find(text)
+
+    def _contains(self, text: str) -> bool:
+        return bool(self._find_plain(text))
+
     def _mask_end(self, text: str, least: int) -> str:
-        text = _mask_end(self._index, text, least)
-        return _mask_end(self._tokens, text, least) if self._logins else text
+        unescaped = Unescaped(without_incomplete_escape(text))
+        end = without_incomplete_escape(unescaped.text)
+        starts = [
+            self._index.find_cut(end, least),
+            self._tokens.find_cut(end, least) if self._logins else None,
+            find_encoded_end(end, self._may_begin),
+        ]
+        here = min((start for start in starts if start is not None), default=None)
+        return text if here is None else text[: unescaped.origins([(here, here + 1)])[0][0]] + MASK
+
+    def _may_begin(self, text: str) -> bool:
+        """Return whether the end of a decoded text is the start of a secret."""
+        cut = self._index.find_cut(text, MIN_START)
+        return cut is not None or (bool(self._logins) and self._tokens.find_cut(text, MIN_START) is not None)
 
     def _mask_before_cuts(self, text: str) -> str:
         *cut, rest = text.rsplit(_CUT, _MAX_CUTS)

@@ -83,8 +83,8 @@ class TokenIndex:
         for run in _RUN.finditer(text):
             for here in range(run.start(), run.end() - LENGTH + 1):
                 found = text[here : here + LENGTH]
-                bit = _bit(found)
-                if bitmap[bit >> 3] >> (bit & 7) & 1:
+                bit = hash(found)  # as `_bit`, without the call
+                if bitmap[bit >> 3 & _BITS // 8 - 1] >> (bit & 7) & 1:
                     start = found.encode()
                     at = _place(starts, start)
                     if starts[at : at + LENGTH] == start:
