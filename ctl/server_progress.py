@@ -228,10 +228,16 @@ def wait_for_each(
     except TimedOut:
         for name in awaited if show else ():
             print_status(cli, current[name])
-        behind = ", ".join(f"{name} {state_phrase(current[name])}" for name in awaited)
+        missing = [
+            name
+            for name, status in current.items()
+            if name in awaited or status["status"] in ("pending", "failed", "needs-auth")
+        ]
+        behind = ", ".join(f"{name} {state_phrase(current[name])}" for name in missing)
+        several = "mcpctl doctor   (shows the next step for each of them)"
         raise TimedOut(
             f"timed out after {timeout:g} s: {behind}",
-            hint=hint_for(cli, next(iter(awaited))),
+            hint=hint_for(cli, missing[0]) if len(missing) == 1 else several,
             servers=list(current.values()),
         ) from None
     finally:

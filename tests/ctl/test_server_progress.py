@@ -96,6 +96,16 @@ def test_wait_reports_every_server_on_timeout(daemon: FakeDaemon, mcpctl: Mcpctl
     assert ran.err.splitlines()[-1] == "next: mcpctl wait slow"
 
 
+def test_timeout_of_wait_names_all_servers_that_are_not_ready(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """Also those that it does not wait for any more. One server's next step would leave out the others."""
+    hub, slow = server("hub", "needs-auth"), server("slow", "pending")
+    daemon.answers["mcpd/status"] = status(hub, slow, server("late", "pending"), server("time"))
+    daemon.answers["mcpd/events"] = Silence()
+    error, step = mcpctl("wait", "--timeout", "0.1").err.splitlines()
+    assert "hub needs a login, slow is not connected yet, late is not connected yet" in error
+    assert step == "next: mcpctl doctor   (shows the next step for each of them)"
+
+
 def test_wait_says_why_a_server_is_still_awaited(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """Without a terminal, too: a host that does not answer is retried until the timeout."""
     down = server("far", "failed", last_error=failure("cannot connect", kind="unreachable"), retry_at=NOW)
