@@ -354,7 +354,10 @@ def _explain_unknown_resource(call: Call, error: UpstreamRefused) -> McpdError:
     catalog, server = call.server.catalog, call.server.spec.name
     uri = wire.string_or(wire.members_or_empty(call.params), "uri")
     listed = () if catalog is None else catalog.resources
-    if error.upstream_code not in _RESOURCE_NOT_FOUND or any(item.name == uri for item in listed):
+    means_it = error.upstream_code in _RESOURCE_NOT_FOUND or (
+        error.upstream_code == 0 and "unknown resource" in error.message.lower()  # the Python SDK 1.x
+    )
+    if not means_it or any(item.name == uri for item in listed):
         return error
     hint = did_you_mean(uri, listed) or advice.to_list(server, "resources", listed, "its resources")
     return UnknownResource(f"{error.message}; {hint}", uri, server=server)

@@ -526,6 +526,7 @@ async def test_known_prompt_does_not_refresh_expired_lists(w: World) -> None:
 @pytest.mark.parametrize(
     ("code", "resources", "error", "hint"),
     [
+        (0, (), "unknown_resource", "`mcpctl resources srv` lists"),
         (-32002, (), "unknown_resource", "`mcpctl resources srv` lists"),
         (-32602, ("file:///b",), "unknown_resource", "did you mean file:///b?"),
         (-32002, ("file:///b", "file:///a"), "upstream_error", ""),
@@ -540,11 +541,20 @@ async def test_unlisted_resource_that_the_server_refuses_is_unknown(
     script = Script(w)
     params = ReadParams(server=NAME, uri="file:///a")
     key = script.put(lambda key: script.caller.read_resource(key, params))
-    await answer(w, error={"code": code, "message": "no"})
+    await answer(w, error={"code": code, "message": "no: Unknown resource"})
     found = script.error(key)
     assert found["data"]["code"] == error
     assert found["message"].startswith("srv: no")
     assert hint in found["message"]
+
+
+async def test_other_error_without_a_code_does_not_mean_an_unknown_resource(w: World) -> None:
+    """The Python SDK 1.x sends the code 0 for all errors of a resource."""
+    w.server.catalog = make_catalog()
+    script = Script(w)
+    key = script.put(lambda key: script.caller.read_resource(key, ReadParams(server=NAME, uri="file:///a")))
+    await answer(w, error={"code": 0, "message": "Error reading resource file:///a"})
+    assert script.error(key)["data"]["code"] == "upstream_error"
 
 
 async def test_completion_is_passed_through(w: World) -> None:
