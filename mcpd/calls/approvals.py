@@ -47,7 +47,13 @@ _ANSWERS = {
     "always": "Always allow this client to use it",
     "no": "Refuse",
 }
-_OUTCOMES = {"no": "was refused", "": "no longer waits for approval"}
+_INVALID = "invalid"
+"""The answer of a client that has accepted the question, but not with one of `_ANSWERS`. Refuses the call."""
+_OUTCOMES = {
+    "no": "was refused",
+    _INVALID: "was refused, because the answer was invalid",
+    "": "no longer waits for approval",
+}
 _APPROVED = ("once", "session", "always")
 _Use = tuple[str, ItemKind, str]
 """(definition name, kind, name)."""
@@ -65,7 +71,7 @@ class _Pending(msgspec.Struct, eq=False):
     rule: PolicyRule
     asked_at: float = msgspec.field(default_factory=time.time)
     answer: str = ""
-    """One of `_ANSWERS`; empty until then."""
+    """One of `_ANSWERS`, or `_INVALID`; empty until then."""
     answered: trio.Event = msgspec.field(default_factory=trio.Event)
     question: _ClientQuestion | None = None
     """What a modern client is asked."""
@@ -312,12 +318,14 @@ def _read_answer(result: Raw | bytes) -> str:
     if wire.string_or(members, "action") != "accept":
         return "no"
     decision = wire.string_or(wire.members_or_empty(members.get("content", b"{}")), "decision")
-    return decision if decision in _ANSWERS else "no"
+    return decision if decision in _ANSWERS else _INVALID
 
 
 def _refusal(pending: _Pending) -> Denied:
     server, kind, name = pending.use
     what = "approval was refused" if pending.answer else f"was not approved within {APPROVAL_TIMEOUT:g} s"
+    if pending.answer == _INVALID:
+        what = f"the answer was invalid: `decision` must be one of {', '.join(_ANSWERS)}"
     why = f" ({pending.rule.reason})" if pending.rule.reason else ""
     return Denied(
         f"{server}: {kind} {shorten(name, 80)!r} was not used: it requires approval by the rule at "

@@ -125,10 +125,17 @@ async def test_anything_but_a_clear_answer_means_no(
     assert error(call)["data"]["code"] == "denied"
     assert error(call)["message"] == (
         "srv: tool 'converse' was not used: it requires approval by the rule at $.settings.policies[0] "
-        "(it talks), and approval was refused"
+        "(it talks), and " + _what_refused(answer)
     )
     assert heard(w) == []
     assert w.empty() == []
+
+
+def _what_refused(answer: Any) -> str:
+    """Return how the error describes an answer: one that was accepted with an unknown value is invalid."""
+    if answer.get("action") != "accept" or answer.get("content") == {"decision": "no"}:
+        return "approval was refused"
+    return "the answer was invalid: `decision` must be one of once, session, always, no"
 
 
 @pytest.mark.parametrize("kind", ["legacy", "modern"])
