@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping
 from functools import partial
 
@@ -21,7 +22,8 @@ class _Read(msgspec.Struct, eq=False):
     """A read of one file in a thread."""
 
     began_at: float
-    has_started: bool = False
+    start: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    """Taken for ever, by the thread when it begins or by a caller that gives up before."""
     has_finished: bool = False
     """Set by the thread."""
     released: trio.Event = msgspec.field(default_factory=trio.Event)
@@ -63,7 +65,8 @@ class SecretReads:
         read = self._reads[place] = _Read(trio.current_time())
 
         def run() -> str | UnavailableSecret:
-            read.has_started = True
+            if not read.start.acquire(blocking=False):
+                return ""  # nobody waits for it, and the next caller reads the file
             try:
                 return fetch()
             finally:
@@ -72,7 +75,7 @@ class SecretReads:
         try:
             return await trio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=self._threads)
         finally:
-            read.has_finished = read.has_finished or not read.has_started
+            read.has_finished = read.has_finished or read.start.acquire(blocking=False)
             read.released.set()
             if read.has_finished and self._reads.get(place) is read:  # another may have begun since
                 del self._reads[place]

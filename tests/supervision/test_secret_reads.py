@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from mcpd.model.server_spec import SecretReference, UnavailableSecret
 from mcpd.persistent_state import StateFile
 from mcpd.supervision import secret_reads
 from mcpd.supervision.secret_reads import SecretReads
-from tests.processes import wait_until
 
 BOUND = 60.0
 
@@ -71,11 +70,12 @@ async def test_hung_files_do_not_delay_others(disk: Disk, monkeypatch: pytest.Mo
         for number in range(60):
             nursery.start_soon(fetch, f"hung-{number}")
     assert all(isinstance(each, UnavailableSecret) for each in found.values())
-    for _ in range(20):  # those that could not be read before
-        async with trio.open_nursery() as nursery:
-            for number in range(60):
-                nursery.start_soon(fetch, f"hung-{number}")
-    await trio.to_thread.run_sync(wait_until, lambda: len(disk.reads) >= 60)
+    with trio.fail_after(BOUND):
+        while len(disk.reads) < 60:  # a thread that did not start in time has read nothing
+            async with trio.open_nursery() as nursery:
+                for number in range(60):
+                    nursery.start_soon(fetch, f"hung-{number}")
+            await trio.sleep(0.01)
     assert sorted(disk.reads) == sorted(f"hung-{number}" for number in range(60))
     monkeypatch.setattr(secret_reads, "SECRET_TIMEOUT", BOUND)
     assert await reads.fetch(file("fine"), {}) == "value of fine"
@@ -89,6 +89,10 @@ async def test_hung_file_is_read_once_and_works_again_when_the_disk_answers(disk
     first = await reads.fetch(file("hung"), {})
     assert isinstance(first, UnavailableSecret)
     assert "reading the file hung did not finish within 0.2 s" in first.message
+    with trio.fail_after(BOUND):
+        while not disk.reads:  # a thread that did not start in time has read nothing
+            await reads.fetch(file("hung"), {})
+            await trio.sleep(0.01)
     for _ in range(5):
         again = await reads.fetch(file("hung"), {})
         assert isinstance(again, UnavailableSecret)
@@ -114,10 +118,29 @@ async def test_all_secrets_of_the_store_are_one_file(disk: Disk, monkeypatch: py
                 nursery.start_soon(fetch, f"S_{number}")
     assert len(disk.reads) == 20
     assert disk.most_at_once == 1
-    async with trio.open_nursery() as nursery:
-        for number in range(20):
-            nursery.start_soon(fetch, f"hung_{number}")
+    with trio.fail_after(BOUND):
+        while len(disk.reads) == 20:  # a thread that did not start in time has read nothing
+            async with trio.open_nursery() as nursery:
+                for number in range(20):
+                    nursery.start_soon(fetch, f"hung_{number}")
+            await trio.sleep(0.01)
     assert len(disk.reads) == 21
+
+
+async def test_thread_that_starts_too_late_does_not_read(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next caller reads the file, which must not be read twice at a time."""
+    late: list[Callable[[], object]] = []
+
+    async def start_late(run: Callable[[], object], **_: object) -> None:
+        late.append(run)
+        await trio.sleep_forever()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trio.to_thread, "run_sync", start_late)
+        assert isinstance(await SecretReads().fetch(file("fine"), {}), UnavailableSecret)
+    (run,) = late
+    run()
+    assert disk.reads == []
 
 
 async def test_cancelled_caller_does_not_block_the_file(disk: Disk) -> None:
