@@ -313,6 +313,12 @@ def assert_gone(instance: str, bound: float = BOUND) -> None:
     wait_until(lambda: not marked(instance), lambda: f"left behind: {describe(marked(instance))}", bound)
 
 
+def command_lines(daemon: Daemon) -> str:
+    """Return the command lines of the daemon and of its processes."""
+    ours = {daemon.pid, *children(daemon.pid), *marked(instance_marks(daemon))}
+    return "\n".join(describe(sorted(ours)))
+
+
 def describe(pids: Sequence[int]) -> list[str]:
     received = []
     for pid in pids:

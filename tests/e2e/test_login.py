@@ -7,14 +7,13 @@ import os
 import subprocess
 import sys
 import tarfile
-from contextlib import suppress
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.harness import BOUND, Daemon, Refused, fake, wait_until
+from tests.e2e.harness import BOUND, Daemon, Refused, command_lines, fake, wait_until
 from tests.e2e.login_people import logged_in, needs_login, open_page, served, visit
 from tests.e2e.web import PORT
 
@@ -191,10 +190,7 @@ def test_no_secret_of_a_login_reaches_log_status_or_process_list(start: Start, t
             shown = json.dumps(
                 [client.request("mcpd/status"), client.request("mcpd/server", server="remote")]
             )
-        processes = ""
-        for entry in Path("/proc").glob("[0-9]*/cmdline"):
-            with suppress(OSError):
-                processes += entry.read_text("utf-8", "replace")
+        processes = command_lines(daemon)
         assert "-secret" not in daemon.log
         for text in (out, err, shown, processes):
             assert "-secret" not in text
@@ -378,9 +374,7 @@ def test_t15_no_secret_of_any_kind_is_shown_anywhere(start: Start, tmp_path: Pat
                 file = bundle.extractfile(member)
                 assert file is not None
                 shown.append(file.read().decode("utf-8", "replace"))
-        for entry in Path("/proc").glob("[0-9]*/cmdline"):
-            with suppress(OSError):
-                shown.append(entry.read_text("utf-8", "replace"))
+        shown.append(command_lines(daemon))
         for path in (tmp_path / "state").rglob("*"):
             if path.is_file() and path.name not in ("logins.json", "last-valid-config.json"):
                 shown.append(path.read_text("utf-8", "replace"))
