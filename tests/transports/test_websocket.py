@@ -85,7 +85,7 @@ async def connected(spec: RemoteSpec) -> AsyncIterator[WebSocketChannel]:
 async def asked(channel: WebSocketChannel, method: str, params: Json | None = None, **how: Any) -> Json:
     exchange = AwaitedExchange(**how)
     channel.submit(exchange, method, json.dumps(params or {}).encode())
-    with trio.fail_after(30):
+    with trio.fail_after(120):
         message = await exchange.wait_response()
     result: Json = json.loads(bytes(message.result))
     return result
@@ -398,10 +398,13 @@ async def test_peer_that_does_not_answer_pings_is_lost(
         with pytest.raises(LinkLost, match=r"did not respond to a ping within 0\.1 s"):
             await asked(channel, "mute")
     ended: list[McpdError | None] = []
-    while None not in ended and len(ended) < 5:  # on a busy machine a pong may come too late for 0.1 s
+    for patience in (0.1, 1, 10):  # on a busy machine a pong may come too late
+        monkeypatch.setattr(support, "PONG_TIMEOUT", patience)
         async with serving(lively) as port, connected(a_spec(port)) as channel:
-            await trio.sleep(0.5)
+            await trio.sleep(3 * patience)
             ended.append(channel.end_error)
+        if ended[-1] is None:
+            break
     assert None in ended
 
 
