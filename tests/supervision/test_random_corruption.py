@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import random
 import re
 import zlib
@@ -55,6 +56,12 @@ COUNT = scaled(10_000)
 def damages(data: bytes, count: int = COUNT) -> list[bytes]:
     dice = random.Random(len(data))
     return [corrupt(data, dice) for _ in range(count)]
+
+
+@pytest.fixture(autouse=True)
+def without_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait for the disk, which may take longer for ten thousand files than a test may."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
 def quiet(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
