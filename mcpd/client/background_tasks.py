@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
-from anyio.abc import TaskGroup
+from anyio.abc import TaskGroup, TaskStatus
 
 
 @asynccontextmanager
@@ -18,8 +18,10 @@ async def open_background_tasks() -> AsyncIterator[TaskGroup]:
     that is running.
     """
     failed: BaseException | None = None
+    ended = anyio.Event()
     try:
-        async with anyio.create_task_group() as tasks:
+        async with anyio.create_task_group() as own:
+            tasks: TaskGroup = await own.start(_run_until, ended)
             try:
                 yield tasks
             except anyio.get_cancelled_exc_class():  # the scope that is cancelled must see it
@@ -27,8 +29,22 @@ async def open_background_tasks() -> AsyncIterator[TaskGroup]:
             except BaseException as error:
                 failed = error
             finally:
-                tasks.cancel_scope.cancel()
+                ended.set()
     except BaseExceptionGroup as group:  # of the tasks, because of which the block was cancelled
-        failed = group.exceptions[0] if len(group.exceptions) == 1 else group
+        failed = group
+        while isinstance(failed, BaseExceptionGroup) and len(failed.exceptions) == 1:
+            failed = failed.exceptions[0]
     if failed is not None:
         raise failed
+
+
+async def _run_until(ended: anyio.Event, *, task_status: TaskStatus[TaskGroup]) -> None:
+    """Run the tasks of a group until `ended`.
+
+    It is cancelled in a task of its own. To cancel it in the task of the program would end that in Python
+    3.11 and 3.12 after an `asyncio.TaskGroup` has failed there: they leave a request to cancel the task.
+    """
+    async with anyio.create_task_group() as tasks:
+        task_status.started(tasks)
+        await ended.wait()
+        tasks.cancel_scope.cancel()

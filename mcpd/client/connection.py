@@ -101,9 +101,10 @@ class Connection:
             return await self._request(method, arguments, progress, None)
         _require_usable(timeout)
         result: Any = _UNFINISHED
-        async with open_background_tasks() as tasks:
-            tasks.start_soon(self._watch, timeout, tasks.cancel_scope)
-            result = await self._request(method, arguments, progress, timeout)
+        with anyio.CancelScope() as call:
+            async with open_background_tasks() as tasks:
+                tasks.start_soon(self._watch, timeout, call)
+                result = await self._request(method, arguments, progress, timeout)
         if result is _UNFINISHED:
             text = f"the daemon hangs: it responds neither to {method} nor to other requests"
             raise CallTimedOut(text, "timeout", {"after": timeout, "may_have_run": True})

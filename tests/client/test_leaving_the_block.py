@@ -79,6 +79,27 @@ def test_exceptions_leave_the_block_of_the_synchronous_client_unchanged(listenin
     mcp.close()
 
 
+def test_failed_asyncio_task_group_in_the_block_does_not_cancel_the_program(listening: str) -> None:
+    """In Python 3.11 and 3.12, it leaves a request to cancel the task that has run it."""
+
+    async def fail() -> None:
+        raise ValueError
+
+    async def main() -> str:
+        async with connect(listening):
+            with pytest.raises(ExceptionGroup):
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(fail())
+        with pytest.raises(ExceptionGroup) as raised:
+            async with connect(listening), asyncio.TaskGroup() as tasks:
+                tasks.create_task(fail())
+        assert isinstance(raised.value.exceptions[0], ValueError)
+        await asyncio.sleep(0)
+        return "after the block"
+
+    assert asyncio.run(main()) == "after the block"
+
+
 def test_cancelled_asyncio_task_leaves_the_block(listening: str) -> None:
     async def stay(inside: asyncio.Event) -> None:
         async with connect(listening):
