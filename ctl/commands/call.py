@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -17,13 +18,16 @@ from ctl.call_arguments import (
 )
 from ctl.completion_candidates import tool_targets
 from ctl.daemon_client import Json
-from ctl.errors import CtlError, DaemonError, ToolError, UsageError
+from ctl.errors import CtlError, DaemonError, TimedOut, ToolError, UsageError
 from ctl.invocation import CliContext
 from ctl.json_values import mapping
 from ctl.time_options import SecondsType
 
 if TYPE_CHECKING:
     from ctl.api_types import CallParams, Reply, ToolResult
+
+_LIST_TIMEOUT = 60.0
+"""Seconds for the list of tools; a shorter `--timeout` limits it, too."""
 
 
 @click.command(
@@ -71,7 +75,10 @@ def call(cli: CliContext, words: tuple[str, ...], args: str | None, timeout: flo
 
 def _call(cli: CliContext, words: tuple[str, ...], args: str | None, timeout: float | None, raw: bool) -> int:
     server, tool, rest = _resolve_target(cli, words)
-    schema = _schema(cli, server, tool) if needs_schema(rest) else {}
+    began = time.monotonic()
+    schema = _schema(cli, server, tool, timeout) if needs_schema(rest) else {}
+    if timeout is not None:
+        timeout = max(timeout - round(time.monotonic() - began, 1), 0.1)
     return call_tool(cli, server, tool, rest, schema, args, timeout, raw)
 
 
@@ -161,10 +168,21 @@ def _which_tool(cli: CliContext, server: str, listed: Sequence[Json]) -> UsageEr
     )
 
 
-def _schema(cli: CliContext, server: str, tool: str) -> Json:
-    """Return the input schema of a tool; empty if it is not known. Then the call itself reports why."""
+def _schema(cli: CliContext, server: str, tool: str, timeout: float | None) -> Json:
+    """Return the input schema of a tool; empty if it is not known. Then the call itself reports why.
+
+    Raises TimedOut if the server does not list its tools within `timeout` seconds.
+    """
+    limit = _LIST_TIMEOUT if timeout is None else min(timeout, _LIST_TIMEOUT)
     try:
-        listed = cli.call("mcpd/tools", {"server": server}).value["tools"]
+        listed = cli.call("mcpd/tools", {"server": server}, timeout=limit).value["tools"]
+    except TimedOut:
+        if limit == _LIST_TIMEOUT:
+            return {}
+        message = (
+            f"{server} did not list its tools, which tell the types of the arguments, within {limit:g} s"
+        )
+        raise TimedOut(message, hint=f"mcpctl why {server}", server=server) from None
     except CtlError:
         return {}
     return next((mapping(each.get("inputSchema")) for each in listed if each.get("name") == tool), {})

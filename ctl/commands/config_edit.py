@@ -1,4 +1,4 @@
-"""`mcpctl config` and `edit`: validate, show, locate and edit the configuration file."""
+"""`mcpctl config` and `edit`: validate, show, locate, restore and edit the configuration file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import click
 
 from ctl.commands.add_remove_apply import show_applied
 from ctl.config_check import check_config
-from ctl.errors import CtlError, DaemonError, DaemonUnreachable, UsageError, WriteFailed
+from ctl.errors import CtlError, DaemonError, DaemonUnreachable, NotFound, UsageError, WriteFailed
 from ctl.invocation import CliContext
 from ctl.output import Line, paint
 from ctl.status_view import labelled_lines, shell_join
@@ -24,8 +24,8 @@ from ctl.terminal_text import count
 from mcpd.config import definition_view
 from mcpd.config.cached_tools import warn_of_uncached_tools
 from mcpd.config.check_document import Document
-from mcpd.config.load_at_start import read_last_valid
-from mcpd.config.loader import NO_FILE, default_path, parse_document, read_document
+from mcpd.config.load_at_start import LastValidConfig, read_last_valid
+from mcpd.config.loader import NO_FILE, candidate_paths, default_path, parse_document, read_document
 from mcpd.model.errors import BadSpec
 from mcpd.support.atomic_files import write_atomically
 from mcpd.support.digests import sha256
@@ -38,7 +38,7 @@ _EMPTY_FILE = '{\n  "mcpServers": {\n  }\n}\n'
 
 @click.group(epilog="Examples:\n\n\b\n  mcpctl config validate\n  mcpctl config path")
 def config() -> None:
-    """Validate, show or locate the configuration."""
+    """Validate, show, locate or restore the configuration."""
 
 
 @config.command(
@@ -122,6 +122,23 @@ def path(cli: CliContext) -> int:
     return 0
 
 
+@config.command(epilog="Example:\n\n\b\n  mcpctl config restore")
+@click.pass_obj
+def restore(cli: CliContext) -> int:
+    """Restore a deleted configuration file.
+
+    Writes its last valid content, with servers, settings and policies, but without comments. Never replaces a
+    file.
+    """
+    path, running = configuration_path(cli)
+    if path.exists():
+        raise UsageError(f"{path} exists; only a missing file is restored", hint="mcpctl edit")
+    last = _last_valid(path)
+    if last is None:
+        raise NotFound(f"no earlier content of {path} is known", hint="mcpctl add NAME -- COMMAND")
+    return _save(cli, Path(last.path), None, _as_text(last).encode(), running)
+
+
 @click.command(epilog="Examples:\n\n\b\n  mcpctl edit\n  EDITOR='code --wait' mcpctl edit")
 @click.pass_obj
 def edit(cli: CliContext) -> int:
@@ -138,8 +155,11 @@ def edit(cli: CliContext) -> int:
     before = path.read_bytes() if path.exists() else None
     with tempfile.TemporaryDirectory(prefix="mcpctl-edit-") as directory:  # 0700
         draft = Path(directory) / path.name
-        restored = _last_valid_text(path) if before is None else ""
-        if restored:
+        last = _last_valid(path) if before is None else None
+        restored = "" if last is None else _as_text(last)
+        if last is not None:
+            path = Path(last.path)
+            draft = draft.with_name(path.name)
             cli.out.message(paint("note: ", "yellow"), f"{path} is missing; this is its last valid content")
         empty = _EMPTY_FILE if path.suffix in (".json", ".jsonc") else ""
         draft.write_bytes((restored or empty).encode() if before is None else before)
@@ -184,15 +204,26 @@ def configuration_path(cli: CliContext) -> tuple[Path, bool]:
             raise DaemonError({"message": str(error), "data": error.data()}) from None
 
 
-def _last_valid_text(path: Path) -> str:
-    """Return the last valid content of a missing file as JSON, which is YAML too; empty if unknown."""
-    last = read_last_valid(Path(state_dir(os.environ)), path)
-    if last is None or not last.servers or path.suffix == ".toml":
-        return ""
+def _last_valid(path: Path) -> LastValidConfig | None:
+    """Return the last valid content of a missing file. A default file may have had another suffix."""
+    defaults = candidate_paths(None, os.environ)
+    for each in defaults if path in defaults else (path,):
+        last = read_last_valid(Path(state_dir(os.environ)), each)
+        if last is not None:
+            return last
+    return None
+
+
+def _as_text(last: LastValidConfig) -> str:
+    """Return the content in the format of its file; JSON is YAML, too."""
     content: dict[str, object] = {} if last.enabled else {"enabled": False}
     content["mcpServers"] = last.servers
     if last.settings:
         content["settings"] = last.settings
+    if last.path.endswith(".toml"):
+        import tomlkit
+
+        return tomlkit.dumps(content)
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -226,9 +257,13 @@ def _save(cli: CliContext, path: Path, before: bytes | None, data: bytes, runnin
         copy = _save_copy(path, data)
         message = f"cannot write {path}: {error.strerror}; your version was saved as {copy}"
         raise WriteFailed(message, hint=f"after fixing this, run: cp {copy} {path}") from None
+    reloaded = cli.call("mcpd/reload") if running else None
+    if cli.out.json:
+        cli.out.json_value({"saved": str(path), "reloaded": None if reloaded is None else reloaded.value})
+        return 0
     cli.out.line(f"saved in {path}")
-    if running:
-        return show_applied(cli, cli.call("mcpd/reload"))
+    if reloaded is not None:
+        return show_applied(cli, reloaded)
     cli.out.message(paint("note: ", "dim"), "mcpd is not running; it reads the file when it starts")
     return 0
 

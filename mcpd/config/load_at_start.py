@@ -23,7 +23,7 @@ from mcpd.config.check_document import (
     check_settings,
 )
 from mcpd.config.json_path import closest_match, is_within, join_path, split_path
-from mcpd.config.loader import NO_FILE, find_path, read_document
+from mcpd.config.loader import NO_FILE, candidate_paths, find_path, read_document
 from mcpd.config.server_definition import check_name, parse_valid_servers
 from mcpd.config.settings import Settings, parse_settings
 from mcpd.model.errors import BadSpec, Problem
@@ -62,7 +62,7 @@ def load_at_start(flag: Path | None, environ: Mapping[str, str], state_dir: Path
     try:
         document = read_document(flag, environ)
         loaded = check(document, environ)
-        return loaded if loaded.digest else _with_hint_of_copy(loaded, state_dir)
+        return loaded if loaded.digest else _with_hint_of_copy(loaded, flag, environ, state_dir)
     except BadSpec as error:
         refused = error
     problems = tuple(refused.problems)
@@ -94,15 +94,18 @@ def describe_tolerated(loaded: LoadedConfig) -> str:
     return text
 
 
-def _with_hint_of_copy(loaded: LoadedConfig, state_dir: Path) -> LoadedConfig:
+def _with_hint_of_copy(
+    loaded: LoadedConfig, flag: Path | None, environ: Mapping[str, str], state_dir: Path
+) -> LoadedConfig:
     """Return a configuration with a warning if its file is gone, but not the copy of it."""
-    if loaded.source != NO_FILE or (last := read_last_valid(state_dir, loaded.path)) is None:
+    if loaded.source != NO_FILE:
         return loaded
-    if not last.servers:
+    stored = (read_last_valid(state_dir, path) for path in candidate_paths(flag, environ))
+    last = next((each for each in stored if each is not None), None)
+    if last is None or not last.servers:
         return loaded
     number = f"{len(last.servers)} server{'' if len(last.servers) == 1 else 's'}"
-    copy = last_valid_path(state_dir)
-    warning = f"{loaded.path} is gone; its {number} can be restored from a copy; mcpctl import {copy}"
+    warning = f"{last.path} is gone; its {number} can be restored from a copy; mcpctl config restore"
     return attrs.evolve(loaded, warnings=(warning,))
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.ctl.conftest import Mcpctl
-from tests.ctl.fake_daemon import Caller, FakeDaemon, Fault, Raw, detail, failure, server, status
+from tests.ctl.fake_daemon import Caller, FakeDaemon, Fault, Raw, Silence, detail, failure, server, status
 
 
 def result(output: str = "", **more: object) -> dict[str, object]:
@@ -292,6 +293,17 @@ def test_timeout_of_a_stopped_server_suggests_to_continue_it(daemon: FakeDaemon,
     daemon.answers["mcpd/server"] = detail(stopped)
     assert "next: kill -CONT 4711   (continues it; or" in mcpctl("call", "now@time").err
     assert daemon.params_of("mcpd/ping") == {"server": "time", "timeout": 1.0}
+
+
+def test_timeout_limits_the_wait_for_the_types_of_the_arguments(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
+    """A server that does not list its tools gets no call, and the error says that nothing was sent."""
+    daemon.answers["mcpd/tools"] = lambda caller, params: Silence()
+    ran = mcpctl("call", "now@time", "zone=UTC", "--timeout", "0.2", "--json")
+    assert ran.code == 7
+    error = json.loads(ran.err)["error"]
+    assert error["message"].startswith("time did not list its tools, ")
+    assert (error["code"], error["may_have_run"], error["next"]) == ("timeout", False, "mcpctl why time")
+    assert "mcpd/call" not in dict(daemon.requests)
 
 
 SUM = {

@@ -217,15 +217,14 @@ async def test_server_on_an_earlier_definition_has_a_warning(home: Home) -> None
     assert started.definition_warnings("b") == ()
 
 
-async def test_deleted_file_of_which_there_is_a_copy_is_reported(home: Home, tmp_path: Path) -> None:
+async def test_deleted_file_of_which_there_is_a_copy_is_reported(home: Home) -> None:
     """A start without it has no servers, and a warning says how to restore them."""
     assert "no configuration yet" in home.begin().status().warnings[0]
     home.write("a")
     home.begin()
     home.file.unlink()
     (warning,) = home.begin().status().warnings
-    copy = tmp_path / "state" / "last-valid-config.json"
-    assert warning == f"{home.file} is gone; its 1 server can be restored from a copy; mcpctl import {copy}"
+    assert warning == f"{home.file} is gone; its 1 server can be restored from a copy; mcpctl config restore"
 
 
 async def test_repaired_file_is_applied_and_has_no_problems(home: Home) -> None:
