@@ -17,7 +17,7 @@ from mcpd.model.status import rfc3339
 from mcpd.support.redact import MIN_START, Redactor
 from mcpd.support.regular_files import open_regular_file
 
-MAX_LINE = 64 * 1024
+MAX_LINE = 16 * 1024
 MAX_RING = 1024 * 1024
 FILE_QUOTA = 1024 * 1024
 """Bytes per file; one rotated file is kept in addition."""
@@ -62,7 +62,7 @@ class ServerLog:
             self._load()
 
     def feed(self, portion: bytes) -> None:
-        """Accept bytes in any portions; longer lines are cut at 64 KiB."""
+        """Accept bytes in any portions; longer lines are cut at 16 KiB."""
         *whole, rest = (self._partial_line + portion).split(b"\n")
         now = self._last_fed = rfc3339(time.time())
         taken = []
