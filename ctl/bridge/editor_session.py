@@ -107,6 +107,8 @@ class EditorSession:
     def from_editor(self, line: bytes, now: float) -> None:
         try:
             message = wire.decode_envelope(line)
+            if len(line) > wire.MAX_ID:
+                wire.check_id(message)
         except wire.DECODE_ERRORS as problem:
             self._on_unreadable_line(line, now, problem)
             return
@@ -191,6 +193,7 @@ class EditorSession:
             messages: list[tuple[bytes, Message]] = []
             for part in wire.split_batch(line):
                 messages.append((part + b"\n", wire.decode_envelope(part)))
+                wire.check_id(messages[-1][1])
         except (BadFrame, *wire.DECODE_ERRORS) as problem:
             self._to_editor(error_replies.unreadable_line(part, problem))
             return

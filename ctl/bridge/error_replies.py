@@ -46,6 +46,8 @@ def unreadable_line(line: bytes, problem: Exception) -> bytes:
     """Answer a line that `wire.decode_envelope` or `wire.split_batch` could not read."""
     if isinstance(problem, RecursionError):
         return error(b"null", wire.PARSE_ERROR, "this message is nested too deeply")
+    if isinstance(problem, wire.LongId):
+        return error(b"null", problem.code, f"this is not a JSON-RPC message: {problem}")
     if not isinstance(problem, msgspec.ValidationError):
         return error(b"null", wire.PARSE_ERROR, f"this line is not valid JSON: {problem}")
     key = wire.members_or_empty(line).get("id", ABSENT)

@@ -27,7 +27,7 @@ from mcpd.support.pipe_reader import READ_SMALL, Reader, has_hung_up
 from mcpd.support.turns import run_in_turn
 from mcpd.wire import message as wire
 from mcpd.wire.framing import LineSplitter
-from mcpd.wire.message import ABSENT, INVALID_REQUEST, PARSE_ERROR, BadFrame, Message
+from mcpd.wire.message import ABSENT, INVALID_REQUEST, BadFrame, LongId, Message
 
 log = logging.getLogger("mcpd.client")
 _NOT_READING = "client %d does not read its responses; closing its connection"
@@ -179,13 +179,21 @@ class SocketConnection:
         """Handle the lines, of which the first is large: parse it in a turn of its own."""
         try:
             message = yield from wire.parse_in_steps(lines[0])
+        except LongId as error:
+            self._refuse(error)
         except BadFrame:
-            message = None
-        yield
-        self._handle_line(lines[0], message)
+            yield
+            self._handle_line(lines[0])
+        else:
+            yield
+            self._handle_line(lines[0], message)
         for line in lines[1:]:
             yield
             self._handle_line(line)
+
+    def _refuse(self, error: BadFrame) -> None:
+        body = wire.error_body(error.code, f"not a JSON-RPC message: {error}")
+        self._send(wire.error(b"null", body))
 
     def _handle_line(self, line: bytes, message: Message | None = None) -> None:
         if message is None:
@@ -193,8 +201,7 @@ class SocketConnection:
                 message = wire.parse(line)
             except BadFrame as error:
                 if line.strip() and not self._handle_batch(line):
-                    body = wire.error_body(PARSE_ERROR, f"not a JSON-RPC message: {error}")
-                    self._send(wire.error(b"null", body))
+                    self._refuse(error)
                 return
         method = message.method
         session = self._session
@@ -228,7 +235,7 @@ class SocketConnection:
         try:
             messages = parse_batch(line)
         except BadFrame as error:
-            self._send(wire.error(b"null", wire.error_body(PARSE_ERROR, str(error))))
+            self._send(wire.error(b"null", wire.error_body(error.code, str(error))))
             return True
         reply = BatchReply(count_requests(messages), self._send)
         for message in messages:

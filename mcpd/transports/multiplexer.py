@@ -35,8 +35,6 @@ log = logging.getLogger("mcpd.link")
 _batch = batch()
 _MAX_BATCH = 1000
 """Messages in one batch from a server; all of them are handled in one turn."""
-_MAX_ID = 1000
-"""Bytes of the id in a large message: it is compared and sent back."""
 _SAMPLE = 4096
 """Bytes kept of unparsable output: secrets in it are masked before it is shortened."""
 
@@ -295,8 +293,8 @@ class RequestMultiplexer:
         except BadFrame:
             message = None
         yield
-        if message is None or len(message.id) > _MAX_ID:
-            self._receive_unparsable(line, exchange, may_be_batch=message is None)
+        if message is None:
+            self._receive_unparsable(line, exchange, may_be_batch=True)
         else:
             self.receive(line, exchange, message=message)
 

@@ -29,8 +29,23 @@ DECODE_ERRORS = (ValueError, RecursionError)
 inside a Raw member is found only when this member is decoded, as UnicodeDecodeError."""
 
 
+MAX_ID = 1024
+"""Bytes of the longest id of a message: it is compared, stored, and copied more often than other members."""
+
+
 class BadFrame(ValueError):
-    """The bytes are not a JSON-RPC message."""
+    """The bytes are not a JSON-RPC message. `code`: of the error response."""
+
+    code = PARSE_ERROR
+
+
+class LongId(BadFrame):
+    """The `id` of a message exceeds MAX_ID."""
+
+    code = INVALID_REQUEST
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"its `id` has {size} bytes, and mcpd accepts at most {MAX_ID}; use a shorter one")
 
 
 class TooLarge(BadFrame):
@@ -59,6 +74,12 @@ decode_envelope = msgspec.json.Decoder(Message).decode
 """`parse` without checking or repairing the text inside. Raises one of DECODE_ERRORS."""
 
 
+def check_id(message: Message) -> None:
+    """Raise LongId if the id is too long. Only lines of more than MAX_ID bytes need this."""
+    if len(message.id) > MAX_ID:
+        raise LongId(len(message.id))
+
+
 def parse(line: bytes) -> Message:
     """Read one message. Raises BadFrame for anything but a JSON object with members of the right types.
 
@@ -68,9 +89,13 @@ def parse(line: bytes) -> Message:
     try:
         if not line.isascii():
             line.decode()  # Raw members are not checked for UTF-8
-        return decode_envelope(line)
+        message = decode_envelope(line)
     except DECODE_ERRORS as error:
         reason = str(error)
+    else:
+        if len(line) > MAX_ID:
+            check_id(message)
+        return message
     return run_steps(_parse_repaired(line, reason))
 
 
@@ -79,9 +104,12 @@ def parse_in_steps(line: bytes) -> Steps[Message]:
     try:
         if not line.isascii():
             yield from check_utf_8(line)
-        return decode_envelope(line)
+        message = decode_envelope(line)
     except DECODE_ERRORS as error:
         reason = str(error)
+    else:
+        check_id(message)
+        return message
     yield
     return (yield from _parse_repaired(line, reason))
 

@@ -119,6 +119,7 @@ def test_ping_is_answered_without_a_daemon(world: World) -> None:
         ('{"jsonrpc":"2.0","id":1,"method":"mcpd/shutdown"}', -32601, 1),
         ('{"jsonrpc":"2.0","id":1,"method":"mcpd/attach","params":{}}', -32601, 1),
         (b'{"jsonrpc":"2.0","id":"\xff","method":"ping"}', -32600, None),
+        (b'{"jsonrpc":"2.0","id":"%b","method":"ping"}' % (b"x" * 1023), -32600, None),
         (b"\x00\x01\x02", -32700, None),
     ],
 )

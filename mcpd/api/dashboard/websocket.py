@@ -24,7 +24,7 @@ from mcpd.gateway.gateway import Gateway
 from mcpd.support.websocket import CONNECTION_ENDED, READ_SIZE, GuardedStream, keep_alive
 from mcpd.wire import message as wire
 from mcpd.wire.framing import LineSplitter
-from mcpd.wire.message import ABSENT, METHOD_NOT_FOUND, PARSE_ERROR, BadFrame
+from mcpd.wire.message import ABSENT, METHOD_NOT_FOUND, BadFrame
 
 log = logging.getLogger("mcpd.http")
 
@@ -158,7 +158,7 @@ def _error_for(line: bytes) -> bytes | None:
     try:
         message = wire.parse(line)
     except BadFrame as error:
-        return wire.error(b"null", wire.error_body(PARSE_ERROR, f"not a JSON-RPC message: {error}"))
+        return wire.error(b"null", wire.error_body(error.code, f"not a JSON-RPC message: {error}"))
     cancels = message.method == "notifications/cancelled" and message.id is ABSENT
     if message.method in ALLOWED_METHODS or cancels:
         return None

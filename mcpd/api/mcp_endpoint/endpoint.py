@@ -23,7 +23,7 @@ from mcpd.gateway.gateway import Gateway
 from mcpd.model.errors import McpdError
 from mcpd.support.turns import in_turns, rest
 from mcpd.wire import message as wire
-from mcpd.wire.message import ABSENT, PARSE_ERROR, BadFrame, Message
+from mcpd.wire.message import ABSENT, BadFrame, LongId, Message
 
 _MAX_SESSIONS = 8
 _LARGE = 1 << 20
@@ -172,6 +172,9 @@ class _PostRoute:
         """Parse it in turns of its own, since each look at it takes up to 2 ms per MiB."""
         try:
             message = await in_turns(wire.parse_in_steps(body))
+        except LongId as error:
+            respond_error(exchange, 400, f"not a JSON-RPC message: {error}", code=error.code)
+            return
         except BadFrame:
             message = None
         await rest()
@@ -197,7 +200,7 @@ class _PostRoute:
         except McpdError as error:
             refuse_request(exchange, error, b"null")
         except BadFrame as error:
-            respond_error(exchange, 400, f"not a JSON-RPC message: {error}", code=PARSE_ERROR)
+            respond_error(exchange, 400, f"not a JSON-RPC message: {error}", code=error.code)
         return None
 
     def _receive(self, view: View, message: Message, exchange: HttpExchange) -> None:

@@ -26,7 +26,7 @@ from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.client_view import View
 from mcpd.gateway.gateway import Gateway
 from mcpd.wire import message as wire
-from mcpd.wire.message import ABSENT, PARSE_ERROR, BadFrame, Message
+from mcpd.wire.message import ABSENT, BadFrame, Message
 
 MAX_SESSIONS = 128
 """Open streams, each of which is a session."""
@@ -120,7 +120,7 @@ class SseSessions:
             is_batch = session.accepts_batches and body.lstrip(b" \t\r\n")[:1] == b"["
             messages: Sequence[Message] = parse_batch(body) if is_batch else [wire.parse(body)]
         except BadFrame as error:
-            respond_error(exchange, 400, f"not a JSON-RPC message: {error}", code=PARSE_ERROR)
+            respond_error(exchange, 400, f"not a JSON-RPC message: {error}", code=error.code)
             return
         if any(not each.method and each.id is ABSENT for each in messages):
             respond_error(exchange, 400, "not a request, notification or response")
