@@ -13,8 +13,9 @@ from pathlib import Path
 
 import click
 
+from ctl import systemd_units
 from ctl.commands.add_remove_apply import show_applied
-from ctl.config_check import check_config
+from ctl.config_check import check_config, next_environment
 from ctl.errors import CtlError, DaemonError, DaemonUnreachable, NotFound, UsageError, WriteFailed
 from ctl.invocation import CliContext
 from ctl.output import Line, paint
@@ -196,12 +197,15 @@ def configuration_path(cli: CliContext) -> tuple[Path, bool]:
     """Return the configuration file, which may not exist, and whether a daemon is running. Starts none."""
     cli.may_start = False
     try:
-        return Path(cli.call("mcpd/config", timeout=10.0).value["path"]), True
+        if not systemd_units.would_start_service(cli.socket):
+            return Path(cli.call("mcpd/config", timeout=10.0).value["path"]), True
+        environ = next_environment(cli.socket, os.environ).variables
     except DaemonUnreachable:
-        try:
-            return default_path(os.environ), False
-        except BadSpec as error:
-            raise DaemonError({"message": str(error), "data": error.data()}) from None
+        environ = os.environ
+    try:
+        return default_path(environ), False
+    except BadSpec as error:
+        raise DaemonError({"message": str(error), "data": error.data()}) from None
 
 
 def _last_valid(path: Path) -> LastValidConfig | None:

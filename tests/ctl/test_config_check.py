@@ -36,6 +36,15 @@ def stopped_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(systemd_units, "is_installed", lambda: True)
 
 
+def test_path_of_the_configuration_does_not_start_the_service(
+    mcpctl: Mcpctl, daemon: FakeDaemon, file: Path, stopped_service: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection would start it. The path is the one in the environment of the service."""
+    monkeypatch.setattr(systemd_units, "service_environment", lambda: {"MCPD_CONFIG": str(file)})
+    assert mcpctl("config", "path").out == f"{file}\n"
+    assert daemon.requests == []
+
+
 def no_answer() -> dict[str, str]:
     raise CtlError("systemctl is not installed")
 
