@@ -169,7 +169,9 @@ def parse_registration_answer(
 def _method_to_request(methods: Collection[str] | None) -> str:
     if not methods or "none" in methods:
         return "none"
-    return next((each for each in ("client_secret_basic", "client_secret_post") if each in methods), "none")
+    # The authorization server of the Python SDK (mcp 2.3.0) offers both, but requires the client ID in the
+    # body, where `client_secret_basic` does not send it.
+    return next((each for each in ("client_secret_post", "client_secret_basic") if each in methods), "none")
 
 
 def _refusal(status: int, document: Mapping[str, object] | None) -> RegistrationRefused:

@@ -65,7 +65,8 @@ def test_the_device_grant_is_named_if_the_server_has_it() -> None:
         (None, "none"),
         (["client_secret_basic", "none"], "none"),
         (["client_secret_post"], "client_secret_post"),
-        (["client_secret_post", "client_secret_basic"], "client_secret_basic"),
+        (["client_secret_basic"], "client_secret_basic"),
+        (["client_secret_basic", "client_secret_post"], "client_secret_post"),
         (["tls_client_auth"], "none"),
     ],
 )
