@@ -123,7 +123,7 @@ def path(cli: CliContext) -> int:
     return 0
 
 
-@config.command(epilog="Example:\n\n\b\n  mcpctl config restore")
+@config.command(epilog="Examples:\n\n\b\n  mcpctl config restore")
 @click.pass_obj
 def restore(cli: CliContext) -> int:
     """Restore a deleted configuration file.
