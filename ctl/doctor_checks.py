@@ -219,21 +219,43 @@ def fix_for_logins(problem: str) -> str:
 
 
 def check_file_permissions(path: str, secrets: Iterable[str]) -> Iterator[Finding]:
-    """Check that other users cannot change the configuration, or read `secrets` in it."""
+    """Check that other users cannot change or replace the configuration, or read `secrets` in it."""
+    for directory in dict.fromkeys(os.path.dirname(each) for each in (path, os.path.realpath(path))):
+        yield from _check_configuration_directory(directory)
     try:
         found = os.stat(path)
         text = Path(path).read_text("utf-8", "replace")
     except OSError:  # missing or unreadable, which is reported when it is loaded
         return
-    # A private group per user is common, and with it group-writable files.
-    others = 0o007 if found.st_gid == os.getgid() else 0o077
-    mode = stat.S_IMODE(found.st_mode)
+    others, mode = _bits_of_others(found), stat.S_IMODE(found.st_mode)
     if mode & others & 0o022:
         message = f"{path} is writable by other users, who could run any command as you (mode {mode:04o})"
         yield Finding("configuration", FAIL, message, shell_join(["chmod", "go-w", path]))
     if mode & others & 0o044 and any(secret in text for secret in secrets):
         message = f"{path} contains secrets and is readable by other users (mode {mode:04o})"
         yield Finding("configuration", WARN, message, shell_join(["chmod", "600", path]))
+
+
+def _check_configuration_directory(directory: str) -> Iterator[Finding]:
+    """Check that other users cannot replace the files in a directory."""
+    try:
+        found = os.stat(directory)
+    except OSError:
+        return
+    mode = stat.S_IMODE(found.st_mode)
+    # The sticky bit, as in /tmp, protects the files of one user from all others.
+    if mode & _bits_of_others(found) & 0o022 and not mode & stat.S_ISVTX:
+        message = (
+            f"{directory} is writable by other users, who could replace the configuration and run any "
+            f"command as you (mode {mode:04o})"
+        )
+        yield Finding("configuration", FAIL, message, shell_join(["chmod", "go-w", directory]))
+
+
+def _bits_of_others(found: os.stat_result) -> int:
+    """Return the permission bits that count for other users."""
+    # A private group per user is common, and with it files that are writable by the group.
+    return 0o007 if found.st_gid == os.getgid() else 0o077
 
 
 def check_path(daemon_path: str | None, login: Mapping[str, str] | None) -> Iterator[Finding]:

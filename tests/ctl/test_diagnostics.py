@@ -656,26 +656,3 @@ def test_doctor_reports_another_mcpd_in_path(tmp_path: Path, monkeypatch: pytest
     other.write_bytes(ours.read_bytes())
     (finding,) = doctor_checks.check_name(str(other.parent))
     assert "another installation of this mcpd" in finding.message
-
-
-def test_doctor_reports_unsafe_configuration_permissions(tmp_path: Path) -> None:
-    """Writers can run commands, and readers see tokens. The suggested fixes work."""
-    file = tmp_path / "my config.json"
-    file.write_text('{"mcpServers": {"it": {"env": {"TOKEN": "hunter-of-tokens"}}}}')
-    both = ["failure", "warning"]
-    for mode, results in (
-        (0o600, []),
-        (0o660, []),
-        (0o646, both),
-        (0o644, ["warning"]),
-        (0o602, ["failure"]),
-    ):
-        file.chmod(mode)
-        found = list(doctor_checks.check_file_permissions(str(file), ["hunter-of-tokens", "elsewhere"]))
-        assert [finding.result for finding in found] == results
-        for finding in found:
-            subprocess.run(finding.fix, shell=True, check=True)
-        assert not list(doctor_checks.check_file_permissions(str(file), ["hunter-of-tokens"]))
-    file.chmod(0o644)
-    assert not list(doctor_checks.check_file_permissions(str(file), []))
-    assert not list(doctor_checks.check_file_permissions(str(tmp_path / "none"), []))
