@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated
 
 import attrs
@@ -298,6 +298,9 @@ class ControlCaller:
     @property
     def knows_roots(self) -> bool:
         return True
+
+    def effective_roots(self) -> Sequence[Raw]:
+        return ()
 
     @property
     def is_connected(self) -> bool:

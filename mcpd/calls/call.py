@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -166,6 +166,9 @@ class Caller(Protocol):
     @property
     def knows_roots(self) -> bool:
         """Whether no answer of the client to `roots/list` is missing."""
+
+    def effective_roots(self) -> Sequence[Raw]:
+        """Return the client's roots; if it declared none, the directory its bridge was started in."""
 
     @property
     def is_connected(self) -> bool:

@@ -7,7 +7,7 @@ may need more rounds, or become a task, before the client gets it. Each client g
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
 import trio
@@ -79,7 +79,7 @@ class CallEngine:
         self,
         operations: Operations,
         spawn: Spawn,
-        roots: Callable[[ManagedServer], Iterable[Raw]],
+        roots: Callable[[ManagedServer], Sequence[Raw]],
         stages: Sequence[StageFactory] = (),
         find_spare: FindSpare = lambda caller, server: None,
         call_log: CallLog | None = None,

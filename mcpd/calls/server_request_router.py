@@ -46,7 +46,7 @@ class ServerRequestRouter:
         url_elicitations: UrlElicitations,
         open_questions: OpenQuestions,
         spawn: Spawn,
-        roots: Callable[[ManagedServer], Iterable[Raw]],
+        roots: Callable[[ManagedServer], Sequence[Raw]],
         kept: KeptMessages,
     ) -> None:
         self._kept = kept
@@ -241,13 +241,19 @@ class ServerRequestRouter:
             question.refuse(REJECTED if code is None else code, text)
 
     def _answer_roots(self, question: ServerRequest, exchange: Exchange | None) -> None:
-        """Answer with the roots of all clients of the server: some servers ask before they are ready.
+        """Answer with the roots of the client whose call the request belongs to, else with those that all
+        clients declare: some servers ask before they are ready.
+
+        A server that keeps the answer must not get the roots of one client for all: see
+        `Upstream.reads_roots_until`. If there is a process for each root, the original one gets none at all.
 
         A client whose roots are missing is asked during its call. That is a modern client, or a legacy client
         over HTTP without a GET stream: it gets the request on the stream of its call.
         """
-        possible = candidates(question.link, exchange)
-        call = possible[0] if len(possible) == 1 and isinstance(possible[0], Call) else None
+        server, call = question.server, _only_call(question.link, exchange)
+        reads_roots = exchange is None and _reads_roots(server)
+        if server.original is None and server.spec.share in ("root", "declared-root"):
+            call = None
         if (
             call is not None
             and call.request is not None
@@ -257,7 +263,23 @@ class ServerRequestRouter:
             if self._admit(question):
                 self._send_to_client(question, call)
             return
-        question.respond(msgspec.json.encode({"roots": self._roots(question.server)}))
+        roots = self._roots(server) if call is None or reads_roots else call.caller.effective_roots()
+        question.respond(msgspec.json.encode({"roots": roots}))
+
+
+def _reads_roots(server: ManagedServer) -> bool:
+    """Return whether the server is expected to request changed roots now; True once for each change."""
+    upstream = server.upstream
+    if upstream is None or trio.current_time() >= upstream.reads_roots_until:
+        return False
+    upstream.reads_roots_until = 0.0
+    return True
+
+
+def _only_call(link: Channel, exchange: Exchange | None) -> Call | None:
+    """Return the call that a request belongs to, if only one is possible."""
+    possible = candidates(link, exchange)
+    return possible[0] if len(possible) == 1 and isinstance(possible[0], Call) else None
 
 
 def candidates(link: Channel, exchange: Exchange | None) -> Sequence[Exchange]:

@@ -82,7 +82,9 @@ FIELDS = (
     FieldSpec("maxFrame", {"type": "integer", "minimum": 1024}, "Maximum size of one message in bytes."),
     FieldSpec("maxInFlight", {"type": "integer", "minimum": 1}, "Maximum number of concurrent requests."),
     FieldSpec("maxQueued", {"type": "integer", "minimum": 0}, "Maximum number of queued requests."),
-    FieldSpec("share", {"enum": ["all", "root", "client"]}, "Which clients share one instance."),
+    FieldSpec(
+        "share", {"enum": ["all", "root", "declared-root", "client"]}, "Which clients share one instance."
+    ),
     FieldSpec("concurrency", {"enum": ["auto", "free", "writes", "serial"]}, "Which calls may overlap."),
     FieldSpec("timeouts", NUMBERS, "All timeouts, in seconds."),
     FieldSpec("restart", NUMBERS, "The restart policy, in seconds."),

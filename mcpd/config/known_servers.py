@@ -31,6 +31,8 @@ _TABLE: tuple[tuple[str, ServerTraits], ...] = (
     (r"chrome-devtools-mcp\b.*--isolated", ServerTraits(share="client")),
     (r"server-puppeteer|mobile-mcp", ServerTraits(share="client")),
     (r"playwright/mcp|playwright-mcp|chrome-devtools-mcp", ServerTraits(share="all")),
+    # The roots that clients declare replace the directories in its command, also after the clients have left.
+    (r"server-filesystem|mcp/filesystem", ServerTraits(share="declared-root")),
     # The database file is locked by the process that opened it first.
     (r"server-motherduck|server-duckdb", ServerTraits(share="all")),
     # Reads its file, changes it and writes it back: 19 of 20 concurrent calls are lost (measured, 2026.1.26).

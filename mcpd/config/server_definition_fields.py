@@ -6,7 +6,7 @@ import os.path
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 from urllib.parse import urlsplit
 
 import attrs
@@ -32,7 +32,7 @@ _CONCURRENCY: Mapping[str, Concurrency] = {
     "writes": "writes",
     "serial": "serial",
 }
-_SHARE: Mapping[str, Share] = {"all": "all", "root": "root", "client": "client"}
+_SHARE: Mapping[str, Share] = {each: each for each in get_args(Share)}
 _ERAS: Mapping[str, Era] = {"auto": "auto", "modern": "modern", "legacy": "legacy"}
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _DURATION = re.compile(r"([1-9][0-9]{0,5})([smh])")

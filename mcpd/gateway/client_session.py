@@ -428,7 +428,6 @@ class ClientSession:
     # ── notifications ───────────────────────────────────────────────────────────────────────────
 
     def effective_roots(self) -> Sequence[Raw]:
-        """The client's roots; if it declared none, the directory its bridge was started in."""
         if self.roots or not self.client.cwd:
             return self.roots
         return (Raw(msgspec.json.encode({"uri": Path(self.client.cwd).as_uri()})),)

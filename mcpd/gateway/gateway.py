@@ -354,16 +354,22 @@ class Gateway:
             if session.context.log_level and session.view.covers(server):
                 server.interests.set_log_level(session, session.context.log_level)
 
-    def roots(self, server: ManagedServer) -> Iterable[Raw]:
-        """Return the roots of all clients that use the server, without duplicates. A spare has those of the
-        server that it stands in for, so that both answer alike."""
+    def roots(self, server: ManagedServer) -> Sequence[Raw]:
+        """Return the roots to report to a server outside of calls, without duplicates.
+
+        A server that all clients share gets the roots that they declare, and a dedicated server those of its
+        clients. The process of the definition gets none if the others have dedicated ones: it keeps to the
+        directories in its command. A spare has the roots of the server that it stands in for.
+        """
         server = self.dedicated_servers.stands_in_for(server) or server
-        users: Iterable[ClientSession]
-        if server.original is None:
-            users = [session for session in self.sessions if session.view.covers(server)]
-        else:
-            users = [session for session in self.sessions if server in self._servers_of(session)]
-        roots = dict.fromkeys(bytes(root) for session in users for root in session.effective_roots())
+        roots: dict[bytes, None] = {}
+        for session in self.sessions:
+            if server.original is not None:
+                found = session.effective_roots() if server in self._servers_of(session) else ()
+            else:
+                is_user = server.spec.share == "all" and session.view.covers(server)
+                found = session.roots if is_user else ()
+            roots.update(dict.fromkeys(map(bytes, found)))
         return tuple(Raw(root) for root in roots)
 
     def on_roots_changed(self, session: ClientSession) -> None:
@@ -385,4 +391,4 @@ def _notify_elicitation_complete(client: Caller | None, params: Raw) -> None:
 def _notify_roots_changed(servers: Iterable[ManagedServer]) -> None:
     for server in servers:
         if server.upstream is not None:
-            server.upstream.notify_roots_changed()
+            server.upstream.announce_roots()

@@ -82,8 +82,10 @@ class DedicatedServers:
             return server
         if server.state is ServerState.DISABLED:
             return server  # it refuses the call and says how to enable it
-        if server.spec.share == "root":
-            owner = root = working_directory(session)
+        if server.spec.share != "client":
+            owner = root = declared_directory(session) or (
+                session.client.cwd if server.spec.share == "root" else ""
+            )
             if not root:
                 return server
         key = (server.spec.name, owner)
@@ -213,10 +215,10 @@ def _add_user(instance: _Instance, session: ServerUser) -> None:
             instance.server.interests.set_log_level(session, session.context.log_level)
 
 
-def working_directory(session: ServerUser) -> str:
-    """Return the directory a client works in: its first file root, else where its bridge was started."""
+def declared_directory(session: ServerUser) -> str:
+    """Return the first directory among the roots that a client declares; empty if there is none."""
     for root in session.roots:
         parts = urlsplit(wire.string_or(wire.members_or_empty(root), "uri"))
         if parts.scheme == "file" and parts.path:
             return unquote(parts.path)
-    return session.client.cwd
+    return ""

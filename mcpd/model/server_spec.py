@@ -19,7 +19,7 @@ MEBIBYTE = 1024 * 1024
 Era = Literal["auto", "modern", "legacy", "legacy-first"]
 """`legacy-first` is not for definitions: it prefers the legacy era of a server that speaks both."""
 Concurrency = Literal["auto", "free", "writes", "serial"]
-Share = Literal["all", "root", "client"]
+Share = Literal["all", "root", "declared-root", "client"]
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -117,7 +117,8 @@ class ServerSpec(Record):
     but none waits longer than a second."""
     share: Share = "all"
     """The clients that share a process or session, which are `all`, those with the same `root`, or none
-    (`client`)."""
+    (`client`). A client's root is the first directory that it declares, else the one its bridge was started
+    in; with `declared-root`, clients that declare none share the process of the definition."""
     has_no_spare: bool = False
     """Whether mcpd must not start a second process: neither a spare instance for the calls of others while a
     client does not answer a question, nor a connection for clients of the legacy era. The definition sets
@@ -137,7 +138,7 @@ class ServerSpec(Record):
         """Whether calls of different clients that may change something take turns. A remote server has other
         users anyway.
         """
-        return self.concurrency == "auto" and self.share == "all" and isinstance(self, StdioSpec)
+        return self.concurrency == "auto" and self.share != "client" and isinstance(self, StdioSpec)
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

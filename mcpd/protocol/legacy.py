@@ -110,6 +110,7 @@ async def initialize(link: Channel, hooks: Hooks, version: str = VERSIONS[0]) ->
     upstream.accepts_task_param = isinstance(task_calls, Mapping)
     if "roots" in hooks.capabilities:
         upstream.notify_roots_changed = partial(link.notify, "notifications/roots/list_changed")
+        upstream.expect_roots_request()
     upstream.announces_changes.update(feature for feature in FEATURES if upstream.has(feature, "listChanged"))
     subscriptions = _LegacySubscriptions(link, hooks, upstream)
     upstream.run_subscriptions = subscriptions.run

@@ -25,6 +25,8 @@ _MAX_KEPT_VALUES, _MAX_KEPT_BYTES = 10_000, 1024 * 1024
 """Limits for a result of which parts are kept as long as the connection lasts, such as the capabilities."""
 _NOTIFICATIONS_TIMEOUT = 1.0
 """Seconds to wait for the notification stream to open before the lists are fetched anyway."""
+_ROOTS_REQUEST_TIMEOUT = 2.0
+"""Seconds within which a server that keeps the roots requests them after they have changed."""
 
 
 class ServerNotification(msgspec.Struct, frozen=True):
@@ -100,10 +102,22 @@ class Upstream(msgspec.Struct, eq=False):
     """Whether a call becomes a task by its `task` param (2025-11-25)."""
     notify_roots_changed: Callable[[], None] = lambda: None
     """Tells the server that the roots have changed, if its protocol version has such a message."""
+    reads_roots_until: float = 0.0
+    """Until then (`trio.current_time()`), its next `roots/list` is taken for the one that follows a handshake
+    or a change of the roots, and not for a part of the call in flight."""
 
     admit_tool: Callable[[str, bytes], str | None] | None = None
     """If set, it must see every listed tool (name, definition) before it is called. Returns why the tool
     must not be offered, or None."""
+
+    def announce_roots(self) -> None:
+        """Tell the server that the roots have changed."""
+        self.expect_roots_request()
+        self.notify_roots_changed()
+
+    def expect_roots_request(self) -> None:
+        """Set `reads_roots_until`."""
+        self.reads_roots_until = trio.current_time() + _ROOTS_REQUEST_TIMEOUT
 
     async def start_subscriptions(self, nursery: trio.Nursery) -> None:
         """Start `run_subscriptions`, and wait briefly until it receives notifications."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -45,6 +45,9 @@ class AwaitingCaller:
     @property
     def knows_roots(self) -> bool:
         return True
+
+    def effective_roots(self) -> Sequence[Raw]:
+        return ()
 
     @property
     def is_connected(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -16,6 +17,7 @@ from mcpd.calls.call import Call
 from mcpd.calls.open_questions import OpenQuestions
 from mcpd.calls.server_request import ANSWER_TIMEOUT, ServerRequest, ambiguous_with
 from mcpd.calls.server_request_router import AMBIGUITY_TIMEOUT, MAX_OPEN_REQUESTS, candidates
+from mcpd.model.server_spec import Share
 from mcpd.transports.outgoing_request import AwaitedExchange
 from mcpd.wire import message as wire
 from tests.gateway.model import Json, User, Working, World, world
@@ -374,7 +376,7 @@ async def test_suspended_call_can_be_asked_again(autojump_clock: Clock, w: World
 async def test_only_a_modern_client_is_asked_for_roots_during_its_call(
     autojump_clock: Clock, w: World, kind: str, capabilities: Json, calls: int, asked: bool
 ) -> None:
-    """Otherwise the answer holds the roots of all clients."""
+    """Otherwise the answer holds what is known."""
     users = [w.user(kind, capabilities) for _ in range(calls)]
     made = [user.call() for user in users]
     key = ask(w, "roots/list")
@@ -402,6 +404,49 @@ async def test_legacy_client_whose_roots_are_missing_is_asked_during_its_call(
     assert answers(w) == {}
     user.say({"id": question["id"], "result": {"roots": [{"uri": "file:///a"}]}})
     assert outcome(w, key) == {"roots": [{"uri": "file:///a"}]}
+
+
+async def test_roots_are_those_of_the_calling_client(w: World) -> None:
+    """If it is unclear who calls, and outside of calls, they are those of all."""
+    one, other = (w.user("legacy", {"roots": {}}) for _ in range(2))
+    for user, uri in ((one, "file:///one"), (other, "file:///other")):
+        user.session.roots = (Raw(json.dumps({"uri": uri}).encode()),)
+    everything = {"roots": [{"uri": "file:///one"}, {"uri": "file:///other"}]}
+    assert outcome(w, ask(w, "roots/list")) == everything
+    one.call()
+    assert outcome(w, ask(w, "roots/list")) == {"roots": [{"uri": "file:///one"}]}
+    other.call()
+    assert outcome(w, ask(w, "roots/list")) == everything
+
+
+async def test_server_that_reads_the_roots_after_a_change_gets_those_of_all(
+    autojump_clock: Clock, w: World
+) -> None:
+    """Even if one client has a call in flight: the server keeps the answer for the calls of others."""
+    user = w.user("legacy", {"roots": {}})
+    user.session.roots = (Raw(b'{"uri":"file:///own"}'),)
+    other = w.user("legacy", {"roots": {}})
+    other.session.roots = (Raw(b'{"uri":"file:///other"}'),)
+    user.call()
+    own = {"roots": [{"uri": "file:///own"}]}
+    for seconds, expected in ((0.0, {"roots": [*own["roots"], {"uri": "file:///other"}]}), (2.0, own)):
+        w.server.upstream.announce_roots()
+        await trio.sleep(seconds)
+        assert outcome(w, ask(w, "roots/list")) == expected
+        assert outcome(w, ask(w, "roots/list")) == own
+
+
+@pytest.mark.parametrize(("share", "found"), [("declared-root", []), ("client", [{"uri": "file:///a"}])])
+async def test_process_of_a_definition_with_one_for_each_root_gets_no_roots(
+    w: World, share: Share, found: list[Json]
+) -> None:
+    """Its answer would stay after the client has left."""
+    user = w.user("legacy", {"roots": {}})
+    user.call()
+    user.session.roots = (Raw(b'{"uri":"file:///a"}'),)
+    w.server.upstream.reads_roots_until = 0.0
+    w.server.spec = attrs.evolve(w.server.spec, share=share)
+    assert outcome(w, ask(w, "roots/list")) == {"roots": found}
 
 
 async def test_roots_for_a_call_without_a_client_are_those_of_all(w: World) -> None:

@@ -26,6 +26,8 @@ from mcpd.config.settings import Settings
         ("npx chrome-devtools-mcp@latest --isolated=true", "client", None),
         ("npx chrome-devtools-mcp@latest", "all", None),
         ("uvx mcp-server-motherduck --db-path a.db", "all", None),
+        ("npx -y @modelcontextprotocol/server-filesystem /home/ada", "declared-root", None),
+        ("docker run -i --rm mcp/filesystem /projects", "declared-root", None),
         ("npx -y @modelcontextprotocol/server-everything", None, None),
     ],
 )

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import msgspec
 import pytest
 import trio
@@ -22,6 +23,7 @@ from mcpd.gateway.gateway import CAPABILITIES
 from mcpd.model.errors import UnknownProfile
 from mcpd.model.events import Event, EventKind
 from mcpd.model.profile import Profile
+from mcpd.model.server_spec import Share
 from mcpd.model.status import ServerState, ServerStatus
 from mcpd.model.tool_names import ClientStyle
 from mcpd.protocol.upstream_session import ServerNotification
@@ -349,6 +351,22 @@ async def test_roots_are_those_of_all_clients_that_see_the_server(w: World) -> N
     dedicated = make_server("srv~1")
     dedicated.original = w.server
     assert roots(w, dedicated) == []
+
+
+@pytest.mark.parametrize("share", ["root", "declared-root", "client"])
+async def test_original_of_dedicated_servers_gets_no_roots(w: World, share: Share) -> None:
+    session, _ = listener(w, w.gateway.view("srv"))
+    session.roots = (Raw(b'{"uri":"file:///a"}'),)
+    w.server.spec = attrs.evolve(w.server.spec, share=share)
+    assert roots(w, w.server) == []
+
+
+async def test_shared_server_is_not_given_the_directory_of_a_bridge(w: World) -> None:
+    """The client would declare no roots if it were connected directly."""
+    client = ClientIdentity(via="socket", cwd="/a")
+    session = w.gateway.open_session(w.gateway.view("srv"), client, lambda frame: None, w.spawn)
+    assert session.effective_roots()
+    assert roots(w, w.server) == []
 
 
 async def test_servers_hear_when_a_client_with_roots_leaves(w: World) -> None:

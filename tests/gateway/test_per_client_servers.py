@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from mcpd.calls.client_context import ClientContext, ClientIdentity, make_client_context
 from mcpd.gateway.client_session import ClientSession
-from mcpd.gateway.per_client_servers import LINGER_SECONDS, DedicatedServers, working_directory
+from mcpd.gateway.per_client_servers import LINGER_SECONDS, DedicatedServers, declared_directory
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.status import ServerState
 from tests.gateway.model import LEGACY, Json, World, make_server, world
@@ -172,6 +172,15 @@ async def test_server_of_a_client_ends_with_it(pool: Pool) -> None:
     pool.servers.on_session_closed(session)
 
 
+async def test_only_clients_that_declare_a_root_leave_the_shared_server(pool: Pool) -> None:
+    server = make_server(share="declared-root")
+    plain, one, two = (pool.session(cwd="/a") for _ in range(3))
+    for session in (one, two):
+        session.roots = (Raw(b'{"uri":"file:///a"}'),)
+    assert pool.servers.server_for(plain, server) is server
+    assert pool.servers.server_for(one, server) is pool.servers.server_for(two, server) is not server
+
+
 async def test_server_of_a_root_lingers(autojump_clock: Clock, pool: Pool) -> None:
     """It ends a while after its last client has left, unless another has come meanwhile."""
     server = make_server(share="root")
@@ -211,14 +220,14 @@ async def test_instances_are_compared_by_identity(pool: Pool) -> None:
 @pytest.mark.parametrize(
     ("roots", "directory"),
     [
-        ([], "/cwd"),
+        ([], ""),
         (["file:///a%20b"], "/a b"),
         (["https://x/y", "file:///b"], "/b"),
-        (["file://"], "/cwd"),
-        (["/a"], "/cwd"),
+        (["file://"], ""),
+        (["/a"], ""),
     ],
 )
-async def test_directory_of_a_client(pool: Pool, roots: list[str], directory: str) -> None:
+async def test_first_directory_that_a_client_declares(pool: Pool, roots: list[str], directory: str) -> None:
     session = pool.session(cwd="/cwd")
     session.roots = (Raw(b"5"), *(Raw(b'{"uri":"%b"}' % root.encode()) for root in roots))
-    assert working_directory(session) == directory
+    assert declared_directory(session) == directory

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 from tests.e2e.conftest import start
 from tests.e2e.harness import Refused, fake, wait_until
 from tests.gateway.mcp_client import McpClient
+from tests.interop.peers import ROOT
 
 __all__ = ["start"]
 
@@ -115,6 +119,49 @@ def test_share_root_gives_each_root_its_own_process(start: Start, tmp_path: Path
     assert clients[0].call("cwd") == str(places[0])
     roots = json.loads(clients[0].call("ask", {"method": "roots/list"}))["result"]["roots"]
     assert roots == [{"uri": places[0].as_uri()}]
+
+
+def test_filesystem_server_keeps_the_directories_of_clients_apart(start: Start, tmp_path: Path) -> None:
+    """The real server replaces the directories in its command with the roots that it receives."""
+    program = shutil.which(
+        "mcp-server-filesystem", path=f"{ROOT / '.npm/node_modules/.bin'}:{os.environ['PATH']}"
+    )
+    if program is None:
+        pytest.skip("mcp-server-filesystem is not there: `make npm` installs it")
+    files = {name: tmp_path / name / "note.txt" for name in ("configured", "one", "two")}
+    for name, file in files.items():
+        file.parent.mkdir()
+        file.write_text(name)
+    daemon = start({"fs": {"command": program, "args": [str(tmp_path / "configured")]}})
+    daemon.wait_connected("fs")
+
+    def answering(result: dict[str, Any]) -> Any:
+        return lambda method, params: result
+
+    def readable(client: McpClient) -> set[str]:
+        results = {
+            name: client.request("tools/call", name="read_text_file", arguments={"path": str(file)})
+            for name, file in files.items()
+        }
+        return {name for name, result in results.items() if not result.get("isError")}
+
+    def reads_only(client: McpClient, name: str) -> bool:
+        return readable(client) == {name}
+
+    plain = McpClient(daemon, NEW, server="fs", client={"name": "e", "cwd": str(tmp_path)}, capabilities={})
+    assert readable(plain) == {"configured"}
+    editors = {}
+    for name in ("one", "two"):
+        root = {"uri": files[name].parent.as_uri()}
+        editors[name] = McpClient(daemon, NEW, server="fs", answer=answering({"roots": [root]}))
+        wait_until(partial(reads_only, editors[name], name), lambda: "its roots have not arrived")
+    assert readable(editors["one"]) == {"one"}
+    assert readable(plain) == {"configured"}
+    shell = daemon.client().call("fs", "read_text_file", {"path": str(files["one"])})
+    assert not shell["success"]
+    for editor in editors.values():
+        editor.line.close()
+    assert readable(plain) == {"configured"}
 
 
 def seen(client: McpClient, method: str, server: str = "") -> int:
