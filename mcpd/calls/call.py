@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from mcpd.calls.client_context import ClientContext, ClientRequest, Responder
 from mcpd.model.call_record import CallOutcome
-from mcpd.model.errors import McpdError
+from mcpd.model.errors import CallTimeout, McpdError
 from mcpd.model.policy import ClientFacts
 from mcpd.model.profile import Profile
 from mcpd.model.server_spec import ServerSpec
@@ -401,6 +401,10 @@ class Call(Exchange):
         self.handler.on_progress(self, params)
 
     def failed(self, error: McpdError) -> None:
+        child = self.server.child
+        if isinstance(error, CallTimeout) and child is not None and child.is_leader_stopped():
+            step = f"run `kill -CONT {child.pid}` or `mcpctl reconnect {self.server.spec.name}`"
+            error = error.with_cause(f"its process is stopped (SIGSTOP); {step}")
         self.handler.on_failed(self, error)
 
 

@@ -319,6 +319,11 @@ class CallTimeout(McpdError):
         self.after = after
         self.may_have_run: bool = may_have_run
 
+    def with_cause(self, cause: str) -> CallTimeout:
+        """Return the same error with a message that also says why."""
+        message = f"{self.message}: {cause}"
+        return CallTimeout(message, server=str(self.server), after=self.after, may_have_run=self.may_have_run)
+
     def data(self) -> dict[str, object]:
         return {**super().data(), "after": self.after}
 

@@ -189,10 +189,15 @@ class Child:
             if not entry.isdigit():
                 continue
             with suppress(OSError, ValueError, IndexError):
-                with open(f"/proc/{entry}/stat", "rb") as file:
-                    state, _, group = file.read().rpartition(b") ")[2].split()[:3]
-                if int(group) == self.pid and state in (b"T", b"t"):
+                state, group = _state_and_group(int(entry))
+                if group == self.pid and state in _STOPPED:
                     return True
+        return False
+
+    def is_leader_stopped(self) -> bool:
+        """Like `is_stopped`, but only for the process that mcpd started, which takes a single read."""
+        with suppress(OSError, ValueError, IndexError):
+            return _state_and_group(self.pid)[0] in _STOPPED
         return False
 
     async def stop(self, after_close: float, after_term: float) -> None:
@@ -305,3 +310,14 @@ def describe_exit(returncode: int) -> str:
     with suppress(ValueError):
         return f"was killed by {signal.Signals(-returncode).name}"
     return f"was killed by signal {-returncode}"
+
+
+_STOPPED = (b"T", b"t")
+"""States in /proc/PID/stat of a process that is stopped by a signal or a debugger."""
+
+
+def _state_and_group(pid: int) -> tuple[bytes, int]:
+    """Return the state of a process and its process group. Raises OSError, ValueError, or IndexError."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        state, _, group = file.read().rpartition(b") ")[2].split()[:3]
+    return state, int(group)

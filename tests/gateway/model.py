@@ -141,6 +141,7 @@ def make_server(name: str = NAME, catalog: Catalog | None = None, **spec: Any) -
         state=ServerState.CONNECTED,
         catalog=catalog,
         upstream=None,
+        child=None,
         lists_expired=False,
         is_first_start=False,
         validators={},
