@@ -26,7 +26,7 @@ _HELP = {
     "cpu_seconds_total": "CPU seconds used by the mcpd daemon, without servers.",
     "server_up": "1 if the MCP server is connected, else 0.",
     "server_state": "1 for the current state of the MCP server, 0 for all others.",
-    "server_restarts_total": "Number of times mcpd reconnected to the MCP server after a failure.",
+    "server_restarts_total": "Number of times mcpd started the MCP server again after a failure.",
     "server_tools": "Tools provided by the MCP server.",
     "server_in_flight": "Requests sent to the MCP server that have no response yet.",
     "server_clients": "Connected clients that use the MCP server.",

@@ -215,8 +215,9 @@ class ServerStatus(Record):
     minutes` or `its process is stopped (SIGSTOP)`. This is empty if mcpd knows of nothing. Only `mcpd/server`
     says that the server still uses a secret that was changed or removed in the built-in store."""
     restarts: int = 0
-    """How often mcpd connected again after the connection had failed, since mcpd started. Connections that
-    a user requested, such as with `mcpctl reconnect` or `enable`, do not count."""
+    """How often mcpd started the server again after it had failed, since mcpd started. For a remote server,
+    how often mcpd connected again. What a user requested, such as with `mcpctl reconnect` or `enable`, does
+    not count."""
     attempts: int = 0
     """The number of failed attempts in a row."""
     last_error: Failure | None = None

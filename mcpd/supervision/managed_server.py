@@ -423,12 +423,11 @@ class ManagedServer:
         self._handle_failure(error, evidence)
 
     def _handle_failure(self, error: BaseException, evidence: restart.Evidence) -> None:
-        name = self.spec.name
         failure, verdict = self._attempt.diagnose(error, evidence, self._strategy)
         if self._attempt.was_stable(self.spec.restart):
             self._backoff.reset()
         requested_delay = restart.requested_delay(error)
-        plan = restart.plan_recovery(name, verdict, requested_delay, self._backoff)
+        plan = restart.plan_recovery(self.spec.name, verdict, requested_delay, self._backoff)
         message = self._context.redactor.mask(failure.message)
         failure = attrs.evolve(failure, message=message, crash_loop=plan.crash_loop)
         log.log(self._failure_level(plan.level), "%s: %s%s", self.label, message, plan.log_suffix)
@@ -449,6 +448,7 @@ class ManagedServer:
         if isinstance(spec, StdioSpec):
             mark = f"{context.instance}.{next(_child_numbers)}.{spec.name}"
             self.launch = prepare_launch(spec, context.environ, mark)
+            self._tracker.record_start()
         async with StartSlot(context.start_limiter) as slot:
             await trio.sleep(max(0.0, self._last_spawn + spec.restart.floor - trio.current_time()))
             self._last_spawn = trio.current_time()

@@ -55,9 +55,11 @@ class StateTracker:
         self.connections = 0
         """How often the server has been connected."""
         self.restarts = 0
-        """How often it was connected again after its connection had failed."""
+        """How often it was started again, or connected to again if it is remote, after it had failed."""
         self._has_failed = False
-        """The last connection failed, so that the next one is a restart."""
+        """The last connection or attempt failed, and no user has acted since."""
+        self._restarts_process = False
+        """The attempt in progress starts a process again after a failure."""
         self._restart_times: deque[float] = deque(maxlen=100)
         """When the server was connected again after a failure (`trio.current_time()`)."""
         self._changed = trio.Event()
@@ -87,22 +89,32 @@ class StateTracker:
         """
         now = trio.current_time()
         self.failure = failure
-        self._has_failed = self.connections > 0
+        if self._restarts_process:
+            self._restarts_process = False
+            self.restarts += 1
+        self._has_failed = True
         self._early_retry_from = now + max(requested_delay, _EARLY_RETRY_INTERVAL)
         if pause is not None:
             self.retry_at, self.retry_due = time.time() + pause, now + pause
 
+    def record_start(self) -> None:
+        """Record that a process is started for the server."""
+        self._restarts_process = self._has_failed
+
     def record_connected(self) -> None:
         """Record that the server is connected."""
         self.connections += 1
-        if self._has_failed:
-            self._has_failed = False
+        is_back = self._has_failed and self.connections > 1
+        if is_back or self._restarts_process:
             self.restarts += 1
+        if is_back:
             self._restart_times.append(trio.current_time())
+        self._has_failed = self._restarts_process = False
 
     def forget_failures(self) -> None:
         """Start over, because a user acted or the definition changed."""
         self.failure = None
+        self._has_failed = self._restarts_process = False
         self._restart_times.clear()
         self.clear_retry()
 
