@@ -39,6 +39,8 @@ class Answer(msgspec.Struct, frozen=True):
     """A result that a stage has for a call, which is not sent then. In the server's revision."""
 
     result: Raw | bytes
+    is_cached: bool = True
+    """Whether it is the server's result of an earlier call."""
 
 
 StageWork = Callable[[], Awaitable[Answer | None]]

@@ -233,7 +233,7 @@ class CallEngine:
         if call.send_deadline:
             self._send_deadlines.remove(call)
         self._bind(call, self._connection(call.server))
-        call.is_cached = True
+        call.is_cached = answer.is_cached
         self._responses.complete(call, answer.result)
 
     def _connection(self, server: ManagedServer) -> Upstream:

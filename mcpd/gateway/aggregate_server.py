@@ -16,6 +16,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.calls.call import Scope, is_name_unique
+from mcpd.calls.login_tool import LOGIN_TOOL, login_catalog, may_offer_login
 from mcpd.calls.routes import Target
 from mcpd.daemon_operations import Operations
 from mcpd.gateway import mcp_apps
@@ -164,13 +165,16 @@ class AggregateServer:
         call continues after the login. Raises NotReady for any other server.
         """
         for server in self._core.supervisor.servers():
+            if not self.covers(server):
+                continue
+            own = own_name(self.style, server.spec.name, name)
+            is_included = member == "prompts" or self._includes_tool(server.spec.name, own)
+            if own == LOGIN_TOOL and member == "tools" and is_included and may_offer_login(server.spec):
+                return server.spec.name, own  # it was listed until somebody logged in
             is_absent = server.state is ServerState.DISABLED or (
                 server.catalog is None and server.state.is_settled and server.upstream is None
             )
-            if not is_absent or not self.covers(server):
-                continue
-            if own := own_name(self.style, server.spec.name, name):
-                is_included = member == "prompts" or self._includes_tool(server.spec.name, own)
+            if own and is_absent:
                 if server.state is ServerState.NEEDS_AUTH and is_included:
                     return server.spec.name, own
                 raise self._core.not_ready_error(server)
@@ -305,8 +309,8 @@ class AggregateServer:
 
     def _catalogs(self) -> list[tuple[str, Catalog | None]]:
         if self._for_all_clients is None:
-            return [(server.spec.name, server.catalog) for server in self.servers()]
-        return [(server.spec.name, catalog_for_legacy(server)) for server in self.servers()]
+            return [(each.spec.name, each.catalog or login_catalog(each)) for each in self.servers()]
+        return [(each.spec.name, catalog_for_legacy(each) or login_catalog(each)) for each in self.servers()]
 
     def _definitions(self) -> list[ServerSpec]:
         """Return what the tags of the profile are compared with; nothing if it has none."""

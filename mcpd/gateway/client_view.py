@@ -9,6 +9,7 @@ import msgspec
 import trio
 
 from mcpd.calls.call import Scope, tool_name
+from mcpd.calls.login_tool import login_catalog
 from mcpd.calls.routes import DIRECT, Target
 from mcpd.daemon_operations import Operations
 from mcpd.model.errors import UnknownTool
@@ -157,6 +158,7 @@ class SingleServer(msgspec.Struct, eq=False):
 
     def _items(self, member: str) -> Sequence[Item]:
         catalog = catalog_for_legacy(self.single) if self.is_for_legacy else self.single.catalog
+        catalog = catalog or login_catalog(self.single)
         return () if catalog is None else catalog_items(catalog, member)
 
     def route(self, method: str, params: bytes) -> Target:

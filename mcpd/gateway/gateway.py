@@ -18,6 +18,7 @@ from mcpd.calls.call_log import CallLog
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.calls.engine import CallEngine
 from mcpd.calls.known_items import KnownItemStageFactory
+from mcpd.calls.login_tool import LoginToolStageFactory, login_catalog
 from mcpd.calls.policies import Policies, PolicyStageFactory
 from mcpd.calls.use_limits import UseLimits
 from mcpd.calls.validation_stage import ValidationStageFactory
@@ -76,7 +77,8 @@ class Gateway:
         """The tasks of clients' requests that wait for something."""
         self.policies, self.approvals = Policies(core), Approvals()
         stages = (
-            # This comes first, because it also applies to cached results.
+            LoginToolStageFactory(),  # its answer needs no permission, and is never sent
+            # This comes before the cache, because it also applies to cached results.
             PolicyStageFactory(self.policies, self.approvals, UseLimits()),
             KnownItemStageFactory(),
             ValidationStageFactory(),
@@ -87,6 +89,8 @@ class Gateway:
         self.subscriptions = ClientSubscriptions(self.spawn)
         self._nursery: trio.Nursery | None = None
         self._disabled: dict[str, bool] = {}
+        self._offered_logins: set[str] = set()
+        """The servers whose only tool is the one to log in, as clients were notified."""
         self._synced_servers: dict[str, ManagedServer] = {}
         """Servers that know all interests, by name. A name may get a new server."""
         self._announced_rules: dict[str, tuple[PolicyRule, ...]] = {}
@@ -274,6 +278,7 @@ class Gateway:
             return
         if event.kind is EventKind.REMOVED:
             self._synced_servers.pop(event.server, None)
+            self._offered_logins.discard(event.server)
             for view in self._aggregates.values():
                 view.release_index()
             if self._disabled.pop(event.server, True) is False:
@@ -287,6 +292,13 @@ class Gateway:
             self._disabled[event.server] = off
             if was_disabled is not None and was_disabled is not off:
                 self._notify_all_lists_changed(event.server)
+            if login_catalog(server) is not None:
+                if event.server not in self._offered_logins:
+                    self._offered_logins.add(event.server)
+                    self._notify_list_changed(server, "tools")
+            elif event.status.status is ServerState.CONNECTED and event.server in self._offered_logins:
+                self._offered_logins.discard(event.server)
+                self._notify_list_changed(server, "tools")
             if event.status.status is ServerState.CONNECTED:
                 self._sync_interests(event.server)
                 self._prepare_decisions([server])

@@ -11,8 +11,10 @@ import trio
 from msgspec import Raw
 
 from mcpd.calls.client_context import ClientRequest
+from mcpd.calls.login_tool import login_catalog
 from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.client_view import LIST_MEMBERS
+from mcpd.model.errors import NotReady
 from mcpd.protocol.revision_translation import entry_translation
 from mcpd.support.turns import take_turn
 from mcpd.wire import message as wire
@@ -49,7 +51,11 @@ def answer_list(session: ClientSession, request: ClientRequest) -> None:
 
     async def when_known() -> None:
         if single is not None:
-            await core.load_catalog(single.spec.name)
+            try:
+                await core.load_catalog(single.spec.name)
+            except NotReady:
+                if login_catalog(single) is None:
+                    raise
         else:
             with trio.move_on_after(FIRST_START_TIMEOUT):
                 for server in unheard:
