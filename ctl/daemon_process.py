@@ -14,13 +14,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
 from ctl import systemd_units
 from ctl.daemon_client import DaemonClient
 from ctl.errors import BadConfiguration, CtlError, DaemonUnreachable
+from ctl.service_failure import could_not_run, has_refused_configuration, service_failure
 from ctl.start_lock import STOP_TIMEOUT, SUCCESSOR_TIME, is_being_started, start_lock
 from mcpd.support import paths
 from mcpd.support.instance_lock import find_lock_holder
@@ -267,20 +268,30 @@ def _reset_failures() -> None:
 def _start_error(error: CtlError) -> DaemonUnreachable:
     """Return why the service did not start: systemctl reports only that it failed."""
     with suppress(CtlError):
-        if systemd_units.has_refused_configuration(systemd_units.service_properties()):
-            return bad_configuration("mcpd was not started: its configuration is invalid")
+        if (found := _service_error(systemd_units.service_properties())) is not None:
+            return found
     return DaemonUnreachable(error.message, hint="mcpctl daemon logs")
 
 
-def refused_configuration(socket: str) -> BadConfiguration | None:
+def service_error(socket: str) -> DaemonUnreachable | None:
     """Return why the service of this socket closed a connection: the client started it through the socket
-    unit, and it refused its configuration. None if there is no such service, or another reason.
+    unit, and it could not run, or refused its configuration. None if there is no such service, or another
+    reason, after which a request may have run.
     """
     with suppress(CtlError):
-        if systemd_units.manages_socket(socket) and systemd_units.has_refused_configuration(
-            systemd_units.service_properties()
-        ):
-            return bad_configuration("mcpd was not started: its configuration is invalid")
+        if systemd_units.manages_socket(socket):
+            unit = systemd_units.service_properties()
+            if has_refused_configuration(unit) or could_not_run(unit):
+                return _service_error(unit)
+    return None
+
+
+def _service_error(unit: Mapping[str, str]) -> DaemonUnreachable | None:
+    if has_refused_configuration(unit):
+        return bad_configuration("mcpd was not started: its configuration is invalid")
+    if failure := service_failure(unit):
+        reason, step = failure
+        return DaemonUnreachable(f"mcpd was not started: the service failed: {reason}", hint=step)
     return None
 
 

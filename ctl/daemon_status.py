@@ -11,6 +11,7 @@ from ctl.daemon_client import DaemonClient
 from ctl.errors import CtlError, DaemonError, DaemonUnreachable
 from ctl.invocation import CliContext
 from ctl.output import Line, paint
+from ctl.service_failure import service_failure
 from ctl.status_view import config_problem_lines, config_warning_lines
 from mcpd.support.instance_lock import find_lock_holder
 
@@ -46,6 +47,7 @@ def _daemon_status(cli: CliContext) -> dict[str, object]:
         "log": daemon_process.log_path() if unit is None else systemd_units.log_file(unit) or journal,
         "installed": systemd_units.is_installed(),
         "unit": None if unit is None else _unit_status(unit),
+        "reason": None,
         "problems": [],
         "warnings": [],
         "next": None,
@@ -67,8 +69,11 @@ def _daemon_status(cli: CliContext) -> dict[str, object]:
             main = int(unit.get("MainPID", "0")) if unit is not None else 0  # the lock may be removed, too
             if pid := find_lock_holder(socket) or main:
                 return {**facts, **starter, "pid": pid, "next": "mcpctl daemon restart"}
-    failure = systemd_units.service_failure(unit) if unit is not None else None
-    return {**facts, "next": failure[1] if failure else "mcpctl daemon start"}
+    failure = service_failure(unit) if unit is not None else None
+    if failure is None:
+        return {**facts, "next": "mcpctl daemon start"}
+    reason, step = failure
+    return {**facts, "reason": reason, "next": step}
 
 
 def _configuration_status(client: DaemonClient) -> dict[str, object]:
@@ -115,8 +120,8 @@ def _print_status(cli: CliContext, facts: Mapping[str, object]) -> None:
         out.line("  service  ", f"{unit['state']} ({unit['sub_state']}), {enabled}, {restarts}")
         if unit["status"] and facts["running"]:
             out.line("  status   ", str(unit["status"]))
-        if unit["result"] not in ("", "success"):
-            out.line("  result   ", paint(str(unit["result"]), "red"))
+        if facts["reason"]:
+            out.line("  failure  ", paint(str(facts["reason"]), "red"))
     elif facts["running"]:
         out.line("  service  ", "none; running in the background (mcpctl daemon install creates a service)")
     out.line("  log      ", str(facts["log"]))

@@ -19,6 +19,7 @@ from ctl.daemon_client import Json
 from ctl.daemon_process import daemon_command
 from ctl.errors import CtlError
 from ctl.next_steps import this_shell
+from ctl.service_failure import service_failure
 from ctl.status_view import shell_join
 from ctl.terminal_text import count
 from mcpd.config import definition_view
@@ -135,7 +136,7 @@ def check_service(path: str) -> Iterator[Finding]:
         yield Finding("service", FAIL, error.message, error.hint or "systemctl --user status mcpd")
         return
     state = f"{unit.get('ActiveState')} ({unit.get('SubState')}), {unit.get('NRestarts', '0')} restarts"
-    if failure := systemd_units.service_failure(unit):
+    if failure := service_failure(unit):
         reason, step = failure
         yield Finding("service", FAIL, f"{state}: {reason}", step)
     elif unit.get("UnitFileState") != "enabled":

@@ -146,16 +146,16 @@ class CliContext:
 
     @contextmanager
     def _finding_cause(self) -> Iterator[None]:
-        """Raise BadConfiguration for a connection that was closed because the service, which systemd started
-        for it, refused its configuration.
+        """Raise the cause for a connection that was closed because the service, which systemd started for
+        it, has failed.
         """
         try:
             yield
         except ConnectionClosed:
-            from ctl.daemon_process import refused_configuration
+            from ctl.daemon_process import service_error
 
-            if refused := refused_configuration(self.socket):
-                raise refused from None
+            if (cause := service_error(self.socket)) is not None:
+                raise cause from None
             raise
 
     def show_json(self, reply: Reply[object]) -> bool:

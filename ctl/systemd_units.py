@@ -12,8 +12,8 @@ from mcpd.support.atomic_files import write_atomically
 
 SERVICE, SOCKET = "mcpd.service", "mcpd.socket"
 _PROPERTIES = (
-    "LoadState,ActiveState,SubState,MainPID,StatusText,NRestarts,Result,ExecMainStatus,UnitFileState,"
-    "NeedDaemonReload,StandardOutput,StandardError"
+    "LoadState,LoadError,ActiveState,SubState,MainPID,StatusText,NRestarts,Result,ExecMainStatus,"
+    "UnitFileState,NeedDaemonReload,StandardOutput,StandardError"
 )
 _OUR_MARKS = ("mcpctl daemon", "ListenStream=%t/mcpd/mcpd.sock")
 """Every version of our units has one of them."""
@@ -110,25 +110,6 @@ def service_properties() -> dict[str, str]:
 def service_is_active() -> bool:
     """Return whether the service runs, or is about to."""
     return service_properties().get("ActiveState") in ("active", "activating", "reloading")
-
-
-_CONFIGURATION_REFUSED = "2"
-"""The exit status of a daemon whose command line or configuration is unusable."""
-
-
-def has_refused_configuration(unit: Mapping[str, str]) -> bool:
-    """Return whether the service is down because of its configuration, by its properties."""
-    is_down = unit.get("ActiveState") not in ("active", "reloading")
-    return is_down and unit.get("ExecMainStatus") == _CONFIGURATION_REFUSED
-
-
-def service_failure(unit: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return why the service has failed, by its properties, and what to do; None if it has not failed."""
-    if unit.get("ActiveState") != "failed" and unit.get("Result") in ("success", "", None):
-        return None
-    if has_refused_configuration(unit):
-        return "it refused its configuration", "mcpctl edit, then: mcpctl daemon start"
-    return unit.get("Result", ""), "mcpctl daemon logs, then: mcpctl daemon restart"
 
 
 def log_file(unit: Mapping[str, str]) -> str:

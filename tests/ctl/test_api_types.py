@@ -53,7 +53,7 @@ OTHER_MEMBERS = {
     "concurrency",
     *("readOnlyHint", "destructiveHint"),  # of a tool, as its server declares them
     # systemd properties and environment variables
-    *("MainPID", "StandardError", "StandardOutput"),
+    *("LoadState", "LoadError", "MainPID", "StandardError", "StandardOutput"),
     *("ActiveState", "SubState", "StatusText", "NRestarts", "Result", "UnitFileState", "NeedDaemonReload"),
 }
 

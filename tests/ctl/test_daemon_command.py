@@ -48,6 +48,7 @@ def test_start_status_restart_and_stop_in_the_background(place: Place) -> None:
         "log": f"{place.home}/.local/state/mcpd/daemon.log",
         "installed": False,
         "unit": None,
+        "reason": None,
         "problems": [],
         "warnings": [],
         "next": None,

@@ -235,6 +235,27 @@ def a_broken_configuration_is_not_retried() -> None:
 
 
 @scene
+def a_service_that_cannot_run_is_explained() -> None:
+    """systemctl says only that resources are unavailable. Every command names the missing file."""
+    install()
+    override("[Service]\nRestart=no\nEnvironmentFile=/nonexistent/mcpd.env")
+    cause = "its EnvironmentFile /nonexistent/mcpd.env cannot be read: No such file or directory"
+    step = "systemctl --user edit mcpd   (correct EnvironmentFile), then: mcpctl daemon start"
+    systemctl("stop", "mcpd.service")
+    for words in (("status",), ("daemon", "restart"), ("daemon", "start"), ("status",)):
+        done = mcpctl(*words)  # the first one through the socket unit
+        assert done.returncode == 3
+        assert f"mcpd was not started: the service failed: {cause}\n" in done.stderr, done.stderr
+        assert f"next: {step}\n" in done.stderr, done.stderr
+    status = json.loads(mcpctl("daemon", "status", "--json").stdout)
+    assert (status["reason"], status["next"]) == (cause, step)
+    assert cause in mcpctl("daemon", "status").stdout
+    findings = {each["check"]: each for each in mcpctl_json("doctor", "--no-shell")["findings"]}
+    assert findings["service"]["message"].endswith(cause)
+    assert findings["service"]["next"] == step
+
+
+@scene
 def a_restart_with_a_broken_configuration_is_refused() -> None:
     """The running service keeps serving; the error lists the problems."""
     install()

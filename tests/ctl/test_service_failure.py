@@ -1,0 +1,66 @@
+"""Why the systemd service is down, by the properties that systemd shows."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ctl import systemd_units
+from ctl.daemon_process import service_error
+from ctl.service_failure import service_failure
+
+
+@pytest.mark.parametrize(
+    ("unit", "reason", "step"),
+    [
+        ({"Result": "exit-code", "ExecMainStatus": "2"}, "it refused its configuration", "mcpctl edit, "),
+        (
+            {"Result": "exit-code", "ExecMainStatus": "200"},
+            "its WorkingDirectory cannot be entered (exit status 200)",
+            "systemctl --user cat mcpd ",
+        ),
+        (
+            {"Result": "exit-code", "ExecMainStatus": "78"},
+            "exit-code, exit status 78: last words",
+            "mcpctl daemon logs, ",
+        ),
+        ({"Result": "watchdog"}, "watchdog: last words", "mcpctl daemon logs, "),
+        (
+            {"LoadState": "bad-setting", "LoadError": 'org.x.Bad "Unit mcpd.service has a bad setting."'},
+            "Unit mcpd.service has a bad setting.",
+            "systemd-analyze --user verify mcpd.service ",
+        ),
+        ({"LoadState": "masked"}, "its unit is masked", "systemctl --user unmask mcpd.service, "),
+    ],
+)
+def test_failure_has_a_reason_and_a_next_step(
+    unit: dict[str, str], reason: str, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal has the last words of a daemon that ran."""
+    journal = tmp_path / "journalctl"
+    journal.write_text("#!/bin/sh\necho last words\n")
+    journal.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found = service_failure({"LoadState": "loaded", "ActiveState": "failed", **unit})
+    assert found is not None
+    assert found[0] == reason
+    assert found[1].startswith(step)
+
+
+def test_running_or_stopped_service_has_not_failed() -> None:
+    for state in ("active", "inactive", "activating"):
+        assert service_failure({"ActiveState": state, "Result": "success"}) is None
+
+
+def test_error_of_a_daemon_that_ran_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have run the request, which the error for a lost connection says."""
+    monkeypatch.setattr(systemd_units, "manages_socket", lambda _: True)
+    unit = {"ActiveState": "activating", "Result": "signal", "ExecMainStatus": "9"}
+    monkeypatch.setattr(systemd_units, "service_properties", lambda: unit)
+    assert service_error("/run/s") is None
+    unit |= {"Result": "exit-code", "ExecMainStatus": "203"}
+    cause = service_error("/run/s")
+    assert cause is not None
+    assert "its program cannot be run" in cause.message
