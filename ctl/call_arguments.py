@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from ctl.errors import UsageError
 from ctl.json_values import mapping, objects, strings
+from ctl.named_files import read_named_file
 
+_MAX_FILE_SIZE = 64 * 1024 * 1024
+"""Bytes of a file with arguments."""
 _CALL_OPTIONS = ("args", "timeout", "raw", "json", "format", "socket", "no-start", "color", "help")
 """Options of `mcpctl call`, for suggestions."""
 
@@ -168,7 +169,7 @@ def parse_pairs(words: Sequence[str], base: dict[str, object]) -> dict[str, obje
 def parse_json_object(source: str) -> dict[str, object]:
     """Return the object in `--args` or an argument: JSON, `@FILE`, or `-` for stdin. Raises UsageError."""
     if source == "-":
-        text, where = sys.stdin.read(), "stdin"
+        text, where = read_file("-"), "stdin"
     elif source.startswith("@"):
         text, where = read_file(source[1:]), source[1:]
     else:
@@ -183,9 +184,9 @@ def parse_json_object(source: str) -> dict[str, object]:
 
 
 def read_file(path: str) -> str:
-    """Return the text of a file. Raises UsageError if it cannot be read."""
+    """Return the text of a file, or of stdin for `-`. Raises UsageError if it cannot be read."""
     try:
-        return Path(path).expanduser().read_text(encoding="utf-8")
+        return read_named_file(path, _MAX_FILE_SIZE).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise UsageError(f"cannot read {path}: {reason}") from None
+        raise UsageError(f"cannot read {'stdin' if path == '-' else path}: {reason}") from None

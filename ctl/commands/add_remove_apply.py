@@ -14,6 +14,7 @@ from ctl.completion_candidates import server_names
 from ctl.daemon_client import Json
 from ctl.errors import CtlError, DaemonError, TimedOut, UsageError
 from ctl.invocation import CliContext
+from ctl.named_files import read_named_file
 from ctl.next_steps import variable_step
 from ctl.output import Output, paint
 from ctl.server_progress import (
@@ -27,7 +28,7 @@ from ctl.server_progress import (
 from ctl.status_view import problem_lines
 from ctl.terminal_text import count
 from ctl.time_options import seconds_option
-from mcpd.config.loader import decode_utf8, format_of, parse_text, read_layout
+from mcpd.config.loader import MAX_FILE_SIZE, decode_utf8, format_of, parse_text, read_layout
 from mcpd.model.errors import BadSpec, Problem
 
 if TYPE_CHECKING:
@@ -299,13 +300,13 @@ def read_definitions(file: str, out: Output) -> dict[str, Json]:
     problems: list[Problem] = []
     warnings: list[str] = []
     try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).expanduser().read_bytes()
+        data = read_named_file(file, MAX_FILE_SIZE)
         kind = "JSON" if file == "-" else format_of(Path(file), source)
         outlined = read_layout(parse_text(decode_utf8(data, source), kind, source), problems, warnings)
         if problems:
             raise BadSpec(problems, source)
     except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}") from None
+        raise UsageError(f"cannot read {source}: {error.strerror}") from None
     except BadSpec as error:
         raise DaemonError({"message": f"{source} is invalid", "data": error.data()}) from None
     for warning in warnings:

@@ -95,7 +95,7 @@ def test_arguments_from_json_file_or_stdin(
     daemon.answers["mcpd/call"] = result()
     file = tmp_path / "args.json"
     file.write_text('{"a": [1]}')
-    monkeypatch.setattr("sys.stdin", io.StringIO('{"a": [1]}'))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"a": [1]}')))
     for source in ('{"a": [1]}', f"@{file}", "-"):
         assert mcpctl("call", "t@s", "--args", source, "b=2").code == 0
         assert daemon.params_of("mcpd/call")["arguments"] == {"a": [1], "b": "2"}

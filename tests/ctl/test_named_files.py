@@ -1,0 +1,58 @@
+"""Files that a command's arguments name may be devices, pipes, or endless."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ctl.call_arguments import parse_json_object
+from ctl.commands.add_remove_apply import read_definitions
+from ctl.errors import UsageError
+from ctl.named_files import read_named_file
+from ctl.output import Output
+from mcpd.support.regular_files import UnusableFile
+
+
+@pytest.fixture(params=["/dev/zero", "/dev/urandom", "FIFO"])
+def endless(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param != "FIFO":
+        return str(request.param)
+    os.mkfifo(tmp_path / "fifo")
+    return str(tmp_path / "fifo")
+
+
+def test_device_or_fifo_is_refused_without_reading_it(endless: str) -> None:
+    with pytest.raises(UsageError, match=f"cannot read {endless}: it is not a regular file"):
+        parse_json_object(f"@{endless}")
+    with pytest.raises(UsageError, match=f"cannot read {endless}: it is not a regular file"):
+        read_definitions(endless, Output({}))
+
+
+def test_endless_descriptor_is_refused_with_its_limit() -> None:
+    handle = os.open("/dev/zero", os.O_RDONLY)
+    try:
+        with pytest.raises(UnusableFile, match="it has more than 1000 bytes"):
+            read_named_file(f"/dev/fd/{handle}", 1000)
+    finally:
+        os.close(handle)
+
+
+def test_output_of_another_command_is_read_from_its_descriptor() -> None:
+    """As in `mcpctl call TOOL@SERVER --args @<(command)`."""
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, b'{"path": "/tmp"}')
+        os.close(writing)
+        assert parse_json_object(f"@/dev/fd/{reading}") == {"path": "/tmp"}
+    finally:
+        os.close(reading)
+
+
+def test_larger_file_is_refused_with_its_limit(tmp_path: Path) -> None:
+    path = tmp_path / "servers.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(UsageError, match="it has more than 4194304 bytes"):
+        read_definitions(str(path), Output({}))
