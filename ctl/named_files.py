@@ -21,7 +21,7 @@ def read_named_file(name: str, max_size: int) -> bytes:
         if len(data) > max_size:
             raise UnusableFile(errno.EFBIG, f"it has more than {max_size} bytes", "stdin")
         return data
-    if name == "/dev/stdin" or name.startswith("/dev/fd/"):
+    if name == "/dev/stdin" or name.startswith(("/dev/fd/", "/proc/self/fd/")):
         with FileIO(name) as file:
             return read_up_to(file, max_size, name)
     return read_regular_file(Path(name).expanduser(), max_size)

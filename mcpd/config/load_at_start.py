@@ -23,7 +23,7 @@ from mcpd.config.check_document import (
     check_settings,
 )
 from mcpd.config.json_path import closest_match, is_within, join_path, split_path
-from mcpd.config.loader import NO_FILE, candidate_paths, find_path, read_document
+from mcpd.config.loader import MAX_FILE_SIZE, NO_FILE, candidate_paths, find_path, read_document
 from mcpd.config.server_definition import check_name, parse_valid_servers
 from mcpd.config.settings import Settings, parse_settings
 from mcpd.model.errors import BadSpec, Problem
@@ -169,7 +169,7 @@ def _last_document(last: LastValidConfig | None) -> Document | None:
     path = Path(last.path)
     servers = [(name, value, join_path("$.mcpServers", name)) for name, value in last.servers.items()]
     try:
-        digest = sha256(path.read_bytes()).hexdigest()
+        digest = sha256(read_regular_file(path, MAX_FILE_SIZE)).hexdigest()
     except OSError:
         digest = ""
     return Document(

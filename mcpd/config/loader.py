@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.text import shorten
 from mcpd.support.digests import sha256
 from mcpd.support.paths import config_dir
+from mcpd.support.regular_files import UnusableFile, read_regular_file
 
 DEFAULT_NAME = "config.json"
 
@@ -147,16 +148,15 @@ def _find_path_or_default(flag: Path | None, environ: Mapping[str, str]) -> Path
 def _read_file(path: Path, *, required: bool) -> bytes | None:
     """Return the content, or None if the file does not exist and is not required. Raises BadSpec."""
     try:
-        # Opening a FIFO that nobody writes to would block the daemon forever.
-        if not stat.S_ISREG(path.stat().st_mode):
-            kind = "a directory" if path.is_dir() else "not a regular file"
-            raise BadSpec.single(f"{path} is {kind}", "name a file", path)
-        return path.read_bytes()
+        return read_regular_file(path, MAX_FILE_SIZE)
     except FileNotFoundError:
         if not required:
             return None
         fix = "create it, or name another one with --config or MCPD_CONFIG"
         raise BadSpec.single(f"the file {path} does not exist", fix, path) from None
+    except UnusableFile as error:
+        fix = "is this the right file?" if error.errno == errno.EFBIG else "name a file"
+        raise BadSpec.single(f"cannot read {path}: {error.strerror}", fix, path) from None
     except OSError as error:
         message = f"cannot read {path}: {error.strerror or error}"
         raise BadSpec.single(message, "check the permissions of the file and its directories", path) from None

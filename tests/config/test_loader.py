@@ -12,7 +12,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from mcpd.config.loader import decode_utf8, load, parse_config, parse_text, read_layout
+from mcpd.config.loader import MAX_FILE_SIZE, decode_utf8, load, parse_config, parse_text, read_layout
 from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.server_spec import StdioSpec
 from tests.stopwatch import within
@@ -262,13 +262,17 @@ def test_a_bad_list_in_the_variable_is_refused(text: str, words: str, environ: d
 
 
 def test_unreadable_file_is_refused(tmp_path: Path, environ: dict[str, str]) -> None:
-    """The cases are directories, pipes, other encodings and other suffixes. A pipe must not block."""
+    """Directories, pipes, devices, other encodings and other suffixes. A pipe must not block."""
     os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "zero.json").symlink_to("/dev/zero")
+    (tmp_path / "huge.json").write_bytes(b" " * (MAX_FILE_SIZE + 1))
     (tmp_path / "dir.json").mkdir()
     (tmp_path / "latin.json").write_bytes(b'{"mcpServers": {}} // caf\xe9')
     write(tmp_path / "c.conf", "{}")
     for name, words in {
         "pipe.json": "not a regular file",
+        "zero.json": "not a regular file",
+        "huge.json": f"more than {MAX_FILE_SIZE} bytes",
         "dir.json": "a directory",
         "latin.json": "not UTF-8",
         "c.conf": "does not name a supported format",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import ssl
@@ -112,7 +113,10 @@ async def test_server_without_tls_is_explained() -> None:
 
 async def test_unusable_ca_file_is_a_permanent_error(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("no certificate")
-    for name in ("ca.pem", "missing.pem"):
+    (tmp_path / "empty.pem").write_text("")
+    (tmp_path / "large.pem").write_bytes(b"#" * (1024 * 1024 + 1))
+    os.mkfifo(tmp_path / "pipe.pem")
+    for name in ("ca.pem", "empty.pem", "large.pem", "pipe.pem", "missing.pem"):
         spec = RemoteSpec(name="it", kind="http", url="https://h/", ca_file=str(tmp_path / name))
         with pytest.raises(CannotStart, match=name):
             async with open_http(spec, {}):

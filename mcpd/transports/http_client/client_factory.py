@@ -22,6 +22,7 @@ import httpx
 
 from mcpd.model.text import shorten
 from mcpd.support.kept_modules import import_in_thread
+from mcpd.support.regular_files import read_regular_file
 from mcpd.transports.child_process import CannotStart
 from mcpd.transports.credentials import (
     FORBIDDEN,
@@ -43,6 +44,8 @@ OnResponse = Callable[[httpx.Request, httpx.Response, float], None]
 
 _MAX_PREPARED = 256
 """Sets of headers; they differ by tool and by mirrored arguments."""
+_MAX_CA_FILE = 1024 * 1024
+"""Bytes of a `caFile`, which the event loop parses; those of operating systems have about 220 KB."""
 _CA_BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
@@ -256,7 +259,11 @@ def _make_context(found: str | None, ca_file: str | None, files: object) -> ssl.
         context.load_verify_locations(found)
     if ca_file is not None:
         try:
-            context.load_verify_locations(ca_file)
+            # OpenSSL would wait for a writer if the file were a FIFO, and the daemon with it.
+            data = read_regular_file(ca_file, _MAX_CA_FILE)
+            context.load_verify_locations(cadata=data.decode("ascii", "ignore"))  # comments may have umlauts
+        except ValueError:
+            raise CannotStart(f"the CA file {ca_file} is unusable: it is empty") from None
         except OSError as error:  # SSLError is one
             raise CannotStart(f"the CA file {ca_file} is unusable: {error.strerror or error}") from None
     return context
