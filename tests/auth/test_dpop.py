@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import time
 
 import pytest
 
@@ -12,6 +13,7 @@ jwt = pytest.importorskip("jwt")
 
 from mcpd.auth.dpop import DpopKey, load_dpop_key  # noqa: E402 - needs the optional library
 from mcpd.auth.signed_jwt import KeyUnusable  # noqa: E402
+from tests.stopwatch import within  # noqa: E402
 
 URL = "https://mcp.example/mcp?key=1#x"
 NOW = 1_800_000_000.0
@@ -48,6 +50,17 @@ def test_a_proof_names_the_token_that_it_goes_with() -> None:
     assert read(key().proof("GET", URL, token))["ath"] == "fUHyO2r2Z3DZ53EsNrWBb0xWXoaNy59IiKCAqksmQEo"
     digest = base64.urlsafe_b64encode(hashlib.sha256(token.encode()).digest()).rstrip(b"=").decode()
     assert digest == "fUHyO2r2Z3DZ53EsNrWBb0xWXoaNy59IiKCAqksmQEo"
+
+
+def test_a_proof_costs_little() -> None:
+    """At most 250 µs, because every request has its own."""
+    mine, best = key(), 1.0
+    for _ in range(20):
+        began = time.thread_time()
+        for _ in range(20):
+            mine.proof("POST", URL, "a" * 1500)
+        best = min(best, (time.thread_time() - began) / 20)
+    assert within(best, 250e-6)
 
 
 def test_a_nonce_is_used_at_its_origin_until_there_is_another() -> None:
