@@ -181,7 +181,8 @@ def would_start_service(socket: str) -> bool:
 
 
 def remove_unused_socket() -> None:
-    """Remove the socket that systemd leaves behind when it stops to listen. Never raises."""
+    """Remove the socket that systemd leaves behind when it stops to listen, and its directory if that is
+    empty then. Never raises."""
     import socket
 
     path = socket_path()
@@ -190,6 +191,8 @@ def remove_unused_socket() -> None:
             probe.connect(path)
         except ConnectionRefusedError:
             os.unlink(path)
+    with suppress(OSError):  # it has other files, or is in use by a background daemon
+        os.rmdir(os.path.dirname(path))
 
 
 def socket_is_lost() -> bool:

@@ -307,14 +307,14 @@ def a_daemon_in_the_background_makes_way_for_the_service() -> None:
 
 @scene
 def uninstalled_nothing_of_it_is_left() -> None:
-    """No unit, link or service remains."""
+    """No unit, link, service or directory of the socket remains."""
     install()
     family = connected_family()
     assert mcpctl("daemon", "uninstall").returncode == 0
     assert not alive(family)
     left = [path for path in (HOME / ".config/systemd").rglob("*") if not path.is_dir()]
     assert left == []
-    assert not SOCKET.exists()
+    assert not SOCKET.parent.exists()
     assert show("LoadState", "ActiveState") == {"LoadState": "not-found", "ActiveState": "inactive"}
 
 
