@@ -203,6 +203,24 @@ def socket_is_lost() -> bool:
     return not os.path.exists(socket_path()) and socket_is_active()
 
 
+def units_are_current(command: Sequence[str], search_path: str, started_at: float) -> bool:
+    """Return whether a service that started at this time runs with what `write_units` would write, and with
+    the user's own settings as they are now."""
+    files = [path for each in drop_in_directories() for path in each.glob("*.conf")]
+    for name in (SERVICE, SOCKET):
+        path = unit_directory() / name
+        try:
+            if path.read_bytes() != render_unit(name, command, search_path).encode():
+                return False
+        except OSError:
+            return False
+        files.append(path)
+    try:
+        return max(file.stat().st_mtime for file in files) < started_at
+    except OSError:
+        return False
+
+
 def write_units(command: Sequence[str], search_path: str) -> list[Path]:
     """Write both unit files atomically and return their paths. Raises CtlError if one is not ours."""
     if other := foreign_unit():

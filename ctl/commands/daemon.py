@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -21,8 +21,9 @@ from ctl.output import paint
 from ctl.start_lock import start_lock
 from ctl.status_view import shell_join
 from ctl.systemd_units import SERVICE, SOCKET
-from ctl.terminal_text import log_line
+from ctl.terminal_text import log_line, timestamp
 from ctl.time_options import utc_option
+from mcpd import __version__
 from mcpd.config.loader import default_path, load
 from mcpd.model.errors import BadSpec
 
@@ -198,30 +199,33 @@ def install(cli: CliContext, dry_run: bool) -> int:
 
     Writes and enables two systemd units and starts the service (not with --no-start). The service uses the
     PATH of this shell, because the service manager's own PATH often lacks ~/.local/bin, nvm and the like. No
-    other environment variables are copied. Run it again after you change PATH or move mcpd. Exits with 1 if
-    no systemd user manager is running, so that the units were written but not enabled.
+    other environment variables are copied. Run it again after you change PATH or move mcpd; it restarts the
+    service only if something has changed. Exits with 1 if no systemd user manager is running, so that the
+    units were written but not enabled.
     """
     command = daemon_process.daemon_command()
     search_path = systemd_units.service_path(os.environ.get("PATH", os.defpath))
     if dry_run:
         _show_units(cli, command, search_path)
         return 0
-    written = systemd_units.write_units(command, search_path)
     enabled = systemd_units.is_available()
+    keep = enabled and _is_up_to_date(cli, command, search_path)
+    units = [systemd_units.unit_directory() / name for name in (SERVICE, SOCKET)]
+    if not keep:
+        systemd_units.write_units(command, search_path)
     if enabled:
         systemd_units.systemctl("daemon-reload")
         systemd_units.systemctl("enable", SOCKET, SERVICE)
-        if cli.may_start:
+        if cli.may_start and not keep:
             _start_service(cli)
     started = enabled and cli.may_start
     if cli.out.json:
-        units = [str(path) for path in written]
-        facts = {"units": units, "command": command, "path": search_path}
+        facts = {"units": [str(path) for path in units], "command": command, "path": search_path}
         failed = {} if enabled else {"error": _no_user_manager().to_json()}
         cli.out.json_value({**facts, "enabled": enabled, "started": started, **failed})
         return 0 if enabled else CtlError.exit
-    for path in written:
-        cli.out.line("wrote ", str(path))
+    for path in units:
+        cli.out.line("unchanged " if keep else "wrote ", str(path))
     cli.out.line("PATH of the service: ", search_path)
     for path in systemd_units.drop_in_directories():
         cli.out.message(paint("note: ", "dim"), f"your own settings in {path} apply too")
@@ -229,7 +233,27 @@ def install(cli: CliContext, dry_run: bool) -> int:
         raise _no_user_manager()
     cli.out.line("enabled mcpd.socket and mcpd.service")
     cli.out.message("to keep mcpd running after you log out: loginctl enable-linger")
+    if keep:
+        cli.out.message("the service already runs with these units, so it was not restarted")
     return report_daemon_status(cli) if started else 0
+
+
+def _is_up_to_date(cli: CliContext, command: Sequence[str], search_path: str) -> bool:
+    """Return whether the service runs, from this installation, with the units that would be written."""
+    from ctl.doctor_checks import OK, check_installation
+
+    if not systemd_units.manages_socket(cli.socket) or _service_state() != "active":
+        return False
+    try:
+        with DaemonClient(cli.socket) as client:
+            version = client.call("mcpd/version", timeout=5.0).value
+    except CtlError:  # stuck, so that only a restart helps
+        return False
+    started_at = timestamp(version["started_at"])
+    if started_at is None or version["version"] != __version__:
+        return False
+    is_new = all(finding.result == OK for finding in check_installation(started_at))
+    return is_new and systemd_units.units_are_current(command, search_path, started_at)
 
 
 def _no_user_manager() -> CtlError:

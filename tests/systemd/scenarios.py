@@ -70,6 +70,22 @@ def the_path_of_the_shell_reaches_the_servers() -> None:
 
 
 @scene
+def installed_again_it_is_restarted_only_for_a_change() -> None:
+    """A restart ends the calls of all clients. The search path of another shell is a change."""
+    install()
+    pid = main_pid()
+    done = mcpctl("daemon", "install")
+    assert (done.returncode, main_pid()) == (0, pid), done.stderr
+    assert "was not restarted" in done.stderr
+    install(PATH=f"{os.environ['PATH']}:/opt/more")
+    second = main_pid()
+    assert second != pid
+    override("[Service]\nEnvironment=MORE=1")
+    install(PATH=f"{os.environ['PATH']}:/opt/more")
+    assert main_pid() != second
+
+
+@scene
 def doctor_finds_a_stale_unit_and_what_it_says_mends_it() -> None:
     """After a move to another directory, the unit starts an mcpd that no longer exists."""
     install()
