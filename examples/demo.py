@@ -223,7 +223,7 @@ def explain(tour: Tour) -> None:
     terminal = tour.terminal
     terminal.heading(7, "Ask why a server does not start")
     (tour.home / "weather.py").write_text('raise SystemExit("WEATHER_KEY is not set")\n')
-    tour.mcpctl("add", "weather", "--", "python", "weather.py", has="WEATHER_KEY is not set")
+    tour.mcpctl("add", "weather", "--", "python", "weather.py", code=6, has="WEATHER_KEY is not set")
     shown = terminal.run("mcpctl", "why", "weather")  # its exit code depends on whether a retry is under way
     expect("WEATHER_KEY is not set" in shown.text, "mcpctl why shows what the server wrote")
     tour.mcpctl("remove", "weather", "--yes")

@@ -25,7 +25,7 @@ from ctl.server_progress import (
     show_warnings,
     wait_for_each,
 )
-from ctl.status_view import problem_lines
+from ctl.status_view import not_ready_exit, problem_lines
 from ctl.terminal_text import count
 from ctl.time_options import seconds_option
 from mcpd.config.loader import MAX_FILE_SIZE, decode_utf8, format_of, parse_text, read_layout
@@ -89,7 +89,7 @@ class _AddCommand(click.Command):
 @click.option("--header", "-H", "headers", metavar="KEY=VALUE", multiple=True, help="HTTP header for --url.")
 @click.option("--replace", is_flag=True, help="Replace an existing server of the same name.")
 @_no_save
-@seconds_option("--wait", 30.0, "How long to wait for the connection.")
+@seconds_option("--wait", 30.0, "How long to wait for the connection; 0 does not connect.")
 @click.pass_obj
 def add(
     cli: CliContext,
@@ -104,7 +104,11 @@ def add(
     no_save: bool,
     wait: float,
 ) -> int:
-    """Add a server and save it in the configuration file."""
+    """Add a server and save it in the configuration file.
+
+    Then connects to it. If that fails, the server is kept, and the exit code is 4 if it needs a login,
+    otherwise 6. With --wait 0, does not connect.
+    """
     if url is None and len(command) == 1 and command[0].startswith(URL_SCHEMES):
         url, command = command[0], ()
     if bool(command) == (url is not None):
@@ -138,24 +142,30 @@ def add(
         _explain_write_error(error, f"{name} was not {'changed' if replace else 'added'}")
         raise
     show_warnings(cli, reply.value.get("warnings", ()))
-    if cli.show_json(reply) or reply.value.get("errors"):
+    waits = not lazy and wait > 0
+    if reply.value.get("errors") or (cli.out.json and not waits):
+        cli.show_json(reply)
         return _exit_code(cli, reply)
     saved = reply.value.get("saved")
     verb = "changed" if name in reply.value["changed"] else "added"
-    cli.out.line(f"{name}: {verb}{f', saved in {saved}' if saved else ''}")
-    if lazy or wait <= 0:
+    if not cli.out.json:
+        cli.out.line(f"{name}: {verb}{f', saved in {saved}' if saved else ''}")
+    if not waits:
         return 0
-    # The server was added, so a failed connection is reported but is no error.
-    statuses, errors, _ = change_each(
-        cli, "mcpd/connect", [{"server": name, "wait": wait}], timeout=wait + 30.0
-    )
+    asked: list[Json] = [{"server": name, "wait": wait}]
+    statuses, errors, _ = change_each(cli, "mcpd/connect", asked, timeout=wait + 30.0)
     if errors:
         raise errors[0]
-    if statuses[0]["status"] not in ("connected", "idle", "disabled"):
+    behind = _not_connected(statuses)
+    if cli.out.json:
+        cli.out.json_value({**reply.value, "not_connected": [_problem_of(each) for each in behind]})
+    elif behind:
+        where = f"kept in {saved}" if saved else "kept until the configuration file is loaded again"
+        cli.out.warning(f"{name} is not connected; its definition is {where}")
         cli.out.next_step(hint_for(cli, name))
         if verb == "added":
             _offer_to_remove(cli, statuses[0], save=not no_save)
-    return 0
+    return max(map(not_ready_exit, behind), default=0)
 
 
 def _explain_refusal(error: DaemonError, message: str = "") -> None:
@@ -261,10 +271,9 @@ def apply(cli: CliContext, file: str, plan: bool, if_generation: int | None, wai
     if not cli.out.json:
         show_applied(cli, reply)
     statuses = _wait_for_started(cli, started, wait)
-    behind = [each for each in statuses if each["status"] not in ("connected", "idle", "disabled")]
+    behind = _not_connected(statuses)
     if cli.out.json:
-        failed = [{"server": each["name"], "state": each["status"], **_error_of(each)} for each in behind]
-        cli.out.json_value({**reply.value, "not_connected": failed})
+        cli.out.json_value({**reply.value, "not_connected": [_problem_of(each) for each in behind]})
     elif behind:
         names = ", ".join(each["name"] for each in behind)
         cli.out.warning(f"applied, but not connected: {names}")
@@ -285,9 +294,16 @@ def _wait_for_started(cli: CliContext, names: list[str], wait: float) -> list[Se
         return now()
 
 
-def _error_of(status: ServerStatus) -> Json:
+def _not_connected(statuses: list[ServerStatus]) -> list[ServerStatus]:
+    """Return the statuses of servers that should be connected, and are not."""
+    return [each for each in statuses if each["status"] not in ("connected", "idle", "disabled")]
+
+
+def _problem_of(status: ServerStatus) -> Json:
+    """Return an element of the member `not_connected`."""
     failure = status.get("last_error")
-    return {"error": failure["message"] if failure else status.get("reason", "")}
+    error = failure["message"] if failure else status.get("reason", "")
+    return {"server": status["name"], "state": status["status"], "error": error}
 
 
 def read_definitions(file: str, out: Output) -> dict[str, Json]:

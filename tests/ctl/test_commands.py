@@ -394,7 +394,7 @@ def test_added_server_with_a_mistyped_command_can_be_removed_at_once(tmp_path: P
     fake.answers |= {"mcpd/add": {**APPLIED, "saved": "/c.json"}, "mcpd/connect": {"server": missing}}
     fake.answers |= {"mcpd/server": detail(missing), "mcpd/remove": {**APPLIED, "removed": ["x"]}}
     code, seen = on_terminal(tmp_path, {"Remove x again? [y/N]": "y"}, "add", "x", "--", "uvxx")
-    assert (code, "- x" in seen) == (0, True)
+    assert (code, "- x" in seen) == (6, True)
     assert fake.params_of("mcpd/remove") == {"server": "x", "save": True}
     fake.close()
 
