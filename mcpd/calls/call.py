@@ -6,7 +6,7 @@ import enum
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 import trio
@@ -84,12 +84,17 @@ class Scope(msgspec.Struct, frozen=True, eq=False):
 
 
 class Stage(Protocol):
-    """A named step around the calls of one route."""
+    """A named step before the calls of one route are sent."""
 
     def before(self, call: Call) -> Answer | StageWork | None:
         """Run before the call is sent. Raises the McpdError that refuses it. May return an answer, or what to
         wait for.
         """
+
+
+@runtime_checkable
+class ResultStage(Stage, Protocol):
+    """A stage that also looks at the results."""
 
     def after(self, call: Call, result: Raw | bytes) -> Raw | bytes | Callable[[], Awaitable[Raw | bytes]]:
         """Return the server's final result as it is passed on, or what returns it later. Must not raise."""
@@ -108,6 +113,8 @@ class Route(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     depends_on_tool: bool = False
     """Whether other tools of the server have other routes, apart from `stats`."""
     stages: tuple[Stage, ...] = ()
+    result_stages: tuple[ResultStage, ...] = ()
+    """Those of `stages` that look at results."""
     idle_timeout: float
     total_timeout: float
     timeout_source: str

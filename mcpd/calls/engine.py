@@ -198,12 +198,13 @@ class CallEngine:
         stages = iter(call.route.stages)
         for stage in stages:
             pending = stage.before(call)
+            if pending is None:
+                continue
             if isinstance(pending, Answer):
                 self._answer(call, pending)
-                return
-            if pending is not None:
+            else:
                 self._start_work(call, partial(self._run_other_stages, call, stages, pending))
-                return
+            return
         self._send(call, self._connection(call.server))
 
     async def _run_other_stages(
@@ -332,7 +333,7 @@ class CallEngine:
             self._responses.on_error(call, message.error)
         elif (
             binding.is_verbatim
-            and not (call.is_task or route.stages or call.alias)
+            and not (call.is_task or route.result_stages or call.alias)
             and len(message.result) <= LARGE
         ):
             self.finish(call, message.result)

@@ -78,9 +78,6 @@ class KnownItemStage(msgspec.Struct, eq=False):
         elif not is_tool:
             _check_prompt_arguments(server, item, members.get("arguments", Raw(b"{}")))
 
-    def after(self, call: Call, result: Raw | bytes) -> Raw | bytes:
-        return result
-
 
 def _unknown(server: ManagedServer, name: str, items: Listing, *, is_tool: bool) -> McpdError:
     own = server.spec.name

@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import lru_cache
 
 import msgspec
-from msgspec import Raw
 
 from mcpd.calls.call import Answer, Call, Scope
 from mcpd.config.settings import Settings
@@ -75,6 +74,3 @@ class LoginToolStage(msgspec.Struct, eq=False):
         if upstream.era == "modern":
             result["resultType"] = "complete"
         return Answer(msgspec.json.encode(result), is_cached=False)
-
-    def after(self, call: Call, result: Raw | bytes) -> Raw | bytes:
-        return result

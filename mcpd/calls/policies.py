@@ -330,9 +330,6 @@ class PolicyStage(msgspec.Struct, eq=False):
             return None
         return partial(self.approvals.wait_approved, call, use, verdict.rule)
 
-    def after(self, call: Call, result: Raw | bytes) -> Raw | bytes:
-        return result
-
 
 def has_plain_name(call: Call) -> bool:
     """Return whether `route.tool` is certainly what every reader takes for the tool's name.

@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from mcpd.calls import write_turns
-from mcpd.calls.call import Binding, Caller, Route, Scope, Stage, is_name_unique, tool_name
+from mcpd.calls.call import Binding, Caller, ResultStage, Route, Scope, Stage, is_name_unique, tool_name
 from mcpd.calls.client_context import ClientContext
 from mcpd.config.settings import Settings
 from mcpd.daemon_operations import Operations
@@ -70,7 +70,8 @@ def resolve_route(
     spec, times = server.spec, server.spec.timeouts
     enabled = [factory for factory in factories if factory.is_enabled(scope, server, method, settings)]
     is_call = method == "tools/call"
-    stages = [each.make(scope, server, method, tool) for each in enabled]
+    made = [each.make(scope, server, method, tool) for each in enabled]
+    stages = tuple(stage for stage in made if stage is not None)
     item = server.catalog.tool(tool) if tool and server.catalog is not None else None
     read_only = item is not None and is_read_only(item)
     exclusive = is_call and (spec.concurrency == "serial" or (spec.concurrency == "writes" and not read_only))
@@ -86,7 +87,8 @@ def resolve_route(
         or spec.concurrency == "writes"
         or (turns and _any_has_hint(server))
         or _any_requires_task(server),
-        stages=tuple(stage for stage in stages if stage is not None),
+        stages=stages,
+        result_stages=tuple(stage for stage in stages if isinstance(stage, ResultStage)),
         idle_timeout=times.call if own_timeout is None else own_timeout,
         total_timeout=times.call_max,
         timeout_source=FROM_TIMEOUT if own_timeout is None else _FROM_TOOL_TIMEOUTS,

@@ -134,14 +134,14 @@ class ServerResponses:
         self.complete(call, result)
 
     def complete(self, call: Call, result: Raw | bytes, passed: int = 0) -> None:
-        """Run the stages but the first `passed` ones, and send the client the final result, which is in the
-        server's revision. While mcpd works on it in a task, other calls may have their turn.
+        """Run the result stages but the first `passed` ones, and send the client the final result, which is
+        in the server's revision. While mcpd works on it in a task, other calls may have their turn.
         """
         if len(result) > LARGE:
             concurrency.release_turn(call)
             self._handler.continue_with(call, lambda: self._complete_large(call, result, passed))
             return
-        for stage in call.route.stages[passed:]:
+        for stage in call.route.result_stages[passed:]:
             passed_on = stage.after(call, result)
             passed += 1
             if callable(passed_on):
@@ -166,7 +166,7 @@ class ServerResponses:
 
     async def _complete_large(self, call: Call, result: Raw | bytes, passed: int) -> None:
         """As `complete`, with rests between the looks at the result."""
-        for stage in call.route.stages[passed:]:
+        for stage in call.route.result_stages[passed:]:
             await rest()
             passed_on = stage.after(call, result)
             result = await passed_on() if callable(passed_on) else passed_on

@@ -216,6 +216,14 @@ async def test_without_rules_there_is_no_stage(w: World) -> None:
     assert not client.session._facts.are_read, "nothing was read about the client"
 
 
+async def test_rules_do_not_look_at_results(w: World) -> None:
+    client = Client(w)
+    apply(w, rule("allow", "$[0]", tools=("get_issue",)))
+    client.ask("tools/call", name="get_issue", arguments={})
+    assert {len(route.stages) for route in w.server.routes.values()} == {1}
+    assert {len(route.result_stages) for route in w.server.routes.values()} == {0}
+
+
 async def test_first_decision_compares_no_rules(autojump_clock: Clock, w: World) -> None:
     """Lists and clients are compared with the rules when those change, and not when a call comes. With
     twenty rules, of which none decides."""
