@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from ctl import systemd_units
 from ctl.completion_candidates import server_names
+from ctl.errors import ConnectionClosed, DaemonUnreachable
 from ctl.invocation import CliContext
 from ctl.output import Line, paint
 from ctl.server_progress import status_summary
@@ -19,6 +22,9 @@ from ctl.time_options import utc_option
 if TYPE_CHECKING:
     from ctl.api_types import Event, LogsParams, TapFrame
 
+_RESUMED_LINES = 1000
+"""Lines to ask the next daemon for, to find those that the previous one did not send."""
+_POLL_SECONDS = 1.0
 _ARROWS = {"to-server": ("→", "cyan"), "from-server": ("←", "green"), "note": ("·", "dim")}
 
 
@@ -33,32 +39,76 @@ _ARROWS = {"to-server": ("→", "cyan"), "from-server": ("←", "green"), "note"
 def logs(cli: CliContext, server: str, follow: bool, lines: int, utc: bool) -> int:
     """Show what a server wrote to stderr.
 
-    The log survives restarts of the server and of the daemon. With --follow --json, prints one object per
-    line.
+    The log survives restarts of the server and of the daemon, and --follow continues after them. With
+    --follow --json, prints one object per line.
     """
-    params: LogsParams = {"server": server, "lines": lines, "follow": follow}
-    if not follow:
-        reply = cli.call("mcpd/logs", params)
-        if not cli.show_json(reply):
-            for line in reply.value["lines"]:
-                cli.out.line(log_line(line, utc=utc))
-            if not reply.value["lines"] and lines:
-                cli.out.message(
-                    f"{server} has not written anything to stderr yet (a remote server never does)"
-                )
-        return 0
-    for item in cli.stream("mcpd/logs", params):
-        assert item is not None
-        note = item.value
-        if missed := note.get("missed"):
-            if cli.out.json:
-                cli.out.json_line({"missed": missed})
-            else:
-                cli.out.message(f"note: output too fast, {missed} lines skipped; see the log file")
-            continue
-        for line in [note["line"]] if "line" in note else note.get("lines", ()):
-            cli.out.stream_item({"line": line}, log_line(line, utc=utc))
+    if follow:
+        _follow_log(cli, server, lines, utc=utc)
+    reply = cli.call("mcpd/logs", {"server": server, "lines": lines, "follow": False})
+    if not cli.show_json(reply):
+        for line in reply.value["lines"]:
+            cli.out.line(log_line(line, utc=utc))
+        if not reply.value["lines"] and lines:
+            cli.out.message(f"{server} has not written anything to stderr yet (a remote server never does)")
     return 0
+
+
+def _follow_log(cli: CliContext, server: str, lines: int, *, utc: bool) -> NoReturn:
+    """Print the last lines and all later ones until Ctrl-C, also those of the next daemon."""
+    last: str | None = None
+    """The last line that was printed or, before the first, that the log had."""
+    has_begun = False
+
+    def show(line: str) -> None:
+        cli.out.stream_item({"line": line}, log_line(line, utc=utc))
+
+    while True:
+        asked = _RESUMED_LINES if has_begun else max(lines, 1)
+        params: LogsParams = {"server": server, "lines": asked, "follow": True}
+        try:
+            for item in cli.stream("mcpd/logs", params):
+                assert item is not None
+                note = item.value
+                if "lines" in note:
+                    found = note["lines"]
+                    for line in _lines_after(found, last) if has_begun else found[-lines:] if lines else ():
+                        show(line)
+                    last, has_begun = (found[-1] if found else last), True
+                elif "line" in note:
+                    last = note["line"]
+                    show(last)
+                elif (missed := note.get("missed")) and cli.out.json:
+                    cli.out.json_line({"missed": missed})
+                elif missed:
+                    cli.out.message(f"note: output too fast, {missed} lines skipped; see the log file")
+        except ConnectionClosed:
+            if not has_begun:
+                raise
+        _reconnect(cli)
+
+
+def _lines_after(lines: Sequence[str], last: str | None) -> Sequence[str]:
+    """Return the lines that follow the last occurrence of `last`; all of them if there is none."""
+    after = next((number for number in range(len(lines), 0, -1) if lines[number - 1] == last), 0)
+    return lines[after:]
+
+
+def _reconnect(cli: CliContext) -> None:
+    """Wait until the daemon runs again, and connect to it. Never starts it."""
+    if not cli.out.json:
+        cli.out.message("note: mcpd has stopped; waiting until it runs again (Ctrl-C to quit)")
+    cli.close()
+    cli.may_start = False
+    while True:
+        try:
+            if not systemd_units.would_start_service(cli.socket):
+                cli.client()
+                break
+        except DaemonUnreachable:
+            pass
+        time.sleep(_POLL_SECONDS)
+    if not cli.out.json:
+        cli.out.message("note: mcpd runs again")
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl events\n  mcpctl events github --json")

@@ -482,24 +482,6 @@ def test_config_path_works_for_invalid_files(
 # ---- looking closer ------------------------------------------------------------------------------
 
 
-def test_logs_follow_prints_line_by_line(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """Existing lines come first, then new ones. If the daemon exits, the exit code is 3."""
-
-    def answer(caller: Caller, params: dict[str, Any]) -> object:
-        if not params["follow"]:
-            return {"lines": ["one", "two"]}
-        caller.line({"jsonrpc": "2.0", "id": caller.request, "result": {"lines": ["one"]}})
-        caller.notify("mcpd/log", {"request": caller.request, "line": "two\x1b[2J"})
-        caller.hang_up()
-        return {}
-
-    daemon.answers["mcpd/logs"] = answer
-    assert mcpctl("logs", "git", "-n", "2").out == "one\ntwo\n"
-    ran = mcpctl("logs", "git", "-f")
-    assert (ran.code, ran.out) == (3, "one\ntwo\n")
-    assert mcpctl("logs", "git", "-f", "--json").out == '{"line":"one"}\n{"line":"two\\u001b[2J"}\n'
-
-
 def test_events_print_one_line_each(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """With --json one object each. `status --watch` in a pipe prints the same."""
     daemon.answers["mcpd/events"] = events(
