@@ -11,7 +11,6 @@ import os
 import random
 import signal
 import socket as sockets
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -48,6 +47,7 @@ from mcpd.support.memory_tuning import trim_heap
 from mcpd.support.orphan_guardian import Guardian
 from mcpd.support.redact import Redactor
 from mcpd.support.schema_checker import schema_checker
+from mcpd.systemd_status import SystemdStatus
 
 if TYPE_CHECKING:
     from mcpd.api.dashboard.page import Dashboard
@@ -243,6 +243,7 @@ class _Daemon:
             state,
             http_problem,
         )
+        self._systemd_status = SystemdStatus(self._supervisor, self._configuration, self._events)
         self._operations = Operations(
             supervisor=self._supervisor,
             config=self._configuration,
@@ -266,9 +267,9 @@ class _Daemon:
         self._logins: LoginService | None = None
         """Ends after the servers: the end of a session may need a token."""
         self._http: HttpApi | None = None
+        """Created with the first port or HTTP connection, because most daemons have neither."""
         self._dashboard: Dashboard | None = None
         """The dashboard on a port of its own, opened on demand."""
-        """Created with the first port or HTTP connection, because most daemons have neither."""
 
     def _publish(self, event: Event) -> None:
         """Send an event to all listeners and record it, with the actor that caused it."""
@@ -320,7 +321,7 @@ class _Daemon:
                 await self._supervisor.wait_applied(self._supervisor.generation)  # clients see all servers
                 async with trio.open_nursery() as clients:
                     async with trio.open_nursery() as accepting:
-                        accepting.start_soon(self._notify_systemd)
+                        accepting.start_soon(self._systemd_status.run)
                         accepting.start_soon(watch_config, self._configuration)
                         if self._stop_at_eof:
                             accepting.start_soon(self._wait_eof)
@@ -333,7 +334,7 @@ class _Daemon:
                             self._operations.create_dashboard_link = partial(
                                 self._open_dashboard, accepting, clients
                             )
-                        systemd.notify(READY="1", STATUS=self._summary())
+                        systemd.notify(READY="1", STATUS=self._systemd_status.line())
                         log.info(
                             "mcpd %s is listening on %s (pid %d)",
                             __version__,
@@ -471,7 +472,7 @@ class _Daemon:
             log.debug("reload failed; the errors were logged and are in `mcpctl status`")
         except Exception:
             log.exception("reloading the configuration failed; nothing was changed")
-        systemd.notify(STATUS=self._summary())
+        systemd.notify(STATUS=self._systemd_status.line())
 
     async def _wait_eof(self) -> None:
         """Stop when stdin ends: the program that started this daemon for itself is gone."""
@@ -530,35 +531,3 @@ class _Daemon:
         pids = {server.child.pid for server in self._all_servers() if server.child is not None}
         pids |= self._context.secret_command_pids
         return pids | {pid for pid in (self._guardian.pid, schema_checker().pid) if pid is not None}
-
-    async def _notify_systemd(self) -> None:
-        """Send systemd the status line and the watchdog signal. A blocked event loop stops the latter."""
-        interval = systemd.watchdog_interval()
-        async with trio.open_nursery() as nursery:
-            if interval is not None:
-                nursery.start_soon(self._feed_watchdog, interval)
-            if os.environ.get("NOTIFY_SOCKET"):
-                nursery.start_soon(self._update_status_line)
-
-    async def _feed_watchdog(self, interval: float) -> None:
-        while True:
-            systemd.notify(WATCHDOG="1")
-            await trio.sleep(interval)
-
-    async def _update_status_line(self) -> None:
-        last = ""
-        while True:
-            with self._operations.events.listen() as changes:
-                async for _ in changes:
-                    if (summary := self._summary()) != last:
-                        last = summary
-                        systemd.notify(STATUS=summary)
-
-    def _summary(self) -> str:
-        states = Counter(server.state.value for server in self._supervisor.servers())
-        counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-        total = states.total()
-        summary = f"{total} server{'' if total == 1 else 's'}: {counts}" if total else "no servers"
-        return (
-            f"{summary}; the configuration has errors" if self._configuration.status().problems else summary
-        )

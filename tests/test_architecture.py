@@ -22,7 +22,7 @@ LADDER = (
     ("daemon_operations",),
     ("login_service",),
     ("login_users",),
-    ("usage_report",),
+    ("usage_report", "systemd_status"),
     ("active_config",),
     ("supervision",),
     ("protocol",),
