@@ -24,6 +24,7 @@ from mcpd import __version__
 from mcpd.active_config import ActiveConfig, watch_config
 from mcpd.api import listeners
 from mcpd.api.connection_limit import ConnectionLimit, Slot
+from mcpd.api.open_listeners import open_listeners
 from mcpd.api.own_socket import OwnSocket
 from mcpd.api.socket_connection import SocketConnection
 from mcpd.calls.call_log import CallLog
@@ -120,7 +121,14 @@ async def run(options: DaemonOptions, redactor: Redactor) -> None:
         inherited_fds = systemd.listen_fds()
         runtime = paths.socket_directory(options.socket)
         lock = stack.enter_context(instance_lock.hold_instance_lock(options.socket))
-        unix, ports, http_problem = _open_listeners(options, inherited_fds, lock, stack)
+        unix, ports, http_problem = open_listeners(
+            options.socket,
+            lock,
+            inherited_fds.values(),
+            stack,
+            http_option=options.http,
+            http_setting=options.loaded.settings.http,
+        )
         if process_labels.INSTANCE_VARIABLE not in options.environ:
             # mcpctl started it from within a server of another daemon: it is not a part of that server.
             process_labels.drop_own_label()
@@ -132,45 +140,13 @@ async def run(options: DaemonOptions, redactor: Redactor) -> None:
         ]
         instance = os.urandom(8).hex()
         stack.enter_context(processes.record_instance(instances, instance))
-        stack.callback(
-            process_labels.kill_marked, instance
-        )  # normally none: stopping a server ends its processes
+        # Normally there are none left: stopping a server ends its processes.
+        stack.callback(process_labels.kill_marked, instance)
         processes.become_subreaper()
         processes.disable_core_dumps()
         daemon = _Daemon(options, redactor, instance, unix, ports, runtime, ends, http_problem)
         await daemon.run()
     log.info("stopped")
-
-
-def _open_listeners(
-    options: DaemonOptions,
-    inherited_fds: Mapping[str, int],
-    lock: instance_lock.InstanceLock,
-    stack: ExitStack,
-) -> tuple[OwnSocket | sockets.socket, list[sockets.socket], str]:
-    """Return the Unix socket, the HTTP ports, and a warning or nothing. Sockets inherited from systemd are
-    reused.
-
-    Raises OSError if the port of `--http` cannot be opened. If that of the settings cannot, the daemon runs
-    without HTTP and returns a warning, so that clients of the Unix socket are not affected.
-    """
-    inherited = [stack.enter_context(listeners.adopt_fd(fd)) for fd in inherited_fds.values()]
-    unix: OwnSocket | sockets.socket | None
-    unix = next((each for each in inherited if each.family == sockets.AF_UNIX), None)
-    if unix is None:
-        unix = OwnSocket(options.socket, lock)
-        stack.callback(unix.close)
-    ports = [each for each in inherited if each.family != sockets.AF_UNIX]
-    warning = ""
-    address = options.http or options.loaded.settings.http
-    if address is not None and not ports:
-        try:
-            ports.append(stack.enter_context(listeners.bind_tcp(address)))
-        except OSError as error:
-            if options.http is not None:
-                raise
-            warning = f"{error.strerror}, then run `mcpctl daemon restart`"
-    return unix, ports, warning
 
 
 def _describe_crash(instance: str, killed: int) -> str:
