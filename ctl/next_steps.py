@@ -44,7 +44,8 @@ def config_step(problems: Iterable[Mapping[str, object]], path: object, fix: obj
     """Return the step for a configuration file with errors. `fix` is a remark on what to change in it.
 
     The file of another program must not be edited, so it is moved and its servers are imported. A variable
-    that is not set has to be set in the environment of mcpd. Of several files, all but `path` are moved.
+    that is not set has to be set in the environment of mcpd. Of several files, all but `path` are moved. A
+    file that was deleted is restored.
     """
     problems = list(problems)
     if several := next((found for each in problems if (found := _several_files(each.get("message")))), None):
@@ -57,6 +58,8 @@ def config_step(problems: Iterable[Mapping[str, object]], path: object, fix: obj
         directory, _, name = str(path).rpartition("/")
         moved = shlex.quote(f"{directory}/other-{name}")
         return f"mv {shlex.quote(str(path))} {moved} && mcpctl import {moved}"
+    if any(str(each.get("message")).endswith("was deleted") for each in problems):
+        return "mcpctl config restore"
     return f"mcpctl edit   ({fix})" if fix else "mcpctl edit"
 
 

@@ -359,7 +359,7 @@ class ActiveConfig:
         """
 
         def run() -> LoadedConfig | None:
-            if self.loaded.digest and not self.loaded.path.exists():
+            if (self.loaded.digest or self.loaded.was_deleted) and not self.loaded.path.exists():
                 raise self._deleted()
             return None if edit() is False else self._load_edited()
 
@@ -485,7 +485,7 @@ class ActiveConfig:
             raise BadSpec([Problem("$", f"the servers come from {self.loaded.source}, not from a file", fix)])
 
     def _deleted(self) -> BadSpec:
-        fix = "restore it with `mcpctl edit`, or run `mcpctl reload` to continue without servers"
+        fix = "run `mcpctl config restore`, or `mcpctl reload` to continue without servers"
         return BadSpec([Problem("$", f"{self.loaded.path} was deleted", fix)])
 
     def _announce(self, message: str, server: str | None = None) -> None:

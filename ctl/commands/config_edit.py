@@ -25,8 +25,8 @@ from ctl.terminal_text import count
 from mcpd.config import definition_view
 from mcpd.config.cached_tools import warn_of_uncached_tools
 from mcpd.config.check_document import Document
-from mcpd.config.load_at_start import LastValidConfig, read_last_valid
-from mcpd.config.loader import NO_FILE, candidate_paths, default_path, parse_document, read_document
+from mcpd.config.load_at_start import LastValidConfig, find_last_valid
+from mcpd.config.loader import NO_FILE, default_path, parse_document, read_document
 from mcpd.model.errors import BadSpec
 from mcpd.support.atomic_files import write_atomically
 from mcpd.support.digests import sha256
@@ -209,13 +209,7 @@ def configuration_path(cli: CliContext) -> tuple[Path, bool]:
 
 
 def _last_valid(path: Path) -> LastValidConfig | None:
-    """Return the last valid content of a missing file. A default file may have had another suffix."""
-    defaults = candidate_paths(None, os.environ)
-    for each in defaults if path in defaults else (path,):
-        last = read_last_valid(Path(state_dir(os.environ)), each)
-        if last is not None:
-            return last
-    return None
+    return find_last_valid(Path(state_dir(os.environ)), path, os.environ)
 
 
 def _as_text(last: LastValidConfig) -> str:

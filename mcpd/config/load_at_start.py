@@ -100,13 +100,12 @@ def _with_hint_of_copy(
     """Return a configuration with a warning if its file is gone, but not the copy of it."""
     if loaded.source != NO_FILE:
         return loaded
-    stored = (read_last_valid(state_dir, path) for path in candidate_paths(flag, environ))
-    last = next((each for each in stored if each is not None), None)
+    last = find_last_valid(state_dir, loaded.path, environ)
     if last is None or not last.servers:
         return loaded
     number = f"{len(last.servers)} server{'' if len(last.servers) == 1 else 's'}"
     warning = f"{last.path} is gone; its {number} can be restored from a copy; mcpctl config restore"
-    return attrs.evolve(loaded, warnings=(warning,))
+    return attrs.evolve(loaded, warnings=(warning,), was_deleted=True)
 
 
 def last_valid_path(state_dir: Path) -> Path:
@@ -148,6 +147,13 @@ def _find_existing(flag: Path | None, environ: Mapping[str, str], refused: BadSp
     if not path.exists():
         raise refused
     return path
+
+
+def find_last_valid(state_dir: Path, path: Path, environ: Mapping[str, str]) -> LastValidConfig | None:
+    """Return the last valid content of a missing file. A default file may have had another suffix."""
+    defaults = candidate_paths(None, environ)
+    stored = (read_last_valid(state_dir, each) for each in (defaults if path in defaults else (path,)))
+    return next((each for each in stored if each is not None), None)
 
 
 def read_last_valid(state_dir: Path, path: Path) -> LastValidConfig | None:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 
@@ -107,6 +108,18 @@ async def test_deleted_default_file_is_reported_and_servers_keep_running(home: H
     assert (home.names, home.file.exists()) == (["a"], False)
     await configuration.reload()
     assert (home.names, configuration.status().problems) == ([], ())
+    await configuration.add("b", {"command": "x"}, save=True)
+    assert home.names == ["b"]
+
+
+async def test_add_after_a_start_without_the_deleted_file_is_refused(home: Home) -> None:
+    """A new file would replace the copy from which the old one can be restored. A reload accepts that."""
+    configuration = home.begin()
+    configuration.loaded = attrs.evolve(configuration.loaded, was_deleted=True)
+    with pytest.raises(BadSpec, match="was deleted"):
+        await configuration.add("b", {"command": "x"}, save=True)
+    assert not home.file.exists()
+    await configuration.reload()
     await configuration.add("b", {"command": "x"}, save=True)
     assert home.names == ["b"]
 
