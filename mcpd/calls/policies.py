@@ -25,7 +25,6 @@ from mcpd.daemon_operations import Operations
 from mcpd.model.compiled_rules import CompiledRules, UnlistedItems
 from mcpd.model.errors import Denied, InvalidArguments, Problem
 from mcpd.model.policy import (
-    ALLOWED,
     HINTS,
     ClientFacts,
     Decision,
@@ -65,7 +64,6 @@ class Policies:
     def __init__(self, core: Operations) -> None:
         self._core = core
         self._compiled = CompiledRules(())
-        self._tables: WeakKeyDictionary[ManagedServer, DecisionTable] = WeakKeyDictionary()
         self._clients: WeakKeyDictionary[ClientFacts, tuple[CompiledRules, int]] = WeakKeyDictionary()
 
     @property
@@ -87,32 +85,34 @@ class Policies:
 
     def verdict(self, client: ClientFacts, server: ManagedServer, kind: ItemKind, name: str) -> Verdict:
         """Return what the rules say about this use."""
-        if not self.apply_to(server):
-            return ALLOWED
         table = self.table(server)
         matching = table.about_item(kind, name)
         if matching == READ_ONLY:
             return Verdict(decision=Decision.DENY, rule=table.own)
-        verdict = table.compiled.verdict(matching & self.about_client(client))
+        verdict = table.compiled.verdict(matching & self._about_client(client, table.compiled))
         if verdict.decision is Decision.ASK and table.spec.trust:
             return Verdict(decision=Decision.ALLOW, rule=verdict.rule, limits=verdict.limits)
         return verdict
 
     def table(self, server: ManagedServer) -> DecisionTable:
         """Return what was compared for the server's current lists and the rules in effect."""
-        compiled, found = self._current_rules(), self._tables.get(server)
-        if found is None or not found.is_current(compiled):
-            found = self._tables[server] = DecisionTable.make(server, compiled)
+        compiled, found = self._current_rules(), server.decisions
+        if not isinstance(found, DecisionTable) or not found.is_current(compiled):
+            found = server.decisions = DecisionTable.make(server, compiled)
         return found
 
     def _current_rules(self) -> CompiledRules:
-        if self._compiled.rules is not self._settings.policies:
-            self._compiled = CompiledRules(self._settings.policies)
+        rules = self._core.config.loaded.settings.policies
+        if self._compiled.rules is not rules:
+            self._compiled = CompiledRules(rules)
         return self._compiled
 
     def about_client(self, client: ClientFacts) -> int:
         """Return the rules whose conditions about this client are met."""
-        compiled, known = self._current_rules(), self._clients.get(client)
+        return self._about_client(client, self._current_rules())
+
+    def _about_client(self, client: ClientFacts, compiled: CompiledRules) -> int:
+        known = self._clients.get(client)
         if known is None or known[0] is not compiled:
             known = self._clients[client] = compiled, compiled.about_client(client)
         return known[1]
@@ -138,6 +138,8 @@ class DecisionTable(msgspec.Struct, eq=False):
     """What was compared for one server. Valid for these rules, this definition and these lists."""
 
     server: ManagedServer
+    definition: ManagedServer
+    """The server whose definition it uses."""
     spec: ServerSpec
     compiled: CompiledRules
     own: PolicyRule | None
@@ -160,15 +162,18 @@ class DecisionTable(msgspec.Struct, eq=False):
                 items += [("tool", each.name) for each in catalog.tools]
                 items += [("prompt", each.name) for each in catalog.prompts]
                 items += [("resource", each.name) for each in catalog.resources]
-        return cls(server, _spec(server), compiled, own_rule(server), catalogs, frozenset(items))
+        definition = server.original or server
+        return cls(
+            server, definition, definition.spec, compiled, own_rule(server), catalogs, frozenset(items)
+        )
 
     def is_current(self, compiled: CompiledRules) -> bool:
-        return (
-            compiled is self.compiled
-            and self.spec is _spec(self.server)
-            and self.catalogs[0] is self.server.catalog
-            and self.catalogs[1] is catalog_for_legacy(self.server)
-        )
+        if compiled is not self.compiled or self.definition.spec is not self.spec:
+            return False
+        server, (known, known_for_legacy) = self.server, self.catalogs
+        catalog = server.catalog
+        for_legacy = catalog if server.companion is None else catalog_for_legacy(server)
+        return catalog is known and for_legacy is known_for_legacy
 
     def about_item(self, kind: ItemKind, name: str) -> int:
         """Return the rules whose conditions about this item are met, or READ_ONLY."""

@@ -98,9 +98,9 @@ class ManagedServer:
         if context.clients.on_notification is not None:
             self.notifications.add(partial(context.clients.on_notification, self))
         self.turn_queue: object = None
-        """Reserved for `calls.concurrency`, which keeps the server's turn queue here."""
         self.write_turns: object = None
-        """Reserved for `calls.write_turns`."""
+        self.decisions: object = None
+        """Reserved for `calls.concurrency`, `calls.write_turns` and `calls.policies`."""
         self.elicitation_history = ElicitationHistory(
             never_asks=context.store.is_quiet(key), learn=partial(context.store.set_quiet, key)
         )

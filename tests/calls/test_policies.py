@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import shlex
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -27,7 +29,7 @@ from mcpd.model.policy import ClientFacts, Decision, PolicyRule
 from mcpd.model.profile import Profile
 from mcpd.wire import message as wire
 from tests.gateway.mcp_client import meta
-from tests.gateway.model import LEGACY, Json, World, make_catalog, make_upstream, world
+from tests.gateway.model import LEGACY, Json, World, make_catalog, make_server, make_upstream, world
 from tests.model.test_policy import LOOK_ALIKES, URIS
 from tests.stopwatch import within
 
@@ -243,6 +245,16 @@ async def test_first_decision_compares_no_rules(autojump_clock: Clock, w: World)
         policies.verdict(facts, w.server, "tool", f"tool_{number}")
         taken.append(time.perf_counter() - began)
     assert within(sorted(taken)[100], 3e-5), "to compare them takes about 100 µs"
+
+
+async def test_removed_server_is_not_kept(w: World) -> None:
+    apply(w, rule("deny", "$[0]", tools=("delete_*",)))
+    removed = make_server("removed")
+    assert w.gateway.policies.verdict(ClientFacts(), removed, "tool", "delete_all").rule is not None
+    left = weakref.ref(removed)
+    del removed
+    gc.collect()
+    assert left() is None
 
 
 async def test_names_in_no_list_take_bounded_memory_and_push_out_no_tool(w: World) -> None:

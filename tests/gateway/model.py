@@ -151,6 +151,7 @@ def make_server(name: str = NAME, catalog: Catalog | None = None, **spec: Any) -
         interests=NotificationInterests(),
         turn_queue=None,
         write_turns=None,
+        decisions=None,
         elicitation_history=ElicitationHistory(never_asks=False, learn=lambda quiet: None),
         log=SimpleNamespace(add_line=lambda line: None),
         explain_state=lambda: f"{name} is not connected yet: connecting",
