@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import cast
 
 from ctl import daemon_process, systemd_units
+from ctl.config_problems import config_problem_lines, config_warning_lines
 from ctl.daemon_client import DaemonClient
 from ctl.errors import CtlError, DaemonError, DaemonUnreachable
 from ctl.invocation import CliContext
 from ctl.output import Line, paint
 from ctl.service_failure import service_failure
-from ctl.status_view import config_problem_lines, config_warning_lines
 from mcpd.support.instance_lock import find_lock_holder
 
 ANSWER_TIMEOUT = 5.0

@@ -6,6 +6,7 @@ Each check returns its findings and never raises. None needs a daemon or starts 
 from __future__ import annotations
 
 import os
+import shlex
 import socket as sockets
 import stat
 import sys
@@ -20,7 +21,6 @@ from ctl.daemon_process import daemon_command
 from ctl.errors import CtlError
 from ctl.next_steps import this_shell
 from ctl.service_failure import service_failure
-from ctl.status_view import shell_join
 from ctl.terminal_text import count
 from mcpd.config import definition_view
 from mcpd.config.check_document import LoadedConfig
@@ -81,10 +81,10 @@ def check_socket(path: str) -> Iterator[Finding]:
             yield Finding(what, FAIL, f"{location} belongs to user {found.st_uid}", fix)
         elif mode & loose:
             message = f"{location} is accessible to other users (mode {mode:04o})"
-            yield Finding(what, FAIL, message, shell_join(["chmod", "go-rwx", location]))
+            yield Finding(what, FAIL, message, shlex.join(["chmod", "go-rwx", location]))
         elif what == "socket" and not stat.S_ISSOCK(found.st_mode):
             message = f"{location} is not a socket"
-            yield Finding(what, FAIL, message, f"{shell_join(['rm', location])}, then: mcpctl daemon start")
+            yield Finding(what, FAIL, message, f"{shlex.join(['rm', location])}, then: mcpctl daemon start")
         elif what == "socket" and not _has_listener(path):
             message = f"{location} is left over: nothing listens on it"
             yield Finding(what, SKIP, message, "mcpctl daemon start")
@@ -170,7 +170,7 @@ def check_directories(directories: Mapping[str, str]) -> Iterator[Finding]:
         while not existing.exists() and existing != existing.parent:
             existing = existing.parent
         if not os.access(existing, os.W_OK | os.X_OK):
-            chown = shell_join(["chown", str(os.getuid()), str(existing)])
+            chown = shlex.join(["chown", str(os.getuid()), str(existing)])
             fix = f"{chown}, or set the XDG variables to other directories"
             yield Finding(what, FAIL, f"{existing} is not writable", fix)
             continue
@@ -181,7 +181,7 @@ def check_directories(directories: Mapping[str, str]) -> Iterator[Finding]:
             yield Finding(what, FAIL, f"{location}: only {free // 1000} kB free", fix)
         elif existing == Path(location) and stat.S_IMODE(existing.stat().st_mode) & 0o077:
             yield Finding(
-                what, FAIL, f"{location} is accessible to other users", shell_join(["chmod", "700", location])
+                what, FAIL, f"{location} is accessible to other users", shlex.join(["chmod", "700", location])
             )
         else:
             yield Finding(what, OK, location)
@@ -231,10 +231,10 @@ def check_file_permissions(path: str, secrets: Iterable[str]) -> Iterator[Findin
     others, mode = _bits_of_others(found), stat.S_IMODE(found.st_mode)
     if mode & others & 0o022:
         message = f"{path} is writable by other users, who could run any command as you (mode {mode:04o})"
-        yield Finding("configuration", FAIL, message, shell_join(["chmod", "go-w", path]))
+        yield Finding("configuration", FAIL, message, shlex.join(["chmod", "go-w", path]))
     if mode & others & 0o044 and any(secret in text for secret in secrets):
         message = f"{path} contains secrets and is readable by other users (mode {mode:04o})"
-        yield Finding("configuration", WARN, message, shell_join(["chmod", "600", path]))
+        yield Finding("configuration", WARN, message, shlex.join(["chmod", "600", path]))
 
 
 def _check_configuration_directory(directory: str) -> Iterator[Finding]:
@@ -250,7 +250,7 @@ def _check_configuration_directory(directory: str) -> Iterator[Finding]:
             f"{directory} is writable by other users, who could replace the configuration and run any "
             f"command as you (mode {mode:04o})"
         )
-        yield Finding("configuration", FAIL, message, shell_join(["chmod", "go-w", directory]))
+        yield Finding("configuration", FAIL, message, shlex.join(["chmod", "go-w", directory]))
 
 
 def _bits_of_others(found: os.stat_result) -> int:

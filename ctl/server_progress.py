@@ -16,7 +16,7 @@ from ctl.errors import CtlError, DaemonError, ServerNotReady, TimedOut
 from ctl.invocation import CliContext
 from ctl.json_values import mapping
 from ctl.next_steps import next_step
-from ctl.status_view import failure_summary, painted_state
+from ctl.server_state import failure_summary, painted_state
 from ctl.terminal_text import count, in_local_time, time_left, until
 
 if TYPE_CHECKING:

@@ -80,3 +80,11 @@ def _clean_cell(cell: str) -> str:
 
 def _styled_like(model: str, text: str) -> str:
     return paint(text, model.style) if isinstance(model, Painted) else text
+
+
+def labelled_lines(rows: Sequence[tuple[str, str | Sequence[str]]]) -> list[Line]:
+    """Lay out one row per line, with the labels right-aligned before a colon, as systemctl shows a unit."""
+    return [
+        [paint(f"{label:>12}: ", "dim"), *([value] if isinstance(value, str) else value)]
+        for label, value in rows
+    ]

@@ -96,6 +96,11 @@ def clock_time(stamp: str, *, utc: bool = False) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", (time.gmtime if utc else time.localtime)(seconds))
 
 
+def format_time(stamp: str | None, *, utc: bool = False) -> str:
+    """Return `2026-11-21 07:30:00 (3m ago)` in local time, or `2026-11-21 06:30:00 UTC (3m ago)`."""
+    return f"{clock_time(str(stamp), utc=utc)}{' UTC' if utc else ''} ({ago(stamp)})"
+
+
 def in_local_time(text: str, *, utc: bool = False) -> str:
     """Convert times such as `2026-11-21 18:00:00 UTC` in a sentence of the daemon, unless `utc`.
 

@@ -15,7 +15,8 @@ from ctl.commands.logs_events_tap import print_events
 from ctl.daemon_client import DaemonClient
 from ctl.invocation import CliContext
 from ctl.output import Line, paint
-from ctl.status_view import server_block, status_table
+from ctl.server_view import server_block
+from ctl.status_view import status_table
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -11,6 +11,7 @@ import click
 
 from ctl.commands.lifecycle import chosen_servers
 from ctl.completion_candidates import server_names
+from ctl.config_problems import problem_lines
 from ctl.daemon_client import Json
 from ctl.errors import CtlError, DaemonError, TimedOut, UsageError
 from ctl.invocation import CliContext
@@ -25,7 +26,7 @@ from ctl.server_progress import (
     show_warnings,
     wait_for_each,
 )
-from ctl.status_view import not_ready_exit, problem_lines
+from ctl.server_state import not_ready_exit
 from ctl.terminal_text import count
 from ctl.time_options import seconds_option
 from mcpd.config.loader import MAX_FILE_SIZE, decode_utf8, format_of, parse_text, read_layout

@@ -19,8 +19,7 @@ from ctl.config_check import check_config, next_environment
 from ctl.errors import CtlError, DaemonError, DaemonUnreachable, NotFound, UsageError, WriteFailed
 from ctl.invocation import CliContext
 from ctl.output import Line, paint
-from ctl.status_view import labelled_lines, shell_join
-from ctl.table import table
+from ctl.table import labelled_lines, table
 from ctl.terminal_text import count
 from mcpd.config import definition_view
 from mcpd.config.cached_tools import warn_of_uncached_tools
@@ -102,7 +101,7 @@ def show(cli: CliContext) -> int:
     )
     rows: list[Line] = []
     for name, definition in view["servers"].items():
-        target = definition_view.url(definition) or shell_join(definition_view.command(definition))
+        target = definition_view.url(definition) or shlex.join(definition_view.command(definition))
         rows.append([name, "yes" if definition_view.is_enabled(definition) else "no", target])
     if rows:
         cli.out.line()

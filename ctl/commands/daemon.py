@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,6 @@ from ctl.json_values import mapping, objects
 from ctl.next_steps import config_step
 from ctl.output import paint
 from ctl.start_lock import start_lock
-from ctl.status_view import shell_join
 from ctl.systemd_units import SERVICE, SOCKET
 from ctl.terminal_text import log_line, timestamp
 from ctl.time_options import utc_option
@@ -308,7 +308,7 @@ def uninstall(cli: CliContext) -> int:
         remark = "your own settings, which `mcpctl daemon install` would use again"
         cli.out.message(paint("note: ", "dim"), f"kept {path}   ({remark})")
     if kept:
-        cli.out.next_step(shell_join(["rm", "-r", *map(str, kept)]))
+        cli.out.next_step(shlex.join(["rm", "-r", *map(str, kept)]))
     return 0
 
 

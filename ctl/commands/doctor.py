@@ -11,13 +11,14 @@ import click
 
 from ctl import doctor_checks, login_shell, systemd_units
 from ctl.config_check import NextEnvironment, next_environment
+from ctl.config_problems import effect_of_problems
 from ctl.daemon_client import DaemonClient
 from ctl.doctor_checks import FAIL, OK, SKIP, WARN, DoctorReport, Finding
 from ctl.errors import CtlError, DaemonError, DaemonUnreachable
 from ctl.invocation import CliContext
 from ctl.next_steps import config_step, next_step
 from ctl.output import Line, paint
-from ctl.status_view import effect_of_problems, failure_summary, impairment, waiting_summary
+from ctl.server_state import failure_summary, impairment, waiting_summary
 from ctl.terminal_text import count, seconds_since
 from mcpd import __version__
 from mcpd.config import definition_view

@@ -10,13 +10,16 @@ import click
 from ctl.completion_candidates import server_names
 from ctl.invocation import CliContext
 from ctl.output import Line, paint
-from ctl.status_view import COLORS, WIDE, exit_details, short_message
+from ctl.server_state import COLORS, exit_details, short_message
 from ctl.table import table
 from ctl.terminal_text import clock_time, count, in_local_time
 from ctl.time_options import utc_option
 
 if TYPE_CHECKING:
     from ctl.api_types import HistoryEntry
+
+_WIDE = 110
+"""Columns from which on the year is shown."""
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl history\n  mcpctl history github -n 20 --json")
@@ -53,7 +56,7 @@ def history_table(
     On a terminal, the column BY is there only if an entry has one; a narrow terminal omits the year.
     """
     by = fit is None or any(entry.get("by") for entry in entries)
-    year = 5 if fit is not None and fit < WIDE else 0
+    year = 5 if fit is not None and fit < _WIDE else 0
     header = [
         "WHEN (UTC)" if utc else "WHEN",
         *(["SERVER"] if servers else []),

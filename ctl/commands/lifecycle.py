@@ -22,7 +22,7 @@ from ctl.server_progress import (
     status_summary,
     wait_for_each,
 )
-from ctl.status_view import not_ready_exit
+from ctl.server_state import not_ready_exit
 from ctl.terminal_text import count
 from ctl.time_options import parse_duration, parse_time, rfc3339, seconds_option
 from mcpd.config.next_step import needs_login, needs_person

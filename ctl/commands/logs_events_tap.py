@@ -15,7 +15,7 @@ from ctl.errors import ConnectionClosed, DaemonUnreachable
 from ctl.invocation import CliContext
 from ctl.output import Line, paint
 from ctl.server_progress import status_summary
-from ctl.status_view import painted_state
+from ctl.server_state import painted_state
 from ctl.terminal_text import clean, clock_time, cut, in_local_time, log_line
 from ctl.time_options import utc_option
 

@@ -10,8 +10,7 @@ from ctl.call_arguments import split_target
 from ctl.errors import UsageError
 from ctl.invocation import CliContext
 from ctl.output import Line, paint
-from ctl.status_view import labelled_lines
-from ctl.table import table
+from ctl.table import labelled_lines, table
 from mcpd.model.policy import TRANSPORTS
 
 if TYPE_CHECKING:

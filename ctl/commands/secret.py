@@ -14,7 +14,7 @@ from ctl.errors import CtlError, DaemonError, UsageError
 from ctl.invocation import CliContext
 from ctl.output import Line, paint
 from ctl.server_progress import change_each, failed_member, hint_for, show_errors
-from ctl.status_view import BROKEN
+from ctl.server_state import BROKEN
 from ctl.table import table
 from ctl.time_options import seconds_option
 from mcpd.config.secret_store import MAX_SECRET_SIZE, SECRET_NAME, change_secrets, read_secrets, secrets_path

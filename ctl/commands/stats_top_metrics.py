@@ -11,9 +11,9 @@ import click
 from ctl.completion_candidates import server_names
 from ctl.invocation import CliContext
 from ctl.output import Line, paint
-from ctl.status_view import format_time, labelled_lines, painted_state
-from ctl.table import table
-from ctl.terminal_text import ago, count, seconds_since
+from ctl.server_state import painted_state
+from ctl.table import labelled_lines, table
+from ctl.terminal_text import ago, count, format_time, seconds_since
 from ctl.time_options import SecondsType
 
 if TYPE_CHECKING:

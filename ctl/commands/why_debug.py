@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -20,23 +21,27 @@ from ctl.errors import DaemonError
 from ctl.invocation import CliContext
 from ctl.next_steps import next_step
 from ctl.output import Line, paint
-from ctl.status_view import (
+from ctl.server_state import (
     COLORS,
     READY,
     exit_details,
-    format_time,
     impairment,
-    labelled_lines,
     not_ready_exit,
-    second_connection,
-    server_block,
-    shell_join,
     short_message,
-    waiting_rows,
     waiting_summary,
 )
-from ctl.table import table
-from ctl.terminal_text import ago, clock_time, in_local_time, log_line, seconds_since, time_left, until
+from ctl.server_view import second_connection, server_block, waiting_rows
+from ctl.table import labelled_lines, table
+from ctl.terminal_text import (
+    ago,
+    clock_time,
+    format_time,
+    in_local_time,
+    log_line,
+    seconds_since,
+    time_left,
+    until,
+)
 from ctl.time_options import utc_option
 from mcpd.config import definition_view
 from mcpd.config.next_step import port_in_use
@@ -334,7 +339,7 @@ def _detail_lines(detail: ServerDetail, *, utc: bool) -> list[Line]:
     lines = [*server_block(detail, log_lines=0, utc=utc)]
     if command := detail.get("command"):
         started = [
-            ("command", shell_join(command)),
+            ("command", shlex.join(command)),
             ("executable", detail.get("executable") or "not found"),
             ("PATH", detail.get("path") or "-"),
             ("directory", detail.get("cwd") or "-"),

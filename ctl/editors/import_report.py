@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 
 from ctl.daemon_client import Json
@@ -14,7 +15,6 @@ from ctl.editors.inline_secrets import masked_definition
 from ctl.editors.merging import MergedServer
 from ctl.editors.similar_servers import SimilarServer
 from ctl.output import Line, paint
-from ctl.status_view import shell_join
 from ctl.terminal_text import count
 from mcpd.config.masking import mask_definition
 from mcpd.model.server_spec import definition_parts
@@ -121,7 +121,7 @@ def describe_target(definition: Mapping[str, object]) -> str:
         return f"{definition['url']}{f' ({kind})' if kind else ''}"
     args = definition.get("args")
     words = [definition.get("command"), *(args if isinstance(args, list) else [])]
-    return shell_join([str(word) for word in words])
+    return shlex.join([str(word) for word in words])
 
 
 def _server_lines(plan: ImportPlan, server: MergedServer) -> list[Line]:
@@ -177,7 +177,7 @@ def _format_value(value: object) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, list):
-        return shell_join([str(word) for word in value]) or "nothing"
+        return shlex.join([str(word) for word in value]) or "nothing"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
@@ -21,7 +22,6 @@ from ctl.editors.merging import (
     fill_in_secrets,
     identity,
 )
-from ctl.status_view import shell_join
 from mcpd.config.masking import MASK
 from mcpd.model.package_runners import find_runner
 from mcpd.model.server_spec import definition_parts
@@ -162,7 +162,7 @@ def _instead(here: Sequence[str], there: Sequence[str]) -> str:
     least = min(len(here), len(there))
     head = next((n for n in range(least) if here[n] != there[n]), least)
     tail = next((n for n in range(least - head) if here[-1 - n] != there[-1 - n]), least - head)
-    ours, theirs = (shell_join(words[head : len(words) - tail]) for words in (here, there))
+    ours, theirs = (shlex.join(words[head : len(words) - tail]) for words in (here, there))
     if not (ours and theirs):
         return f"with {ours}" if ours else f"without {theirs}" if theirs else "another secret"
     return f"{ours} instead of {theirs}"

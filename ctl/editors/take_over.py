@@ -21,7 +21,7 @@ from ctl.editors.tool_filters import NO_FILTERS, ToolFilters, unlike_ours
 from ctl.errors import CtlError, TimedOut
 from ctl.invocation import CliContext
 from ctl.server_progress import hint_for, wait_for_each
-from ctl.status_view import READY, failure_summary
+from ctl.server_state import READY, failure_summary
 from mcpd.config import definition_view
 from mcpd.config.in_place_edits.document import Document
 from mcpd.config.next_step import needs_login
