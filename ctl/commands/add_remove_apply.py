@@ -27,7 +27,7 @@ from ctl.server_progress import (
     wait_for_each,
 )
 from ctl.server_state import not_ready_exit
-from ctl.terminal_text import count
+from ctl.terminal_text import count, format_time
 from ctl.time_options import seconds_option
 from mcpd.config.loader import MAX_FILE_SIZE, decode_utf8, format_of, parse_text, read_layout
 from mcpd.model.errors import BadSpec, Problem
@@ -354,14 +354,21 @@ def reload(cli: CliContext) -> int:
     """Reload the configuration file.
 
     Variables such as ${TOKEN} keep the values that they had when the daemon started. After you change one,
-    use `mcpctl daemon restart`.
+    use `mcpctl daemon restart`. If mcpd has loaded the changed file already, says since when.
     """
+    before = None if cli.out.json else cli.call("mcpd/status").value["config"]
     try:
         reply = cli.call("mcpd/reload")
     except DaemonError as error:
         _explain_refusal(error)
         raise
-    return show_applied(cli, reply)
+    code = show_applied(cli, reply)
+    found = reply.value
+    changes = [*found["added"], *found["changed"], *found["removed"], *found.get("settings_changed", ())]
+    if before is not None and code == 0 and not changes and before["source"] != "api":
+        since = format_time(before["loaded_at"])
+        cli.out.line(f"nothing to change: mcpd has used this configuration since {since}")
+    return code
 
 
 def show_applied(cli: CliContext, reply: Reply[ApplyResult]) -> int:
