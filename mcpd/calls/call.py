@@ -412,7 +412,7 @@ class Call(Exchange):
     def failed(self, error: McpdError) -> None:
         child = self.server.child
         if isinstance(error, CallTimeout) and child is not None and child.is_leader_stopped():
-            step = f"run `kill -CONT {child.pid}` or `mcpctl reconnect {self.server.spec.name}`"
+            step = f"run `kill -CONT -{child.pid}` or `mcpctl reconnect {self.server.spec.name}`"
             error = error.with_cause(f"its process is stopped (SIGSTOP); {step}")
         self.handler.on_failed(self, error)
 

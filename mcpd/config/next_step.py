@@ -156,7 +156,7 @@ def _after_degradation(server: Members, degraded: str) -> str:
     """Return the step for a server that is connected, but cannot be relied on."""
     name = server["name"]
     if "is stopped" in degraded:
-        return f"kill -CONT {server['pid']}   (continues it; or start it again: mcpctl reconnect {name})"
+        return f"kill -CONT -{server['pid']}   (continues it; or start it again: mcpctl reconnect {name})"
     if "which was removed" in degraded:
         secret = degraded.partition(" the secret ")[2].partition(",")[0]
         return f"mcpctl secret set {secret}, then: mcpctl reconnect {name}"

@@ -291,7 +291,7 @@ def test_timeout_of_a_stopped_server_suggests_to_continue_it(daemon: FakeDaemon,
     daemon.answers["mcpd/call"] = Fault("too slow", code="timeout", exit=7, server="time", after=0.3)
     stopped = server("time", degraded="its process is stopped (SIGSTOP)")
     daemon.answers["mcpd/server"] = detail(stopped)
-    assert "next: kill -CONT 4711   (continues it; or" in mcpctl("call", "now@time").err
+    assert "next: kill -CONT -4711   (continues it; or" in mcpctl("call", "now@time").err
     assert daemon.params_of("mcpd/ping") == {"server": "time", "timeout": 1.0}
 
 

@@ -52,7 +52,7 @@ TABLE: list[tuple[ServerDetail, str]] = [
     ),
     (
         how("connected", degraded="its process is stopped (SIGSTOP)", pid=47),
-        "kill -CONT 47   (continues it; or start it again: mcpctl reconnect it)",
+        "kill -CONT -47   (continues it; or start it again: mcpctl reconnect it)",
     ),
     (how("connected", degraded="it did not answer within 2 s"), "mcpctl reconnect it   (ends its calls"),
     (

@@ -342,7 +342,7 @@ def test_a_ping_is_a_real_round_trip(start: Start) -> None:
         with pytest.raises(Refused, match="is stopped") as refused:
             client.call("fake", "echo", timeout=5.0)
         assert refused.value.code == "timeout"
-        assert f"; run `kill -CONT {pid}` or `mcpctl reconnect fake`" in refused.value.body["message"]
+        assert f"; run `kill -CONT -{pid}` or `mcpctl reconnect fake`" in refused.value.body["message"]
     finally:
         os.kill(pid, signal.SIGCONT)
     assert time.monotonic() - began < BOUND
