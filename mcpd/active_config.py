@@ -18,7 +18,6 @@ from mcpd.config.load_at_start import describe_tolerated, load_at_start, save_la
 from mcpd.config.loader import candidate_paths, load, parse_config
 from mcpd.config.masking import mask_definition
 from mcpd.config.server_definition import ParsedServers, parse_servers, parse_valid_servers
-from mcpd.event_history import acting_for
 from mcpd.model.api import ApplyResult, ConfigCheck, ConfigStatus, ConfigView
 from mcpd.model.errors import BadSpec, Conflict, Problem, UnknownServer
 from mcpd.model.events import Event, EventKind
@@ -27,7 +26,6 @@ from mcpd.model.status import rfc3339
 from mcpd.persistent_state import AppliedSet, StateFile
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.support.broadcast import AsyncValue
-from mcpd.support.file_watcher import watch_files
 from mcpd.support.memory_tuning import trim_heap_soon
 from mcpd.support.own_thread import OwnThread
 from mcpd.support.redact import Redactor
@@ -40,6 +38,13 @@ _SERVERS = "$.mcpServers"
 """Where errors in an edited set are located: in the file, not in the request."""
 _HOLDERS = (_SERVERS, "$.mcp.servers")
 """Where a file may have its servers."""
+_STARTUP_ONLY = (
+    ("http", "http"),
+    ("max_starts", "maxStarts"),
+    ("log_level", "logLevel"),
+    ("login_storage", "loginStorage"),
+)
+"""Settings that are read only at start, and their names in the configuration."""
 
 
 class ActiveConfig:
@@ -504,35 +509,3 @@ def _changed_settings(before: LoadedConfig, after: LoadedConfig) -> tuple[str, .
     """Return the names of the settings that are written differently in two configurations, sorted."""
     old, new = before.written_settings, after.written_settings
     return tuple(sorted(name for name in {*old, *new} if old.get(name) != new.get(name)))
-
-
-async def watch_config(configuration: ActiveConfig) -> None:
-    """Apply every change of the file while the setting `watch` is on. Runs until cancelled."""
-    while True:
-        await configuration.watch_enabled.wait_until(bool)
-        try:
-            with watch_files(map(str, configuration.candidate_paths())) as changes:
-                while configuration.watch_enabled.value:
-                    # Also before the first change: it may have changed since it was loaded.
-                    await _reload_if_changed(configuration)
-                    await changes.next_change()
-        except OSError as error:
-            log.warning("cannot watch the configuration file (%s); run `mcpctl reload` after changes", error)
-            await configuration.watch_enabled.wait_until(lambda watched: not watched)
-
-
-async def _reload_if_changed(configuration: ActiveConfig) -> None:
-    try:
-        with acting_for(lambda: "a change of the file"):
-            await configuration.reload_in_background()
-    except Exception:
-        log.exception("reloading the configuration failed; nothing was changed")
-
-
-_STARTUP_ONLY = (
-    ("http", "http"),
-    ("max_starts", "maxStarts"),
-    ("log_level", "logLevel"),
-    ("login_storage", "loginStorage"),
-)
-"""Settings that are read only at start, and their names in the configuration."""

@@ -21,7 +21,7 @@ import attrs
 import trio
 
 from mcpd import __version__
-from mcpd.active_config import ActiveConfig, watch_config
+from mcpd.active_config import ActiveConfig
 from mcpd.api import listeners
 from mcpd.api.connection_limit import ConnectionLimit, Slot
 from mcpd.api.open_listeners import open_listeners
@@ -30,6 +30,7 @@ from mcpd.api.socket_connection import SocketConnection
 from mcpd.calls.call_log import CallLog
 from mcpd.config.check_document import LoadedConfig
 from mcpd.config.settings import Address
+from mcpd.config_watcher import watch_config
 from mcpd.daemon_operations import Operations
 from mcpd.event_history import EventHistory, acting_for, current_actor
 from mcpd.gateway.gateway import Gateway

@@ -22,7 +22,7 @@ LADDER = (
     ("daemon_operations",),
     ("login_service",),
     ("login_users",),
-    ("usage_report", "systemd_status"),
+    ("config_watcher", "systemd_status", "usage_report"),
     ("active_config",),
     ("supervision",),
     ("protocol",),
