@@ -18,7 +18,7 @@ from mcpd.config.load_at_start import describe_tolerated, load_at_start, save_la
 from mcpd.config.loader import candidate_paths, load, parse_config
 from mcpd.config.masking import mask_definition
 from mcpd.config.server_definition import ParsedServers, parse_servers, parse_valid_servers
-from mcpd.model.api import ApplyResult, ConfigCheck, ConfigStatus, ConfigView
+from mcpd.model.config_api import ApplyResult, ConfigCheck, ConfigStatus, ConfigView
 from mcpd.model.errors import BadSpec, Conflict, Problem, UnknownServer
 from mcpd.model.events import Event, EventKind
 from mcpd.model.server_spec import InvalidSpec, changed_parts

@@ -24,10 +24,7 @@ from mcpd.model.api import (
     DashboardLink,
     HttpListener,
     MissingServer,
-    PendingApproval,
     PingResult,
-    PolicyParams,
-    PolicyResult,
     PromptsResult,
     ResourcesResult,
     ServerDetail,
@@ -38,6 +35,7 @@ from mcpd.model.codec import unstructure
 from mcpd.model.errors import CallTimeout, NotReady, Unsupported, UpstreamRefused
 from mcpd.model.events import Event, EventKind, History, TapParams
 from mcpd.model.login import AuthStatus
+from mcpd.model.policy_api import PendingApproval, PolicyParams, PolicyResult
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import ServerState, ServerStatus, rfc3339
 from mcpd.model.tags import tags_of_tool

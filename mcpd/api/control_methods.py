@@ -15,24 +15,26 @@ import msgspec
 from mcpd import __version__
 from mcpd.api import large_results, login_methods
 from mcpd.daemon_operations import Operations
-from mcpd.model import api, codec, login
+from mcpd.model import api, codec, login, policy_api
 from mcpd.model.api import (
-    AddParams,
-    ApplyResult,
     CallParams,
     CompleteParams,
-    ConfigCheck,
-    ConfigCheckParams,
-    ConfigView,
     PromptParams,
     PromptsResult,
     ReadParams,
-    RemoveParams,
     ResourcesResult,
-    SetServersParams,
     ToolsResult,
 )
 from mcpd.model.call_record import CallRecords, CallsParams
+from mcpd.model.config_api import (
+    AddParams,
+    ApplyResult,
+    ConfigCheck,
+    ConfigCheckParams,
+    ConfigView,
+    RemoveParams,
+    SetServersParams,
+)
 from mcpd.model.errors import InvalidArguments, Problem
 from mcpd.model.events import Event, History, HistoryParams, TapFrame, TapParams
 from mcpd.model.status import parse_timestamp
@@ -149,7 +151,7 @@ def _version(operations: Operations, _: api.NoParams) -> api.VersionInfo:
     )
 
 
-async def _approve(operations: Operations, params: api.ApproveParams) -> api.EmptyResult:
+async def _approve(operations: Operations, params: policy_api.ApproveParams) -> api.EmptyResult:
     await operations.approve(params.id, params.decision)
     return api.EmptyResult()
 
@@ -257,19 +259,19 @@ METHODS: Mapping[str, Method[Any]] = {
     ),
     "mcpd/policy": Method(
         "Explain whether the policies allow a client to use a tool, prompt, or resource. Nothing is called.",
-        api.PolicyParams,
-        api.PolicyResult,
+        policy_api.PolicyParams,
+        policy_api.PolicyResult,
         lambda operations, params: operations.explain_policy(params),
     ),
     "mcpd/approvals": Method(
         "List the calls that wait for the approval of a person.",
         api.NoParams,
-        api.ApprovalsResult,
-        lambda operations, _: api.ApprovalsResult(approvals=operations.list_approvals()),
+        policy_api.ApprovalsResult,
+        lambda operations, _: policy_api.ApprovalsResult(approvals=operations.list_approvals()),
     ),
     "mcpd/approve": Method(
         "Approve or refuse a call that waits for approval.",
-        api.ApproveParams,
+        policy_api.ApproveParams,
         api.EmptyResult,
         _approve,
     ),

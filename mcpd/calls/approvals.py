@@ -23,9 +23,9 @@ from msgspec import Raw
 from mcpd.calls.call import SUSPENDED, Call, Caller
 from mcpd.calls.lasting_rules import NoLastingRuleError, lasting_rule
 from mcpd.calls.suspended_calls import Question
-from mcpd.model.api import PendingApproval
 from mcpd.model.errors import Denied, InvalidArguments, McpdError, Overloaded, Problem
 from mcpd.model.policy import ClientFacts, ItemKind, PolicyRule
+from mcpd.model.policy_api import PendingApproval
 from mcpd.model.status import rfc3339
 from mcpd.model.text import shorten
 from mcpd.protocol.revision_translation import R3, translate_request

@@ -10,9 +10,9 @@ from mcpd.daemon_operations import Operations
 from mcpd.gateway.aggregate_server import AggregateServer
 from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.client_view import View
-from mcpd.model.api import PolicyClient, PolicyLimit, PolicyParams, PolicyResult, PolicyStep
 from mcpd.model.errors import InvalidArguments, Problem
 from mcpd.model.policy import TRANSPORTS, ClientFacts, Decision, ItemKind
+from mcpd.model.policy_api import PolicyClient, PolicyLimit, PolicyParams, PolicyResult, PolicyStep
 from mcpd.model.profile import ALL_SERVERS
 from mcpd.supervision.legacy_companion import catalog_for_legacy
 from mcpd.supervision.managed_server import ManagedServer

@@ -14,14 +14,14 @@ import trio.testing
 
 from mcpd.api import large_results
 from mcpd.daemon_operations import Operations
-from mcpd.model import api, codec
+from mcpd.model import api, codec, config_api
 from mcpd.model.server_spec import StdioSpec
 from mcpd.model.usage_stats import StatsParams
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.support import turns
 from tests.supervision.peer import surroundings
 
-STATUS = api.ConfigStatus(source="none", path="", generation=1, loaded_at="2026-11-21T06:30:00.000Z")
+STATUS = config_api.ConfigStatus(source="none", path="", generation=1, loaded_at="2026-11-21T06:30:00.000Z")
 
 
 def operations_of(supervisor: Supervisor) -> Operations:

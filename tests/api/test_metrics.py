@@ -5,7 +5,8 @@ from __future__ import annotations
 from prometheus_client.parser import text_string_to_metric_families
 
 from mcpd.api.metrics import render
-from mcpd.model.api import ConfigStatus, DaemonInfo, DaemonStatus
+from mcpd.model.api import DaemonInfo, DaemonStatus
+from mcpd.model.config_api import ConfigStatus
 from mcpd.model.login import LoginStatus
 from mcpd.model.status import ServerState, ServerStatus
 from mcpd.model.usage_stats import CallCounts, LatencyBucket, ProcessCost, ServerStats, Stats, ToolStats

@@ -23,9 +23,10 @@ from mcpd.client_registry import ClientConnection
 from mcpd.gateway.client_facts import SessionFacts
 from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.explain_policy import explain_policy
-from mcpd.model.api import CompleteParams, PolicyParams, PromptParams, ReadParams
+from mcpd.model.api import CompleteParams, PromptParams, ReadParams
 from mcpd.model.errors import McpdError
 from mcpd.model.policy import ClientFacts, Decision, PolicyRule
+from mcpd.model.policy_api import PolicyParams
 from mcpd.model.profile import Profile
 from mcpd.wire import message as wire
 from tests.gateway.mcp_client import meta

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpd.model import api, codec
-from mcpd.model.api import SetServersParams
 from mcpd.model.codec import ShapeError
+from mcpd.model.config_api import SetServersParams
 from tests.sampling import scaled
 
 

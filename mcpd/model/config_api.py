@@ -1,0 +1,124 @@
+"""The parameters and results of the control API that are about the configuration; see `api.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from mcpd.model.errors import Problem
+from mcpd.model.record import Record
+from mcpd.model.server_spec import ServersDiff
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ConfigStatus(Record):
+    """The active configuration, and the problems that were found in the configuration file."""
+
+    source: str
+    """The path of a file, `$MCPD_SERVERS`, `none`, or `api` if the set was replaced by `mcpd/servers/set`. If
+    the file at `path` was unusable when mcpd started, the path of the copy of its last valid content."""
+    path: str
+    """The path of the file that `mcpd/reload` reads and `mcpd/add` writes. The file may not exist."""
+    generation: int
+    loaded_at: str
+    """When the configuration was loaded; for a copy, when it was saved."""
+    problems: tuple[Problem, ...] = ()
+    """The errors in the current file. While mcpd is running, it rejects the whole file, and the last valid
+    set of servers remains active. If mcpd has started with these errors, they affect only the entries that
+    contain them."""
+    rejected: bool = False
+    """Whether the current file is not used at all, because of `problems`."""
+    earlier_definitions: tuple[str, ...] = ()
+    """The servers that have their last valid definition, because the one in the current file has errors."""
+    warnings: tuple[str, ...] = ()
+    """Descriptions of the parts of the configuration that have no effect."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ConfigView(Record):
+    """The result of `mcpd/config`, which contains the active definitions. Secrets are masked."""
+
+    source: str
+    path: str
+    generation: int
+    servers: Mapping[str, Mapping[str, object]]
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ConfigCheckParams(Record):
+    path: str
+    """The absolute path of the configuration file. Its suffix determines the format, and relative paths in
+    the text are resolved against its directory. mcpd does not read the file."""
+    text: str
+    """The content to check."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ConfigCheck(Record):
+    """The result of `mcpd/config/check`, which uses the environment of mcpd and applies nothing."""
+
+    servers: tuple[str, ...] = ()
+    """The names of the servers. If there are errors, this is empty."""
+    warnings: tuple[str, ...] = ()
+    errors: tuple[Problem, ...] = ()
+    """Why mcpd would reject the content."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class SetServersParams(Record):
+    servers: Mapping[str, Mapping[str, object]]
+    """The server definitions by name, in the same format as in the configuration file."""
+    dry_run: bool = False
+    if_generation: int | None = None
+    """If the set is no longer at this generation, mcpd returns the error `conflict`."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class AddParams(Record):
+    server: str
+    definition: Mapping[str, object]
+    save: bool = True
+    """If this is true, mcpd also writes the server to the configuration file."""
+    replace: bool = False
+    """If this is true, mcpd replaces an existing server of the same name. Otherwise, it returns an error."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class RemoveParams(Record):
+    server: str
+    save: bool = True
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ApplyResult(Record):
+    """The effect of a change to the set of servers, or of a `dry_run`. Unchanged servers keep running."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    generation: int
+    errors: tuple[Problem, ...] = ()
+    """The errors in the set. If there are any errors, mcpd did not apply the set, and the lists are empty."""
+    dry_run: bool = False
+    saved: str | None = None
+    """The path of the file that mcpd wrote."""
+    settings_changed: tuple[str, ...] = ()
+    """The names of the settings (`settings` in the configuration) that changed."""
+    restart_needed: tuple[str, ...] = ()
+    """The settings that differ from those with which mcpd started, and that take effect only when it is
+    restarted."""
+    warnings: tuple[str, ...] = ()
+    """Why the change could not be saved in mcpd's state file. It has taken effect, but is lost when mcpd
+    restarts before it is saved. mcpd tries again every two seconds."""
+
+    @classmethod
+    def plan(
+        cls, plan: ServersDiff, generation: int, *, dry_run: bool = False, saved: str | None = None
+    ) -> ApplyResult:
+        return cls(generation=generation, dry_run=dry_run, saved=saved, **attrs.asdict(plan))
+
+    @classmethod
+    def refused(cls, errors: list[Problem], generation: int, *, dry_run: bool = False) -> ApplyResult:
+        return cls(generation=generation, errors=tuple(errors), dry_run=dry_run)
