@@ -5,6 +5,7 @@ Only for calls through the control API, which people type. An MCP client knows t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 import msgspec
@@ -15,7 +16,7 @@ from mcpd.config.settings import Settings
 from mcpd.model import advice
 from mcpd.model.errors import InvalidArguments, McpdError, Problem, UnknownPrompt, UnknownTool, Unsupported
 from mcpd.model.text import shorten
-from mcpd.supervision.catalog import Item, Listing, did_you_mean, is_tool_allowed
+from mcpd.supervision.catalog import Catalog, Item, Listing, did_you_mean, is_tool_allowed
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
@@ -56,27 +57,38 @@ class KnownItemStage(msgspec.Struct, eq=False):
         self._check(call)
 
     def _check(self, call: Call) -> None:
-        server, catalog = self.server, self.server.catalog
+        server = self.server
         feature = _FEATURE.get(self.method)
         if feature is not None and server.upstream is not None and not server.upstream.has(feature):
             raise Unsupported(f"{server.spec.name} does not support {feature}", server=server.spec.name)
-        if self.method not in ("tools/call", "prompts/get"):
-            return
-        members = wire.members(call.params)
-        name = wire.string_or(members, "name")
-        is_tool = self.method == "tools/call"
-        if is_tool and not is_tool_allowed(server.spec, name):
+        if self.method == "tools/call":
+            self._check_tool(call.tool)
+        elif self.method == "prompts/get":
+            self._check_prompt(wire.members(call.params))
+
+    def _check_tool(self, name: str) -> None:
+        server, catalog = self.server, self.server.catalog
+        if not is_tool_allowed(server.spec, name):
             message = f"{server.spec.name}: the definition excludes {name!r}"
             raise UnknownTool(message, server=server.spec.name)
+        if catalog is not None and catalog.tool(name) is None and _is_complete(catalog, catalog.tools):
+            raise _unknown(server, name, catalog.tools, is_tool=True)
+
+    def _check_prompt(self, params: Mapping[str, Raw]) -> None:
+        server, catalog = self.server, self.server.catalog
         if catalog is None:
             return
-        items = catalog.tools if is_tool else catalog.prompts
-        item = catalog.tool(name) if is_tool else next((each for each in items if each.name == name), None)
-        if item is None:
-            if items or not catalog.warnings:  # otherwise the list could not be fetched: the server decides
-                raise _unknown(server, name, items, is_tool=is_tool)
-        elif not is_tool:
-            _check_prompt_arguments(server, item, members.get("arguments", Raw(b"{}")))
+        name = wire.string_or(params, "name")
+        prompt = next((each for each in catalog.prompts if each.name == name), None)
+        if prompt is not None:
+            _check_prompt_arguments(server, prompt, params.get("arguments", Raw(b"{}")))
+        elif _is_complete(catalog, catalog.prompts):
+            raise _unknown(server, name, catalog.prompts, is_tool=False)
+
+
+def _is_complete(catalog: Catalog, items: Listing) -> bool:
+    """Return whether the list has all items. If it could not be fetched, the server decides."""
+    return bool(items) or not catalog.warnings
 
 
 def _unknown(server: ManagedServer, name: str, items: Listing, *, is_tool: bool) -> McpdError:
