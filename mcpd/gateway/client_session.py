@@ -217,7 +217,7 @@ class ClientSession:
 
     def _handle(self, request: ClientRequest) -> None:
         if request.method in _FORWARDED:
-            self._forward(request)
+            self._forward(request, self.view.route(request.method, request.params))
         elif request.method in LIST_MEMBERS:
             self._methods.answer_list(self, request)
         else:
@@ -243,13 +243,10 @@ class ClientSession:
             await self.view.prepare()
         target = await route_large_request(request, self.view, self._methods.read_request_meta)
         await trio.lowlevel.checkpoint_if_cancelled()
-        self._forward_to(target, request)
+        self._forward(request, target)
 
-    def _forward(self, request: ClientRequest) -> None:
+    def _forward(self, request: ClientRequest, target: Target) -> None:
         """Forward a request to its server. Raises McpdError, BadFrame; nothing was sent then."""
-        self._forward_to(self.view.route(request.method, request.params), request)
-
-    def _forward_to(self, target: Target, request: ClientRequest) -> None:
         if target.server.spec.share != "all":
             self.declared_to_own_servers = request.context
             server = self.gateway.dedicated_servers.server_for(self, target.server)
@@ -284,7 +281,7 @@ class ClientSession:
             and self.view.single is not None
             and _knows_method(self.view.single, request)
         ):
-            self._forward(request)
+            self._forward(request, self.view.route(request.method, request.params))
         else:
             self.respond_error(request, _METHOD_NOT_FOUND, f"no method {request.method[:100]!r}")
 

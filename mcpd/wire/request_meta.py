@@ -39,8 +39,10 @@ def request_with_meta(
     """
     body = bytes(params)
     if plain and ours and body[:2] == b'{"':
-        head = b',"method":%b,"params":{"_meta":{' % method_json(method)
-        return b"".join((ENVELOPE_START, key, head, ours, token, b"},", body[1:], b"}\n"))
+        name, head = method_json(method), b',"params":{"_meta":{'
+        return b"".join(
+            (ENVELOPE_START, key, b',"method":', name, head, ours, token, b"},", body[1:], b"}\n")
+        )
     return request(key, method, merge_meta(body, ours + token) if ours or body else b"")
 
 

@@ -677,7 +677,7 @@ async def test_client_is_logged_by_the_name_it_is_listed_with(w: World) -> None:
     user = w.user("modern")
     session = user.session
     context = make_client_context(MODERN, {}, modern=True, client_name="agent 1.0")
-    session._forward(ClientRequest(b"1", "tools/call", b'{"name":"t"}', Recorder(user), context))
+    session._handle(ClientRequest(b"1", "tools/call", b'{"name":"t"}', Recorder(user), context))
     listed = [session.identify(context).client, connected_clients([session], []).clients[0].name]
     session.peer = "mcp 0.1.0"
     listed += [session.identify(context).client, connected_clients([session], []).clients[0].name]
