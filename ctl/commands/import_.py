@@ -28,6 +28,7 @@ from ctl.editors.importing import (
     ImportPlan,
     ImportResult,
     build_result,
+    name_secrets_again,
     plan_import,
     record_import,
     unite_servers,
@@ -142,6 +143,7 @@ def import_(
                 chosen = servers
                 servers = [s for s in servers if all(answers.get(x.name) for x in plan.missing_secrets(s))]
                 left_out = [each.name for each in chosen if each not in servers]
+                plan = name_secrets_again(plan, servers)
                 rules = _ask_about_rules(plan, servers, same, target)
                 keep_secrets = keep_secrets or not _confirm_storing_secrets(plan, servers)
         except click.Abort:

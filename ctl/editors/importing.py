@@ -269,6 +269,27 @@ def _disabled_by_us(backups: EditorBackups) -> Callable[[EntrySource], bool]:
     return lambda source: source.name in names(source.path)
 
 
+def name_secrets_again(plan: ImportPlan, servers: Sequence[MergedServer]) -> ImportPlan:
+    """Return the plan with the secrets in the definitions of these servers named as if there were no others.
+
+    Servers that were not chosen, or that are the same as another one, need no names.
+    """
+    taken = dict(plan.stored)
+    for server in servers:
+        for one in server.needed_secrets:
+            taken.setdefault(one.name, f"\0{one.origin}" if one.value is None else one.value)
+    updates = {one.server.name: one for one in plan.drift.updates}
+    lifted = dict(plan.lifted)
+    for server in servers:
+        update = updates.get(server.name)
+        lifted[server.name] = (
+            lift_secrets(server.name, server.definition, taken)
+            if update is None
+            else lift_update_secrets(update, taken)
+        )
+    return attrs.evolve(plan, lifted=lifted)
+
+
 def build_result(
     plan: ImportPlan, servers: Sequence[MergedServer], answers: Mapping[str, str], *, keep: bool
 ) -> ImportResult:
