@@ -69,7 +69,8 @@ class LoginToolStage(msgspec.Struct, eq=False):
         catalog, upstream = self.server.catalog, self.server.upstream
         if upstream is None or (catalog is not None and catalog.tool(LOGIN_TOOL) is not None):
             return None
-        text = f"{self.server.spec.name} is connected. Its tools are listed now."
+        name = (self.server.original or self.server).spec.name
+        text = f"{name} is connected. Its tools are listed now."
         result: dict[str, object] = {"content": [{"type": "text", "text": text}]}
         if upstream.era == "modern":
             result["resultType"] = "complete"

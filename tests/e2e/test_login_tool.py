@@ -49,6 +49,25 @@ def test_the_only_tool_shows_the_link_and_gives_way_to_the_others(
         assert len(links(client)) == 1
 
 
+@pytest.mark.parametrize(
+    "definition",
+    [{"share": "client"}, {"concurrency": "serial", "validate": True, "cache": {"*": "60s"}}],
+    ids=str,
+)
+def test_the_call_is_answered_whatever_the_definition_says_of_calls(start: Start, definition: Json) -> None:
+    """Also if the client has a connection of its own, whose name it does not know."""
+    with served() as server:
+        daemon = start({"remote": {"url": server.url, **definition}})
+        needs_login(daemon)
+        client = client_of(daemon, LEGACY, server=None)
+        link, waiting = wait_asked(client, start_call(client, "remote__mcpd_log_in"))
+        follow(link["url"])
+        assert client.wait(waiting)["content"][0]["text"].startswith("remote is connected")
+        daemon.wait_connected("remote")
+        assert tools(client) == ["remote__echo"]
+        assert executed(server) == 0
+
+
 @pytest.mark.parametrize(("view", "login", "echo"), VIEWS)
 def test_a_client_may_return_when_the_tool_is_gone(
     start: Start, view: str | None, login: str, echo: str
