@@ -158,11 +158,12 @@ class AggregateServer:
         return self._core.supervisor.get(owned[0]), owned[1]
 
     def _find_absent(self, member: str, name: str) -> OwnedName | None:
-        """Find a name among the servers that are disabled, or that have never worked so far: a client may
-        know it from an earlier list.
+        """Find a name among the servers whose lists are unknown, or that are disabled: a client may know it
+        from an earlier list.
 
-        If the server waits for a login, the call is sent to it, so that the client is shown the link, and the
-        call continues after the login. Raises NotReady for any other server.
+        A call of a server that starts waits for it, also after a change of its definition. If the server
+        waits for a login, the call is sent to it, so that the client is shown the link, and the call
+        continues after the login. Raises NotReady for any other server.
         """
         for server in self._core.supervisor.servers():
             if not self.covers(server):
@@ -171,11 +172,9 @@ class AggregateServer:
             is_included = member == "prompts" or self._includes_tool(server.spec.name, own)
             if own == LOGIN_TOOL and member == "tools" and is_included and may_offer_login(server.spec):
                 return server.spec.name, own  # it was listed until somebody logged in
-            is_absent = server.state is ServerState.DISABLED or (
-                server.catalog is None and server.state.is_settled and server.upstream is None
-            )
-            if own and is_absent:
-                if server.state is ServerState.NEEDS_AUTH and is_included:
+            is_absent = server.catalog is None and server.upstream is None
+            if own and (is_absent or server.state is ServerState.DISABLED):
+                if server.state in (ServerState.PENDING, ServerState.NEEDS_AUTH) and is_included:
                     return server.spec.name, own
                 raise self._core.not_ready_error(server)
         return None

@@ -103,6 +103,15 @@ def test_call_of_a_disabled_server_says_so_unless_the_profile_hides_it() -> None
             route(view, "tools/call", name=name)
 
 
+def test_call_of_a_server_that_is_starting_is_sent_to_it() -> None:
+    """A client knows the tool from before its definition changed. The call then waits for the server."""
+    one, two = pair()
+    one.state, one.catalog, one.upstream = ServerState.PENDING, None, None
+    assert route(aggregate(one, two), "tools/call", name="one__echo")[0] == "one"
+    with pytest.raises(UnknownTool):
+        route(aggregate(one, two, servers=("two",)), "tools/call", name="one__echo")
+
+
 def test_entries_are_marked_with_their_server() -> None:
     view = aggregate(*pair())
     assert [tool["description"] for tool in entries(view, "tools")] == ["[one] Echoes.", "[one]", "[two]"]

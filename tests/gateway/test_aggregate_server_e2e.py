@@ -60,7 +60,7 @@ def test_resource_of_two_servers_is_readable_at_both(start: Start) -> None:
 
 
 def test_merged_list_does_not_wait_for_a_hanging_server(start: Start, tmp_path: Path) -> None:
-    """Clients get what is known, and are notified of the rest."""
+    """Clients get what is known, and are notified of the rest. A call of the server waits for it."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)  # who opens one end waits for the other
     slow = fake()
@@ -70,11 +70,11 @@ def test_merged_list_does_not_wait_for_a_hanging_server(start: Start, tmp_path: 
     client = McpClient(daemon, "2025-11-25")
     assert client.hello["capabilities"]["tools"] == {"listChanged": True}
     assert not any(name.startswith("slow__") for name in names(client))
-    with pytest.raises(
-        Refused, match=r"'slow__echo' here; .*still starting are not known: slow; try again soon"
-    ):
-        client.call("slow__echo")
+    with pytest.raises(Refused, match=r"'echo' here; .*still starting are not known: slow; try again soon"):
+        client.call("echo")
+    early = client.send("tools/call", name="slow__echo", arguments={})
     gate.write_text("")
+    assert not client.wait(early).get("isError")
     client.wait_heard("notifications/tools/list_changed")
     daemon.wait_connected("slow")
     assert any(name.startswith("slow__") for name in names(client))
