@@ -17,6 +17,7 @@ from ctl.editors.import_drift import ServerUpdate
 from ctl.editors.import_history import ImportHistory
 from ctl.editors.import_report import (
     as_json,
+    context_of,
     describe_target,
     describe_update,
     plan_lines,
@@ -134,7 +135,7 @@ def import_(
         left_out: list[str] = []
         try:
             if can_ask:
-                servers = _ask_which(servers, target) if servers else []
+                servers = _ask_which(plan, servers, target) if servers else []
                 same = _ask_about_similar(plan, servers, target)
                 servers = [each for each in servers if each.name not in same]
                 updates = [each for each in updates if _confirm_update(each)]
@@ -256,7 +257,7 @@ def _filter_servers(discovered: DiscoveredEntries, names: tuple[str, ...], histo
     discovered.skipped = [each for each in discovered.skipped if each.source.name in names]
 
 
-def _ask_which(servers: list[MergedServer], target: ImportTarget) -> list[MergedServer]:
+def _ask_which(plan: ImportPlan, servers: list[MergedServer], target: ImportTarget) -> list[MergedServer]:
     """Ask which servers to import."""
     which = count(len(servers), "server")
     started = " and start the enabled ones" if target.running else ""
@@ -268,32 +269,57 @@ def _ask_which(servers: list[MergedServer], target: ImportTarget) -> list[Merged
         err=True,
     )
     if answer == "c":
-        chosen = []
-        for server in servers:
-            definition = masked_definition(lift_secrets(server.name, server.definition, {}))
-            # Two servers often run the same command and differ in a variable.
-            variables = ", ".join(environment(definition))
-            given = f" (environment: {variables})" if variables else ""
-            if click.confirm(clean(f"{server.name}: {describe_target(definition)}{given}?"), err=True):
-                chosen.append(server)
-        return chosen
+        return _choose(plan, servers)
     return servers if answer == "y" else []
+
+
+def _choose(plan: ImportPlan, servers: list[MergedServer]) -> list[MergedServer]:
+    """Ask about each server. The user can go back, and take all the rest."""
+    chosen: dict[str, bool] = {}
+    number = 0
+    while number < len(servers):
+        server = servers[number]
+        definition = masked_definition(lift_secrets(server.name, server.definition, {}))
+        # Two servers often run the same command and differ in a variable.
+        variables = ", ".join(environment(definition))
+        given = f" (environment: {variables})" if variables else ""
+        about = f"{server.name}: {describe_target(definition)}{given}? ({context_of(plan, server)})"
+        keys = ["y", "n", "a", *(["b"] if number else [])]
+        legend = f"y: yes, n: no, a: this and all the rest{', b: back' if number else ''}"
+        answer = click.prompt(
+            clean(f"{about} {legend}"), type=click.Choice(keys), default="n", show_choices=False, err=True
+        )
+        if answer == "a":
+            chosen |= dict.fromkeys((each.name for each in servers[number:]), True)
+            break
+        chosen[server.name] = answer == "y"
+        number += -1 if answer == "b" else 1
+    return [each for each in servers if chosen.get(each.name)]
 
 
 def _ask_about_similar(plan: ImportPlan, servers: list[MergedServer], target: ImportTarget) -> dict[str, str]:
     """Ask about each chosen server that resembles another one. Returns name → the server that it is."""
     available = {each.name for each in servers} | set(target.servers)
     same: dict[str, str] = {}
-    for server in servers:
-        similar = plan.similar.get(server.name)
-        if similar is None or similar.name not in available:
-            continue
+    found = [(each, plan.similar[each.name]) for each in servers if each.name in plan.similar]
+    found = [(server, similar) for server, similar in found if similar.name in available]
+    for number, (server, similar) in enumerate(found):
+        rest = ", k: keep both, here and in the rest" if number < len(found) - 1 else ""
         question = (
             f"{server.name} looks like {similar.describe()}. Is it the same server? "
-            f"y: use only {similar.name}, n: keep both"
+            f"y: use only {similar.name}, n: keep both{rest}"
         )
-        if click.confirm(clean(question), default=False, err=True):
+        answer = click.prompt(
+            clean(question),
+            type=click.Choice(["y", "n", *(["k"] if rest else [])]),
+            default="n",
+            show_choices=False,
+            err=True,
+        )
+        if answer == "y":
             same[server.name] = similar.name
+        elif answer == "k":
+            break
     for name in same:
         while same[name] in same:
             same[name] = same[same[name]]

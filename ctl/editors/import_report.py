@@ -124,6 +124,13 @@ def describe_target(definition: Mapping[str, object]) -> str:
     return shlex.join([str(word) for word in words])
 
 
+def context_of(plan: ImportPlan, server: MergedServer) -> str:
+    """Return where a server comes from and which one it resembles, for a question."""
+    titles = " and ".join(dict.fromkeys(source.title for source in server.sources))
+    similar = plan.similar.get(server.name)
+    return f"from {titles}{f'; similar to {similar.describe()}' if similar else ''}"
+
+
 def _server_lines(plan: ImportPlan, server: MergedServer) -> list[Line]:
     definition = masked_definition(plan.lifted[server.name])
     disabled = ", disabled" if definition.get("enabled") is False else ""
