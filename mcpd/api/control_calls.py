@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated
 
 import attrs
@@ -244,7 +245,7 @@ class ControlCaller:
     def send_result(self, call: Call, request: ClientRequest, result: Raw | bytes) -> None:
         is_raw = isinstance(request, ControlCallRequest) and request.raw
         if not is_raw and len(result) > LARGE:
-            self._spawn(lambda: self._send_large(call, request.key, result))
+            self._spawn(partial(self._send_large, call, request.key, result))
             return
         self.calls.pop(request.key, None)
         if is_raw:

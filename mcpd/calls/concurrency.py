@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 import trio
 
@@ -107,7 +108,7 @@ class Turns:
         Raises Overloaded if too many calls wait; the call has no turn then.
         """
         owner = turn_owner(call)
-        if owner is not None and not acquire_turn(call, owner, lambda: self._on_turn(call)):
+        if owner is not None and not acquire_turn(call, owner, partial(self._on_turn, call)):
             return False
         return self._enter_write_turn(call)
 

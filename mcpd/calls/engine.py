@@ -143,9 +143,9 @@ class CallEngine:
                 self._arguments.add(call)
             if (upstream := server.upstream) is None:
                 self._connecting.add(call)
-                self._start_work(call, lambda: self._prepare(call))
+                self._start_work(call, partial(self._prepare, call))
             elif len(params) > LARGE:
-                self._start_work(call, lambda: self._prepare(call))
+                self._start_work(call, partial(self._prepare, call))
             elif route.stages:
                 self._run_stages(call)
             else:

@@ -48,9 +48,9 @@ class ServerResponses:
     def on_result(self, call: Call, result: Raw) -> None:
         """Handle a result of the server, which need not be the final one."""
         if call.is_task:
-            self._handler.continue_with(call, lambda: self._await_task(call, result))
+            self._handler.continue_with(call, partial(self._await_task, call, result))
         elif len(result) > LARGE:
-            self._handler.continue_with(call, lambda: self._on_large_result(call, result))
+            self._handler.continue_with(call, partial(self._on_large_result, call, result))
         elif call.upstream.era == "legacy" or not self._continue_unfinished(call, result):
             self.complete(call, result)
 
@@ -76,7 +76,7 @@ class ServerResponses:
         if call.context.version:
             return False  # the client asked for it, or decides what to make of it
         if kind == "task":
-            self._handler.continue_with(call, lambda: self._await_task(call, result))
+            self._handler.continue_with(call, partial(self._await_task, call, result))
             return True
         name = call.server.spec.name
         text = f"{name}: answered {call.description} with a result of type {kind}, not allowed here"
@@ -139,7 +139,7 @@ class ServerResponses:
         """
         if len(result) > LARGE:
             concurrency.release_turn(call)
-            self._handler.continue_with(call, lambda: self._complete_large(call, result, passed))
+            self._handler.continue_with(call, partial(self._complete_large, call, result, passed))
             return
         for stage in call.route.result_stages[passed:]:
             passed_on = stage.after(call, result)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -193,11 +194,7 @@ class ClientSession:
             request.key = b"null"
             self.respond_error(request, _INVALID_REQUEST, "a request id must be a string or a number")
             return
-        if (
-            key in self.calls
-            or (self.request_tasks and key in self.request_tasks)
-            or key in self.listen_streams
-        ):
+        if key in self.calls or key in self.request_tasks or key in self.listen_streams:
             self.respond_error(request, _INVALID_REQUEST, "a request with this id is still in progress")
             return
         try:
@@ -209,7 +206,7 @@ class ClientSession:
             else:
                 request.has_no_meta = True
             if method in _USING_LISTS and self.view.must_prepare:
-                self.spawn_request(request, lambda: self._handle_prepared(request))
+                self.spawn_request(request, partial(self._handle_prepared, request))
             else:
                 self._handle(request)
         except Exception as error:

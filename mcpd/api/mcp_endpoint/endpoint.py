@@ -164,7 +164,7 @@ class _PostRoute:
     def serve(self, body: bytes, exchange: HttpExchange) -> None:
         """See `ServeRequest`."""
         if len(body) > _LARGE:
-            self._handler.spawn(lambda: self._serve_large(body, exchange))
+            self._handler.spawn(partial(self._serve_large, body, exchange))
         elif (parsed := self._parse(body, exchange)) is not None:
             self._receive(*parsed, exchange)
 
