@@ -53,9 +53,9 @@ class ClientConnection(msgspec.Struct, eq=False):
     reported_name: str = ""
     """The name that the client reports."""
     session: SessionActivity | None = None
-    """Its MCP session; None if it does not speak MCP."""
+    """The client's MCP session; None if the client does not speak MCP."""
     control: ControlActivity | None = None
-    """None if it does not use the control API over a socket, or has disconnected."""
+    """None if the client does not use the control API over a socket, or has disconnected."""
     _program_name: str | None = None
 
     @property

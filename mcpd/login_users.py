@@ -49,7 +49,7 @@ class LoginUsers:
         ]
 
     def servers(self, url: str, account: str) -> list[ManagedServer]:
-        """As `names`, including their dedicated instances."""
+        """Return the servers that `names` returns, and their dedicated instances."""
         return self._named(self.names(url, account))
 
     def of_login(self, stored: StoredLogin) -> dict[str, ManagedLogin]:
@@ -58,7 +58,7 @@ class LoginUsers:
         return {name: login for name, login in found if login is not None and login.stored.id == stored.id}
 
     def servers_of_login(self, stored: StoredLogin) -> list[ManagedServer]:
-        """As `of_login`, including dedicated instances."""
+        """Return the servers that `of_login` returns, and their dedicated instances."""
         return self._named(self.of_login(stored))
 
     def ca_file_of(self, stored: StoredLogin) -> str | None:

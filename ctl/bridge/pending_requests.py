@@ -56,7 +56,7 @@ class EditorRequest(msgspec.Struct, eq=False, gc=False):
     """Empty for a long call (MAX_KEPT_LINE) that was sent."""
     sent: bool
     retried: bool = False
-    """It was sent twice. A request that kills two daemons is not tried on a third."""
+    """Whether it was sent twice. A request that ends two daemons is not sent to a third."""
     subscription: resume_modern.EditorSubscription | None = None
     """Set once the daemon has acknowledged a `subscriptions/listen`."""
 

@@ -131,7 +131,7 @@ class KeptProfile:
     config: Path
     """The configuration file."""
     profile: Mapping[str, object]
-    """As it was added."""
+    """The profile as it was added."""
     path: str = ""
     """The editor's file with the entry that uses it; empty if a former version added it."""
 

@@ -40,7 +40,7 @@ class ImportCandidate:
     """One entry of one file that can become a server of mcpd."""
 
     name: str
-    """Its name, made valid for mcpd."""
+    """The name of the entry, made valid for mcpd."""
     definition: dict[str, object] = attrs.field(repr=False)
     source: EntrySource
     implied_cwd: str | None = None

@@ -50,7 +50,7 @@ class NewRule:
     """A rule to write."""
 
     rule: Mapping[str, object]
-    """As in the file."""
+    """The rule as it is written in the file."""
     before: int
     """The index in the list at which to insert it, after the rules before this one have been inserted."""
     title: str

@@ -32,7 +32,7 @@ class InlineSecret:
     """One secret in plain text."""
 
     name: str
-    """Its name in the secret store."""
+    """The name of the secret in the secret store."""
     location: str
     """Where it was, such as `env.TOKEN`."""
     value: str = attrs.field(repr=False)

@@ -85,7 +85,7 @@ class OwnProfile:
     servers: tuple[str, ...]
     """What it selects. Names of servers, in which an existing profile may have wildcards."""
     fields: Mapping[str, object]
-    """As in mcpd's configuration."""
+    """The profile as it is written in the configuration of mcpd."""
     is_new: bool
     has_filters: bool = False
     """Whether it selects only some tools of its servers, as the editor did."""

@@ -110,7 +110,7 @@ def read_call(params: Raw) -> CallRequest:
 
 
 def read_call_in_steps(params: Raw) -> Steps[CallRequest]:
-    """As `read_call`, for large params. Each step takes up to 1 ms per MiB.
+    """Do the same as `read_call` for large params, in steps. Each step takes up to 1 ms per MiB.
 
     Only the arguments may be large: the other members are refused before they are decoded, or copied.
     """

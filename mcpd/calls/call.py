@@ -50,9 +50,9 @@ ResponseCallback = Callable[[Message | None], None]
 
 class CallState(enum.IntEnum):
     PREPARING = 0
-    """Its server is connecting, or one of its stages has not finished."""
+    """The server is connecting, or a stage of the call has not finished."""
     QUEUED = 1
-    """It waits for its turn among the calls of its server."""
+    """The call waits for its turn among the calls of its server."""
     SENT = 2
     """The server works on it, and the client waits for the response."""
     SUSPENDED = 3
@@ -61,7 +61,7 @@ class CallState(enum.IntEnum):
     """The server has answered, but not finally: it asked for input, created a task, or wants a retry or a
     login. Or a stage has not finished with the result."""
     DONE = 5
-    """It was answered, failed or cancelled."""
+    """The call was answered, failed or cancelled."""
 
 
 PREPARING, QUEUED, SENT, SUSPENDED, BETWEEN_ROUNDS, DONE = CallState
@@ -289,7 +289,7 @@ class Call(Exchange):
     context: ClientContext
     server: ManagedServer
     params: bytes
-    """As the client sent them, under the server's own names; rounds add answers."""
+    """The params of the client, with the server's own names. Further rounds add answers to them."""
     route: Route
     binding: Binding | None = None
     """Set when the call is first sent, or queued for that."""

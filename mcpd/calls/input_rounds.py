@@ -51,7 +51,7 @@ def result_type(result: Raw) -> str:
 
 
 def result_type_in_steps(result: Raw) -> Steps[str]:
-    """As `result_type`, for a large result: reads its members without searching it first."""
+    """Do the same as `result_type`, for a large result: read its members without searching it first."""
     if COMPLETE_FIRST.match(result):
         return "complete"
     data = bytes(result)

@@ -55,7 +55,7 @@ class ServerResponses:
             self.complete(call, result)
 
     async def _on_large_result(self, call: Call, result: Raw) -> None:
-        """As `on_result`, with rests between the looks at the result."""
+        """Do the same as `on_result`, but let other tasks run between the steps."""
         if call.upstream.era == "modern":
             kind = await in_turns(input_rounds.result_type_in_steps(result))
             await rest()
@@ -165,7 +165,7 @@ class ServerResponses:
         self.complete(call, result, passed)
 
     async def _complete_large(self, call: Call, result: Raw | bytes, passed: int) -> None:
-        """As `complete`, with rests between the looks at the result."""
+        """Do the same as `complete`, but let other tasks run between the steps."""
         for stage in call.route.result_stages[passed:]:
             await rest()
             passed_on = stage.after(call, result)

@@ -211,7 +211,7 @@ class MissingServer:
     server: str
     state: str
     reason: str
-    """Its state and the cause, for people."""
+    """The state of the server and its cause, for people."""
 
 
 class ItemList(list[T]):

@@ -22,7 +22,7 @@ class FieldSpec(msgspec.Struct, frozen=True):
 
     name: str
     shape: Shape
-    """Its JSON Schema, without the description."""
+    """The JSON Schema of the field, without the description."""
     description: str
     aliases: tuple[str, ...] = ()
     """Names in other products that mean exactly the same."""

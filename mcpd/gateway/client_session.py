@@ -221,7 +221,7 @@ class ClientSession:
             self._handle_own_method(request)
 
     async def _handle_prepared(self, request: ClientRequest) -> None:
-        """As `_handle`, when the long lists of the view are ready to be used."""
+        """Do the same as `_handle`, when the long lists of the view are ready to be used."""
         await self.view.prepare()
         await trio.lowlevel.checkpoint_if_cancelled()
         self._handle(request)
@@ -235,7 +235,7 @@ class ClientSession:
             self.respond_error(request, _INVALID_PARAMS, text)
 
     async def _forward_large(self, request: ClientRequest) -> None:
-        """As `_forward`, in several turns."""
+        """Do the same as `_forward`, in several turns of the event loop."""
         if self.view.must_prepare:
             await self.view.prepare()
         target = await route_large_request(request, self.view, self._methods.read_request_meta)

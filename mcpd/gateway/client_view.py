@@ -80,7 +80,7 @@ class View(Protocol):
 
     def route(self, method: str, params: bytes) -> Target: ...
     def route_in_steps(self, method: str, params: bytes) -> Steps[Target]:
-        """As `route`, for large params."""
+        """Do the same as `route`, in steps, because the params are large."""
 
     def resource(self, uri: str) -> tuple[ManagedServer, str]:
         """Return the owner of a resource, and its own URI for it."""

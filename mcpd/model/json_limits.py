@@ -118,7 +118,7 @@ def members(raw: Raw | bytes) -> dict[str, Raw]:
 
 
 def members_in_steps(data: bytes) -> Steps[dict[str, Raw]]:
-    """As `members`."""
+    """Do the same as `members`, in steps."""
     _check_members(data)
     yield
     return _decode_members(data)
@@ -144,7 +144,7 @@ def items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> list[Raw]:
 
 
 def items_in_steps(data: bytes) -> Steps[list[Raw]]:
-    """As `items`."""
+    """Do the same as `items`, in steps."""
     _check_items(data, MAX_ITEMS)
     yield
     return _decode_items_up_to(data, MAX_ITEMS)

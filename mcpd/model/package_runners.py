@@ -1,4 +1,4 @@
-"""Recognizes package runners: commands that download a program and run it (`npx`, `uvx`, `docker run` …)."""
+"""Recognizes package runners: commands that download a program and run it (such as `npx` or `docker run`)."""
 
 from __future__ import annotations
 

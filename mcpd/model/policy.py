@@ -65,7 +65,7 @@ class ClientFacts:
     transport: str = ""
     profile: str = ""
     directory: str = ""
-    """Its working directory, according to the kernel."""
+    """The working directory of the client, according to the kernel."""
 
 
 @attrs.frozen(kw_only=True)
@@ -91,7 +91,7 @@ class RateLimit:
     count: int
     seconds: float
     written: str
-    """As in the rule: `10/min`."""
+    """The rate as it is written in the rule: `10/min`."""
 
 
 @attrs.frozen(kw_only=True)

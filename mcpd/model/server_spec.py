@@ -29,7 +29,7 @@ class Timeouts(Record):
     connect: float = 30.0
     """The handshake, from the start of the process until the server accepts requests."""
     install: float = 300.0
-    """The download by a package runner (`npx`, `uvx`, `docker run` …), before `connect` begins."""
+    """The download by a package runner (such as `npx` or `docker run`), before `connect` begins."""
     list: float = 15.0
     """Fetching one list with all its pages."""
     call: float = 120.0

@@ -62,7 +62,7 @@ OwnedName = tuple[str, str]
 
 
 def public_names(style: ClientStyle, owned: Iterable[OwnedName], prefix: str = "") -> dict[str, OwnedName]:
-    """As `public_names_in_steps`."""
+    """Do the same as `public_names_in_steps`, without a pause."""
     return run_steps(public_names_in_steps(style, owned, prefix))
 
 

@@ -74,7 +74,7 @@ def normalize_result(result: Raw | bytes, warnings: Sequence[str] = ()) -> ToolR
 
 
 def normalize_in_steps(result: Raw | bytes, warnings: Sequence[str] = ()) -> Steps[ToolResult]:
-    """As `normalize_result`, but yields between the steps that take long for a large result."""
+    """Do the same as `normalize_result`, but yield between steps that take long for a large result."""
     notes = list(warnings)
     try:
         members = _decode_result(result)
@@ -169,7 +169,7 @@ def _block_text(block: _Block) -> Steps[str]:
 
 
 def _long_string(raw: Raw) -> Steps[str]:
-    """As `_string`, for what may be long."""
+    """Do the same as `_string`, in steps if the string is long."""
     if len(raw) <= _LONG:
         return _string(raw)
     yield

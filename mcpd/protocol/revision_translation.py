@@ -84,7 +84,7 @@ class Translation(msgspec.Struct, frozen=True):
         return run_steps(self._change(method, data))
 
     def result_in_steps(self, method: str, result: Raw) -> Steps[Raw | bytes]:
-        """As `result`, for a large result: reads its members without searching it first."""
+        """Do the same as `result`, for a large result: read its members without searching it first."""
         if self.to_modern and self.from_modern:
             return (yield from _ensure_result_type_in_steps(result))
         if not (self.to_modern or self.from_modern or (self.narrows and method in _WITH_CONTENT)):
@@ -238,7 +238,7 @@ def _ensure_result_type(result: Raw) -> Raw | bytes:
 
 
 def _ensure_result_type_in_steps(result: Raw) -> Steps[Raw | bytes]:
-    """As `_ensure_result_type`, for a large result."""
+    """Do the same as `_ensure_result_type`, for a large result."""
     if COMPLETE_FIRST.match(result):
         return result
     data = bytes(result)

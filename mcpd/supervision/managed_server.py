@@ -84,7 +84,7 @@ class ManagedServer:
         self.upstream: Upstream | None = None
         """Set if and only if the state is CONNECTED."""
         self.link: Channel | None = None
-        """Its connection from the start of the handshake, thus also while `upstream` is None."""
+        """The connection from the start of the handshake on, so also while `upstream` is None."""
         self.child: Child | None = None
         self.launch: Launch | None = None
         self.used_secrets: FoundSecrets = {}

@@ -1,4 +1,4 @@
-"""Waiting for a package runner (npx, uvx, docker, …) to download a server before connecting to it.
+"""Waiting for a package runner (such as npx, uvx or docker) to download a server before connecting to it.
 
 When the download is done is seen from outside: the server inherits the pipe that mcpd writes to as its
 stdin, while installation scripts do not. For container runners, their output on stderr is used instead.

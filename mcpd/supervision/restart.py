@@ -66,9 +66,9 @@ class Verdict(enum.Enum):
     """What to do after a failure."""
 
     RETRY = "retry"
-    """It may be temporary: try again after a delay."""
+    """The failure may be temporary: try again after a delay."""
     WAIT = "wait"
-    """It would fail in the same way: wait for a user or for a changed definition."""
+    """Another attempt would fail in the same way: wait for a user or for a changed definition."""
     LOGIN = "login"
     """The server requires credentials: wait for a user to provide them."""
 
@@ -97,7 +97,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """What a process left behind."""
 
     returncode: int | None = None
-    """Its exit status; None if mcpd ended it, or if there was no process."""
+    """The exit status; None if mcpd ended it, or if there was no process."""
     stderr: tuple[str, ...] = ()
     unparsable_output: str = ""
     unparsable_sample: str = ""

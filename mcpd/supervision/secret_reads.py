@@ -27,7 +27,7 @@ class _Read(msgspec.Struct, eq=False):
     has_finished: bool = False
     """Set by the thread."""
     released: trio.Event = msgspec.field(default_factory=trio.Event)
-    """Its caller has a result or has given up."""
+    """Set when the caller has a result or has given up."""
 
     @property
     def hangs(self) -> bool:

@@ -36,9 +36,9 @@ class ClientHooks(msgspec.Struct, kw_only=True, eq=False):
     """Returns what is declared to a `ManagedServer` in its handshake, and in each request without an
     `Exchange.meta` of its own."""
     on_server_request: Callable[[Any, Channel, Message, Exchange | None], bool] | None = None
-    """As `Hooks.on_request`, with the `ManagedServer` as first argument."""
+    """The same as `Hooks.on_request`, with the `ManagedServer` as the first argument."""
     on_notification: Callable[[Any, ServerNotification], None] | None = None
-    """As `Hooks.on_notification`, with the `ManagedServer` as first argument."""
+    """The same as `Hooks.on_notification`, with the `ManagedServer` as the first argument."""
     describe_waiting: Callable[[Any, Callable[[str], str]], WaitingReport] | None = None
     """Returns what clients have been asked and which calls wait, given the `ManagedServer` and a function
     that masks secrets."""

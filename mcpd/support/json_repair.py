@@ -34,7 +34,7 @@ def repair_json(text: bytes) -> bytes:
 
 
 def repair_in_steps(text: bytes) -> Steps[bytes]:
-    """As `repair_json`."""
+    """Do the same as `repair_json`, in steps."""
     text = text.removeprefix(_BOM)
     if not text.isascii():
         text = yield from _replace_invalid(text)

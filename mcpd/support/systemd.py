@@ -41,8 +41,8 @@ def listen_fds(environ: MutableMapping[str, str] | None = None) -> dict[str, int
 
     The caller owns the descriptors, but must not unlink or rebind their paths: these belong to the service
     manager. Names are those of FileDescriptorName= (default: the socket unit's name); duplicates get the
-    suffix `.1`, `.2`, …. The variables are removed from the environment, and children do not inherit the
-    descriptors.
+    suffix `.1`, `.2` and so on. The variables are removed from the environment, and children do not inherit
+    the descriptors.
     """
     environ = os.environ if environ is None else environ
     pid, count, names = (environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"))

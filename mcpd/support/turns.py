@@ -53,7 +53,7 @@ async def rest() -> None:
 
 
 async def in_turns(steps: Steps[T]) -> T:
-    """As `run_steps`, in a task: rest before the work, and whenever it has taken MAX_TURN."""
+    """Do the same as `run_steps`, in a task: rest before the work, and whenever it has taken MAX_TURN."""
     await rest()
     began = time.monotonic()
     while True:

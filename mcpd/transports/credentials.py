@@ -96,7 +96,7 @@ class Credentials(Protocol):
         """
 
     async def sign_when_ready(self, method: str, url: str) -> Signature:
-        """As `sign`, after waiting a few seconds for a newer token.
+        """Do the same as `sign`, after waiting a few seconds for a newer token.
 
         Raises McpdError if the current one was refused and there will be no other soon.
         """

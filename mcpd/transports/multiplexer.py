@@ -276,7 +276,7 @@ class RequestMultiplexer:
             self._deliver_response(answered, message, line)
 
     async def receive_in_turns(self, line: bytes, exchange: Exchange | None = None) -> None:
-        """As `receive`, for a large frame, with rests between the looks at it."""
+        """Do the same as `receive` for a large frame, but let other tasks run between the steps."""
         steps = self.receive_in_steps(line, exchange)
         while True:
             await rest()
@@ -287,7 +287,7 @@ class RequestMultiplexer:
                     return
 
     def receive_in_steps(self, line: bytes, exchange: Exchange | None = None) -> Steps[None]:
-        """As `receive`, for a large frame. Each step must be within a `batch()`."""
+        """Do the same as `receive` for a large frame, in steps. Each must be within a `batch()`."""
         try:
             message = yield from wire.parse_in_steps(line)
         except BadFrame:

@@ -40,11 +40,11 @@ class DroppedMessage(msgspec.Struct):
 
     reason: str
     start: bytes = b""
-    """Its first bytes."""
+    """The first bytes of the message."""
     end: bytes = b""
-    """Its last bytes so far."""
+    """The last bytes that have been read."""
     size: int = 0
-    """Its bytes so far."""
+    """The number of bytes that have been read."""
 
     def add(self, portion: bytes) -> None:
         """Take what follows."""

@@ -36,7 +36,7 @@ class SseEvent(msgspec.Struct, frozen=True, gc=False):
     event: str
     """`message` if the server did not name it."""
     data: bytes
-    """Its lines joined by `\\n`; empty for an event that only sets an id or a delay."""
+    """The lines of the event joined by `\\n`; empty for an event that only sets an id or a delay."""
     id: str | None
     """The last id of the stream up to this event, to resume from. None if there is none, or if an empty `id:`
     reset it."""

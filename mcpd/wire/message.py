@@ -100,7 +100,7 @@ def parse(line: bytes) -> Message:
 
 
 def parse_in_steps(line: bytes) -> Steps[Message]:
-    """As `parse`."""
+    """Do the same as `parse`, in steps."""
     try:
         if not line.isascii():
             yield from check_utf_8(line)
@@ -158,7 +158,7 @@ def items(raw: Raw | bytes, limit: int = MAX_ITEMS) -> list[Raw]:
 
 
 def items_in_steps(data: bytes) -> Steps[list[Raw]]:
-    """As `items`."""
+    """Do the same as `items`, in steps."""
     try:
         return (yield from json_limits.items_in_steps(data))
     except json_limits.TooLarge as error:
@@ -184,7 +184,7 @@ def members(raw: Raw | bytes) -> dict[str, Raw]:
 
 
 def members_in_steps(data: bytes) -> Steps[dict[str, Raw]]:
-    """As `members`."""
+    """Do the same as `members`, in steps."""
     try:
         return (yield from json_limits.members_in_steps(data))
     except DECODE_ERRORS as error:

@@ -96,7 +96,7 @@ def strip_reserved(outer: dict[str, Raw]) -> None:
 
 
 def strip_reserved_in_steps(outer: dict[str, Raw]) -> Steps[None]:
-    """As `strip_reserved`."""
+    """Do the same as `strip_reserved`, in steps."""
     raw = outer.get("_meta")
     if raw is None:
         return

@@ -34,7 +34,7 @@ class Head(msgspec.Struct, frozen=True, eq=False):
 
     method: str
     path: str
-    """As sent, with percent-encoding."""
+    """The path as it was sent, with percent-encoding."""
     query: str
     headers: Mapping[bytes, bytes]
     """Names in lower case, values stripped; values of repeated headers are joined by commas."""

@@ -51,7 +51,7 @@ class Principal:
     """The identity verified by the guard. Sessions can only be used by the same identity."""
     client: ClientIdentity
     connection: ClientConnection
-    """Its entry in the client registry."""
+    """The client's entry in the client registry."""
 
 
 class LegacyHttpSession:

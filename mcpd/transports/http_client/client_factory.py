@@ -107,7 +107,7 @@ class HttpClient:
     def send_with_callback(
         self, method: str, url: str, headers: Mapping[str, str], content: bytes, then: OnOutcome
     ) -> Abort | None:
-        """As `ConnectionPool.send_with_callback`; None if requests cross a network or must wait for a token.
+        """See `ConnectionPool.send_with_callback`. None if requests cross a network or must wait for a token.
 
         Raises httpx.TransportError with nothing sent.
         """

@@ -81,7 +81,7 @@ class HTTP11Connection:
     # ── a request without a task ────────────────────────────────────────────────────────────────
 
     def send_with_callback(self, method: str, head: bytes, body: bytes, then: OnOutcome) -> Abort:
-        """As `ConnectionPool.send_with_callback`. Raises NothingSent, also if not all can be sent at once."""
+        """See `ConnectionPool.send_with_callback`. Raises NothingSent, also if a part cannot be sent."""
         if self._send_now(head, body):  # the server ignores half a request when the connection ends
             raise NothingSent("not all at once")
         self._response, self._on_outcome = Http1Response(method), then
