@@ -50,13 +50,13 @@ def set_(cli: CliContext, name: str, more: tuple[str, ...], wait: float) -> int:
     because arguments are visible to other processes and are kept in the shell history.
     """
     if more or "=" in name:
-        hint = "type it at the prompt, or: … | mcpctl secret set NAME"
+        hint = "type the value at the prompt, or send it to stdin: COMMAND | mcpctl secret set NAME"
         raise UsageError("the value of a secret cannot be given as an argument", hint=hint)
     if not SECRET_NAME.fullmatch(name):
         raise UsageError(f"invalid secret name '{name}'", hint="use letters, digits and _, no digit first")
     value = _prompt_for_value(name) if sys.stdin.isatty() else _read_stdin()
     if not value:
-        hint = "type it at the prompt, or: … | mcpctl secret set NAME"
+        hint = "type the value at the prompt, or send it to stdin: COMMAND | mcpctl secret set NAME"
         if name in _stored_secrets():
             hint = f"delete it with: mcpctl secret remove {name}"
         raise UsageError("empty value; nothing was stored", hint=hint)
