@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import httpx
 import trio
@@ -19,7 +20,7 @@ from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.client_factory import HttpClient, OnResponse, open_client
 from mcpd.transports.http_client.connection_errors import describe_error
 from mcpd.transports.http_client.redirects_and_refusals import HttpEndpoint
-from mcpd.transports.mcp_http_responses import EVENT_STREAM, StreamState, read_events
+from mcpd.transports.mcp_http_responses import EVENT_STREAM, StreamState, read_events, receive_large_event
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_notifications import OutgoingNotifications
 from mcpd.transports.outgoing_request import Exchange
@@ -87,7 +88,12 @@ class SseChannel(RequestMultiplexer):
     async def _read_stream(self, response: httpx.Response) -> str:
         try:
             return await read_events(
-                response, StreamState(), self._max_frame, self._take_event, self.receive_dropped
+                response,
+                StreamState(),
+                self._max_frame,
+                self._take_event,
+                partial(receive_large_event, self, None),
+                self.receive_dropped,
             )
         except EventTooLong as error:
             return f"it sent an event of more than {error.limit} bytes (`maxFrame` allows {self._max_frame})"

@@ -14,8 +14,11 @@ from msgspec import Raw
 from mcpd.model.errors import LinkLost, McpdError, ProtocolViolation
 from mcpd.support.memory_tuning import trim_heap_soon
 from mcpd.support.outbox import batch
+from mcpd.support.turns import rest
 from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.connection_errors import describe_error
+from mcpd.transports.multiplexer import RequestMultiplexer
+from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.dropped_message import DroppedMessage
 from mcpd.wire.event_stream import EventTooLong, SseDecoder, SseEvent
@@ -23,6 +26,8 @@ from mcpd.wire.message import BadFrame, Message
 
 EVENT_STREAM, JSON = "text/event-stream", "application/json"
 
+LARGE = 1 << 20
+"""Bytes of a message that is not parsed in the turn in which it arrived. Its memory is returned later."""
 _MAX_SESSION_ID = 1024
 _EVENT_PORTION = 1 << 13
 """Bytes of an event stream that are decoded at once. They may be thousands of lines or events."""
@@ -101,16 +106,31 @@ class StreamState:
             self.retry = seconds if seconds >= _MIN_RETRY else RESUME_AFTER
 
 
+async def receive_large_event(
+    channel: RequestMultiplexer, exchange: Exchange | None, event: SseEvent
+) -> None:
+    """Handle the message in an event in turns, since each look at it takes up to 3 ms per MiB.
+
+    `exchange`: the request on whose own stream it came.
+    """
+    if event.event == "message":
+        trim_heap_soon(collect=True)
+        await rest()
+        await channel.receive_in_turns(bodies.to_one_line(event.data), exchange)
+
+
 async def read_events(
     response: httpx.Response,
     heard: StreamState,
     limit: int,
     take: Callable[[SseEvent], None],
+    take_large: Callable[[SseEvent], Awaitable[None]],
     take_dropped: Callable[[DroppedMessage], None],
 ) -> str:
     """Pass every event of a response to `take` until it ends; return why.
 
-    `limit` bounds an event's data; a message that exceeds it is passed to `take_dropped`.
+    Events with more than LARGE bytes are passed to `take_large` instead. `limit` bounds an event's data; a
+    message that exceeds it is passed to `take_dropped`.
     Raises EventTooLong (also if the end cuts off such an event), ProtocolViolation (also for too many bytes
     without an event), and what the functions raise.
     """
@@ -118,10 +138,21 @@ async def read_events(
     last_event = trio.current_time()
     with trio.CancelScope() as silence:
 
-        def feed(part: bytes) -> None:
+        async def feed(part: bytes) -> None:
             nonlocal last_event
+            if part.startswith(b":") or b"\n:" in part or b"\r:" in part:
+                heard.keeps_alive = True  # a comment line, which servers send as keep-alive
+            if heard.keeps_alive:
+                silence.deadline = trio.current_time() + SILENCE
+            events = decoder.feed(part)
+            if events and len(events[0].data) > LARGE:  # only the first, because a portion is short
+                large = events.pop(0)
+                heard.record(large)
+                last_event = trio.current_time()
+                await take_large(large)
+                del large
             with batch():
-                for event in decoder.feed(part):
+                for event in events:
                     heard.record(event)
                     take(event)
                     last_event = trio.current_time()
@@ -135,10 +166,6 @@ async def read_events(
                         f"its event stream contains {decoder.overhead} bytes without an event (the limit is "
                         f"{_MAX_OVERHEAD} bytes, and {_OVERHEAD_PER_SECOND} for each second)"
                     )
-            if part.startswith(b":") or b"\n:" in part or b"\r:" in part:
-                heard.keeps_alive = True  # a comment line, which servers send as keep-alive
-            if heard.keeps_alive:
-                silence.deadline = trio.current_time() + SILENCE
 
         try:
             await bodies.feed_body(response, feed, math.inf, _EVENT_PORTION)

@@ -32,18 +32,19 @@ from mcpd.transports.lost_requests import answer_dropped, connection_lost, proto
 from mcpd.transports.mcp_http_responses import (
     EVENT_STREAM,
     JSON,
+    LARGE,
     ResumableStreams,
     StreamState,
     complete_messages,
     json_rpc_error,
     read_events,
+    receive_large_event,
     session_id,
 )
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_notifications import OutgoingNotifications
 from mcpd.transports.outgoing_request import Exchange, PendingRetries
 from mcpd.wire import message as wire
-from mcpd.wire.dropped_message import DroppedMessage
 from mcpd.wire.event_stream import EventTooLong, SseEvent
 from mcpd.wire.message import ABSENT, Message
 from mcpd.wire.structure_limit import TooMuchStructure
@@ -51,8 +52,6 @@ from mcpd.wire.structure_limit import TooMuchStructure
 _STREAM_END_TIMEOUT = 0.25
 """Seconds a server has to end its stream after the response, so that the connection can be reused."""
 _NOTIFICATION_TIMEOUT = 30.0
-_LARGE = 1 << 20
-"""Bytes of a body that is not parsed in the turn in which it arrived. Its memory is returned afterwards."""
 _HTTP_LEVEL_STATUSES = (401, 403, 429)
 """Statuses about authorization and rate limits, whatever the body says."""
 
@@ -245,7 +244,7 @@ class HttpChannel(RequestMultiplexer):
                 self.name, exchange, f"with {shorten(kind or 'nothing', 60)} instead of JSON"
             )
         body = bodies.to_one_line(body)
-        if len(body) > _LARGE:
+        if len(body) > LARGE:
             trim_heap_soon(collect=True)
             await self.receive_in_turns(body, exchange)  # each look at it takes up to 3 ms per MiB
             if self._is_pending(exchange):  # not after a rest, when a refused call may have been sent again
@@ -321,10 +320,9 @@ class HttpChannel(RequestMultiplexer):
             if event.data and event.event == "message":
                 self.receive(bodies.to_one_line(event.data), exchange)
 
-        def take_dropped(dropped: DroppedMessage) -> None:
-            self.receive_dropped(dropped, exchange)
-
-        return await read_events(response, heard, self._max_frame, take, take_dropped)
+        take_dropped = partial(self.receive_dropped, exchange=exchange)
+        take_large = partial(receive_large_event, self, exchange)
+        return await read_events(response, heard, self._max_frame, take, take_large, take_dropped)
 
     async def listen(self, on_gap: Callable[[], None], on_open: Callable[[], None]) -> None:
         """Keep the stream for unsolicited messages open; return if the server offers none."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import httpx
 import msgspec
@@ -29,12 +29,15 @@ class BodyTooLarge(ValueError):
 
 
 async def feed_body(
-    response: httpx.Response, take: Callable[[bytes], None], limit: float, portion: int = _PORTION
+    response: httpx.Response,
+    take: Callable[[bytes], Awaitable[None] | None],
+    limit: float,
+    portion: int = _PORTION,
 ) -> None:
     """Pass the decoded body to `take` in portions of at most `portion` bytes until it ends.
 
-    Other tasks run between portions. Raises BodyTooLarge, ProtocolViolation, httpx.TransportError, and what
-    `take` raises.
+    Other tasks run between portions. What `take` returns is awaited before the next portion. Raises
+    BodyTooLarge, ProtocolViolation, httpx.TransportError, and what `take` raises.
     """
     decode = _decoder(response, portion)
     size = 0
@@ -45,7 +48,8 @@ async def feed_body(
             size += len(part)
             if size > limit:
                 raise BodyTooLarge
-            take(part)
+            if (work := take(part)) is not None:
+                await work
             if time.monotonic() > turn_ends:
                 await trio.lowlevel.checkpoint()
                 turn_ends = time.monotonic() + _MAX_TURN
