@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from ctl.errors import UsageError
 from ctl.json_values import mapping, objects, strings
-from ctl.named_files import read_named_file
+from ctl.named_files import advice, read_named_file
 
 _MAX_FILE_SIZE = 64 * 1024 * 1024
 """Bytes of a file with arguments."""
@@ -187,6 +187,9 @@ def read_file(path: str) -> str:
     """Return the text of a file, or of stdin for `-`. Raises UsageError if it cannot be read."""
     try:
         return read_named_file(path, _MAX_FILE_SIZE).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise UsageError(f"cannot read {'stdin' if path == '-' else path}: {reason}") from None
+    except OSError as error:
+        message = f"cannot read {'stdin' if path == '-' else path}: {error.strerror}"
+        raise UsageError(message, hint=advice(error)) from None
+    except UnicodeDecodeError:
+        message = f"cannot read {'stdin' if path == '-' else path}: not UTF-8 text"
+        raise UsageError(message, hint="save it as UTF-8") from None

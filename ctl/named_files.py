@@ -10,6 +10,17 @@ from pathlib import Path
 from mcpd.support.regular_files import UnusableFile, read_regular_file, read_up_to
 
 
+def advice(error: OSError) -> str:
+    """Return what the user can do about a file that cannot be read."""
+    if error.errno == errno.EFBIG:
+        return "is this the right file? A larger one must be split"
+    if isinstance(error, UnusableFile):
+        return "name a regular file; save what a device or a pipe contains in one first"
+    if isinstance(error, FileNotFoundError):
+        return "check the path"
+    return "check the permissions of the file and its directories"
+
+
 def read_named_file(name: str, max_size: int) -> bytes:
     """Return the content of a file, or of stdin for `-`. Raises OSError, UnusableFile if it is too large.
 

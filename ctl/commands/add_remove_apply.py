@@ -15,7 +15,7 @@ from ctl.config_problems import problem_lines
 from ctl.daemon_client import Json
 from ctl.errors import CtlError, DaemonError, TimedOut, UsageError
 from ctl.invocation import CliContext
-from ctl.named_files import read_named_file
+from ctl.named_files import advice, read_named_file
 from ctl.next_steps import variable_step
 from ctl.output import Output, paint
 from ctl.server_progress import (
@@ -323,7 +323,7 @@ def read_definitions(file: str, out: Output) -> dict[str, Json]:
         if problems:
             raise BadSpec(problems, source)
     except OSError as error:
-        raise UsageError(f"cannot read {source}: {error.strerror}") from None
+        raise UsageError(f"cannot read {source}: {error.strerror}", hint=advice(error)) from None
     except BadSpec as error:
         raise DaemonError({"message": f"{source} is invalid", "data": error.data()}) from None
     for warning in warnings:

@@ -223,8 +223,11 @@ def parse_sources(sources: tuple[str, ...]) -> tuple[tuple[EditorSpec, ...], lis
                 raise UsageError(
                     f"{source} is a directory", hint="name a file in it, or mcpctl import --project DIR"
                 )
-            if not path.is_file():
+            if not path.exists():
                 raise NotFound(f"file not found: {source}")
+            if not path.is_file():
+                message = f"cannot read {source}: it is not a regular file"
+                raise UsageError(message, hint="save what it contains in a file, and name that one")
             if path.resolve() == last_valid_path(Path(state_dir(os.environ))).resolve():
                 message = f"{source} is mcpd's copy of its own configuration, not the file of an editor"
                 raise UsageError(message, hint="mcpctl config restore")

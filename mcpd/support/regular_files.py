@@ -23,13 +23,16 @@ def open_regular_file(path: str | os.PathLike[str]) -> Iterator[tuple[FileIO, os
     """
     # Without O_NONBLOCK, opening a FIFO that nobody writes to would not return.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    with FileIO(handle) as file:
+    try:
         found = os.fstat(handle)
         if stat.S_ISDIR(found.st_mode):
             raise UnusableFile(errno.EISDIR, "it is a directory", os.fspath(path))
         if not stat.S_ISREG(found.st_mode):
             raise UnusableFile(errno.EINVAL, "it is not a regular file", os.fspath(path))
-        yield file, found
+        with FileIO(handle, closefd=False) as file:  # refuses a directory in words of its own
+            yield file, found
+    finally:
+        os.close(handle)
 
 
 def read_regular_file(path: str | os.PathLike[str], max_size: int) -> bytes:

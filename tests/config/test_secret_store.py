@@ -243,11 +243,11 @@ def test_default_applies_only_to_a_secret_that_does_not_exist(
     assert found.missing is is_missing
 
 
-def test_unreadable_store_is_reported_with_the_systems_reason(environ: dict[str, str]) -> None:
+def test_unreadable_store_is_reported_with_its_reason(environ: dict[str, str]) -> None:
     secrets_path(environ).mkdir(parents=True)
     with pytest.raises(BadSpec) as caught:
         read_secrets(environ)
-    assert caught.value.problems[0].message.endswith(": Is a directory")
+    assert caught.value.problems[0].message.endswith(": it is a directory")
     assert fetch_secret(SecretReference("secret", ("A",)), environ) == UnavailableSecret(
-        caught.value.problems[0].message, "check its permissions", missing=False
+        caught.value.problems[0].message, "move it away", missing=False
     )

@@ -9,9 +9,12 @@ import pytest
 
 from ctl.call_arguments import parse_json_object
 from ctl.commands.add_remove_apply import read_definitions
+from ctl.commands.import_ import parse_sources
 from ctl.errors import UsageError
 from ctl.named_files import read_named_file
 from ctl.output import Output
+from mcpd.config.loader import load
+from mcpd.model.errors import BadSpec
 from mcpd.support.regular_files import UnusableFile
 
 
@@ -28,6 +31,18 @@ def test_device_or_fifo_is_refused_without_reading_it(endless: str) -> None:
         parse_json_object(f"@{endless}")
     with pytest.raises(UsageError, match=f"cannot read {endless}: it is not a regular file"):
         read_definitions(endless, Output({}))
+    with pytest.raises(UsageError, match=f"cannot read {endless}: it is not a regular file"):
+        parse_sources((endless,))
+
+
+def test_directory_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "servers.json").mkdir()
+    with pytest.raises(UsageError, match=r"servers\.json: it is a directory") as refused:
+        read_definitions(str(tmp_path / "servers.json"), Output({}))
+    assert "name a regular file" in refused.value.hint
+    with pytest.raises(BadSpec, match="it is a directory") as invalid:
+        load(tmp_path / "servers.json", {})
+    assert "name a file" in str(invalid.value.data())
 
 
 def test_endless_descriptor_is_refused_with_its_limit() -> None:
