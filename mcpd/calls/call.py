@@ -75,12 +75,13 @@ _MOVES = {
 }
 
 
-class Scope(msgspec.Struct, frozen=True, eq=False):
+class Scope(msgspec.Struct, eq=False):
     """Callers whose calls run through the same stages. Compared by identity."""
 
     is_control: bool = False
     """Whether the calls come through the control API, and not from an MCP client."""
     profile: Profile | None = None
+    """It changes only with the settings, after which all routes are resolved again."""
 
 
 class Stage(Protocol):

@@ -75,6 +75,13 @@ class AggregateServer:
         self._cached_index = _EMPTY
         self._preparing = trio.Lock()
 
+    def use_profile(self, profile: Profile) -> None:
+        """Select by a changed definition of the profile from now on."""
+        self.profile = self.scope.profile = self.control_scope.profile = profile
+        if self._for_legacy_clients is not None:
+            self._for_legacy_clients.profile = profile
+        self.release_index()
+
     def servers(self) -> Sequence[ManagedServer]:
         return [
             server

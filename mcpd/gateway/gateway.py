@@ -95,7 +95,8 @@ class Gateway:
         """Servers that know all interests, by name. A name may get a new server."""
         self._announced_rules: dict[str, tuple[PolicyRule, ...]] = {}
         """The policies that clients know of, by server."""
-        self._aggregates: dict[Profile, AggregateServer] = {}
+        self._aggregates: dict[str, AggregateServer] = {}
+        """The views of several servers, by the names of their profiles."""
         core.list_clients = lambda: connected_clients(self.sessions, core.clients.connected())
         clients.capabilities = self._capabilities_for
         core.explain_policy = partial(explain_policy, self)
@@ -127,9 +128,9 @@ class Gateway:
     def profile_view(self, profile: str | None) -> AggregateServer:
         """Return the view of all servers of a profile, or of all. Raises UnknownProfile."""
         chosen = self._profile(profile)
-        view = self._aggregates.get(chosen)
+        view = self._aggregates.get(chosen.name)
         if view is None:
-            view = self._aggregates[chosen] = AggregateServer(self.core, chosen)
+            view = self._aggregates[chosen.name] = AggregateServer(self.core, chosen)
         return view
 
     def profile_for(self, directory: str | None) -> str | None:
@@ -271,6 +272,7 @@ class Gateway:
         """Notify clients if a server was enabled, disabled or removed, or if names or policies changed."""
         if event.server is None:
             self._on_config_changed()
+            self._on_profiles_changed()
             for view in self._aggregates.values():
                 if view.announced_style is not view.style:
                     view.announced_style = view.style
@@ -326,6 +328,18 @@ class Gateway:
             if any(server.spec.name in changed for server in session.view.servers()):
                 for feature in _LISTS:
                     session.notify_list_changed(feature)
+
+    def _on_profiles_changed(self) -> None:
+        """Apply changed profiles to clients that are connected. Those of a removed profile see nothing."""
+        profiles = self.core.config.loaded.settings.profiles
+        for name, view in self._aggregates.items():
+            profile = profiles.get(name) or Profile(name=name, servers=())
+            if name and profile != view.profile:
+                view.use_profile(profile)
+                for session in list(self.sessions):
+                    if session.scope is view.scope:
+                        for feature in _LISTS:
+                            session.notify_list_changed(feature)
 
     def _prepare_decisions(self, servers: Iterable[ManagedServer]) -> None:
         """Compare lists and clients with the rules now, and not when the first call arrives."""

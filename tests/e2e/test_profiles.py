@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.harness import Client, fake, running
+import pytest
+
+from tests.e2e.harness import Client, Refused, fake, running
+from tests.gateway.mcp_client import McpClient
 
 
 def seen(socket: str, cwd: str | None, **params: Any) -> tuple[str | None, set[str]]:
@@ -46,3 +49,50 @@ def test_directory_selects_the_profile_if_none_is_named(tmp_path: Path) -> None:
         assert seen(daemon.socket, None)[1] == {"a", "b"}
         assert seen(daemon.socket, str(work), profile="*")[1] == {"a", "b"}
         assert seen(daemon.socket, str(work), profile="none")[1] == set()
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+def test_changed_profile_applies_to_clients_that_are_connected(tmp_path: Path, version: str) -> None:
+    """What a client may no longer use is refused at once. A removed profile selects nothing."""
+    settings: dict[str, Any] = {"profiles": {"work": {"servers": ["a", "b"]}}}
+    with running(tmp_path, {"a": fake(), "b": fake()}, settings=settings) as daemon:
+        daemon.wait_connected("a", "b")
+        client = McpClient(daemon, version, profile="work")
+
+        def servers() -> set[str]:
+            tools = client.request("tools/list")["tools"]
+            return {tool["name"].partition("__")[0] for tool in tools}
+
+        def change(profiles: dict[str, Any]) -> None:
+            document = json.loads(daemon.config.read_text())
+            document["settings"]["profiles"] = profiles
+            daemon.config.write_text(json.dumps(document))
+            daemon.client().request("mcpd/reload")
+
+        assert servers() == {"a", "b"}
+        client.call("b__echo")
+        change({"work": {"servers": ["a"], "excludeTools": ["slow"]}})
+        assert servers() == {"a"}
+        for name in ("b__echo", "a__slow"):
+            with pytest.raises(Refused, match="no tool"):
+                client.call(name)
+        change({})
+        assert servers() == set()
+        change({"work": {}})
+        assert servers() == {"a", "b"}
+        client.call("a__echo")
+
+
+def test_clients_are_notified_of_a_changed_profile(tmp_path: Path) -> None:
+    profiles = {"work": {"servers": ["a"]}, "other": {"servers": ["a"]}}
+    with running(tmp_path, {"a": fake()}, settings={"profiles": profiles}) as daemon:
+        daemon.wait_connected("a")
+        changed = McpClient(daemon, "2025-11-25", profile="work")
+        other = McpClient(daemon, "2025-11-25", profile="other")
+        document = json.loads(daemon.config.read_text())
+        document["settings"]["profiles"]["work"] = {"servers": []}
+        daemon.config.write_text(json.dumps(document))
+        daemon.client().request("mcpd/reload")
+        changed.wait_heard("notifications/tools/list_changed")
+        other.call("a__echo")
+        assert other.heard == []
