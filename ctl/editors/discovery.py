@@ -9,7 +9,7 @@ from pathlib import Path
 import attrs
 
 from ctl.editors.editor_paths import EditorFile, UserContext
-from ctl.editors.mapping import map_entry, unwrap_proxy
+from ctl.editors.mapping import is_disabled, map_entry, unwrap_proxy
 from ctl.editors.mcpd_entry import is_mcpd_entry
 from ctl.editors.read_entries import RawEntry, dotenv_values, identify_file, read_entries
 from ctl.editors.tool_permissions import ToolPermission, entry_permissions
@@ -56,6 +56,8 @@ class SkippedEntry:
 
     source: EntrySource
     reason: str
+    is_used: bool = True
+    """Whether the editor uses it, because it is not disabled there."""
 
 
 @attrs.define
@@ -150,7 +152,7 @@ def _add_entries(
         try:
             result.candidates.append(_candidate(raw, source, translator))
         except UnusableEntry as reason:
-            result.skipped.append(SkippedEntry(source, str(reason)))
+            result.skipped.append(SkippedEntry(source, str(reason), is_used=not is_disabled(raw)))
 
 
 def _candidate(raw: RawEntry, source: EntrySource, translator: VariableTranslator) -> ImportCandidate:

@@ -229,9 +229,15 @@ def _map_remote(
     return definition
 
 
-def _map_common_fields(raw: RawEntry, fields: Fields, definition: dict[str, object]) -> None:
+def is_disabled(raw: RawEntry) -> bool:
+    """Return whether the editor does not use the entry."""
+    fields = raw.fields
     off = fields.get("disabled") is True or fields.get("enabled") is False or fields.get("isActive") is False
-    if off or raw.disabled_elsewhere or fields.get("quarantined") is True:
+    return off or raw.disabled_elsewhere or fields.get("quarantined") is True
+
+
+def _map_common_fields(raw: RawEntry, fields: Fields, definition: dict[str, object]) -> None:
+    if is_disabled(raw):
         definition["enabled"] = False
     description = fields.get("description")
     if isinstance(description, str) and description:

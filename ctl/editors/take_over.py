@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ctl.editors.discovery import ImportCandidate, discover_in_file
+from ctl.editors.discovery import (
+    IS_MCPD,
+    DiscoveredEntries,
+    ImportCandidate,
+    discover_in_file,
+)
 from ctl.editors.editor_paths import EditorFile, UserContext
 from ctl.editors.import_history import ImportHistory
 from ctl.editors.import_target import ImportTarget
@@ -103,6 +108,13 @@ class TakeOver:
             return {}
         provided, server_of = self.matcher(taken_over), self.matcher_of_all(taken_over)
         found: dict[str, str] = {}
+        for skipped in self._discover(target, document).skipped:
+            if (
+                skipped.is_used
+                and skipped.reason != IS_MCPD
+                and skipped.source.scope == target.location.scope
+            ):
+                found[skipped.source.name] = skipped.reason.partition(";")[0]  # what follows is for `import`
         for candidate in self.enabled_entries(target, document):
             if provided(candidate) is None:
                 name = candidate.source.name
@@ -128,13 +140,16 @@ class TakeOver:
         return f"{self.what} does not include it"
 
     def enabled_entries(self, target: InstallTarget, document: Document) -> list[ImportCandidate]:
-        file = EditorFile(target.editor, target.location, target.path, target.project)
         return [
             candidate
-            for candidate in discover_in_file(file, document, self.user, target.addresses).candidates
+            for candidate in self._discover(target, document).candidates
             if candidate.source.scope == target.location.scope
             and definition_view.is_enabled(candidate.definition)
         ]
+
+    def _discover(self, target: InstallTarget, document: Document) -> DiscoveredEntries:
+        file = EditorFile(target.editor, target.location, target.path, target.project)
+        return discover_in_file(file, document, self.user, target.addresses)
 
     def matcher(
         self, taken_over: Mapping[str, str] = NOTHING_TAKEN

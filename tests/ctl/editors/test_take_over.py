@@ -89,6 +89,17 @@ def test_taking_over_is_not_suggested_where_it_would_be_refused(
     assert f"  so that mcpd can provide them: {steps}; mcpctl why slow\n" in ran.out
 
 
+def test_entry_that_mcpd_cannot_have_is_named(home: Path, mcpctl: Mcpctl) -> None:
+    """Its directory differs in every window. An entry that is disabled is not named."""
+    path = home / ".config/Code/User/mcp.json"
+    path.parent.mkdir(parents=True)
+    files = {"command": "files", "args": ["${workspaceFolder}"]}
+    path.write_text(json.dumps({"servers": {"files": files, "old": {**files, "disabled": True}}}))
+    ran = mcpctl("install", "vscode", "--take-over", "--dry-run")
+    assert "  files: would be left on, because ${workspaceFolder} differs in every window\n" in ran.out
+    assert "  old: " not in ran.out
+
+
 def test_take_over_all_takes_the_rest(cursor: Path, mcpctl: Mcpctl) -> None:
     received = mcpctl("install", "cursor", "--take-over", "--json").json()["editors"][0]
     assert [each["name"] for each in received["left_on"]] == ["fresh", "ghost", "hub", "slow"]
