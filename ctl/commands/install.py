@@ -206,8 +206,9 @@ def install(
             if sees:
                 cli.out.line(f"  {sees}")
             warn_about_git(cli, target, change, user)
-            if change.added is not None and not dry_run and target.editor.next_step:
-                cli.out.next_step(target.editor.next_step)
+            if change.added is not None and not dry_run and (step := target.editor.next_step):
+                title = target.editor.title  # the steps of several editors follow each other
+                cli.out.next_step(step if title in step else f"in {title}, {step}")
         return as_json(target, change, backups) | {
             **left_on.to_json(),
             "in_projects": [each.to_json() for each in elsewhere],
