@@ -249,6 +249,7 @@ class ServerDetail(TypedDict):
     late_replies: NotRequired[int]
     negotiation: NotRequired[list[ConnectStep]]
     concurrency: NotRequired[str]
+    share: NotRequired[str]
     definition: NotRequired[Mapping[str, object]]
     history: NotRequired[list[HistoryEntry]]
     next: NotRequired[str]

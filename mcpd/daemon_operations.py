@@ -195,6 +195,7 @@ class Operations:
             late_replies=link.late_replies if link else 0,
             negotiation=tuple(server.trace.steps),
             concurrency=_effective_concurrency(spec),
+            share=spec.share,
             definition=self.config.definition((server.original or server).spec.name),
             history=self.event_history.history(server.spec.name, HISTORY_TAIL).entries,
         )

@@ -1,4 +1,4 @@
-"""What systemd is told while the daemon runs: the status line of the service, and the watchdog signal."""
+"""Reports to systemd while the daemon runs: the status line of the service, and the watchdog signal."""
 
 from __future__ import annotations
 

@@ -102,6 +102,12 @@ _OVERLAP = {
     "serial": "they run one at a time",
 }
 """What a value of `concurrency` means for calls, if they cannot simply overlap."""
+_SHARE = {
+    "client": "each one has a process of its own",
+    "root": "there is a process for each of their directories",
+    "declared-root": "there is a process for each directory that they declare",
+}
+"""What a value of `share` means for clients, if not all of them share the process."""
 
 
 def explain(
@@ -126,6 +132,7 @@ def explain(
         "connections": server.get("connections", []),
         "second_connection": second_connection(detail) or None,
         "concurrency": detail.get("concurrency") or None,
+        "share": detail.get("share") or None,
         "url": detail.get("url") or None,
         "binary": binary,
         "environment": _environment(detail, login),
@@ -247,6 +254,8 @@ def render(explanation: Explanation, server: ServerStatus, fit: int | None, *, u
         rows.append(("connection 2", second))
     if (overlap := _OVERLAP.get(explanation["concurrency"])) and status in READY:
         rows.append(("calls", f"{overlap} (concurrency: {explanation['concurrency']})"))
+    if processes := _SHARE.get(explanation["share"]):
+        rows.append(("clients", f"{processes} (share: {explanation['share']})"))
     down_since = explanation["down_since"]
     if down_since and down_since[:19] < server["since"][:19]:
         rows.insert(0, ("down since", format_time(down_since, utc=utc)))

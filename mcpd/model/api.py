@@ -152,6 +152,8 @@ class ServerDetail(Record):
     negotiation: tuple[ConnectStep, ...] = ()
     concurrency: str = ""
     """Which calls may overlap: `concurrency` in the definition, or what mcpd chose."""
+    share: str = ""
+    """Which clients share a process: `share` in the definition, or what mcpd chose."""
     definition: Mapping[str, object] = attrs.field(factory=dict)
     """The active definition, in which secrets are masked."""
     history: tuple[HistoryEntry, ...] = ()

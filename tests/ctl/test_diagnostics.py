@@ -158,6 +158,20 @@ def test_why_shows_which_calls_wait(daemon: FakeDaemon, mcpctl: Mcpctl, concurre
     assert received["concurrency"] == concurrency
 
 
+@pytest.mark.parametrize(
+    ("share", "shown"),
+    [("all", ""), ("client", "each one"), ("root", "their directories"), ("declared-root", "they declare")],
+)
+def test_why_shows_which_clients_share_a_process(
+    daemon: FakeDaemon, mcpctl: Mcpctl, share: str, shown: str
+) -> None:
+    daemon.answers["mcpd/server"] = detail(server("files"), share=share)
+    out = mcpctl("why", "files", "--no-shell").out
+    assert (f"(share: {share})" in out) is bool(shown)
+    assert shown in out
+    assert mcpctl("why", "files", "--no-shell", "--json").json()["share"] == share
+
+
 def test_why_suggests_fixing_path_in_the_definition(daemon: FakeDaemon, mcpctl: Mcpctl, shell: Path) -> None:
     """It overrides the daemon's PATH, so a restart would not help."""
     gone = failure("command not found: mcp-server-files", kind="spawn", exit_code=None)
