@@ -6,6 +6,8 @@ import errno
 import os
 import re
 from collections.abc import Mapping
+from io import StringIO
+from itertools import islice
 from pathlib import Path
 
 from mcpd.config.check_document import (
@@ -199,8 +201,7 @@ def parse_text(
         if is_too_large(value, max_values=20_000_000 if foreign else 200_000):
             raise RecursionError
     except DocumentSyntaxError as error:
-        lines = text.splitlines()
-        line = lines[error.line - 1] if 0 < error.line <= len(lines) else ""
+        line = next(islice(StringIO(text), max(error.line - 1, 0), None), "")  # a list would take much memory
         quote = f", in `{quote_line(line)}`" if line.strip() else ""
         message = f"not valid {kind}: {error.message}{quote}"
         location = f"{source}:{error.line}:{error.column}"

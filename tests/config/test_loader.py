@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import time
+import tracemalloc
 from itertools import pairwise
 from pathlib import Path
 
@@ -461,3 +462,15 @@ def test_ordinary_documents_are_not_too_nested() -> None:
     parse_text(f"[{many}]", "JSON", "source")
     parse_text(f'a.b.c = "{"x.y, z " * 500}"\nd = [{many.replace(":", "=")}]', "TOML", "source")
     parse_text("a: [" + "[]," * 1000 + "]", "YAML", "source")
+
+
+def test_error_in_a_long_file_takes_little_memory() -> None:
+    """A list of its lines would take as much again, and leave the heap in pieces after each reload."""
+    text = "//\n" * 200_000 + '{"mcpServers": {}'
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadSpec, match=r'in `\{"mcpServers": \{\}` @ file:200001:18'):
+            parse_text(text, "JSON", "file")
+        assert tracemalloc.get_traced_memory()[1] < 14 * len(text)
+    finally:
+        tracemalloc.stop()
