@@ -90,10 +90,6 @@ class ActiveConfig:
         self.watch_enabled = AsyncValue(False)
         """Whether changes of the file are applied automatically."""
         self._activate(first)
-        if first.problems:
-            error = BadSpec(list(first.problems), first.source)
-            log.error("%s: %s", describe_tolerated(first), error)
-            self._announce(f"started with errors: {error}")
         self._restore_applied()
 
     def status(self) -> ConfigStatus:
@@ -157,14 +153,15 @@ class ActiveConfig:
         return ConfigCheck(servers=tuple(sorted(loaded.specs)), warnings=loaded.warnings)
 
     async def reload(self) -> ApplyResult:
-        """Reload the configuration and apply it. If it is invalid, raises BadSpec and changes only
-        `status().problems`."""
+        """Reload the configuration and apply it, with warnings about errors that are tolerated. If it has
+        others, raises BadSpec and changes only `status().problems`."""
         loaded = await self._read_file()
         if isinstance(loaded, BadSpec):
             self._reject(loaded)
             raise loaded
         self._state_file.set_applied(None)
-        return self._activate(loaded)
+        applied = self._activate(loaded)
+        return attrs.evolve(applied, warnings=(*applied.warnings, *map(str, loaded.problems)))
 
     def candidate_paths(self) -> tuple[Path, ...]:
         """Return every file that `load` might read, whether it exists or not."""
@@ -184,10 +181,20 @@ class ActiveConfig:
                 return found
 
     def _load(self) -> LoadedConfig | BadSpec:
+        """Load the file. Errors that were tolerated at the start of mcpd, and are still there, affect only
+        the entries that contain them, so that they do not block changes of others."""
         try:
             return load(self._config_path, self._environ)
         except BadSpec as error:
+            refused = error
+        try:
+            if self.loaded.problems:
+                loaded = load_at_start(self._config_path, self._environ, self._state_dir)
+                if set(loaded.problems) <= set(self.loaded.problems):
+                    return loaded
+        except BadSpec as error:
             return error
+        return refused
 
     def reload_if_changed(self, found: LoadedConfig | BadSpec | None = None) -> None:
         """Reload the configuration if the file changed. Errors are reported as events and in the log.
@@ -207,9 +214,9 @@ class ActiveConfig:
         if loaded.digest != self.loaded.digest:
             self._state_file.set_applied(None)
             self._activate(loaded)
-        elif self._problems:
-            self._problems, self._rejected = (), False
-            self._announce("valid again and unchanged")
+        elif self._problems != loaded.problems:
+            self._problems, self._rejected = loaded.problems, loaded.stored_copy is not None
+            self._announce("unchanged again" if loaded.problems else "valid again and unchanged")
 
     def _reject(self, error: BadSpec) -> None:
         self._problems, self._rejected = tuple(error.problems), True
@@ -334,6 +341,10 @@ class ActiveConfig:
             self._source,
             changed_settings=changed,
         )
+        if loaded.problems:
+            error = BadSpec(list(loaded.problems), str(loaded.path))
+            log.error("%s: %s", describe_tolerated(loaded), error)
+            self._announce(f"applied with errors: {error}")
         return attrs.evolve(applied, settings_changed=changed, restart_needed=ignored)
 
     @property
@@ -425,14 +436,11 @@ class ActiveConfig:
         return ApplyResult.plan(plan, generation)
 
     def _load_edited(self) -> LoadedConfig:
-        """Load the file after an edit. Raises BadSpec for errors other than those tolerated at start."""
-        try:
-            return load(self._config_path, self._environ)
-        except BadSpec:
-            loaded = load_at_start(self._config_path, self._environ, self._state_dir)
-            if set(loaded.problems) <= set(self.loaded.problems):
-                return loaded
-            raise
+        """Load the file after an edit. Raises BadSpec for errors that are not tolerated."""
+        found = self._load()
+        if isinstance(found, BadSpec):
+            raise found
+        return found
 
     async def _parse_edited(
         self, edit: Callable[[Definitions], Definitions]

@@ -135,7 +135,7 @@ async def _when_applied(operations: Operations, applied: ApplyResult) -> ApplyRe
     if applied.dry_run or applied.errors:
         return applied
     await operations.supervisor.wait_applied(applied.generation)
-    return attrs.evolve(applied, warnings=await operations.wait_saved())
+    return attrs.evolve(applied, warnings=(*applied.warnings, *await operations.wait_saved()))
 
 
 def _version(operations: Operations, _: api.NoParams) -> api.VersionInfo:

@@ -24,9 +24,9 @@ class ConfigStatus(Record):
     loaded_at: str
     """When the configuration was loaded; for a copy, when it was saved."""
     problems: tuple[Problem, ...] = ()
-    """The errors in the current file. While mcpd is running, it rejects the whole file, and the last valid
-    set of servers remains active. If mcpd has started with these errors, they affect only the entries that
-    contain them."""
+    """The errors in the current file. If mcpd has started with these errors, they affect only the entries
+    that contain them. Otherwise, it rejects the whole file, and the last valid set of servers remains
+    active."""
     rejected: bool = False
     """Whether the current file is not used at all, because of `problems`."""
     earlier_definitions: tuple[str, ...] = ()
@@ -110,8 +110,9 @@ class ApplyResult(Record):
     """The settings that differ from those with which mcpd started, and that take effect only when it is
     restarted."""
     warnings: tuple[str, ...] = ()
-    """Why the change could not be saved in mcpd's state file. It has taken effect, but is lost when mcpd
-    restarts before it is saved. mcpd tries again every two seconds."""
+    """Why the change could not be saved in mcpd's state file: it has taken effect, but is lost when mcpd
+    restarts before it is saved, and mcpd tries again every two seconds. After `mcpd/reload`, also the errors
+    in entries that were not applied because mcpd started with these errors."""
 
     @classmethod
     def plan(

@@ -182,7 +182,7 @@ async def test_valid_file_is_kept_for_the_next_start(home: Home, caplog: pytest.
     assert not isinstance(home.supervisor.desired["b"], InvalidSpec)
     paths = {problem.path for problem in again.status().problems}
     assert paths == {"$.mcpServers.b.comand", "$.mcpServers.c.comand"}
-    assert "started with errors" in home.events[-1].message
+    assert "applied with errors" in home.events[-1].message
     assert caplog.messages[-1].startswith(
         "the configuration has errors; the last valid definition is used for b; not started: c: "
     )
@@ -252,6 +252,39 @@ async def test_repaired_file_is_applied_and_has_no_problems(home: Home) -> None:
     active.reload_if_changed()
     assert not isinstance(home.supervisor.desired["b"], InvalidSpec)
     assert active.status().problems == ()
+
+
+async def test_error_of_the_start_does_not_block_changes_of_other_entries(
+    home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until it is fixed, each change reports it. A further error is refused."""
+
+    def write(**servers: object) -> str:
+        home.file.write_text(json.dumps({"mcpServers": {"b": {"comand": "x"}, **servers}}))
+        return home.file.read_text()
+
+    good = {"command": "x"}
+    write(a=good)
+    active = home.begin()
+    caplog.clear()
+    valid = write(a=good, c=good)
+    active.reload_if_changed()
+    assert home.names == ["b", "a", "c"]
+    assert isinstance(home.supervisor.desired["b"], InvalidSpec)
+    status = active.status()
+    assert ([each.path for each in status.problems], status.rejected) == (["$.mcpServers.b.comand"], False)
+    assert "not started: b" in caplog.text
+    assert any("applied with errors" in event.message for event in home.events)
+    write(a=good, c={"comand": "x"})
+    active.reload_if_changed()
+    assert (len(active.status().problems), active.status().rejected) == (2, True)
+    home.file.write_text(valid)
+    active.reload_if_changed()
+    assert (len(active.status().problems), active.status().rejected) == (1, False)
+    write(d=good)
+    applied = await active.reload()
+    assert (applied.added, home.names) == (("d",), ["b", "d"])
+    assert "comand" in applied.warnings[0]
 
 
 async def test_file_with_an_error_does_not_replace_an_applied_set(home: Home) -> None:
