@@ -44,8 +44,6 @@ from mcpd.supervision.supervisor import Supervisor
 from mcpd.supervision.supervisor_context import ClientHooks, SupervisorContext
 from mcpd.support import instance_lock, paths, process_labels, processes, systemd
 from mcpd.support.broadcast import Broadcast
-from mcpd.support.kept_modules import KeptModules, import_in_thread
-from mcpd.support.memory_tuning import trim_heap
 from mcpd.support.orphan_guardian import Guardian
 from mcpd.support.redact import Redactor
 from mcpd.support.schema_checker import schema_checker
@@ -64,35 +62,6 @@ DRAIN_TIMEOUT = 3.0
 _LAST_READS_TIMEOUT = 0.5
 """Seconds to read what clients have already sent when the daemon stops."""
 _KILL_INTERVAL = 0.05
-_START_TIMEOUT = 3.0
-"""Seconds after which the daemon attends to less urgent work although servers are still starting."""
-_NOT_IMPORTED_AT_START = (
-    "mcpd.api",
-    "mcpd.auth",
-    "mcpd.calls",
-    "mcpd.support",
-    "mcpd.transports",
-    "mcpd.wire",
-    "anyio",
-    "bz2",
-    "h11",
-    "hashlib",
-    "hmac",
-    "html",
-    "httpcore2",
-    "httptools",
-    "httpx",
-    "idna",
-    "lzma",
-    "msgspec.inspect",
-    "secrets",
-    "ssl",
-    "trio_websocket",
-    "truststore",
-    "wsproto",
-)
-"""Packages of which most daemons do not need all modules: those for HTTP servers, HTTP clients, the dashboard
-and OpenTelemetry."""
 
 
 @attrs.frozen(kw_only=True)
@@ -237,7 +206,6 @@ class _Daemon:
         self._gateway = Gateway(self._operations, clients, self._call_log)
         self._connections: set[SocketConnection] = set()
         self._socket_limit = ConnectionLimit("unix")
-        self._kept_modules = KeptModules()
         self._services: trio.Nursery | None = None
         self._login_lock = trio.Lock()
         self._login_storage = options.loaded.settings.login_storage
@@ -273,7 +241,6 @@ class _Daemon:
 
     async def _http_api(self) -> HttpApi:
         """Return the HTTP API, whose modules are imported with its first use."""
-        await import_in_thread("mcpd.api.http_routes")
         from mcpd.api.http_routes import HttpApi
 
         if self._http is None:
@@ -291,7 +258,6 @@ class _Daemon:
             services.start_soon(self._reap_strays)
             services.start_soon(self._handle_signals)
             services.start_soon(self._kill_when_forced)
-            services.start_soon(self._keep_modules)
             async with trio.open_nursery() as servers:
                 servers.start_soon(self._supervisor.run)
                 servers.start_soon(self._gateway.run)
@@ -341,7 +307,6 @@ class _Daemon:
         async with self._login_lock:
             if self._logins is None:
                 assert self._services is not None
-                await import_in_thread("mcpd.login_service")
                 from mcpd.login_service import LoginService
 
                 logins = LoginService(
@@ -366,7 +331,6 @@ class _Daemon:
         load = partial(self._load_credentials, spec)
         if self._logins is not None or spec.oauth.grant != "code" or (self._state / "login").exists():
             return await load()
-        await import_in_thread("mcpd.transports.deferred_credentials")  # with httpx
         from mcpd.transports.deferred_credentials import DeferredCredentials
 
         def find() -> Credentials | None:
@@ -471,26 +435,6 @@ class _Daemon:
         while True:  # repeat: a server may just be starting
             self._supervisor.kill_all()
             await trio.sleep(_KILL_INTERVAL)
-
-    async def _keep_modules(self) -> None:
-        """Keep the code of modules that are not imported yet, before an upgrade can replace their files.
-
-        The servers come first: the thread that reads the code competes with them for Python's lock.
-        """
-
-        def keep() -> None:
-            trio.from_thread.run(self._wait_servers_started)
-            self._kept_modules.keep(_NOT_IMPORTED_AT_START)
-
-        await trio.to_thread.run_sync(keep, thread_name="keep modules")
-        trim_heap()  # of what the imports left behind
-
-    async def _wait_servers_started(self) -> None:
-        """Wait until the servers of the start are connected or have failed, for _START_TIMEOUT at most."""
-        with trio.move_on_after(_START_TIMEOUT):
-            await self._supervisor.wait_applied(self._supervisor.generation)
-            for server in self._supervisor.servers():
-                await server.wait_settled()
 
     async def _reap_strays(self) -> None:
         """Reap orphaned descendants. mcpd is their subreaper, so they would otherwise remain zombies."""

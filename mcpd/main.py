@@ -7,7 +7,6 @@ socket, 78 a path cannot be used (EX_CONFIG).
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,31 +14,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from mcpd import __version__
-from mcpd.support.deferred_modules import defer_modules
 
-if TYPE_CHECKING:  # imported below, after the garbage collector is set
+if TYPE_CHECKING:  # imported below, so that --version starts fast
     from mcpd.config.check_document import LoadedConfig
     from mcpd.config.settings import Address
     from mcpd.model.errors import BadSpec
 
 _OFF = ("", "0", "false", "no", "off")
 """Values of MCPD_DEBUG that do not turn it on."""
-_NEEDED_BY_FEW = ("bz2", "hashlib", "hmac", "html", "idna", "lzma", "msgspec.inspect", "secrets", "ssl")
-"""Modules that libraries and mcpd import, for TLS for example, but a daemon with local servers never uses."""
-_DURING_IMPORTS = 10_000, 1000, 1000
-"""For the garbage collector. Imports create many objects that stay and little garbage, such as the classes
-that attrs replaces, so it looks at new objects only. `limit_memory_growth` replaces these values."""
 EXIT_OK, EXIT_USAGE, EXIT_ALREADY_RUNNING, EXIT_UNUSABLE_PATH = 0, 2, 3, 78
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run `mcpd` and exit; the entry point of the console script."""
-    gc.set_threshold(*_DURING_IMPORTS)
     sys.exit(_main(sys.argv[1:] if argv is None else argv, os.environ))
 
 
 def _main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    defer_modules(_NEEDED_BY_FEW)
     arguments = argument_parser().parse_args(argv)
 
     from mcpd.config.load_at_start import load_at_start

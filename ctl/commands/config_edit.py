@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from hashlib import sha256
 from pathlib import Path
 
 import click
@@ -28,7 +29,6 @@ from mcpd.config.load_at_start import LastValidConfig, find_last_valid
 from mcpd.config.loader import NO_FILE, default_path, parse_document, read_document
 from mcpd.model.errors import BadSpec
 from mcpd.support.atomic_files import write_atomically
-from mcpd.support.digests import sha256
 from mcpd.support.paths import cache_dir, state_dir
 
 EDITORS = ("sensible-editor", "editor", "nano", "vi")

@@ -102,7 +102,7 @@ class SocketConnection:
                 self._operations.clients.remove(self._client)
             self._outbox.close()  # the descriptor's number may soon be another client's
             if self._session is not None:  # it may have held subscriptions and calls by the thousand
-                trim_heap_soon(collect=True)
+                trim_heap_soon()
             # These refer back to the connection; without the cycle it is freed immediately.
             self._session = None
             del self._requests, self._client, self._reader
@@ -159,7 +159,7 @@ class SocketConnection:
             if self._splitter.dropped:
                 self._refuse_dropped()
             if lines and len(lines[0]) > _LARGE:  # the others are parts of this portion
-                trim_heap_soon(collect=True)
+                trim_heap_soon()
                 return self._handle_in_turns(lines)
             if len(lines) > 1:
                 return map(self._handle_line, lines)
@@ -169,7 +169,7 @@ class SocketConnection:
 
     def _refuse_dropped(self) -> None:
         """Respond to requests that are too long or have too much structure."""
-        trim_heap_soon(collect=True)
+        trim_heap_soon()
         for message in self._splitter.dropped:
             body = wire.error_body(INVALID_REQUEST, f"a message with {message.reason} is not accepted")
             self._send(wire.error(message.request_id(), body))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable
+from hashlib import sha256
 
 import msgspec
 
@@ -16,7 +17,6 @@ from mcpd.model.call_record import CallOutcome, CallRecord
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import rfc3339
 from mcpd.model.text import shorten
-from mcpd.support.digests import sha256
 from mcpd.wire import message as wire
 
 DIGESTED = 16 * 1024

@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,6 @@ from mcpd.model.call_record import FAILURES, CallLogLevel, CallOutcome, CallReco
 from mcpd.model.errors import InvalidArguments, Problem
 from mcpd.model.status import parse_timestamp, rfc3339
 from mcpd.support.broadcast import Broadcast
-from mcpd.support.kept_modules import import_in_thread
 from mcpd.support.outbox import batch
 from mcpd.support.own_thread import OwnThread
 from mcpd.support.rotated_lines import append_lines, last_lines, older
@@ -184,9 +183,6 @@ class CallLog:
 
     async def _write_lines(self, entries: Sequence[CallEntry], lines: Sequence[CallLine]) -> None:
         if self.otlp_endpoint or self._exporting_to:
-            if self._exporting_to != self.otlp_endpoint:
-                with suppress(ImportError):  # reported by `_open_exporter`
-                    await import_in_thread("mcpd.calls.call_spans")
             await self._thread.run(self._export, entries, lines)
         if self.level is CallLogLevel.OFF:
             return

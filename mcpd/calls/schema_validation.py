@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,7 +21,6 @@ from msgspec import Raw
 from mcpd.calls.schema_cost import CHECK_BUDGET, DESCRIBE_BUDGET, SchemaTooExpensive, ValidationCost
 from mcpd.model.errors import Problem
 from mcpd.model.text import shorten
-from mcpd.support.digests import blake2b
 from mcpd.support.schema_checker import schema_checker
 from mcpd.support.schema_checker_process import compile_validator, find_problems
 from mcpd.wire import message as wire

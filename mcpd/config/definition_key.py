@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 from mcpd.model.server_spec import ServerSpec
-from mcpd.support.digests import sha256
 
 
 def definition_key(spec: ServerSpec) -> str:

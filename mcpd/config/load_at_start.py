@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 
 import attrs
@@ -30,7 +31,6 @@ from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.policy import Decision, PolicyRule
 from mcpd.model.server_spec import InvalidSpec, ServerSpec
 from mcpd.support.atomic_files import write_atomically
-from mcpd.support.digests import sha256
 from mcpd.support.regular_files import read_regular_file
 
 log = logging.getLogger("mcpd.config")

@@ -6,6 +6,7 @@ import errno
 import os
 import re
 from collections.abc import Mapping
+from hashlib import sha256
 from io import StringIO
 from itertools import islice
 from pathlib import Path
@@ -26,7 +27,6 @@ from mcpd.config.settings import SETTINGS
 from mcpd.config.variables import expand_home
 from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.text import shorten
-from mcpd.support.digests import sha256
 from mcpd.support.paths import config_dir
 from mcpd.support.regular_files import UnusableFile, read_regular_file
 

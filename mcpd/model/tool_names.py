@@ -8,6 +8,7 @@ A server name contains no `@`, `:` or `/`: `suffix` and `namespace` can be parse
 from __future__ import annotations
 
 import enum
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -149,7 +150,5 @@ def _fit(style: ClientStyle, name: str, pair: OwnedName) -> str:
 
 def _shorten_with_hash(name: str, pair: OwnedName) -> str:
     """Cut `name` to the maximum length, ending in a hash of the pair that keeps it unique."""
-    import hashlib  # imported only for a long name, because it loads OpenSSL
-
     digest = hashlib.sha256("\0".join(pair).encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_LENGTH]
     return f"{name[: MAX_NAME_LENGTH - _HASH_LENGTH - 1]}_{digest}"

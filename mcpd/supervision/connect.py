@@ -34,7 +34,6 @@ from mcpd.supervision.restart import (
     leaf_exceptions,
 )
 from mcpd.supervision.supervisor_context import SupervisorContext
-from mcpd.support.kept_modules import import_in_thread
 from mcpd.transports.base import Channel
 from mcpd.transports.child_process import Child, Launch
 from mcpd.transports.stdio import open_stdio
@@ -102,17 +101,14 @@ async def open_remote(
     """
     opening: AbstractAsyncContextManager[HttpChannel | SseChannel | WebSocketChannel]
     if kind == "http":
-        await import_in_thread("mcpd.transports.streamable_http")
         from mcpd.transports.streamable_http import open_http
 
         opening = open_http(spec, environ, on_response, credentials)
     elif kind == "sse":
-        await import_in_thread("mcpd.transports.legacy_http_sse")
         from mcpd.transports.legacy_http_sse import open_http_sse
 
         opening = open_http_sse(spec, environ, on_response, credentials)
     elif kind == "ws":
-        await import_in_thread("mcpd.transports.websocket")
         from mcpd.transports.websocket import open_websocket
 
         opening = open_websocket(spec, credentials)

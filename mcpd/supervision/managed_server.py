@@ -40,7 +40,6 @@ from mcpd.supervision.supervisor_context import SupervisorContext
 from mcpd.support.broadcast import CallbackList
 from mcpd.support.memory_tuning import trim_heap_soon
 from mcpd.support.processes import CpuTimeTotal
-from mcpd.support.tracebacks import forget_tracebacks
 from mcpd.transports.base import Channel, NullInbound
 from mcpd.transports.child_process import Child, Launch, prepare_launch
 from mcpd.transports.tool_call_stats import CallStats
@@ -368,7 +367,7 @@ class ManagedServer:
             self.log.close()
             # Its lists may have been large. In some versions of Python, the exception that ends a connection
             # keeps the server in a cycle.
-            trim_heap_soon(collect=self._last_spawn > -math.inf)
+            trim_heap_soon()
 
     async def _wait_while_off(self) -> None:
         """Wait until the desired state changes or a timed disable ends."""
@@ -389,8 +388,7 @@ class ManagedServer:
                 await self._connect_and_serve()
             except* Exception as group:  # one server's failure must not affect the others
                 self._record_end(group)
-                forget_tracebacks(group)
-        trim_heap_soon(collect=True)
+        trim_heap_soon()
         if not self._wake_event.is_set() and attempt.has_ended:
             with trio.move_on_at(self._tracker.retry_due):
                 await self._wake_event.wait()
@@ -483,7 +481,6 @@ class ManagedServer:
                 await connection.child.wait_stderr_drained()
             self.drop_upstream()
             self._record_end(group, link)
-            forget_tracebacks(group)
         finally:
             slot.release()
             self.drop_upstream()

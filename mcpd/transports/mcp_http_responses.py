@@ -114,7 +114,7 @@ async def receive_large_event(
     `exchange`: the request on whose own stream it came.
     """
     if event.event == "message":
-        trim_heap_soon(collect=True)
+        trim_heap_soon()
         await rest()
         await channel.receive_in_turns(bodies.to_one_line(event.data), exchange)
 
@@ -157,7 +157,7 @@ async def read_events(
                     take(event)
                     last_event = trio.current_time()
                 while decoder.dropped:
-                    trim_heap_soon(collect=True)
+                    trim_heap_soon()
                     take_dropped(decoder.dropped.pop(0))
             if decoder.overhead > _MAX_OVERHEAD:
                 seconds = trio.current_time() - last_event

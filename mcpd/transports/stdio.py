@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from mcpd.model.server_spec import ServerSpec, StdioSpec
-from mcpd.support.memory_tuning import trim_heap, trim_heap_soon
+from mcpd.support.memory_tuning import trim_heap_soon
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import Reader, traffic
 from mcpd.transports.child_process import Child, Launch, ProcessGroupGuard, describe_exit, spawn
@@ -103,7 +103,7 @@ class PipeChannel(RequestMultiplexer):
         except OSError as error:
             return f"reading its output failed: {error}"
         except LineTooLong as error:
-            trim_heap()
+            trim_heap_soon()
             return f"it sent a line of more than {error.limit} bytes (`maxFrame` allows {self._max_frame})"
         self.report_lost()
         return await self._why_ended()
@@ -113,7 +113,7 @@ class PipeChannel(RequestMultiplexer):
         if self._splitter.dropped:
             self._receive_dropped()
         if lines and len(lines[0]) > _LARGE:  # the others are parts of this portion
-            trim_heap_soon(collect=True)
+            trim_heap_soon()
             return chain(self.receive_in_steps(lines[0]), map(self.receive, lines[1:]))
         if len(lines) > 1:
             return map(self.receive, lines)
@@ -124,7 +124,7 @@ class PipeChannel(RequestMultiplexer):
 
     def _receive_dropped(self) -> None:
         """Handle the messages that exceed a limit."""
-        trim_heap_soon(collect=True)
+        trim_heap_soon()
         with _batch:
             for message in self._splitter.dropped:
                 self.receive_dropped(message)

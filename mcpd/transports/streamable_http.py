@@ -245,7 +245,7 @@ class HttpChannel(RequestMultiplexer):
             )
         body = bodies.to_one_line(body)
         if len(body) > LARGE:
-            trim_heap_soon(collect=True)
+            trim_heap_soon()
             await self.receive_in_turns(body, exchange)  # each look at it takes up to 3 ms per MiB
             if self._is_pending(exchange):  # not after a rest, when a refused call may have been sent again
                 await rest()

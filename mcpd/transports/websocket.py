@@ -310,7 +310,7 @@ class WebSocketChannel(RequestMultiplexer):
 
     def _receive_dropped(self) -> None:
         """Handle the messages that exceed a limit."""
-        trim_heap_soon(collect=True)
+        trim_heap_soon()
         with _batch:
             while self._messages.dropped:
                 self.receive_dropped(self._messages.dropped.pop(0))
@@ -329,7 +329,7 @@ class WebSocketChannel(RequestMultiplexer):
                 self.receive_dropped(dropped)
         else:
             await self.receive_in_turns(line)
-        trim_heap_soon(collect=True)
+        trim_heap_soon()
 
     def _describe(self, reason: CloseReason | None) -> str:
         code = 1006 if reason is None else reason.code

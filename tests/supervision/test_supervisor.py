@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -306,27 +304,3 @@ async def test_large_sets_are_applied_in_several_turns(autojump_clock: MockClock
                 assert len(seen) > 10
                 assert set(seen) == {0, 100}
         nursery.cancel_scope.cancel()
-
-
-@pytest.mark.parametrize(
-    "life",
-    [None, Life(lasts=0)],
-    ids=["disabled", "never connected"],
-)
-async def test_removed_server_is_freed_without_the_garbage_collector(
-    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, life: Life | None
-) -> None:
-    """The collector took 0.2 s in one turn of the event loop to free 1,700 servers."""
-    monkeypatch.setattr("mcpd.support.memory_tuning.gc.collect", lambda: 0)
-    gc.disable()
-    try:
-        async with supervising(tmp_path) as world:
-            world.scripts["a"] = Script([life or Life()] * 9)
-            await world.apply(attrs.evolve(world.spec("a"), enabled=life is not None))
-            await trio.sleep(30)
-            end = weakref.ref(world.supervisor.get("a"))
-            await world.apply()
-            assert world.supervisor.servers() == []
-            assert end() is None
-    finally:
-        gc.enable()

@@ -1,28 +1,11 @@
-"""Freed memory is reused: one heap, timely garbage collection, and no garbage from trimming."""
+"""Freed memory is reused: one heap and timely garbage collection."""
 
 from __future__ import annotations
 
-import _ctypes
-import gc
 import subprocess
 import sys
 
-from mcpd.support.memory_tuning import trim_heap
-
 BOUND = 60.0
-
-
-def test_trim_heap_creates_no_garbage() -> None:
-    """Loading the C library creates a class, which used to happen at the end of every connection."""
-    gc.disable()
-    try:
-        trim_heap()
-        classes = len(_ctypes.CFuncPtr.__subclasses__())
-        for _ in range(10):
-            trim_heap()
-        assert len(_ctypes.CFuncPtr.__subclasses__()) == classes
-    finally:
-        gc.enable()
 
 
 def output_of_subprocess(program: str) -> str:
@@ -96,43 +79,3 @@ print(before > 50, len(linecache.cache))
 
 def test_source_of_generated_methods_is_dropped() -> None:
     assert output_of_subprocess(GENERATED) == "True 0\n"
-
-
-LEFT_OUT = """
-import gc, weakref
-import trio
-from trio.testing import MockClock
-from mcpd.support import memory_tuning
-
-class Server:
-    def __init__(self):
-        self.itself = self
-
-async def main():
-    server = Server()
-    end = weakref.ref(server)
-    memory_tuning.trim_heap_soon(collect=True)
-    await trio.sleep(10)
-    del server
-    memory_tuning.trim_heap_soon(collect=True)
-    await trio.sleep(3600)
-    print(end() is None)
-    grown = b"x" * (64 << 20)
-    memory_tuning.trim_heap_soon(collect=True)
-    await trio.sleep(3600)
-    print(end() is None)
-
-memory_tuning.limit_memory_growth()
-gc.disable()
-memory_tuning._LONG_COLLECTION = DURATION
-trio.run(main, clock=MockClock(autojump_threshold=0))
-"""
-
-
-def test_long_collection_leaves_old_objects_out_until_the_memory_grows() -> None:
-    """With 1,700 servers, each collection took 0.1 s of the event loop."""
-    assert output_of_subprocess(LEFT_OUT.replace("DURATION", "-1")) == "False\nTrue\n"
-
-
-def test_short_collections_look_at_all_objects() -> None:
-    assert output_of_subprocess(LEFT_OUT.replace("DURATION", "60")) == "True\nTrue\n"

@@ -21,7 +21,6 @@ from urllib.parse import unquote, urlsplit
 import httpx
 
 from mcpd.model.text import shorten
-from mcpd.support.kept_modules import import_in_thread
 from mcpd.support.regular_files import read_regular_file
 from mcpd.transports.child_process import CannotStart
 from mcpd.transports.credentials import (
@@ -192,7 +191,6 @@ async def open_client(
     if target.scheme == "http" and is_loopback(target.host):
         loopback = ConnectionPool(target)
     else:
-        await import_in_thread("mcpd.transports.http_client.network_transport")  # with httpcore2: 2 MB
         from mcpd.transports.http_client.network_transport import NetworkTransport
 
         context = ssl_context(ca_file) if target.scheme == "https" else None
