@@ -172,10 +172,19 @@ async def test_metadata_of_another_issuer_stops_the_login() -> None:
         assert server.asked("/register") == []
 
 
-async def test_a_server_without_pkce_is_refused() -> None:
+async def test_metadata_that_omits_the_challenge_methods_allows_a_login_with_s256() -> None:
+    """As with Entra ID and Cognito."""
     async with authorization_server() as server:
         assert server.metadata is not None
         del server.metadata["code_challenge_methods_supported"]
+        await logged_in(server)
+        assert "code_challenge_method=S256" in server.asked("/authorize")[0].path
+
+
+async def test_a_server_without_pkce_is_refused() -> None:
+    async with authorization_server() as server:
+        assert server.metadata is not None
+        server.metadata["code_challenge_methods_supported"] = ["plain"]
         assert "S256" in (await failure(server)).message
         assert server.asked("/register") == []
 

@@ -49,7 +49,8 @@ class AuthorizationServer:
     scopes: tuple[str, ...] = ()
     auth_methods: tuple[str, ...] | None = None
     """`token_endpoint_auth_methods_supported`; None if it is missing."""
-    challenge_methods: tuple[str, ...] = ()
+    challenge_methods: tuple[str, ...] | None = None
+    """`code_challenge_methods_supported`; None if it is missing."""
     dpop_algorithms: tuple[str, ...] = ()
     accepts_client_metadata: bool = False
     sends_iss: bool = False
@@ -114,7 +115,7 @@ def parse_authorization_server(
         revocation_endpoint=_endpoint(document, "revocation_endpoint"),
         scopes=strings(document, "scopes_supported") or (),
         auth_methods=strings(document, "token_endpoint_auth_methods_supported"),
-        challenge_methods=strings(document, "code_challenge_methods_supported") or (),
+        challenge_methods=strings(document, "code_challenge_methods_supported"),
         dpop_algorithms=strings(document, "dpop_signing_alg_values_supported") or (),
         accepts_client_metadata=document.get("client_id_metadata_document_supported") is True,
         sends_iss=document.get("authorization_response_iss_parameter_supported") is True,
@@ -141,20 +142,21 @@ def assumed_authorization_server(server_url: str) -> AuthorizationServer:
         authorization_endpoint=f"{base}/authorize",
         token_endpoint=f"{base}/token",
         registration_endpoint=f"{base}/register",
-        challenge_methods=("S256",),
         is_assumed=True,
     )
 
 
 def check_for_code_grant(server: AuthorizationServer) -> None:
-    """Raise MetadataError if a person cannot log in there. PKCE with S256 is required (MCP 2025-11-25)."""
+    """Raise MetadataError if a person cannot log in there.
+
+    mcpd always sends a challenge with S256. Entra ID and Cognito check it and do not list it in their metadata,
+    so only a list without S256 is a refusal.
+    """
     for name in ("authorization_endpoint", "token_endpoint"):
         if getattr(server, name) is None:
             raise MetadataError(f"the metadata has no `{name}`")
-    if "S256" not in server.challenge_methods:
-        raise MetadataError(
-            "the metadata does not list S256 in `code_challenge_methods_supported`, which MCP requires"
-        )
+    if server.challenge_methods is not None and "S256" not in server.challenge_methods:
+        raise MetadataError("`code_challenge_methods_supported` does not contain S256, which MCP requires")
 
 
 def choose_issuer(listed: Collection[str], known: Collection[str], preferred: str | None) -> str:
