@@ -263,7 +263,8 @@ class ManagedLogin:
             return math.inf
         if self.failure is not None:
             return self.failure.retry_at
-        return self._boot() if self.stored.is_uncertain else min(self._renew_at, self._keep_alive_at)
+        # The past, not now: `on_due` reads the clock a moment earlier than this.
+        return -math.inf if self.stored.is_uncertain else min(self._renew_at, self._keep_alive_at)
 
     @property
     def _keep_alive_at(self) -> float:
@@ -321,14 +322,15 @@ class ManagedLogin:
     def _start_renewal(self) -> bool:
         """Begin a renewal unless one runs. Return False if mcpd is stopping."""
         if self._renewal is None and self._context.start(self._run_renewal):
-            self._renewal = trio.Event()
+            self._renewal, self._critical = trio.Event(), trio.CancelScope(shield=True)
         return self._renewal is not None
 
     async def _run_renewal(self) -> None:
         event: LoginEvent | None = None
         generation = self.stored.generation
+        assert self._critical is not None
         try:
-            with trio.CancelScope(shield=True) as self._critical:
+            with self._critical:
                 event = await self._renew()
         except TokenError as error:
             event = self._fail(error, generation)

@@ -204,14 +204,14 @@ class TokenManager:
                 try:
                     yield
                 finally:
+                    self._nursery = None  # no renewal begins from now on
+                    nursery.cancel_scope.cancel(reason="the daemon stops")
                     with trio.move_on_after(STOP_TIMEOUT, shield=True):
                         for login in self._logins.values():
                             login.hurry(STOP_TIMEOUT)
                         for login in self._logins.values():
                             await login.wait_renewed()
                             await login.save_unsaved()
-                    self._nursery = None
-                    nursery.cancel_scope.cancel(reason="the daemon stops")
         finally:
             self._nursery = None
             self._file.close()

@@ -125,11 +125,12 @@ async def hang(server: AuthorizationServer, request: TokenRequest) -> TokenAnswe
 
 @attrs.define(eq=False)
 class FakeClocks:
-    """Clocks that follow trio's, and can be set and suspended."""
+    """Clocks that follow trio's, and can be set and suspended. They move between two readings."""
 
     wall_offset: float = 0.0
     suspended: float = 0.0
     origin: float = attrs.field(factory=trio.current_time)
+    _readings: int = 0
 
     def clocks(self) -> Clocks:
         return Clocks(
@@ -140,7 +141,8 @@ class FakeClocks:
         return trio.current_time() - self.origin
 
     def boot(self) -> float:
-        return self.awake() + self.suspended
+        self._readings += 1
+        return self.awake() + self.suspended + self._readings * 1e-6
 
 
 @attrs.define(eq=False)

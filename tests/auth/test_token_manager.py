@@ -857,10 +857,15 @@ async def test_stopping_does_not_wait_for_ever(autojump_clock: MockClock, tmp_pa
         login.renew()
         await trio.sleep(0.5)
     assert trio.current_time() - began < 15
+    assert len(server.requests) == 1
     store = TokenStore(tmp_path, "this machine")
     (stored,) = store.open().logins.values()
     store.close()
     assert stored.is_uncertain
+    async with logged_in(tmp_path, server, login=False) as world:  # the next daemon repeats it
+        await trio.sleep(1)
+        assert len(server.requests) == 2
+        assert await world.call() == "ok"
 
 
 async def test_t15_no_token_is_in_a_log_an_error_or_a_repr(

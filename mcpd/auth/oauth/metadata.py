@@ -149,8 +149,8 @@ def assumed_authorization_server(server_url: str) -> AuthorizationServer:
 def check_for_code_grant(server: AuthorizationServer) -> None:
     """Raise MetadataError if a person cannot log in there.
 
-    mcpd always sends a challenge with S256. Entra ID and Cognito check it and do not list it in their metadata,
-    so only a list without S256 is a refusal.
+    mcpd always sends a challenge with S256. Entra ID and Cognito check it and do not list it in their
+    metadata, so only a list without S256 is a refusal.
     """
     for name in ("authorization_endpoint", "token_endpoint"):
         if getattr(server, name) is None:
