@@ -299,7 +299,7 @@ def _connect_error(path: str, error: OSError) -> tuple[str, str]:
 
         if pid := find_lock_holder(path):
             message = f"mcpd is running (pid {pid}), but not listening at {path}"
-            return message, "mcpctl daemon restart   (unless it listens again in a few seconds)"
+            return message, "mcpctl daemon restart"
         return f"mcpd is not running at {path}", "start it with: mcpctl daemon start"
     if isinstance(error, PermissionError):
         return f"permission denied: {path}", "each user runs a separate daemon; check MCPD_SOCKET"

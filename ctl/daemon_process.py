@@ -99,7 +99,8 @@ def start_in_background(socket: str, config: str = "") -> int:
     already running, if there is one. Raises DaemonUnreachable like `ensure_daemon`. Call this only inside
     `start_lock`.
     """
-    if not _is_listening(socket) and not _wait_stopped(socket):
+    if not _is_listening(socket):
+        _wait_stopped(socket)
         return _spawn(socket, config)
     if (pid := daemon_pid(socket)) is not None:
         return pid
@@ -127,25 +128,21 @@ def _is_listening(socket: str) -> bool:
     return True
 
 
-def _wait_stopped(socket: str) -> bool:
+def _wait_stopped(socket: str) -> None:
     """Wait until a daemon that does not listen has exited: it is stopping, and a new one would exit at once.
 
-    Returns True if it listens again, because only its socket was removed. Waits no longer than STOP_TIMEOUT.
+    Waits no longer than STOP_TIMEOUT.
     """
-    end = time.monotonic() + STOP_TIMEOUT
     if (pid := find_lock_holder(socket)) is None:
-        return False
+        return
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
-        return False
+        return
     try:
-        while time.monotonic() < end and not select.select([process], [], [], _STOP_POLL)[0]:
-            if _is_listening(socket):
-                return True
+        select.select([process], [], [], STOP_TIMEOUT)
     finally:
         os.close(process)
-    return False
 
 
 def _wait_successor(socket: str) -> bool:
@@ -155,8 +152,7 @@ def _wait_successor(socket: str) -> bool:
     """
     if find_lock_holder(socket) is None:
         return False
-    if _wait_stopped(socket):
-        return True
+    _wait_stopped(socket)
     end = time.monotonic() + SUCCESSOR_TIME
     while time.monotonic() < end and not is_being_started(socket):
         if _is_listening(socket):

@@ -24,8 +24,6 @@ from mcpd import __version__
 from mcpd.active_config import ActiveConfig
 from mcpd.api import listeners
 from mcpd.api.connection_limit import ConnectionLimit, Slot
-from mcpd.api.open_listeners import open_listeners
-from mcpd.api.own_socket import OwnSocket
 from mcpd.api.socket_connection import SocketConnection
 from mcpd.calls.call_log import CallLog
 from mcpd.config.check_document import LoadedConfig
@@ -90,10 +88,9 @@ async def run(options: DaemonOptions, redactor: Redactor) -> None:
     with ExitStack() as stack:
         inherited_fds = systemd.listen_fds()
         runtime = paths.socket_directory(options.socket)
-        lock = stack.enter_context(instance_lock.hold_instance_lock(options.socket))
-        unix, ports, http_problem = open_listeners(
+        stack.enter_context(instance_lock.hold_instance_lock(options.socket))
+        unix, ports, http_problem = listeners.open_listeners(
             options.socket,
-            lock,
             inherited_fds.values(),
             stack,
             http_option=options.http,
@@ -134,7 +131,7 @@ class _Daemon:
         options: DaemonOptions,
         redactor: Redactor,
         instance: str,
-        listener: OwnSocket | sockets.socket,
+        listener: sockets.socket,
         ports: list[sockets.socket],
         runtime: str,
         earlier_ends: Sequence[str] = (),
@@ -268,7 +265,8 @@ class _Daemon:
                         accepting.start_soon(watch_config, self._configuration)
                         if self._stop_at_eof:
                             accepting.start_soon(self._wait_eof)
-                        await self._serve_socket(accepting, clients)
+                        serve = partial(listeners.serve, clients=clients, limit=self._socket_limit)
+                        await accepting.start(serve, self._listener, self._serve)
                         for port in ports:
                             await accepting.start(
                                 listeners.serve, port.listener, port.serve, clients, port.limit
@@ -293,14 +291,6 @@ class _Daemon:
                     clients.cancel_scope.cancel(reason="stopping")
                 servers.cancel_scope.cancel(reason="stopping")
             services.cancel_scope.cancel(reason="stopping")
-
-    async def _serve_socket(self, accepting: trio.Nursery, clients: trio.Nursery) -> None:
-        """Begin to accept clients of the Unix socket. The one of a service belongs to the service manager."""
-        serve = partial(listeners.serve, handle=self._serve, clients=clients, limit=self._socket_limit)
-        if isinstance(self._listener, OwnSocket):
-            await accepting.start(self._listener.serve, serve)
-        else:
-            await accepting.start(serve, self._listener)
 
     async def _login_service(self) -> LoginService:
         """Return what logs in to remote servers. It is created for the first remote server."""

@@ -104,25 +104,18 @@ class Operations:
     """The scopes of callers that wait for a server; cancelled when the daemon stops."""
     is_stopping: bool = False
     """Whether new calls are refused. Calls in progress still get time to finish."""
-    large_result: trio.Lock = attrs.field(factory=trio.Lock)
-    """Held while a result about many servers is created in several turns: at most one of them exists."""
     _is_closed: bool = False
     """Whether all connections are closed, and nothing is waited for."""
 
     # ── status ──────────────────────────────────────────────────────────────────────────────────
 
     def status(self) -> DaemonStatus:
-        return self.status_with(tuple(self.status_rows()))
-
-    def status_rows(self) -> Iterator[ServerStatus]:
-        """Create the status of each server and dedicated instance, one after another."""
         earlier = frozenset(self.config.earlier_definitions())
-        for server in (*self.supervisor.servers(), *self.supervisor.instances()):
-            if not isinstance(server, LegacyCompanion):
-                yield self._server_status(server, earlier)
-
-    def status_with(self, servers: tuple[ServerStatus, ...]) -> DaemonStatus:
-        """Return the status of the daemon, with this status of its servers."""
+        servers = tuple(
+            self._server_status(server, earlier)
+            for server in (*self.supervisor.servers(), *self.supervisor.instances())
+            if not isinstance(server, LegacyCompanion)
+        )
         return DaemonStatus(servers=servers, config=self.config.status(), daemon=self.daemon_info())
 
     def daemon_info(self) -> DaemonInfo:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import trio
@@ -39,24 +39,18 @@ class StatsReport(msgspec.Struct, frozen=True, eq=False):
     """Memory and CPU time, as far as they are included."""
 
     def build(self) -> Stats:
-        return self.with_rows(tuple(self.rows()))
-
-    def rows(self) -> Iterator[ServerStats]:
-        """Create the statistics of each server, one after another."""
-        for server in self.servers:
-            own = [server, *(each for each in self.instances if each.original is server)]
-            cost = _sum_costs([self.costs.get(each) for each in own])
-            yield _server_stats(server, own, self.clients, cost)
-
-    def with_rows(self, servers: tuple[ServerStats, ...]) -> Stats:
-        """Return the statistics with these of the servers."""
         return Stats(
             since=rfc3339(self.started_at),
             at=rfc3339(time.time()),
-            servers=servers,
+            servers=tuple(map(self._stats_of, self.servers)),
             clients=tuple(_client_use(client, None) for client in self.clients),
             daemon=_sum_costs([self.costs.get(None)]),
         )
+
+    def _stats_of(self, server: ManagedServer) -> ServerStats:
+        own = [server, *(each for each in self.instances if each.original is server)]
+        cost = _sum_costs([self.costs.get(each) for each in own])
+        return _server_stats(server, own, self.clients, cost)
 
 
 async def measure_costs(servers: Sequence[ManagedServer]) -> dict[ManagedServer | None, ProcessCost]:

@@ -13,7 +13,8 @@ import attrs
 import msgspec
 
 from mcpd import __version__
-from mcpd.api import large_results, login_methods
+from mcpd.api import login_methods
+from mcpd.api.metrics import collect_metrics
 from mcpd.daemon_operations import Operations
 from mcpd.model import api, codec, login, policy_api
 from mcpd.model.api import (
@@ -156,6 +157,10 @@ async def _approve(operations: Operations, params: policy_api.ApproveParams) -> 
     return api.EmptyResult()
 
 
+async def _stats(operations: Operations, params: StatsParams) -> Callable[[], Stats]:
+    return (await operations.prepare_stats(params.server, processes=params.processes)).build
+
+
 def _shutdown(operations: Operations, _: api.NoParams) -> api.EmptyResult:
     operations.stop("requested by a client")
     return api.EmptyResult()
@@ -168,7 +173,7 @@ METHODS: Mapping[str, Method[Any]] = {
         "Return the status of all servers and the active configuration.",
         api.NoParams,
         api.DaemonStatus,
-        large_results.status,
+        lambda operations, _: operations.status(),
     ),
     "mcpd/server": Method(
         "Return the status of one server and the details that explain it.",
@@ -279,7 +284,7 @@ METHODS: Mapping[str, Method[Any]] = {
         "Return call counts, latencies, memory use, and CPU time by server, tool, and client.",
         StatsParams,
         Stats,
-        large_results.stats,
+        _stats,
     ),
     "mcpd/cache/clear": Method(
         "Drop the cached results of one server or all servers.",
@@ -291,7 +296,7 @@ METHODS: Mapping[str, Method[Any]] = {
         "Return all metrics in the Prometheus text format.",
         api.NoParams,
         api.Metrics,
-        large_results.collect_metrics,
+        lambda operations, _: collect_metrics(operations),
     ),
     "mcpd/page": Method(
         "Return a one-time URL that opens the dashboard in a browser.",

@@ -27,10 +27,10 @@ from mcpd.api.http_server.body_budget import BodyBudget
 from mcpd.api.http_server.connection import HttpServerConnection, SpawnTask
 from mcpd.api.http_server.http_exchange import TEXT, HttpExchange, ServeRequest
 from mcpd.api.http_server.parser import Head
-from mcpd.api.large_results import collect_metrics
 from mcpd.api.mcp_endpoint.endpoint import EndpointScope, McpEndpoint, McpHandler
 from mcpd.api.mcp_endpoint.http_sse import SseSessions
 from mcpd.api.mcp_endpoint.legacy import LegacyHttpSessions, Principal
+from mcpd.api.metrics import collect_metrics
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.config.settings import Address
 from mcpd.gateway.gateway import Gateway

@@ -1,4 +1,4 @@
-"""Listening sockets: bind or adopt from systemd, accept clients, tell HTTP from JSON lines."""
+"""Listening sockets: opened or adopted from systemd; clients are accepted, and HTTP told from JSON lines."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import ipaddress
 import logging
 import os
 import socket as sockets
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
 import trio
 
 from mcpd.api.connection_limit import MAX_ESTABLISHED, MAX_PROVISIONAL, ConnectionLimit, Slot
 from mcpd.config.settings import Address
 from mcpd.model.errors import Overloaded
-from mcpd.support.instance_lock import peer_credentials
+from mcpd.support.instance_lock import peer_credentials, remove_stale_socket
 from mcpd.support.log_rate import FROM_OUTSIDE
 from mcpd.wire import message as wire
 
@@ -31,19 +31,59 @@ _MAX_REFUSALS = 32
 _REFUSAL_TIMEOUT = 1.0
 
 
-def bind_unix(path: str) -> sockets.socket:
-    """Listen on a Unix socket at `path` (mode 0600). The caller holds the instance lock. Raises OSError."""
-    listener = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
-    old = os.umask(0o177)
-    try:
-        listener.bind(path)
-    except OSError:
-        listener.close()
-        raise
-    finally:
-        os.umask(old)
-    listener.listen(_BACKLOG)
-    return listener
+def open_listeners(
+    socket: str,
+    inherited: Iterable[int],
+    stack: ExitStack,
+    *,
+    http_option: Address | None,
+    http_setting: Address | None,
+) -> tuple[sockets.socket, list[sockets.socket], str]:
+    """Return the Unix socket, the HTTP ports, and a warning or nothing. `stack` closes them.
+
+    `inherited` are the descriptors of sockets that systemd passes, which are used instead of new ones.
+
+    The caller holds the instance lock. Raises AlreadyRunning or OSError, also if the port of `http_option`
+    cannot be opened. If that of `http_setting` cannot be opened, the daemon runs without HTTP, and the
+    warning says why: clients of the Unix socket must not be affected.
+    """
+    adopted = [stack.enter_context(adopt_fd(fd)) for fd in inherited]
+    unix = next((each for each in adopted if each.family == sockets.AF_UNIX), None)
+    if unix is None:
+        unix = stack.enter_context(bind_unix(socket))
+    ports = [each for each in adopted if each.family != sockets.AF_UNIX]
+    warning = ""
+    address = http_option or http_setting
+    if address is not None and not ports:
+        try:
+            ports.append(stack.enter_context(bind_tcp(address)))
+        except OSError as error:
+            if http_option is not None:
+                raise
+            warning = f"{error.strerror}, then run `mcpctl daemon restart`"
+    return unix, ports, warning
+
+
+@contextmanager
+def bind_unix(path: str) -> Iterator[sockets.socket]:
+    """Listen on a Unix socket at `path` (mode 0600), and remove it at the end unless the path names something
+    else by then. Raises AlreadyRunning or OSError.
+    """
+    remove_stale_socket(path)
+    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as listener:
+        old = os.umask(0o177)
+        try:
+            listener.bind(path)
+        finally:
+            os.umask(old)
+        listener.listen(_BACKLOG)
+        own = os.lstat(path)
+        try:
+            yield listener
+        finally:
+            with suppress(OSError):
+                if os.path.samestat(os.lstat(path), own):
+                    os.unlink(path)
 
 
 def bind_tcp(address: Address) -> sockets.socket:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 
-from mcpd.model.api import DaemonStatus
+from mcpd.daemon_operations import Operations
+from mcpd.model.api import DaemonStatus, Metrics
 from mcpd.model.login import LoginStatus
 from mcpd.model.status import ServerState
 from mcpd.model.usage_stats import CallCounts, ServerStats, Stats
@@ -42,6 +43,14 @@ _HELP = {
     "login_token_expiry_time_seconds": "When its current token expires, in seconds since the Unix epoch.",
 }
 """Metric (without the prefix `mcpd_`) → its HELP text. Names in `_total` are counters, others gauges."""
+
+
+async def collect_metrics(operations: Operations) -> Metrics:
+    """Return the metrics of now."""
+    report = await operations.prepare_stats(None, processes=True)
+    statuses = operations.login_statuses
+    logins = () if statuses is None else (await statuses()).logins
+    return Metrics(content_type=CONTENT_TYPE, text=render(operations.status(), report.build(), logins))
 
 
 def render(status: DaemonStatus, stats: Stats, logins: Sequence[LoginStatus] = ()) -> str:

@@ -23,51 +23,27 @@ class AlreadyRunning(Exception):
         self.socket = socket
 
 
-class InstanceLock:
-    """The lock of the only daemon of a socket. Created and released by `hold_instance_lock`."""
-
-    def __init__(self, socket: str) -> None:
-        self._socket = socket
-        self._path = _lock_path(socket)
-        self._fd = self._acquire()
-
-    def renew(self) -> None:
-        """Hold the lock again if its file was removed, which lets other daemons start.
-
-        Raises AlreadyRunning if one of them has it by now, or OSError.
-        """
-        if not is_same_file(self._fd, self._path):
-            former, self._fd = self._fd, self._acquire()
-            os.close(former)
-
-    def release(self) -> None:
-        # Unlinked while we still hold the lock. A process that has opened it meanwhile notices and retries.
-        with suppress(OSError):
-            if is_same_file(self._fd, self._path):
-                os.unlink(self._path)
-        os.close(self._fd)
-
-    def _acquire(self) -> int:
-        fd = _open_and_lock(self._path, self._socket)
-        with suppress(OSError):  # a full disk: the lock decides, not the number
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, b"%d\n" % os.getpid(), 0)
-        return fd
-
-
 @contextmanager
-def hold_instance_lock(socket: str) -> Iterator[InstanceLock]:
+def hold_instance_lock(socket: str) -> Iterator[None]:
     """Be the only daemon of `socket` during the block, or raise AlreadyRunning immediately.
 
     The lock is `flock` on `<socket>.lock`, not the existence of the file, so nothing has to be cleaned up
     after SIGKILL. The number in the file is the process, for messages and `find_lock_holder`. The directory
     must exist and be writable, otherwise OSError is raised.
     """
-    lock = InstanceLock(socket)
+    path = _lock_path(socket)
+    fd = _open_and_lock(path, socket)
     try:
-        yield lock
+        with suppress(OSError):  # a full disk: the lock decides, not the number
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+        yield
     finally:
-        lock.release()
+        # Unlinked while we still hold the lock. A process that has opened it meanwhile notices and retries.
+        with suppress(OSError):
+            if is_same_file(fd, path):
+                os.unlink(path)
+        os.close(fd)
 
 
 def find_lock_holder(socket: str) -> int | None:

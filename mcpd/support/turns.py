@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import trio
@@ -32,15 +32,6 @@ class Turns:
         if time.monotonic() >= self._ends:
             await trio.lowlevel.checkpoint()
             self._ends = time.monotonic() + MAX_TURN
-
-
-async def collect(rows: Iterable[T]) -> list[T]:
-    """Return what an iterator creates, and let other tasks run whenever that has taken MAX_TURN."""
-    turns, found = Turns(), list[T]()
-    for row in rows:
-        found.append(row)
-        await turns.pause()
-    return found
 
 
 async def rest() -> None:
