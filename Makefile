@@ -81,8 +81,8 @@ man: .venv/made ## Generate man/mcpctl.1 and man/mcpd.1 from the command lines
 screenshots: .venv/made ## Take the screenshots of the dashboard in docs/how-to again; needs Chromium
 	@$(BIN)/python docs/make_screenshots.py
 
-test-mcp-server: ## Run the bundled test server at http://127.0.0.1:8888/mcp; needs nothing but Python
-	@$(FIND_PYTHON); "$$python" -m mcpd.testserver --http 127.0.0.1:8888
+test-mcp-server: ## Run the test server at http://127.0.0.1:8888/mcp; needs nothing but Python
+	@$(FIND_PYTHON); "$$python" examples/testserver --http 127.0.0.1:8888
 
 wheel: .venv/made ## Build dist/*.whl
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .

@@ -86,7 +86,7 @@ def login_server() -> Iterator[str]:
 def daemon(login_url: str) -> Iterator[dict[str, str]]:
     """Run mcpd with servers in every state. Yields the environment for mcpctl."""
     home = Path(tempfile.mkdtemp(prefix="mcpd-screenshots-", dir="/tmp"))  # a socket's path must be short
-    everything = {"command": sys.executable, "args": ["-m", "mcpd.testserver"]}
+    everything = {"command": sys.executable, "args": [str(PLACE.parents[1] / "examples" / "testserver")]}
     servers = {
         "everything": everything,
         "time": {"command": str(BIN / "mcp-server-time")},

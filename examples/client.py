@@ -1,7 +1,7 @@
 """Call a tool through the control API: connect, write a line, and read a line.
 
 The tool is one of mcpd's test server. To add this server, run
-`mcpctl add test -- PYTHON -m mcpd.testserver` with the Python interpreter of mcpd's environment.
+`mcpctl add test -- python3 /path/to/examples/testserver`.
 """
 
 import json

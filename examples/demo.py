@@ -24,17 +24,18 @@ from shell import Terminal, lines
 
 ROOT = Path(__file__).resolve().parent.parent
 NPM = ROOT / ".npm/node_modules/.bin"
+TEST_SERVER = str(ROOT / "examples" / "testserver")
 EDITOR_FILE = """{
   // my servers
   "mcpServers": {
     "tickets": {
       "command": "python",
-      "args": ["-m", "mcpd.testserver"],
+      "args": ["TEST_SERVER"],
       "env": { "TOKEN": "demo-token-7f3a9c" },
     },
   }
 }
-"""
+""".replace("TEST_SERVER", TEST_SERVER)
 Json = dict[str, Any]
 
 
@@ -307,7 +308,7 @@ def definitions(home: Path, terminal: Terminal) -> dict[str, Json]:
     """Return the definitions of the servers that are installed on this machine."""
     project = str(home / "project")
     servers: dict[str, Json] = {
-        "test": {"command": "python", "args": ["-m", "mcpd.testserver"]},
+        "test": {"command": "python", "args": [TEST_SERVER]},
         "time": {"command": "mcp-server-time"},
     }
     if shutil.which("git"):

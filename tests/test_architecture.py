@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 LADDER = (
-    ("main", "__main__", "testserver", "client"),
+    ("main", "__main__", "client"),
     ("daemon",),
     ("api",),
     ("gateway",),
@@ -37,13 +37,13 @@ LADDER = (
 NO_TRIO = ("model", "wire", "config", "auth/oauth")
 
 FORBIDDEN = {
-    "initialize": ("*legacy.py", "protocol/negotiate.py", "testserver/*"),
-    "Mcp-Session-Id": ("*legacy.py", "testserver/*"),
-    "resources/subscribe": ("*legacy.py", "testserver/*"),
-    "logging/setLevel": ("*legacy.py", "testserver/*"),
-    "server/discover": ("*modern.py", "protocol/negotiate.py", "testserver/*"),
-    "subscriptions/listen": ("*modern.py", "protocol/listen_stream.py", "testserver/*"),
-    "io.modelcontextprotocol/": ("*modern.py", "wire/request_meta.py", "testserver/*"),
+    "initialize": ("*legacy.py", "protocol/negotiate.py"),
+    "Mcp-Session-Id": ("*legacy.py"),
+    "resources/subscribe": ("*legacy.py"),
+    "logging/setLevel": ("*legacy.py"),
+    "server/discover": ("*modern.py", "protocol/negotiate.py"),
+    "subscriptions/listen": ("*modern.py", "protocol/listen_stream.py"),
+    "io.modelcontextprotocol/": ("*modern.py", "wire/request_meta.py"),
 }
 """Words of one era, and the only modules that may contain them. Docstrings do not count."""
 

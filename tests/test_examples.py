@@ -8,13 +8,14 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from tests.e2e.harness import running
+from tests.example_server import TEST_SERVER
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def test_editor_example_works_with_the_bridge(tmp_path: Path) -> None:
     """Run an MCP client without knowledge of mcpd with the command that `mcpctl install` writes."""
-    server = {"command": sys.executable, "args": ["-m", "mcpd.testserver"]}
+    server = {"command": sys.executable, "args": [TEST_SERVER]}
     bridge = [sys.executable, "-m", "ctl", "bridge", "--client", "test"]
     with running(tmp_path, {"one": server, "two": server}) as daemon:
         daemon.wait_connected("one", "two")
@@ -31,7 +32,7 @@ def test_editor_example_works_with_the_bridge(tmp_path: Path) -> None:
 
 def test_ten_line_client_gets_a_response(tmp_path: Path) -> None:
     """This is the first example that a programmer copies from the documentation."""
-    server = {"command": sys.executable, "args": ["-m", "mcpd.testserver"]}
+    server = {"command": sys.executable, "args": [TEST_SERVER]}
     with running(tmp_path, {"test": server}) as daemon:
         done = subprocess.run(
             [sys.executable, str(EXAMPLES / "client.py")],

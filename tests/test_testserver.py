@@ -21,6 +21,8 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]  # it has no types of its own
 import pytest
 
+from tests.example_server import TEST_SERVER
+
 LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 MODERN = "2026-07-28"
 LIMIT = 60.0
@@ -55,7 +57,7 @@ class Peer:
     def __init__(self, version: str | None = None) -> None:
         self.version = version
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "mcpd.testserver"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, TEST_SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         self.lines: queue.Queue[bytes] = queue.Queue()
         self.reader = threading.Thread(target=self._read, daemon=True)
@@ -306,7 +308,7 @@ def test_batch_gets_a_batch_response_in_its_revision() -> None:
 @pytest.mark.parametrize("how", ["eof", "term", "reader gone"])
 def test_server_ends_cleanly_during_a_call(how: str) -> None:
     """Exit immediately with status 0 and an empty stderr at EOF, on SIGTERM and on a broken pipe."""
-    command = [sys.executable, "-m", "mcpd.testserver"]
+    command = [sys.executable, TEST_SERVER]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         assert process.stdin is not None
@@ -336,7 +338,7 @@ def test_server_ends_cleanly_during_a_call(how: str) -> None:
 @pytest.fixture
 def port() -> Iterator[int]:
     """Run the server over HTTP on a port that it chooses."""
-    command = [sys.executable, "-m", "mcpd.testserver", "--http", "127.0.0.1:0"]
+    command = [sys.executable, TEST_SERVER, "--http", "127.0.0.1:0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr
@@ -471,7 +473,7 @@ def test_a_wrong_command_line_is_explained() -> None:
     """Status 2 with the usage on stderr; `--help` is not an error."""
     for arguments, status in (["--stdio"], 2), (["--http", "here"], 2), (["--help"], 0):
         done = subprocess.run(
-            [sys.executable, "-m", "mcpd.testserver", *arguments],
+            [sys.executable, TEST_SERVER, *arguments],
             capture_output=True,
             text=True,
             timeout=LIMIT,
@@ -485,7 +487,7 @@ def test_make_test_mcp_server_needs_nothing_but_python(tmp_path: Path) -> None:
     root = Path(__file__).parents[1]
     ping = b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n'
     done = subprocess.run(
-        [sys.executable, "-S", "-m", "mcpd.testserver"],
+        [sys.executable, "-S", TEST_SERVER],
         input=ping,
         cwd=root,
         capture_output=True,
@@ -499,5 +501,5 @@ def test_make_test_mcp_server_needs_nothing_but_python(tmp_path: Path) -> None:
         ["make", "--dry-run", "test-mcp-server"], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT
     )
     assert made.returncode == 0, made.stderr
-    assert "mcpd.testserver --http 127.0.0.1:8888" in made.stdout
+    assert "examples/testserver --http 127.0.0.1:8888" in made.stdout
     assert "pip" not in made.stdout

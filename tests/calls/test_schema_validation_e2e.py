@@ -15,6 +15,7 @@ from mcpd.supervision.catalog import MAX_ENTRIES
 from tests.calls.test_schema_validation import DOUBLING, HOSTILE, SLOW, TREE, nested
 from tests.e2e.conftest import start
 from tests.e2e.harness import Refused, children, fake, wait_until
+from tests.example_server import TEST_SERVER
 from tests.faults.bystander import resident, undisturbed
 from tests.faults.measure import peak_memory, stalls
 from tests.processes import alive
@@ -129,9 +130,7 @@ def test_expensive_schemas_disturb_nobody(start: Start, tmp_path: Path) -> None:
 
 def test_arguments_and_results_are_validated_end_to_end(start: Start) -> None:
     """Invalid arguments are not sent, and every problem is reported; an invalid result is a warning."""
-    daemon = start(
-        {"everything": {"command": sys.executable, "args": ["-m", "mcpd.testserver"]}, "fake": fake()}
-    )
+    daemon = start({"everything": {"command": sys.executable, "args": [TEST_SERVER]}, "fake": fake()})
     daemon.wait_connected("everything", "fake")
     client = daemon.client()
     with pytest.raises(Refused) as refused:

@@ -44,11 +44,12 @@ from mcpd.client.mcpd_client import PERMISSIVE
 from mcpd.client.sync import connect as connect_sync
 from tests.e2e.conftest import start
 from tests.e2e.harness import BOUND, FAKE, Daemon, fake, in_flight, private_environment, wait_until
+from tests.example_server import TEST_SERVER
 
 __all__ = ["start"]
 
 Start = Any
-BUNDLED = {"command": sys.executable, "args": ["-m", "mcpd.testserver"]}
+BUNDLED = {"command": sys.executable, "args": [TEST_SERVER]}
 
 
 @pytest.fixture(params=["trio", "asyncio"])

@@ -18,6 +18,7 @@ from tests.dashboard.window import wait_for_js, wait_in_page, window
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Daemon, Refused, fake, wait_until
 from tests.e2e.web import PORT
+from tests.example_server import TEST_SERVER
 from tests.gateway.mcp_client import McpClient
 
 if TYPE_CHECKING:
@@ -374,7 +375,7 @@ def test_two_windows_share_one_session(chromium: Browser, start: Start) -> None:
 def test_waiting_call_is_shown_and_answered(chromium: Browser, start: Start) -> None:
     """It is shown on every page, but only while it waits."""
     policies = [{"decision": "ask", "tools": ["add"], "reason": "<b>sums</b> are dangerous"}]
-    server = {"command": sys.executable, "args": ["-m", "mcpd.testserver"]}
+    server = {"command": sys.executable, "args": [TEST_SERVER]}
     daemon = start({"one": server}, *PORT, settings={"policies": policies})
     daemon.wait_connected("one")
     client = McpClient(daemon, "2025-11-25", server="one", client={"name": "ed"}, capabilities={})

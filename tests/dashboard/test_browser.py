@@ -21,6 +21,7 @@ from tests.dashboard.window import window
 from tests.e2e.conftest import Start
 from tests.e2e.harness import fake, wait_until
 from tests.e2e.web import PORT, HttpEndpoint, http_endpoint
+from tests.example_server import TEST_SERVER
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -29,9 +30,7 @@ HOSTILE = {"command": sys.executable, "args": ["-I", "-S", str(Path(__file__).pa
 
 
 def test_user_can_see_and_toggle_servers_call_tools_and_read_logs(chromium: Browser, start: Start) -> None:
-    daemon = start(
-        {"echoes": {"command": sys.executable, "args": ["-m", "mcpd.testserver"]}, "one": fake()}, *PORT
-    )
+    daemon = start({"echoes": {"command": sys.executable, "args": [TEST_SERVER]}, "one": fake()}, *PORT)
     daemon.wait_connected("echoes", "one")
     with window(chromium, daemon) as opened:
         page = opened.page

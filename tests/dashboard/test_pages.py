@@ -14,11 +14,12 @@ from tests.dashboard.window import Window, wait_for_js, window
 from tests.e2e.conftest import Start
 from tests.e2e.harness import Daemon, Refused, fake, wait_until
 from tests.e2e.web import PORT
+from tests.example_server import TEST_SERVER
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-ECHOES = {"command": sys.executable, "args": ["-m", "mcpd.testserver"], "cache": {"add": "1h"}}
+ECHOES = {"command": sys.executable, "args": [TEST_SERVER], "cache": {"add": "1h"}}
 DEAD = {"command": "sh", "args": ["-c", "echo 'MY_API_KEY is required' >&2; exit 3"]}
 
 

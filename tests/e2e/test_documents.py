@@ -13,9 +13,10 @@ import pytest
 from ctl.commands import COMMANDS
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Daemon, Json
+from tests.example_server import TEST_SERVER
 
 ROOT = Path(__file__).parents[2]
-TEST = {"command": sys.executable, "args": ["-m", "mcpd.testserver"]}
+TEST = {"command": sys.executable, "args": [TEST_SERVER]}
 
 WORDS = {
     "status": "",
@@ -27,7 +28,7 @@ WORDS = {
     "wait": "test",
     "list-tools": "",
     "call": "echo@test text=hi",
-    "try": f"-- {sys.executable} -m mcpd.testserver",
+    "try": f"-- {sys.executable} {TEST_SERVER}",
     "resources": "",
     "read": "test test://greeting",
     "prompts": "",

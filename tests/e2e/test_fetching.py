@@ -13,8 +13,9 @@ import pytest
 
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Json, Refused, fake
+from tests.example_server import TEST_SERVER
 
-TEST = {"command": sys.executable, "args": ["-m", "mcpd.testserver"]}
+TEST = {"command": sys.executable, "args": [TEST_SERVER]}
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import pytest
 
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Refused, fake
+from tests.example_server import TEST_SERVER
 
-BUNDLED = {"command": "python", "args": ["-m", "mcpd.testserver"]}
+BUNDLED = {"command": "python", "args": [TEST_SERVER]}
 
 
 def test_a_disconnected_server_waits_for_connect(start: Start) -> None:

@@ -15,9 +15,10 @@ from tests.e2e.conftest import Start
 from tests.e2e.harness import Daemon, Json, Refused, wait_until
 from tests.e2e.test_bridge import Editor
 from tests.e2e.web import PORT, Session, ask, http_endpoint
+from tests.example_server import TEST_SERVER
 from tests.gateway.mcp_client import MODERN, McpClient
 
-SERVER: Json = {"command": sys.executable, "args": ["-m", "mcpd.testserver"]}
+SERVER: Json = {"command": sys.executable, "args": [TEST_SERVER]}
 NO_FAIL: Json = {"decision": "deny", "tools": ["fail"], "reason": "it only fails"}
 
 

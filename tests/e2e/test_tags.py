@@ -9,9 +9,10 @@ import pytest
 
 from tests.e2e.conftest import Start
 from tests.e2e.harness import Json, Refused
+from tests.example_server import TEST_SERVER
 from tests.gateway.mcp_client import McpClient
 
-SERVER: Json = {"command": sys.executable, "args": ["-m", "mcpd.testserver"]}
+SERVER: Json = {"command": sys.executable, "args": [TEST_SERVER]}
 TAGGED: Json = {**SERVER, "tags": ["work"], "toolTags": {"f*": ["dangerous"], "echo": ["text"]}}
 
 

@@ -11,6 +11,7 @@ from threading import Thread
 
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Daemon, fake
+from tests.example_server import TEST_SERVER
 
 COMMAND = [fake()["command"], *fake()["args"]]
 
@@ -40,7 +41,7 @@ def test_server_is_tried_without_being_added(start: Start) -> None:
     with daemon.client() as client:
         (call,) = client.request("mcpd/calls")["calls"]
     assert (call["server"], call["name"]) == (shlex.join(COMMAND), "echo"), "nobody knows its name"
-    refused = mcpctl(daemon, "try", "--", sys.executable, "-m", "mcpd.testserver", "--", "add", "a=x")
+    refused = mcpctl(daemon, "try", "--", sys.executable, TEST_SERVER, "--", "add", "a=x")
     assert refused.stderr.startswith("error: add was not called: its arguments violate the tool's schema")
     with daemon.client() as client:
         (_, call) = client.request("mcpd/calls")["calls"]

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.example_server import TEST_SERVER
+
 ROOT = Path(__file__).parent.parent.parent
 STARTS_WITHIN = 120.0
 MAX_WORKERS = 16
@@ -132,7 +134,7 @@ def made(venv: str) -> str:
 def bundled(port: int | None = None) -> Iterator[int]:
     """Run our bundled test server."""
     port = port or free_port()
-    with listening([sys.executable, "-m", "mcpd.testserver", "--http", f"127.0.0.1:{port}"], port):
+    with listening([sys.executable, TEST_SERVER, "--http", f"127.0.0.1:{port}"], port):
         yield port
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e.conftest import Start
 from tests.e2e.harness import Client, Daemon, Json, Refused, wait_until
+from tests.example_server import TEST_SERVER
 from tests.interop import peers
 
 Peer = Callable[[int], AbstractContextManager[int]]
@@ -139,7 +140,7 @@ def test_configured_era_is_used_with_a_server_of_both_eras(start: Start, server:
 def test_restarted_server_is_reconnected(start: Start) -> None:
     """A real server drops the session; mcpd starts a new one."""
     port = peers.free_port()
-    argv = [sys.executable, "-m", "mcpd.testserver", "--http", f"127.0.0.1:{port}"]
+    argv = [sys.executable, TEST_SERVER, "--http", f"127.0.0.1:{port}"]
     definition = {"url": f"http://127.0.0.1:{port}/mcp", "era": "legacy"}
     with peers.listening(argv, port):
         daemon = start({"far": definition})

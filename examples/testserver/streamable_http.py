@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import cast
 from urllib.parse import urlsplit
 
-from mcpd.testserver.server import (
+from server import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
     INVALID_REQUEST,

@@ -1,7 +1,7 @@
 """Start the test server.
 
-python -m mcpd.testserver                       stdio: one JSON message a line
-python -m mcpd.testserver --http [[HOST:]PORT]  Streamable HTTP at /mcp, 127.0.0.1:8888 by default
+python examples/testserver                       stdio: one JSON message a line
+python examples/testserver --http [[HOST:]PORT]  Streamable HTTP at /mcp, 127.0.0.1:8888 by default
 
 Tools: echo, add, fail, slow (reports progress, can be cancelled), json_response. Also two resources, a
 template, and a prompt with argument completion. Supports initialize (2024-11-05 to 2025-11-25) and
@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 
-from mcpd.testserver.server import INVALID_REQUEST, PARSE_ERROR, Json, TestServerRequest, TestServerSession
+from server import INVALID_REQUEST, PARSE_ERROR, Json, TestServerRequest, TestServerSession
 
 BATCH_REVISION = "2025-03-26"
 """The only revision with batches."""
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
             asked = arguments[0] in ("-h", "--help")
             print(__doc__, file=sys.stdout if asked else sys.stderr)
             return 0 if asked else 2
-        from mcpd.testserver import streamable_http  # imported here because http.server is slow to import
+        import streamable_http  # imported here because http.server is slow to import
 
         streamable_http.serve(host or "127.0.0.1", int(port))
     except (KeyboardInterrupt, BrokenPipeError):
