@@ -597,25 +597,6 @@ class AccountParams(TypedDict):
     server: str
     account: NotRequired[str | None]
 
-class AdoptedLogin(TypedDict):
-    server: str
-    tool: str
-    path: str
-    outcome: str
-    reason: NotRequired[str]
-    replaced: NotRequired[bool]
-    removed: NotRequired[bool]
-
-class AdoptResult(TypedDict):
-    found: NotRequired[list[AdoptedLogin]]
-    problems: NotRequired[list[str]]
-
-class AdoptParams(TypedDict):
-    server: NotRequired[str | None]
-    tool: NotRequired[str | None]
-    dry_run: NotRequired[bool]
-    remove: NotRequired[bool]
-
 class AuthStep(TypedDict):
     step: str
     outcome: str
@@ -887,13 +868,6 @@ class Call(Protocol):
     def __call__(
         self, method: Literal["mcpd/auth/refresh"], params: AccountParams, **options: Unpack[CallOptions]
     ) -> Reply[LoginStatus]: ...
-    @overload
-    def __call__(
-        self,
-        method: Literal["mcpd/auth/adopt"],
-        params: AdoptParams | None = None,
-        **options: Unpack[CallOptions],
-    ) -> Reply[AdoptResult]: ...
     @overload
     def __call__(
         self, method: Literal["mcpd/auth/explain"], params: ServerParam, **options: Unpack[CallOptions]

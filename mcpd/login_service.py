@@ -14,7 +14,6 @@ from pathlib import Path
 import attrs
 import trio
 
-from mcpd.auth.adoption import Adoption
 from mcpd.auth.completed_login import CompletedLogin
 from mcpd.auth.discovery import LoginError
 from mcpd.auth.dpop import load_dpop_key
@@ -40,8 +39,6 @@ from mcpd.auth.unattended import UnattendedCredentials
 from mcpd.login_users import LoginUsers
 from mcpd.model.errors import InvalidArguments, LoginFailed, Problem, Unsupported
 from mcpd.model.login import (
-    AdoptParams,
-    AdoptResult,
     AuthExplanation,
     AuthStatus,
     ForgottenLogin,
@@ -411,22 +408,6 @@ class LoginService:
             raise LoginError("client", f"{found.message}: {found.fix}")
         self._context.redactor.add([found])
         return found
-
-    async def adopt(self, params: AdoptParams) -> AdoptResult:
-        """Take over logins that other programs hold. Raises UnknownServer, Unsupported, LoginFailed."""
-        specs = [await self._resolve(params.server)] if params.server is not None else []
-        for server in () if params.server is not None else self._supervisor.servers():
-            with suppress(Unsupported, LoginFailed):  # it has no login, or its definition is incomplete
-                specs.append(await self._resolve(server.spec.name))
-        for spec in specs:
-            self._users.add(spec, await self._credentials_of(spec))
-        try:
-            adoption = Adoption(self._manager, self._context.environ, time.time)
-            return await adoption.run(
-                specs, params, lambda spec: self._users.reconnect(spec.url, spec.oauth.account)
-            )
-        except LoginError as error:
-            raise failed(error, None) from None
 
     # ── explaining ──────────────────────────────────────────────────────────────────────────────
 

@@ -30,7 +30,7 @@ _TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("wait", "lifecycle", "Wait until servers are connected."),
         ("login", "login", "Log in to a remote server in your browser."),
         ("logout", "login", "Log out of a remote server, and revoke its tokens."),
-        ("auth", "auth", "Show, explain, renew and adopt logins to remote servers."),
+        ("auth", "auth", "Show, explain, and renew logins to remote servers."),
     ),
     "Tools, resources and prompts": (
         ("list-tools", "tools_resources_prompts", "List the tools of all servers, or of one."),

@@ -1,32 +1,28 @@
-"""`mcpctl auth`: show, explain, renew and adopt logins. Tokens are never printed."""
+"""`mcpctl auth`: show, explain, and renew logins. Tokens are never printed."""
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from ctl.commands.login import account_option, account_params, describe_login
 from ctl.completion_candidates import server_names
-from ctl.errors import UsageError
 from ctl.invocation import CliContext
 from ctl.output import Line, paint
 from ctl.table import table
 from ctl.terminal_text import ago, until
 
 if TYPE_CHECKING:
-    from ctl.api_types import AdoptParams, AdoptResult, AuthStatus, AuthStatusParams, LoginStatus
+    from ctl.api_types import AuthStatus, AuthStatusParams, LoginStatus
 
 HEADER = ("SERVERS", "STATE", "ISSUER", "ACCOUNT", "SINCE", "TOKEN UNTIL", "RENEWS")
-TOOLS = ("mcp-remote", "claude-code", "mcporter", "codex", "opencode", "gemini-cli")
-"""The programs whose logins can be taken over; a test compares them with the daemon's."""
 _STYLES = {"valid": "green", "over": "red", "failing": "yellow", "renewing": "cyan"}
 
 
 @click.group(epilog="Examples:\n\n\b\n  mcpctl auth list\n  mcpctl auth explain linear")
 def auth() -> None:
-    """Show, explain, renew and adopt logins to remote servers."""
+    """Show, explain, and renew logins to remote servers."""
 
 
 @auth.command("list", epilog="Example:\n\n\b\n  mcpctl auth list --json")
@@ -76,79 +72,6 @@ def refresh(cli: CliContext, server: str, account: str | None) -> int:
     if not cli.show_json(reply):
         cli.out.line(f"{server}: renewed {describe_login(reply.value)}")
     return 0
-
-
-@auth.command(
-    "adopt", epilog="Examples:\n\n\b\n  mcpctl auth adopt\n  mcpctl auth adopt linear --from mcp-remote"
-)
-@click.argument("server", required=False, shell_complete=server_names)
-@click.option("--from", "tool", type=click.Choice(TOOLS), help="Look only in the files of this program.")
-@click.option("--remove", is_flag=True, help="Delete adopted logins from the other program's file.")
-@click.option("--dry-run", is_flag=True, help="Only show what was found.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
-@click.pass_obj
-def adopt(
-    cli: CliContext, server: str | None, tool: str | None, remove: bool, dry_run: bool, yes: bool
-) -> int:
-    """Take over logins that other programs hold.
-
-    mcpd renews each login immediately. After that, the other program can usually no longer use it. Its files
-    are not changed without --remove. Exits with 4 if a login could not be taken over.
-    """
-    asked: AdoptParams = {"remove": remove, "dry_run": True}
-    if server is not None:
-        asked["server"] = server
-    if tool is not None:
-        asked["tool"] = tool
-    reply = cli.call("mcpd/auth/adopt", asked, timeout=60.0)
-    usable = [each for each in reply.value["found"] if each["outcome"] == "found"]
-    if usable and not dry_run:
-        if not yes:
-            _confirm_adoption(cli, reply.value, [server] if server else [])
-        reply = cli.call("mcpd/auth/adopt", {**asked, "dry_run": False}, timeout=300.0)
-    if not cli.show_json(reply):
-        for problem in reply.value["problems"]:
-            cli.out.warning(problem)
-        cli.out.lines(_adoption_lines(reply.value))
-        if usable and dry_run:
-            cli.out.next_step(" ".join(["mcpctl auth adopt", *([server] if server else [])]))
-    return 4 if any(each["outcome"] == "failed" for each in reply.value["found"]) else 0
-
-
-def _confirm_adoption(cli: CliContext, found: AdoptResult, names: list[str]) -> None:
-    """Ask the person, because another program may lose its login. Raises UsageError without a terminal."""
-    tools = ", ".join(dict.fromkeys(each["tool"] for each in found["found"] if each["outcome"] == "found"))
-    if not sys.stdin.isatty():
-        hint = " ".join(["mcpctl auth adopt", *names, "--yes"])
-        raise UsageError("taking over logins needs confirmation, but stdin is not a terminal", hint=hint)
-    for line in _adoption_lines(found):
-        cli.out.message(*line)
-    if not click.confirm(f"Take over these logins? {tools} must no longer use them.", err=True):
-        raise click.Abort
-
-
-def _adoption_lines(answer: AdoptResult) -> list[Line]:
-    lines: list[Line] = []
-    for each in answer["found"]:
-        server, held = each["server"], f"held by {each['tool']} in {each['path']}"
-        if each["outcome"] == "adopted":
-            lines.append([f"{server}: ", paint("logged in", "green"), f" with the login {held}"])
-            if each["removed"]:
-                lines.append(
-                    [f"  it was deleted there; to use {server} in {each['tool']}, connect it to mcpd"]
-                )
-            elif each["replaced"]:
-                lines.append([f"  it no longer works there; connect {each['tool']} to mcpd"])
-            else:
-                lines.append([f"  do not use it there any more; connect {each['tool']} to mcpd"])
-            if each["reason"]:
-                lines.append(["  ", paint(each["reason"], "yellow")])
-        elif each["outcome"] == "found":
-            lines.append([f"{server}: a login {held}"])
-        else:
-            style = "red" if each["outcome"] == "failed" else "dim"
-            lines.append([f"{server}: ", paint(each["outcome"], style), f", {held}: {each['reason']}"])
-    return lines or [[paint("no other program holds a login for these servers", "dim")]]
 
 
 @auth.command("explain", epilog="Example:\n\n\b\n  mcpctl auth explain linear")

@@ -346,12 +346,6 @@ METHODS: Mapping[str, Method[Any]] = {
     "mcpd/auth/refresh": Method(
         "Renew a login now.", login.AccountParams, login.LoginStatus, login_methods.refresh
     ),
-    "mcpd/auth/adopt": Method(
-        "Take over logins that other programs on this machine hold.",
-        login.AdoptParams,
-        login.AdoptResult,
-        login_methods.adopt,
-    ),
     "mcpd/auth/explain": Method(
         "Return every step of a login up to the choice of the client, without logging in.",
         api.ServerParam,

@@ -38,7 +38,3 @@ async def refresh(operations: Operations, params: login.AccountParams) -> login.
 
 async def explain(operations: Operations, params: api.ServerParam) -> login.AuthExplanation:
     return await (await operations.logins()).explain(params.server)
-
-
-async def adopt(operations: Operations, params: login.AdoptParams) -> login.AdoptResult:
-    return await (await operations.logins()).adopt(params)

@@ -165,48 +165,6 @@ class AuthStatus(Record):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class AdoptParams(Record):
-    """The parameters of `mcpd/auth/adopt`."""
-
-    server: str | None = None
-    """If this is null, the request applies to all servers."""
-    tool: str | None = None
-    """The program whose logins to take over. If this is null, all known ones."""
-    dry_run: bool = False
-    """Whether to only return what was found. Nothing is sent or changed."""
-    remove: bool = False
-    """Whether to delete a login from the other program's file after it was taken over."""
-
-
-@attrs.frozen(kw_only=True, eq=False, repr=False)
-class AdoptedLogin(Record):
-    """A login of another program."""
-
-    server: str
-    tool: str
-    path: str
-    """The file that contains it."""
-    outcome: str
-    """`found` (nothing was done), `adopted`, `skipped`, or `failed`."""
-    reason: str = ""
-    """Why it was skipped or has failed."""
-    replaced: bool = False
-    """Whether the refresh token that the other program holds was replaced, so that it no longer
-    works there."""
-    removed: bool = False
-    """Whether it was deleted from the file."""
-
-
-@attrs.frozen(kw_only=True, eq=False, repr=False)
-class AdoptResult(Record):
-    """The result of `mcpd/auth/adopt`."""
-
-    found: tuple[AdoptedLogin, ...] = ()
-    problems: tuple[str, ...] = ()
-    """Files that cannot be read, and why."""
-
-
-@attrs.frozen(kw_only=True, eq=False, repr=False)
 class AuthStep(Record):
     """One step of the discovery: one request, or one decision."""
 

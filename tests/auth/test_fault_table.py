@@ -28,7 +28,6 @@ FAULTS = {
     19: "a login without a browser on the machine: pasted address, forwarded port, device code",
     20: "a link in the editor: the call continues within a second",
     21: "the stream for unsolicited messages across the end of a token: heard again within a second",
-    22: "logins of other programs: taken over, and their files unchanged",
 }
 
 

@@ -109,7 +109,6 @@ _FAILING = {
     "auth status": "",
     "auth explain": "nosuch",
     "auth refresh": "nosuch",
-    "auth adopt": "",
     "list-tools": "nosuch",
     "call": "tool@nosuch",
     "try": "tool",

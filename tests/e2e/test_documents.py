@@ -52,7 +52,6 @@ WORDS = {
     "history": "",
     "auth list": "",
     "auth status": "",
-    "auth adopt": "--dry-run",
     "calls": "",
     "cache clear": "",
     "approvals": "",
