@@ -2,7 +2,7 @@
 # and again whenever a list of requirements changes. `make clean` removes it.
 
 .DEFAULT_GOAL := help
-.PHONY: help install-dev interop npm demo test test-fast test-changed test-lowest coverage mutants fuzz soak conformance check format \
+.PHONY: help install-dev interop npm demo test test-fast test-changed test-lowest test-system coverage mutants fuzz soak conformance check format \
 	site bench docs man screenshots test-mcp-server wheel lock clean
 
 BIN := .venv/bin
@@ -37,6 +37,10 @@ test-changed: .venv/made ## Run the tests of the packages that differ from BASE 
 
 test-lowest: .venv-lowest/made ## Run the fast tests with the lowest versions that pyproject.toml allows
 	@.venv-lowest/bin/python -m pytest $(PARALLEL) --hypothesis-profile=fast -m '$(IN_MEMORY)' $(FAST) $(ARGS)
+
+test-system: .venv-system/made ## Run the fast tests of the values with the distribution's own /usr/bin/python3
+	@.venv-system/bin/python -m pytest $(PARALLEL) --hypothesis-profile=fast -m '$(IN_MEMORY)' \
+		$(addprefix tests/,wire protocol model config) $(ARGS)
 
 coverage: .venv/made interop npm ## Measure which lines the tests run, in all processes; writes htmlcov/
 	@$(BIN)/coverage erase
@@ -131,6 +135,12 @@ CONSTRAINTS ?= constraints-dev.txt
 	@echo "Making .venv-lowest."
 	@rm -rf .venv-lowest && $(BIN)/python -m venv .venv-lowest
 	@$(BIN)/uv pip install --quiet --python .venv-lowest --resolution lowest-direct --editable . --group test
+	@touch $@
+
+.venv-system/made: pyproject.toml constraints-dev.txt | .venv/made
+	@echo "Making .venv-system with $$(/usr/bin/python3 --version)."
+	@rm -rf .venv-system && /usr/bin/python3 -m venv --without-pip .venv-system
+	@$(BIN)/uv pip install --quiet --python .venv-system --constraints $(CONSTRAINTS) --editable . --group test
 	@touch $@
 
 # Clients and servers of other projects that cannot live in .venv: they need another generation of the same SDK, or

@@ -50,7 +50,7 @@ def is_too_large(value: object, max_depth: int = 64, max_values: int = 200_000) 
     return False
 
 
-_BRACKETS = r'(?<!\\)"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|[\[\]{}]'
+_BRACKETS = r'(?<!\\)"[^"\\\n]*+(?:\\.[^"\\\n]*+)*"|[\[\]{}]'
 _STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 

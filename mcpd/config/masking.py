@@ -92,7 +92,7 @@ def quote_line(line: str) -> str:
     return shorten(KNOWN_TOKENS.sub(MASK, re.sub(_USERINFO, rf"\1:{MASK}@", line)).strip())
 
 
-_IN_STRING = r'[^"\\]*+(?:\\.[^"\\]*+)*+'
+_IN_STRING = r'[^"\\]*+(?:\\.[^"\\]*+)*'
 _MEMBER = rf'(?s)(?<!\\)"({_IN_STRING})"(\s*+:\s*+)"({_IN_STRING})"'
 _MEMBER_IN_TEXT = r'\\"([^"\\]{1,64}+)\\"(\s*+:\s*+)\\"([^"\\]++)\\"'
 """The same in JSON that is a string inside other JSON, as many tools return it."""

@@ -26,11 +26,15 @@ def longest_dropped(limit: int) -> int:
 
 
 _NAME = rb'"([A-Za-z]{1,20})"\s*+:'
-_SCALAR = rb'(?:"(?:[^"\\]|\\.)*+"|-?[0-9][0-9.eE+-]*+|true|false|null)'
+_SCALAR = rb'(?:"[^"\\]*+(?:\\.[^"\\]*+)*"|-?[0-9][0-9.eE+-]*+|true|false|null)'
 _MEMBER = rb'"[A-Za-z]{1,20}"\s*+:\s*+' + _SCALAR + rb"\s*+"
-_BEGINNING = re.compile(rb"\s*+(\{(?:\s*+" + _MEMBER + rb",)*+\s*+" + _NAME + rb")", re.DOTALL)
-"""The members before the long one, and its name."""
-_END = re.compile(rb"(?:,\s*+" + _MEMBER + rb"){0,4}+\}\s*+\Z", re.DOTALL)
+_IS_SHORT = rb"\s*+" + _SCALAR + rb"\s*+,"
+_BEGINNING = re.compile(
+    rb"\s*+(\{(?:\s*+" + _MEMBER + rb",)*\s*+" + _NAME + rb")(?!" + _IS_SHORT + rb")", re.DOTALL
+)
+"""The members before the long one, and its name. No quantifier of a group is possessive in this package and
+in `config`: Python 3.11.0 to 3.11.3 do not match such expressions."""
+_END = re.compile(rb"(?:,\s*+" + _MEMBER + rb"){0,4}\}\s*+\Z", re.DOTALL)
 """The members after the long one. A comma followed by a name and a colon is never inside of a string."""
 _BOM = b"\xef\xbb\xbf"
 
