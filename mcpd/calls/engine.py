@@ -52,6 +52,7 @@ from mcpd.model.call_record import CallLogLevel, CallOutcome
 from mcpd.model.errors import (
     InputNeeded,
     InvalidArguments,
+    LinkLost,
     McpdError,
     NeedsAuth,
     NotReady,
@@ -398,8 +399,21 @@ class CallEngine:
             self.suspended_calls.on_failed(call, error)
         elif call.state is SENT and self.login_links.may_help(call, error):
             self._send_after_login(call, error)
+        elif (
+            isinstance(error, LinkLost) and error.is_session_refused and not (call.was_retried or call.rounds)
+        ):
+            self._send_in_new_session(call)
         else:
             self.fail(call, error)
+
+    def _send_in_new_session(self, call: Call) -> None:
+        """Send the call once more: the server has refused to execute it in a session that it forgot."""
+        call.was_retried = True
+
+        async def wait() -> None:
+            await self._operations.wait_ready(call.server)
+
+        self.send_again(call, wait)
 
     def _send_after_login(self, call: Call, error: McpdError) -> None:
         """Send the call again when somebody has logged in: the server has refused to execute it."""

@@ -235,6 +235,8 @@ class LinkLost(McpdError):
     """The connection ended before the response. `may_have_run` is true if bytes of the request were sent."""
 
     code, http, rpc, exit = "link_lost", 502, -32000, 6
+    is_session_refused = False
+    """Whether the server refused the session of the request: the request may be sent again in a new one."""
 
     def __init__(self, reason: str, *, server: str | None = None, may_have_run: bool = True) -> None:
         super().__init__(reason, server=server)

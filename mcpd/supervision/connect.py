@@ -14,7 +14,7 @@ import trio
 from mcpd.model.errors import HttpRefused, NoCommonVersion, UpstreamRefused
 from mcpd.model.package_runners import PackageRunner
 from mcpd.model.server_spec import RemoteSpec, RestartPolicy, ServerSpec, StdioSpec, Timeouts
-from mcpd.model.status import Failure
+from mcpd.model.status import Failure, FailureKind
 from mcpd.persistent_state import StateFile
 from mcpd.protocol.negotiate import (
     Hint,
@@ -295,6 +295,8 @@ class Attempt(msgspec.Struct, eq=False):
         if self.package_runner is not None and evidence.returncode is not None:
             message = f"{self.package_runner.failure_message} ({failure.message})"
             failure = attrs.evolve(failure, message=message)
+        if self.ready_at is not None and failure.kind is FailureKind.HTTP and verdict is Verdict.WAIT:
+            verdict = Verdict.RETRY  # it has worked: the next attempt finds out whether it can again
         return failure, verdict
 
 

@@ -12,10 +12,11 @@ from mcpd.model.errors import CallTimeout, LinkLost, McpdError, NeedsAuth, Overl
 from mcpd.model.server_spec import Timeouts
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.restart import Wedged
+from mcpd.transports.base import Channel
 
 _NO_REPLY = (CallTimeout, Overloaded, LinkLost)
 """The server did not answer, or does not read its input."""
-
+_NO_SUCH_METHOD = -32601
 
 ACCESS_CHECK_INTERVAL = 10.0
 """Seconds between health checks of a server that refuses some requests, and answers others."""
@@ -76,8 +77,6 @@ async def run_health_checks(
         needs_login = False
         try:
             await upstream.request(upstream.ping_method, {}, timeout=times.ping)
-        except UpstreamRefused:
-            misses = 0  # an error response is a response
         except NeedsAuth as error:
             if not link.is_busy:
                 link.stop_accepting(error)  # a call that comes now must not be lost with the connection
@@ -85,9 +84,12 @@ async def run_health_checks(
             needs_login = True  # what the server accepted before may still be answered
             await trio.sleep(times.ping)
         except McpdError as error:
+            is_answer = isinstance(error, UpstreamRefused)
             if link.end_error is not None:
                 raise
-            if link.last_received_at > heard or (link.is_busy and not is_stopped()):
+            if is_answer and not _is_http_error(link, error):
+                misses = 0  # an error response is a response
+            elif (link.last_received_at > heard and not is_answer) or (link.is_busy and not is_stopped()):
                 misses = 0
                 await trio.sleep(times.ping)
             elif isinstance(error, _NO_REPLY):
@@ -101,3 +103,10 @@ async def run_health_checks(
                 f"it did not answer {misses} health checks within {times.ping:g} s each"
                 + (" (its process is stopped)" if is_stopped() else "")
             )
+
+
+def _is_http_error(link: Channel, error: McpdError) -> bool:
+    """Return whether the server has refused a health check with an HTTP error, as it would any request. It
+    need not know the method."""
+    known = not isinstance(error, UpstreamRefused) or error.upstream_code != _NO_SUCH_METHOD
+    return known and link.last_http_status.startswith(("HTTP 4", "HTTP 5"))

@@ -458,14 +458,14 @@ class ManagedServer:
                 async with opening as connection:
                     self.child, self.link = connection.child, connection.channel
                     connection.channel.on_lost = self._withdraw_lost
-                    connection.channel.on_unauthorized = self._probe_timer.check_access
+                    connection.channel.on_refused = self._probe_timer.check_access
                     self.taps.on_connecting(connection.channel)
                     await self._serve_until_end(connection, slot)
             finally:
                 self.taps.on_disconnected()
                 if self.link is not None:  # it ends in no reference cycle; see `close`
                     self.link.inbound = NullInbound()
-                    self.link.on_lost = self.link.on_unauthorized = None
+                    self.link.on_lost = self.link.on_refused = None
                 self.link = None
                 self.child = None  # its pid may be reused from now on
                 self._tracker.notify()

@@ -87,9 +87,9 @@ class Channel(Protocol):
     on_lost: Callable[[], None] | None
     """Called as soon as the connection is known to be lost, before its requests fail and before the cause is
     known. Perhaps repeatedly; never because of `close`."""
-    on_unauthorized: Callable[[], None] | None
-    """Called when the server refuses a request with HTTP 401 for good, which fails only that request. Others
-    may still be permitted."""
+    on_refused: Callable[[], None] | None
+    """Called when the server refuses a request with HTTP 401 for good, or with any HTTP error during a
+    session. That fails only this request: a health check finds out whether the server still works."""
 
     def submit(
         self, exchange: Exchange, method: str, params: Raw | bytes = b"", *, plain: bool = False

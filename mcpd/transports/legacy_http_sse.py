@@ -181,8 +181,8 @@ class SseChannel(RequestMultiplexer):
         with trio.move_on_after(_POST_TIMEOUT):
             response = await inbox.send("POST", self._headers(method, frame), frame.rstrip())
             body = await bodies.read_short(response)
-            if response.status_code == UNAUTHORIZED and self.on_unauthorized is not None:
-                self.on_unauthorized()
+            if response.status_code == UNAUTHORIZED and self.on_refused is not None:
+                self.on_refused()
             if not response.is_success:
                 return inbox.refusal_error(response, body)
         return None

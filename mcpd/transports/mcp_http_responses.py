@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -69,6 +70,33 @@ def json_rpc_error(body: bytes, key: bytes) -> Message | None:
     if wire.normalize_id(bytes(message.id)) not in (b"", b"null", key):
         return None
     return Message(error=Raw(bodies.to_one_line(bytes(message.error))))
+
+
+_GONE = (httpx.codes.NOT_FOUND, httpx.codes.GONE)
+_ABOUT_SESSION = re.compile(rb"\bsession|not (?:been )?initiali[sz]ed", re.IGNORECASE)
+_SESSION_ERRORS = ("", "-32000", "-32001", "-32600")
+"""JSON-RPC error codes with which servers refuse a session. Others are about the request."""
+
+
+def is_session_error(error: Raw | bytes) -> bool:
+    """Return whether a JSON-RPC error seems to say that the server does not know the session."""
+    code = wire.error_code(wire.members_or_empty(error))
+    return code in _SESSION_ERRORS and _ABOUT_SESSION.search(bytes(error)) is not None
+
+
+def refuses_session(response: httpx.Response, body: bytes) -> bool:
+    """Return whether the server has refused a request because it does not know the session that it names.
+
+    MCP prescribes HTTP 404. Many servers, such as those written after the example of the TypeScript SDK,
+    answer 400 with a text about the session.
+    """
+    status = response.status_code
+    if status in _GONE or not 400 <= status < 500:
+        return status in _GONE
+    if "www-authenticate" in response.headers:
+        return False  # a login is missing
+    error = json_rpc_error(body, b"")
+    return _ABOUT_SESSION.search(body) is not None if error is None else is_session_error(error.error)
 
 
 def session_id(response: httpx.Response, header: str) -> str:

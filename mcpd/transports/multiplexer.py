@@ -68,7 +68,7 @@ class RequestMultiplexer:
         self.last_http_status = ""
         self.tap: Callable[[str, bytes], None] | None = None
         self.on_lost: Callable[[], None] | None = None
-        self.on_unauthorized: Callable[[], None] | None = None
+        self.on_refused: Callable[[], None] | None = None
         self._meta = b""
         self._call_meta = b'"progressToken":'
         self._refusal: McpdError | None = None

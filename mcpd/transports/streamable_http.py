@@ -36,9 +36,11 @@ from mcpd.transports.mcp_http_responses import (
     ResumableStreams,
     StreamState,
     complete_messages,
+    is_session_error,
     json_rpc_error,
     read_events,
     receive_large_event,
+    refuses_session,
     session_id,
 )
 from mcpd.transports.multiplexer import RequestMultiplexer
@@ -279,14 +281,17 @@ class HttpChannel(RequestMultiplexer):
     async def _handle_refusal(self, exchange: Exchange, response: httpx.Response) -> None:
         status = response.status_code
         body = await bodies.read_short(response)
-        if status == HTTPStatus.NOT_FOUND and self.session and not self.dialect.opens_session:
-            self._end_lost_session(exchange)
+        if self._has_session and refuses_session(response, body):
+            self._end_lost_session(exchange, status)
             return
-        if status not in _HTTP_LEVEL_STATUSES and self._handle_error_body(exchange, body):
-            return
-        self._fail_if_pending(exchange, self._endpoint.refusal_error(response, body))
-        if status == HTTPStatus.UNAUTHORIZED and self.on_unauthorized is not None:
-            self.on_unauthorized()
+        if status in _HTTP_LEVEL_STATUSES or not self._handle_error_body(exchange, body):
+            self._fail_if_pending(exchange, self._endpoint.refusal_error(response, body))
+        if (status == HTTPStatus.UNAUTHORIZED or self._has_session) and self.on_refused is not None:
+            self.on_refused()
+
+    @property
+    def _has_session(self) -> bool:
+        return bool(self.session) and not self.dialect.opens_session
 
     def _read_session_id(self, response: httpx.Response) -> None:
         if self.dialect.opens_session and self.dialect.session_header:
@@ -342,9 +347,9 @@ class HttpChannel(RequestMultiplexer):
             try:
                 headers = self._headers(wire.method_of(frame), frame)
                 response = await self._endpoint.send("POST", headers, frame.rstrip())
-                await bodies.read_short(response)
-                if response.status_code == HTTPStatus.NOT_FOUND and self.session:
-                    self._end_lost_session(None)
+                body = await bodies.read_short(response)
+                if self._has_session and refuses_session(response, body):
+                    self._end_lost_session(None, response.status_code)
             except (httpx.TransportError, McpdError):
                 pass  # if the server is gone, the next request reports it
 
@@ -365,6 +370,11 @@ class HttpChannel(RequestMultiplexer):
                 self._nursery.start_soon(self._retries.retry, exchange, before_retry, then)
                 return
         super()._deliver_response(exchange, message, line)
+        if message.error is not ABSENT and self._has_session and is_session_error(message.error):
+            if exchange.method == "ping":
+                self._end_lost_session(None, HTTPStatus.OK)
+            elif self.on_refused is not None:  # it may also be an error of the tool's own
+                self.on_refused()
 
     def _fail_lost(self, exchange: Exchange, error: McpdError) -> None:
         self._let_stream_end(exchange)
@@ -406,12 +416,18 @@ class HttpChannel(RequestMultiplexer):
         if is_unreachable(error):
             self._end_channel(LinkLost(f"{self.name}: {describe_error(error)}", server=self.name))
 
-    def _end_lost_session(self, exchange: Exchange | None) -> None:
-        """End the channel because the server does not know the session; all requests fail."""
-        reason = "the server dropped our session (HTTP 404, it was probably restarted)"
+    def _end_lost_session(self, exchange: Exchange | None, status: int) -> None:
+        """End the channel because the server does not know the session; all requests fail.
+
+        `exchange`: the request that the server refused, and so did not execute.
+        """
+        reason = f"the server dropped our session (HTTP {status}, it was probably restarted)"
         self.session = ""
+        self.report_lost()
         if exchange is not None:
-            self._fail_if_pending(exchange, connection_lost(self.name, exchange, reason, may_have_run=False))
+            error = connection_lost(self.name, exchange, reason, may_have_run=False)
+            error.is_session_refused = True
+            self._fail_if_pending(exchange, error)
         self._end_channel(LinkLost(f"{self.name}: {reason}", server=self.name))
 
     def _end_channel(self, error: McpdError) -> None:

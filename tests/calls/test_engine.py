@@ -396,6 +396,25 @@ async def test_refusal_while_a_client_leaves_is_harmless(w: World) -> None:
     assert call.state is CallState.DONE
 
 
+async def test_call_whose_session_was_refused_is_sent_once_more(autojump_clock: Clock, w: World) -> None:
+    """The server did not execute it. If the new connection refuses it in the same way, it fails."""
+    user = w.user("legacy", {})
+    received = put(user, name="t")
+    (call,) = user.session.calls.values()
+    for _ in range(2):
+        assert len(sent(w)) == 1
+        assert not received.answers
+        error = LinkLost("refused", may_have_run=False)
+        error.is_session_refused = True
+        w.wire._pop_pending(call.key)
+        w.lose()
+        call.failed(error)
+        w.connect()
+        await trio.testing.wait_all_tasks_blocked()
+    assert sent(w) == []
+    assert received.answers[0]["error"]["data"]["code"] == "link_lost"
+
+
 async def large(user: User, megabytes: int) -> list[Json]:
     """Make a call, and return its answers so far. It is read, and sent, in later turns."""
     received = put(user, name="t", arguments={"text": "x" * megabytes * 1024 * 1024})

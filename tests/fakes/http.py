@@ -176,6 +176,8 @@ class LegacyScript:
     capabilities: Json = attrs.field(factory=lambda: {"tools": {}})
     sessions: set[str] = attrs.field(factory=set)
     opened: int = 0
+    refusal: tuple[int, bytes] = (404, b'{"error":{"code":-32001,"message":"?"},"id":null}')
+    """The status and body of the answer to a request with an unknown session."""
 
     async def __call__(self, request: Request) -> None:
         rpc = request.rpc
@@ -184,7 +186,8 @@ class LegacyScript:
             return
         named = request.headers.get("mcp-session-id")
         if rpc != "initialize" and named not in self.sessions:
-            await request.reply(404 if named else 400, b'{"error":{"code":-32001,"message":"?"},"id":null}')
+            status, body = self.refusal
+            await request.reply(status if named else 400, body)
             return
         special = self.on.get(rpc or ("response" if request.body else request.method))
         if special is not None:

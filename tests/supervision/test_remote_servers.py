@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -489,6 +490,59 @@ async def test_restarted_server_gets_exactly_one_new_handshake(tmp_path: Path) -
                 await world.call().wait_response()
             assert len(server.of("initialize")) == 2
             assert world.server.status().restarts == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "provably_not_run"),
+    [
+        (400, b'{"error":{"code":-32000,"message":"Bad Request: Server not initialized"},"id":null}', True),
+        (400, b"Bad Request: no valid session ID provided", True),
+        (410, b"gone", True),
+        (401, b'{"error":{"code":-32000,"message":"Session expired"},"id":null}', True),
+        (400, b"oops", False),
+        (503, b'{"error":{"code":-32000,"message":"Session unavailable"},"id":null}', False),
+        (200, b'{"error":{"code":-32000,"message":"Invalid session ID"},"id":null}', False),
+    ],
+)
+async def test_refused_session_is_replaced(
+    tmp_path: Path, status: int, body: bytes, provably_not_run: bool
+) -> None:
+    """Servers say in many ways that they do not know a session. A health check that is answered by an HTTP
+    error has failed."""
+    script = LegacyScript(refusal=(status, body))
+    async with fake_http(script) as server, living(tmp_path, server.url) as world:
+        await world.wait(ServerState.CONNECTED)
+        script.sessions.clear()
+        refused = world.call()
+        with trio.fail_after(BOUND):
+            await refused.done.wait()
+            if provably_not_run:
+                assert isinstance(refused.error, LinkLost)
+                assert refused.error.is_session_refused
+                assert not refused.error.may_have_run
+            while len(server.of("initialize")) < 2:  # noqa: ASYNC110 - a test's wait
+                await trio.sleep(0.005)
+        await world.wait(ServerState.CONNECTED)
+        with trio.fail_after(BOUND):
+            await world.call().wait_response()
+
+
+async def test_error_of_a_tool_about_sessions_does_not_end_the_session(tmp_path: Path) -> None:
+    """The health check that it causes succeeds."""
+
+    async def refuse(request: Request) -> None:
+        error = {"code": -32000, "message": "no such browser session"}
+        await request.reply(200, json.dumps({"id": request.message["id"], "error": error}).encode())
+
+    script = LegacyScript({"tools/call": refuse})
+    async with fake_http(script) as server, living(tmp_path, server.url) as world:
+        await world.wait(ServerState.CONNECTED)
+        refused = world.call()
+        with trio.fail_after(BOUND):
+            await refused.wait_response()
+        await asked(server, "ping")
+        await world.wait(ServerState.CONNECTED)
+        assert len(server.of("initialize")) == 1
 
 
 async def test_unreachable_server_is_retried_until_it_is_up(tmp_path: Path) -> None:
