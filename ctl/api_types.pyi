@@ -186,7 +186,6 @@ class ConfigStatus(TypedDict):
     loaded_at: str
     problems: NotRequired[list[Problem]]
     rejected: NotRequired[bool]
-    earlier_definitions: NotRequired[list[str]]
     warnings: NotRequired[list[str]]
 
 class HttpListener(TypedDict):

@@ -53,15 +53,13 @@ def effect_of_problems(config: ConfigStatus, servers: Sequence[ServerStatus]) ->
         )
         used = "last valid configuration, saved" if is_copy else "configuration loaded"
         effects.append(f"using the {used} {ago(config['loaded_at'])}")
-    elif earlier := config.get("earlier_definitions", ()):
-        effects.append(f"using the last valid definition of {', '.join(str(name) for name in earlier)}")
     elif any(".policies" in problem["path"] for problem in config["problems"]):
-        effects.append("using the last valid rules, or denying everything if there are none")
+        effects.append("every use is denied until the rules have no errors")
     return "; ".join(effects) or "entries with errors are not used"
 
 
 def _server_without_definition(problem: Problem, servers: Sequence[ServerStatus]) -> str:
-    """Return the server that cannot start because of a problem; empty if an earlier definition is used."""
+    """Return the server that cannot start because of a problem; empty if there is none."""
     for server in servers:
         failure = server.get("last_error")
         if failure and failure["kind"] == "config" and f"@ {problem['path']}" in failure["message"]:

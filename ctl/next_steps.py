@@ -58,8 +58,6 @@ def config_step(problems: Iterable[Mapping[str, object]], path: object, fix: obj
         directory, _, name = str(path).rpartition("/")
         moved = shlex.quote(f"{directory}/other-{name}")
         return f"mv {shlex.quote(str(path))} {moved} && mcpctl import {moved}"
-    if any(str(each.get("message")).endswith("was deleted") for each in problems):
-        return "mcpctl config restore"
     return f"mcpctl edit   ({fix})" if fix else "mcpctl edit"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -36,8 +36,6 @@ Definitions = Mapping[str, Mapping[str, object]]
 """Name → definition as written."""
 _SERVERS = "$.mcpServers"
 """Where errors in an edited set are located: in the file, not in the request."""
-_HOLDERS = (_SERVERS, "$.mcp.servers")
-"""Where a file may have its servers."""
 _STARTUP_ONLY = (
     ("http", "http"),
     ("max_starts", "maxStarts"),
@@ -100,30 +98,8 @@ class ActiveConfig:
             loaded_at=rfc3339(self._loaded_at),
             problems=self._problems,
             rejected=self._rejected,
-            earlier_definitions=self.earlier_definitions(),
             warnings=self.loaded.warnings,
         )
-
-    def earlier_definitions(self) -> tuple[str, ...]:
-        """Return the servers that have their last valid definition, as the one in the file has errors."""
-        if not self._problems or self._source == "api":
-            return ()
-        if not self._rejected:
-            return tuple(sorted(self.loaded.earlier))
-        places = [problem.path for problem in self._problems]
-        return tuple(
-            name
-            for name in self._definitions
-            if any(is_within(place, join_path(holder, name)) for place in places for holder in _HOLDERS)
-            and not isinstance(self._supervisor.desired.get(name), InvalidSpec)
-        )
-
-    def definition_warnings(self, name: str, earlier: Container[str] | None = None) -> tuple[str, ...]:
-        """Return what to know about the definition of a server, if it is not the one in the file. `earlier`
-        are the `earlier_definitions`, which take a while to find."""
-        if name not in (self.earlier_definitions() if earlier is None else earlier):
-            return ()
-        return (f"its definition in {self.loaded.path} has errors; the last valid one is used",)
 
     def view(self) -> ConfigView:
         return ConfigView(
@@ -375,7 +351,7 @@ class ActiveConfig:
         """
 
         def run() -> LoadedConfig | None:
-            if (self.loaded.digest or self.loaded.was_deleted) and not self.loaded.path.exists():
+            if self.loaded.digest and not self.loaded.path.exists():
                 raise self._deleted()
             return None if edit() is False else self._load_edited()
 
@@ -498,7 +474,7 @@ class ActiveConfig:
             raise BadSpec([Problem("$", f"the servers come from {self.loaded.source}, not from a file", fix)])
 
     def _deleted(self) -> BadSpec:
-        fix = "run `mcpctl config restore`, or `mcpctl reload` to continue without servers"
+        fix = "restore it, or run `mcpctl reload` to continue without servers"
         return BadSpec([Problem("$", f"{self.loaded.path} was deleted", fix)])
 
     def _announce(self, message: str, server: str | None = None) -> None:

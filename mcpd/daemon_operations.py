@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
@@ -37,7 +37,7 @@ from mcpd.model.events import Event, EventKind, History, TapParams
 from mcpd.model.login import AuthStatus
 from mcpd.model.policy_api import PendingApproval, PolicyParams, PolicyResult
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
-from mcpd.model.status import ServerState, ServerStatus, rfc3339
+from mcpd.model.status import ServerState, rfc3339
 from mcpd.model.tags import tags_of_tool
 from mcpd.model.text import shorten
 from mcpd.model.tool_names import qualified_name
@@ -110,9 +110,8 @@ class Operations:
     # ── status ──────────────────────────────────────────────────────────────────────────────────
 
     def status(self) -> DaemonStatus:
-        earlier = frozenset(self.config.earlier_definitions())
         servers = tuple(
-            self._server_status(server, earlier)
+            server.status()
             for server in (*self.supervisor.servers(), *self.supervisor.instances())
             if not isinstance(server, LegacyCompanion)
         )
@@ -145,12 +144,6 @@ class Operations:
         problem = "" if self.store is None else await self.store.wait_saved()
         return (unsaved_warning(problem),) if problem else ()
 
-    def _server_status(self, server: ManagedServer, earlier: Container[str] | None = None) -> ServerStatus:
-        status = server.status()
-        if warnings := self.config.definition_warnings((server.original or server).spec.name, earlier):
-            return attrs.evolve(status, warnings=(*warnings, *status.warnings))
-        return status
-
     def explain_server(self, name: str) -> ServerDetail | Awaitable[ServerDetail]:
         """Return everything that explains a server's state. Raises UnknownServer."""
         server = self.supervisor.get_any(name)
@@ -162,7 +155,7 @@ class Operations:
         return self._server_detail(server, await server.check_secrets())
 
     def _server_detail(self, server: ManagedServer, old_secret: str = "") -> ServerDetail:
-        status = self._server_status(server)
+        status = server.status()
         if old_secret and server.upstream is not None and not status.degraded:
             status = attrs.evolve(status, degraded=old_secret)
         spec = server.spec

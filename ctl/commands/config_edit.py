@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
@@ -17,7 +16,7 @@ import click
 from ctl import systemd_units
 from ctl.commands.add_remove_apply import show_applied
 from ctl.config_check import check_config, next_environment
-from ctl.errors import CtlError, DaemonError, DaemonUnreachable, NotFound, UsageError, WriteFailed
+from ctl.errors import CtlError, DaemonError, DaemonUnreachable, UsageError, WriteFailed
 from ctl.invocation import CliContext
 from ctl.output import Line, paint
 from ctl.table import labelled_lines, table
@@ -25,11 +24,10 @@ from ctl.terminal_text import count
 from mcpd.config import definition_view
 from mcpd.config.cached_tools import warn_of_uncached_tools
 from mcpd.config.check_document import Document
-from mcpd.config.load_at_start import LastValidConfig, find_last_valid
 from mcpd.config.loader import NO_FILE, default_path, parse_document, read_document
 from mcpd.model.errors import BadSpec
 from mcpd.support.atomic_files import write_atomically
-from mcpd.support.paths import cache_dir, state_dir
+from mcpd.support.paths import cache_dir
 
 EDITORS = ("sensible-editor", "editor", "nano", "vi")
 _EMPTY_FILE = '{\n  "mcpServers": {\n  }\n}\n'
@@ -122,23 +120,6 @@ def path(cli: CliContext) -> int:
     return 0
 
 
-@config.command(epilog="Examples:\n\n\b\n  mcpctl config restore")
-@click.pass_obj
-def restore(cli: CliContext) -> int:
-    """Restore a deleted configuration file.
-
-    Writes its last valid content, with servers, settings and policies, but without comments. Never replaces a
-    file.
-    """
-    path, running = configuration_path(cli)
-    if path.exists():
-        raise UsageError(f"{path} exists; only a missing file is restored", hint="mcpctl edit")
-    last = _last_valid(path)
-    if last is None:
-        raise NotFound(f"no earlier content of {path} is known", hint="mcpctl add NAME -- COMMAND")
-    return _save(cli, Path(last.path), None, _as_text(last).encode(), running)
-
-
 @click.command(epilog="Examples:\n\n\b\n  mcpctl edit\n  EDITOR='code --wait' mcpctl edit")
 @click.pass_obj
 def edit(cli: CliContext) -> int:
@@ -146,8 +127,7 @@ def edit(cli: CliContext) -> int:
 
     Opens a copy with $VISUAL or $EDITOR. When you close the editor, the copy is validated. If it is valid, it
     replaces the file and the daemon reloads it. If it has errors, you can edit again, discard your changes or
-    save the file anyway. If the file was deleted, the copy has its last valid content, and saving it restores
-    the file.
+    save the file anyway.
     """
     if not sys.stdin.isatty():
         raise UsageError("no terminal to edit on", hint="$EDITOR $(mcpctl config path); mcpctl reload")
@@ -155,15 +135,9 @@ def edit(cli: CliContext) -> int:
     before = path.read_bytes() if path.exists() else None
     with tempfile.TemporaryDirectory(prefix="mcpctl-edit-") as directory:  # 0700
         draft = Path(directory) / path.name
-        last = _last_valid(path) if before is None else None
-        restored = "" if last is None else _as_text(last)
-        if last is not None:
-            path = Path(last.path)
-            draft = draft.with_name(path.name)
-            cli.out.message(paint("note: ", "yellow"), f"{path} is missing; this is its last valid content")
         empty = _EMPTY_FILE if path.suffix in (".json", ".jsonc") else ""
-        draft.write_bytes((restored or empty).encode() if before is None else before)
-        opened = None if restored else draft.read_bytes()
+        draft.write_bytes(empty.encode() if before is None else before)
+        opened = draft.read_bytes()
         while True:
             _run_editor(draft)
             data = draft.read_bytes()
@@ -205,23 +179,6 @@ def configuration_path(cli: CliContext) -> tuple[Path, bool]:
         return default_path(environ), False
     except BadSpec as error:
         raise DaemonError({"message": str(error), "data": error.data()}) from None
-
-
-def _last_valid(path: Path) -> LastValidConfig | None:
-    return find_last_valid(Path(state_dir(os.environ)), path, os.environ)
-
-
-def _as_text(last: LastValidConfig) -> str:
-    """Return the content in the format of its file; JSON is YAML, too."""
-    content: dict[str, object] = {} if last.enabled else {"enabled": False}
-    content["mcpServers"] = last.servers
-    if last.settings:
-        content["settings"] = last.settings
-    if last.path.endswith(".toml"):
-        import tomlkit
-
-        return tomlkit.dumps(content)
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
 def _run_editor(draft: Path) -> None:

@@ -41,10 +41,8 @@ from ctl.errors import CtlError, NotFound, UsageError
 from ctl.invocation import CliContext
 from ctl.terminal_text import clean, count
 from mcpd.config.definition_view import environment
-from mcpd.config.load_at_start import last_valid_path
 from mcpd.config.loader import SUFFIXES
 from mcpd.config.secret_store import secrets_path
-from mcpd.support.paths import state_dir
 
 
 @click.command(
@@ -228,9 +226,6 @@ def parse_sources(sources: tuple[str, ...]) -> tuple[tuple[EditorSpec, ...], lis
             if not path.is_file():
                 message = f"cannot read {source}: it is not a regular file"
                 raise UsageError(message, hint="save what it contains in a file, and name that one")
-            if path.resolve() == last_valid_path(Path(state_dir(os.environ))).resolve():
-                message = f"{source} is mcpd's copy of its own configuration, not the file of an editor"
-                raise UsageError(message, hint="mcpctl config restore")
             files.append(path.absolute())
         else:
             raise unknown_editor(source, list(BY_NAME), ("to add", "add NAME -- COMMAND"))

@@ -15,12 +15,10 @@ from ctl.invocation import CliContext
 from ctl.json_values import mapping, objects, strings
 from ctl.next_steps import config_step
 from mcpd.config.in_place_edits.document import read_document
-from mcpd.config.load_at_start import find_last_valid
 from mcpd.config.loader import default_path, read_layout
 from mcpd.config.server_definition import parse_servers
 from mcpd.config.settings import Settings
 from mcpd.model.errors import BadSpec, Problem
-from mcpd.support.paths import state_dir
 
 
 @attrs.frozen
@@ -56,8 +54,8 @@ class ImportTarget:
 def find_import_target(cli: CliContext) -> ImportTarget:
     """Return the configuration that the daemon uses, or would use if it were running. Never starts it.
 
-    Raises DaemonError if the file is unreadable, or was deleted: a new file would replace the copy of the old
-    one. Definitions are not checked, because they may refer to variables that only the daemon has.
+    Raises DaemonError if the file is unreadable, or was deleted while the daemon uses it.
+    Definitions are not checked, because they may refer to variables that only the daemon has.
     """
     cli.may_start = False
     try:
@@ -70,8 +68,8 @@ def find_import_target(cli: CliContext) -> ImportTarget:
     try:
         path = path if running else default_path({**os.environ, "MCPD_SERVERS": ""})
         found = read_layout(read_document(path).value, problems, [])
-        if not path.exists() and (was_read or _has_copy(path)):
-            fix = "run `mcpctl config restore`, or create it with the content {} to begin without its servers"
+        if was_read and not path.exists():
+            fix = "restore it, or create it with the content {} to begin without its servers"
             problems.append(Problem("$", "it was deleted", fix))
         if problems:
             raise BadSpec(problems, str(path))
@@ -137,9 +135,3 @@ def _parse_problems(name: str, definition: Mapping[str, object]) -> list[Mapping
 def _problem_text(problem: Mapping[str, object]) -> str:
     fix = problem.get("fix")
     return f"{problem.get('message')}{f'; {fix}' if fix else ''}"
-
-
-def _has_copy(path: Path) -> bool:
-    """Return whether servers of a missing file can be restored."""
-    last = find_last_valid(Path(state_dir(os.environ)), path, os.environ)
-    return last is not None and bool(last.servers)

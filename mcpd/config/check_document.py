@@ -47,10 +47,6 @@ class LoadedConfig(Record):
     """What `load_at_start` tolerated. Empty for `load`, which raises BadSpec instead."""
     stored_copy: Path | None = None
     """The copy of the last valid content that `load_at_start` used instead of the file; None for the file."""
-    was_deleted: bool = False
-    """Whether `load_at_start` found no file, but a copy of its servers."""
-    earlier: frozenset[str] = frozenset()
-    """The servers that have their last valid definition, because the one in the file has errors."""
 
 
 class DocumentLayout(msgspec.Struct, frozen=True):

@@ -1,8 +1,9 @@
 """Loads the configuration when the daemon starts: errors affect only the entries that contain them.
 
-A running daemon refuses a file with errors and keeps the servers it has. A daemon that starts has none, so
-refusing would leave every client without tools. Therefore each valid server is started, each invalid one
-with its last valid definition, and those without one are listed as failed, with their errors.
+A running daemon refuses a file with new errors and keeps the servers it has. A daemon that starts has none,
+so refusing would leave every client without tools. Therefore each valid server is started, and each invalid
+one is listed as failed, with its errors. A file that is unusable as a whole is replaced by its last valid
+content, of which a copy is kept.
 """
 
 from __future__ import annotations
@@ -24,11 +25,10 @@ from mcpd.config.check_document import (
     check_settings,
 )
 from mcpd.config.json_path import closest_match, is_within, join_path, split_path
-from mcpd.config.loader import MAX_FILE_SIZE, NO_FILE, candidate_paths, find_path, read_document
+from mcpd.config.loader import MAX_FILE_SIZE, find_path, read_document
 from mcpd.config.server_definition import check_name, parse_valid_servers
-from mcpd.config.settings import Settings, parse_settings
+from mcpd.config.settings import rule_for_errors
 from mcpd.model.errors import BadSpec, Problem
-from mcpd.model.policy import Decision, PolicyRule
 from mcpd.model.server_spec import InvalidSpec, ServerSpec
 from mcpd.support.atomic_files import write_atomically
 from mcpd.support.regular_files import read_regular_file
@@ -54,58 +54,34 @@ class LastValidConfig(msgspec.Struct, frozen=True, kw_only=True):
 def load_at_start(flag: Path | None, environ: Mapping[str, str], state_dir: Path) -> LoadedConfig:
     """Return the configuration to start with, and the errors in it as `problems`.
 
-    Invalid settings have their defaults, and `policies` the last valid rules. A document that is unusable as
-    a whole is replaced by the last valid one. Raises BadSpec if there is none, and if a file that was named
+    Invalid settings have their defaults; invalid `policies` deny everything. A document that is unusable as a
+    whole is replaced by the last valid one. Raises BadSpec if there is none, and if a file that was named
     does not exist.
     """
-    document = copy = None
+    document = None
     try:
         document = read_document(flag, environ)
-        loaded = check(document, environ)
-        return loaded if loaded.digest else _with_hint_of_copy(loaded, flag, environ, state_dir)
+        return check(document, environ)
     except BadSpec as error:
         refused = error
     problems = tuple(refused.problems)
-    if document is None:
-        document = copy = _last_document(read_last_valid(state_dir, _find_existing(flag, environ, refused)))
-        if document is None:
-            raise refused
-    elif _has_general_problem(document, problems):
-        copy = _last_document(read_last_valid(state_dir, document.path))
-        document = copy or document
-        if not document.layout.servers:
-            raise refused
-    last = read_last_valid(state_dir, document.path) if document.source == str(document.path) else None
-    loaded = _without_invalid_parts(document, environ, problems, last)
-    return attrs.evolve(
-        loaded, problems=problems, stored_copy=None if copy is None else last_valid_path(state_dir)
-    )
+    if document is not None and not _has_general_problem(document, problems):
+        return _without_invalid_parts(document, environ, problems)
+    copy = _last_document(state_dir, _find_existing(flag, environ, refused))
+    if (document := copy or document) is None or not document.layout.servers:
+        raise refused
+    if copy is None:
+        return _without_invalid_parts(document, environ, problems)
+    loaded = _without_invalid_parts(copy, environ, ())
+    return attrs.evolve(loaded, problems=problems, stored_copy=last_valid_path(state_dir))
 
 
 def describe_tolerated(loaded: LoadedConfig) -> str:
     """Return what is in effect although the configuration file has errors."""
     if loaded.stored_copy is not None:
         return f"the configuration file is unusable; its last valid content is used ({loaded.stored_copy})"
-    text = "the configuration has errors"
-    if loaded.earlier:
-        text += f"; the last valid definition is used for {', '.join(sorted(loaded.earlier))}"
-    if failed := [name for name, spec in loaded.specs.items() if isinstance(spec, InvalidSpec)]:
-        text += f"; not started: {', '.join(sorted(failed))}"
-    return text
-
-
-def _with_hint_of_copy(
-    loaded: LoadedConfig, flag: Path | None, environ: Mapping[str, str], state_dir: Path
-) -> LoadedConfig:
-    """Return a configuration with a warning if its file is gone, but not the copy of it."""
-    if loaded.source != NO_FILE:
-        return loaded
-    last = find_last_valid(state_dir, loaded.path, environ)
-    if last is None or not last.servers:
-        return loaded
-    number = f"{len(last.servers)} server{'' if len(last.servers) == 1 else 's'}"
-    warning = f"{last.path} is gone; its {number} can be restored from a copy; mcpctl config restore"
-    return attrs.evolve(loaded, warnings=(warning,), was_deleted=True)
+    failed = sorted(name for name, spec in loaded.specs.items() if isinstance(spec, InvalidSpec))
+    return f"the configuration has errors{'; not started: ' if failed else ''}{', '.join(failed)}"
 
 
 def last_valid_path(state_dir: Path) -> Path:
@@ -149,30 +125,18 @@ def _find_existing(flag: Path | None, environ: Mapping[str, str], refused: BadSp
     return path
 
 
-def find_last_valid(state_dir: Path, path: Path, environ: Mapping[str, str]) -> LastValidConfig | None:
-    """Return the last valid content of a missing file. A default file may have had another suffix."""
-    defaults = candidate_paths(None, environ)
-    stored = (read_last_valid(state_dir, each) for each in (defaults if path in defaults else (path,)))
-    return next((each for each in stored if each is not None), None)
-
-
-def read_last_valid(state_dir: Path, path: Path) -> LastValidConfig | None:
+def _last_document(state_dir: Path, path: Path) -> Document | None:
     """Return the last valid content of the file `path`, or None."""
     file = last_valid_path(state_dir)
     try:
-        stored = msgspec.json.decode(read_regular_file(file, _MAX_SIZE), type=LastValidConfig)
+        last = msgspec.json.decode(read_regular_file(file, _MAX_SIZE), type=LastValidConfig)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:  # UnicodeDecodeError is no MsgspecError
         log.warning("cannot read the last valid configuration %s: %s", file, error)
         return None
-    return stored if stored.path == str(path) else None
-
-
-def _last_document(last: LastValidConfig | None) -> Document | None:
-    if last is None:
+    if last.path != str(path):
         return None
-    path = Path(last.path)
     servers = [(name, value, join_path("$.mcpServers", name)) for name, value in last.servers.items()]
     try:
         digest = sha256(read_regular_file(path, MAX_FILE_SIZE)).hexdigest()
@@ -196,60 +160,32 @@ def _has_general_problem(document: Document, problems: tuple[Problem, ...]) -> b
 
 
 def _without_invalid_parts(
-    document: Document,
-    environ: Mapping[str, str],
-    problems: tuple[Problem, ...],
-    last: LastValidConfig | None,
+    document: Document, environ: Mapping[str, str], problems: tuple[Problem, ...]
 ) -> LoadedConfig:
-    """Replace invalid definitions by the last valid ones, or else by an InvalidSpec."""
+    """Replace invalid definitions by an InvalidSpec."""
     warnings = list(document.warnings)
     settings = check_settings(document, environ, [], warnings)
-    settings = attrs.evolve(settings, policies=_policies(document, settings, environ, problems, last))
+    path = document.layout.settings_path
+    if any(_may_conceal_rules(problem.path, path) for problem in problems):
+        settings = attrs.evolve(settings, policies=(rule_for_errors(join_path(path, "policies")),))
 
     named = [entry for entry in document.layout.servers if check_name(entry[0], entry[2], [])]
-    errors = {str(name): tuple(p for p in problems if is_within(p.path, path)) for name, _, path in named}
-    replaced: set[object] = set()
-    chosen: list[tuple[object, object, str]] = []
-    for name, definition, path in named:
-        replacement = None if last is None else last.servers.get(str(name))
-        if errors[str(name)] and replacement is not None:
-            definition = replacement
-            replaced.add(name)
-        chosen.append((name, definition, path))
-    parsed, remaining = parse_valid_servers(
-        chosen, environ=environ, settings=settings, base_dir=document.base_dir
+    parsed, invalid = parse_valid_servers(
+        named, environ=environ, settings=settings, base_dir=document.base_dir
     )
     specs: dict[str, ServerSpec] = {}
-    for name, definition, path in chosen:
-        own = errors[str(name)] or tuple(p for p in remaining if is_within(p.path, path))
-        usable = parsed.specs.get(str(name)) if name in replaced or not own else None
-        specs[str(name)] = usable or _invalid_spec(str(name), definition, own)
-    definitions = {str(name): value if isinstance(value, Mapping) else {} for name, value, _ in chosen}
+    definitions: dict[str, Mapping[str, object]] = {}
+    for name, definition, place in named:
+        assert isinstance(name, str)
+        errors = tuple(each for each in (*problems, *invalid) if is_within(each.path, place))
+        definitions[name] = definition if isinstance(definition, Mapping) else {}
+        is_off = definitions[name].get("enabled") is False or definitions[name].get("disabled") is True
+        if errors:
+            specs[name] = InvalidSpec(name=name, enabled=not is_off, problems=tuple(dict.fromkeys(errors)))
+        else:
+            specs[name] = parsed.specs[name]
     loaded = assemble(document, settings, attrs.evolve(parsed, specs=specs), definitions, warnings)
-    kept = (str(name) for name in replaced if not isinstance(specs[str(name)], InvalidSpec))
-    return attrs.evolve(loaded, earlier=frozenset(kept))
-
-
-def _policies(
-    document: Document,
-    settings: Settings,
-    environ: Mapping[str, str],
-    problems: tuple[Problem, ...],
-    last: LastValidConfig | None,
-) -> tuple[PolicyRule, ...]:
-    """Return the rules of invalid settings: the last valid ones. Without them, everything is denied if the
-    errors may conceal rules, because leaving rules out would allow what they deny."""
-    path = document.layout.settings_path
-    errors = [each for each in problems if is_within(each.path, path) or _may_conceal_rules(each.path, path)]
-    if not errors:
-        return settings.policies
-    if last is not None:
-        stored = parse_settings(last.settings, environ=environ, path=path, problems=[], warnings=[])
-        return stored.policies
-    if any(_may_conceal_rules(problem.path, path) for problem in errors):
-        where = join_path(path, "policies")
-        return (PolicyRule(decision=Decision.DENY, place=where, reason="the rules have errors"),)
-    return settings.policies
+    return attrs.evolve(loaded, problems=problems)
 
 
 def _may_conceal_rules(place: str, settings_path: str) -> bool:
@@ -261,9 +197,3 @@ def _may_conceal_rules(place: str, settings_path: str) -> bool:
     return is_within(place, join_path(settings_path, "policies")) or (
         parent in ("$", "$.mcp") and closest_match(key, _RULE_HOLDERS) is not None
     )
-
-
-def _invalid_spec(name: str, definition: object, problems: tuple[Problem, ...]) -> InvalidSpec:
-    written = definition if isinstance(definition, Mapping) else {}
-    is_off = written.get("enabled") is False or written.get("disabled") is True
-    return InvalidSpec(name=name, enabled=not is_off, problems=problems)

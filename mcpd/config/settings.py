@@ -268,7 +268,7 @@ def _parse_policies(
     rules = parse_policies(section, "policies", environ)
     path = join_path(section.path, "policies")
     if rules is None:
-        return (PolicyRule(decision=Decision.DENY, place=path, reason="the rules have errors"),)
+        return (rule_for_errors(path),)
     places = ((name, join_path(join_path(section.path, "profiles"), name)) for name in profiles)
     read_only = (
         read_only_rule(join_path(place, "readOnly"), profiles=(name,))
@@ -276,6 +276,11 @@ def _parse_policies(
         if profiles[name].read_only
     )
     return (*read_only, *rules)
+
+
+def rule_for_errors(path: str) -> PolicyRule:
+    """Return what replaces rules with errors: part of them may allow what the whole would not."""
+    return PolicyRule(decision=Decision.DENY, place=path, reason="the rules have errors")
 
 
 def _parse_profile_rules(

@@ -29,8 +29,6 @@ class ConfigStatus(Record):
     active."""
     rejected: bool = False
     """Whether the current file is not used at all, because of `problems`."""
-    earlier_definitions: tuple[str, ...] = ()
-    """The servers that have their last valid definition, because the one in the current file has errors."""
     warnings: tuple[str, ...] = ()
     """Descriptions of the parts of the configuration that have no effect."""
 

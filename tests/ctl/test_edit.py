@@ -13,10 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from mcpd.config.load_at_start import load_at_start, save_last_valid
-from mcpd.config.loader import load
-from tests.ctl.conftest import Mcpctl
-
 ROOT = Path(__file__).parent.parent.parent
 GOOD = '{"mcpServers": {"a": {"command": "x"}}}'
 BAD = '{"mcpServers": {"a": {"comand": "x"}}}'
@@ -106,87 +102,6 @@ def test_first_edit_creates_a_valid_configuration(tmp_path: Path) -> None:
     assert code == 0, seen
     assert json.loads(path.read_text()) == json.loads(GOOD)
     assert path.stat().st_mode & 0o777 == 0o600
-
-
-RULES = {"maxStarts": 3, "policies": [{"tools": ["delete*"], "decision": "deny"}]}
-CONTENT = {"mcpServers": {"a": {"command": "ä", "env": {"T": "${secret:A}"}}}, "settings": RULES}
-
-
-def deleted(home: Path, name: str = "config.json", text: str = json.dumps(CONTENT)) -> Path:
-    """Return a configuration file that is missing, and was valid."""
-    path = home / ".config" / "mcpd" / name
-    path.parent.mkdir(parents=True)
-    path.write_text(text)
-    state = home / ".local" / "state" / "mcpd"
-    state.mkdir(parents=True)
-    save_last_valid(load(path, {"HOME": str(home)}), state)
-    path.unlink()
-    return path
-
-
-def test_deleted_file_is_restored_from_its_last_valid_content(tmp_path: Path) -> None:
-    """The editor shows it, and writes nothing itself."""
-    path = deleted(tmp_path)
-    code, seen = edit(tmp_path, [], [])
-    assert code == 0, seen
-    assert "is missing; this is its last valid content" in seen
-    assert json.loads(path.read_text()) == CONTENT
-
-
-TOML = """settings.maxStarts = 3
-[[settings.policies]]
-tools = ["delete*"]
-decision = "deny"
-[mcpServers.a]
-command = "ä"
-env.T = "${secret:A}"
-"""
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [("config.json", json.dumps(CONTENT)), ("config.yaml", json.dumps(CONTENT)), ("config.toml", TOML)],
-)
-def test_config_restore_writes_everything_that_a_deleted_file_held(
-    tmp_path: Path, mcpctl: Mcpctl, monkeypatch: pytest.MonkeyPatch, name: str, text: str
-) -> None:
-    """Policies and references to secrets included, in the format of the file."""
-    path = deleted(tmp_path, name, text)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "MCPD_CONFIG"):
-        monkeypatch.delenv(variable, raising=False)
-    loaded = load_at_start(None, os.environ, tmp_path / ".local" / "state" / "mcpd")
-    expected = f"{path} is gone; its 1 server can be restored from a copy; mcpctl config restore"
-    assert loaded.warnings == (expected,)
-    ran = mcpctl("config", "restore")
-    assert (ran.code, ran.out) == (0, f"saved in {path}\n"), ran.err
-    assert path.stat().st_mode & 0o777 == 0o600
-    restored = load(path, {"HOME": str(tmp_path)})
-    assert (restored.definitions, restored.written_settings) == (CONTENT["mcpServers"], RULES)
-    ran = mcpctl("config", "restore")
-    assert (ran.code, "exists; only a missing file is restored" in ran.err) == (2, True)
-
-
-def test_config_restore_without_a_copy_writes_nothing(
-    tmp_path: Path, mcpctl: Mcpctl, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "MCPD_CONFIG"):
-        monkeypatch.delenv(variable, raising=False)
-    ran = mcpctl("config", "restore")
-    assert (ran.code, "is known" in ran.err) == (5, True)
-    assert not (tmp_path / ".config").exists()
-
-
-def test_copy_of_the_configuration_cannot_be_imported(
-    tmp_path: Path, mcpctl: Mcpctl, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An import reads the files of editors: it would lose policies, and take `${secret:A}` as text."""
-    deleted(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
-    ran = mcpctl("import", str(tmp_path / ".local/state/mcpd/last-valid-config.json"), "--yes")
-    assert (ran.code, "mcpctl config restore" in ran.err) == (2, True)
 
 
 def test_edit_is_preserved_when_the_file_cannot_be_written() -> None:

@@ -137,7 +137,6 @@ _FAILING = {
     "config path": "nosuch",
     "config validate": "nosuch.json",
     "config show": "",
-    "config restore": "",
     "ui": "",
     "doctor": "--no-shell",
     "why": "nosuch",

@@ -77,7 +77,7 @@ STARTS_ANOTHER = {"daemon restart"}
 NEEDS_LOGIN = {"login", "logout", "auth refresh", "auth explain"}
 """For servers that require a login; see `test_login`."""
 GOES_ON = {"events", "tap", "status --watch", "top --watch", "logs --follow"}
-NEEDS_MORE = {"status SERVER", "debug SERVER", "why SERVER", "config restore"}
+NEEDS_MORE = {"status SERVER", "debug SERVER", "why SERVER"}
 """Whose row refers to another page, or that need a file to be missing."""
 
 

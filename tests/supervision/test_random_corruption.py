@@ -283,7 +283,7 @@ def test_configuration(tmp_path: Path, kind: str, count: int) -> None:
 def test_last_valid_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is read only if the configuration has errors, which are reported if this file is unusable, too."""
+    """It is read only if the configuration is unusable, whose errors are reported."""
     quiet(monkeypatch, caplog)
     config, usable = tmp_path / "config.json", 0
     servers = {"it": {"command": "x", "args": ["größe"]}, "that": {"url": "http://localhost/"}}
@@ -291,10 +291,9 @@ def test_last_valid_configuration(
     save_last_valid(load_at_start(config, {}, tmp_path), tmp_path)
     file = tmp_path / "last-valid-config.json"
     whole = file.read_bytes()
-    broken = json.dumps({"mcpServers": {**servers, "it": {"command": 5}}})
-    for number, data in enumerate(damages(whole)):
+    config.write_text("{")
+    for data in damages(whole):
         file.write_bytes(data)
-        config.write_text("{" if number % 2 else broken)
         with suppress(BadSpec):
             loaded = load_at_start(config, {}, tmp_path)
             usable += isinstance(loaded.specs.get("it"), StdioSpec)
