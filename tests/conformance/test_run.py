@@ -11,9 +11,7 @@ import pytest
 
 from tests.conformance import server_side
 from tests.conformance.client_side import expected_failures, surprises, table
-from tests.conformance.references import OTHERS, REFERENCES
-from tests.conformance.suite import Outcome, judged, left_behind
-from tests.conformance.ways import EVERY_WAY, usual_ways
+from tests.conformance.suite import Outcome, judged
 
 
 def checks(out: Path, *statuses: str) -> Path:
@@ -92,52 +90,3 @@ def test_check_that_passes_directly_must_pass_through_mcpd() -> None:
         "ping               ok 2   FAIL",
         "passed              1/1    0/1",
     ]
-
-
-def test_server_by_others_may_fail_directly_but_nothing_more_through_mcpd() -> None:
-    """Servers that we have written must not fail at all."""
-    assert server_side.surprises(row(FAILED, BOTH)) == ["sdk2 ping (2025-11-25), direct: ping: no answer"]
-    assert len(server_side.surprises(row(FAILED, FAILED))) == 2
-    assert server_side.surprises(row(FAILED, BOTH, "everything1")) == []
-    assert server_side.notes(row(FAILED, BOTH, "everything1")) == [
-        "everything1 ping (2025-11-25), direct: fails without mcpd: ping: no answer"
-    ]
-    assert server_side.surprises(row(FAILED, FAILED, "everything1")) == []
-    worse = attrs.evolve(FAILED, complaints=(*FAILED.complaints, "schema: wrong"), proven=frozenset())
-    assert server_side.surprises(row(FAILED, worse, "everything1")) == [
-        "everything1 ping (2025-11-25), stdio: schema: wrong"
-    ]
-
-
-def test_bridge_behind_supergateway_is_compared_with_the_server_behind_supergateway() -> None:
-    outcomes = {"direct": BOTH, "superg.": FAILED, "sg-bridge stdio": FAILED}
-    same = server_side.Row("sdk2", "ping", "2025-11-25", outcomes)
-    assert server_side.surprises(same) == []
-    outcomes = {"direct": BOTH, "superg.": BOTH, "sg-bridge stdio": FAILED}
-    worse = server_side.Row("sdk2", "ping", "2025-11-25", outcomes)
-    assert server_side.surprises(worse) == ["sdk2 ping (2025-11-25), sg-bridge stdio: ping: no answer"]
-
-
-def test_each_front_is_tested_in_front_of_each_generation() -> None:
-    """This also applies to short runs."""
-    for reference in REFERENCES:
-        usual = usual_ways(reference)
-        assert set(usual) < set(EVERY_WAY)
-        if reference.name in OTHERS:
-            assert {way.rpartition(" ")[0] for way in usual} >= {"", "all", "bridge"}
-            assert {way.rpartition(" ")[2] for way in usual} >= {"stdio", "http"}
-
-
-def test_the_suite_names_its_directories_after_scenario_and_time(tmp_path: Path) -> None:
-    """One run writes many directories, and only their names contain the scenario."""
-    for name in (
-        "server-ping-2026-11-21T21-37-44-371Z",
-        "server-sep-2164-x-2026-11-21T21-37-44-999Z",
-        "else",
-    ):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "checks.json").write_text("[]")
-    assert left_behind(tmp_path) == {
-        "ping": tmp_path / "server-ping-2026-11-21T21-37-44-371Z",
-        "sep-2164-x": tmp_path / "server-sep-2164-x-2026-11-21T21-37-44-999Z",
-    }

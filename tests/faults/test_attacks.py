@@ -6,7 +6,6 @@ A client's wait is measured in processor time of the daemon, at the sizes that t
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
 from contextlib import ExitStack, suppress
@@ -52,12 +51,9 @@ def connect(kind: str, size: int) -> Attack:
         with Client(daemon.socket) as client:
             client.request("mcpd/add", server="bad", definition=attacker(kind, size), save=False)
         daemon.wait_status("bad", lambda status: status["status"] in ("connected", "failed"))
-        if kind in ("relisted", "large_tool"):
+        if kind == "relisted":
             relist(daemon)
         with Client(daemon.socket) as client:
-            if kind == "schema":
-                with suppress(Refused):
-                    client.call("bad", "schema", {"p1": "x"})
             client.request("mcpd/remove", server="bad", save=False)
 
     return attack
@@ -78,29 +74,6 @@ def batch(daemon: Daemon) -> None:
     with endpoint.connection as connection, suppress(OSError):
         connection.sendall(head.encode() + body)
         connection.recv(1000)
-
-
-def tap(daemon: Daemon) -> None:
-    with Client(daemon.socket) as client:
-        client.send("mcpd/tap", server="bad", methods=["tools/call"])
-        asking = Client(daemon.socket)
-        with asking:
-            asking.request("mcpd/version")
-        call("questions", 600_000)(daemon)
-        for _ in range(2):
-            client.read_line()
-
-
-def unread_updates(daemon: Daemon) -> None:
-    """Updates of a resource that nobody follows, while 2,000 others are followed."""
-    clients = [McpClient(daemon, "2025-11-25", server="bad", capabilities={}) for _ in range(2)]
-    for number, client in enumerate(clients):
-        keys = [client.send("resources/subscribe", uri=f"test://{number}/{n}") for n in range(1000)]
-        for key in keys:
-            client.wait(key)
-    call("updates", 20_000)(daemon)
-    for client in clients:
-        client.line.close()
 
 
 def waiting_calls(daemon: Daemon) -> None:
@@ -193,80 +166,34 @@ def pipelining(method: str, clients: int = 50, count: int = 100, **params: Any) 
     return attack
 
 
-def secrets_on_a_dead_disk(daemon: Daemon) -> None:
-    """Forty-one servers want a secret from a file that never answers; others start, now and later."""
-    file = daemon.home / "config" / "mcpd" / "secrets.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    os.mkfifo(file, 0o600)
-    names = [f"needy-{number}" for number in range(41)]
-    try:
-        with Client(daemon.socket) as client:
-            for name in names:
-                wanting = fake(env={"IT": "${secret:IT}"})
-                client.request("mcpd/add", server=name, definition=wanting, save=False)
-            client.request("mcpd/add", server="later", definition=fake(), save=False)
-            daemon.wait_connected("later")
-            for name in (*names, "later"):
-                client.request("mcpd/remove", server=name, save=False)
-    finally:
-        file.unlink()
-
-
 PARAMS = b'{"jsonrpc":"2.0","id":1,"method":"mcpd/status","params":{"x":[' + b"[]," * (10 * MIB) + b"1]}}"
-NAME = b'{"jsonrpc":"2.0","id":1,"method":"mcpd/server","params":{"server":"' + b"x" * 30 * MIB + b'"}}'
-HALF = b'{"jsonrpc":"2.0","id":1,"method":"\\ud800' + b"\\n" * 15 * MIB + b'"}'
 ATTACKS: dict[str, Attack] = {
-    "tap of many question marks": tap,
-    "half a surrogate pair, from a client": line(HALF),
     "half a surrogate pair, from a server": call("surrogates", 31 * MIB),
     "result of many blocks": call("blocks", 31 * MIB),
     "list of many tools": connect("tools", 31 * MIB),
     "error with much data": call("error_data", 31 * MIB),
-    "many capabilities": connect("initialize", 25 * MIB),
     "batch of many messages": batch,
-    "long name of a server": line(NAME),
-    "progress with many members": call("progress", 25 * MIB, _meta={"progressToken": 1}),
     "log message with much data": call("params", 31 * MIB),
     "many parameters": line(PARAMS),
-    "blank lines": call("blank_lines", 1),
     "junk": call("junk_lines", 1),
-    "blank lines on stderr": call("blank_stderr", 1),
     "blank lines of a client": client_floods,
-    "updates that nobody wants": unread_updates,
     "large calls that wait": waiting_calls,
     "many streams of events": events,
-    "long names of methods": call("names", 5),
-    "expensive schema": connect("schema", 1000),
-    "result of text and small values": call("mixed", 31 * MIB),
     "result of escapes": call("escapes", 31 * MIB),
-    "result of spaces": call("spaces", 31 * MIB),
-    "long message of an error": call("error_text", 31 * MIB),
     "long log message": call("log_text", 31 * MIB),
     "large arguments": large_call,
     "MCP call with escapes": mcp_call(MODERN, b"\\n"),
-    "MCP call with escaped characters": mcp_call("2025-11-25", b"\\u00e9"),
     "MCP call with short texts": mcp_call(MODERN, b'aaaaaaa","'),
     "requests of a server": call("requests", 1),
-    "log messages": call("logs", 1),
-    "answers that nobody waits for": call("answers", 1),
     "changed lists": call("changes", 1),
     "list that changes again and again": connect("relisted", 10_000),
-    "large tool that changes": connect("large_tool", 15 * MIB),
-    "secrets on a dead disk": secrets_on_a_dead_disk,
     "fifty clients that ask for the status": pipelining("mcpd/status"),
-    "fifty clients that ask for tools": pipelining("mcpd/tools"),
-    "fifty clients that ask for statistics": pipelining("mcpd/stats", count=20),
     "fifty clients that call": pipelining("mcpd/call", server="bad", tool="x"),
 }
 FLOODS = (
-    "blank lines",
     "junk",
-    "blank lines on stderr",
     "blank lines of a client",
-    "updates that nobody wants",
     "requests of a server",
-    "log messages",
-    "answers that nobody waits for",
     "changed lists",
     "list that changes again and again",
 )
@@ -275,11 +202,7 @@ FLOODS = (
 
 CONNECTING = (
     "list of many tools",
-    "many capabilities",
-    "expensive schema",
     "list that changes again and again",
-    "large tool that changes",
-    "secrets on a dead disk",
 )
 """Attacks that add their server themselves."""
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -24,8 +20,7 @@ from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Client, Json, Refused, fake, wait_until
 from tests.faults.bystander import nothing_left, resident, undisturbed
 from tests.faults.measure import more_descriptors, peak_memory
-from tests.servers.fake import malformed
-from tests.stopwatch import slowness, stopwatch, within
+from tests.stopwatch import stopwatch, within
 
 MIB = 1 << 20
 KILLED = """
@@ -132,33 +127,6 @@ def test_client_that_never_reads_is_closed_and_uses_little_memory(start: Start) 
     assert is_closed(slow, BOUND)
 
 
-def test_a_client_that_reads_slower_than_its_servers_write_is_served(start: Start) -> None:
-    """Sixteen results of 1 MiB exceed the backlog, but a client that reads receives all of them."""
-    daemon = start({"busy": fake()})
-    daemon.wait_connected("busy")
-    rounds = 0
-    with stopwatch() as watch:
-        for _ in range(60):
-            client = daemon.client()
-            client.call("busy", "echo")
-            began = time.monotonic()
-            watch.restart()
-            try:
-                keys = [
-                    client.send("mcpd/call", server="busy", tool="big", arguments={"mb": 1})
-                    for _ in range(16)
-                ]
-                assert [len(client.answer(key)["output"]) for key in keys] == [MIB] * 16
-            except (EOFError, ConnectionError):
-                # The daemon closes a client that reads nothing for 0.1 s; it may close this one.
-                assert time.monotonic() - began - watch.seconds > 0.1 or slowness() > 1.5
-            else:
-                rounds += 1
-            if rounds == 3:
-                break
-    assert rounds == 3
-
-
 def test_daemon_stops_immediately_although_a_client_does_not_read(start: Start) -> None:
     """The shutdown does not wait for a client that does not read."""
     daemon = start({"busy": fake()})
@@ -197,24 +165,19 @@ sys.stdin.read()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("programs", [1, 3])
-def test_programs_that_hold_all_connections_do_not_keep_others_out(programs: int, start: Start) -> None:
+def test_program_that_holds_all_connections_does_not_keep_others_out(start: Start) -> None:
     """Ten times as many as there are: the program gets an error, and the user can still stop the daemon."""
     daemon = start({"busy": fake()})
     daemon.wait_connected("busy")
-    count = 10 * MAX_ESTABLISHED if programs == 1 else MAX_PER_PROCESS
-    argv = [sys.executable, "-c", HOLD, daemon.socket, str(count), str(MAX_PER_PROCESS)]
+    argv = [sys.executable, "-c", HOLD, daemon.socket, str(10 * MAX_ESTABLISHED), str(MAX_PER_PROCESS)]
     with ExitStack() as stack:
-        for _ in range(programs):
-            holder = stack.enter_context(
-                subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            )
-            stack.callback(holder.kill)
-            assert holder.stdout is not None
-            refusals = json.loads(holder.stdout.readline())
-            assert len(refusals) <= 1
-            assert all(f"a process may have {MAX_PER_PROCESS} connections" in each for each in refusals)
-            assert bool(refusals) == (programs == 1)
+        holder = stack.enter_context(
+            subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        )
+        stack.callback(holder.kill)
+        assert holder.stdout is not None
+        (refusal,) = json.loads(holder.stdout.readline())
+        assert f"a process may have {MAX_PER_PROCESS} connections" in refusal
         environ = {**daemon.environ, "MCPD_SOCKET": daemon.socket, "MCPD_NO_START": "1"}
         for command in (("status",), ("call", "busy", "echo"), ("daemon", "stop")):
             done = subprocess.run(
@@ -260,95 +223,6 @@ def test_thousand_idle_connections_do_not_block_new_clients(start: Start) -> Non
     assert within(slowest, 0.2)
     assert clients <= 256
     assert working.answer(call)["output"] == "late"  # a connection with a request in flight keeps its seat
-
-
-REQUESTS: list[tuple[str, Json]] = [
-    ("mcpd/status", {}),
-    ("mcpd/server", {"server": "busy"}),
-    ("mcpd/tools", {"server": None}),
-    ("mcpd/call", {"server": "busy", "tool": "echo", "arguments": {"a": [1, 2.5, "\u00e9"]}, "timeout": 2}),
-    ("mcpd/servers/set", {"servers": {"x": {"command": "true", "args": ["a"]}}, "dry_run": True}),
-    ("mcpd/add", {"server": "y", "definition": {"comand": "x"}, "save": False}),
-    ("mcpd/logs", {"server": "busy", "lines": 3}),
-    ("mcpd/attach", {"server": "nobody", "wait": 0.01}),
-    ("mcpd/connect", {"server": "busy", "wait": 0}),
-    ("notifications/cancelled", {"requestId": 3}),
-    ("rpc.discover", {}),
-]
-
-
-def garbage(seed: int, count: int) -> Iterator[bytes]:
-    """Return lines that no client should send: noise, broken frames, requests with values of any type."""
-    dice = random.Random(seed)
-    frames = malformed(seed)
-    values: list[Any] = [
-        None,
-        True,
-        -1,
-        0,
-        1e308,
-        10**30,
-        "",
-        "busy",
-        "\x00",
-        [],
-        [[]],
-        {},
-        {"a": {}},
-        "x" * 9000,
-    ]
-    for n in range(count):
-        if n % 4 == 0:
-            yield dice.randbytes(dice.randint(1, 200)).replace(b"\n", b" ")
-        elif n % 4 == 1:
-            yield next(frames)
-        else:
-            method, params = dice.choice(REQUESTS)
-            request: Json = {"jsonrpc": "2.0", "id": dice.choice([n, str(n), *values]), "method": method}
-            request["params"] = dice.choice(
-                [params, {**params, dice.choice([*params, "odd"]): dice.choice(values)}]
-            )
-            if dice.random() < 0.3:
-                request[dice.choice([*request])] = dice.choice(values)
-            line = bytearray(json.dumps(request).encode())
-            if dice.random() < 0.3:
-                line[dice.randrange(len(line))] ^= 1 << dice.randrange(8)
-            yield bytes(line).replace(b"\n", b" ")
-
-
-def test_ten_thousand_invalid_messages_only_get_errors(start: Start) -> None:
-    """Each message gets an error or a response, and at most the client's own connection ends."""
-    daemon = start({"busy": fake(), "calm": fake()})
-    daemon.wait_connected("busy", "calm")
-    daemon.client().call("busy", "echo")
-    answers: Counter[str] = Counter()
-    with nothing_left(daemon), undisturbed(daemon, "calm"):
-        for seed in range(10):
-            with Client(daemon.socket) as client:
-                reader = threading.Thread(target=count_answers, args=(client, answers), daemon=True)
-                reader.start()
-                client.notify("hello")  # an initial capital letter would start HTTP
-                for line in garbage(seed, 1000):
-                    client.send_raw(line)
-                client.send_raw(b'{"jsonrpc":"2.0","id":"the end","method":"mcpd/version"}')
-                reader.join(BOUND)
-                assert not reader.is_alive()
-
-    assert answers["the end"] == 10
-    assert answers["error"] > 4000
-    assert daemon.process.poll() is None
-    assert "Traceback" not in daemon.log
-    assert "an error in mcpd itself" not in daemon.log
-    assert daemon.status("busy")["restarts"] == 0
-
-
-def count_answers(client: Client, answers: Counter[str]) -> None:
-    while True:
-        message = json.loads(client.read_line())
-        if message.get("id") == "the end":
-            answers["the end"] += 1
-            return
-        answers["error" if "error" in message else "other"] += 1
 
 
 def test_oversized_request_is_refused_with_its_id(start: Start) -> None:
@@ -470,7 +344,7 @@ async def test_sixty_four_clients_of_ten_servers_are_served_fairly(start: Start)
 
 @pytest.mark.slow
 def test_the_same_ids_of_two_clients_do_not_mix(start: Start) -> None:
-    """100,000 responses reach their senders; 1, 1.0, 1e0 and "1" are four different ids."""
+    """10,000 responses reach their senders; 1, 1.0, 1e0 and "1" are four different ids."""
     daemon = start({"busy": fake(maxInFlight=256, maxQueued=1000)})
     daemon.wait_connected("busy")
     wrong: list[bytes] = []
@@ -478,7 +352,7 @@ def test_the_same_ids_of_two_clients_do_not_mix(start: Start) -> None:
     def ask(name: str) -> None:
         with Client(daemon.socket) as client:
             client.request("mcpd/attach", server="busy")
-            for first in range(0, 50_000, 200):
+            for first in range(0, 5_000, 200):
                 keys = [
                     (b"%d", b"%d.0", b'"%d"', b"%de0")[n % 4] % (n // 4) for n in range(first, first + 200)
                 ]

@@ -104,16 +104,15 @@ def test_malformed_frames_never_cause_a_wrong_response(start: Start, era: str) -
     assert "Traceback" not in daemon.log
 
 
-@pytest.mark.parametrize("depth", [1_500, 100_000, 1_000_000])
-@pytest.mark.parametrize("raw", [True, False])
-def test_deeply_nested_response_is_an_error_for_its_caller_only(start: Start, depth: int, raw: bool) -> None:
+@pytest.mark.parametrize("depth", [1_500, 1_000_000])
+def test_deeply_nested_response_is_an_error_for_its_caller_only(start: Start, depth: int) -> None:
     """The error is immediate, not at the timeout; the frame is not validated."""
     daemon = start_pair(start)
     with daemon.client() as client, undisturbed(daemon, "calm"), stopwatch() as watch:
         for n in range(5):
             watch.restart()
             with pytest.raises(Refused, match="nested too deeply") as refused:
-                client.call("odd", "deep", {"depth": depth}, raw=raw)
+                client.call("odd", "deep", {"depth": depth})
             assert within(watch.seconds, 2)
             assert refused.value.code == "protocol"
             assert refused.value.body["data"]["server"] == "odd"
@@ -271,42 +270,13 @@ def test_cancellation_that_crosses_the_response_is_harmless(start: Start) -> Non
     assert detail(daemon.client(), "odd")["late_replies"] == 20
 
 
-@pytest.mark.parametrize(
-    "note",
-    [
-        {},
-        {"method": "notifications/message", "params": {"level": "info", "data": "x" * 50}},
-        {"method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}},
-    ],
-    ids=["list_changed", "log", "progress"],
-)
-def test_a_flood_of_notifications_holds_up_no_call(start: Start, note: Json) -> None:
-    """After 100,000 notifications, lists are fetched at most twice a second and memory stays bounded."""
-    daemon = start_pair(start, "--era", "legacy")
-    client = daemon.client()
-    client.call("odd", "notify", {**note, "count": 100})
-    base, listed = resident(daemon.pid), counts(client, "odd")["seen"]["tools/list"]
-    began = time.monotonic()
-    with peak_memory(daemon.pid) as peak, undisturbed(daemon, "calm"):
-        for _ in range(4):
-            client.call("odd", "notify", {**note, "count": 25_000})
-        client.call("odd", "echo")
-    again = counts(client, "odd")["seen"]["tools/list"] - listed
-    took = time.monotonic() - began
-
-    assert peak.bytes - base < 20 * MIB
-    assert again <= took / 0.5 + 2
-    assert daemon.status("odd")["restarts"] == 0
-
-
-@pytest.mark.parametrize("binary", [False, True])
-def test_a_flood_on_stderr_is_drained_and_kept_within_its_quota(start: Start, binary: bool) -> None:
+def test_a_flood_on_stderr_is_drained_and_kept_within_its_quota(start: Start) -> None:
     """100 MiB of stderr without a newline neither block the server nor fill the disk."""
     daemon = start_pair(start)
     with daemon.client() as client, undisturbed(daemon, "calm"):
         client.call("odd", "stderr", {"lines": 2000})
         base = resident(daemon.pid)
-        client.call("odd", "stderr", {"mb": 100, "binary": binary})
+        client.call("odd", "stderr", {"mb": 100, "binary": True})
         client.call("odd", "stderr", {"lines": 3, "text": "after the flood"})
         wait_until(lambda: last_words(client).endswith("after the flood 2"), lambda: last_words(client))
         wait_until(lambda: resident(daemon.pid) - base < 10 * MIB, lambda: "its memory has grown")
@@ -314,19 +284,6 @@ def test_a_flood_on_stderr_is_drained_and_kept_within_its_quota(start: Start, bi
 
     assert sum(each.stat().st_size for each in file.parent.glob("odd.log*")) <= 2 * MIB + 4096
     assert daemon.status("odd")["restarts"] == 0
-
-
-def test_a_hundred_thousand_lines_on_stderr_are_rotated(start: Start) -> None:
-    """After many stderr lines, the last ones can be read."""
-    daemon = start_pair(start)
-    with daemon.client() as client, undisturbed(daemon, "calm"):
-        client.call("odd", "stderr", {"lines": 100_000})
-        client.call("odd", "echo")
-        # two pipes of a server have no common order
-        wait_until(lambda: last_words(client).endswith("line 99999"), lambda: last_words(client))
-    file = Path(detail(daemon.client(), "odd")["log_file"])
-
-    assert sum(each.stat().st_size for each in file.parent.glob("odd.log*")) <= 2 * MIB + 4096
 
 
 def last_words(client: Client) -> str:

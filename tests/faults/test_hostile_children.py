@@ -5,10 +5,8 @@ the environment that marks them. None is left two seconds after their server was
 from __future__ import annotations
 
 import os
-import random
 import signal
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -85,25 +83,3 @@ def test_descendants_of_a_daemon_that_was_killed_with_its_guardian_end_at_the_ne
             second.wait_connected("calm")
             hostile.assert_gone()
             assert "that it left behind" in second.log
-
-
-@pytest.mark.slow
-def test_no_descendant_survives_forty_killed_daemons(tmp_path: Path) -> None:
-    """Each daemon is killed at a random moment of the start of two hostile servers."""
-    dice = random.Random()
-    for number in range(40):
-        home = tmp_path / str(number)
-        home.mkdir()
-        families = [Hostile(), Hostile()]
-        try:
-            servers = {f"s-{n}": family.definition for n, family in enumerate(families)}
-            with running(home, servers) as daemon:
-                if (pause := dice.uniform(0, 0.3)) > 0.02:
-                    with suppress(AssertionError):
-                        daemon.wait_status("s-0", lambda status: False, bound=pause)
-                killed(daemon)
-                for family in families:
-                    family.assert_gone()
-        finally:
-            for family in families:
-                family.clean_up()

@@ -7,118 +7,23 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import attrs
 import pytest
-import trio
 
 from tests.e2e.conftest import start
 from tests.e2e.harness import BOUND, Client, Daemon, Json, fake, wait_until
 from tests.faults.bystander import resident, undisturbed
 from tests.faults.measure import peak_memory
-from tests.gateway.mcp_client import MODERN, McpClient, meta
+from tests.gateway.mcp_client import McpClient
 
 __all__ = ["start"]
 
 Start = Any
 MIB = 1 << 20
-SERVERS = tuple(f"s{n}" for n in range(10))
-CLIENTS, CALLS = 64, 100
-
-
-def message(key: int, method: str, **params: Any) -> Json:
-    return {"jsonrpc": "2.0", "id": key, "method": method, "params": params}
-
-
-class OnLines:
-    """A client on the socket; `attach` and `hello` start its session."""
-
-    def __init__(self, stream: trio.SocketStream) -> None:
-        self._stream = stream
-        self._rest = b""
-
-    async def ask(self, request: Json) -> Json:
-        await self._stream.send_all(json.dumps(request).encode() + b"\n")
-        while b"\n" not in self._rest:
-            self._rest += await self._stream.receive_some()
-        line, _, self._rest = self._rest.partition(b"\n")
-        return dict(json.loads(line))
-
-
-class OverHttp(OnLines):
-    """A client of HTTP on the socket. A modern client names the method and the tool in headers."""
-
-    async def ask(self, request: Json) -> Json:
-        body = json.dumps(request).encode()
-        head = (
-            f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            f"Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: {MODERN}\r\n"
-            f"Mcp-Method: tools/call\r\nMcp-Name: {request['params']['name']}\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n"
-        )
-        await self._stream.send_all(head.encode() + body)
-        while b"\r\n\r\n" not in self._rest:
-            self._rest += await self._stream.receive_some()
-        answer, _, self._rest = self._rest.partition(b"\r\n\r\n")
-        (length,) = [line for line in answer.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-        size = int(length.partition(b":")[2])
-        while len(self._rest) < size:
-            self._rest += await self._stream.receive_some()
-        body, self._rest = self._rest[:size], self._rest[size:]
-        return dict(json.loads(body))
-
-
-async def one_server(client: OnLines, me: int) -> None:
-    await client.ask(message(-1, "mcpd/attach", server=SERVERS[me % 10]))
-
-
-async def all_of_them(client: OnLines, me: int) -> None:
-    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
-    await client.ask(message(-1, "initialize", **hello))
-
-
-async def nothing(client: OnLines, me: int) -> None:
-    await trio.lowlevel.checkpoint()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "begin", "prefix"),
-    [(OnLines, one_server, ""), (OnLines, all_of_them, "{}__"), (OverHttp, nothing, "{}__")],
-    ids=["one server", "aggregate", "http"],
-)
-async def test_sixty_four_sessions_of_ten_servers_are_served_fairly(
-    start: Start, kind: Callable[[trio.SocketStream], OnLines], begin: Any, prefix: str
-) -> None:
-    """A hundred calls each: no error, and no session gets less than half of the mean."""
-    daemon: Daemon = start({name: fake() for name in SERVERS})
-    daemon.wait_connected(*SERVERS)
-    done = [0] * CLIENTS
-    share: list[int] = []
-
-    async def client(me: int) -> None:
-        async with await trio.open_unix_socket(daemon.socket) as stream:
-            asking = kind(stream)
-            await begin(asking, me)
-            for n in range(CALLS):
-                name = prefix.format(SERVERS[(me + n) % 10]) + "echo"
-                arguments = {"text": f"{me}/{n}"}
-                more = {"_meta": meta()} if kind is OverHttp else {}
-                answer = await asking.ask(message(n, "tools/call", name=name, arguments=arguments, **more))
-                assert answer["id"] == n
-                assert json.loads(answer["result"]["content"][0]["text"]) == arguments
-                done[me] += 1
-        share[:] = share or done
-
-    with trio.fail_after(400):
-        async with trio.open_nursery() as nursery:
-            for me in range(CLIENTS):
-                nursery.start_soon(client, me)
-    assert done == [CALLS] * CLIENTS
-    assert min(share) > 0.5 * sum(share) / CLIENTS  # as the first one has ended
 
 
 @attrs.define
