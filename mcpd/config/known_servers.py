@@ -16,8 +16,8 @@ from mcpd.model.server_spec import Concurrency, Share, StdioSpec
 
 
 class ServerTraits(msgspec.Struct, frozen=True):
-    """Defaults for one kind of server. None: the general default. With any of them, the server has no spare
-    instances (`ServerSpec.has_no_spare`)."""
+    """Defaults for one kind of server. None: the general default. With any of them, the server has no
+    second process (`ServerSpec.is_single_process`)."""
 
     share: Share | None = None
     concurrency: Concurrency | None = None
@@ -49,10 +49,10 @@ def find_traits(command: str, args: Sequence[str]) -> ServerTraits:
 
 
 def apply_traits(spec: StdioSpec, section: Section) -> StdioSpec:
-    """Fill in `share` and `concurrency` where the definition in `section` does not set them, and rule out
-    spare instances of a server that is known."""
+    """Fill in `share` and `concurrency` where the definition in `section` does not set them, and rule out a
+    second process of a server that is known."""
     traits = find_traits(spec.command, spec.args)
     share = spec.share if section.has("share") else traits.share or spec.share
     concurrency = spec.concurrency if section.has("concurrency") else traits.concurrency or spec.concurrency
-    has_no_spare = spec.has_no_spare or traits != ServerTraits()
-    return attrs.evolve(spec, share=share, concurrency=concurrency, has_no_spare=has_no_spare)
+    is_single_process = spec.is_single_process or traits != ServerTraits()
+    return attrs.evolve(spec, share=share, concurrency=concurrency, is_single_process=is_single_process)

@@ -74,7 +74,7 @@ def parse_common_fields(name: str, section: Section, settings: Settings, warning
         max_queued=_integer(section, "maxQueued", 0, _DEFAULT.max_queued),
         concurrency=section.choice("concurrency", _CONCURRENCY) or _DEFAULT.concurrency,
         share=section.choice("share", _SHARE) or _DEFAULT.share,
-        has_no_spare=section.has("share") or section.has("concurrency"),
+        is_single_process=section.has("share") or section.has("concurrency"),
     )
 
 

@@ -85,7 +85,7 @@ class Gateway:
             CacheStageFactory(),
         )
         self.dedicated_servers = DedicatedServers(core, self.spawn)
-        self.calls = CallEngine(core, self.spawn, self.roots, stages, self._find_spare, call_log)
+        self.calls = CallEngine(core, self.spawn, self.roots, stages, call_log=call_log)
         self.subscriptions = ClientSubscriptions(self.spawn)
         self._nursery: trio.Nursery | None = None
         self._disabled: dict[str, bool] = {}
@@ -200,12 +200,6 @@ class Gateway:
         """Refuse new calls with NotReady, because the daemon stops. Those in progress go on."""
         self.core.is_stopping = True
         self.calls.routes.forget()
-
-    def _find_spare(self, caller: Caller, server: ManagedServer) -> ManagedServer | None:
-        """See `FindSpare`. Clients of the control API cannot be asked, so they need none."""
-        if not isinstance(caller, ClientSession):
-            return None
-        return self.dedicated_servers.find_spare(caller, server, self.calls.waiting_calls.is_free)
 
     def end_subscriptions(self) -> None:
         """End every subscription with a result: the daemon stops."""
@@ -385,9 +379,8 @@ class Gateway:
 
         A server that all clients share gets the roots that they declare, and a dedicated server those of its
         clients. The process of the definition gets none if the others have dedicated ones: it keeps to the
-        directories in its command. A spare has the roots of the server that it stands in for.
+        directories in its command.
         """
-        server = self.dedicated_servers.stands_in_for(server) or server
         roots: dict[bytes, None] = {}
         for session in self.sessions:
             if server.original is not None:
@@ -405,8 +398,7 @@ class Gateway:
         """Return the servers it sees, disabled or not, its dedicated servers, and the companions it uses."""
         seen = [server for server in self.core.supervisor.servers() if session.view.covers(server)]
         dedicated = self.dedicated_servers.used_by(session)
-        used = [*seen, *dedicated, *self.calls.companions.used_by(session)]
-        return list(dict.fromkeys([*used, *self.dedicated_servers.spares(used)]))
+        return list(dict.fromkeys([*seen, *dedicated, *self.calls.companions.used_by(session)]))
 
 
 def _notify_elicitation_complete(client: Caller | None, params: Raw) -> None:

@@ -119,9 +119,8 @@ class ServerSpec(Record):
     """The clients that share a process or session, which are `all`, those with the same `root`, or none
     (`client`). A client's root is the first directory that it declares, else the one its bridge was started
     in; with `declared-root`, clients that declare none share the process of the definition."""
-    has_no_spare: bool = False
-    """Whether mcpd must not start a second process: neither a spare instance for the calls of others while a
-    client does not answer a question, nor a connection for clients of the legacy era. The definition sets
+    is_single_process: bool = False
+    """Whether mcpd must not start a second process for clients of the legacy era. The definition sets
     `share` or `concurrency`, or the server is known to need all of its clients in one process."""
     max_queued: int = 256
     """The maximum number of queued requests; further requests are refused immediately."""

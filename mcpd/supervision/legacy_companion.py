@@ -103,7 +103,7 @@ def may_have_companion(server: ManagedServer) -> bool:
     """Return whether a second connection is acceptable for the definition, and possible as far as is known.
 
     Not with an `era` in the definition, which decides, and not where a second process might do harm (see
-    `ServerSpec.has_no_spare`).
+    `ServerSpec.is_single_process`).
     """
     upstream = server.upstream
     if upstream is None:
@@ -115,7 +115,7 @@ def may_have_companion(server: ManagedServer) -> bool:
     return (
         server.original is None
         and spec.era == "auto"
-        and not spec.has_no_spare
+        and not spec.is_single_process
         and not server.companion_refusal
         and not isinstance(spec, InvalidSpec)
     )

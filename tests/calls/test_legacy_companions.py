@@ -159,7 +159,7 @@ async def test_client_of_a_starting_server_gets_the_second_connection(
 
 
 @pytest.mark.parametrize(
-    "definition", [{"era": "modern"}, {"era": "legacy"}, {"has_no_spare": True}], ids=str
+    "definition", [{"era": "modern"}, {"era": "legacy"}, {"is_single_process": True}], ids=str
 )
 async def test_definition_may_rule_out_the_second_connection(
     autojump_clock: MockClock, tmp_path: Path, definition: dict[str, Any]

@@ -3,7 +3,6 @@ real daemon and real processes."""
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -83,7 +82,6 @@ def server_of(kind: str, waits: str) -> str:
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     definitions: dict[str, Json] = {
-        "free": {},
         "one": {"share": "all", "timeout": 6000},
         "gone": {"share": "all"},
     }
@@ -105,27 +103,6 @@ def in_parallel(check: Callable[[str, str], None]) -> None:
 
 def has_question(daemon: Daemon, server: str) -> Any:
     return lambda: daemon.status(server)["questions"]
-
-
-def test_others_use_a_spare_instance_while_a_client_does_not_answer(daemon: Daemon) -> None:
-    """Its client is there: a person may still answer, and the call goes on then."""
-
-    def check(kind: str, waits: str) -> None:
-        server = f"free-{server_of(kind, waits)}"
-        with ExitStack() as stack:
-            leave = ASKED[kind](daemon, server, stack)
-            wait_until(has_question(daemon, server), lambda: f"{server} did not ask")
-            client = McpClient(daemon, waits, server=server)
-            shared = str(daemon.status(server)["pid"])
-            with taking_at_most(20):
-                assert client.call("pid") not in ("", shared)
-            with taking_at_most(2):  # no longer than the answer itself
-                client.call("echo")
-            assert daemon.status(server)["questions"], "it was not dropped"
-            leave()
-            client.line.close()
-
-    in_parallel(check)
 
 
 def test_questions_of_clients_that_are_gone_are_dropped(daemon: Daemon) -> None:
@@ -174,21 +151,3 @@ def test_waiting_call_fails_with_who_was_asked_and_status_shows_it(daemon: Daemo
             client.line.close()
 
     in_parallel(check)
-
-
-def test_call_in_the_spare_instance_can_be_asked(daemon: Daemon) -> None:
-    """Like any other: its questions reach its own client."""
-    server = f"free-{server_of('socket-legacy', LEGACY)}"
-    first = McpClient(daemon, LEGACY, server=server)
-    first.send("tools/call", **ASK)
-    wait_until(has_question(daemon, server), lambda: "it did not ask")
-    second = McpClient(
-        daemon,
-        LEGACY,
-        server=server,
-        answer=lambda method, params: {"action": "accept", "content": {"n": "Ada"}},
-    )
-    with taking_at_most(20):
-        received = json.loads(second.call("ask", ASK["arguments"]))
-    assert received["result"]["content"] == {"n": "Ada"}
-    assert second.asked[-1] == ("elicitation/create", FORM)

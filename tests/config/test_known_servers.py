@@ -71,11 +71,11 @@ def test_definition_takes_precedence_over_known_facts(
         ({"command": "npx", "args": ["@playwright/mcp"]}, False),
     ],
 )
-def test_spare_instances_are_allowed_unless_something_rules_them_out(
+def test_second_process_is_allowed_unless_something_rules_them_out(
     definition: dict[str, object], allowed: bool
 ) -> None:
     """The definition itself, or what is known of the server."""
     specs = parse_servers(
         {"a": definition}, environ={}, settings=Settings(), base_dir=Path("/"), path="$"
     ).specs
-    assert specs["a"].has_no_spare is not allowed
+    assert specs["a"].is_single_process is not allowed

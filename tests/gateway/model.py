@@ -134,7 +134,7 @@ def make_server(name: str = NAME, catalog: Catalog | None = None, **spec: Any) -
     """Return a server that is not connected. `spec` holds fields of its definition."""
     return Stub(
         is_closed=False,
-        spec=StdioSpec(name=name, command="srv", **{"has_no_spare": True, **spec}),
+        spec=StdioSpec(name=name, command="srv", **{"is_single_process": True, **spec}),
         original=None,
         companion=None,
         companion_refusal="",

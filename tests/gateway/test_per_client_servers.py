@@ -110,7 +110,7 @@ async def test_remote_server_of_a_root_has_no_directory(pool: Pool) -> None:
     server = make_server()
     server.spec = RemoteSpec(name="srv", kind="http", url="https://a/b", share="root")
     found = pool.servers.server_for(pool.session(cwd="/a"), server)
-    assert found.spec == attrs.evolve(server.spec, name="srv~1", lazy=True, has_no_spare=True)
+    assert found.spec == attrs.evolve(server.spec, name="srv~1", lazy=True)
 
 
 @pytest.mark.parametrize(
