@@ -72,18 +72,14 @@ class PersistentState:
     """Server → the toggle to return to when its timed disable ends. Others return to the definition."""
     eras: Mapping[str, str] = attrs.field(factory=dict)
     """Fingerprint of a definition → `modern` or `legacy`."""
-    quiet: tuple[str, ...] = ()
-    """Fingerprints of servers that were seen to send no requests during calls."""
     applied: AppliedSet | None = None
 
     def with_changes(self, before: PersistentState, after: PersistentState) -> PersistentState:
         """Return this state with what was changed between two others."""
-        there, old, new = (dict.fromkeys(each.quiet, True) for each in (self, before, after))
         return PersistentState(
             toggles=_with_changes(self.toggles, before.toggles, after.toggles),
             after_timed=_with_changes(self.after_timed, before.after_timed, after.after_timed),
             eras=_with_changes(self.eras, before.eras, after.eras),
-            quiet=tuple(_with_changes(there, old, new)),
             applied=after.applied if after.applied != before.applied else self.applied,
         )
 
@@ -198,15 +194,6 @@ class StateFile:
             newest = dict(list(self.state.eras.items())[-500:])
             newest.pop(fingerprint, None)
             self._change(eras={**newest, fingerprint: era})
-
-    def is_quiet(self, fingerprint: str) -> bool:
-        """Return whether the server is known not to send requests during calls."""
-        return fingerprint in self.state.quiet
-
-    def set_quiet(self, fingerprint: str, quiet: bool) -> None:
-        if quiet is not self.is_quiet(fingerprint):
-            others = tuple(each for each in self.state.quiet[-500:] if each != fingerprint)
-            self._change(quiet=(*others, fingerprint) if quiet else others)
 
     def set_applied(self, applied: AppliedSet | None) -> None:
         if applied != self.state.applied:

@@ -97,7 +97,8 @@ def why(cli: CliContext, server: str, shell: bool | None, utc: bool) -> int:
 
 
 _OVERLAP = {
-    "auto": "those of different clients that may change something wait for each other, a second at most",
+    "auto": "those of different clients may wait for each other, 1 s because they may change something, and "
+    "2 s because the server may ask the user something",
     "writes": "those that may change something run one at a time",
     "serial": "they run one at a time",
 }

@@ -138,12 +138,10 @@ class Approvals:
         self._pending[key] = pending
         what = f"{who}: {use[1]} {shorten(use[2], 80)!r}"
         self.announce(use[0], f"{what} waits for approval (mcpctl approvals allow {key})")
-        call.waits_for = "nobody has approved it (mcpctl approvals)"
         try:
             with trio.move_on_after(APPROVAL_TIMEOUT):
                 await self._ask(pending)
         finally:
-            call.waits_for = ""
             del self._pending[key]
             self.announce(use[0], f"{what} {_OUTCOMES.get(pending.answer, 'was approved')}")
         if pending.question is not None:

@@ -124,7 +124,7 @@ class Route(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """Whether the definition forbids other calls at the same time (`concurrency`)."""
     write_turn: float = 0.0
     """Seconds for which a call keeps calls of other clients waiting that may change something, too; 0 if it
-    neither keeps any waiting nor waits itself (`write_turns`)."""
+    neither keeps any waiting nor waits itself (`turns`)."""
     may_wait: bool = False
     """Whether calls are exclusive or take write turns."""
     requires_task: bool = False
@@ -248,9 +248,6 @@ class CallHandler(Protocol):
         """End what a call has asked its client, as if the client did not answer. `question` is what it asked,
         for the error."""
 
-    def send_elsewhere(self, call: Call, server: ManagedServer) -> None:
-        """Send a queued call to another instance of its server, which must be connected."""
-
     def submit(self, call: Call) -> None:
         """Send another round of the call now. Raises LinkLost, Overloaded, InvalidArguments; nothing was sent
         then."""
@@ -328,11 +325,6 @@ class Call(Exchange):
     """Whether a stage has answered it, so that the server did not."""
     was_asked: bool = False
     """Whether the server has sent its client a request during the call."""
-    send_deadline: float = 0.0
-    """When it fails unless it has been sent (`trio.current_time()`); 0 if there is no such time, or no more
-    (`send_deadlines`)."""
-    waits_for: str = ""
-    """What a stage waits for, such as "nobody has approved it"; empty if nothing in particular."""
     on_end: Callable[[], None] | None = None
     """Called when the call ends, unless it is None by then."""
     on_input_required: Callable[[bytes], None] | None = None

@@ -13,7 +13,7 @@ from functools import partial
 import trio
 from msgspec import Raw
 
-from mcpd.calls import concurrency, input_rounds, url_elicitation
+from mcpd.calls import input_rounds, url_elicitation
 from mcpd.calls.call import (
     BETWEEN_ROUNDS,
     DONE,
@@ -40,12 +40,11 @@ from mcpd.calls.legacy_companions import LegacyCompanions
 from mcpd.calls.login_links import LoginLinks
 from mcpd.calls.open_questions import OpenQuestions
 from mcpd.calls.routes import RouteTable, StageFactory, Target, make_binding
-from mcpd.calls.send_deadlines import SendDeadlines
 from mcpd.calls.server_request_router import ServerRequestRouter
 from mcpd.calls.server_responses import ServerResponses
 from mcpd.calls.suspended_calls import SuspendedCalls
+from mcpd.calls.turns import Turns, release_turn
 from mcpd.calls.url_elicitation import UrlElicitations
-from mcpd.calls.waiting_calls import FindSpare, WaitingCalls
 from mcpd.config.settings import Settings
 from mcpd.daemon_operations import Operations
 from mcpd.model.call_record import CallLogLevel, CallOutcome
@@ -74,7 +73,7 @@ OK, TOOL_ERROR = CallOutcome.OK, CallOutcome.TOOL_ERROR
 
 class CallEngine:
     """All calls of the daemon. `spawn` must run tasks that outlive clients; `roots` returns the roots of all
-    clients that use a server; `find_spare` a second instance for calls that would wait too long."""
+    clients that use a server."""
 
     def __init__(
         self,
@@ -82,7 +81,6 @@ class CallEngine:
         spawn: Spawn,
         roots: Callable[[ManagedServer], Sequence[Raw]],
         stages: Sequence[StageFactory] = (),
-        find_spare: FindSpare = lambda caller, server: None,
         call_log: CallLog | None = None,
     ) -> None:
         self._operations = operations
@@ -96,9 +94,7 @@ class CallEngine:
         self._arguments = ArgumentBudget()
         self.open_questions = OpenQuestions()
         self.asking = self.open_questions.asking
-        self.waiting_calls = WaitingCalls(self, self.open_questions, spawn, find_spare)
-        self._send_deadlines = SendDeadlines(self, spawn, self.waiting_calls.obstacle)
-        self._turns = concurrency.Turns(self._start_turn, spawn)
+        self.turns = Turns(self._start_turn, spawn, self, self.open_questions)
         self.companions = LegacyCompanions(operations, spawn)
         self.kept_messages = KeptMessages()
         self.suspended_calls = SuspendedCalls(self, spawn, self.kept_messages)
@@ -151,8 +147,6 @@ class CallEngine:
                 self._run_stages(call)
             else:
                 self._send(call, upstream)
-            if request.timeout and call.state in (PREPARING, QUEUED):
-                self._send_deadlines.add(call)
         except Exception as error:
             if isinstance(error, NeedsAuth) and self.login_links.may_help(call, error):
                 self._send_after_login(call, error)
@@ -232,8 +226,6 @@ class CallEngine:
     def _answer(self, call: Call, answer: Answer) -> None:
         """Complete the call with a stage's answer."""
         call.work = None
-        if call.send_deadline:
-            self._send_deadlines.remove(call)
         self._bind(call, self._connection(call.server))
         call.is_cached = answer.is_cached
         self._responses.complete(call, answer.result)
@@ -250,11 +242,9 @@ class CallEngine:
         if binding.is_modern_to_legacy and call.state is PREPARING and b'"inputResponses"' in call.params:
             url_elicitation.accept_visit(call)
         may_be_misrouted = binding.may_ask and not upstream.link.correlates_server_requests
-        if (may_be_misrouted or call.route.may_wait) and not self._turns.enter(call):
+        if (may_be_misrouted or call.route.may_wait) and not self.turns.enter(call):
             call.work = None
-            if call.state is not QUEUED:
-                call.move(QUEUED)
-            self.waiting_calls.add(call)
+            call.move(QUEUED)
         else:
             self.submit(call)
 
@@ -280,19 +270,6 @@ class CallEngine:
         except Exception as error:  # calls behind it must still get their turn
             self.fail(call, _to_mcpd_error(call, error))
 
-    def send_elsewhere(self, call: Call, server: ManagedServer) -> None:
-        """See `CallHandler`. Nothing of the call has been sent before, so it runs once."""
-        concurrency.release_turn(call)
-        call.move(PREPARING)
-        call.server = server
-        try:
-            call.route = self.routes.find(
-                call.caller.scope, server, call.route.method, call.route.tool, call.params
-            )
-            self._send(call, self._connection(server))
-        except Exception as error:  # others that wait are looked at next
-            self.fail(call, _to_mcpd_error(call, error))
-
     async def _submit_when_ready(self, call: Call) -> None:
         upstream = await self._operations.wait_ready(call.server)
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -306,7 +283,6 @@ class CallEngine:
         assert binding is not None
         call.work = None
         upstream, method = binding.upstream, request.method
-        seconds_left = self._send_deadlines.seconds_left(call) if call.send_deadline else 0.0
         try:
             if call.route.requires_task and upstream.accepts_task_param:
                 input_rounds.add_task_param(call)
@@ -317,10 +293,6 @@ class CallEngine:
         except BadFrame as error:
             raise InvalidArguments(f"params: {error}", [Problem("$", str(error))]) from None
         call.move(SENT)
-        if seconds_left:
-            self._send_deadlines.remove(call)
-            call.send_deadline = 0.0
-            upstream.link.extend_deadline(call, seconds_left)
 
     # ── what the server answers ─────────────────────────────────────────────────────────────────
 
@@ -426,7 +398,7 @@ class CallEngine:
 
     def send_again(self, call: Call, wait: Work) -> None:
         """See `CallHandler`."""
-        concurrency.release_turn(call)
+        release_turn(call)
 
         async def send() -> None:
             await wait()
@@ -461,13 +433,11 @@ class CallEngine:
         if call.on_end is not None:
             call.on_end()
         self._connecting.remove(call)
-        if call.send_deadline:
-            self._send_deadlines.remove(call)
         if call.counted_bytes:
             self._arguments.remove(call)
         if call.open_questions:
             self.server_requests.on_call_ended(call)
-        concurrency.release_turn(call)
+        release_turn(call)
         if call.has_been_suspended:
             self.suspended_calls.remove(call)
 

@@ -29,7 +29,7 @@ class AskedQuestion(msgspec.Struct, eq=False):
     asked_at: float = msgspec.field(default_factory=trio.current_time)
     absent_since: float | None = None
     """Since when the client cannot be reached while other calls wait (`trio.current_time()`); None if it can
-    be. Owned by `waiting_calls`."""
+    be. Owned by `turns`."""
 
     @property
     def since(self) -> float:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from mcpd.calls import write_turns
+from mcpd.calls import turns
 from mcpd.calls.call import Binding, Caller, ResultStage, Route, Scope, Stage, is_name_unique, tool_name
 from mcpd.calls.client_context import ClientContext
 from mcpd.config.settings import Settings
@@ -75,8 +75,8 @@ def resolve_route(
     item = server.catalog.tool(tool) if tool and server.catalog is not None else None
     read_only = item is not None and is_read_only(item)
     exclusive = is_call and (spec.concurrency == "serial" or (spec.concurrency == "writes" and not read_only))
-    turns = spec.takes_write_turns
-    write_turn = _write_turn(item) if is_call and turns else 0.0
+    has_turns = spec.takes_write_turns
+    write_turn = _write_turn(item) if is_call and has_turns else 0.0
     own_timeout = times.tools.get(tool) if is_call else None
     route = Route(
         spec=spec,
@@ -85,7 +85,7 @@ def resolve_route(
         stats=server.call_stats.for_tool(tool) if is_call else None,
         depends_on_tool=bool(enabled or times.tools)
         or spec.concurrency == "writes"
-        or (turns and _any_has_hint(server))
+        or (has_turns and _any_has_hint(server))
         or _any_requires_task(server),
         stages=stages,
         result_stages=tuple(stage for stage in stages if isinstance(stage, ResultStage)),
@@ -184,11 +184,11 @@ def _write_turn(tool: Item | None) -> float:
     run, and which has other users anyway.
     """
     if tool is None or b"Hint" not in tool.raw:
-        return write_turns.UNDECLARED
+        return turns.UNDECLARED
     if is_read_only(tool) or declares(tool.raw, "annotations", "openWorldHint", b"true"):
         return 0.0
     says_it_writes = declares(tool.raw, "annotations", "readOnlyHint", b"false")
-    return write_turns.DECLARED if says_it_writes else write_turns.UNDECLARED
+    return turns.DECLARED if says_it_writes else turns.UNDECLARED
 
 
 def _any_has_hint(server: ManagedServer) -> bool:

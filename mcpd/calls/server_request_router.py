@@ -32,6 +32,7 @@ from mcpd.wire.message import ABSENT, BadFrame, Message
 
 AMBIGUITY_TIMEOUT = 10.0
 """Seconds to wait until only one client is left that a request may belong to."""
+_UNCLEAR = "nobody was asked: it is unclear to which of several calls in progress the request belongs"
 MAX_OPEN_REQUESTS = 100
 """Unanswered requests per server connection, so that a client is not flooded."""
 _INVALID_PARAMS = -32602
@@ -67,7 +68,9 @@ class ServerRequestRouter:
             return True
         if message.method not in ("elicitation/create", "sampling/createMessage"):
             return False
-        server.elicitation_history.record_request()
+        for each in calls_in_flight(link) if exchange is None else (exchange,):
+            if isinstance(each, Call):
+                server.elicitation_history.record_request(each.route.method, each.tool)
         if not self._admit(question):
             return True
         possible = candidates(link, exchange)
@@ -76,7 +79,7 @@ class ServerRequestRouter:
             server.elicitation_history.names_no_calls = True
             server.log.add_line(
                 f"[mcpd] a request ({message.method}) did not arrive on the stream of its call: from now on, "
-                "calls of different clients wait for each other, so that the right client is asked"
+                "calls of different clients may wait 2 s for each other, so that the right client is asked"
             )
         if len(possible) <= 1:
             self._send_to_client(question, possible[0] if possible else None)
@@ -154,7 +157,7 @@ class ServerRequestRouter:
             del self._open[key]
 
     async def _wait_until_unambiguous(self, question: ServerRequest, calls: Mapping[bytes, Exchange]) -> None:
-        """Wait until the request can belong to one client only, then send it there; otherwise decline it.
+        """Wait until the request can belong to one client only, then send it there; otherwise refuse it.
 
         `calls`: those in flight when it arrived, by their ids. The server no longer asks for one that it has
         answered, but may still ask for one that was cancelled or has timed out.
@@ -176,10 +179,10 @@ class ServerRequestRouter:
         if question.link.end_error is None:
             name = question.server.spec.name
             question.server.log.add_line(
-                f"[mcpd] a request ({question.message.method}) arrived while several clients had calls in "
-                f"flight, and was declined: `share: client` in the definition of {name} gives each its own"
+                f"[mcpd] {question.message.method}: {_UNCLEAR} "
+                f"(`share: client` in the definition of {name} gives each its own process)"
             )
-        question.decline("it is unclear which client this is for")
+        question.refuse(REJECTED, _UNCLEAR)
 
     def _send_to_client(self, question: ServerRequest, exchange: Exchange | None) -> None:
         """Ask the client that made the call, if it can be asked."""

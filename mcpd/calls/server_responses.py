@@ -13,10 +13,11 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls import concurrency, input_rounds, url_elicitation
+from mcpd.calls import input_rounds, url_elicitation
 from mcpd.calls.call import INTERACTIVE_METHODS, Call, CallHandler
 from mcpd.calls.call_limits import LARGE
 from mcpd.calls.input_rounds import InputRequired, StateSigner
+from mcpd.calls.turns import release_turn
 from mcpd.calls.url_elicitation import UrlElicitations
 from mcpd.daemon_operations import Operations
 from mcpd.model.call_record import CallOutcome
@@ -138,14 +139,14 @@ class ServerResponses:
         in the server's revision. While mcpd works on it in a task, other calls may have their turn.
         """
         if len(result) > LARGE:
-            concurrency.release_turn(call)
+            release_turn(call)
             self._handler.continue_with(call, partial(self._complete_large, call, result, passed))
             return
         for stage in call.route.result_stages[passed:]:
             passed_on = stage.after(call, result)
             passed += 1
             if callable(passed_on):
-                concurrency.release_turn(call)
+                release_turn(call)
                 self._handler.continue_with(call, partial(self._complete_later, call, passed_on, passed))
                 return
             result = passed_on

@@ -17,10 +17,10 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls import concurrency
 from mcpd.calls.call import BETWEEN_ROUNDS, PREPARING, SENT, SUSPENDED, Call, Caller, CallHandler, Spawn
 from mcpd.calls.client_context import ClientRequest
 from mcpd.calls.kept_messages import KeptMessage, KeptMessages
+from mcpd.calls.turns import release_turn
 from mcpd.model.errors import InvalidArguments, McpdError, Problem, ProtocolViolation
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
@@ -128,7 +128,7 @@ class SuspendedCalls:
             self._drop(suspended, "the client did not return")
 
     def on_caller_left(self, caller: Caller) -> None:
-        """A client has disconnected: keep its calls for a shorter time (see also `waiting_calls`)."""
+        """A client has disconnected: keep its calls for a shorter time (see also `turns`)."""
         until = trio.current_time() + ORPHAN_TIMEOUT
         for suspended in self._states.values():
             if suspended.call.caller is caller:
@@ -187,13 +187,13 @@ class SuspendedCalls:
             suspended.outcome = self._kept.keep(message, call.server, what, call.caller)
         except ProtocolViolation as error:
             suspended.outcome = error
-        concurrency.release_turn(call)  # whenever the client returns
+        release_turn(call)  # whenever the client returns
 
     def on_failed(self, call: Call, error: McpdError) -> None:
         suspended = self._calls.get(call)
         if suspended is not None:
             suspended.outcome = error
-            concurrency.release_turn(call)  # whenever the client returns
+            release_turn(call)  # whenever the client returns
 
     def _finish(self, suspended: _SuspendedCall) -> None:
         """The server answered while the client was away: the client gets the response now."""

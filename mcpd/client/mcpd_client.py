@@ -135,11 +135,11 @@ class Mcp:
         `call("time", "get_current_time", {…})` and `call("time__get_current_time", {…})` do the same. A name
         with the server in it is looked up in the lists of all servers when it is first used.
 
-        `timeout` replaces the configured seconds without a response or progress, and begins immediately: it
-        includes the time in which the call waits for its server, its turn, or an approval. Raises ToolFailed
-        if the tool reports an error, and the other ClientErrors: InvalidCall for an argument that JSON cannot
-        express, such as NaN. An argument of a type that JSON does not have raises TypeError. An exception
-        that `progress` raises cancels the call and is raised here.
+        `timeout` replaces the configured seconds without a response or progress, which begin when the call is
+        sent to the server. Raises ToolFailed if the tool reports an error, and the other ClientErrors:
+        InvalidCall for an argument that JSON cannot express, such as NaN. An argument of a type that JSON
+        does not have raises TypeError. An exception that `progress` raises cancels the call and is raised
+        here.
 
         Calls that may have run are never repeated.
         """

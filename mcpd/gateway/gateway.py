@@ -85,7 +85,7 @@ class Gateway:
             CacheStageFactory(),
         )
         self.dedicated_servers = DedicatedServers(core, self.spawn)
-        self.calls = CallEngine(core, self.spawn, self.roots, stages, call_log=call_log)
+        self.calls = CallEngine(core, self.spawn, self.roots, stages, call_log)
         self.subscriptions = ClientSubscriptions(self.spawn)
         self._nursery: trio.Nursery | None = None
         self._disabled: dict[str, bool] = {}
@@ -115,7 +115,7 @@ class Gateway:
         self.calls.login_links.notify_complete = _notify_elicitation_complete
         clients.on_server_request = self._on_server_request
         clients.on_notification = self._on_notification
-        clients.describe_waiting = self.calls.waiting_calls.describe
+        clients.describe_waiting = self.calls.turns.describe
 
     # ── clients come and go ─────────────────────────────────────────────────────────────────────
 

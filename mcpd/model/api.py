@@ -330,9 +330,8 @@ class CallParams(Record):
     tool: str
     arguments: Mapping[str, object] = attrs.field(factory=dict)
     timeout: float | None = None
-    """The number of seconds without progress after which mcpd cancels the call. They begin when mcpd receives
-    the request, so they include the time in which the call waits for its server, its turn, or an approval.
-    If this is null, mcpd uses the configured timeout, which begins when the call is sent."""
+    """The number of seconds without progress, after the call was sent, after which mcpd cancels it. If this
+    is null, mcpd uses the configured timeout."""
     raw: bool = False
     """If this is true, mcpd returns the MCP result unchanged instead of a ToolResult."""
 

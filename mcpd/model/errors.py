@@ -312,7 +312,7 @@ class HttpRefused(McpdError):
 @final
 class CallTimeout(McpdError):
     """The server did not respond or report progress for `after` seconds. mcpd sent a cancellation to the
-    server. Or the call could not be sent within that time, and `may_have_run` is false."""
+    server."""
 
     code, http, rpc, exit = "timeout", 504, -32000, 7
 

@@ -1,36 +1,35 @@
-"""Whether a server ever sends requests to the client during a call, learned by watching its calls."""
+"""Which tools of a server ask the client something during a call, learned by watching their calls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 
-QUIET_AFTER = 50
-"""Calls without a request from the server after which we assume that it never sends any."""
+QUIET_AFTER = 3
+"""Calls of a tool without a request from the server after which we assume that it never sends any."""
+_MAX_KEPT = 2000
+"""Tools and methods that are remembered: clients may call any name."""
 
 
 class ElicitationHistory:
-    """What is known about one server. The verdict is kept in the state file, through `learn`."""
+    """What is known about one server while the daemon runs."""
 
-    def __init__(self, *, never_asks: bool, learn: Callable[[bool], None]) -> None:
-        self.never_asks = never_asks
-        """Whether the server is known never to send elicitation or sampling requests."""
+    def __init__(self) -> None:
         self.names_no_calls = False
-        """Whether such a request has arrived outside of its call, although the transport could name the call.
+        """Whether a request has arrived outside of its call, although the transport could name the call.
         Servers on the Python SDK 1.x send sampling requests like this."""
-        self._calls = 0
-        self._learn = learn
-        self._has_asked = False
+        self._quiet_calls: dict[tuple[str, str], float] = {}
+        """Method and tool → calls without a request; -∞ once there was one."""
 
-    def record_call(self) -> None:
-        """Count a finished call of a client that the server could have asked."""
-        self._calls += 1
-        if self._calls >= QUIET_AFTER and not self._has_asked and not self.never_asks:
-            self.never_asks = True
-            self._learn(True)
+    def may_ask(self, method: str, tool: str) -> bool:
+        """Return whether the server may send elicitation or sampling requests during such a call."""
+        return self._quiet_calls.get((method, tool), 0) < QUIET_AFTER
 
-    def record_request(self) -> None:
-        """Note that the server does ask: this holds for as long as it runs, and clears a saved verdict."""
-        self._has_asked = True
-        if self.never_asks:
-            self.never_asks = False
-            self._learn(False)
+    def record_answer(self, method: str, tool: str) -> None:
+        """Count an answered call of a client that the server could have asked."""
+        if len(self._quiet_calls) >= _MAX_KEPT:
+            self._quiet_calls.clear()
+        self._quiet_calls[method, tool] = self._quiet_calls.get((method, tool), 0) + 1
+
+    def record_request(self, method: str, tool: str) -> None:
+        """Note that the server does ask during such calls, or may have: this holds while the daemon runs."""
+        self._quiet_calls[method, tool] = -math.inf

@@ -99,10 +99,8 @@ class ManagedServer:
         self.turn_queue: object = None
         self.write_turns: object = None
         self.decisions: object = None
-        """Reserved for `calls.concurrency`, `calls.write_turns` and `calls.policies`."""
-        self.elicitation_history = ElicitationHistory(
-            never_asks=context.store.is_quiet(key), learn=partial(context.store.set_quiet, key)
-        )
+        """Reserved for `calls.turns` and `calls.policies`."""
+        self.elicitation_history = ElicitationHistory()
         self._last_received_at: float | None = None
         """When the previous connection last received a message (`trio.current_time()`)."""
         self._silence = (-math.inf, "")

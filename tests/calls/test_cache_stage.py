@@ -210,7 +210,6 @@ WRITES = {"name": "write", "inputSchema": {"type": "object"}}
 async def test_tools_are_cached_as_defined_if_they_only_read(autojump_clock: Clock, version: str) -> None:
     async with world(version=version) as w:
         w.server.spec = attrs.evolve(w.server.spec, cache={"search": 60.0, "write": 60.0})
-        w.server.elicitation_history.never_asks = True
         w.server.catalog = make_catalog([READ_ONLY, WRITES, {**READ_ONLY, "name": "other"}])
         one, other = w.user("legacy", {}), w.user("legacy", {})
         for name, requests in ("search", 1), ("write", 2), ("other", 2):

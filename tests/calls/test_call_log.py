@@ -38,7 +38,6 @@ async def logged(
 ) -> AsyncIterator[tuple[World, CallLog]]:
     log = CallLog(path, lambda text: text.replace(SECRET, "•••"))
     async with world(**spec) as w:
-        w.server.elicitation_history.never_asks = True
         log.level = level
         w.gateway.calls.call_log = w.gateway.calls._recording = log
         w.gateway.calls.routes._settings = w.gateway.core.config.loaded.settings

@@ -39,7 +39,6 @@ STATE = "io.modelcontextprotocol/logLevel"
 @pytest.fixture
 async def w() -> AsyncIterator[World]:
     async with world() as made:
-        made.server.elicitation_history.never_asks = True  # calls overlap
         yield made
 
 
@@ -142,19 +141,13 @@ async def test_consent_to_a_url_visit_is_read_for_legacy_servers(
 
 
 @pytest.mark.parametrize(
-    ("concurrency", "capabilities", "never_asks", "waits"),
-    [
-        ("free", {}, False, False),
-        ("free", CAPABLE, False, True),
-        ("free", CAPABLE, True, False),
-        ("serial", {}, True, True),
-    ],
+    ("concurrency", "capabilities", "waits"),
+    [("writes", {}, True), ("auto", CAPABLE, True), ("free", CAPABLE, False), ("serial", {}, True)],
 )
 async def test_call_waits_for_its_turn_if_it_needs_one(
-    concurrency: str, capabilities: Json, never_asks: bool, waits: bool
+    concurrency: str, capabilities: Json, waits: bool
 ) -> None:
     async with world(concurrency=concurrency) as w:
-        w.server.elicitation_history.never_asks = never_asks
         for user in (w.user("legacy", capabilities), w.user("legacy", capabilities)):
             put(user, name="t")
         assert len(sent(w)) == (1 if waits else 2)
@@ -249,7 +242,6 @@ async def test_repeated_call_gives_up_its_turn_meanwhile(autojump_clock: Clock, 
     """Repeated because its legacy server requires that the user visits a URL first."""
     url = {"code": -32042, "message": "m", "data": {"elicitations": [{"message": "m", "url": "https://a"}]}}
     async with world(concurrency="serial" if holds_turn else "free") as w:
-        w.server.elicitation_history.never_asks = True
         user, other = w.user("modern", {"elicitation": {"url": {}}}), w.user("legacy", {})
         put(user, name="t", inputResponses={"page1": {"action": "accept"}})
         (call,) = user.session.calls.values()

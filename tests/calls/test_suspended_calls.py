@@ -194,7 +194,7 @@ async def test_client_that_does_not_return_is_given_up(autojump_clock: Clock, ho
         _, working, call = await suspend(w, user)
         if not holds_turn:
             call.holds_turn = False
-            w.server.turn_queue.release(call)
+            w.server.turn_queue.leave(call)
         await trio.sleep(RESUME_TIMEOUT - 3)
         assert len(w.gateway.calls.suspended_calls) == 1
         await trio.sleep(4)
@@ -222,7 +222,6 @@ async def test_suspended_calls_are_limited(
     autojump_clock: Clock, w: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(suspended_calls, "_MAX_CALLS", 2)
-    w.server.elicitation_history.never_asks = True
     user = w.user("modern")
     for _ in range(2):
         asked = user.call()
@@ -248,7 +247,6 @@ async def test_messages_that_wait_for_clients_are_limited(
 ) -> None:
     """A thousand calls could keep a response of 32 MiB each. An error names the limit and its setting."""
     monkeypatch.setattr(kept_messages, "ALLOWANCE", 1000 - w.server.spec.max_frame)
-    w.server.elicitation_history.never_asks = True
     budget = w.gateway.calls.kept_messages.budget
     user = w.user("modern")
     calls = [await suspend(w, user) for _ in range(2)]

@@ -1,6 +1,6 @@
 """A model of clients, a gateway and one scripted server in memory; more servers can be added.
 
-`Gateway`, `ClientSession`, `TurnQueue` and `RequestMultiplexer` are real; the wires are lists. The test
+`Gateway`, `ClientSession`, `TurnQueue`, and `RequestMultiplexer` are real; the wires are lists. The test
 decides in which order the server asks and answers and the clients react; a mock clock controls everything
 else.
 """
@@ -21,7 +21,6 @@ from msgspec import Raw
 
 from mcpd.api.control_calls import ControlCaller, read_call
 from mcpd.calls.client_context import ClientIdentity
-from mcpd.calls.concurrency import TurnQueue
 from mcpd.client_registry import ClientConnection
 from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.gateway import Gateway
@@ -152,7 +151,7 @@ def make_server(name: str = NAME, catalog: Catalog | None = None, **spec: Any) -
         turn_queue=None,
         write_turns=None,
         decisions=None,
-        elicitation_history=ElicitationHistory(never_asks=False, learn=lambda quiet: None),
+        elicitation_history=ElicitationHistory(),
         log=SimpleNamespace(add_line=lambda line: None),
         explain_state=lambda: f"{name} is not connected yet: connecting",
     )
@@ -233,7 +232,6 @@ class World:
         self.up = trio.Event()
         self._ids = itertools.count(1)
         self.server: Any = make_server(concurrency=concurrency)
-        self.server.turn_queue = TurnQueue()
         core = make_core(self.server, *others)
         core.wait_ready = self._ready
         self.side = ClientHooks()
@@ -377,7 +375,7 @@ class World:
     def empty(self) -> list[str]:
         """Describe what is left although no call is in flight; empty if nothing is."""
         left = {
-            "queued": len(self.server.turn_queue) + len(self.server.write_turns or ()),
+            "queued": len(self.server.turn_queue or ()) + len(self.server.write_turns or ()),
             "questions": len(self.gateway.calls.server_requests._open),
             "suspended": len(self.gateway.calls.suspended_calls._calls)
             + len(self.gateway.calls.suspended_calls._states),

@@ -118,7 +118,6 @@ def a_state() -> PersistentState:
         toggles={"it": 1795370400.5, "that": False, "größe": True},
         after_timed={"it": True},
         eras={fingerprint(n): "modern" for n in range(3)} | {fingerprint(SPEC.identity): "legacy"},
-        quiet=(fingerprint(1), fingerprint(2)),
         applied=AppliedSet(servers={"it": {"command": "x", "args": ["\u2028"]}}, config_digest="d"),
     )
 

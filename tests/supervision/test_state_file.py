@@ -121,8 +121,6 @@ async def test_daemons_that_share_the_file_keep_each_others_changes(tmp_path: Pa
     def prepare() -> None:
         first.set_toggle("cleared by both", False)
         first.set_toggle("cleared by the second", False)
-        first.set_quiet("quiet before", quiet=True)
-        first.set_quiet("no longer quiet", quiet=True)
 
     await saving(first, prepare)
     second = StateFile(tmp_path, tmp_path)
@@ -132,21 +130,17 @@ async def test_daemons_that_share_the_file_keep_each_others_changes(tmp_path: Pa
             second.clear_toggle(name)
         second.set_toggle("of the second", False)
         second.set_era("fingerprint", "legacy")
-        second.set_quiet("no longer quiet", quiet=False)
-        second.set_quiet("quiet for the second", quiet=True)
 
     await saving(second, change)
 
     def change_too() -> None:
         first.clear_toggle("cleared by both")
         first.set_toggle("of the first", False)
-        first.set_quiet("quiet for the first", quiet=True)
 
     await saving(first, change_too)
     last = StateFile(tmp_path, tmp_path).state
     assert dict(last.toggles) == {"of the first": False, "of the second": False}
     assert dict(last.eras) == {"fingerprint": "legacy"}
-    assert set(last.quiet) == {"quiet before", "quiet for the first", "quiet for the second"}
 
 
 async def test_a_file_that_another_daemon_has_damaged_is_replaced(tmp_path: Path) -> None:
