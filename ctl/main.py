@@ -1,4 +1,4 @@
-"""The entry point of mcpctl: the fast path, the exception boundary and the exit code.
+"""The entry point of mcpctl: the fast path, the exception boundary, the exit code and standard streams.
 
 `mcpctl status` runs in shell prompts, status bars and loops, `mcpctl bridge` once per editor window. Building
 the full command line costs twice as much as the rest, so their simple forms are parsed here by hand.
@@ -7,17 +7,19 @@ Everything else goes to click. Both paths end in the same function, so they beha
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from ctl import standard_streams
-from ctl.errors import CtlError
+from ctl.cli.errors import CtlError
 from mcpd.support import library_warnings
 
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it costs 3 ms on every run
 if TYPE_CHECKING:
-    from ctl.invocation import CliContext
+    from _typeshed import ReadableBuffer
+
+    from ctl.cli.invocation import CliContext
 
 COMPLETION = "_MCPCTL_COMPLETE"
 """Set by the shell when it wants completions (click's protocol)."""
@@ -27,7 +29,7 @@ COLOR_CHOICES = ("auto", "always", "never")
 
 def main() -> None:
     """The console script."""
-    standard_streams.prepare()
+    prepare_standard_streams()
     sys.exit(run(sys.argv[1:], os.environ))
 
 
@@ -40,7 +42,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         # Text that the terminal's encoding lacks must not cause a traceback.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # TextIO has no such method
-    from ctl.invocation import CliContext
+    from ctl.cli.invocation import CliContext
 
     cli = CliContext(environ)
     try:
@@ -68,7 +70,7 @@ def _run(
     """Run one command line and write all of its output. Raises OSError if that is not possible."""
     try:
         if simple is None:
-            from ctl.app import run_app
+            from ctl.cli.app import run_app
 
             code = run_app(cli, argv, environ)
         else:
@@ -113,13 +115,17 @@ _BRIDGE_OPTIONS = ("--server", "--profile", "--client")
 
 
 def _status(cli: CliContext, arguments: list[str], options: Mapping[str, str]) -> int:
-    from ctl.status_view import show_status
-
     cli.socket_option = options.get("--socket", "")
     cli.out.color = options.get("--color", cli.out.color)
     cli.out.json |= "--json" in options
     cli.may_start &= "--no-start" not in options
-    return show_status(cli, arguments[1] if len(arguments) == 2 else None)
+    if len(arguments) == 2:
+        from ctl.explain.server import show_servers
+
+        return show_servers(cli, arguments[1:])
+    from ctl.show.status import show_table
+
+    return show_table(cli)
 
 
 def _bridge(options: Mapping[str, str], environ: Mapping[str, str]) -> int:
@@ -153,3 +159,50 @@ def _parse_simple(argv: Sequence[str]) -> SimpleCommand | None:
     if arguments[:1] != ["status"] or len(arguments) > 2 or not options.keys().isdisjoint(_BRIDGE_OPTIONS):
         return None
     return arguments, options
+
+
+def prepare_standard_streams() -> None:
+    """Prepare stdin, stdout and stderr of this process. Call it once, before anything is printed.
+
+    Every write to stdout then writes everything or raises OSError, at the latest when it is flushed. With
+    PYTHONUNBUFFERED, Python's own stream writes once and drops what a full disk or pipe did not take.
+    """
+    _reopen_closed_streams()
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        stream.flush()
+        setattr(sys, name, _buffered(stream))
+
+
+def _reopen_closed_streams() -> None:
+    """Open /dev/null for closed standard streams, or the next opened file would take their place."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            found = os.open(os.devnull, os.O_RDWR)
+            if found != number:
+                os.dup2(found, number)
+                os.close(found)
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
+
+
+def _buffered(stream: io.TextIOWrapper) -> io.TextIOWrapper:
+    """Return a stream for the same descriptor, whose buffer repeats a partial write until all is written."""
+    return io.TextIOWrapper(
+        io.BufferedWriter(_PatientFile(stream.fileno(), "w", closefd=False)),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering or stream.isatty(),
+    )
+
+
+class _PatientFile(io.FileIO):
+    """A file that waits until a non-blocking descriptor accepts data, as a blocking one does."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        while (written := super().write(data)) is None:
+            import select  # only a descriptor that another program made non-blocking needs it
+
+            poll = select.poll()
+            poll.register(self.fileno(), select.POLLOUT)
+            poll.poll()
+        return written

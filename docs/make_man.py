@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from ctl.app import app
+from ctl.cli.app import app
+from ctl.cli.errors import EXIT_CODES
 from ctl.commands import COMMANDS, SECTIONS
-from ctl.errors import EXIT_CODES
 from mcpd import __version__
 from mcpd.main import argument_parser
 

@@ -15,10 +15,10 @@ from types import ModuleType
 import attrs
 import click
 
-from ctl.app import app
+from ctl.cli.app import app
+from ctl.cli.errors import EXIT_CODES
 from ctl.commands import COMMANDS
 from ctl.editors.editor_catalog import BY_NAME
-from ctl.errors import EXIT_CODES
 from mcpd.config.loader import parse_config
 from mcpd.config.server_definition import json_schema
 from mcpd.model import errors

@@ -14,7 +14,7 @@ from ctl.bridge.daemon_starter import DaemonStarter
 from ctl.bridge.editor_session import EditorSession
 from ctl.bridge.error_replies import ErrorObject, parse_error
 from ctl.bridge.write_buffer import WriteBuffer
-from ctl.start_lock import STOP_TIMEOUT, SUCCESSOR_TIME, is_being_started
+from ctl.daemon.start_lock import STOP_TIMEOUT, SUCCESSOR_TIME, is_being_started
 from mcpd.support.instance_lock import find_lock_holder
 from mcpd.support.paths import UnusablePath
 from mcpd.wire import message as wire

@@ -1,4 +1,4 @@
-"""Starts the daemon in a separate process, because `ctl.daemon_process` blocks and the poll loop must not.
+"""Starts the daemon in a separate process, because `ctl.daemon.process` blocks and the poll loop must not.
 
 That process runs the currently installed version: a bridge lives for days and may be older than the daemon
 that it starts. Run as: python -P -m ctl.bridge.daemon_starter SOCKET
@@ -11,7 +11,7 @@ import signal
 import sys
 from contextlib import suppress
 
-from ctl.errors import CtlError
+from ctl.cli.errors import CtlError
 
 _MAX_REASON = 4096
 _START_FAILED = "the attempt to start mcpd failed"
@@ -89,7 +89,7 @@ def _exec_starter(socket: str, write_end: int) -> None:
 def main(socket: str) -> int:
     """Start the daemon, or print why that failed. Return the exit code."""
     try:
-        from ctl.daemon_process import ensure_daemon
+        from ctl.daemon.process import ensure_daemon
 
         # An editor that was started from the desktop lacks directories such as ~/.local/bin.
         ensure_daemon(socket, with_login_path=True)

@@ -76,7 +76,7 @@ _TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("bridge", "bridge", "Serve all servers over stdin and stdout, for editors."),
         ("daemon", "daemon", "Install, start, stop and inspect the daemon."),
         ("version", "help_version", "Show the versions of mcpctl and the running daemon."),
-        ("completion", "completion", "Print the completion script for a shell."),
+        ("completion", "help_version", "Print the completion script for a shell."),
         ("help", "help_version", "Show help for a command, or the exit codes."),
         ("exit-codes", "help_version", "List the exit codes."),
         ("shutdown", "help_version", "Stop the daemon and all servers."),

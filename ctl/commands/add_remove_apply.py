@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
+from ctl.cli.arguments import advice, read_named_file, seconds_option
+from ctl.cli.completion import server_names
+from ctl.cli.errors import CtlError, DaemonError, TimedOut, UsageError
+from ctl.cli.invocation import CliContext
+from ctl.cli.output import Output, paint
+from ctl.cli.text import count, format_time
 from ctl.commands.lifecycle import chosen_servers
-from ctl.completion_candidates import server_names
-from ctl.config_problems import problem_lines
-from ctl.daemon_client import Json
-from ctl.errors import CtlError, DaemonError, TimedOut, UsageError
-from ctl.invocation import CliContext
-from ctl.named_files import advice, read_named_file
-from ctl.next_steps import variable_step
-from ctl.output import Output, paint
-from ctl.server_progress import (
+from ctl.daemon.client import Json
+from ctl.explain.next_steps import variable_step
+from ctl.show.progress import (
     change_each,
     failed_member,
     hint_for,
@@ -26,9 +26,7 @@ from ctl.server_progress import (
     show_warnings,
     wait_for_each,
 )
-from ctl.server_state import not_ready_exit
-from ctl.terminal_text import count, format_time
-from ctl.time_options import seconds_option
+from ctl.show.status import not_ready_exit, problem_lines
 from mcpd.config.loader import MAX_FILE_SIZE, decode_utf8, format_of, parse_text, read_layout
 from mcpd.model.errors import BadSpec, Problem
 

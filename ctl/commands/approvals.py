@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ctl.errors import DaemonError, NotFound, UsageError
-from ctl.invocation import CliContext
-from ctl.output import Line, paint
-from ctl.table import table
-from ctl.terminal_text import ago, until
+from ctl.cli.errors import DaemonError, NotFound, UsageError
+from ctl.cli.invocation import CliContext
+from ctl.cli.output import Line, paint, table
+from ctl.cli.text import ago, until
 
 if TYPE_CHECKING:
     from ctl.api_types import PendingApproval

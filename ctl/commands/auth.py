@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ctl.cli.completion import server_names
+from ctl.cli.invocation import CliContext
+from ctl.cli.output import Line, paint, table
+from ctl.cli.text import ago, until
 from ctl.commands.login import account_option, account_params, describe_login
-from ctl.completion_candidates import server_names
-from ctl.invocation import CliContext
-from ctl.output import Line, paint
-from ctl.table import table
-from ctl.terminal_text import ago, until
 
 if TYPE_CHECKING:
     from ctl.api_types import AuthStatus, AuthStatusParams, LoginStatus

@@ -6,8 +6,8 @@ import os
 
 import click
 
-from ctl.completion_candidates import server_names
-from ctl.invocation import CliContext
+from ctl.cli.completion import server_names
+from ctl.cli.invocation import CliContext
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl bridge --client zed\n  mcpctl bridge --server github")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from ctl.completion_candidates import server_names
-from ctl.invocation import CliContext
-from ctl.terminal_text import count
+from ctl.cli.completion import server_names
+from ctl.cli.invocation import CliContext
+from ctl.cli.text import count
 
 
 @click.group(epilog="Examples:\n\n\b\n  mcpctl cache clear\n  mcpctl cache clear github")

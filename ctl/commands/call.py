@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ctl.call_arguments import (
+from ctl.cli.arguments import (
+    SecondsType,
     is_argument,
     needs_schema,
     parse_arguments,
     parse_json_object,
     split_target,
 )
-from ctl.completion_candidates import tool_targets
-from ctl.daemon_client import Json
-from ctl.errors import CtlError, DaemonError, TimedOut, ToolError, UsageError
-from ctl.invocation import CliContext
-from ctl.json_values import mapping
-from ctl.time_options import SecondsType
+from ctl.cli.completion import tool_targets
+from ctl.cli.errors import CtlError, DaemonError, TimedOut, ToolError, UsageError
+from ctl.cli.invocation import CliContext
+from ctl.cli.json_text import mapping
+from ctl.daemon.client import Json
 
 if TYPE_CHECKING:
     from ctl.api_types import CallParams, Reply, ToolResult

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ctl.completion_candidates import server_names
-from ctl.errors import UsageError
-from ctl.invocation import CliContext
-from ctl.output import Line, Painted, paint
-from ctl.table import table
-from ctl.terminal_text import clock_time, count
-from ctl.time_options import parse_duration, rfc3339, utc_option
+from ctl.cli.arguments import parse_duration, rfc3339, utc_option
+from ctl.cli.completion import server_names
+from ctl.cli.errors import UsageError
+from ctl.cli.invocation import CliContext
+from ctl.cli.output import Line, Painted, paint, table
+from ctl.cli.text import clock_time, count
 
 if TYPE_CHECKING:
     from ctl.api_types import CallRecord, CallsParams

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ctl.invocation import CliContext
-from ctl.output import Line, paint
-from ctl.table import table
-from ctl.terminal_text import ago
+from ctl.cli.invocation import CliContext
+from ctl.cli.output import Line, paint, table
+from ctl.cli.text import ago
 
 if TYPE_CHECKING:
     from ctl.api_types import ClientsResult, ServerUsage

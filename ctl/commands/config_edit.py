@@ -13,14 +13,13 @@ from pathlib import Path
 
 import click
 
-from ctl import systemd_units
+from ctl.cli.errors import CtlError, DaemonError, DaemonUnreachable, UsageError, WriteFailed
+from ctl.cli.invocation import CliContext
+from ctl.cli.output import Line, labelled_lines, paint, table
+from ctl.cli.text import count
 from ctl.commands.add_remove_apply import show_applied
-from ctl.config_check import check_config, next_environment
-from ctl.errors import CtlError, DaemonError, DaemonUnreachable, UsageError, WriteFailed
-from ctl.invocation import CliContext
-from ctl.output import Line, paint
-from ctl.table import labelled_lines, table
-from ctl.terminal_text import count
+from ctl.daemon import systemd
+from ctl.explain.config_check import check_config, next_environment
 from mcpd.config import definition_view
 from mcpd.config.cached_tools import warn_of_uncached_tools
 from mcpd.config.check_document import Document
@@ -170,7 +169,7 @@ def configuration_path(cli: CliContext) -> tuple[Path, bool]:
     """Return the configuration file, which may not exist, and whether a daemon is running. Starts none."""
     cli.may_start = False
     try:
-        if not systemd_units.would_start_service(cli.socket):
+        if not systemd.would_start_service(cli.socket):
             return Path(cli.call("mcpd/config", timeout=10.0).value["path"]), True
         environ = next_environment(cli.socket, os.environ).variables
     except DaemonUnreachable:

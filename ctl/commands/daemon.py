@@ -11,18 +11,18 @@ from pathlib import Path
 
 import click
 
-from ctl import daemon_process, systemd_units
-from ctl.daemon_client import DaemonClient
-from ctl.daemon_status import report_daemon_status
-from ctl.errors import BadConfiguration, CtlError
-from ctl.invocation import CliContext
-from ctl.json_values import mapping, objects
-from ctl.next_steps import config_step
-from ctl.output import paint
-from ctl.start_lock import start_lock
-from ctl.systemd_units import SERVICE, SOCKET
-from ctl.terminal_text import log_line, timestamp
-from ctl.time_options import utc_option
+from ctl.cli.arguments import utc_option
+from ctl.cli.errors import BadConfiguration, CtlError
+from ctl.cli.invocation import CliContext
+from ctl.cli.json_text import mapping, objects
+from ctl.cli.output import paint
+from ctl.cli.text import log_line, timestamp
+from ctl.daemon import process, systemd
+from ctl.daemon.client import DaemonClient
+from ctl.daemon.start_lock import start_lock
+from ctl.daemon.systemd import SERVICE, SOCKET
+from ctl.explain.daemon import report_daemon_status
+from ctl.explain.next_steps import config_step
 from mcpd import __version__
 from mcpd.config.loader import default_path, load
 from mcpd.model.errors import BadSpec
@@ -45,8 +45,8 @@ def start(cli: CliContext) -> int:
     a daemon that is running.
     """
     with start_lock(cli.socket):
-        if systemd_units.manages_socket(cli.socket):
-            daemon_process.require_socket(cli.socket)
+        if systemd.manages_socket(cli.socket):
+            process.require_socket(cli.socket)
         _start(cli)
     return report_daemon_status(cli)
 
@@ -71,12 +71,12 @@ def restart(cli: CliContext) -> int:
     Validates the configuration first. If it has errors that the running daemon did not start with, exits with
     2 and leaves the running daemon alone.
     """
-    by_service = systemd_units.manages_socket(cli.socket)
-    environ = systemd_units.service_environment() if by_service else dict(os.environ)
+    by_service = systemd.manages_socket(cli.socket)
+    environ = systemd.service_environment() if by_service else dict(os.environ)
     config = _validate_before_restart(cli, environ)
     with start_lock(cli.socket):  # otherwise an editor could start the daemon in between, with its own PATH
         if by_service and _service_state() == "active":
-            daemon_process.restart_service()
+            process.restart_service()
         else:
             _stop(cli)
             _start(cli, config)
@@ -139,14 +139,14 @@ def logs(cli: CliContext, lines: int, follow: bool, utc: bool) -> int:
     Reads the journal of the systemd service, or the log file of a background daemon. For the log of a server
     use `mcpctl logs SERVER`.
     """
-    path = daemon_process.log_path()
-    if systemd_units.manages_socket(cli.socket):
-        path = systemd_units.log_file(systemd_units.service_properties())
+    path = process.log_path()
+    if systemd.manages_socket(cli.socket):
+        path = systemd.log_file(systemd.service_properties())
         if not path:
             return _show_journal(cli, lines, follow, utc=utc)
     if not os.path.exists(path):
         raise CtlError(f"log file not found: {path}", hint="a daemon started by hand logs to its terminal")
-    shown = daemon_process.log_lines(path, lines, follow=follow)
+    shown = process.log_lines(path, lines, follow=follow)
     if cli.out.json and not follow:
         cli.out.json_value({"source": path, "lines": [*shown]})
         return 0
@@ -203,19 +203,19 @@ def install(cli: CliContext, dry_run: bool) -> int:
     service only if something has changed. Exits with 1 if no systemd user manager is running, so that the
     units were written but not enabled.
     """
-    command = daemon_process.daemon_command()
-    search_path = systemd_units.service_path(os.environ.get("PATH", os.defpath))
+    command = process.daemon_command()
+    search_path = systemd.service_path(os.environ.get("PATH", os.defpath))
     if dry_run:
         _show_units(cli, command, search_path)
         return 0
-    enabled = systemd_units.is_available()
+    enabled = systemd.is_available()
     keep = enabled and _is_up_to_date(cli, command, search_path)
-    units = [systemd_units.unit_directory() / name for name in (SERVICE, SOCKET)]
+    units = [systemd.unit_directory() / name for name in (SERVICE, SOCKET)]
     if not keep:
-        systemd_units.write_units(command, search_path)
+        systemd.write_units(command, search_path)
     if enabled:
-        systemd_units.systemctl("daemon-reload")
-        systemd_units.systemctl("enable", SOCKET, SERVICE)
+        systemd.systemctl("daemon-reload")
+        systemd.systemctl("enable", SOCKET, SERVICE)
         if cli.may_start and not keep:
             _start_service(cli)
     started = enabled and cli.may_start
@@ -227,7 +227,7 @@ def install(cli: CliContext, dry_run: bool) -> int:
     for path in units:
         cli.out.line("unchanged " if keep else "wrote ", str(path))
     cli.out.line("PATH of the service: ", search_path)
-    for path in systemd_units.drop_in_directories():
+    for path in systemd.drop_in_directories():
         cli.out.message(paint("note: ", "dim"), f"your own settings in {path} apply too")
     if not enabled:
         raise _no_user_manager()
@@ -240,9 +240,9 @@ def install(cli: CliContext, dry_run: bool) -> int:
 
 def _is_up_to_date(cli: CliContext, command: Sequence[str], search_path: str) -> bool:
     """Return whether the service runs, from this installation, with the units that would be written."""
-    from ctl.doctor_checks import OK, check_installation
+    from ctl.explain.checks import OK, check_installation
 
-    if not systemd_units.manages_socket(cli.socket) or _service_state() != "active":
+    if not systemd.manages_socket(cli.socket) or _service_state() != "active":
         return False
     try:
         with DaemonClient(cli.socket) as client:
@@ -253,12 +253,12 @@ def _is_up_to_date(cli: CliContext, command: Sequence[str], search_path: str) ->
     if started_at is None or version["version"] != __version__:
         return False
     is_new = all(finding.result == OK for finding in check_installation(started_at))
-    return is_new and systemd_units.units_are_current(command, search_path, started_at)
+    return is_new and systemd.units_are_current(command, search_path, started_at)
 
 
 def _no_user_manager() -> CtlError:
     """Return why the units that were written are not enabled."""
-    why = systemd_units.unavailable_reason()
+    why = systemd.unavailable_reason()
     return CtlError(
         f"the units were written, but not enabled or started: {why}",
         hint="mcpctl daemon start   (works without systemd; or log in directly instead of with su or sudo, "
@@ -268,7 +268,7 @@ def _no_user_manager() -> CtlError:
 
 def _show_units(cli: CliContext, command: list[str], search_path: str) -> None:
     units = {
-        str(systemd_units.unit_directory() / name): systemd_units.render_unit(name, command, search_path)
+        str(systemd.unit_directory() / name): systemd.render_unit(name, command, search_path)
         for name in (SERVICE, SOCKET)
     }
     if cli.out.json:
@@ -287,16 +287,16 @@ def uninstall(cli: CliContext) -> int:
     Keeps configuration, logs and state, and drop-ins made with `systemctl --user edit`, which a later
     `mcpctl daemon install` uses again. Prints their directories.
     """
-    units = [systemd_units.unit_directory() / name for name in (SERVICE, SOCKET)]
-    found = [path for path in units if path.exists() and not systemd_units.foreign_unit()]
-    if found and systemd_units.is_available():
-        systemd_units.systemctl("disable", "--now", SOCKET, SERVICE)
-        systemd_units.remove_unused_socket()
+    units = [systemd.unit_directory() / name for name in (SERVICE, SOCKET)]
+    found = [path for path in units if path.exists() and not systemd.foreign_unit()]
+    if found and systemd.is_available():
+        systemd.systemctl("disable", "--now", SOCKET, SERVICE)
+        systemd.remove_unused_socket()
     for path in found:
         path.unlink()
-    if found and systemd_units.is_available():
-        systemd_units.systemctl("daemon-reload")
-    kept = [] if systemd_units.foreign_unit() else systemd_units.drop_in_directories()
+    if found and systemd.is_available():
+        systemd.systemctl("daemon-reload")
+    kept = [] if systemd.foreign_unit() else systemd.drop_in_directories()
     if cli.out.json:
         cli.out.json_value({"removed": [str(path) for path in found], "kept": [str(path) for path in kept]})
         return 0
@@ -313,43 +313,43 @@ def uninstall(cli: CliContext) -> int:
 
 
 def _service_state() -> str | None:
-    return systemd_units.service_properties().get("ActiveState")
+    return systemd.service_properties().get("ActiveState")
 
 
 def _start(cli: CliContext, config: str = "") -> None:
-    if not systemd_units.manages_socket(cli.socket):
-        daemon_process.start_in_background(cli.socket, config)
+    if not systemd.manages_socket(cli.socket):
+        process.start_in_background(cli.socket, config)
     else:
         if _service_state() != "active":
             _stop_background(cli)
-        daemon_process.start_units()
+        process.start_units()
 
 
 def _start_service(cli: CliContext) -> None:
     """Start the service. A background daemon on the same socket is stopped first."""
-    if not systemd_units.manages_socket(cli.socket):
-        cli.out.message(f"note: the service uses {systemd_units.socket_path()}, but you chose {cli.socket}")
-        daemon_process.start_units()
+    if not systemd.manages_socket(cli.socket):
+        cli.out.message(f"note: the service uses {systemd.socket_path()}, but you chose {cli.socket}")
+        process.start_units()
     elif _service_state() == "active":
-        daemon_process.restart_service()
+        process.restart_service()
     else:
         with start_lock(cli.socket):
             _stop_background(cli)
-            daemon_process.start_units()
+            process.start_units()
 
 
 def _stop(cli: CliContext) -> bool:
     """Stop the service or the background daemon. Returns whether a daemon was running."""
-    if systemd_units.manages_socket(cli.socket):
+    if systemd.manages_socket(cli.socket):
         active = _service_state() in ("active", "activating", "reloading")
-        if active or systemd_units.socket_is_active():
-            systemd_units.stop_units()
+        if active or systemd.socket_is_active():
+            systemd.stop_units()
             return active
     return _stop_background(cli)
 
 
 def _stop_background(cli: CliContext) -> bool:
     """Stop a background daemon. Returns whether one was running."""
-    if systemd_units.manages_socket(cli.socket) and systemd_units.socket_is_active():
+    if systemd.manages_socket(cli.socket) and systemd.socket_is_active():
         return False  # systemd owns the socket; connecting to it would start the service
-    return daemon_process.stop(cli.socket)
+    return process.stop(cli.socket)

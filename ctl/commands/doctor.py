@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ctl import doctor_checks, login_shell, systemd_units
-from ctl.config_check import NextEnvironment, next_environment
-from ctl.config_problems import effect_of_problems
-from ctl.daemon_client import DaemonClient
-from ctl.doctor_checks import FAIL, OK, SKIP, WARN, DoctorReport, Finding
-from ctl.errors import CtlError, DaemonError, DaemonUnreachable
-from ctl.invocation import CliContext
-from ctl.next_steps import config_step, next_step
-from ctl.output import Line, paint
-from ctl.server_state import failure_summary, impairment, waiting_summary
-from ctl.terminal_text import count, seconds_since
+from ctl.cli.errors import CtlError, DaemonError, DaemonUnreachable
+from ctl.cli.invocation import CliContext
+from ctl.cli.output import Line, paint
+from ctl.cli.text import count, seconds_since
+from ctl.daemon import systemd
+from ctl.daemon.client import DaemonClient
+from ctl.explain import checks
+from ctl.explain.checks import FAIL, OK, SKIP, WARN, DoctorReport, Finding
+from ctl.explain.config_check import NextEnvironment, next_environment
+from ctl.explain.environment import login_environment
+from ctl.explain.next_steps import config_step, next_step
+from ctl.show.status import effect_of_problems, failure_summary, impairment, waiting_summary
 from mcpd import __version__
 from mcpd.config import definition_view
 from mcpd.config.check_document import check
@@ -61,7 +62,7 @@ def doctor(cli: CliContext, shell: bool, bundle: str | None) -> int:
     report = run_checks(cli, os.environ, shell=shell)
     failed = any(finding.result == FAIL for finding in report.findings)
     if bundle is not None:
-        from ctl.support_bundle import write_bundle
+        from ctl.explain.bundle import write_bundle
 
         write_bundle(bundle, report, os.environ)
     if cli.out.json:
@@ -101,11 +102,11 @@ def run_checks(cli: CliContext, environ: Mapping[str, str], *, shell: bool) -> D
         report.findings.append(Finding("socket", FAIL, error.message, error.hint or "set MCPD_SOCKET"))
         path = ""
     if path:
-        report.findings += doctor_checks.check_socket(path)
+        report.findings += checks.check_socket(path)
         report.findings += _check_daemon(report, path)
-        report.findings += doctor_checks.check_service(path)
+        report.findings += checks.check_service(path)
     state, cache = paths.state_dir(environ), paths.cache_dir(environ)
-    report.findings += doctor_checks.check_directories({"state directory": state, "cache directory": cache})
+    report.findings += checks.check_directories({"state directory": state, "cache directory": cache})
     own = NextEnvironment(environ, of_service=False, is_complete=True)
     environment = own if report.status is not None else next_environment(path, environ)
     configuration = list(_check_configuration(report, environ, environment))
@@ -116,15 +117,15 @@ def run_checks(cli: CliContext, environ: Mapping[str, str], *, shell: bool) -> D
     definitions = report.config["servers"] if report.config else None
     if definitions is None:
         definitions = report.loaded.definitions if report.loaded else {}
-    report.findings += doctor_checks.check_secrets(environ, definitions)
+    report.findings += checks.check_secrets(environ, definitions)
     report.findings += _check_logins(report, path)
-    login = login_shell.login_environment(environ) if shell else None
+    login = login_environment(environ) if shell else None
     daemon_path = report.version["search_path"] if report.version else None
     if shell:
-        report.findings += doctor_checks.check_path(daemon_path, login)
+        report.findings += checks.check_path(daemon_path, login)
     path = daemon_path or _path_of_next_daemon(path, environ)
-    report.findings += doctor_checks.check_name(environ.get("PATH", _DEFAULT_PATH))
-    report.findings += doctor_checks.check_programs(_needed_programs(report), path, login)
+    report.findings += checks.check_name(environ.get("PATH", _DEFAULT_PATH))
+    report.findings += checks.check_programs(_needed_programs(report), path, login)
     report.findings += _check_servers(report, path, login)
     return report
 
@@ -135,7 +136,7 @@ def _path_of_next_daemon(socket: str, environ: Mapping[str, str]) -> str:
 
 
 def _check_daemon(report: DoctorReport, path: str) -> Iterator[Finding]:
-    if systemd_units.would_start_service(path):
+    if systemd.would_start_service(path):
         yield Finding("daemon", SKIP, "not running; systemd starts it on demand")
         return
     try:
@@ -172,7 +173,7 @@ def _check_daemon(report: DoctorReport, path: str) -> Iterator[Finding]:
         yield Finding("saved state", WARN, message, step)
     age = seconds_since(version["started_at"], 0.0)
     if age is not None:
-        yield from doctor_checks.check_installation(-age)
+        yield from checks.check_installation(-age)
 
 
 def _check_logins(report: DoctorReport, path: str) -> Iterator[Finding]:
@@ -189,7 +190,7 @@ def _check_logins(report: DoctorReport, path: str) -> Iterator[Finding]:
         return
     storage = status.get("storage", "file")
     if problem := status.get("problem"):
-        yield Finding("logins", FAIL, problem, doctor_checks.fix_for_logins(problem))
+        yield Finding("logins", FAIL, problem, checks.fix_for_logins(problem))
     elif wanted not in (None, storage):
         message = f'mcpd still uses "loginStorage": "{storage}", and the configuration says "{wanted}"'
         yield Finding("logins", WARN, message, "mcpctl daemon restart")
@@ -240,7 +241,7 @@ def _check_configuration(
         yield from _loaded_findings(len(report.loaded.specs), report.loaded.source, report.loaded.warnings)
     if path:
         secrets = report.loaded.secrets if report.loaded else ()
-        yield from doctor_checks.check_file_permissions(str(path), secrets)
+        yield from checks.check_file_permissions(str(path), secrets)
 
 
 def _refuses_to_start(report: DoctorReport, environ: Mapping[str, str]) -> bool:

@@ -1,4 +1,4 @@
-"""`mcpctl version`, `help`, `exit-codes` and `shutdown`."""
+"""`mcpctl version`, `help`, `exit-codes`, `completion` and `shutdown`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ctl.completion_candidates import command_names
-from ctl.errors import EXIT_CODES, DaemonUnreachable
-from ctl.invocation import CliContext
+from ctl.cli.completion import SHELLS, command_names
+from ctl.cli.errors import EXIT_CODES, DaemonUnreachable
+from ctl.cli.invocation import CliContext
 
 if TYPE_CHECKING:
     from ctl.api_types import VersionInfo
@@ -52,7 +52,7 @@ def help_(ctx: click.Context, words: tuple[str, ...]) -> int:
     if words == ("exit-codes",):
         ctx.invoke(exit_codes)
         return 0
-    from ctl.app import app
+    from ctl.cli.app import app
 
     parent = app.make_context("mcpctl", [], obj=cli, resilient_parsing=True)
     command: click.Command = app  # always the command of `parent`
@@ -86,4 +86,25 @@ def shutdown(cli: CliContext) -> int:
     reply = cli.call("mcpd/shutdown")
     if not cli.show_json(reply):
         cli.out.line("mcpd is stopping")
+    return 0
+
+
+@click.command(
+    epilog='Examples:\n\n\b\n  eval "$(mcpctl completion bash)"\n'
+    "  mcpctl completion fish > ~/.config/fish/completions/mcpctl.fish"
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_obj
+def completion(cli: CliContext, shell: str) -> int:
+    """Print the completion script for a shell.
+
+    Names of servers and tools come from the running daemon; completion never starts it. The script is printed
+    as JSON only with --json, not because of MCPCTL_OUTPUT.
+    """
+    app = click.get_current_context().find_root().command
+    script = SHELLS[shell](app, {}, "mcpctl", "_MCPCTL_COMPLETE").source()
+    if cli.out.json and not cli.out.format_is_default:
+        cli.out.json_value({"shell": shell, "script": script})
+    else:
+        cli.out.block(script)
     return 0

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ctl.completion_candidates import server_names
-from ctl.invocation import CliContext
-from ctl.output import Line, paint
-from ctl.server_state import COLORS, exit_details, short_message
-from ctl.table import table
-from ctl.terminal_text import clock_time, count, in_local_time
-from ctl.time_options import utc_option
+from ctl.cli.arguments import utc_option
+from ctl.cli.completion import server_names
+from ctl.cli.invocation import CliContext
+from ctl.cli.output import Line, paint, table
+from ctl.cli.text import clock_time, count, in_local_time
+from ctl.show.status import COLORS, exit_details, short_message
 
 if TYPE_CHECKING:
     from ctl.api_types import HistoryEntry

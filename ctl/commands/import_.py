@@ -9,7 +9,10 @@ from pathlib import Path
 
 import click
 
-from ctl.completion_candidates import editors_and_files
+from ctl.cli.completion import editors_and_files
+from ctl.cli.errors import CtlError, NotFound, UsageError
+from ctl.cli.invocation import CliContext
+from ctl.cli.text import clean, count
 from ctl.editors.discovery import DiscoveredEntries, ImportCandidate, discover
 from ctl.editors.editor_catalog import BY_NAME, EDITORS, EditorSpec
 from ctl.editors.editor_paths import UserContext, find_editor_files
@@ -37,9 +40,6 @@ from ctl.editors.importing import (
 )
 from ctl.editors.inline_secrets import lift_secrets, masked_definition
 from ctl.editors.merging import MergedServer
-from ctl.errors import CtlError, NotFound, UsageError
-from ctl.invocation import CliContext
-from ctl.terminal_text import clean, count
 from mcpd.config.definition_view import environment
 from mcpd.config.loader import SUFFIXES
 from mcpd.config.secret_store import secrets_path

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import click
 
-from ctl import systemd_units
+from ctl.cli.completion import editor_names, server_names
+from ctl.cli.errors import CtlError, DaemonError, NotFound, UsageError
+from ctl.cli.invocation import CliContext
+from ctl.cli.json_text import mapping
+from ctl.cli.output import paint
 from ctl.commands.import_ import unknown_editor
-from ctl.completion_candidates import editor_names, server_names
-from ctl.daemon_client import Json
+from ctl.daemon import systemd
+from ctl.daemon.client import Json
 from ctl.editors.backup import EditorBackups
 from ctl.editors.editor_catalog import BY_NAME, EditorSpec
 from ctl.editors.editor_paths import UserContext, find_editor_files
@@ -45,10 +49,6 @@ from ctl.editors.own_profile import add_own_profile, own_profile_name, own_serve
 from ctl.editors.project_entries import project_entries
 from ctl.editors.take_over import TakeOver
 from ctl.editors.visible_tools import describe_tools
-from ctl.errors import CtlError, DaemonError, NotFound, UsageError
-from ctl.invocation import CliContext
-from ctl.json_values import mapping
-from ctl.output import paint
 from mcpd.config.in_place_edits.document import Document, KeyPath, parse_document
 from mcpd.model.errors import BadSpec, CannotWrite
 
@@ -133,7 +133,7 @@ def install(
 
     def entry_for(editor: EditorSpec, name: str, selected: str | None) -> MakeEntry:
         if via == "socket" or (
-            via is None and editor.supports_socket_url and systemd_units.manages_socket(cli.socket)
+            via is None and editor.supports_socket_url and systemd.manages_socket(cli.socket)
         ):
             url = socket_url(cli.socket, server, selected)
             return lambda key_path: url_entry(url)

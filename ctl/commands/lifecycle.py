@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ctl.completion_candidates import server_names
-from ctl.daemon_client import Json
-from ctl.errors import AuthNeeded, CtlError, ServerNotReady, UsageError
-from ctl.invocation import CliContext
-from ctl.server_progress import (
+from ctl.cli.arguments import parse_duration, parse_time, rfc3339, seconds_option
+from ctl.cli.completion import server_names
+from ctl.cli.errors import AuthNeeded, CtlError, ServerNotReady, UsageError
+from ctl.cli.invocation import CliContext
+from ctl.cli.text import count
+from ctl.daemon.client import Json
+from ctl.show.progress import (
     change_each,
     hint_for,
     print_json,
@@ -22,9 +24,7 @@ from ctl.server_progress import (
     status_summary,
     wait_for_each,
 )
-from ctl.server_state import not_ready_exit
-from ctl.terminal_text import count
-from ctl.time_options import parse_duration, parse_time, rfc3339, seconds_option
+from ctl.show.status import not_ready_exit
 from mcpd.config.next_step import needs_login, needs_person
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 
 import click
 
+from ctl.cli.completion import server_names
+from ctl.cli.errors import CtlError, DaemonError, UsageError
+from ctl.cli.invocation import CliContext
+from ctl.cli.output import paint
+from ctl.cli.text import until
 from ctl.commands.ui import has_browser
-from ctl.completion_candidates import server_names
-from ctl.daemon_client import DaemonClient, Json
-from ctl.errors import CtlError, DaemonError, UsageError
-from ctl.invocation import CliContext
-from ctl.output import paint
-from ctl.server_progress import hint_for, print_status, show_warnings
-from ctl.terminal_text import until
+from ctl.daemon.client import DaemonClient, Json
+from ctl.show.progress import hint_for, print_status, show_warnings
 
 if TYPE_CHECKING:
     from ctl.api_types import (

@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from ctl import systemd_units
-from ctl.completion_candidates import server_names
-from ctl.errors import ConnectionClosed, DaemonUnreachable
-from ctl.invocation import CliContext
-from ctl.output import Line, paint
-from ctl.server_progress import status_summary
-from ctl.server_state import painted_state
-from ctl.terminal_text import clean, clock_time, cut, in_local_time, log_line
-from ctl.time_options import utc_option
+from ctl.cli.arguments import utc_option
+from ctl.cli.completion import server_names
+from ctl.cli.errors import ConnectionClosed, DaemonUnreachable
+from ctl.cli.invocation import CliContext
+from ctl.cli.output import Line, paint
+from ctl.cli.text import clean, clock_time, cut, log_line
+from ctl.daemon import systemd
+from ctl.show.watch import print_events
 
 if TYPE_CHECKING:
-    from ctl.api_types import Event, LogsParams, TapFrame
+    from ctl.api_types import LogsParams, TapFrame
 
 _RESUMED_LINES = 1000
 """Lines to ask the next daemon for, to find those that the previous one did not send."""
@@ -101,7 +100,7 @@ def _reconnect(cli: CliContext) -> None:
     cli.may_start = False
     while True:
         try:
-            if not systemd_units.would_start_service(cli.socket):
+            if not systemd.would_start_service(cli.socket):
                 cli.client()
                 break
         except DaemonUnreachable:
@@ -123,40 +122,6 @@ def events(cli: CliContext, servers: tuple[str, ...], utc: bool) -> int:
     """
     print_events(cli, servers, utc=utc)
     return 0
-
-
-def print_events(cli: CliContext, servers: Sequence[str], *, utc: bool) -> None:
-    """Print one line per event of `servers`, or of all servers if empty, until Ctrl-C."""
-    width = 16 if cli.out.json else _name_width(cli)
-    for item in cli.stream("mcpd/events", {"servers": list(servers)}):
-        if item is not None and "event" in item.value:
-            event = item.value["event"]
-            cli.out.stream_item(event, *_event_line(event, width, utc=utc))
-
-
-def _name_width(cli: CliContext) -> int:
-    """Return the width of the column of names."""
-    names = [server["name"] for server in cli.call("mcpd/status").value["servers"]]
-    return max((len(name) for name in names), default=1)
-
-
-def _event_line(event: Event, width: int, *, utc: bool) -> Line:
-    """One event: time, server, what happened."""
-    kind, status, message = event["kind"], event.get("status"), event.get("message", "")
-    parts = [
-        paint(clock_time(event["at"], utc=utc)[11:], "dim"),
-        f"  {event.get('server') or '-'!s:<{width}}  ",
-    ]
-    if status and kind in ("snapshot", "status"):
-        summary = status_summary(status)
-        known = message in summary or message == status.get("reason")
-        return [
-            *parts,
-            painted_state(status),
-            in_local_time(summary, utc=utc),
-            "" if known else f"  {message}",
-        ]
-    return [*parts, kind, f": {message}" if message else ""]
 
 
 @click.command(

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from ctl.call_arguments import split_target
-from ctl.errors import UsageError
-from ctl.invocation import CliContext
-from ctl.output import Line, paint
-from ctl.table import labelled_lines, table
+from ctl.cli.arguments import split_target
+from ctl.cli.errors import UsageError
+from ctl.cli.invocation import CliContext
+from ctl.cli.output import Line, labelled_lines, paint, table
 from mcpd.model.policy import TRANSPORTS
 
 if TYPE_CHECKING:

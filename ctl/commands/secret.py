@@ -9,14 +9,13 @@ import sys
 import click
 from click.shell_completion import CompletionItem
 
-from ctl.daemon_client import Json
-from ctl.errors import CtlError, DaemonError, UsageError
-from ctl.invocation import CliContext
-from ctl.output import Line, paint
-from ctl.server_progress import change_each, failed_member, hint_for, show_errors
-from ctl.server_state import BROKEN
-from ctl.table import table
-from ctl.time_options import seconds_option
+from ctl.cli.arguments import seconds_option
+from ctl.cli.errors import CtlError, DaemonError, UsageError
+from ctl.cli.invocation import CliContext
+from ctl.cli.output import Line, paint, table
+from ctl.daemon.client import Json
+from ctl.show.progress import change_each, failed_member, hint_for, show_errors
+from ctl.show.status import BROKEN
 from mcpd.config.secret_store import MAX_SECRET_SIZE, SECRET_NAME, change_secrets, read_secrets, secrets_path
 from mcpd.model.errors import BadSpec
 

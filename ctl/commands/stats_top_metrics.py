@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from ctl.completion_candidates import server_names
-from ctl.invocation import CliContext
-from ctl.output import Line, paint
-from ctl.server_state import painted_state
-from ctl.table import labelled_lines, table
-from ctl.terminal_text import ago, count, format_time, seconds_since
-from ctl.time_options import SecondsType
+from ctl.cli.arguments import SecondsType
+from ctl.cli.completion import server_names
+from ctl.cli.invocation import CliContext
+from ctl.cli.output import Line, labelled_lines, paint, table
+from ctl.cli.text import ago, count, format_time, seconds_since
+from ctl.show.status import painted_state
 
 if TYPE_CHECKING:
     from ctl.api_types import CallCounts, ClientUsage, ProcessCost, ServerStats, Stats, StatsParams
@@ -71,7 +70,7 @@ def top(cli: CliContext, watch: bool, sort: str, interval: float) -> int:
     prints one table or one object per update.
     """
     if watch:
-        from ctl.watch import watch_top
+        from ctl.show.watch import watch_top
 
         columns = cli.out.columns if cli.out.tty else None
         return watch_top(

@@ -1,14 +1,15 @@
-"""`mcpctl status` for the full command line. `ctl.status_view` does the work."""
+"""`mcpctl status` for the full command line. `ctl.main` starts it directly in its usual form."""
 
 from __future__ import annotations
 
 import click
 
-from ctl.completion_candidates import server_names
-from ctl.errors import UsageError
-from ctl.invocation import CliContext
-from ctl.status_view import show_several, show_status
-from ctl.time_options import utc_option
+from ctl.cli.arguments import utc_option
+from ctl.cli.completion import server_names
+from ctl.cli.errors import UsageError
+from ctl.cli.invocation import CliContext
+from ctl.explain.server import show_servers
+from ctl.show.status import show_table
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl status\n  mcpctl status github --json")
@@ -22,13 +23,11 @@ def status(cli: CliContext, servers: tuple[str, ...], watch: bool, utc: bool) ->
     With SERVER, the exit code is 0 if it is connected or idle, 4 if it needs a login, otherwise 6. With
     several, it is the highest of theirs.
     """
-    server = servers[0] if servers else None
-    if len(set(servers)) > 1:
-        if watch:
-            raise UsageError("--watch shows one server, or all", hint=f"mcpctl status {server} --watch")
-        return show_several(cli, list(dict.fromkeys(servers)), utc=utc)
+    names = list(dict.fromkeys(servers))
     if watch:
-        from ctl.watch import watch_status
+        if len(names) > 1:
+            raise UsageError("--watch shows one server, or all", hint=f"mcpctl status {names[0]} --watch")
+        from ctl.show.watch import watch_status
 
-        return watch_status(cli, server, utc=utc)
-    return show_status(cli, server, utc=utc)
+        return watch_status(cli, names[0] if names else None, utc=utc)
+    return show_servers(cli, names, utc=utc) if names else show_table(cli, utc=utc)

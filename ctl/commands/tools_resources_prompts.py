@@ -13,15 +13,14 @@ from pathlib import Path
 
 import click
 
-from ctl.call_arguments import parse_pairs, split_target
-from ctl.completion_candidates import prompt_targets, server_names
-from ctl.daemon_client import Json
-from ctl.errors import CtlError, UsageError, WriteFailed
-from ctl.invocation import CliContext
-from ctl.json_values import mapping, objects, strings
-from ctl.output import Line, paint
-from ctl.table import table
-from ctl.terminal_text import count
+from ctl.cli.arguments import parse_pairs, split_target
+from ctl.cli.completion import prompt_targets, server_names
+from ctl.cli.errors import CtlError, UsageError, WriteFailed
+from ctl.cli.invocation import CliContext
+from ctl.cli.json_text import mapping, objects, strings
+from ctl.cli.output import Line, paint, table
+from ctl.cli.text import count
+from ctl.daemon.client import Json
 
 _EFFECTS = ("reads only", "not declared", "writes", "destroys")
 """In the order of their groups."""

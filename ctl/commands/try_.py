@@ -10,15 +10,15 @@ from typing import Any
 
 import click
 
+from ctl.cli.arguments import seconds_option
+from ctl.cli.errors import AuthNeeded, CtlError, DaemonError, ServerNotReady, UnknownTool, UsageError
+from ctl.cli.invocation import CliContext
+from ctl.cli.json_text import mapping
 from ctl.commands.add_remove_apply import URL_SCHEMES
 from ctl.commands.call import call, call_tool
 from ctl.commands.tools_resources_prompts import print_tools
-from ctl.daemon_client import Json
-from ctl.errors import AuthNeeded, CtlError, DaemonError, ServerNotReady, UnknownTool, UsageError
-from ctl.invocation import CliContext
-from ctl.json_values import mapping
-from ctl.server_progress import change_each, state_phrase, status_summary
-from ctl.time_options import seconds_option
+from ctl.daemon.client import Json
+from ctl.show.progress import change_each, state_phrase, status_summary
 from mcpd.model.advice import temporary_name, without_name
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import click
 
-from ctl.invocation import CliContext
+from ctl.cli.invocation import CliContext
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl ui\n  mcpctl ui --print")

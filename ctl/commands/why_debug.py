@@ -14,25 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ctl import environment_differences, login_shell
-from ctl.commands.history import history_table
-from ctl.completion_candidates import server_names
-from ctl.errors import DaemonError
-from ctl.invocation import CliContext
-from ctl.next_steps import next_step
-from ctl.output import Line, paint
-from ctl.server_state import (
-    COLORS,
-    READY,
-    exit_details,
-    impairment,
-    not_ready_exit,
-    short_message,
-    waiting_summary,
-)
-from ctl.server_view import second_connection, server_block, waiting_rows
-from ctl.table import labelled_lines, table
-from ctl.terminal_text import (
+from ctl.cli.arguments import utc_option
+from ctl.cli.completion import server_names
+from ctl.cli.errors import DaemonError
+from ctl.cli.invocation import CliContext
+from ctl.cli.output import Line, labelled_lines, paint, table
+from ctl.cli.text import (
     ago,
     clock_time,
     format_time,
@@ -42,7 +29,24 @@ from ctl.terminal_text import (
     time_left,
     until,
 )
-from ctl.time_options import utc_option
+from ctl.commands.history import history_table
+from ctl.explain.environment import (
+    different_variables,
+    login_environment,
+    missing_directories,
+    missing_variables,
+)
+from ctl.explain.next_steps import next_step
+from ctl.explain.server import second_connection, server_block, waiting_rows
+from ctl.show.status import (
+    COLORS,
+    READY,
+    exit_details,
+    impairment,
+    not_ready_exit,
+    short_message,
+    waiting_summary,
+)
 from mcpd.config import definition_view
 from mcpd.config.next_step import port_in_use
 from mcpd.model.failure_summary import lines_with_cause
@@ -87,7 +91,7 @@ def why(cli: CliContext, server: str, shell: bool | None, utc: bool) -> int:
     status = detail["server"]
     compare = status["status"] in ("failed", "pending") if shell is None else shell
     past = cli.call("mcpd/history", {"server": server, "limit": _HISTORY_LIMIT}).value["entries"]
-    login = login_shell.login_environment(os.environ) if compare and detail.get("command") else None
+    login = login_environment(os.environ) if compare and detail.get("command") else None
     explanation = explain(detail, past, login)
     if cli.out.json:
         cli.out.json_value(explanation)
@@ -219,10 +223,10 @@ def _environment(detail: ServerDetail, login: Mapping[str, str] | None) -> Expla
     stderr = "\n".join(failure.get("stderr", ())) if failure else ""
     names, inherited = detail.get("env", ()), detail.get("inherited_env", {})
     return {
-        "path_only_in_login_shell": login_shell.missing_directories(login.get("PATH", ""), path),
-        "variables_only_in_login_shell": environment_differences.missing_variables(login, {}, names, stderr),
-        "missing": environment_differences.missing_variables(login, os.environ, names, stderr),
-        "different": environment_differences.different_variables(login, os.environ, inherited, stderr),
+        "path_only_in_login_shell": missing_directories(login.get("PATH", ""), path),
+        "variables_only_in_login_shell": missing_variables(login, {}, names, stderr),
+        "missing": missing_variables(login, os.environ, names, stderr),
+        "different": different_variables(login, os.environ, inherited, stderr),
     }
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from ctl.daemon_client import Json
+from ctl.cli.output import Line, paint
+from ctl.cli.text import count
+from ctl.daemon.client import Json
 from ctl.editors.discovery import IS_MCPD, EntrySource
 from ctl.editors.editor_paths import UserContext
 from ctl.editors.import_drift import ServerUpdate
@@ -14,8 +16,6 @@ from ctl.editors.importing import ImportPlan
 from ctl.editors.inline_secrets import masked_definition
 from ctl.editors.merging import MergedServer
 from ctl.editors.similar_servers import SimilarServer
-from ctl.output import Line, paint
-from ctl.terminal_text import count
 from mcpd.config.masking import mask_definition
 from mcpd.model.server_spec import definition_parts
 

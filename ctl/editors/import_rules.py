@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import attrs
 
-from ctl.daemon_client import Json
+from ctl.cli.json_text import mapping, strings
+from ctl.daemon.client import Json
 from ctl.editors.discovery import EntrySource
 from ctl.editors.editor_catalog import BY_NAME
 from ctl.editors.editor_paths import UserContext
 from ctl.editors.tool_permissions import ToolPermission, editor_permissions
-from ctl.json_values import mapping, strings
 from mcpd.config.policy_rules import MAX_RULES
 from mcpd.model.policy import HINTS
 from mcpd.model.text import shorten

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import attrs
 
-from ctl.daemon_client import Json
-from ctl.errors import DaemonError, DaemonUnreachable
-from ctl.invocation import CliContext
-from ctl.json_values import mapping, objects, strings
-from ctl.next_steps import config_step
+from ctl.cli.errors import DaemonError, DaemonUnreachable
+from ctl.cli.invocation import CliContext
+from ctl.cli.json_text import mapping, objects, strings
+from ctl.daemon.client import Json
+from ctl.explain.next_steps import config_step
 from mcpd.config.in_place_edits.document import read_document
 from mcpd.config.loader import default_path, read_layout
 from mcpd.config.server_definition import parse_servers

@@ -10,6 +10,9 @@ from types import NoneType
 
 import attrs
 
+from ctl.cli.errors import DaemonError
+from ctl.cli.invocation import CliContext
+from ctl.cli.json_text import objects
 from ctl.editors.backup import EditorBackups
 from ctl.editors.discovery import DiscoveredEntries, EntrySource, unwrap_candidate
 from ctl.editors.import_drift import ImportDrift, ServerUpdate, compare_with_history, lift_update_secrets
@@ -32,9 +35,6 @@ from ctl.editors.similar_servers import SimilarServer, find_similar
 from ctl.editors.tool_filters import note_about, note_about_ours, unlike_ours
 from ctl.editors.tool_permissions import ToolPermission
 from ctl.editors.variables import NeededSecret, secret_reference
-from ctl.errors import DaemonError
-from ctl.invocation import CliContext
-from ctl.json_values import objects
 from mcpd.config.definition_view import is_enabled
 from mcpd.config.edit_config_file import put_servers
 from mcpd.config.secret_store import change_secrets, read_secrets

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import attrs
 
-from ctl.daemon_client import Json
+from ctl.cli.invocation import CliContext
+from ctl.daemon.client import Json
 from ctl.editors.backup import EditorBackups
 from ctl.editors.editor_paths import UserContext
 from ctl.editors.git_files import is_tracked
@@ -15,7 +16,6 @@ from ctl.editors.installing import FileChange
 from ctl.editors.mcpd_entry import InstallTarget
 from ctl.editors.own_profile import OwnProfile
 from ctl.editors.take_over import TakeOver
-from ctl.invocation import CliContext
 
 
 @attrs.define

@@ -10,10 +10,10 @@ from typing import Literal
 
 import attrs
 
+from ctl.cli.errors import WriteFailed
 from ctl.editors.backup import BackupRecord, DisabledEntry, EditorBackups, diff_hunks, digest, revert_hunks
 from ctl.editors.editor_catalog import EditorSpec
 from ctl.editors.mcpd_entry import InstallTarget, is_mcpd_entry, new_file_content, slot_of, uses_list
-from ctl.errors import WriteFailed
 from mcpd.config.in_place_edits.document import (
     Document,
     KeyPath,

@@ -12,10 +12,10 @@ from urllib.parse import quote, unquote, urlsplit
 
 import attrs
 
+from ctl.cli.errors import CtlError
 from ctl.editors.editor_catalog import BY_NAME, ConfigLocation, EditorSpec
 from ctl.editors.editor_paths import UserContext, resolve_paths
 from ctl.editors.read_entries import opencode_slot
-from ctl.errors import CtlError
 from mcpd.config.in_place_edits.document import Document, KeyPath
 
 _CODEX_TOOL_TIMEOUT = 600

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import attrs
 
-from ctl.daemon_client import Json
+from ctl.cli.errors import DaemonError, NotFound
+from ctl.cli.invocation import CliContext
+from ctl.cli.json_text import mapping, objects
+from ctl.daemon.client import Json
 from ctl.editors.backup import EditorBackups, KeptProfile
 from ctl.editors.editor_catalog import BY_NAME
 from ctl.editors.import_target import ImportTarget
 from ctl.editors.mcpd_entry import InstallTarget
 from ctl.editors.take_over import Redundant, TakeOver
 from ctl.editors.tool_filters import ToolFilters, as_profile
-from ctl.errors import DaemonError, NotFound
-from ctl.invocation import CliContext
-from ctl.json_values import mapping, objects
 from mcpd.config.edit_config_file import put_profile, remove_profile
 from mcpd.config.in_place_edits.document import parse_document
 from mcpd.model.errors import BadSpec

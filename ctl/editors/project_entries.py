@@ -10,7 +10,7 @@ from pathlib import Path
 
 import attrs
 
-from ctl.daemon_client import Json
+from ctl.daemon.client import Json
 from ctl.editors.discovery import EntrySource, discover_in_file
 from ctl.editors.editor_paths import EditorFile, UserContext, find_editor_files
 from ctl.editors.mcpd_entry import InstallTarget

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from ctl.cli.errors import CtlError, TimedOut
+from ctl.cli.invocation import CliContext
 from ctl.editors.discovery import (
     IS_MCPD,
     DiscoveredEntries,
@@ -23,10 +25,8 @@ from ctl.editors.mcpd_entry import InstallTarget
 from ctl.editors.server_of_entry import ServerMatcher
 from ctl.editors.similar_servers import why_not_in_mcpd
 from ctl.editors.tool_filters import NO_FILTERS, ToolFilters, unlike_ours
-from ctl.errors import CtlError, TimedOut
-from ctl.invocation import CliContext
-from ctl.server_progress import hint_for, wait_for_each
-from ctl.server_state import READY, failure_summary
+from ctl.show.progress import hint_for, wait_for_each
+from ctl.show.status import READY, failure_summary
 from mcpd.config import definition_view
 from mcpd.config.in_place_edits.document import Document
 from mcpd.config.next_step import needs_login

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from ctl.json_values import strings
+from ctl.cli.json_text import strings
 
 _MEMBERS = ("includeTools", "excludeTools")
 

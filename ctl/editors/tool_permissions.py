@@ -14,9 +14,9 @@ from pathlib import Path
 
 import attrs
 
+from ctl.cli.json_text import mapping, objects, strings
 from ctl.editors.editor_catalog import EditorSpec
 from ctl.editors.editor_paths import UserContext, find_editor_files
-from ctl.json_values import mapping, objects, strings
 from mcpd.config.in_place_edits.document import read_document
 from mcpd.model.errors import BadSpec
 

@@ -6,12 +6,12 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from ctl.daemon_client import DaemonReply, Json
+from ctl.cli.errors import CtlError, DaemonError
+from ctl.cli.json_text import strings
+from ctl.cli.text import count
+from ctl.daemon.client import DaemonReply, Json
 from ctl.editors.mcpd_entry import InstallTarget
 from ctl.editors.take_over import TakeOver
-from ctl.errors import CtlError, DaemonError
-from ctl.json_values import strings
-from ctl.terminal_text import count
 
 _BYTES_PER_TOKEN = 4
 """A rough average for JSON and English."""

@@ -12,7 +12,7 @@ import pytest
 
 from ctl.bridge import loop
 from ctl.bridge.daemon_starter import DaemonStarter
-from ctl.start_lock import start_lock
+from ctl.daemon.start_lock import start_lock
 from tests.bridge.conftest import BOUND, Bridge, be_patient
 from tests.processes import wait_until
 from tests.stopwatch import within

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from ctl.cli.errors import EXIT_CODES
 from ctl.commands import COMMANDS
-from ctl.errors import EXIT_CODES
 from mcpd.model.status import parse_timestamp, rfc3339
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.editors.terminal import on_terminal
@@ -88,7 +88,7 @@ def test_refused_server_was_neither_added_nor_saved(
     def refuse(_: Caller, params: dict[str, Any]) -> object:
         raise Fault(message, code="bad_spec", exit=2, problems=[problem])
 
-    monkeypatch.setattr("ctl.systemd_units.is_installed", lambda: False)
+    monkeypatch.setattr("ctl.daemon.systemd.is_installed", lambda: False)
     monkeypatch.setenv("NOPE_TOKEN", "abc")
     daemon.answers |= {"mcpd/add": refuse, "mcpd/reload": refuse}
     ran = mcpctl("add", "it", "-e", "TOKEN=${NOPE_TOKEN}", "--", "true")
@@ -524,7 +524,7 @@ def test_overview_summaries_match_the_commands_help(mcpctl: Mcpctl) -> None:
     """The overview imports no command module. All help texts fit 80 columns."""
     import click
 
-    from ctl.app import app
+    from ctl.cli.app import app
 
     context = click.Context(app)
     overview = mcpctl("--help").out

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ctl.commands.completion import bash_reply, split_last_word
+from ctl.cli.completion import bash_reply, split_last_word
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.fake_daemon import FakeDaemon
 
@@ -44,9 +44,9 @@ TOOLS = {
     "dropped": 0,
 }
 PROGRAM = f"""#!{sys.executable}
-import ctl.completion_candidates, ctl.main
-assert ctl.completion_candidates.TIMEOUT
-ctl.completion_candidates.TIMEOUT = 60.0
+import ctl.cli.completion, ctl.main
+assert ctl.cli.completion.TIMEOUT
+ctl.cli.completion.TIMEOUT = 60.0
 raise SystemExit(ctl.main.main())
 """
 """mcpctl with a longer completion timeout."""

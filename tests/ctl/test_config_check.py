@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ctl import systemd_units
+from ctl.cli.errors import CtlError
+from ctl.cli.invocation import CliContext
 from ctl.commands.doctor import run_checks
-from ctl.doctor_checks import Finding
-from ctl.errors import CtlError
-from ctl.invocation import CliContext
+from ctl.daemon import systemd
+from ctl.explain.checks import Finding
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.fake_daemon import FakeDaemon
 from tests.ctl.test_edit import edit
@@ -31,16 +31,16 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def stopped_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(systemd_units, "manages_socket", lambda _: True)
-    monkeypatch.setattr(systemd_units, "would_start_service", lambda _: True)
-    monkeypatch.setattr(systemd_units, "is_installed", lambda: True)
+    monkeypatch.setattr(systemd, "manages_socket", lambda _: True)
+    monkeypatch.setattr(systemd, "would_start_service", lambda _: True)
+    monkeypatch.setattr(systemd, "is_installed", lambda: True)
 
 
 def test_path_of_the_configuration_does_not_start_the_service(
     mcpctl: Mcpctl, daemon: FakeDaemon, file: Path, stopped_service: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection would start it. The path is the one in the environment of the service."""
-    monkeypatch.setattr(systemd_units, "service_environment", lambda: {"MCPD_CONFIG": str(file)})
+    monkeypatch.setattr(systemd, "service_environment", lambda: {"MCPD_CONFIG": str(file)})
     assert mcpctl("config", "path").out == f"{file}\n"
     assert daemon.requests == []
 
@@ -84,7 +84,7 @@ def test_variable_that_only_the_service_has(
     mcpctl: Mcpctl, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the service is stopped, the environment that it will have counts."""
-    monkeypatch.setattr(systemd_units, "service_environment", lambda: {**os.environ, "FILEVAR": "abc"})
+    monkeypatch.setattr(systemd, "service_environment", lambda: {**os.environ, "FILEVAR": "abc"})
     ran = mcpctl("config", "validate", str(file))
     assert (ran.code, ran.err) == (0, "")
     assert [each.result for each in configuration(mcpctl, file)] == ["ok"]
@@ -95,7 +95,7 @@ def test_variable_that_the_service_may_have(
     mcpctl: Mcpctl, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If systemd does not say what the service will have, nothing is called invalid."""
-    monkeypatch.setattr(systemd_units, "service_environment", no_answer)
+    monkeypatch.setattr(systemd, "service_environment", no_answer)
     ran = mcpctl("config", "validate", str(file))
     warning = f"{UNSET} in this shell; the service may have it (EnvironmentFile, set-environment)"
     assert (ran.code, ran.out) == (0, f"{file}: valid, 1 server: a\n")
@@ -109,7 +109,7 @@ def test_variable_that_the_service_may_have(
 @pytest.mark.usefixtures("stopped_service")
 def test_variable_that_the_service_lacks(mcpctl: Mcpctl, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It affects only its server, so the file is valid, but doctor says how to set it."""
-    monkeypatch.setattr(systemd_units, "service_environment", lambda: dict(os.environ))
+    monkeypatch.setattr(systemd, "service_environment", lambda: dict(os.environ))
     ran = mcpctl("config", "validate", str(file))
     assert (ran.code, f"{UNSET} in the environment of the service" in ran.err) == (0, True)
     (finding,) = configuration(mcpctl, file)

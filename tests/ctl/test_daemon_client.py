@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ctl import daemon_process
-from ctl.daemon_client import DaemonClient, Json
-from ctl.errors import TimedOut, UsageError
+from ctl.cli.errors import TimedOut, UsageError
+from ctl.daemon import process
+from ctl.daemon.client import DaemonClient, Json
 from mcpd.model.message_limit import MAX_MESSAGE
 from tests.ctl.fake_daemon import FakeDaemon
 
@@ -54,4 +54,4 @@ def test_stop_succeeds_if_the_process_has_just_exited(daemon: FakeDaemon) -> Non
     with subprocess.Popen(["true"]) as gone:
         pass
     daemon.answers["mcpd/version"] = {"pid": gone.pid}
-    assert daemon_process.stop(str(daemon.path)) is False
+    assert process.stop(str(daemon.path)) is False

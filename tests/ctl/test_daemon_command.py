@@ -13,11 +13,11 @@ from typing import IO
 
 import pytest
 
-from ctl import daemon_process, systemd_units
-from ctl.errors import BadConfiguration, DaemonUnreachable
-from ctl.invocation import CliContext
+from ctl.cli.errors import BadConfiguration, DaemonUnreachable
+from ctl.cli.invocation import CliContext
+from ctl.daemon import process, systemd
+from ctl.daemon.start_lock import is_being_started
 from ctl.main import run
-from ctl.start_lock import is_being_started
 from mcpd.config.loader import load
 from mcpd.model.errors import BadSpec
 from tests.ctl.conftest import Mcpctl
@@ -109,19 +109,19 @@ def test_restart_validates_with_the_environment_of_the_new_daemon(
             return "".join(f"{name}={value}\n" for name, value in manager.items())
         return ""
 
-    monkeypatch.setattr(systemd_units, "systemctl", systemctl)
-    monkeypatch.setattr(systemd_units, "service_properties", lambda: {"ActiveState": "active"})
-    monkeypatch.setattr(systemd_units, "manages_socket", lambda _: with_service)
-    monkeypatch.setattr(systemd_units, "is_installed", lambda: with_service)
+    monkeypatch.setattr(systemd, "systemctl", systemctl)
+    monkeypatch.setattr(systemd, "service_properties", lambda: {"ActiveState": "active"})
+    monkeypatch.setattr(systemd, "manages_socket", lambda _: with_service)
+    monkeypatch.setattr(systemd, "is_installed", lambda: with_service)
 
     def restart_alone(what: str) -> bool:
         assert is_being_started(str(daemon.path))  # so that no editor starts a daemon in between
         started.append(what)
         return True
 
-    monkeypatch.setattr(daemon_process, "restart_service", lambda: restart_alone("service"))
-    monkeypatch.setattr(daemon_process, "stop", lambda _: restart_alone("stop"))
-    monkeypatch.setattr(daemon_process, "start_in_background", lambda *_: restart_alone("background"))
+    monkeypatch.setattr(process, "restart_service", lambda: restart_alone("service"))
+    monkeypatch.setattr(process, "stop", lambda _: restart_alone("stop"))
+    monkeypatch.setattr(process, "start_in_background", lambda *_: restart_alone("background"))
 
     ran = mcpctl("daemon", "restart")
     assert (ran.code, started) == (2, [])
@@ -177,8 +177,8 @@ def test_environment_of_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "show-environment": "HOME=/home/me\nODD=$'a b'\n",
         "show": f'Environment=PATH=/usr/bin "TWO=a b"\nEnvironmentFiles={file} (ignore_errors=no)\n',
     }
-    monkeypatch.setattr(systemd_units, "systemctl", lambda *words: answers[words[0]])
-    assert systemd_units.service_environment() == {
+    monkeypatch.setattr(systemd, "systemctl", lambda *words: answers[words[0]])
+    assert systemd.service_environment() == {
         "HOME": "/home/me",
         "ODD": "a b",
         "PATH": "/usr/bin",
@@ -236,15 +236,15 @@ def test_daemon_that_does_not_respond_is_stopped(
     """Status exits with 3 and suggests a restart, which kills it if it does not stop."""
     pid = json.loads(place.ctl("daemon", "start", "--json").stdout)["pid"]
     os.kill(pid, signal.SIGSTOP)
-    monkeypatch.setattr(daemon_process, "_ANSWER_TIMEOUT", 0.1)
-    monkeypatch.setattr(daemon_process, "STOP_TIMEOUT", 0.1)
-    monkeypatch.setattr("ctl.daemon_status.ANSWER_TIMEOUT", 0.1)
-    monkeypatch.setattr(systemd_units, "is_available", lambda: False)
+    monkeypatch.setattr(process, "_ANSWER_TIMEOUT", 0.1)
+    monkeypatch.setattr(process, "STOP_TIMEOUT", 0.1)
+    monkeypatch.setattr("ctl.explain.daemon.ANSWER_TIMEOUT", 0.1)
+    monkeypatch.setattr(systemd, "is_available", lambda: False)
     assert run(["daemon", "status"], place.environ) == 3
     shown = capsys.readouterr()
     assert f"mcpd is running (pid {pid}), but does not respond" in shown.out
     assert "next: mcpctl daemon restart" in shown.err
-    assert daemon_process.stop(str(place.socket))
+    assert process.stop(str(place.socket))
     wait_until(lambda: gone(pid))
 
 
@@ -258,12 +258,12 @@ def test_removed_socket_of_the_service_restarts_both_units(
         commands.append(words)
         return "active" if words[0] == "is-active" else "ActiveState=active"
 
-    monkeypatch.setattr(systemd_units, "systemctl", systemctl)
-    monkeypatch.setattr(systemd_units, "manages_socket", lambda _: True)
+    monkeypatch.setattr(systemd, "systemctl", systemctl)
+    monkeypatch.setattr(systemd, "manages_socket", lambda _: True)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("MCPD_NO_START", raising=False)
     units = ("mcpd.socket", "mcpd.service")
-    for restart in (daemon_process.start_units, daemon_process.restart_service):
+    for restart in (process.start_units, process.restart_service):
         commands.clear()
         restart()
         assert [words for words in commands if words[0] in ("stop", "start", "restart")] == [
@@ -274,7 +274,7 @@ def test_removed_socket_of_the_service_restarts_both_units(
     path.parent.mkdir(mode=0o700)
     commands.clear()
     with pytest.raises(DaemonUnreachable) as caught:  # not without being asked: it ends calls in progress
-        daemon_process.ensure_daemon(path)
+        process.ensure_daemon(path)
     assert caught.value.hint == "mcpctl daemon restart"
     assert run(["daemon", "start", "--socket", str(path)], {}) == 3
     assert ("start", *units) not in commands
@@ -287,9 +287,9 @@ def test_client_that_starts_the_service_gets_the_errors_in_the_configuration(
     file = tmp_path / "config.json"
     file.write_text("{ not JSON")
     monkeypatch.setenv("MCPD_CONFIG", str(file))
-    monkeypatch.setattr(systemd_units, "manages_socket", lambda _: True)
+    monkeypatch.setattr(systemd, "manages_socket", lambda _: True)
     unit = {"ActiveState": "failed", "ExecMainStatus": "2"}
-    monkeypatch.setattr(systemd_units, "service_properties", lambda: unit)
+    monkeypatch.setattr(systemd, "service_properties", lambda: unit)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         listener.listen()
@@ -305,20 +305,20 @@ def test_client_that_starts_the_service_gets_the_errors_in_the_configuration(
 def test_log_of_the_service_may_be_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a drop-in says, in which stderr usually goes where stdout does."""
     unit = "[Service]\nStandardOutput=journal\n# drop-in\n[Service]\nStandardOutput=append:%h/a b\n"
-    monkeypatch.setattr(systemd_units, "systemctl", lambda *_: unit)
+    monkeypatch.setattr(systemd, "systemctl", lambda *_: unit)
     monkeypatch.setenv("HOME", "/home/me")
     inherit = {"StandardError": "inherit"}
-    assert systemd_units.log_file({"StandardOutput": "journal", **inherit}) == ""
-    assert systemd_units.log_file({"StandardOutput": "append", **inherit}) == "/home/me/a b"
-    assert systemd_units.log_file({"StandardOutput": "append", "StandardError": "journal"}) == ""
+    assert systemd.log_file({"StandardOutput": "journal", **inherit}) == ""
+    assert systemd.log_file({"StandardOutput": "append", **inherit}) == "/home/me/a b"
+    assert systemd.log_file({"StandardOutput": "append", "StandardError": "journal"}) == ""
 
 
 def test_restart_resets_the_limit_of_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise systemd stops the service, and then refuses the sixth start within a minute."""
     commands: list[tuple[str, ...]] = []
-    monkeypatch.setattr(systemd_units, "systemctl", lambda *words: commands.append(words))
-    monkeypatch.setattr(systemd_units, "socket_is_lost", lambda: False)
-    daemon_process.restart_service()
+    monkeypatch.setattr(systemd, "systemctl", lambda *words: commands.append(words))
+    monkeypatch.setattr(systemd, "socket_is_lost", lambda: False)
+    process.restart_service()
     assert commands == [("reset-failed", "mcpd.service", "mcpd.socket"), ("restart", "mcpd.service")]
 
 
@@ -395,7 +395,7 @@ def test_log_follow_loses_no_line_across_rotation(tmp_path: Path) -> None:
     """Also when a start rotates the log."""
     log = tmp_path / "daemon.log"
     log.write_text("first\nsecond\n")
-    lines = daemon_process.log_lines(str(log), 1, follow=True)
+    lines = process.log_lines(str(log), 1, follow=True)
     assert next(lines) == "second"
     with log.open("a") as file:
         file.write("third\nfou")
@@ -461,7 +461,7 @@ def test_unit_contains_no_environment_variable_but_path(place: Place) -> None:
 )
 def test_quoting_for_systemd(word: str, unit_word: str) -> None:
     """See systemd.service(5): specifiers, variables, quotes."""
-    assert systemd_units.quote_for_systemd(word) == unit_word
+    assert systemd.quote_for_systemd(word) == unit_word
 
 
 def test_every_subcommand_has_help(place: Place) -> None:

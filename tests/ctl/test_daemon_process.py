@@ -18,8 +18,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from ctl import daemon_process, systemd_units
-from ctl.daemon_client import DaemonClient
+from ctl.daemon import process, systemd
+from ctl.daemon.client import DaemonClient
 from mcpd.support.instance_lock import find_lock_holder
 from tests.processes import gone, wait_until
 from tests.stopwatch import stopwatch, within
@@ -49,9 +49,9 @@ class Place:
         """Start a client that ensures a daemon and prints its pid."""
         code = (
             f"import sys; sys.argv = ['{self.home}/bin/mcpctl']\n"
-            "from ctl import daemon_process, errors\n"
+            "from ctl.cli import errors; from ctl.daemon import process\n"
             f"path = {str(self.socket)!r}\n"
-            "try: daemon_process.ensure_daemon(path); print(daemon_process.daemon_pid(path))\n"
+            "try: process.ensure_daemon(path); print(process.daemon_pid(path))\n"
             "except errors.DaemonUnreachable as error: print(error.message, error.hint); sys.exit(3)\n"
         )
         return subprocess.Popen(
@@ -203,9 +203,9 @@ def test_client_leaves_the_start_to_whoever_stopped_the_daemon(
 ) -> None:
     """As scripts do. The client would start it with its own environment."""
     monkeypatch.delenv("MCPD_NO_START", raising=False)
-    monkeypatch.setattr(systemd_units, "is_available", lambda: False)
-    monkeypatch.setattr(daemon_process, "SUCCESSOR_TIME", 60.0)
-    monkeypatch.setattr(daemon_process, "_spawn", None)  # must not be called here
+    monkeypatch.setattr(systemd, "is_available", lambda: False)
+    monkeypatch.setattr(process, "SUCCESSOR_TIME", 60.0)
+    monkeypatch.setattr(process, "_spawn", None)  # must not be called here
     has_found_it = threading.Event()
 
     def find_it(path: str) -> int | None:
@@ -213,13 +213,13 @@ def test_client_leaves_the_start_to_whoever_stopped_the_daemon(
         has_found_it.set()
         return pid
 
-    monkeypatch.setattr(daemon_process, "find_lock_holder", find_it)
+    monkeypatch.setattr(process, "find_lock_holder", find_it)
     _, first, _ = answer(place.ensure(STUB="lingers"))
     with DaemonClient(str(place.socket)) as client:
         client.call("mcpd/shutdown")
     wait_until(lambda: not place.socket.exists())
     with ThreadPoolExecutor() as threads:
-        waiting = threads.submit(daemon_process.ensure_daemon, place.socket)
+        waiting = threads.submit(process.ensure_daemon, place.socket)
         assert has_found_it.wait(60)
         place.let_daemon_leave()
         wait_until(lambda: gone(int(first)))

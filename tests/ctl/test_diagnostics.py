@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from ctl import daemon_process, doctor_checks, login_shell, systemd_units
 from ctl.commands.doctor import _loaded_findings, _path_of_next_daemon, _server_finding, ping_servers
 from ctl.commands.ui import has_browser
-from ctl.daemon_client import DaemonClient
+from ctl.daemon import process, systemd
+from ctl.daemon.client import DaemonClient
+from ctl.explain import checks, environment
 from mcpd.model.status import rfc3339
 from mcpd.support.find_programs import find_elsewhere
 from tests.ctl.conftest import Mcpctl
@@ -315,12 +316,12 @@ def test_why_names_who_disabled_a_server(daemon: FakeDaemon, mcpctl: Mcpctl) -> 
 @pytest.mark.parametrize("script", ["exit 1", "sleep 60", "echo only this"])
 def test_slow_login_shell_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """Startup files that hang must not block mcpctl."""
-    monkeypatch.setattr(login_shell, "TIMEOUT", 0.3)
+    monkeypatch.setattr(environment, "TIMEOUT", 0.3)
     shell = tmp_path / "shell"
     shell.write_text(f"#!/bin/sh\n{script}\n")
     shell.chmod(0o755)
-    assert login_shell.login_environment({"SHELL": str(shell)}) is None
-    assert login_shell.login_environment({"SHELL": str(tmp_path / "none")}) is None
+    assert environment.login_environment({"SHELL": str(shell)}) is None
+    assert environment.login_environment({"SHELL": str(tmp_path / "none")}) is None
 
 
 def test_daemon_gets_the_directories_of_the_login_shell(
@@ -332,11 +333,11 @@ def test_daemon_gets_the_directories_of_the_login_shell(
     shell.chmod(0o755)
     monkeypatch.setenv("SHELL", str(shell))
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    monkeypatch.setattr(login_shell, "TIMEOUT", 60.0)
-    daemon_process._extend_path()
+    monkeypatch.setattr(environment, "TIMEOUT", 60.0)
+    process._extend_path()
     assert os.environ["PATH"] == "/usr/bin:/bin:/home/me/bin:/opt/bin"
     monkeypatch.setenv("SHELL", str(tmp_path / "none"))
-    daemon_process._extend_path()
+    process._extend_path()
     assert os.environ["PATH"] == "/usr/bin:/bin:/home/me/bin:/opt/bin"
 
 
@@ -344,13 +345,13 @@ def test_login_shell_with_a_background_process_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A background process of a startup file keeps the pipe open."""
-    monkeypatch.setattr(login_shell, "TIMEOUT", 8.0)
+    monkeypatch.setattr(environment, "TIMEOUT", 8.0)
     shell, pid = tmp_path / "shell", tmp_path / "pid"
     shell.write_text(f'#!/bin/sh\nsetsid sleep 120 &\necho $! >{pid}\nexec sh -c "$4"\n')
     shell.chmod(0o755)
     began = time.monotonic()
     try:
-        found = login_shell.login_environment({"SHELL": str(shell), "HOME": "/h"})
+        found = environment.login_environment({"SHELL": str(shell), "HOME": "/h"})
     finally:
         os.kill(int(pid.read_text()), signal.SIGKILL)
     assert found is not None
@@ -469,9 +470,9 @@ def test_ui_opens_the_users_browser(
 
 def test_doctor_reports_an_update_under_a_running_daemon(mcpctl: Mcpctl) -> None:
     """The installed files changed after the daemon started; the fix is a restart."""
-    (finding,) = doctor_checks.check_installation(started_at=0.0)
+    (finding,) = checks.check_installation(started_at=0.0)
     assert (finding.result, finding.fix) == ("warning", "mcpctl daemon restart")
-    (finding,) = doctor_checks.check_installation(started_at=time.time() + 3600)
+    (finding,) = checks.check_installation(started_at=time.time() + 3600)
     assert finding.result == "ok"
 
 
@@ -481,11 +482,7 @@ def test_doctor_fails_for_a_broken_program_only_if_needed(tmp_path: Path) -> Non
     shim.write_text("#!/bin/sh\necho 'no version is set' >&2\nexit 126\n")
     shim.chmod(0o755)
     for needed, result in ({"npx"}, "failure"), (set[str](), "warning"):
-        found = [
-            f
-            for f in doctor_checks.check_programs(needed, str(tmp_path), None)
-            if "does not run" in f.message
-        ]
+        found = [f for f in checks.check_programs(needed, str(tmp_path), None) if "does not run" in f.message]
         assert [(f.result, f.message) for f in found] == [(result, f"{shim} does not run: no version is set")]
 
 
@@ -496,15 +493,15 @@ def test_doctor_names_secrets_that_are_not_stored(tmp_path: Path) -> None:
         "sec": {"command": "x", "env": {"A": "${secret:SEC}", "B": "${secret:OTHER:-none}"}},
         "off": {"command": "x", "args": ["${secret:OFF}"], "disabled": True},
     }
-    (finding,) = doctor_checks.check_secrets(environ, definitions)
+    (finding,) = checks.check_secrets(environ, definitions)
     assert (finding.result, finding.fix) == ("failure", "mcpctl secret set SEC")
     assert finding.message == "SEC is not stored, but needed by sec"
-    assert list(doctor_checks.check_secrets(environ, {})) == []
+    assert list(checks.check_secrets(environ, {})) == []
     file = tmp_path / "mcpd" / "secrets.json"
     file.parent.mkdir()
     file.write_text('{"SEC": "x"}')
     file.chmod(0o600)
-    (finding,) = doctor_checks.check_secrets(environ, definitions)
+    (finding,) = checks.check_secrets(environ, definitions)
     assert finding.result == "ok"
 
 
@@ -551,11 +548,11 @@ def test_doctor_pings_a_server_again_that_was_off_when_it_was_pinged(daemon: Fak
 def test_doctor_reports_readable_directories(tmp_path: Path) -> None:
     """A missing directory that can be created is no failure."""
     place = tmp_path / "state"
-    (finding,) = doctor_checks.check_directories({"state directory": str(place)})
+    (finding,) = checks.check_directories({"state directory": str(place)})
     assert finding.result == "ok"
     place.mkdir(mode=0o755)
     place.chmod(0o755)
-    (finding,) = doctor_checks.check_directories({"state directory": str(place)})
+    (finding,) = checks.check_directories({"state directory": str(place)})
     assert (finding.result, finding.fix) == ("failure", f"chmod 700 {place}")
 
 
@@ -563,23 +560,20 @@ def test_outdated_units_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """After a reinstallation or upgrade, the service may start an old path."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     ours = ["/usr/bin/env", "mcpd"]
-    systemd_units.write_units(ours, "/home/me/100% mine/bin:/usr/bin")
-    assert systemd_units.outdated_reason(ours) == ""
-    assert "mcpd.service starts /usr/bin/env mcpd, but" in systemd_units.outdated_reason(["/opt/mcpd"])
-    systemd_units.write_units(["/gone away/100%/mcpd"], "/usr/bin")
-    assert (
-        systemd_units.outdated_reason(ours)
-        == "mcpd.service starts /gone away/100%/mcpd, which does not exist"
-    )
-    (service, socket) = systemd_units.write_units(ours, "/usr/bin")
+    systemd.write_units(ours, "/home/me/100% mine/bin:/usr/bin")
+    assert systemd.outdated_reason(ours) == ""
+    assert "mcpd.service starts /usr/bin/env mcpd, but" in systemd.outdated_reason(["/opt/mcpd"])
+    systemd.write_units(["/gone away/100%/mcpd"], "/usr/bin")
+    assert systemd.outdated_reason(ours) == "mcpd.service starts /gone away/100%/mcpd, which does not exist"
+    (service, socket) = systemd.write_units(ours, "/usr/bin")
     service.write_text(service.read_text().replace("KillMode=mixed", "KillMode=process"))
-    assert "from another version" in systemd_units.outdated_reason(ours)
-    systemd_units.write_units(ours, "/usr/bin")
+    assert "from another version" in systemd.outdated_reason(ours)
+    systemd.write_units(ours, "/usr/bin")
     service.write_bytes(service.read_bytes()[:99] + b"\xff" + service.read_bytes()[99:])
-    assert systemd_units.outdated_reason(ours)
-    systemd_units.write_units(ours, "/usr/bin")
+    assert systemd.outdated_reason(ours)
+    systemd.write_units(ours, "/usr/bin")
     socket.unlink()
-    assert "mcpd.socket cannot be read" in systemd_units.outdated_reason(ours)
+    assert "mcpd.socket cannot be read" in systemd.outdated_reason(ours)
 
 
 def test_unit_of_another_program_is_left_alone(
@@ -587,24 +581,24 @@ def test_unit_of_another_program_is_left_alone(
 ) -> None:
     """ahodges22/mcpd installs a unit of the same name."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    unit = systemd_units.unit_directory() / "mcpd.service"
+    unit = systemd.unit_directory() / "mcpd.service"
     unit.parent.mkdir(parents=True)
     unit.write_text(
         "[Unit]\nDescription=mcpd, the local MCP proxy daemon\n[Service]\nExecStart=%h/bin/mcpd\n"
     )
     before = unit.read_bytes()
-    assert not systemd_units.is_installed()
+    assert not systemd.is_installed()
     ran = mcpctl("daemon", "install")
     assert ran.code == 1
     assert f"{unit} belongs to another program named mcpd" in ran.err
     assert "nothing" in mcpctl("daemon", "uninstall").out or unit.exists()
     assert unit.read_bytes() == before
-    monkeypatch.setattr(systemd_units, "is_available", lambda: True)
-    (finding,) = doctor_checks.check_service("/run/mcpd.sock")
+    monkeypatch.setattr(systemd, "is_available", lambda: True)
+    (finding,) = checks.check_service("/run/mcpd.sock")
     assert (finding.result, "another program" in finding.message) == ("warning", True)
     unit.unlink()
-    systemd_units.write_units(["/opt/mcpd"], "/usr/bin")
-    assert systemd_units.is_installed()
+    systemd.write_units(["/opt/mcpd"], "/usr/bin")
+    assert systemd.is_installed()
 
 
 def test_service_that_refused_its_configuration_is_not_to_be_restarted(
@@ -612,15 +606,15 @@ def test_service_that_refused_its_configuration_is_not_to_be_restarted(
 ) -> None:
     """`mcpctl daemon restart` would refuse, and the log says the same as the finding below it."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    systemd_units.write_units(["/opt/mcpd"], "/usr/bin")
-    monkeypatch.setattr(systemd_units, "is_available", lambda: True)
+    systemd.write_units(["/opt/mcpd"], "/usr/bin")
+    monkeypatch.setattr(systemd, "is_available", lambda: True)
     unit = {"ActiveState": "failed", "SubState": "failed", "Result": "exit-code", "ExecMainStatus": "2"}
-    monkeypatch.setattr(systemd_units, "service_properties", lambda: unit)
-    (refused, *_) = doctor_checks.check_service("/run/mcpd.sock")
+    monkeypatch.setattr(systemd, "service_properties", lambda: unit)
+    (refused, *_) = checks.check_service("/run/mcpd.sock")
     assert refused.message == "failed (failed), 0 restarts: it refused its configuration"
     assert refused.fix == "mcpctl edit, then: mcpctl daemon start"
     unit["ExecMainStatus"] = "1"
-    (crashed, *_) = doctor_checks.check_service("/run/mcpd.sock")
+    (crashed, *_) = checks.check_service("/run/mcpd.sock")
     assert crashed.fix == "mcpctl daemon logs, then: mcpctl daemon restart"
 
 
@@ -635,8 +629,8 @@ def test_doctor_without_a_daemon_searches_the_path_of_the_next_one(monkeypatch: 
     """That is the PATH of this terminal, unless systemd starts mcpd. That of a login shell may differ."""
     terminal = {"PATH": "/home/me/.venv/bin:/usr/bin"}
     assert _path_of_next_daemon("/run/mcpd.sock", terminal) == terminal["PATH"]
-    monkeypatch.setattr(systemd_units, "manages_socket", lambda _: True)
-    monkeypatch.setattr(systemd_units, "service_environment", lambda: {"PATH": "/unit/bin"})
+    monkeypatch.setattr(systemd, "manages_socket", lambda _: True)
+    monkeypatch.setattr(systemd, "service_environment", lambda: {"PATH": "/unit/bin"})
     assert _path_of_next_daemon("/run/mcpd.sock", terminal) == "/unit/bin"
 
 
@@ -648,8 +642,8 @@ def test_log_of_the_service_has_times(mcpctl: Mcpctl, monkeypatch: pytest.Monkey
         commands.append(command)
         return subprocess.CompletedProcess(command, 0, "2026-11-21T06:30:00+0000 mcpd[1]: ready\n")
 
-    monkeypatch.setattr(systemd_units, "manages_socket", lambda _: True)
-    monkeypatch.setattr(systemd_units, "service_properties", lambda: {"StandardOutput": "journal"})
+    monkeypatch.setattr(systemd, "manages_socket", lambda _: True)
+    monkeypatch.setattr(systemd, "service_properties", lambda: {"StandardOutput": "journal"})
     monkeypatch.setattr("ctl.commands.daemon.subprocess.run", journalctl)
     assert mcpctl("daemon", "logs", "--utc").out == "2026-11-21T06:30:00+0000 mcpd[1]: ready\n"
     assert commands[0][-4:] == ["-o", "short-iso", "--no-hostname", "--utc"]
@@ -662,11 +656,11 @@ def test_doctor_reports_another_mcpd_in_path(tmp_path: Path, monkeypatch: pytest
         path.parent.mkdir()
         path.write_text(text)
         path.chmod(0o755)
-    monkeypatch.setattr(doctor_checks, "daemon_command", lambda: [str(ours)])
-    assert list(doctor_checks.check_name(str(ours.parent))) == []
-    assert list(doctor_checks.check_name("/nowhere")) == []
-    (finding,) = doctor_checks.check_name(f"{other.parent}:{ours.parent}")
+    monkeypatch.setattr(checks, "daemon_command", lambda: [str(ours)])
+    assert list(checks.check_name(str(ours.parent))) == []
+    assert list(checks.check_name("/nowhere")) == []
+    (finding,) = checks.check_name(f"{other.parent}:{ours.parent}")
     assert (finding.result, "another program named mcpd" in finding.message) == ("warning", True)
     other.write_bytes(ours.read_bytes())
-    (finding,) = doctor_checks.check_name(str(other.parent))
+    (finding,) = checks.check_name(str(other.parent))
     assert "another installation of this mcpd" in finding.message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from ctl import doctor_checks
+from ctl.explain import checks
 
 
 def test_doctor_reports_unsafe_configuration_permissions(tmp_path: Path) -> None:
@@ -21,14 +21,14 @@ def test_doctor_reports_unsafe_configuration_permissions(tmp_path: Path) -> None
         (0o602, ["failure"]),
     ):
         file.chmod(mode)
-        found = list(doctor_checks.check_file_permissions(str(file), ["hunter-of-tokens", "elsewhere"]))
+        found = list(checks.check_file_permissions(str(file), ["hunter-of-tokens", "elsewhere"]))
         assert [finding.result for finding in found] == results
         for finding in found:
             subprocess.run(finding.fix, shell=True, check=True)
-        assert not list(doctor_checks.check_file_permissions(str(file), ["hunter-of-tokens"]))
+        assert not list(checks.check_file_permissions(str(file), ["hunter-of-tokens"]))
     file.chmod(0o644)
-    assert not list(doctor_checks.check_file_permissions(str(file), []))
-    assert not list(doctor_checks.check_file_permissions(str(tmp_path / "none"), []))
+    assert not list(checks.check_file_permissions(str(file), []))
+    assert not list(checks.check_file_permissions(str(tmp_path / "none"), []))
 
 
 def test_doctor_reports_a_configuration_directory_that_others_can_write(tmp_path: Path) -> None:
@@ -43,9 +43,9 @@ def test_doctor_reports_a_configuration_directory_that_others_can_write(tmp_path
     for mode, is_safe in ((0o755, True), (0o1777, True), (0o777, False), (0o707, False)):
         for path in (file, link, directory / "none.json"):
             directory.chmod(mode)
-            found = list(doctor_checks.check_file_permissions(str(path), []))
+            found = list(checks.check_file_permissions(str(path), []))
             assert [finding.result for finding in found] == ([] if is_safe else ["failure"]), oct(mode)
             for finding in found:
                 assert f"{directory} is writable by other users" in finding.message
                 subprocess.run(finding.fix, shell=True, check=True)
-            assert not list(doctor_checks.check_file_permissions(str(path), []))
+            assert not list(checks.check_file_permissions(str(path), []))

@@ -106,9 +106,9 @@ def test_first_edit_creates_a_valid_configuration(tmp_path: Path) -> None:
 
 def test_edit_is_preserved_when_the_file_cannot_be_written() -> None:
     """For example when the disk is full."""
+    from ctl.cli.errors import CtlError
+    from ctl.cli.invocation import CliContext
     from ctl.commands.config_edit import _save
-    from ctl.errors import CtlError
-    from ctl.invocation import CliContext
 
     place = Path("/proc/self/config.json")  # where nobody can make a file, root neither
     with pytest.raises(CtlError, match=r"cannot write .*; your version was saved as ") as refused:

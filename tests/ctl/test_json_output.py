@@ -10,7 +10,7 @@ from typing import Any
 import click
 import pytest
 
-from ctl.app import app
+from ctl.cli.app import app
 from ctl.commands import ALIASES, COMMANDS
 from mcpd.main import argument_parser
 from tests.ctl.conftest import Mcpctl, Ran

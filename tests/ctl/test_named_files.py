@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ctl.call_arguments import parse_json_object
+from ctl.cli.arguments import parse_json_object, read_named_file
+from ctl.cli.errors import UsageError
+from ctl.cli.output import Output
 from ctl.commands.add_remove_apply import read_definitions
 from ctl.commands.import_ import parse_sources
-from ctl.errors import UsageError
-from ctl.named_files import read_named_file
-from ctl.output import Output
 from mcpd.config.loader import load
 from mcpd.model.errors import BadSpec
 from mcpd.support.regular_files import UnusableFile

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from ctl.next_steps import config_step, next_step
+from ctl.explain.next_steps import config_step, next_step
 from mcpd.config import next_step as decision
 from mcpd.config.next_step import missing_variable, port_in_use
 from mcpd.config.secret_store import read_secrets
@@ -282,7 +282,7 @@ def test_variable_that_is_not_set_is_no_reason_to_edit(monkeypatch: pytest.Monke
     """mcpd needs it in its environment, which it gets from the shell that starts it."""
     message = "the environment variable NOPE_TOKEN is not set"
     failed = how("failed", {"kind": "config", "message": f"{message} @ $.mcpServers.it.env.T (set it)"})
-    monkeypatch.setattr("ctl.systemd_units.is_installed", lambda: False)
+    monkeypatch.setattr("ctl.daemon.systemd.is_installed", lambda: False)
     monkeypatch.delenv("NOPE_TOKEN", raising=False)
     assert config_step([{"message": message}], "/c.json").startswith("export NOPE_TOKEN=VALUE && ")
     assert next_step(failed).startswith("export NOPE_TOKEN=VALUE && mcpctl daemon restart   (or write ")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ctl import systemd_units
-from ctl.daemon_process import service_error
-from ctl.service_failure import service_failure
+from ctl.daemon import systemd
+from ctl.daemon.process import service_error
+from ctl.daemon.systemd import service_failure
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_running_or_stopped_service_has_not_failed() -> None:
 
 def test_error_of_a_daemon_that_ran_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have run the request, which the error for a lost connection says."""
-    monkeypatch.setattr(systemd_units, "manages_socket", lambda _: True)
+    monkeypatch.setattr(systemd, "manages_socket", lambda _: True)
     unit = {"ActiveState": "activating", "Result": "signal", "ExecMainStatus": "9"}
-    monkeypatch.setattr(systemd_units, "service_properties", lambda: unit)
+    monkeypatch.setattr(systemd, "service_properties", lambda: unit)
     assert service_error("/run/s") is None
     unit |= {"Result": "exit-code", "ExecMainStatus": "203"}
     cause = service_error("/run/s")

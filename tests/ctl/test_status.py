@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ctl.status_view import status_table
-from ctl.terminal_text import ago, until
+from ctl.cli.text import ago, until
+from ctl.show.status import status_table
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.fake_daemon import NOW, FakeDaemon, Fault, Raw, detail, failure, server, status
 

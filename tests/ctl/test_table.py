@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ctl.output import Line
-from ctl.table import table
-from ctl.watch import fit_rows
+from ctl.cli.output import Line, table
+from ctl.show.watch import fit_rows
 
 HEADER = ("NAME", "STATE", "CALLS", "SAYS")
 ROWS: list[Line] = [["one", "well", "10", "a rather long sentence of a server"], ["twelve", "ill", "7", "-"]]

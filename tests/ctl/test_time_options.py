@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 import click
 import pytest
 
-from ctl.terminal_text import time_left
-from ctl.time_options import SecondsType, parse_duration, parse_time, rfc3339
+from ctl.cli.arguments import SecondsType, parse_duration, parse_time, rfc3339
+from ctl.cli.text import time_left
 
 
 @pytest.fixture

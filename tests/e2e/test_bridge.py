@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from ctl.daemon_process import daemon_pid
+from ctl.daemon.process import daemon_pid
 from tests.e2e.conftest import Start
 from tests.e2e.harness import (
     BOUND,

@@ -65,7 +65,7 @@ class Installation:
     def compile(self) -> None:
         """Compile as an installer does. Otherwise the first start takes seconds and an editor times out."""
         modules = (
-            "mcpd.main, mcpd.daemon, ctl.main, ctl.daemon_process, ctl.bridge.loop, ctl.bridge.daemon_starter"
+            "mcpd.main, mcpd.daemon, ctl.main, ctl.daemon.process, ctl.bridge.loop, ctl.bridge.daemon_starter"
         )
         environ = {**os.environ, **ISOLATED, "PYTHONDONTWRITEBYTECODE": ""}
         subprocess.run([self.python, "-c", f"import {modules}"], env=environ, cwd="/", check=True)

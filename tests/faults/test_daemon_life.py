@@ -149,7 +149,7 @@ def start_fifty_clients(tmp_path: Path) -> float:
     # They import before the gate: fifty at once would keep the daemon waiting for a processor.
     code = (
         f"import sys; sys.argv = [{str(PROGRAMS / 'mcpctl')!r}, 'status', '--json']\n"
-        "import ctl.daemon_process; from ctl.main import main\n"
+        "import ctl.daemon.process; from ctl.main import main\n"
         f"open({str(gate)!r}).read()\n"  # until all clients are ready
         "main()"
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ctl.daemon_process import daemon_pid
+from ctl.daemon.process import daemon_pid
 from mcpd.calls.schema_validation import Findings, compile_schemas
 from tests.e2e.harness import BOUND, Daemon, Json, fake, private_environment, running, wait_until
 from tests.e2e.test_bridge import editor

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import attrs
 
-from ctl.daemon_process import daemon_pid
+from ctl.daemon.process import daemon_pid
 from tests.e2e.harness import (
     BOUND,
     Client,

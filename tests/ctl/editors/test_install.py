@@ -239,7 +239,7 @@ def test_vs_code_can_use_the_socket_url(home: Path, alone: Mcpctl, monkeypatch: 
     assert written() == {
         "mcpd": {"type": "stdio", "command": "/opt/mcpctl", "args": ["bridge", "--client", "vscode"]}
     }
-    monkeypatch.setattr("ctl.systemd_units.manages_socket", lambda _: True)
+    monkeypatch.setattr("ctl.daemon.systemd.manages_socket", lambda _: True)
     assert alone("install", "vscode", "--server", "a/b").code == 0
     assert json.loads(path.read_text())["servers"]["mcpd-a/b"]["url"].endswith(".sock#/servers/a%2Fb/mcp")
     for kept in (home / ".local/state/mcpd/editors").iterdir():

@@ -6,7 +6,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from ctl.daemon_client import (
+from ctl.cli.errors import ConnectionClosed, CtlError, DaemonError, DaemonUnreachable
+from ctl.cli.json_text import objects
+from ctl.cli.output import Output
+from ctl.daemon.client import (
     DaemonClient,
     DaemonReply,
     Json,
@@ -15,9 +18,6 @@ from ctl.daemon_client import (
     socket_path,
     with_effect,
 )
-from ctl.errors import ConnectionClosed, CtlError, DaemonError, DaemonUnreachable
-from ctl.json_values import objects
-from ctl.output import Output
 
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it costs 3 ms on every run
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class CliContext:
             except DaemonUnreachable:
                 if not self.may_start:
                     raise
-                from ctl.daemon_process import ensure_daemon
+                from ctl.daemon.process import ensure_daemon
 
                 ensure_daemon(path)
                 self._client = DaemonClient(path)
@@ -152,7 +152,7 @@ class CliContext:
         try:
             yield
         except ConnectionClosed:
-            from ctl.daemon_process import service_error
+            from ctl.daemon.process import service_error
 
             if (cause := service_error(self.socket)) is not None:
                 raise cause from None
@@ -165,7 +165,7 @@ class CliContext:
         return self.out.json
 
     def _add_next_step(self, error: DaemonError) -> None:
-        from ctl.next_steps import next_step
+        from ctl.explain.next_steps import next_step
 
         with suppress(CtlError):  # a suggestion is not worth a second error
             params = {"server": error.details["server"]}
@@ -177,7 +177,7 @@ class CliContext:
 
     def _add_step_if_stopped(self, error: DaemonError) -> None:
         """Add the step for a server whose process is stopped, because a higher limit would not help."""
-        from ctl.next_steps import next_step
+        from ctl.explain.next_steps import next_step
 
         server = error.details["server"]
         with suppress(CtlError):  # a suggestion is not worth a second error

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ctl.errors import DaemonUnreachable
+from ctl.cli.errors import DaemonUnreachable
 from mcpd.support import paths
 
 LOCK_TIMEOUT = 40.0

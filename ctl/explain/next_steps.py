@@ -35,9 +35,9 @@ def this_shell(login: Mapping[str, str] | None) -> Shell:
 
 
 def _has_service() -> bool:
-    from ctl import systemd_units
+    from ctl.daemon import systemd
 
-    return systemd_units.is_installed()
+    return systemd.is_installed()
 
 
 def config_step(problems: Iterable[Mapping[str, object]], path: object, fix: object = "") -> str:

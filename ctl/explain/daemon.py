@@ -6,13 +6,13 @@ import os
 from collections.abc import Mapping
 from typing import cast
 
-from ctl import daemon_process, systemd_units
-from ctl.config_problems import config_problem_lines, config_warning_lines
-from ctl.daemon_client import DaemonClient
-from ctl.errors import CtlError, DaemonError, DaemonUnreachable
-from ctl.invocation import CliContext
-from ctl.output import Line, paint
-from ctl.service_failure import service_failure
+from ctl.cli.errors import CtlError, DaemonError, DaemonUnreachable
+from ctl.cli.invocation import CliContext
+from ctl.cli.output import Line, paint
+from ctl.daemon import process, systemd
+from ctl.daemon.client import DaemonClient
+from ctl.daemon.systemd import service_failure
+from ctl.show.status import config_problem_lines, config_warning_lines
 from mcpd.support.instance_lock import find_lock_holder
 
 ANSWER_TIMEOUT = 5.0
@@ -34,7 +34,7 @@ def report_daemon_status(cli: CliContext) -> int:
 def _daemon_status(cli: CliContext) -> dict[str, object]:
     """Collect the daemon's status without starting it by socket activation."""
     socket = cli.socket
-    unit = systemd_units.service_properties() if systemd_units.manages_socket(socket) else None
+    unit = systemd.service_properties() if systemd.manages_socket(socket) else None
     by_manager = unit is not None and unit.get("ActiveState") in ("active", "reloading", "deactivating")
     journal = "journalctl --user -u mcpd"
     facts: dict[str, object] = {
@@ -44,8 +44,8 @@ def _daemon_status(cli: CliContext) -> dict[str, object]:
         "version": None,
         "socket": socket,
         "started_by": None,
-        "log": daemon_process.log_path() if unit is None else systemd_units.log_file(unit) or journal,
-        "installed": systemd_units.is_installed(),
+        "log": process.log_path() if unit is None else systemd.log_file(unit) or journal,
+        "installed": systemd.is_installed(),
         "unit": None if unit is None else _unit_status(unit),
         "reason": None,
         "problems": [],
@@ -53,7 +53,7 @@ def _daemon_status(cli: CliContext) -> dict[str, object]:
         "next": None,
     }
     starter = {"running": True, "started_by": "systemd" if by_manager else "background"}
-    if unit is None or by_manager or not systemd_units.socket_is_active():  # connecting would start it
+    if unit is None or by_manager or not systemd.socket_is_active():  # connecting would start it
         try:
             with DaemonClient(socket) as client:
                 answer = client.call("mcpd/version", timeout=ANSWER_TIMEOUT).value

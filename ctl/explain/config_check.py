@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from ctl import systemd_units
-from ctl.errors import CtlError, DaemonUnreachable
-from ctl.invocation import CliContext
+from ctl.cli.errors import CtlError, DaemonUnreachable
+from ctl.cli.invocation import CliContext
+from ctl.daemon import systemd
 from mcpd.config.check_document import Document, LoadedConfig, check
 from mcpd.config.next_step import unset_variables
 from mcpd.model.errors import BadSpec, Problem
@@ -77,10 +77,10 @@ def check_config(cli: CliContext, document: Document, data: bytes | None) -> Che
 
 def next_environment(socket: str, environ: Mapping[str, str]) -> NextEnvironment:
     """Return the environment of a daemon that is started now for this socket, from a shell with `environ`."""
-    if not (socket and systemd_units.manages_socket(socket)):
+    if not (socket and systemd.manages_socket(socket)):
         return NextEnvironment(environ, of_service=False, is_complete=True)
     try:
-        return NextEnvironment(systemd_units.service_environment(), of_service=True, is_complete=True)
+        return NextEnvironment(systemd.service_environment(), of_service=True, is_complete=True)
     except CtlError:
         return NextEnvironment(environ, of_service=True, is_complete=False)
 
@@ -96,7 +96,7 @@ def _ask_daemon(cli: CliContext, document: Document, data: bytes) -> CheckedConf
     """Return what the daemon says; None if it is not running, or does not answer. Raises BadSpec."""
     cli.may_start = False
     try:
-        if systemd_units.would_start_service(cli.socket):
+        if systemd.would_start_service(cli.socket):
             return None
         params: ConfigCheckParams = {"path": str(document.path), "text": data.decode("utf-8-sig")}
         answer = cli.call("mcpd/config/check", params, timeout=_TIMEOUT).value

@@ -11,8 +11,8 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ctl.errors import ConnectionClosed, CtlError, DaemonError, DaemonUnreachable, TimedOut, UsageError
-from ctl.json_values import mapping, split_message
+from ctl.cli.errors import ConnectionClosed, CtlError, DaemonError, DaemonUnreachable, TimedOut, UsageError
+from ctl.cli.json_text import mapping, split_message
 
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it costs 3 ms on every run
 if TYPE_CHECKING:

@@ -3,20 +3,51 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
-from ctl.next_steps import next_step
-from ctl.output import Line, paint
-from ctl.server_state import READY, exit_details, failure_summary, painted_state
-from ctl.table import labelled_lines
-from ctl.terminal_text import ago, clock_time, count, format_time, in_local_time, log_line, time_left, until
+from ctl.cli.invocation import CliContext
+from ctl.cli.output import Line, labelled_lines, paint
+from ctl.cli.text import ago, clock_time, count, format_time, in_local_time, log_line, time_left, until
+from ctl.explain.next_steps import next_step
+from ctl.show.status import (
+    READY,
+    STATUS_TIMEOUT,
+    exit_details,
+    failure_summary,
+    not_ready_exit,
+    painted_state,
+)
 from mcpd.config import definition_view
 
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it costs 3 ms on every run
 if TYPE_CHECKING:
-    from ctl.api_types import ServerDetail, ServerStatus
+    from ctl.api_types import Reply, ServerDetail, ServerStatus
 
 _SECOND_CONNECTION = "connection 2"
 """How the daemon names the step, and the label of the row."""
+
+
+def show_servers(cli: CliContext, servers: Sequence[str], *, utc: bool = False) -> int:
+    """Print one server or several in detail. Returns the highest of their exit codes."""
+    replies = [cli.call("mcpd/server", {"server": name}, timeout=STATUS_TIMEOUT) for name in servers]
+    documents = [_with_next_step(reply) for reply in replies] if cli.out.json else []
+    if len(documents) == 1:
+        cli.out.json_document(documents[0])
+    elif documents:
+        cli.out.json_document(f'{{"servers":[{",".join(documents)}]}}')
+    for number, reply in enumerate(replies if not cli.out.json else ()):
+        cli.out.lines([*([[]] if number else []), *server_block(reply.value, utc=utc)])
+    return max(not_ready_exit(reply.value["server"]) for reply in replies)
+
+
+def _with_next_step(reply: Reply[ServerDetail]) -> str:
+    """Return the daemon's document, byte for byte unless the text form shows another step."""
+    step = next_step(reply.value)
+    if reply.value.get("next") in (None, step):  # None: an older daemon
+        return reply.text
+    import json
+
+    return json.dumps({**reply.value, "next": step})
 
 
 def server_block(detail: ServerDetail, log_lines: int = 10, *, utc: bool = False) -> list[Line]:

@@ -15,13 +15,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ctl import login_shell, systemd_units
-from ctl.daemon_client import Json
-from ctl.daemon_process import daemon_command
-from ctl.errors import CtlError
-from ctl.next_steps import this_shell
-from ctl.service_failure import service_failure
-from ctl.terminal_text import count
+from ctl.cli.errors import CtlError
+from ctl.cli.text import count
+from ctl.daemon import systemd
+from ctl.daemon.client import Json
+from ctl.daemon.process import daemon_command
+from ctl.daemon.systemd import service_failure
+from ctl.explain.environment import missing_directories
+from ctl.explain.next_steps import this_shell
 from mcpd.config import definition_view
 from mcpd.config.check_document import LoadedConfig
 from mcpd.config.next_step import missing_program_step, misspelling_note
@@ -97,7 +98,7 @@ def _missing_socket(what: str, location: str, socket: str) -> Finding:
     if pid := find_lock_holder(socket):
         message = f"{location} was removed, but mcpd is running (pid {pid})"
         return Finding(what, FAIL, message, "mcpctl daemon restart")
-    if systemd_units.manages_socket(socket) and systemd_units.socket_is_lost():
+    if systemd.manages_socket(socket) and systemd.socket_is_lost():
         message = f"{location} was removed, but systemd still listens on it (mcpd.socket)"
         return Finding(what, FAIL, message, "mcpctl daemon restart")
     return Finding(what, SKIP, f"{location} does not exist (mcpd has not been started)")
@@ -105,7 +106,7 @@ def _missing_socket(what: str, location: str, socket: str) -> Finding:
 
 def _has_listener(path: str) -> bool:
     """Return whether a process listens on a socket, without starting a service."""
-    if systemd_units.manages_socket(path) and systemd_units.socket_is_active():
+    if systemd.manages_socket(path) and systemd.socket_is_active():
         return True
     with suppress(OSError), sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
         probe.setblocking(False)
@@ -118,20 +119,20 @@ def _has_listener(path: str) -> bool:
 
 def check_service(path: str) -> Iterator[Finding]:
     """Check the systemd units, and whether the service keeps running after logout."""
-    if not systemd_units.is_available():
+    if not systemd.is_available():
         message = "no systemd user manager; mcpd runs in the background"
         yield Finding("service", SKIP, message)
         return
-    if other := systemd_units.foreign_unit():
+    if other := systemd.foreign_unit():
         message = f"{other} belongs to another program named mcpd; this mcpd runs in the background"
         yield Finding("service", WARN, message, "rename that unit to install the service of this mcpd")
         return
-    if not systemd_units.is_installed():
+    if not systemd.is_installed():
         message = "mcpd is not installed as a service, so it does not start at login"
         yield Finding("service", WARN, message, "mcpctl daemon install")
         return
     try:
-        unit = systemd_units.service_properties()
+        unit = systemd.service_properties()
     except CtlError as error:
         yield Finding("service", FAIL, error.message, error.hint or "systemctl --user status mcpd")
         return
@@ -146,12 +147,12 @@ def check_service(path: str) -> Iterator[Finding]:
     if unit.get("NeedDaemonReload") == "yes":
         message = "the unit file has changed since systemd loaded it"
         yield Finding("service", WARN, message, "systemctl --user daemon-reload, then: mcpctl daemon restart")
-    if stale := systemd_units.outdated_reason(daemon_command()):
+    if stale := systemd.outdated_reason(daemon_command()):
         gone = stale.endswith("does not exist")
         yield Finding("unit", FAIL if gone else WARN, stale, "mcpctl daemon install")
-    if not systemd_units.manages_socket(path):
+    if not systemd.manages_socket(path):
         fix = "unset MCPD_SOCKET, or remove the service: mcpctl daemon uninstall"
-        yield Finding("service", WARN, f"uses {systemd_units.socket_path()}, but mcpctl uses {path}", fix)
+        yield Finding("service", WARN, f"uses {systemd.socket_path()}, but mcpctl uses {path}", fix)
     yield _check_lingering()
 
 
@@ -268,9 +269,9 @@ def check_path(daemon_path: str | None, login: Mapping[str, str] | None) -> Iter
     if daemon_path is None:
         yield Finding("PATH", SKIP, "not compared: mcpd is not running")
         return
-    lacking = login_shell.missing_directories(login.get("PATH", ""), daemon_path)
+    lacking = missing_directories(login.get("PATH", ""), daemon_path)
     if lacking:
-        fix = "mcpctl daemon install" if systemd_units.is_installed() else "mcpctl daemon restart"
+        fix = "mcpctl daemon install" if systemd.is_installed() else "mcpctl daemon restart"
         message = f"directories of your shell's PATH that mcpd lacks: {':'.join(lacking)}"
         yield Finding("PATH", WARN, message, f"{fix}, from a terminal whose PATH mcpd should use")
     else:

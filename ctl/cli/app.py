@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import click
 
+from ctl.cli.errors import CtlError, DaemonError, UsageError
+from ctl.cli.invocation import CliContext
+from ctl.cli.output import FORMATS
 from ctl.commands import COMMANDS, EVERYDAY, SECTIONS, SYNONYMS
-from ctl.errors import CtlError, DaemonError, UsageError
-from ctl.invocation import CliContext
-from ctl.output import FORMATS
 from mcpd.model.errors import CannotWrite
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -179,7 +179,7 @@ def run_app(cli: CliContext, argv: Sequence[str], environ: Mapping[str, str]) ->
     if instruction := environ.get("_MCPCTL_COMPLETE"):
         from click.shell_completion import add_completion_class, shell_complete
 
-        from ctl.commands.completion import SHELLS
+        from ctl.cli.completion import SHELLS
 
         for shell in SHELLS.values():
             add_completion_class(shell)

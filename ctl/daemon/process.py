@@ -18,11 +18,11 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
-from ctl import systemd_units
-from ctl.daemon_client import DaemonClient
-from ctl.errors import BadConfiguration, CtlError, DaemonUnreachable
-from ctl.service_failure import could_not_run, has_refused_configuration, service_failure
-from ctl.start_lock import STOP_TIMEOUT, SUCCESSOR_TIME, is_being_started, start_lock
+from ctl.cli.errors import BadConfiguration, CtlError, DaemonUnreachable
+from ctl.daemon import systemd
+from ctl.daemon.client import DaemonClient
+from ctl.daemon.start_lock import STOP_TIMEOUT, SUCCESSOR_TIME, is_being_started, start_lock
+from ctl.daemon.systemd import could_not_run, has_refused_configuration, service_failure
 from mcpd.support import paths
 from mcpd.support.instance_lock import find_lock_holder
 
@@ -66,12 +66,12 @@ def ensure_daemon(socket: str | os.PathLike[str], *, with_login_path: bool = Fal
     if os.environ.get("MCPD_NO_START", "") not in ("", "0"):
         message = f"mcpd is not running at {path}, and MCPD_NO_START prevents starting it"
         raise DaemonUnreachable(message, hint="start it with: mcpctl daemon start")
-    if not systemd_units.manages_socket(path) and _wait_successor(path):
+    if not systemd.manages_socket(path) and _wait_successor(path):
         return
     with start_lock(path):
         if _is_listening(path):
             return
-        if systemd_units.manages_socket(path):
+        if systemd.manages_socket(path):
             require_socket(path)
             print("mcpctl: starting mcpd (systemctl --user start mcpd)", file=sys.stderr)
             start_units()
@@ -84,7 +84,7 @@ def ensure_daemon(socket: str | os.PathLike[str], *, with_login_path: bool = Fal
 
 def _extend_path() -> None:
     """Append the directories that only the login shell has to the PATH of this process."""
-    from ctl.login_shell import login_environment
+    from ctl.explain.environment import login_environment
 
     login = login_environment(os.environ) or {}
     own = [directory for directory in os.environ.get("PATH", "").split(os.pathsep) if directory]
@@ -221,11 +221,11 @@ def start_units() -> None:
 
     If the socket was removed, both are restarted.
     """
-    if systemd_units.socket_is_lost():
-        systemd_units.stop_units()
+    if systemd.socket_is_lost():
+        systemd.stop_units()
     _reset_failures()
     try:
-        systemd_units.systemctl("start", systemd_units.SOCKET, systemd_units.SERVICE)
+        systemd.systemctl("start", systemd.SOCKET, systemd.SERVICE)
     except CtlError as error:
         raise _start_error(error) from None
 
@@ -235,7 +235,7 @@ def require_socket(path: str) -> None:
 
     Starting its units would restart it, and only a person may end the calls of clients that are connected.
     """
-    if systemd_units.socket_is_lost() and systemd_units.service_is_active():
+    if systemd.socket_is_lost() and systemd.service_is_active():
         message = f"mcpd is running, but its socket {path} was removed"
         raise DaemonUnreachable(message, hint="mcpctl daemon restart")
 
@@ -245,12 +245,12 @@ def restart_service() -> None:
 
     If the socket was removed, the socket unit is restarted as well.
     """
-    if systemd_units.socket_is_lost():
+    if systemd.socket_is_lost():
         start_units()
         return
     _reset_failures()
     try:
-        systemd_units.systemctl("restart", systemd_units.SERVICE)
+        systemd.systemctl("restart", systemd.SERVICE)
     except CtlError as error:
         raise _start_error(error) from None
 
@@ -258,13 +258,13 @@ def restart_service() -> None:
 def _reset_failures() -> None:
     """Forget earlier failures and starts, because systemd limits the number of starts per minute."""
     with suppress(CtlError):  # not loaded yet: nothing to reset
-        systemd_units.systemctl("reset-failed", systemd_units.SERVICE, systemd_units.SOCKET)
+        systemd.systemctl("reset-failed", systemd.SERVICE, systemd.SOCKET)
 
 
 def _start_error(error: CtlError) -> DaemonUnreachable:
     """Return why the service did not start: systemctl reports only that it failed."""
     with suppress(CtlError):
-        if (found := _service_error(systemd_units.service_properties())) is not None:
+        if (found := _service_error(systemd.service_properties())) is not None:
             return found
     return DaemonUnreachable(error.message, hint="mcpctl daemon logs")
 
@@ -275,8 +275,8 @@ def service_error(socket: str) -> DaemonUnreachable | None:
     reason, after which a request may have run.
     """
     with suppress(CtlError):
-        if systemd_units.manages_socket(socket):
-            unit = systemd_units.service_properties()
+        if systemd.manages_socket(socket):
+            unit = systemd.service_properties()
             if has_refused_configuration(unit) or could_not_run(unit):
                 return _service_error(unit)
     return None
@@ -296,7 +296,7 @@ def bad_configuration(message: str) -> BadConfiguration:
 
     `message` is used if the configuration is valid for this process, whose environment may differ.
     """
-    from ctl.next_steps import config_step
+    from ctl.explain.next_steps import config_step
     from mcpd.config.loader import load
     from mcpd.model.errors import BadSpec
 

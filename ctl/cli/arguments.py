@@ -1,13 +1,24 @@
-"""Parsing of `TOOL@SERVER` and of a tool's arguments on the command line."""
+"""The values of arguments: `TOOL@SERVER`, a tool's arguments, files, durations and times."""
 
 from __future__ import annotations
 
+import errno
 import json
-from collections.abc import Mapping, Sequence
+import math
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, time, timedelta
+from io import FileIO
+from pathlib import Path
+from typing import Any
 
-from ctl.errors import UsageError
-from ctl.json_values import mapping, objects, strings
-from ctl.named_files import advice, read_named_file
+import click
+from click.decorators import FC
+
+from ctl.cli.errors import UsageError
+from ctl.cli.json_text import mapping, objects, strings
+from mcpd.support.regular_files import UnusableFile, read_regular_file, read_up_to
 
 _MAX_FILE_SIZE = 64 * 1024 * 1024
 """Bytes of a file with arguments."""
@@ -193,3 +204,91 @@ def read_file(path: str) -> str:
     except UnicodeDecodeError:
         message = f"cannot read {'stdin' if path == '-' else path}: not UTF-8 text"
         raise UsageError(message, hint="save it as UTF-8") from None
+
+
+def advice(error: OSError) -> str:
+    """Return what the user can do about a file that cannot be read."""
+    if error.errno == errno.EFBIG:
+        return "is this the right file? A larger one must be split"
+    if isinstance(error, UnusableFile):
+        return "name a regular file; save what a device or a pipe contains in one first"
+    if isinstance(error, FileNotFoundError):
+        return "check the path"
+    return "check the permissions of the file and its directories"
+
+
+def read_named_file(name: str, max_size: int) -> bytes:
+    """Return the content of a file, or of stdin for `-`. Raises OSError, UnusableFile if it is too large.
+
+    A FIFO or a device is refused without waiting for it. A descriptor of this process, as from a shell's
+    `<(command)`, is read to its end.
+    """
+    if name == "-":
+        data = sys.stdin.buffer.read(max_size + 1)
+        if len(data) > max_size:
+            raise UnusableFile(errno.EFBIG, f"it has more than {max_size} bytes", "stdin")
+        return data
+    if name == "/dev/stdin" or name.startswith(("/dev/fd/", "/proc/self/fd/")):
+        with FileIO(name) as file:
+            return read_up_to(file, max_size, name)
+    return read_regular_file(Path(name).expanduser(), max_size)
+
+
+utc_option = click.option("--utc", is_flag=True, help="Show times in UTC instead of the local time zone.")
+
+_SPAN = re.compile(r"(?=\d)(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?")
+_CLOCK = re.compile(r"\d\d?:\d\d(:\d\d)?")
+
+
+class SecondsType(click.FloatRange):
+    """A finite number of seconds. JSON has no NaN and no infinities, so they cannot be sent to the daemon."""
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 # text or a default
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float:
+        seconds: float = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+        return seconds
+
+
+def seconds_option(name: str, default: float, help: str) -> Callable[[FC], FC]:
+    """Return an option for a number of seconds."""
+    return click.option(
+        name, metavar="SECONDS", type=SecondsType(min=0), default=default, show_default=True, help=help
+    )
+
+
+def parse_duration(text: str) -> timedelta:
+    """Parse `90s`, `30m`, `2h` or `1d12h`. Raises BadParameter."""
+    found = _SPAN.fullmatch(text)
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups()) if found else (0,) * 4
+    length = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    if not length:
+        raise click.BadParameter(f"{text!r} is not a duration such as 90s, 30m, 2h or 1d12h")
+    return length
+
+
+def parse_time(text: str, now: datetime | None = None) -> datetime:
+    """Parse an ISO time in the future, or `18:00` as the next such local time. Raises BadParameter."""
+    now = now or datetime.now(UTC)
+    try:
+        if _CLOCK.fullmatch(text):
+            hour, minute, second = map(int, f"{text}:0".split(":")[:3])
+            today = datetime.combine(now.astimezone(), time(hour, minute, second))
+            found = today.astimezone()
+            return found if found > now else (today + timedelta(days=1)).astimezone()
+        found = datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        raise click.BadParameter(f"{text!r} is not a time such as 18:00 or 2026-11-21T18:00") from None
+    if found <= now:
+        raise click.BadParameter(f"{text!r} is in the past")
+    return found
+
+
+def rfc3339(when: datetime) -> str:
+    """Format a time for the daemon."""
+    return when.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from ctl.daemon_client import Json
-from ctl.errors import CtlError, DaemonError, ServerNotReady, TimedOut
-from ctl.invocation import CliContext
-from ctl.json_values import mapping
-from ctl.next_steps import next_step
-from ctl.server_state import failure_summary, painted_state
-from ctl.terminal_text import count, in_local_time, time_left, until
+from ctl.cli.errors import CtlError, DaemonError, ServerNotReady, TimedOut
+from ctl.cli.invocation import CliContext
+from ctl.cli.json_text import mapping
+from ctl.cli.text import count, in_local_time, time_left, until
+from ctl.daemon.client import Json
+from ctl.explain.next_steps import next_step
+from ctl.show.status import failure_summary, painted_state
 
 if TYPE_CHECKING:
     from ctl.api_types import Failure, ServerResult, ServerStatus

@@ -1,40 +1,109 @@
-"""`mcpctl completion`: shell completion for bash, zsh and fish.
+"""Shell completion: the scripts for bash, zsh and fish, and the candidates from the running daemon.
 
-click's own scripts are not used: names and descriptions come from servers, and its bash script would insert a
-tool named `$(reboot)` unquoted; its fish script cuts every description at the first comma.
+Completion never starts the daemon and never waits long. click's own scripts are not used: names and
+descriptions come from servers, and its bash script would insert a tool named `$(reboot)` unquoted; its fish
+script cuts every description at the first comma.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import ClassVar
 
 import click
 from click.shell_completion import CompletionItem, FishComplete, ShellComplete, ZshComplete, split_arg_string
 
-from ctl.invocation import CliContext
-from ctl.terminal_text import clean
+from ctl.cli.errors import CtlError
+from ctl.cli.invocation import CliContext
+from ctl.cli.json_text import mapping, objects
+from ctl.cli.text import clean
+from ctl.commands import COMMANDS
+from ctl.daemon.client import DaemonClient, Json
+
+TIMEOUT = 1.0
+"""Seconds. Slow completion is worse than none."""
 
 
-@click.command(
-    epilog='Examples:\n\n\b\n  eval "$(mcpctl completion bash)"\n'
-    "  mcpctl completion fish > ~/.config/fish/completions/mcpctl.fish"
-)
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_obj
-def completion(cli: CliContext, shell: str) -> int:
-    """Print the completion script for a shell.
+def server_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete names of servers, with their states."""
+    return [
+        CompletionItem(str(server["name"]), help=str(server["status"]))
+        for server in _query(ctx, "mcpd/status", "servers")
+        if str(server["name"]).startswith(incomplete)
+    ]
 
-    Names of servers and tools come from the running daemon; completion never starts it. The script is printed
-    as JSON only with --json, not because of MCPCTL_OUTPUT.
-    """
-    app = click.get_current_context().find_root().command
-    script = SHELLS[shell](app, {}, "mcpctl", "_MCPCTL_COMPLETE").source()
-    if cli.out.json and not cli.out.format_is_default:
-        cli.out.json_value({"shell": shell, "script": script})
-    else:
-        cli.out.block(script)
-    return 0
+
+def tool_targets(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete TOOL@SERVER, then the tool's arguments."""
+    return _targets(ctx, _query(ctx, "mcpd/tools", "tools"), incomplete)
+
+
+def prompt_targets(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete PROMPT@SERVER, then the prompt's arguments."""
+    return _targets(ctx, _query(ctx, "mcpd/prompts", "prompts"), incomplete)
+
+
+def command_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the topics of `mcpctl help`."""
+    if ctx.params.get("words"):
+        return []
+    known = {name: entry.help for name, entry in COMMANDS.items() if not entry.hidden or name == "exit-codes"}
+    return [CompletionItem(name, help=text) for name, text in known.items() if name.startswith(incomplete)]
+
+
+def editor_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the editors that can be configured."""
+    return _editors(incomplete, installable=True)
+
+
+def editors_and_files(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the editors whose files can be read, and any file."""
+    return _editors(incomplete, installable=False) or [CompletionItem(incomplete, type="file")]
+
+
+def _editors(incomplete: str, *, installable: bool) -> list[CompletionItem]:
+    from ctl.editors.editor_catalog import EDITORS
+
+    return [
+        CompletionItem(editor.name, help=editor.title)
+        for editor in EDITORS
+        if editor.name.startswith(incomplete) and (editor.entry_form is not None or not installable)
+    ]
+
+
+def _targets(ctx: click.Context, entries: Sequence[Json], incomplete: str) -> list[CompletionItem]:
+    typed = ctx.params.get("words")
+    if not typed:
+        return [
+            CompletionItem(name, help=str(entry.get("description", "")).partition("\n")[0][:60])
+            for entry in entries
+            if (name := f"{entry.get('name')}@{entry.get('server')}").startswith(incomplete)
+        ]
+    for entry in entries:
+        if f"{entry.get('name')}@{entry.get('server')}" == typed[0]:
+            return [CompletionItem(word) for word in _arguments(entry) if word.startswith(incomplete)]
+    return []
+
+
+def _arguments(entry: Json) -> list[str]:
+    """Return the arguments of a tool or prompt: `key=` for text, `key:=` for anything else."""
+    schema = entry.get("inputSchema")
+    if not isinstance(schema, dict):
+        return [f"{argument.get('name')}=" for argument in objects(entry.get("arguments"))]
+    return [
+        f"{name}=" if mapping(shape).get("type") == "string" else f"{name}:="
+        for name, shape in mapping(schema.get("properties")).items()
+    ]
+
+
+def _query(ctx: click.Context, method: str, member: str) -> list[Json]:
+    try:
+        cli: CliContext = ctx.find_root().obj
+        with DaemonClient(cli.socket) as client:
+            return objects(client.request(method, timeout=TIMEOUT).value.get(member))
+    except CtlError:
+        return []  # a shell prompt must not show errors
 
 
 _BASH = r"""_mcpctl_completion() {

@@ -16,9 +16,9 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-from ctl.daemon_process import log_path
-from ctl.doctor_checks import DoctorReport
-from ctl.errors import WriteFailed
+from ctl.cli.errors import WriteFailed
+from ctl.daemon.process import log_path
+from ctl.explain.checks import DoctorReport
 from mcpd import __version__
 from mcpd.config.masking import is_secret_name, mask_definition, scrub, scrub_json
 from mcpd.config.secret_store import read_secrets

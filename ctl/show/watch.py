@@ -8,20 +8,21 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ctl.commands.logs_events_tap import print_events
-from ctl.daemon_client import DaemonClient
-from ctl.invocation import CliContext
-from ctl.output import Line, paint
-from ctl.server_view import server_block
-from ctl.status_view import status_table
+from ctl.cli.invocation import CliContext
+from ctl.cli.output import Line, paint
+from ctl.cli.text import clock_time, in_local_time
+from ctl.daemon.client import DaemonClient
+from ctl.explain.server import server_block
+from ctl.show.progress import status_summary
+from ctl.show.status import painted_state, status_table
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from ctl.api_types import Stats
+    from ctl.api_types import Event, Stats
 
 TICK = 1.0
 """Seconds between updates of relative times."""
@@ -88,6 +89,40 @@ def watch_status(cli: CliContext, server: str | None, *, utc: bool) -> int:
             if keys.quit_pressed(0):
                 break
     return 0
+
+
+def print_events(cli: CliContext, servers: Sequence[str], *, utc: bool) -> None:
+    """Print one line per event of `servers`, or of all servers if empty, until Ctrl-C."""
+    width = 16 if cli.out.json else _name_width(cli)
+    for item in cli.stream("mcpd/events", {"servers": list(servers)}):
+        if item is not None and "event" in item.value:
+            event = item.value["event"]
+            cli.out.stream_item(event, *_event_line(event, width, utc=utc))
+
+
+def _name_width(cli: CliContext) -> int:
+    """Return the width of the column of names."""
+    names = [server["name"] for server in cli.call("mcpd/status").value["servers"]]
+    return max((len(name) for name in names), default=1)
+
+
+def _event_line(event: Event, width: int, *, utc: bool) -> Line:
+    """One event: time, server, what happened."""
+    kind, status, message = event["kind"], event.get("status"), event.get("message", "")
+    parts = [
+        paint(clock_time(event["at"], utc=utc)[11:], "dim"),
+        f"  {event.get('server') or '-'!s:<{width}}  ",
+    ]
+    if status and kind in ("snapshot", "status"):
+        summary = status_summary(status)
+        known = message in summary or message == status.get("reason")
+        return [
+            *parts,
+            painted_state(status),
+            in_local_time(summary, utc=utc),
+            "" if known else f"  {message}",
+        ]
+    return [*parts, kind, f": {message}" if message else ""]
 
 
 def watch_top(

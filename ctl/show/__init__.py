@@ -1,0 +1,1 @@
+"""What the commands show about servers: the table, progress, and a live display."""
