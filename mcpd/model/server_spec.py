@@ -57,25 +57,15 @@ class Timeouts(Record):
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class RestartPolicy(Record):
-    """The restart policy of a server, which uses exponential backoff from `base` to `cap` with jitter."""
+    """When a failed server is started again: the constants of exponential backoff are in
+    `supervision.restart`."""
 
     base: float = 0.5
-    factor: float = 1.5
-    """Less than 2, so that a pause is never much longer than the server has already been failing."""
+    """The longest delay after the first failure."""
     cap: float = 60.0
-    floor: float = 0.25
-    """The minimum time between two starts."""
-    stable: float = 60.0
-    """A connection that lasted this long resets the backoff."""
-    proof: float = 10.0
-    """A successful call this long after connecting also resets the backoff."""
+    """The longest delay."""
     intensity: int = 15
-    """This many failures …"""
-    period: float = 600.0
-    """… within this time are a crash loop."""
-    probe: float = 300.0
-    """The time between two starts in a crash loop, ± `probe_spread` (a fraction)."""
-    probe_spread: float = 0.2
+    """This many failures within ten minutes are a crash loop."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

@@ -13,7 +13,7 @@ import trio
 
 from mcpd.model.errors import HttpRefused, NoCommonVersion, UpstreamRefused
 from mcpd.model.package_runners import PackageRunner
-from mcpd.model.server_spec import RemoteSpec, RestartPolicy, ServerSpec, StdioSpec, Timeouts
+from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec, Timeouts
 from mcpd.model.status import Failure, FailureKind
 from mcpd.persistent_state import StateFile
 from mcpd.protocol.negotiate import (
@@ -279,13 +279,6 @@ class Attempt(msgspec.Struct, eq=False):
     """When a call last succeeded, set when the connection has ended."""
     has_ended: bool = False
     """Whether its end has been recorded."""
-
-    def was_stable(self, policy: RestartPolicy) -> bool:
-        """Return whether it lasted or worked long enough to reset the backoff."""
-        return self.ready_at is not None and (
-            trio.current_time() - self.ready_at >= policy.stable
-            or self.last_success_at - self.ready_at >= policy.proof
-        )
 
     def diagnose(
         self, error: BaseException, evidence: Evidence, strategy: ConnectStrategy

@@ -420,7 +420,7 @@ class ManagedServer:
 
     def _handle_failure(self, error: BaseException, evidence: restart.Evidence) -> None:
         failure, verdict = self._attempt.diagnose(error, evidence, self._strategy)
-        if self._attempt.was_stable(self.spec.restart):
+        if restart.was_stable(self._attempt.ready_at, self._attempt.last_success_at):
             self._backoff.reset()
         requested_delay = restart.requested_delay(error)
         plan = restart.plan_recovery(self.spec.name, verdict, requested_delay, self._backoff)
@@ -446,7 +446,7 @@ class ManagedServer:
             self.launch = prepare_launch(spec, context.environ, mark)
             self._tracker.record_start()
         async with StartSlot(context.start_limiter) as slot:
-            await trio.sleep(max(0.0, self._last_spawn + spec.restart.floor - trio.current_time()))
+            await trio.sleep(max(0.0, self._last_spawn + restart.floor(spec.restart) - trio.current_time()))
             self._last_spawn = trio.current_time()
             self.log.start_run()
             opening = open_transport(

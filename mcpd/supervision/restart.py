@@ -3,17 +3,17 @@
     exception ── classify_failure ──> Failure + Verdict ── plan_recovery ──> next state, delay, log line
 
     Verdict                                Next state   Next attempt
-    RETRY, below the restart intensity     FAILED       after base · factor^(attempts-1) s, at most
+    RETRY, below the restart intensity     FAILED       after base · 1.5^(attempts-1) s, at most
                                                         `cap`; a random half of it is left out
-    RETRY, `intensity` ends in `period` s  FAILED       crash loop: about every `probe` s
+    RETRY, `intensity` ends in 600 s       FAILED       crash loop: about every 300 s
     WAIT   (would fail in the same way)    FAILED       when the definition changes or a user reconnects
     LOGIN  (credentials are missing)       NEEDS_AUTH   when the definition changes or a user reconnects
 
-A `Retry-After` of the server extends the delay. A connection that was stable for `stable` seconds, or that
-answered a call `proof` seconds after it was ready, resets the count (`Attempt.was_stable`), as does every
-user request. A call to a FAILED server ends the delay, whatever the verdict, unless the last attempt ended
-just now (`StateTracker.may_retry_early`). Remote servers have a longer cap and no crash loop
-(`effective_restart_policy`). Defaults and reasons: `RestartPolicy`.
+A `Retry-After` of the server extends the delay. A connection that was stable for a minute, or that answered
+a call ten seconds after it was ready, resets the count (`was_stable`), as does every user request. A call to
+a FAILED server ends the delay, whatever the verdict, unless the last attempt ended just now
+(`StateTracker.may_retry_early`). Remote servers have a longer cap and no crash loop
+(`effective_restart_policy`).
 
 What `ManagedServer` does with it:
 
@@ -57,6 +57,18 @@ from mcpd.transports.child_process import CannotStart
 
 REMOTE_BACKOFF_CAP = 120.0
 """Default maximum of seconds between attempts to reach a remote server."""
+_FACTOR = 1.5
+"""Less than 2, so that a pause is never much longer than the server has already been failing."""
+_FLOOR = 0.25
+"""The minimum of seconds between two starts, unless `base` is smaller."""
+_STABLE = 60.0
+"""A connection that lasted this many seconds resets the backoff."""
+_PROOF = 10.0
+"""A successful call this many seconds after connecting also resets the backoff."""
+_PERIOD = 600.0
+"""Seconds within which `intensity` failures are a crash loop."""
+PROBE, _PROBE_SPREAD = 300.0, 0.2
+"""Seconds between two starts in a crash loop, and the random part of them."""
 LOGGED_FAILURES = 5
 """Consecutive failures that are logged as warnings, besides the beginning of a crash loop."""
 _NO_LIMIT = 1 << 62
@@ -259,6 +271,19 @@ def effective_restart_policy(spec: ServerSpec) -> RestartPolicy:
     )
 
 
+def floor(policy: RestartPolicy) -> float:
+    """Return the least number of seconds between two starts."""
+    return min(_FLOOR, policy.base or _FLOOR)
+
+
+def was_stable(ready_at: float | None, last_success_at: float) -> bool:
+    """Return whether a connection that was ready at `ready_at` lasted or worked long enough to reset the
+    backoff."""
+    return ready_at is not None and (
+        trio.current_time() - ready_at >= _STABLE or last_success_at - ready_at >= _PROOF
+    )
+
+
 class Pause(msgspec.Struct, frozen=True):
     """The delay before the next start, and whether the server is in a crash loop."""
 
@@ -290,15 +315,14 @@ class Backoff(msgspec.Struct):
         policy = self.policy
         self.attempts += 1
         self._end_times.append(now)
-        while self._end_times and self._end_times[0] <= now - policy.period:
+        while self._end_times and self._end_times[0] <= now - _PERIOD:
             self._end_times.popleft()
         if self.in_crash_loop or len(self._end_times) >= policy.intensity:
             self.in_crash_loop = True
-            spread = policy.probe * policy.probe_spread * (2 * self.random() - 1)
-            return Pause(policy.probe + spread, crash_loop=True)
+            return Pause(PROBE + PROBE * _PROBE_SPREAD * (2 * self.random() - 1), crash_loop=True)
         # The exponent is bounded because 2.0 ** 5000 overflows.
-        ceiling = min(policy.cap, policy.base * policy.factor ** min(self.attempts - 1, 64))
-        return Pause(max(policy.floor, ceiling * (1 + self.random()) / 2), crash_loop=False)
+        ceiling = min(policy.cap, policy.base * _FACTOR ** min(self.attempts - 1, 64))
+        return Pause(max(floor(policy), ceiling * (1 + self.random()) / 2), crash_loop=False)
 
 
 class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):

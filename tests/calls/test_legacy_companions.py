@@ -28,7 +28,7 @@ from tests.supervision.peer import Life, Script, scripted, surroundings
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
 ASKABLE = make_client_context(LEGACY, {"elicitation": {}}, log_level="warning")
 DUAL = Life(dual=True)
-SPEC = StdioSpec(name="it", command="/bin/sh", restart=RestartPolicy(base=20, cap=20, floor=0))
+SPEC = StdioSpec(name="it", command="/bin/sh", restart=RestartPolicy(base=20, cap=20))
 
 
 @attrs.define(eq=False)

@@ -201,8 +201,8 @@ def test_tool_timeouts_are_merged_with_those_of_the_settings() -> None:
 def test_restart_policy_accepts_zero_except_for_counts() -> None:
     problems: list[Problem] = []
     policy = parse_restart_policy(
-        Section({"restart": {"base": 0, "cap": 7, "intensity": 0}}, "$", problems), RestartPolicy(floor=3)
+        Section({"restart": {"base": 0, "cap": 7, "intensity": 0}}, "$", problems), RestartPolicy(cap=9)
     )
-    assert policy == RestartPolicy(base=0, cap=7, floor=3)
+    assert policy == RestartPolicy(base=0, cap=7)
     assert [problem.path for problem in problems] == ["$.restart.intensity"]
     assert parse_restart_policy(Section({}, "$", problems), policy) is policy

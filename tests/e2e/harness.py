@@ -211,7 +211,7 @@ def fake(*flags: str, **definition: Any) -> Json:
 
 def impatient(**changes: Any) -> Json:
     """Return a short restart backoff, for tests that wait for several restarts."""
-    return {"base": 0.01, "floor": 0.01, "cap": 0.05, "intensity": 100000, **changes}
+    return {"base": 0.01, "cap": 0.05, "intensity": 100000, **changes}
 
 
 @contextmanager

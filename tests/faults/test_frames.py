@@ -140,7 +140,7 @@ def test_deeply_nested_arguments_are_not_sent(start: Start) -> None:
 def test_a_frame_of_the_limit_passes_and_a_larger_one_fails_only_its_call(start: Start) -> None:
     """32 MiB pass; 33 MiB are an error for their caller; a line without an end closes the connection. Memory
     is freed."""
-    daemon = start_pair(start, restart={"base": 0.01, "floor": 0.01, "cap": 0.05, "intensity": 100})
+    daemon = start_pair(start, restart={"base": 0.01, "cap": 0.05, "intensity": 100})
     with daemon.client() as client, undisturbed(daemon, "calm"):
         client.call("odd", "big", {"mb": 1}, raw=True)
         base = resident(daemon.pid)

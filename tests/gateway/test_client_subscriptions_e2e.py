@@ -154,7 +154,7 @@ def test_daemon_shutdown_ends_listen_streams_with_a_result(start: Start) -> None
 
 def test_reconnected_server_is_subscribed_again(start: Start) -> None:
     """Changes that may have been missed are reported."""
-    daemon = start({"fake": fake("--era", "legacy", *EVERYTHING, restart={"base": 0.05, "floor": 0.01})})
+    daemon = start({"fake": fake("--era", "legacy", *EVERYTHING, restart={"base": 0.05})})
     daemon.wait_connected("fake")
     client = McpClient(daemon, NEW, server="fake")
     follow(client)

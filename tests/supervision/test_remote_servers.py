@@ -33,7 +33,7 @@ from tests.transports.remote import asked
 from tests.transports.test_legacy_http_sse import SseScript
 
 BOUND = 60
-QUICK = RestartPolicy(base=0.01, floor=0.01)
+QUICK = RestartPolicy(base=0.01)
 
 
 @attrs.define(eq=False)
@@ -593,7 +593,7 @@ async def test_health_check_detects_a_server_that_went_down(tmp_path: Path) -> N
 @asynccontextmanager
 async def living_and_down(home: Path, **definition: Any) -> AsyncIterator[tuple[World, FakeHttp]]:
     """Run a connected server for a test that stops it; reconnection attempts are delayed."""
-    definition.setdefault("restart", RestartPolicy(base=100, floor=50))
+    definition.setdefault("restart", RestartPolicy(base=100, cap=100))
     async with fake_http(LegacyScript()) as server, living(home, server.url, **definition) as world:
         await world.wait(ServerState.CONNECTED)
         yield world, server

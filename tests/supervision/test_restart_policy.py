@@ -30,18 +30,7 @@ LOOP = RestartPolicy().intensity
 
 
 def test_default_policy_values() -> None:
-    assert RestartPolicy() == RestartPolicy(
-        base=0.5,
-        factor=1.5,
-        cap=60,
-        floor=0.25,
-        stable=60,
-        proof=10,
-        intensity=15,
-        period=600,
-        probe=300,
-        probe_spread=0.2,
-    )
+    assert RestartPolicy() == RestartPolicy(base=0.5, cap=60, intensity=15)
     times = Timeouts()
     assert (times.connect, times.list, times.call, times.call_max) == (30, 15, 120, 1800)
     assert times.ping_idle + times.ping_misses * times.ping <= 50
