@@ -527,13 +527,11 @@ class LoginOffer(TypedDict):
     url: str
     issuer: str
     expires_at: str
-    redirect_uri: NotRequired[str | None]
-    user_code: NotRequired[str | None]
+    redirect_uri: str
     scopes: NotRequired[list[str]]
 
 class LoginParams(TypedDict):
     server: str
-    device: NotRequired[bool]
     scopes: NotRequired[list[str]]
     account: NotRequired[str | None]
     client_id: NotRequired[str | None]
@@ -609,7 +607,6 @@ class AuthExplanation(TypedDict):
     resource: NotRequired[str | None]
     scopes: NotRequired[list[str]]
     client: NotRequired[str]
-    device: NotRequired[bool]
 
 class VersionInfo(TypedDict):
     version: str

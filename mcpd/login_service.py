@@ -143,7 +143,6 @@ class LoginService:
             issuer=offer.issuer,
             expires_at=rfc3339(attempt.expires_at),
             redirect_uri=offer.redirect_uri,
-            user_code=offer.user_code,
             scopes=offer.scopes or (),
         )
 
@@ -197,7 +196,6 @@ class LoginService:
             url=spec.url,
             settings=settings,
             ca_file=spec.ca_file,
-            how="device" if params.device else "browser",
             challenge=challenge,
             earlier_scopes=earlier,
         )

@@ -96,7 +96,6 @@ def explain(cli: CliContext, server: str) -> int:
                 ["resource", answer.get("resource") or "not sent"],
                 ["scopes", " ".join(answer.get("scopes", [])) or "none requested"],
                 ["client", answer.get("client", "")],
-                ["device code", "offered" if answer.get("device") else "not offered"],
             ]
             cli.out.lines([[f"{name:<14}", value] for name, value in rows])
             cli.out.next_step(f"mcpctl login {server}")

@@ -44,7 +44,6 @@ _CONNECT_TIMEOUT = 30.0
 @click.option("--account", metavar="NAME", help="Log in to this account instead of the definition's.")
 @click.option("--no-browser", is_flag=True, help="Print the address instead of opening a browser.")
 @click.option("--paste", is_flag=True, help="Log in on another machine, and paste the address it ends at.")
-@click.option("--device", is_flag=True, help="Use a code that you enter on any device.")
 @click.option("--scope", "scopes", multiple=True, metavar="SCOPE", help="Also request this scope.")
 @click.option("--client-id", metavar="ID", help="Use this client, which you have registered.")
 @click.option("--client-secret", metavar="NAME", help="The name of its secret (mcpctl secret set NAME).")
@@ -57,7 +56,6 @@ def login(
     account: str | None,
     no_browser: bool,
     paste: bool,
-    device: bool,
     scopes: tuple[str, ...],
     client_id: str | None,
     client_secret: str | None,
@@ -66,10 +64,8 @@ def login(
     """Log in to a remote server in your browser.
 
     mcpd keeps the login and renews it, and all editors use it. Without a browser on this machine, mcpctl
-    uses a device code if the server's login offers that, or shows how to forward the port.
+    shows how to forward the port, and takes the address that a browser elsewhere ends at.
     """
-    if paste and device:
-        raise UsageError("--paste and --device cannot be combined", hint="use one of them")
     asked: LoginParams = {"server": server or "", "scopes": list(scopes)}
     if account is not None:
         asked["account"] = account
@@ -79,7 +75,7 @@ def login(
         asked["client_secret_name"] = client_secret
     if callback_port is not None:
         asked["callback_port"] = callback_port
-    way = _Way(no_browser, paste, device)
+    way = _Way(no_browser, paste)
     if all_servers:
         if server is not None or set(asked) != {"server", "scopes"}:
             raise UsageError(
@@ -103,7 +99,6 @@ class _Way(NamedTuple):
 
     no_browser: bool
     paste: bool
-    device: bool
 
 
 def _log_in_to_all(cli: CliContext, asked: LoginParams, way: _Way) -> int:
@@ -143,16 +138,14 @@ def _needing(cli: CliContext) -> list[str]:
 
 def _log_in(cli: CliContext, asked: LoginParams, way: _Way) -> Reply[LoginStatus]:
     """Log in, with the help of the person, and print the outcome unless the output is JSON."""
-    no_browser, paste, device = way
     headless = not has_browser(os.environ) or _is_remote_shell(os.environ)
-    offer = _begin(cli, asked, device=device, try_device=headless and not (paste or no_browser))
-    code = offer.get("user_code")
-    opened = not (code or no_browser or paste or headless) and _open(offer["url"])
+    offer = cli.call("mcpd/login/begin", asked).value
+    opened = not (way.no_browser or way.paste or headless) and _open(offer["url"])
     if cli.out.json and not opened:
         cli.out.message(offer["url"])  # JSON is only the result
     if not cli.out.json:
         _show_offer(cli, offer, opened=opened)
-    if not code and not opened and (paste or sys.stdin.isatty()):
+    if not opened and (way.paste or sys.stdin.isatty()):
         _read_answers(cli, offer["attempt"])
     try:
         reply = cli.call("mcpd/login/wait", {"attempt": offer["attempt"]}, timeout=None)
@@ -186,29 +179,15 @@ def _show_unused(cli: CliContext, server: str, login: LoginStatus) -> None:
     cli.out.next_step("mcpctl edit")
 
 
-def _begin(cli: CliContext, asked: LoginParams, *, device: bool, try_device: bool) -> LoginOffer:
-    """Begin a login; with `try_device` by a device code if there are any."""
-    if device or try_device:
-        try:
-            return cli.call("mcpd/login/begin", {**asked, "device": True}).value
-        except DaemonError as error:
-            if device or error.details.get("step") != "device code":
-                raise
-    return cli.call("mcpd/login/begin", asked).value
-
-
 def _show_offer(cli: CliContext, offer: LoginOffer, *, opened: bool) -> None:
-    out, code = cli.out, offer.get("user_code")
+    out = cli.out
     if opened:
         out.message(f"log in to {offer['issuer']} in the browser window; if there is none, open:")
-    elif code:
-        out.message("open this address on any device and enter the code ", paint(code, "bold"), ":")
     else:
         out.message("open this address in a browser:")
     out.line(offer["url"])
-    redirect = offer.get("redirect_uri")
-    if redirect and not opened:
-        port = urlsplit(redirect).port
+    if not opened:
+        port = urlsplit(offer["redirect_uri"]).port
         out.message("if the browser is on another machine, forward the port there first:")
         out.line(f"ssh -L {port}:127.0.0.1:{port} {_this_machine(os.environ)}")
         out.message("or paste the address that the browser ends at:")

@@ -115,7 +115,6 @@ async def _register(
             scopes=scopes,
             methods=server.auth_methods,
             client_name=settings.client_name or CLIENT_NAME,
-            with_device_grant=server.device_authorization_endpoint is not None,
             omit=omit,
         )
         try:

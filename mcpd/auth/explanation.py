@@ -41,7 +41,6 @@ async def explain_login(spec: RemoteSpec, environ: Mapping[str, str]) -> AuthExp
         resource=found.resource,
         scopes=scopes or (),
         client=describe_client(found, spec.oauth),
-        device=found.server.device_authorization_endpoint is not None,
     )
 
 

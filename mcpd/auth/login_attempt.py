@@ -1,9 +1,9 @@
-"""One login by a person: from the discovery to tokens, with a browser or a device code.
+"""One login by a person: from the discovery to tokens, with a browser.
 
-    begin ──> discovery, client ──> offer (link or code) ──> answer ──> token request ──> outcome
+    begin ──> discovery, client ──> offer (a link) ──> answer ──> token request ──> outcome
 
-The answer arrives at a loopback listener, is pasted, or is polled for. An attempt never opens a browser, and
-never outlives its deadline. Its error names the step that failed.
+The answer arrives at a loopback listener, or is pasted. An attempt never opens a browser, and never outlives
+its deadline. Its error names the step that failed.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Literal
 
 import attrs
 import trio
 
 from mcpd.auth.client_choice import choose_client
 from mcpd.auth.completed_login import CompletedLogin, KnownClients
-from mcpd.auth.device_login import request_device_code, wait_for_device
 from mcpd.auth.discovery import Discovery, LoginError, discover, probe
 from mcpd.auth.dpop import DpopKey
 from mcpd.auth.guarded_fetch import FetchError, GuardedFetch
@@ -53,8 +51,6 @@ _REGISTRATION_IS_FRESH = 86_400.0
 _PAGE_TIMEOUT = 10.0
 """Seconds that the browser has at most to fetch its last page."""
 
-How = Literal["browser", "device"]
-
 
 @attrs.frozen(kw_only=True)
 class LoginRequest:
@@ -65,7 +61,6 @@ class LoginRequest:
     url: str
     settings: OAuthSettings
     ca_file: str | None = None
-    how: How = "browser"
     challenge: Challenge | None = None
     """How the server refused a request; without it, the server is asked."""
     earlier_scopes: tuple[str, ...] = ()
@@ -77,15 +72,13 @@ class Offer:
     """What a person needs to log in."""
 
     url: str = attrs.field(repr=False)
-    """To open in a browser: the authorization URL, or the page for the device code."""
-    redirect_uri: str | None
-    """Where the browser returns; None for a device code."""
+    """To open in a browser."""
+    redirect_uri: str
+    """Where the browser returns."""
     issuer: str
     scopes: tuple[str, ...] | None
-    user_code: str | None = None
-    """To type at `url`."""
-    page: str | None = attrs.field(default=None, repr=False)
-    """The loopback URL of a page that leads to `url`; None for a device code."""
+    page: str = attrs.field(repr=False)
+    """The loopback URL of a page that leads to `url`."""
 
 
 Save = Callable[[CompletedLogin], Awaitable[None]]
@@ -191,8 +184,6 @@ class LoginAttempt:
         )
         scopes = self._scopes(found)
         stored = await self._known.registration(found.server.issuer, settings.redirect_uri)
-        if request.how == "device":
-            return await self._with_device_code(found, scopes, stored)
         try:
             check_for_code_grant(found.server)
         except MetadataError as error:
@@ -237,8 +228,6 @@ class LoginAttempt:
             now=self._now(),
         )
 
-    # ── with a browser ──────────────────────────────────────────────────────────────────────────
-
     async def _with_browser(
         self,
         found: Discovery,
@@ -266,7 +255,8 @@ class LoginAttempt:
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(listener.serve, self._take_from_browser, {page: self._show_offer})
-            self._make_offer(offer)
+            self.offer = offer
+            self._offered.set()
             await self._answered.wait()
             try:
                 outcome = await self._exchange(found, scopes, client, authorization)
@@ -299,10 +289,6 @@ class LoginAttempt:
             return True
         answer = await self._fetch.peek(authorization.url)
         return not 400 <= answer.status < 500
-
-    def _make_offer(self, offer: Offer) -> None:
-        self.offer = offer
-        self._offered.set()
 
     async def _show_offer(self, query: str) -> Page:
         assert self.offer is not None
@@ -360,41 +346,6 @@ class LoginAttempt:
             )
         except FetchError as error:
             raise LoginError("token", error.message, try_later=not error.is_forbidden) from None
-        except TokenError as error:
-            raise await self._token_failure(error, client) from None
-        return await self._complete(found, scopes, client, tokens)
-
-    # ── with a device code ──────────────────────────────────────────────────────────────────────
-
-    async def _with_device_code(
-        self, found: Discovery, scopes: tuple[str, ...] | None, stored: ClientRegistration | None
-    ) -> CompletedLogin:
-        server = found.server
-        if server.device_authorization_endpoint is None or server.token_endpoint is None:
-            raise LoginError("device code", f"{server.issuer} offers no device codes; log in with a browser")
-        client = await self._choose_client(found, scopes, "http://127.0.0.1/callback", stored)
-        endpoint = self._endpoint(found, client)
-        code = await request_device_code(self._fetch, found, endpoint, scopes)
-        self._make_offer(
-            Offer(
-                url=code.verification_uri_complete or code.verification_uri,
-                redirect_uri=None,
-                issuer=server.issuer,
-                scopes=scopes,
-                user_code=code.user_code,
-            )
-        )
-        try:
-            self._key = generate_key(found, self.request.settings)
-            tokens = await wait_for_device(
-                self._fetch,
-                code,
-                endpoint,
-                resource=found.resource,
-                requested=scopes,
-                key=self._key,
-                now=self._now,
-            )
         except TokenError as error:
             raise await self._token_failure(error, client) from None
         return await self._complete(found, scopes, client, tokens)

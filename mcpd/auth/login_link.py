@@ -41,8 +41,6 @@ async def link_of(attempt: LoginAttempt) -> LoginLink:
         offer = await attempt.wait_offer()
     except LoginError as error:
         raise failed(error, server) from None
-    if offer.page is None:
-        raise LoginFailed(f"{server}: a login with a device code is in progress", server=server, step="login")
     return LoginLink(server, offer.page, offer.issuer, offer.scopes or (), attempt)
 
 

@@ -40,7 +40,7 @@ class Logins:
         self._nursery.start_soon(work)
 
     def begin(self, request: LoginRequest) -> LoginAttempt:
-        """Begin to log in, or join the attempt in progress for the same server, account and way."""
+        """Begin to log in, or join the attempt in progress for the same server and account."""
         assert self._nursery is not None
         found = self.find(request)
         if found is not None:
@@ -63,7 +63,7 @@ class Logins:
                     other.supersede(attempt.outcome)
 
     def find(self, request: LoginRequest) -> LoginAttempt | None:
-        """Return the attempt in progress for the same server, account and way."""
+        """Return the attempt in progress for the same server and account."""
         attempts = self._attempts.values()
         return next(
             (each for each in attempts if each.outcome is None and _is_same(each.request, request)), None
@@ -84,7 +84,6 @@ def _is_same_login(one: LoginRequest, other: LoginRequest) -> bool:
 def _is_same(one: LoginRequest, other: LoginRequest) -> bool:
     return (
         _is_same_login(one, other)
-        and one.how == other.how
         and one.earlier_scopes == other.earlier_scopes
         and one.challenge == other.challenge
     )

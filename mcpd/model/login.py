@@ -12,8 +12,6 @@ class LoginParams(Record):
     """The parameters of `mcpd/login/begin`."""
 
     server: str
-    device: bool = False
-    """Whether to use a device code instead of a browser on this machine."""
     scopes: tuple[str, ...] = ()
     """Scopes to request in addition to those of the current login."""
     account: str | None = None
@@ -71,10 +69,8 @@ class LoginOffer(Record):
     issuer: str
     """The authorization server."""
     expires_at: str
-    redirect_uri: str | None = None
-    """The loopback URL to which the browser returns. This is null if a device code is used."""
-    user_code: str | None = None
-    """The code to enter at `url`, if a device code is used."""
+    redirect_uri: str
+    """The loopback URL to which the browser returns."""
     scopes: tuple[str, ...] = ()
 
 
@@ -186,5 +182,3 @@ class AuthExplanation(Record):
     scopes: tuple[str, ...] = ()
     client: str = ""
     """Which client mcpd would be."""
-    device: bool = False
-    """Whether device codes are offered."""

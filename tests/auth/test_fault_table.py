@@ -25,7 +25,7 @@ FAULTS = {
     16: "a server asks for more scopes for ever: a person is asked once for the same ones",
     17: "a registration that the server has forgotten: one new one, and no error page",
     18: "another authorization server while 50 calls run: nothing of the first reaches the second",
-    19: "a login without a browser on the machine: pasted address, forwarded port, device code",
+    19: "a login without a browser on the machine: pasted address, forwarded port",
     20: "a link in the editor: the call continues within a second",
     21: "the stream for unsolicited messages across the end of a token: heard again within a second",
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -383,28 +382,6 @@ async def test_a_server_whose_keys_have_another_algorithm_is_refused() -> None:
         server.metadata["dpop_signing_alg_values_supported"] = ["EdDSA"]
         server.challenge = "DPoP"
         assert "ES256" in (await failure(server)).message
-
-
-# ── device code ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_a_login_with_a_device_code() -> None:
-    async with authorization_server() as server, attempting(server.url, how="device") as attempt:
-        offer = await attempt.wait_offer()
-        assert (offer.user_code, offer.url) == ("ABCD-EFGH", f"{server.origin}/enter")
-        await server.polled.wait()
-        server.device_entered = True
-        login = await attempt.wait()
-        assert login.tokens.access_token in server.access_tokens
-        body = json.loads(server.asked("/register")[0].body)
-        assert "urn:ietf:params:oauth:grant-type:device_code" in body["grant_types"]
-
-
-async def test_a_server_without_device_codes_says_so() -> None:
-    async with authorization_server() as server:
-        assert server.metadata is not None
-        del server.metadata["device_authorization_endpoint"]
-        assert "device codes" in (await failure(server, how="device")).message
 
 
 def test_a_login_shows_no_secret() -> None:

@@ -65,8 +65,6 @@ def test_a_login_connects_the_server_and_survives_a_restart(start: Start) -> Non
 
 def test_t19_a_pasted_address_and_the_line_for_ssh(start: Start) -> None:
     with served() as server:
-        assert server.metadata is not None
-        del server.metadata["device_authorization_endpoint"]
         daemon = start({"remote": {"url": server.url}})
         needs_login(daemon)
         ssh = "192.0.2.1 50000 192.0.2.2 22"
@@ -83,17 +81,6 @@ def test_t19_a_pasted_address_and_the_line_for_ssh(start: Start) -> None:
         assert login.returncode == 0, err
         assert "whole address" in err
         assert "logged in" in out
-
-
-def test_t19_a_device_code_is_used_without_a_browser(start: Start) -> None:
-    with served() as server:
-        daemon = start({"remote": {"url": server.url}})
-        needs_login(daemon)
-        server.device_entered = True
-        code, text = mcpctl(daemon, "login", "remote")
-        assert code == 0, text
-        assert "ABCD-EFGH" in text
-        assert f"{server.origin}/enter" in text
 
 
 def test_logging_out_forgets_and_revokes(start: Start, tmp_path: Path) -> None:

@@ -44,9 +44,6 @@ class AuthorizationServer:
     token_type: str = "Bearer"
     nonce: str | None = None
     """The nonce that proofs at the token endpoint must contain."""
-    device_entered: bool = False
-    polled: trio.Event = attrs.field(factory=trio.Event)
-    """Set when somebody has asked whether the device code was entered."""
     unknown_client_status: int = 400
     iss: str | None = None
     """Sent with answers, if it is not None."""
@@ -78,7 +75,6 @@ class AuthorizationServer:
             "authorization_endpoint": f"{self.origin}/authorize",
             "token_endpoint": f"{self.origin}/token",
             "registration_endpoint": f"{self.origin}/register",
-            "device_authorization_endpoint": f"{self.origin}/device",
             "revocation_endpoint": f"{self.origin}/revoke",
             "code_challenge_methods_supported": ["S256"],
             "token_endpoint_auth_methods_supported": ["none", "client_secret_basic"],
@@ -120,8 +116,6 @@ class AuthorizationServer:
             await self._authorize(request)
         elif path == "/token":
             await self._token(request)
-        elif path == "/device":
-            await self._device(request)
         elif path == "/revoke":
             await request.reply(200)
         else:
@@ -207,20 +201,6 @@ class AuthorizationServer:
 
     def _check_client_credentials(self, form: dict[str, str]) -> str | None:
         return None
-
-    def _check_device_code(self, form: dict[str, str]) -> str | None:
-        self.polled.set()
-        return None if self.device_entered else "authorization_pending"
-
-    async def _device(self, request: Request) -> None:
-        answer = {
-            "device_code": "device-secret",
-            "user_code": "ABCD-EFGH",
-            "verification_uri": f"{self.origin}/enter",
-            "expires_in": 600,
-            "interval": 1,
-        }
-        await request.reply(200, json.dumps(answer).encode())
 
 
 def nonce_of(request: Request) -> object:

@@ -69,8 +69,6 @@ class Browser:
             attributes = dict(re.findall(r'(\w+)="([^"]*)"', found))
             if attributes.get("type") == "hidden":
                 form[attributes["name"]] = unescape(attributes.get("value", ""))
-            elif attributes.get("name") == "user_code":
-                form["user_code"] = unescape(attributes.get("value", ""))
         return form
 
     def _open(self, url: str, data: bytes | None) -> tuple[int, str, str]:
@@ -108,14 +106,13 @@ def ask(url: str) -> Json:
         return dict(json.load(answer))
 
 
-def log_in(daemon: Daemon, *, device: bool = False) -> None:
+def log_in(daemon: Daemon) -> None:
     daemon.wait_status("remote", lambda status: status["status"] == "needs-auth")
     with daemon.client() as client:
-        offer = client.request("mcpd/login/begin", server="remote", device=device)
+        offer = client.request("mcpd/login/begin", server="remote")
         waiting = client.send("mcpd/login/wait", attempt=offer["attempt"])
         end = Browser().visit(offer["url"])
-        if not device:
-            client.request("mcpd/login/answer", attempt=offer["attempt"], url=end)
+        client.request("mcpd/login/answer", attempt=offer["attempt"], url=end)
         login = client.answer(waiting)
     assert login["renews"]
     daemon.wait_connected("remote")
@@ -137,14 +134,6 @@ def test_fifty_calls_on_an_expired_token_renew_it_once(start: Start, flags: tupl
                 stats = ask(f"{origin}/test/stats")
                 assert (stats["refreshed"], stats["failed"]) == (number + 1, 0)
                 assert stats["calls"] == (number + 1) * CALLS
-
-
-def test_a_device_code(start: Start) -> None:
-    with provider() as origin:
-        daemon = start({"remote": {"url": f"{origin}/mcp"}})
-        log_in(daemon, device=True)
-        with daemon.client() as client:
-            assert client.call("remote", "echo")["success"]
 
 
 def test_logging_out_revokes_the_login(start: Start) -> None:

@@ -44,7 +44,6 @@ class AuthorizationServer:
     authorization_endpoint: str | None = None
     token_endpoint: str | None = None
     registration_endpoint: str | None = None
-    device_authorization_endpoint: str | None = None
     revocation_endpoint: str | None = None
     scopes: tuple[str, ...] = ()
     auth_methods: tuple[str, ...] | None = None
@@ -111,7 +110,6 @@ def parse_authorization_server(
         authorization_endpoint=_endpoint(document, "authorization_endpoint"),
         token_endpoint=_endpoint(document, "token_endpoint"),
         registration_endpoint=_endpoint(document, "registration_endpoint"),
-        device_authorization_endpoint=_endpoint(document, "device_authorization_endpoint"),
         revocation_endpoint=_endpoint(document, "revocation_endpoint"),
         scopes=strings(document, "scopes_supported") or (),
         auth_methods=strings(document, "token_endpoint_auth_methods_supported"),

@@ -18,7 +18,6 @@ from mcpd.auth.oauth.documents import json_object, quote, string, strings
 
 Origin = Literal["pre-registered", "metadata-document", "dynamic"]
 
-DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 CLIENT_NAME = "mcpd"
 
 
@@ -88,7 +87,6 @@ def registration_body(
     scopes: Collection[str] | None = None,
     methods: Collection[str] | None = None,
     client_name: str = CLIENT_NAME,
-    with_device_grant: bool = False,
     omit: Collection[str] = (),
 ) -> bytes:
     """Return the JSON of a registration request; `omit` names members that the server rejected.
@@ -96,11 +94,10 @@ def registration_body(
     `methods` is `token_endpoint_auth_methods_supported`: `none` if it is allowed, since a client on a
     person's machine cannot keep a secret (RFC 8252, 8.4), otherwise the first that mcpd can use.
     """
-    grants = ["authorization_code", "refresh_token", *([DEVICE_GRANT] if with_device_grant else [])]
     body: dict[str, object] = {
         "client_name": client_name,
         "redirect_uris": list(redirect_uris),
-        "grant_types": grants,
+        "grant_types": ["authorization_code", "refresh_token"],
         "response_types": ["code"],
         "token_endpoint_auth_method": _method_to_request(methods),
         "application_type": "native",

@@ -78,19 +78,6 @@ class TokenErrorKind(enum.Enum):
     """The refresh token, code or assertion is not accepted. Only this means that a login is over."""
     INVALID_CLIENT = "invalid_client"
     """The client registration is not accepted (`invalid_client`, `unauthorized_client`)."""
-    INVALID_SCOPE = "invalid_scope"
-    INVALID_TARGET = "invalid_target"
-    """The server refused `resource` (RFC 8707)."""
-    UNSUPPORTED_GRANT = "unsupported_grant_type"
-    USE_DPOP_NONCE = "use_dpop_nonce"
-    """The request must be repeated with the nonce in the header `DPoP-Nonce` (RFC 9449, 8)."""
-    PENDING = "authorization_pending"
-    """The person has not finished yet (RFC 8628)."""
-    SLOW_DOWN = "slow_down"
-    """As PENDING; the interval grows by 5 seconds (RFC 8628, 3.5)."""
-    DENIED = "access_denied"
-    EXPIRED = "expired_token"
-    """The device code has expired (RFC 8628)."""
     UNAVAILABLE = "unavailable"
     """The server cannot answer now: HTTP 5xx, 408 or 429, or `temporarily_unavailable`. Try again later."""
     UNUSABLE = "unusable"
@@ -125,14 +112,6 @@ _ERRORS: Mapping[str, TokenErrorKind] = {
     "invalid_grant": TokenErrorKind.INVALID_GRANT,
     "invalid_client": TokenErrorKind.INVALID_CLIENT,
     "unauthorized_client": TokenErrorKind.INVALID_CLIENT,
-    "invalid_scope": TokenErrorKind.INVALID_SCOPE,
-    "invalid_target": TokenErrorKind.INVALID_TARGET,
-    "unsupported_grant_type": TokenErrorKind.UNSUPPORTED_GRANT,
-    "use_dpop_nonce": TokenErrorKind.USE_DPOP_NONCE,
-    "authorization_pending": TokenErrorKind.PENDING,
-    "slow_down": TokenErrorKind.SLOW_DOWN,
-    "access_denied": TokenErrorKind.DENIED,
-    "expired_token": TokenErrorKind.EXPIRED,
     "temporarily_unavailable": TokenErrorKind.UNAVAILABLE,
     "server_error": TokenErrorKind.UNAVAILABLE,
     # GitHub's own codes, which it sends with status 200:
@@ -266,7 +245,7 @@ def _error(status: int, error: str, fields: Mapping[str, object], retry_after: f
         kind = TokenErrorKind.UNAVAILABLE  # whatever it says: its own state is in disorder
     description = quote(fields.get("error_description"))
     message = f"{quote(error)}: {description}" if description else quote(error)
-    if kind is TokenErrorKind.INVALID_TARGET:
+    if error == "invalid_target":
         message += " (it refused `resource`: set `oauth.resource` in the definition, or to false)"
     return TokenError(kind, message, error=quote(error), status=status, retry_after=retry_after)
 

@@ -105,7 +105,6 @@ def test_authorization_server_metadata() -> None:
         (METADATA | {"authorization_endpoint": "javascript:alert(1)"}, "`authorization_endpoint` is not"),
         (METADATA | {"token_endpoint": "http://as.example/token"}, "`token_endpoint` is not an https URL"),
         (METADATA | {"registration_endpoint": 7}, "`registration_endpoint` is not"),
-        (METADATA | {"device_authorization_endpoint": "file:///x"}, "`device_authorization_endpoint` is not"),
     ],
 )
 def test_authorization_server_metadata_that_is_refused(document: object, text: str) -> None:

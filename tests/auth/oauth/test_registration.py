@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpd.auth.oauth.registration import (
-    DEVICE_GRANT,
     ClientRegistration,
     RegistrationRefused,
     from_metadata_document,
@@ -52,11 +51,6 @@ def test_the_request_declares_a_native_client_that_can_refresh() -> None:
         "application_type": "native",
         "scope": "a b",
     }
-
-
-def test_the_device_grant_is_named_if_the_server_has_it() -> None:
-    body = json.loads(registration_body(REDIRECTS, with_device_grant=True))
-    assert DEVICE_GRANT in body["grant_types"]
 
 
 @pytest.mark.parametrize(
