@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -12,35 +13,16 @@ import click
 from ctl.cli.completion import editors_and_files
 from ctl.cli.errors import CtlError, NotFound, UsageError
 from ctl.cli.invocation import CliContext
+from ctl.cli.output import Line, paint
 from ctl.cli.text import clean, count
-from ctl.editors.discovery import DiscoveredEntries, ImportCandidate, discover
+from ctl.daemon.client import Json
+from ctl.editors.discovery import IS_MCPD, DiscoveredEntries, EntrySource, discover
 from ctl.editors.editor_catalog import BY_NAME, EDITORS, EditorSpec
 from ctl.editors.editor_paths import UserContext, find_editor_files
-from ctl.editors.import_drift import ServerUpdate
-from ctl.editors.import_history import ImportHistory
-from ctl.editors.import_report import (
-    as_json,
-    context_of,
-    describe_target,
-    describe_update,
-    plan_lines,
-    servers_only_in_mcpd,
-)
-from ctl.editors.import_rules import NewRule, read_rules
+from ctl.editors.import_plan import ImportPlan, ImportResult, build_result, plan_import, write_import
 from ctl.editors.import_target import ImportTarget, find_import_target
-from ctl.editors.importing import (
-    ImportPlan,
-    ImportResult,
-    build_result,
-    name_secrets_again,
-    plan_import,
-    record_import,
-    unite_servers,
-    write_import,
-)
-from ctl.editors.inline_secrets import lift_secrets, masked_definition
-from ctl.editors.merging import MergedServer
-from mcpd.config.definition_view import environment
+from ctl.editors.merge import KnownEntry, MergedServer
+from ctl.editors.secrets import masked_definition
 from mcpd.config.loader import SUFFIXES
 from mcpd.config.secret_store import secrets_path
 
@@ -52,7 +34,14 @@ from mcpd.config.secret_store import secrets_path
     f"Editors: {', '.join(BY_NAME)}.",
 )
 @click.argument("sources", metavar="[EDITOR|FILE]...", nargs=-1, shell_complete=editors_and_files)
-@click.option("--server", "-s", "only", metavar="NAME", multiple=True, help="Only servers with this name.")
+@click.option(
+    "--server",
+    "-s",
+    "only",
+    metavar="NAME",
+    multiple=True,
+    help="Only this server, even if there is a similar one.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be imported without changing anything.")
 @click.option("--yes", "-y", is_flag=True, help="Import everything possible without asking.")
 @click.option("--unfold", is_flag=True, help="Connect directly to the URL behind mcp-remote or mcp-proxy.")
@@ -61,7 +50,7 @@ from mcpd.config.secret_store import secrets_path
     is_flag=True,
     help="Keep secrets in the definitions instead of moving them to the secret store.",
 )
-@click.option("--no-rules", is_flag=True, help="Leave the editors' permissions for tools where they are.")
+@click.option("--no-rules", is_flag=True, help="Do not import which tools the editors deny or ask about.")
 @click.option("--disabled", is_flag=True, help="Import the servers as disabled.")
 @click.option(
     "--project",
@@ -85,127 +74,50 @@ def import_(
     """Import servers from your editors.
 
     Reads the configuration of all supported editors, or of those you name, shows each server with the exact
-    command it would run, and asks for confirmation. Also imports which tools the editors allow, ask about, or
-    deny, as rules for these editors. If you run it again, it shows what changed in the editors and offers to
-    update the servers. Never modifies the editors' files.
+    command it would run, and asks for confirmation. Also imports which tools the editors deny or ask about,
+    as rules for these editors. Leaves out entries with the package or URL of a server that mcpd has, and
+    shows the difference. Never modifies the editors' files.
     """
     user = UserContext(os.environ, Path(project or ".").absolute(), project is not None)
     editors, files = parse_sources(sources)
     target = find_import_target(cli)
-    editor_files = find_editor_files(editors, user) if editors else []
-    if editors and sources and not editor_files and not files:
-        titles = " or ".join(editor.title for editor in editors)
-        raise NotFound(f"no configuration of {titles} found", hint="specify a file: mcpctl import FILE")
-    discovered = discover(editor_files, files, user, target.addresses)
-    history = ImportHistory(os.environ, target.path)
+    discovered = _discover(editors, files, user, target, named=bool(sources))
     if only:
-        _filter_servers(discovered, only, history)
+        _keep_only(discovered, only)
     can_ask = sys.stdin.isatty() and not yes
-    named_editors = [editor.name for editor in editors]
     plan = plan_import(
         cli,
         target,
         discovered,
-        history,
+        user,
+        named=only,
+        editors=None if no_rules else editors,
         disabled=disabled,
         unfold=unfold,
         can_ask=can_ask,
-        named=only,
-        read_permissions=None
-        if no_rules
-        else lambda names, in_entries: read_rules(names, in_entries, named_editors, user),
     )
-    only_in_mcpd = [] if sources or only else servers_only_in_mcpd(target, plan)
-    report = as_json(plan, only_in_mcpd) | {"path": str(target.path), "written": False}
-    for warning in discovered.warnings:
-        cli.out.warning(warning)
-    if not cli.out.json:
-        cli.out.lines(plan_lines(plan, user, only_in_mcpd))
-    servers, updates, result = plan.new_servers, plan.updates, ImportResult()
-    rules = plan.new_rules((each.name for each in servers), {})
-    if (servers or updates or rules) and not dry_run:
+    _show_plan(cli, plan, user)
+    report = {**_plan_json(plan), "path": str(target.path), "written": False}
+    if not (plan.new_servers or plan.rules):
+        if not discovered.files and not discovered.warnings and not cli.out.json:
+            cli.out.next_step("mcpctl add NAME -- COMMAND, or name a file: mcpctl import FILE")
+    elif dry_run:
+        if not cli.out.json:
+            cli.out.next_step("mcpctl import (asks before it changes anything)")
+    else:
         if not yes and not can_ask:
             message = "importing needs confirmation, but stdin is not a terminal; nothing was written"
             raise UsageError(message, hint="mcpctl import --yes, or preview with --dry-run")
         cli.out.flush()
-        answers: dict[str, str] = {}
-        same: dict[str, str] = {}
-        left_out: list[str] = []
-        try:
-            if can_ask:
-                servers = _ask_which(plan, servers, target) if servers else []
-                same = _ask_about_similar(plan, servers, target)
-                servers = [each for each in servers if each.name not in same]
-                updates = [each for each in updates if _confirm_update(each)]
-                servers += [each.server for each in updates]
-                answers = _ask_for_values(plan, servers)
-                chosen = servers
-                servers = [s for s in servers if all(answers.get(x.name) for x in plan.missing_secrets(s))]
-                left_out = [each.name for each in chosen if each not in servers]
-                plan = name_secrets_again(plan, servers)
-                rules = _ask_about_rules(plan, servers, same, target)
-                keep_secrets = keep_secrets or not _confirm_storing_secrets(plan, servers)
-        except click.Abort:
-            cli.out.end_prompt_line()
-            cli.out.message("nothing was imported")
-            raise KeyboardInterrupt from None
-        if not can_ask:
-            servers = servers + [each.server for each in updates]
-        result = build_result(plan, servers, answers, keep=keep_secrets)
-        notes = unite_servers(plan, target, result, same)
-        result.rules = rules
-        if servers or rules:
-            reloaded = write_import(cli, target, result)
-            imported = [name for name in result.definitions if name not in result.replaced]
-            report |= {"written": True, "reloaded": reloaded, "imported": imported}
-            report |= {"same": dict(result.same), "rules_added": [one.to_json() for one in rules]}
-            report |= {"taken_over": list(result.replaced), "secrets_stored": list(result.secrets)}
-        if not cli.out.json:
-            _report(cli, target, result, left_out, notes)
-    elif (servers or updates or rules) and not cli.out.json:
-        cli.out.next_step("mcpctl import (asks before it changes anything)")
-    elif not discovered.files and not discovered.warnings and not cli.out.json:
-        hint = "mcpctl add NAME -- COMMAND, or name a file: mcpctl import FILE"
-        cli.out.next_step(hint)
-    if not dry_run:
-        record_import(history, target, plan, result)  # so that the next run can show changes
-        if (history.entries or history.rules) and (error := history.save()):
-            cli.out.warning(error)
+        answers = _ask(cli, plan, target) if can_ask else {}
+        report |= _apply(cli, plan, target, answers, keep_secrets=keep_secrets)
     if cli.out.json:
         cli.out.json_value(report)
     unreadable = [path for path in files if path not in discovered.files]  # the user named them
     return UsageError.exit if unreadable else 0
 
 
-def _report(
-    cli: CliContext, target: ImportTarget, result: ImportResult, left_out: list[str], notes: Sequence[str]
-) -> None:
-    """`left_out`: the servers whose values the user did not enter. `notes` are about equal servers."""
-    for name, other in result.same.items():
-        cli.out.line(f"{name}: the same as {other}")
-    for note in notes:
-        cli.out.line(f"note: {note}")
-    for name in left_out:
-        cli.out.line(
-            f"{name}: not imported, because you entered no value; mcpctl import -s {name} asks again"
-        )
-    if result.rules:
-        cli.out.line(f"{count(len(result.rules), 'rule')} added to settings.policies in {target.path}")
-    if not result.definitions:
-        if not result.rules:
-            cli.out.line("nothing was imported")
-        return
-    changed = f" ({len(result.replaced)} updated)" if result.replaced else ""
-    cli.out.line(f"{count(len(result.definitions), 'server')} saved in {target.path}{changed}")
-    if result.secrets:
-        stored = count(len(result.secrets), "secret")
-        cli.out.line(f"{stored} stored in {secrets_path(os.environ)}: {', '.join(result.secrets)}")
-    hint = "mcpctl install --all --take-over   (preview with --dry-run)"
-    if not target.running:
-        cli.out.line("mcpd is not running; it will load them when it starts")
-        # Otherwise the first editor waits for npx or uvx downloads and has no tools until then.
-        hint = "mcpctl wait   (starts mcpd and the servers), then: mcpctl install --all --take-over"
-    cli.out.next_step(hint)
+# ---- what to import ----------------------------------------------------------------------------------
 
 
 def parse_sources(sources: tuple[str, ...]) -> tuple[tuple[EditorSpec, ...], list[Path]]:
@@ -240,127 +152,236 @@ def unknown_editor(source: str, known: list[str], meant: tuple[str, str]) -> Ctl
     return error
 
 
-def _filter_servers(discovered: DiscoveredEntries, names: tuple[str, ...], history: ImportHistory) -> None:
-    def names_of(each: ImportCandidate) -> set[str]:
-        previous = history.get(each.source)
-        return {each.name, each.source.name, *([previous.server] if previous is not None else [])}
+def _discover(
+    editors: tuple[EditorSpec, ...],
+    files: list[Path],
+    user: UserContext,
+    target: ImportTarget,
+    *,
+    named: bool,
+) -> DiscoveredEntries:
+    editor_files = find_editor_files(editors, user) if editors else []
+    if editors and named and not editor_files and not files:
+        titles = " or ".join(editor.title for editor in editors)
+        raise NotFound(f"no configuration of {titles} found", hint="specify a file: mcpctl import FILE")
+    return discover(editor_files, files, user, target.addresses)
 
-    known_names = [name for each in discovered.candidates for name in names_of(each)]
-    known_names += [each.source.name for each in discovered.skipped]
+
+def _keep_only(discovered: DiscoveredEntries, names: tuple[str, ...]) -> None:
+    known = {name for one in discovered.candidates for name in (one.name, one.source.name)}
+    known |= {one.source.name for one in discovered.skipped}
     for name in names:
-        if name not in known_names:
+        if name not in known:
             error = NotFound(f"no editor has a server named {name}")
-            raise error.suggest(name, set(known_names), "mcpctl import --dry-run lists all servers")
-    discovered.candidates = [each for each in discovered.candidates if not names_of(each).isdisjoint(names)]
-    discovered.skipped = [each for each in discovered.skipped if each.source.name in names]
+            raise error.suggest(name, known, "mcpctl import --dry-run lists all servers")
+    discovered.candidates = [one for one in discovered.candidates if {one.name, one.source.name} & {*names}]
+    discovered.skipped = [one for one in discovered.skipped if one.source.name in names]
 
 
-def _ask_which(plan: ImportPlan, servers: list[MergedServer], target: ImportTarget) -> list[MergedServer]:
-    """Ask which servers to import."""
-    which = count(len(servers), "server")
-    started = " and start the enabled ones" if target.running else ""
-    answer = click.prompt(
-        f"Import {which} into {target.path}{started}? y: yes, n: no, c: choose",
-        type=click.Choice(["y", "n", "c"]),
-        default="n",
-        show_choices=False,
-        err=True,
-    )
-    if answer == "c":
-        return _choose(plan, servers)
-    return servers if answer == "y" else []
+# ---- the user's answers, and what is done ------------------------------------------------------------
 
 
-def _choose(plan: ImportPlan, servers: list[MergedServer]) -> list[MergedServer]:
-    """Ask about each server. The user can go back, and take all the rest."""
-    chosen: dict[str, bool] = {}
-    number = 0
-    while number < len(servers):
-        server = servers[number]
-        definition = masked_definition(lift_secrets(server.name, server.definition, {}))
-        # Two servers often run the same command and differ in a variable.
-        variables = ", ".join(environment(definition))
-        given = f" (environment: {variables})" if variables else ""
-        about = f"{server.name}: {describe_target(definition)}{given}? ({context_of(plan, server)})"
-        keys = ["y", "n", "a", *(["b"] if number else [])]
-        legend = f"y: yes, n: no, a: this and all the rest{', b: back' if number else ''}"
-        answer = click.prompt(
-            clean(f"{about} {legend}"), type=click.Choice(keys), default="n", show_choices=False, err=True
-        )
-        if answer == "a":
-            chosen |= dict.fromkeys((each.name for each in servers[number:]), True)
-            break
-        chosen[server.name] = answer == "y"
-        number += -1 if answer == "b" else 1
-    return [each for each in servers if chosen.get(each.name)]
+def _ask(cli: CliContext, plan: ImportPlan, target: ImportTarget) -> dict[str, str]:
+    """Ask whether to import, and once for each value that only the user knows. Returns these values.
 
-
-def _ask_about_similar(plan: ImportPlan, servers: list[MergedServer], target: ImportTarget) -> dict[str, str]:
-    """Ask about each chosen server that resembles another one. Returns name → the server that it is."""
-    available = {each.name for each in servers} | set(target.servers)
-    same: dict[str, str] = {}
-    found = [(each, plan.similar[each.name]) for each in servers if each.name in plan.similar]
-    found = [(server, similar) for server, similar in found if similar.name in available]
-    for number, (server, similar) in enumerate(found):
-        rest = ", k: keep both, here and in the rest" if number < len(found) - 1 else ""
-        question = (
-            f"{server.name} looks like {similar.describe()}. Is it the same server? "
-            f"y: use only {similar.name}, n: keep both{rest}"
-        )
-        answer = click.prompt(
-            clean(question),
-            type=click.Choice(["y", "n", *(["k"] if rest else [])]),
-            default="n",
-            show_choices=False,
-            err=True,
-        )
-        if answer == "y":
-            same[server.name] = similar.name
-        elif answer == "k":
-            break
-    for name in same:
-        while same[name] in same:
-            same[name] = same[same[name]]
-    return same
-
-
-def _ask_about_rules(
-    plan: ImportPlan, servers: list[MergedServer], same: dict[str, str], target: ImportTarget
-) -> list[NewRule]:
-    """Ask whether to add the rules for the chosen servers and those that mcpd has."""
-    if plan.new_servers and not servers and not same:
-        return []  # the user has declined the import
-    rules = plan.new_rules((each.name for each in servers), same)
-    question = f"Add {count(len(rules), 'rule')} to settings.policies in {target.path}?"
-    return rules if rules and click.confirm(question, default=True, err=True) else []
-
-
-def _confirm_update(update: ServerUpdate) -> bool:
-    """Ask whether to apply a change. The default is no if it is more than an update."""
-    question = clean(f"{update.server.name}: apply {describe_update(update)}?")
-    return click.confirm(question, default=not update.conflicts, err=True)
-
-
-def _confirm_storing_secrets(plan: ImportPlan, servers: list[MergedServer]) -> bool:
-    """Ask whether to move literal secrets to the secret store."""
-    literals = {each.name for server in servers for each in plan.lifted[server.name].secrets}
-    if not literals:
-        return True
-    what = count(len(literals), "secret")
-    question = (
-        f"Move {what} ({', '.join(sorted(literals))}) to {secrets_path(os.environ)}, readable only by you?"
-    )
-    return click.confirm(question, default=True, err=True)
-
-
-def _ask_for_values(plan: ImportPlan, servers: list[MergedServer]) -> dict[str, str]:
-    """Ask once for each value that only the user knows. An empty value skips the server."""
+    Raises KeyboardInterrupt if the user declines.
+    """
+    servers, rules = count(len(plan.new_servers), "server"), count(len(plan.rules), "rule")
+    what = " and ".join([*([servers] if plan.new_servers else []), *([rules] if plan.rules else [])])
+    started = " and start the enabled servers" if target.running and plan.new_servers else ""
     answers: dict[str, str] = {}
-    for server in servers:
-        for each in plan.missing_secrets(server):
-            if each.name not in answers:
-                prompt = clean(f"{server.name}: {each.prompt} (press Return to leave {server.name} out)")
-                answers[each.name] = click.prompt(
-                    prompt, hide_input=True, default="", show_default=False, err=True
-                )
+    try:
+        click.confirm(f"Import {what} into {target.path}{started}?", abort=True, err=True)
+        for server in plan.new_servers:
+            for each in plan.missing_secrets(server):
+                if each.name not in answers:
+                    prompt = f"{server.name}: {each.prompt} (press Return to leave {server.name} out)"
+                    answers[each.name] = click.prompt(
+                        clean(prompt), hide_input=True, default="", show_default=False, err=True
+                    )
+    except click.Abort:
+        cli.out.end_prompt_line()
+        cli.out.message("nothing was imported")
+        raise KeyboardInterrupt from None
     return answers
+
+
+def _apply(
+    cli: CliContext, plan: ImportPlan, target: ImportTarget, answers: Mapping[str, str], *, keep_secrets: bool
+) -> Json:
+    """Write the servers whose secrets are known, and the rules. Returns the report for `--json`."""
+    servers = [
+        one for one in plan.new_servers if all(answers.get(each.name) for each in plan.missing_secrets(one))
+    ]
+    result = build_result(plan, servers, answers, keep=keep_secrets)
+    report: Json = {}
+    if servers or result.rules:
+        report = {
+            "written": True,
+            "reloaded": write_import(cli, target, result),
+            "imported": list(result.definitions),
+            "rules_added": [one.to_json() for one in result.rules],
+            "secrets_stored": list(result.secrets),
+        }
+    if not cli.out.json:
+        left_out = [one.name for one in plan.new_servers if one not in servers]
+        _show_result(cli, target, result, left_out)
+    return report
+
+
+def _show_result(
+    cli: CliContext, target: ImportTarget, result: ImportResult, left_out: Sequence[str]
+) -> None:
+    """`left_out`: the servers whose values the user did not enter."""
+    for name in left_out:
+        cli.out.line(
+            f"{name}: not imported, because you entered no value; mcpctl import -s {name} asks again"
+        )
+    if result.rules:
+        cli.out.line(f"{count(len(result.rules), 'rule')} added to settings.policies in {target.path}")
+    if not result.definitions:
+        if not result.rules:
+            cli.out.line("nothing was imported")
+        return
+    cli.out.line(f"{count(len(result.definitions), 'server')} saved in {target.path}")
+    if result.secrets:
+        stored = count(len(result.secrets), "secret")
+        cli.out.line(f"{stored} stored in {secrets_path(os.environ)}: {', '.join(result.secrets)}")
+    hint = "mcpctl install --all --take-over   (preview with --dry-run)"
+    if not target.running:
+        cli.out.line("mcpd is not running; it will load them when it starts")
+        # Otherwise the first editor waits for npx or uvx downloads and has no tools until then.
+        hint = "mcpctl wait   (starts mcpd and the servers), then: mcpctl install --all --take-over"
+    cli.out.next_step(hint)
+
+
+# ---- the plan, as text and as JSON; it never contains secrets ----------------------------------------
+
+
+def _show_plan(cli: CliContext, plan: ImportPlan, user: UserContext) -> None:
+    for warning in plan.discovered.warnings:
+        cli.out.warning(warning)
+    if cli.out.json:
+        return
+    for server in plan.merged.servers:
+        cli.out.lines(_server_lines(plan, server, user))
+    skipped = [
+        f"{one.source.name}: {one.reason} ({_describe(one.source, user)})"
+        for one in plan.discovered.skipped
+        if one.reason != IS_MCPD
+    ]
+    rules = [
+        f"{one.title}: {one.describe(user)} ({', '.join(map(user.display_path, one.paths))})"
+        for one in plan.rules
+    ]
+    _show_section(cli, "already in mcpd", _known_lines(plan, user))
+    _show_section(cli, "not imported, because there is a similar server", _similar_lines(plan, user))
+    _show_section(cli, "not imported", skipped)
+    _show_section(cli, "rules to import into settings.policies", rules)
+    _show_section(cli, "rules that are not imported", plan.skipped_rules)
+    also = f", {count(len(plan.rules), 'rule')}" if plan.rules else ""
+    blocked = f", {len(plan.blocked)} blocked ({', '.join(plan.blocked)})" if plan.blocked else ""
+    files = count(len(plan.discovered.files), "file")
+    cli.out.line(f"{count(len(plan.new_servers), 'server')} to import{also}, from {files}{blocked}")
+
+
+def _show_section(cli: CliContext, title: str, lines: Sequence[str]) -> None:
+    if lines:
+        cli.out.lines([[paint(title, "bold")], *([f"  {line}"] for line in lines), []])
+
+
+def _server_lines(plan: ImportPlan, server: MergedServer, user: UserContext) -> list[Line]:
+    definition = masked_definition(plan.lifted[server.name])
+    disabled = ", disabled" if definition.get("enabled") is False else ""
+    label = "  url: " if "url" in definition else "  runs: "
+    lines: list[Line] = [[paint(server.name, "bold"), disabled], [label, _describe_target(definition)]]
+    for key, label in (("env", "environment"), ("headers", "headers")):
+        values = definition.get(key)
+        if isinstance(values, dict):
+            lines.append([f"  {label}: ", ", ".join(f"{name}={value}" for name, value in values.items())])
+    if "cwd" in definition:
+        lines.append(["  directory: ", str(definition["cwd"])])
+    lines.append(["  from: ", "; ".join(_describe(one, user, server.name) for one in server.sources)])
+    lines += [["  note: ", note] for note in server.notes]
+    secrets = plan.lifted[server.name].secrets
+    lines += [["  secret: ", f"{one.location} is in plain text in the file"] for one in secrets]
+    lines += [["  needs: ", f"the secret {one.name} ({one.prompt})"] for one in server.needed_secrets]
+    if server.name in plan.blocked:
+        lines.append([paint("  blocked: ", "yellow"), plan.blocked[server.name]])
+    return [*lines, []]
+
+
+def _known_lines(plan: ImportPlan, user: UserContext) -> list[str]:
+    lines: list[str] = []
+    for name in dict.fromkeys(one.server for one in plan.merged.known):
+        entries = [one for one in plan.merged.known if one.server == name]
+        lines.append(f"{name}: {'; '.join(_describe(one.source, user, name) for one in entries)}")
+        lines += [f"  note: {note}" for note in dict.fromkeys(note for one in entries for note in one.notes)]
+    return lines
+
+
+def _similar_lines(plan: ImportPlan, user: UserContext) -> list[str]:
+    return [
+        f"{one.source.name}: differs from {one.server} in {', '.join(one.differs_in)} "
+        f"({_describe(one.source, user)}); to import it too: mcpctl import -s {shlex.quote(one.source.name)}"
+        for one in plan.merged.similar
+    ]
+
+
+def _describe_target(definition: Mapping[str, object]) -> str:
+    """Return the command line or URL of a definition."""
+    if "url" in definition:
+        kind = definition.get("type")
+        return f"{definition['url']}{f' ({kind})' if kind else ''}"
+    args = definition.get("args")
+    words = [definition.get("command"), *(args if isinstance(args, list) else [])]
+    return shlex.join([str(word) for word in words])
+
+
+def _describe(source: EntrySource, user: UserContext, name: str = "") -> str:
+    """Describe the location of an entry, and its name there if that is not `name`."""
+    scope = f", {source.scope}" if source.scope != "user" else ""
+    called = f" as '{source.name}'" if name and source.name != name else ""
+    return f"{source.title}{scope}, {user.display_path(source.path)}{called}"
+
+
+def _plan_json(plan: ImportPlan) -> Json:
+    return {
+        "files": [str(path) for path in plan.discovered.files],
+        "servers": [_server_json(server, plan) for server in plan.merged.servers],
+        "known": [{**_known_json(one), "notes": list(one.notes)} for one in plan.merged.known],
+        "similar": [{**_known_json(one), "differs_in": list(one.differs_in)} for one in plan.merged.similar],
+        "skipped": [
+            {"source": _source_json(one.source), "reason": one.reason} for one in plan.discovered.skipped
+        ],
+        "rules": [one.to_json() for one in plan.rules],
+        "skipped_rules": list(plan.skipped_rules),
+        "warnings": list(plan.discovered.warnings),
+    }
+
+
+def _server_json(server: MergedServer, plan: ImportPlan) -> Json:
+    safe = plan.lifted[server.name]
+    return {
+        "name": server.name,
+        "definition": masked_definition(safe),
+        "sources": [_source_json(one) for one in server.sources],
+        "notes": list(server.notes),
+        "secrets": [{"name": one.name, "place": one.location} for one in safe.secrets],
+        "needs": [one.name for one in server.needed_secrets],
+        "problem": plan.blocked.get(server.name),
+    }
+
+
+def _known_json(one: KnownEntry) -> Json:
+    return {"name": one.server, "source": _source_json(one.source)}
+
+
+def _source_json(source: EntrySource) -> Json:
+    return {
+        "editor": source.editor,
+        "path": str(source.path),
+        "scope": source.scope,
+        "name": source.name,
+        "project": None if source.project is None else str(source.project),
+    }

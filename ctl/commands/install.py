@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+import attrs
 import click
 
 from ctl.cli.completion import editor_names, server_names
@@ -31,6 +32,7 @@ from ctl.editors.install_report import (
     report_uninstalled,
     warn_about_git,
 )
+from ctl.editors.installing import FileChange
 from ctl.editors.installing import install as install_entry
 from ctl.editors.installing import uninstall as uninstall_entry
 from ctl.editors.mcpd_entry import (
@@ -45,8 +47,14 @@ from ctl.editors.mcpd_entry import (
     url_entry,
 )
 from ctl.editors.mcpd_entry import uses_list as is_listed
-from ctl.editors.own_profile import add_own_profile, own_profile_name, own_servers, remove_own_profiles
-from ctl.editors.project_entries import project_entries
+from ctl.editors.own_profile import (
+    OwnProfile,
+    add_own_profile,
+    own_profile_name,
+    own_servers,
+    remove_own_profiles,
+)
+from ctl.editors.project_entries import ProjectEntry, project_entries
 from ctl.editors.take_over import TakeOver
 from ctl.editors.visible_tools import describe_tools
 from mcpd.config.in_place_edits.document import Document, KeyPath, parse_document
@@ -124,99 +132,172 @@ def install(
         if via == "socket" and not target.editor.supports_socket_url:
             message = f"{target.editor.title} cannot connect to a Unix socket"
             raise UsageError(message, hint="omit --via socket")
-    program = mcpctl_path()
+    options = _Options(server, profile, own, name, take_over, via, project, every, dry_run)
     backups = EditorBackups(os.environ)
-    # The names of different entries differ, because a project's entry hides one of the user with its name.
-    for_all, for_project = name or NAME, name or f"{NAME}-project"
-    entry_name = name or "-".join(filter(None, (NAME, server or profile)))
-    replaces = {for_all, for_project} if project and not (server or profile) else set[str]()
-
-    def entry_for(editor: EditorSpec, name: str, selected: str | None) -> MakeEntry:
-        if via == "socket" or (
-            via is None and editor.supports_socket_url and systemd.manages_socket(cli.socket)
-        ):
-            url = socket_url(cli.socket, server, selected)
-            return lambda key_path: url_entry(url)
-        args = ["bridge", "--client", editor.name]
-        args += ["--server", server] if server else ["--profile", selected] if selected else []
-        args += ["--socket", cli.socket] if cli.socket_option else []
-        return lambda key_path: command_entry(editor, key_path, name, program, args)
-
     if only_print:
-        printed: list[tuple[InstallTarget, str, MakeEntry]] = []
-        for target in targets:
-            selected = own_profile_name(target, {}, {}, backups) if own else profile
-            called = for_project if own and project else entry_name
-            printed.append((target, called, entry_for(target.editor, called, selected)))
-        return _print(cli, printed)
+        return _print(cli, targets, options, backups)
     may_start = cli.may_start and not dry_run
     _warn_if_unknown(cli, server, profile)
     everything = _take_over(cli, user, server, profile, may_start=may_start)
+    return _for_each(cli, targets, _Installation(cli, user, options, backups, everything).install)
 
-    def install_one(target: InstallTarget) -> Json:
-        had, left_out = ({}, {}) if server or profile else own_servers(everything, target, backups)
-        entry, chosen, selected, called = everything, None, profile, entry_name
-        if own and everything.target is not None:
-            selected = own_profile_name(target, had, everything.profiles, backups)
-            if every and not had and selected not in everything.profiles:
-                selected = None  # it had no servers, so it gets all of them
-            else:
-                active = everything.target
-                chosen = add_own_profile(
-                    cli, active, target, selected, had, backups, left_out=left_out, dry_run=dry_run
-                )
-                entry = everything.only(chosen.servers, f"profile {selected}")
-                if not dry_run:
-                    entry = everything.with_profile(selected, chosen.fields, chosen.servers)
-                called = for_project if project else called
+
+@attrs.frozen
+class _Options:
+    """The options of `mcpctl install`."""
+
+    server: str | None
+    profile: str | None
+    own: bool
+    name: str | None
+    take_over: str | None
+    via: str | None
+    project: bool
+    every: bool
+    dry_run: bool
+
+    def entry_name(self, own_profile: str | None) -> str:
+        """Return the name of the new entry.
+
+        Those of different entries differ, because a project's entry hides one of the user with its name.
+        """
+        if own_profile and self.project:
+            return self.name or f"{NAME}-project"
+        return self.name or "-".join(filter(None, (NAME, self.server or self.profile)))
+
+    def replaced_names(self) -> set[str]:
+        if not self.project or self.server or self.profile:
+            return set()
+        return {self.name or NAME, self.name or f"{NAME}-project"}
+
+    def command(self, editor: EditorSpec) -> str:
+        """Return the command that was run, without what the entry provides."""
+        return shlex.join(["mcpctl", "install", editor.name, *(["--project"] if self.project else [])])
+
+    def again(self, editor: EditorSpec) -> str:
+        """Return the command that was run, to which an option can be appended."""
+        given = (("--server", self.server), ("--profile", self.profile), ("--name", self.name))
+        words = [word for option, value in given if value for word in (option, value)]
+        return shlex.join([*shlex.split(self.command(editor)), *words, *(["--own"] if self.own else [])])
+
+
+def _entry_maker(
+    cli: CliContext, editor: EditorSpec, options: _Options, own_profile: str | None
+) -> MakeEntry:
+    profile, name = own_profile or options.profile, options.entry_name(own_profile)
+    if options.via == "socket" or (
+        options.via is None and editor.supports_socket_url and systemd.manages_socket(cli.socket)
+    ):
+        return lambda key_path: url_entry(socket_url(cli.socket, options.server, profile))
+    args = ["bridge", "--client", editor.name]
+    args += ["--server", options.server] if options.server else ["--profile", profile] if profile else []
+    args += ["--socket", cli.socket] if cli.socket_option else []
+    program = mcpctl_path()
+    return lambda key_path: command_entry(editor, key_path, name, program, args)
+
+
+@attrs.define
+class _Installation:
+    """One run of `mcpctl install`."""
+
+    cli: CliContext
+    user: UserContext
+    options: _Options
+    backups: EditorBackups
+    everything: TakeOver
+
+    def install(self, target: InstallTarget) -> Json:
+        """Write mcpd's entry to the file of one editor, and report it."""
+        options, entry = self.options, self.everything
+        had = [] if options.server or options.profile else own_servers(entry, target, self.backups)
+        own = self._own_profile(target, had) if options.own else None
+        if own is not None:
+            entry = entry.only(own.servers, f"profile {own.name}")
         left_on = LeftOn()
 
         def entries_to_disable(key_path: KeyPath, document: Document) -> dict[str, str]:
-            redundant = entry.find(target, document)
-            left_on.clear()
-            if take_over:
-                left_on.others.update(entry.others(target, document))
-            for each in redundant if take_over != "all" else ():
-                reason = entry.reason_to_leave(each.server) if take_over else entry.reason_now(each.server)
-                if reason or not take_over:
-                    left_on.add(each.entry, each.server, reason)
-            return {each.entry: each.server for each in redundant if each.entry not in left_on.reasons}
+            return self._to_disable(target, entry, document, left_on)
 
-        make = entry_for(target.editor, called, selected)
+        own_name = None if own is None else own.name
         change = install_entry(
-            target, called, make, entries_to_disable, backups, replaces=replaces, dry_run=dry_run
+            target,
+            options.entry_name(own_name),
+            _entry_maker(self.cli, target.editor, options, own_name),
+            entries_to_disable,
+            self.backups,
+            replaces=options.replaced_names(),
+            dry_run=options.dry_run,
         )
-        elsewhere = project_entries(entry, target) if take_over else []
-        command = shlex.join(["mcpctl", "install", target.editor.name, *(["--project"] if project else [])])
-        fields = chosen.fields if chosen else mapping(everything.profiles.get(profile)) if profile else {}
-        sees = describe_tools(entry, target, selected, fields, had, command)
-        if not cli.out.json:
-            selected_by = [("--server", server), ("--profile", profile), ("--name", name)]
-            options = [word for option, value in selected_by if value for word in (option, value)]
-            again = shlex.join([*shlex.split(command), *options, *(["--own"] if chosen else [])])
-            report_installed(cli, target, change, dry_run=dry_run, user=user)
-            report_left_on(cli, left_on, entry, again, took_over=bool(take_over), dry_run=dry_run)
-            if change.added is not None and change.existed and not dry_run:
-                cli.out.line(f"  backup: {user.display_path(backups.original_path(target.path))}")
-            cli.out.lines([f"  {each.describe(user)}"] for each in elsewhere)
-            if chosen is not None:
-                renew = f"mcpctl uninstall {target.editor.name}{' --project' if project else ''} && {again}"
-                assert everything.target is not None, "its configuration has the profile"
-                report_own_profile(cli, chosen, renew, everything.target.path, dry_run=dry_run)
-            if sees:
-                cli.out.line(f"  {sees}")
-            warn_about_git(cli, target, change, user)
-            if change.added is not None and not dry_run and (step := target.editor.next_step):
+        elsewhere = project_entries(entry, target) if options.take_over else []
+        if not self.cli.out.json:
+            self._report(target, change, left_on, entry, elsewhere, own)
+            self._report_tools(target, entry, own, had)
+            warn_about_git(self.cli, target, change, self.user)
+            if change.added is not None and not options.dry_run and (step := target.editor.next_step):
                 title = target.editor.title  # the steps of several editors follow each other
-                cli.out.next_step(step if title in step else f"in {title}, {step}")
-        return as_json(target, change, backups) | {
+                self.cli.out.next_step(step if title in step else f"in {title}, {step}")
+        return as_json(target, change, self.backups) | {
             **left_on.to_json(),
             "in_projects": [each.to_json() for each in elsewhere],
-            "profile": None if chosen is None else chosen.to_json(),
-            "dry_run": dry_run,
+            "profile": None if own is None else own.to_json(),
+            "dry_run": options.dry_run,
         }
 
-    return _for_each(cli, targets, install_one)
+    def _own_profile(self, target: InstallTarget, had: list[str]) -> OwnProfile | None:
+        """Return the profile with the servers that the editor had; None if it gets all of them."""
+        active = self.everything.target
+        if active is None:
+            return None
+        name = own_profile_name(target, had, active.profiles, self.backups)
+        if self.options.every and not had and name not in active.profiles:
+            return None
+        return add_own_profile(
+            self.cli, active, target, name, had, self.backups, dry_run=self.options.dry_run
+        )
+
+    def _to_disable(
+        self, target: InstallTarget, entry: TakeOver, document: Document, left_on: LeftOn
+    ) -> dict[str, str]:
+        """Return the entries to disable and their servers in mcpd, and note the others in `left_on`."""
+        take_over = self.options.take_over
+        redundant = entry.find(target, document)
+        left_on.clear()
+        if take_over:
+            left_on.others.update(entry.others(target, document))
+        for each in redundant if take_over != "all" else ():
+            reason = entry.reason_to_leave(each.server) if take_over else entry.reason_now(each.server)
+            if reason or not take_over:
+                left_on.add(each.entry, each.server, reason)
+        return {each.entry: each.server for each in redundant if each.entry not in left_on.reasons}
+
+    def _report(
+        self,
+        target: InstallTarget,
+        change: FileChange,
+        left_on: LeftOn,
+        entry: TakeOver,
+        elsewhere: list[ProjectEntry],
+        own: OwnProfile | None,
+    ) -> None:
+        cli, dry_run = self.cli, self.options.dry_run
+        again, took_over = self.options.again(target.editor), bool(self.options.take_over)
+        report_installed(cli, target, change, dry_run=dry_run, user=self.user)
+        report_left_on(cli, left_on, entry, again, took_over=took_over, dry_run=dry_run)
+        if change.added is not None and change.existed and not dry_run:
+            cli.out.line(f"  backup: {self.user.display_path(self.backups.original_path(target.path))}")
+        cli.out.lines([f"  {each.describe(self.user)}"] for each in elsewhere)
+        if own is not None:
+            report_own_profile(cli, own, dry_run=dry_run)
+
+    def _report_tools(
+        self, target: InstallTarget, entry: TakeOver, own: OwnProfile | None, had: list[str]
+    ) -> None:
+        fields = None if own is None else own.fields
+        if self.options.profile:
+            fields = mapping(self.everything.profiles.get(self.options.profile))
+        sees = describe_tools(entry, target, fields, had, self.options.command(target.editor))
+        if sees:
+            self.cli.out.line(f"  {sees}")
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl uninstall cursor\n  mcpctl uninstall --all")
@@ -369,15 +450,15 @@ def _take_over(
     return TakeOver(cli, user, active, active.visible_servers(server, profile), may_start, what)
 
 
-def _print(cli: CliContext, entries: list[tuple[InstallTarget, str, MakeEntry]]) -> int:
-    """Print each entry, which has a name, alone, as a file of its own."""
+def _print(cli: CliContext, targets: list[InstallTarget], options: _Options, backups: EditorBackups) -> int:
+    """Print each entry alone, as a file of its own."""
     answers: list[Json] = []
-    for target, name, make in entries:
-        document = _read_document(target)
-        key_path = slot_of(target, document)
-        fields = make(key_path)
+    for target in targets:
+        own = own_profile_name(target, [], {}, backups) if options.own else None
+        key_path = slot_of(target, _read_document(target))
+        fields = _entry_maker(cli, target.editor, options, own)(key_path)
         empty = parse_document(b"", target.path, foreign=True)
-        text = empty.with_entry(key_path, name, fields, listed=is_listed(target)).text
+        text = empty.with_entry(key_path, options.entry_name(own), fields, listed=is_listed(target)).text
         answers.append({"editor": target.editor.name, "path": str(target.path), "text": text})
         if not cli.out.json:
             cli.out.message(paint(f"{target.editor.title}: ", "bold"), f"into {target.path}")

@@ -12,7 +12,7 @@ from ctl.editors.editor_paths import EditorFile, UserContext
 from ctl.editors.mapping import is_disabled, map_entry, unwrap_proxy
 from ctl.editors.mcpd_entry import is_mcpd_entry
 from ctl.editors.read_entries import RawEntry, dotenv_values, identify_file, read_entries
-from ctl.editors.tool_permissions import ToolPermission, entry_permissions
+from ctl.editors.rules import ToolPermission, entry_permissions
 from ctl.editors.variables import NeededSecret, UnusableEntry, VariableTranslator
 from mcpd.config.in_place_edits.document import Document, read_document
 from mcpd.config.server_definition import MAX_NAME_LENGTH
@@ -47,7 +47,7 @@ class ImportCandidate:
     notes: tuple[str, ...] = ()
     needed_secrets: tuple[NeededSecret, ...] = ()
     permissions: tuple[ToolPermission, ...] = ()
-    """Which of its tools the editor allows or asks about."""
+    """Which of its tools the editor denies or asks about."""
 
 
 @attrs.frozen

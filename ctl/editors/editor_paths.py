@@ -36,6 +36,11 @@ class UserContext:
         base = self.environ.get("XDG_CONFIG_HOME", "")
         return Path(base) if os.path.isabs(base) else self.home / ".config"
 
+    @property
+    def claude(self) -> Path:
+        """The directory of Claude Code's settings."""
+        return Path(self.environ.get("CLAUDE_CONFIG_DIR") or self.home / ".claude")
+
     def project_directories(self) -> list[Path]:
         """Return the project and its parents up to the repository, if there is one."""
         above = [self.project, *self.project.parents]

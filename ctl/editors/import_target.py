@@ -93,19 +93,10 @@ def find_import_target(cli: CliContext) -> ImportTarget:
     )
 
 
-def read_definitions(path: Path) -> Mapping[str, Mapping[str, object]]:
-    """Return the servers in mcpd's file after writing it; empty if it is no longer readable."""
-    try:
-        found = read_layout(read_document(path).value, [], [])
-    except BadSpec:
-        return {}
-    return {str(name): fields for name, fields, _ in found.servers if isinstance(fields, dict)}
-
-
 def find_problems(
     cli: CliContext, target: ImportTarget, definitions: Mapping[str, Mapping[str, object]]
-) -> dict[str, str]:
-    """Return the first problem of each invalid definition, as the running daemon sees it.
+) -> dict[str, list[str]]:
+    """Return the problems of each invalid definition, as the running daemon sees it.
 
     One invalid server would make the whole file invalid.
     """
@@ -120,7 +111,7 @@ def find_problems(
         }
     else:
         found = {name: _parse_problems(name, definition) for name, definition in definitions.items()}
-    return {name: _problem_text(problems[0]) for name, problems in found.items() if problems}
+    return {name: list(map(_problem_text, problems)) for name, problems in found.items() if problems}
 
 
 def _parse_problems(name: str, definition: Mapping[str, object]) -> list[Mapping[str, object]]:

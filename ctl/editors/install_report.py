@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import attrs
 
@@ -77,16 +76,13 @@ def report_left_on(
             cli.out.line(f"  {name}: also in mcpd, but {reason}")
     if reasons:
         steps = dict.fromkeys(entry.first_step(left_on.servers[name]) for name in reasons)
-        cli.out.line(f"  so that mcpd can provide {_them(reasons)}: {'; '.join(steps)}")
+        them = next(iter(reasons)) if len(reasons) == 1 else "them"
+        cli.out.line(f"  so that mcpd can provide {them}: {'; '.join(steps)}")
     if provided := [name for name, reason in sorted(left_on.reasons.items()) if not reason]:
         names = ", ".join(provided)
         cli.out.line(
             f"  also provided by mcpd: {names}; disable them in the editor with: {again} --take-over"
         )
-
-
-def _them(names: Mapping[str, str]) -> str:
-    return next(iter(names)) if len(names) == 1 else "them"
 
 
 def warn_about_git(cli: CliContext, target: InstallTarget, change: FileChange, user: UserContext) -> None:
@@ -100,23 +96,11 @@ def warn_about_git(cli: CliContext, target: InstallTarget, change: FileChange, u
     )
 
 
-def report_own_profile(
-    cli: CliContext, profile: OwnProfile, renew: str, config: Path, *, dry_run: bool
-) -> None:
-    """Print a new profile, or what an existing one lacks. `renew` are the commands that replace it, and
-    `config` is the file with it.
-    """
-    would = "would be " if dry_run else ""
+def report_own_profile(cli: CliContext, profile: OwnProfile, *, dry_run: bool) -> None:
+    """Print a new profile."""
     if profile.is_new:
-        tools = ", and only the tools that the editor used" if profile.has_filters else ""
-        cli.out.line(f"  profile {profile.name}: {would}added with {', '.join(profile.servers)}{tools}")
-    elif profile.missing:
-        missing = ", ".join(profile.missing)
-        cli.out.line(f"  profile {profile.name}: without {missing}, as before; to add it: {renew}")
-    for entry, reason in sorted(profile.left_out.items()):
-        cli.out.line(f"  {entry}: {would}left out of profile {profile.name}, because {reason}")
-    if profile.left_out:
-        cli.out.line(f"  to provide {_them(profile.left_out)}: add the server to the profile in {config}")
+        would = "would be " if dry_run else ""
+        cli.out.line(f"  profile {profile.name}: {would}added with {', '.join(profile.servers)}")
 
 
 def report_profiles(cli: CliContext, profiles: Mapping[str, bool], *, dry_run: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -16,49 +16,47 @@ from ctl.editors.backup import EditorBackups, KeptProfile
 from ctl.editors.editor_catalog import BY_NAME
 from ctl.editors.import_target import ImportTarget
 from ctl.editors.mcpd_entry import InstallTarget
-from ctl.editors.take_over import Redundant, TakeOver
-from ctl.editors.tool_filters import ToolFilters, as_profile
+from ctl.editors.take_over import TakeOver
+from mcpd.config.definition_view import is_enabled
 from mcpd.config.edit_config_file import put_profile, remove_profile
 from mcpd.config.in_place_edits.document import parse_document
 from mcpd.model.errors import BadSpec
 
 
-def own_servers(
-    everything: TakeOver, target: InstallTarget, backups: EditorBackups
-) -> tuple[dict[str, ToolFilters], dict[str, str]]:
-    """Return the servers in mcpd that the editor's own entries mean, in the order of mcpd's configuration,
-    with the filters of each, as far as the definition in mcpd does not have them.
+@attrs.frozen
+class OwnProfile:
+    """The profile for the servers that an editor had."""
 
-    Includes the entries that an earlier `install` disabled or removed, which are in the original file. Also
-    returns those of them that now mean no enabled server in mcpd, and why: the editor has lost them.
-    `everything` must be for an entry that provides all servers. An unreadable file has no entries.
+    name: str
+    servers: tuple[str, ...]
+    """The servers that it selects."""
+    fields: Mapping[str, object]
+    """The profile as it is written in the configuration of mcpd."""
+    is_new: bool
+
+    def to_json(self) -> Json:
+        return {"name": self.name, "servers": list(self.servers), "added": self.is_new}
+
+
+def own_servers(everything: TakeOver, target: InstallTarget, backups: EditorBackups) -> list[str]:
+    """Return the enabled servers in mcpd that the editor's entries mean, in the order of the configuration.
+
+    Includes the servers that have replaced entries in an earlier `install`. `everything` must be for an entry
+    that provides all servers. An unreadable file has no entries.
     """
-    record = backups.load(target.path)
-    found: dict[str, ToolFilters] = {}
-    lost: dict[str, str] = {}
-    entries: list[Redundant] = []
+    found: set[str] = set()
     try:
         document = parse_document(target.path.read_bytes(), target.path, foreign=True)
-        entries = everything.find(target, document)
-        if record is not None:
-            on = {each.source.name for each in everything.enabled_entries(target, document)}
-            taken = {each.name: each.server for each in record.disabled if each.name not in on}
-            original = parse_document(record.original, target.path, foreign=True)
-            entries += everything.find(target, original, taken)
-            reasons = everything.others(target, original, taken)
-            lost = {name: reason for name, reason in reasons.items() if name in taken}
+        found |= {each.server for each in everything.find(target, document)}
     except (OSError, BadSpec):  # `install` reports it
         pass
-    for each in entries:
-        found.setdefault(each.server, each.filters)
-    return {name: found[name] for name in everything.visible if name in found}, lost
+    if (record := backups.load(target.path)) is not None:
+        found |= {each.server or each.name for each in record.disabled}
+    return [name for name, fields in everything.visible.items() if name in found and is_enabled(fields)]
 
 
 def own_profile_name(
-    target: InstallTarget,
-    servers: Mapping[str, ToolFilters],
-    profiles: Mapping[str, object],
-    backups: EditorBackups,
+    target: InstallTarget, servers: Sequence[str], profiles: Mapping[str, object], backups: EditorBackups
 ) -> str:
     """Return the name of the profile for an editor's file: that of the editor. In a project, it is followed
     by the name of the directory, and by a number if that is the name of another profile.
@@ -72,37 +70,9 @@ def own_profile_name(
         return known[0]
     directory = re.sub(r"\W+", "-", target.project.name, flags=re.ASCII).strip("-") or "project"
     taken = {each.name for each in kept} | BY_NAME.keys()
-    taken |= {name for name, profile in profiles.items() if profile != as_profile(servers)}
+    taken |= {name for name, profile in profiles.items() if profile != {"servers": [*servers]}}
     names = (f"{target.editor.name}-{directory}{end}" for end in ("", *(f"-{n}" for n in range(2, 1000))))
     return next(name for name in names if name not in taken)
-
-
-@attrs.frozen
-class OwnProfile:
-    """The profile for the servers that an editor had."""
-
-    name: str
-    servers: tuple[str, ...]
-    """What it selects. Names of servers, in which an existing profile may have wildcards."""
-    fields: Mapping[str, object]
-    """The profile as it is written in the configuration of mcpd."""
-    is_new: bool
-    has_filters: bool = False
-    """Whether it selects only some tools of its servers, as the editor did."""
-    missing: tuple[str, ...] = ()
-    """Servers that the editor has, but that a profile of an earlier `install` does not provide."""
-
-    left_out: Mapping[str, str] = attrs.field(factory=dict)
-    """Entries that were taken over before and whose servers it does not provide → why."""
-
-    def to_json(self) -> Json:
-        left_out = [{"name": name, "reason": reason} for name, reason in sorted(self.left_out.items())]
-        return {
-            "name": self.name,
-            "servers": list(self.servers),
-            "added": self.is_new,
-            "left_out": left_out,
-        }
 
 
 def add_own_profile(
@@ -110,34 +80,26 @@ def add_own_profile(
     active: ImportTarget,
     target: InstallTarget,
     name: str,
-    servers: Mapping[str, ToolFilters],
+    servers: Sequence[str],
     backups: EditorBackups,
     *,
-    left_out: Mapping[str, str],
     dry_run: bool,
 ) -> OwnProfile:
     """Add the profile to mcpd's configuration and reload the daemon; an existing profile is used unchanged.
 
-    `name` is what `own_profile_name` returns, and `servers` and `left_out` are what `own_servers` returns.
-    Raises NotFound if the editor had no server that mcpd has, and BadSpec, CannotWrite or DaemonError if the
-    file cannot be changed.
+    `name` is what `own_profile_name` returns, and `servers` are what `own_servers` returns. Raises NotFound
+    if the editor had no server that mcpd has, and BadSpec, CannotWrite or DaemonError if the file cannot be
+    changed.
     """
     if name in active.profiles:
-        fields = mapping(active.profiles[name])
-        added = any((each.name, each.profile) == (name, fields) for each in backups.kept_profiles())
-        provided = tuple(active.visible_servers(None, name))
-        missing = tuple(each for each in servers if added and each not in provided)
-        return OwnProfile(name, provided, fields, False, missing=missing, left_out=left_out if added else {})
+        return OwnProfile(
+            name, tuple(active.visible_servers(None, name)), mapping(active.profiles[name]), False
+        )
     if not servers:
         where = "" if target.project is None else f"'s {target.path}"
-        lost = "; ".join(f"{entry}: {reason}" for entry, reason in sorted(left_out.items()))
-        message = (
-            f"{target.editor.title}{where} has no servers that are in mcpd{f' ({lost})' if lost else ''}"
-        )
-        raise NotFound(
-            message, hint=f"mcpctl import {target.editor.name}, or omit --own to provide all servers"
-        )
-    profile = as_profile(servers)
+        hint = f"mcpctl import {target.editor.name}, or omit --own to provide all servers"
+        raise NotFound(f"{target.editor.title}{where} has no servers that are in mcpd", hint=hint)
+    profile = {"servers": [*servers]}
     if not dry_run:
         put_profile(active.path, name, profile)
         backups.keep_profile(KeptProfile(name, active.path, profile, str(target.path)))
@@ -146,7 +108,7 @@ def add_own_profile(
             if errors:
                 data = {"code": "bad_spec", "exit": 2, "problems": errors}
                 raise DaemonError({"message": f"{active.path} is invalid", "data": data})
-    return OwnProfile(name, tuple(servers), profile, True, any(servers.values()), left_out=left_out)
+    return OwnProfile(name, tuple(servers), profile, True)
 
 
 def remove_own_profiles(

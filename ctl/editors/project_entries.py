@@ -14,6 +14,7 @@ from ctl.daemon.client import Json
 from ctl.editors.discovery import EntrySource, discover_in_file
 from ctl.editors.editor_paths import EditorFile, UserContext, find_editor_files
 from ctl.editors.mcpd_entry import InstallTarget
+from ctl.editors.secrets import named_by_owner
 from ctl.editors.take_over import TakeOver
 from mcpd.config import definition_view
 from mcpd.config.in_place_edits.document import (
@@ -70,18 +71,17 @@ def project_entries(entry: TakeOver, target: InstallTarget) -> list[ProjectEntry
     """
     if target.location.scope != "user":
         return []
-    provided, server_of = entry.matcher(), entry.matcher_of_all()
     found: dict[EntrySource, ProjectEntry] = {}
     for file, document in _files(target, entry.user):
-        for candidate in discover_in_file(file, document, entry.user, target.addresses).candidates:
-            source = candidate.source
-            if source.scope in ("project", "local") and definition_view.is_enabled(candidate.definition):
+        for one in map(
+            named_by_owner, discover_in_file(file, document, entry.user, target.addresses).candidates
+        ):
+            source = one.source
+            if source.scope in ("project", "local") and definition_view.is_enabled(one.definition):
                 can_take_over = source.scope == "project" and file.location.installable
-                server, reason = provided(candidate), ""
-                if server is None:
-                    server = server_of(candidate)
-                    reason = entry.reason_not_provided(candidate, server)
-                found[source] = ProjectEntry(source, server, reason, can_take_over)
+                server = entry.provided.find(one)
+                reason = "" if server is not None else entry.reason_not_provided(one)
+                found[source] = ProjectEntry(source, server or entry.known.find(one), reason, can_take_over)
     return list(found.values())
 
 

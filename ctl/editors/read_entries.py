@@ -9,6 +9,7 @@ from pathlib import Path
 
 import attrs
 
+from ctl.cli.json_text import mapping
 from ctl.editors.editor_catalog import (
     BY_NAME,
     GENERIC,
@@ -25,6 +26,7 @@ from mcpd.model.errors import BadSpec
 
 Fields = Mapping[str, object]
 _BACKENDS = ("backends",)
+_REJECTED_SERVERS = "disabledMcpjsonServers"
 
 
 @attrs.frozen
@@ -140,10 +142,6 @@ def _name_of_listed(fields: object) -> str:
     return os.path.basename(str(command or "server"))
 
 
-_REJECTED_SERVERS = "disabledMcpjsonServers"
-"""Where Claude Code remembers the servers of a project's `.mcp.json` that the user rejected."""
-
-
 def disabled_names(
     found: EditorFile, document: Document, slot: KeyPath, context: UserContext
 ) -> frozenset[str]:
@@ -179,20 +177,17 @@ def string_set(value: object) -> frozenset[str]:
 
 
 def _rejected_names(project: Path, context: UserContext) -> frozenset[str]:
-    ours = context.environ.get("CLAUDE_CONFIG_DIR")
-    user = Path(ours) if ours else context.home / ".claude"
-    refused = [
-        _read_settings(directory / name).get(_REJECTED_SERVERS)
-        for directory, name in (
-            (project / ".claude", "settings.local.json"),
-            (project / ".claude", "settings.json"),
-            (user, "settings.json"),
-        )
-    ]
-    projects = _read_settings((Path(ours) if ours else context.home) / ".claude.json").get("projects")
-    mine = projects.get(str(project)) if isinstance(projects, dict) else None
-    refused.append(mine.get(_REJECTED_SERVERS) if isinstance(mine, dict) else None)
-    return frozenset[str]().union(*map(string_set, refused))
+    """Return the servers of a project's `.mcp.json` that the user of Claude Code rejected."""
+    files = (
+        project / ".claude/settings.local.json",
+        project / ".claude/settings.json",
+        context.claude / "settings.json",
+    )
+    settings: list[Fields] = [_read_settings(path) for path in files]
+    moved = bool(context.environ.get("CLAUDE_CONFIG_DIR"))
+    projects = _read_settings((context.claude if moved else context.home) / ".claude.json").get("projects")
+    settings.append(mapping(mapping(projects).get(str(project))))
+    return frozenset[str]().union(*(string_set(each.get(_REJECTED_SERVERS)) for each in settings))
 
 
 def _read_settings(path: Path) -> Mapping[str, object]:

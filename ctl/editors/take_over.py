@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import attrs
@@ -19,12 +18,10 @@ from ctl.editors.discovery import (
     discover_in_file,
 )
 from ctl.editors.editor_paths import EditorFile, UserContext
-from ctl.editors.import_history import ImportHistory
 from ctl.editors.import_target import ImportTarget
 from ctl.editors.mcpd_entry import InstallTarget
-from ctl.editors.server_of_entry import ServerMatcher
-from ctl.editors.similar_servers import why_not_in_mcpd
-from ctl.editors.tool_filters import NO_FILTERS, ToolFilters, unlike_ours
+from ctl.editors.merge import KnownServers
+from ctl.editors.secrets import named_by_owner
 from ctl.show.progress import hint_for, wait_for_each
 from ctl.show.status import READY, failure_summary
 from mcpd.config import definition_view
@@ -37,8 +34,6 @@ if TYPE_CHECKING:
 SETTLE_TIMEOUT = 60.0
 """Seconds to wait for servers that are still starting."""
 
-NOTHING_TAKEN: Mapping[str, str] = MappingProxyType({})
-
 _EXACT_STEPS = ("mcpctl login ", "mcpctl secret set ", "mcpctl enable ", "mcpctl connect ")
 """Commands that need no explanation."""
 
@@ -49,8 +44,6 @@ class Redundant:
 
     entry: str
     server: str
-    filters: ToolFilters = NO_FILTERS
-    """Which tools of the server the editor uses, as far as the definition in mcpd does not say the same."""
 
 
 @attrs.define
@@ -66,8 +59,17 @@ class TakeOver:
     """Whether the daemon may be started to learn the states of the servers."""
     what: str = "the entry"
     """What the new entry provides: `profile work`."""
+    known: KnownServers = attrs.field(init=False)
+    """All servers in mcpd."""
+    provided: KnownServers = attrs.field(init=False)
+    """The enabled ones that the new entry provides."""
     _reasons: dict[str, str] | None = None
     _reasons_now: dict[str, str] | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self.known = KnownServers(self.target.servers if self.target is not None else {}, os.environ)
+        enabled = {name: one for name, one in self.visible.items() if definition_view.is_enabled(one)}
+        self.provided = KnownServers(enabled, os.environ)
 
     @property
     def profiles(self) -> Mapping[str, object]:
@@ -77,109 +79,55 @@ class TakeOver:
     def only(self, servers: Collection[str], what: str) -> TakeOver:
         """Return the same for an entry that provides only these servers."""
         visible = {name: fields for name, fields in self.visible.items() if name in servers}
-        return attrs.evolve(self, visible=visible, what=what)
+        return TakeOver(self.cli, self.user, self.target, visible, self.may_start, what)
 
-    def with_profile(self, name: str, fields: Mapping[str, object], servers: Collection[str]) -> TakeOver:
-        """Return the same for an entry with a profile, which mcpd's configuration now contains."""
-        assert self.target is not None, "the profile is in its configuration"
-        target = attrs.evolve(self.target, profiles={**self.target.profiles, name: fields})
-        return attrs.evolve(self.only(servers, f"profile {name}"), target=target)
-
-    def find(
-        self, target: InstallTarget, document: Document, taken_over: Mapping[str, str] = NOTHING_TAKEN
-    ) -> list[Redundant]:
-        """Return the enabled entries for servers that are enabled in mcpd and provided by the new entry.
-
-        `taken_over`: entries of the document that were replaced since; see `ServerMatcher.taken_over`.
-        """
-        server_of = self.matcher(taken_over)
-        found = [
-            Redundant(candidate.source.name, server, unlike_ours(candidate.definition, self.visible[server]))
-            for candidate in self.enabled_entries(target, document)
-            if (server := server_of(candidate)) is not None
-        ]
+    def find(self, target: InstallTarget, document: Document) -> list[Redundant]:
+        """Return the enabled entries for servers that are enabled in mcpd and provided by the new entry."""
+        found = (
+            Redundant(one.source.name, server)
+            for one in self._enabled_entries(target, document)
+            if (server := self.provided.find(one)) is not None
+        )
         return list(dict.fromkeys(found))
 
-    def others(
-        self, target: InstallTarget, document: Document, taken_over: Mapping[str, str] = NOTHING_TAKEN
-    ) -> dict[str, str]:
+    def others(self, target: InstallTarget, document: Document) -> dict[str, str]:
         """Return the enabled entries that `find` does not return, and why they cannot be taken over."""
         if self.target is None:
             return {}
-        provided, server_of = self.matcher(taken_over), self.matcher_of_all(taken_over)
-        found: dict[str, str] = {}
-        for skipped in self._discover(target, document).skipped:
-            if (
-                skipped.is_used
-                and skipped.reason != IS_MCPD
-                and skipped.source.scope == target.location.scope
-            ):
-                found[skipped.source.name] = skipped.reason.partition(";")[0]  # what follows is for `import`
-        for candidate in self.enabled_entries(target, document):
-            if provided(candidate) is None:
-                name = candidate.source.name
-                replaced_by = taken_over.get(name, "")
-                found[name] = self.reason_not_provided(candidate, server_of(candidate), replaced_by)
+        found = {
+            one.source.name: one.reason.partition(";")[0]  # what follows is for `import`
+            for one in self._discover(target, document).skipped
+            if one.is_used and one.reason != IS_MCPD and one.source.scope == target.location.scope
+        }
+        for one in self._enabled_entries(target, document):
+            if self.provided.find(one) is None:
+                found[one.source.name] = self.reason_not_provided(one)
         return found
 
-    def reason_not_provided(
-        self, candidate: ImportCandidate, server: str | None, replaced_by: str = ""
-    ) -> str:
-        """Return why the new entry does not provide the server of an entry; None if mcpd does not have it.
-
-        `replaced_by`: the server that it had; empty if it is not known.
-        """
+    def reason_not_provided(self, one: ImportCandidate) -> str:
+        """Return why the new entry does not provide the server of an entry."""
         if self.target is None:
             return "mcpd does not have it"
+        server = self.known.find(one)
         if server is None:
-            imported = ImportHistory(os.environ, self.target.path).get(candidate.source)
-            name = replaced_by or (imported.server if imported is not None else "")
-            return why_not_in_mcpd(candidate, name, self.target.servers, os.environ)
+            similar = self.known.similar_to(one)
+            if similar is None:
+                return "mcpd does not have it"
+            return f"it differs from {similar.server} in mcpd: {', '.join(similar.differs_in)}"
         if not definition_view.is_enabled(self.target.servers[server]):
             return "it is disabled in mcpd"
         return f"{self.what} does not include it"
 
-    def enabled_entries(self, target: InstallTarget, document: Document) -> list[ImportCandidate]:
+    def _enabled_entries(self, target: InstallTarget, document: Document) -> list[ImportCandidate]:
         return [
-            candidate
-            for candidate in self._discover(target, document).candidates
-            if candidate.source.scope == target.location.scope
-            and definition_view.is_enabled(candidate.definition)
+            named_by_owner(one)
+            for one in self._discover(target, document).candidates
+            if one.source.scope == target.location.scope and definition_view.is_enabled(one.definition)
         ]
 
     def _discover(self, target: InstallTarget, document: Document) -> DiscoveredEntries:
         file = EditorFile(target.editor, target.location, target.path, target.project)
         return discover_in_file(file, document, self.user, target.addresses)
-
-    def matcher(
-        self, taken_over: Mapping[str, str] = NOTHING_TAKEN
-    ) -> Callable[[ImportCandidate], str | None]:
-        """Return a function that returns the server that an entry means, if the new entry provides it."""
-        provided = {
-            name: fields for name, fields in self.visible.items() if definition_view.is_enabled(fields)
-        }
-        exact, of_all = self._matcher(provided, NOTHING_TAKEN), self.matcher_of_all(taken_over)
-
-        def server_of(one: ImportCandidate) -> str | None:
-            name = exact(one)
-            if name is None and one.source.name in taken_over:
-                name = of_all(one)
-            return name if name in provided else None
-
-        return server_of
-
-    def matcher_of_all(
-        self, taken_over: Mapping[str, str] = NOTHING_TAKEN
-    ) -> Callable[[ImportCandidate], str | None]:
-        """Return a function that returns the server in mcpd that an entry means, provided or not."""
-        return self._matcher(self.target.servers if self.target is not None else {}, taken_over)
-
-    def _matcher(
-        self, servers: Mapping[str, Mapping[str, object]], taken_over: Mapping[str, str]
-    ) -> Callable[[ImportCandidate], str | None]:
-        """Return a function that returns which of `servers` an entry means."""
-        history = ImportHistory(os.environ, self.target.path) if self.target is not None else None
-        return ServerMatcher(servers, os.environ, history, taken_over).server_of
 
     def reason_to_leave(self, server: str) -> str:
         """Return why mcpd cannot serve a server now, so that the editor's entry stays on; empty if it can.

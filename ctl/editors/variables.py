@@ -15,6 +15,7 @@ Everything else is plain text to that editor and stays plain text: a `${` in it 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -46,9 +47,8 @@ class NeededSecret:
     prompt: str
     value: str | None = attrs.field(default=None, repr=False)
     """The value, if another file contains it."""
-    origin: str = ""
-    """Whose question it is: that of an input in a file, of an editor, or of the environment. Secrets with the
-    same name and different origins may have different values."""
+    owner: str = ""
+    """Who asks for it: an editor, or a file of it. Others may need another value under the same name."""
 
 
 @attrs.define
@@ -197,8 +197,10 @@ class VariableTranslator:
         ours = secret_name(name)
         known = self.dotenv.get(name) if value is None else value
         if ours not in [one.name for one in self.needed_secrets]:
-            origin = f"{asked_in or self.editor} {ours}"
-            self.needed_secrets.append(NeededSecret(ours, prompt or name, known, origin))
+            owner = re.sub(r"\W", "_", f"_{self.editor}" if self.editor[:1].isdigit() else self.editor)
+            if asked_in:
+                owner += f"_{hashlib.sha256(os.fsencode(asked_in)).hexdigest()[:6]}"
+            self.needed_secrets.append(NeededSecret(ours, prompt or name, known, owner))
         return secret_reference(ours)
 
 

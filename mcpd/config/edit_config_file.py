@@ -33,28 +33,19 @@ def add_server(path: Path, name: str, definition: Mapping[str, object], *, repla
 def put_servers(
     path: Path,
     definitions: Mapping[str, Mapping[str, object]],
-    before: Mapping[str, Mapping[str, object]],
     rules: Sequence[tuple[int, Mapping[str, object]]] = (),
     rules_before: object = None,
 ) -> None:
-    """Add or change several servers, and insert rules before an index, at once: either all of them or none.
+    """Add several servers, and insert rules before an index, at once: either all of them or none.
 
-    In existing servers, only differing members are written. Raises what `add_server` does, and BadSpec
-    if an existing server or the rules are not what they were `before`.
+    Raises what `add_server` does, and BadSpec if the rules are not what they were before.
     """
     document = read_document(path)
     for name, definition in definitions.items():
         key_path = _servers_path(document)
-        old = before.get(name)
-        if old is None and name in document.entry_names(key_path):
+        if name in document.entry_names(key_path):
             raise _already_exists(name, path)
-        if old is None:
-            document = document.with_entry(key_path, name, definition)
-            continue
-        if document.value_at((*key_path, name)) != old:
-            message = f"server '{name}' has changed in {path} in the meantime"
-            raise BadSpec.single(message, "review the file and try again", path)
-        document = _change_entry(document, (*key_path, name), definition)
+        document = document.with_entry(key_path, name, definition)
     policies: KeyPath = (*_settings_path(document), "policies")
     if rules and document.value_at(policies) != rules_before:
         message = f"the rules in {path} have changed in the meantime"

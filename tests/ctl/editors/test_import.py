@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,10 +63,11 @@ api
 
 unset
   runs: x
-  environment: A=${SURELY_NOT_SET}
+  environment: A=${secret:env_SURELY_NOT_SET}
   from: Cursor, ~/.cursor/mcp.json
-  blocked: the environment variable SURELY_NOT_SET is not set; set SURELY_NOT_SET in the environment of \
-mcpd, or give a default: ${SURELY_NOT_SET:-…}; mcpctl import in a terminal without --yes asks for it
+  needs: the secret env_SURELY_NOT_SET (the value of SURELY_NOT_SET, which is not set in mcpd's environment)
+  blocked: it needs a secret that only you know: env_SURELY_NOT_SET; run mcpctl import in a terminal without \
+--yes to enter it, or: mcpctl secret set env_SURELY_NOT_SET
 
 2 servers to import, from 1 file, 1 blocked (unset)
 """
@@ -252,16 +254,14 @@ def test_rejected_import_restores_both_files(
 
 
 def test_stored_secrets_are_used_and_not_overwritten(home: Path, cursor: Path, alone: Mcpctl) -> None:
-    """The same value keeps its name, and another value gets another. Nothing is asked twice."""
-    settle("vscode", home)
+    """The same value keeps its name, and another value gets another."""
     path = home / ".config/mcpd/secrets.json"
     path.parent.mkdir(parents=True)
-    path.write_text('{"MINE": "s3cr3t-t0ken-value", "GH_TOKEN": "answered"}')
+    path.write_text('{"MINE": "s3cr3t-t0ken-value", "API_TOKEN": "another"}')
     path.chmod(0o600)
-    assert alone("import", "cursor", "vscode", "-s", "api", "-s", "github", "--yes").code == 0
+    assert alone("import", "cursor", "-s", "api", "--yes").code == 0
     assert ours(home)["api"]["headers"] == {"Authorization": "Bearer ${secret:MINE}"}
-    assert ours(home)["github"]["headers"] == {"Authorization": "Bearer ${secret:GH_TOKEN}"}
-    assert secrets(home) == {"MINE": "s3cr3t-t0ken-value", "GH_TOKEN": "answered"}
+    assert secrets(home) == {"MINE": "s3cr3t-t0ken-value", "API_TOKEN": "another"}
     path.chmod(0o644)
     assert "other users can access" in alone("import", "--yes").err
 
@@ -289,44 +289,24 @@ def test_secret_from_another_file_is_stored_under_its_own_name(home: Path, alone
 
 def test_prompt_defaults_to_no(home: Path, cursor: Path) -> None:
     """Nothing is enabled by accident, and the prompt mentions a start only if the daemon runs."""
-    code, seen = on_terminal(home, {"config.json? y: yes, n: no, c: choose": ""}, "import")
-    assert (code, "nothing was imported" in seen) == (0, True)
+    code, seen = on_terminal(home, {"Import 3 servers into ": "", "config.json? [y/N]": ""}, "import")
+    assert (code, "nothing was imported" in seen) == (130, True)
     assert not (home / ".config").exists()
 
 
-def test_prompt_accepts_all_or_a_choice(home: Path, cursor: Path) -> None:
-    """The choice shows what would run for each server, and the names of its variables."""
-    answers = {
-        "c: choose": "c",
-        "time: uvx mcp-server-time --zone=Europe/Paris?": "n",
-        "api: https://api.example.com/mcp?": "y",
-        "unset: x (environment: A)?": "n",
-        "Move 1 secret (API_TOKEN) to": "",
-    }
-    code, seen = on_terminal(home, answers, "import")
-    assert (code, "1 server saved" in seen) == (0, True)
-    assert [*ours(home)] == ["api"]
-    assert "s3cr3t" not in seen
-    assert on_terminal(home, {"c: choose": "y", "unset: the value": ""}, "import")[0] == 0
-    assert [*ours(home)] == ["api", "time"]
-
-
 def test_value_of_an_unset_variable_is_asked_for_and_stored(home: Path, cursor: Path, alone: Mcpctl) -> None:
-    """Without a terminal, or without an answer, the server is left out. The entry counts as imported."""
-    answers = {"c: choose": "y", "unset: the value of SURELY_NOT_SET": "typed-by-hand", "Move 1 secret": "y"}
-    code, seen = on_terminal(home, answers, "import", "-s", "unset", "-s", "api")
-    assert (code, "typed-by-hand" in seen) == (0, False)
-    assert ours(home)["unset"]["env"] == {"A": "${secret:SURELY_NOT_SET}"}
-    assert secrets(home) == {"API_TOKEN": "s3cr3t-t0ken-value", "SURELY_NOT_SET": "typed-by-hand"}
-    again = alone("import", "--dry-run", "--json").json()
-    assert [one["server"] for one in again["known"]] == ["api", "unset"]
-    assert alone("config", "validate").code == 0
-
-
-def test_server_with_an_unset_variable_is_skipped_without_an_answer(home: Path, cursor: Path) -> None:
-    code, seen = on_terminal(home, {"c: choose": "y", "unset: the value": ""}, "import", "-s", "unset")
+    """Without an answer, the server is left out. The entry counts as imported."""
+    code, seen = on_terminal(home, {"[y/N]": "y", "unset: the value": ""}, "import", "-s", "unset")
     assert (code, "nothing was imported" in seen) == (0, True)
     assert "unset: not imported, because you entered no value; mcpctl import -s unset asks again" in seen
+    answers = {"[y/N]": "y", "unset: the value of SURELY_NOT_SET": "typed-by-hand"}
+    code, seen = on_terminal(home, answers, "import", "-s", "unset", "-s", "api")
+    assert (code, "typed-by-hand" in seen, "s3cr3t" in seen) == (0, False, False)
+    assert ours(home)["unset"]["env"] == {"A": "${secret:env_SURELY_NOT_SET}"}
+    assert secrets(home) == {"API_TOKEN": "s3cr3t-t0ken-value", "env_SURELY_NOT_SET": "typed-by-hand"}
+    again = alone("import", "--dry-run", "--json").json()
+    assert [one["name"] for one in again["known"]] == ["api", "unset"]
+    assert alone("config", "validate").code == 0
 
 
 def test_control_characters_are_not_sent_to_the_terminal(home: Path) -> None:
@@ -336,54 +316,65 @@ def test_control_characters_are_not_sent_to_the_terminal(home: Path) -> None:
     path.write_text(
         json.dumps({"mcpServers": {"a": {"command": "evil", "args": ["\x1b[2K\x1b[1A harmless"]}}})
     )
-    code, seen = on_terminal(home, {"c: choose": "c", "a: evil": "n"}, "import")
-    assert (code, "\x1b[" in seen) == (0, False)
+    code, seen = on_terminal(home, {"[y/N]": "n"}, "import")
+    assert (code, "evil" in seen, "\x1b[" in seen) == (130, True, False)
 
 
 def test_unknown_secret_is_prompted_without_echo(home: Path) -> None:
-    """VS Code does not store the answers to its inputs in a file."""
+    """VS Code does not store the answers to its inputs in a file. The name says whose secret it is."""
     settle("vscode", home)
-    answers = {"c: choose": "y", "github: GitHub token": "typed-by-hand"}
+    answers = {"[y/N]": "y", "github: GitHub token": "typed-by-hand"}
     code, seen = on_terminal(home, answers, "import", "vscode", "-s", "github")
     assert (code, "typed-by-hand" in seen) == (0, False)
-    assert ours(home)["github"]["headers"] == {"Authorization": "Bearer ${secret:GH_TOKEN}"}
-    assert secrets(home) == {"GH_TOKEN": "typed-by-hand"}
+    ((name, value),) = secrets(home).items()
+    assert re.fullmatch("vscode_[0-9a-f]{6}_GH_TOKEN", name)
+    assert value == "typed-by-hand"
+    assert ours(home)["github"]["headers"] == {"Authorization": f"Bearer ${{secret:{name}}}"}
 
 
-def test_empty_secret_skips_the_server(home: Path, cursor: Path) -> None:
-    """The other servers are imported."""
-    settle("vscode", home)
-    answers = {"c: choose": "y", "github: GitHub token": "", "Move 1 secret": ""}
-    code, seen = on_terminal(home, answers, "import", "-s", "github", "-s", "api")
-    assert (code, "1 server saved" in seen) == (0, True)
-    assert [*ours(home)] == ["api"]
-
-
-@pytest.mark.parametrize("question", ["c: choose", "Move 1 secret"])
-def test_aborted_prompt_imports_nothing(question: str, home: Path, cursor: Path) -> None:
+@pytest.mark.parametrize("question", ["[y/N]", "github: GitHub token"])
+def test_aborted_prompt_imports_nothing(question: str, home: Path) -> None:
     """Ctrl-D or Ctrl-C; the message is on a line of its own."""
-    answers = {"c: choose": "y"} | {question: "\x04"}
-    code, seen = on_terminal(home, answers, "import", "-s", "api")
+    settle("vscode", home)
+    code, seen = on_terminal(home, {"[y/N]": "y"} | {question: "\x04"}, "import", "-s", "github")
     assert code == 130
     assert seen.replace("\r", "").endswith("\nnothing was imported\n")
     assert not (home / ".config/mcpd").exists()
 
 
-def test_secrets_stay_in_the_definition_on_request(home: Path, cursor: Path) -> None:
-    """Only the user can read mcpd's configuration."""
-    answers = {"c: choose": "y", "Move 1 secret": "n"}
-    assert on_terminal(home, answers, "import", "-s", "api")[0] == 0
-    assert ours(home)["api"]["headers"] == {"Authorization": "Bearer s3cr3t-t0ken-value"}
-    assert not (home / ".config/mcpd/secrets.json").exists()
-
-
 def test_server_with_an_unknown_secret_is_blocked_without_a_terminal(home: Path, alone: Mcpctl) -> None:
-    """The report shows the reason."""
+    """Until the secret is stored. The report shows how."""
     settle("vscode", home)
-    ran = alone("import", "vscode", "-s", "github", "--yes")
-    reason = "it needs a secret that only you know: GH_TOKEN; run mcpctl import in a terminal without --yes"
-    assert f"blocked: {reason}" in ran.out
-    assert not (home / ".config/mcpd").exists()
+    words = ["import", "vscode", "-s", "github", "--yes", "--json"]
+    (server,) = alone(*words).json()["servers"]
+    (name,) = server["needs"]
+    assert f"it needs a secret that only you know: {name}; " in server["problem"]
+    assert server["problem"].endswith(f"mcpctl secret set {name}")
+    assert not (home / ".config/mcpd/config.json").exists()
+    (home / ".config/mcpd").mkdir()
+    path = home / ".config/mcpd/secrets.json"
+    path.write_text(json.dumps({name: "mine"}))
+    path.chmod(0o600)
+    assert alone(*words).json()["imported"] == ["github"]
+    assert secrets(home) == {name: "mine"}
+
+
+def test_difference_from_the_server_in_mcpd_is_shown_by_name(home: Path, cursor: Path, alone: Mcpctl) -> None:
+    """Nothing is changed in mcpd. A name alone is enough."""
+    assert alone("import", "--yes").code == 0
+    before = ours(home)
+    document = json.loads(cursor.read_text())
+    document["mcpServers"]["time"] = {"command": "other"}
+    document["mcpServers"]["api"]["headers"]["Authorization"] = "Bearer new"
+    cursor.write_text(json.dumps(document))
+    found = alone("import", "--yes", "--json").json()
+    assert [(one["name"], one["differs_in"]) for one in found["similar"]] == [
+        ("time", ["command", "args"]),
+        ("api", ["headers.Authorization"]),
+    ]
+    assert ours(home) == before
+    assert alone("import", "-s", "time", "--yes").code == 0
+    assert ours(home) == {**before, "time-cursor": {"command": "other"}}
 
 
 def test_file_of_the_other_mcpd_is_recognized_and_imported(

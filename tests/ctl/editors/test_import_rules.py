@@ -9,26 +9,27 @@ from typing import Any
 import pytest
 
 from tests.ctl.conftest import Mcpctl
-from tests.ctl.editors.terminal import on_terminal
 from tests.ctl.fake_daemon import Caller, FakeDaemon, Fault
 
 DB: dict[str, Any] = {"command": "db-mcp"}
-CLINE = ".config/Code/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json"
 
 
 def put(home: Path, path: str, content: object) -> Path:
     file = home / path
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(content))
+    file.write_text(content if isinstance(content, str) else json.dumps(content))
     return file
 
 
 @pytest.fixture
 def editors(home: Path) -> Path:
-    """Claude Code and Cline with one server. Returns Claude Code's settings."""
+    """Claude Code and Codex with one server. Returns Claude Code's settings."""
     put(home, ".claude.json", {"mcpServers": {"db": DB}})
-    put(home, CLINE, {"mcpServers": {"db": {**DB, "autoApprove": ["read", "count"]}}})
-    return put(home, ".claude/settings.json", {"permissions": {"allow": ["mcp__db"]}})
+    codex = '[mcp_servers.db]\ncommand = "db-mcp"\ndefault_tools_approval_mode = "prompt"\n'
+    put(home, ".codex/config.toml", codex)
+    return put(
+        home, ".claude/settings.json", {"permissions": {"deny": ["mcp__db__drop"], "allow": ["mcp__db"]}}
+    )
 
 
 def policies(home: Path) -> list[dict[str, Any]]:
@@ -37,109 +38,104 @@ def policies(home: Path) -> list[dict[str, Any]]:
     return found
 
 
-CLAUDE = {
-    "decision": "allow",
+OF_CLAUDE = {
+    "decision": "deny",
     "clients": ["claude-code"],
     "servers": ["db"],
-    "tools": ["*"],
+    "tools": ["drop"],
     "reason": "imported from Claude Code",
 }
-OF_CLINE = CLAUDE | {"clients": ["cline"], "tools": ["read", "count"], "reason": "imported from Cline"}
+OF_CODEX = {
+    "decision": "ask",
+    "clients": ["codex"],
+    "servers": ["db"],
+    "tools": ["*"],
+    "reason": "imported from Codex",
+}
 
 
 def test_rules_are_shown_and_written_once(home: Path, editors: Path, alone: Mcpctl) -> None:
     before = {path: path.read_bytes() for path in home.rglob("*.json")}
     shown = alone("import", "--dry-run")
     assert (
-        "rules to import into settings.policies, after the existing ones\n"
-        "  Claude Code: allow all tools of db (~/.claude/settings.json)\n"
-        f"  Cline: allow read, count of db (~/{CLINE})\n\n"
+        "rules to import into settings.policies\n"
+        "  Claude Code: deny drop of db (~/.claude/settings.json)\n"
+        "  Codex: ask about all tools of db (~/.codex/config.toml)\n\n"
         "1 server to import, 2 rules, from 2 files\n"
     ) in shown.out
     assert not (home / ".config/mcpd").exists()
-    assert [one["rule"] for one in alone("import", "--dry-run", "--json").json()["rules"]] == [
-        CLAUDE,
-        OF_CLINE,
-    ]
-    ran = alone("import", "--yes")
-    assert f"2 rules added to settings.policies in {home}/.config/mcpd/config.json\n" in ran.out
-    assert policies(home) == [CLAUDE, OF_CLINE]
+    shown_rules = alone("import", "--dry-run", "--json").json()["rules"]
+    assert [one["rule"] for one in shown_rules] == [OF_CLAUDE, OF_CODEX]
+    assert alone("import", "--yes").code == 0
+    assert policies(home) == [OF_CLAUDE, OF_CODEX]
     assert alone("config", "validate").code == 0
     again = alone("import", "--yes", "--json").json()
     assert (again["rules"], again["written"]) == ([], False)
-    assert policies(home) == [CLAUDE, OF_CLINE]
+    assert policies(home) == [OF_CLAUDE, OF_CODEX]
     assert {path: path.read_bytes() for path in before} == before, "the editors' files stay"
 
 
 def test_no_rules_leaves_them(home: Path, editors: Path, alone: Mcpctl) -> None:
-    assert "rules to import" not in alone("import", "--no-rules", "--dry-run").out
     alone("import", "--no-rules", "--yes")
     assert policies(home) == []
-    later = alone("import")
-    assert later.code == 2, "rules need confirmation as well"
+    assert alone("import").code == 2, "rules need confirmation as well"
     assert alone("import", "--yes").code == 0
-    assert policies(home) == [CLAUDE, OF_CLINE]
+    assert policies(home) == [OF_CLAUDE, OF_CODEX]
 
 
 def test_rules_of_the_user_stay_and_come_first(home: Path, editors: Path, alone: Mcpctl) -> None:
-    """Also a rule that says the same, and the absence of one that was imported and deleted."""
-    mine = [{"decision": "deny", "tools": ["drop"]}, {**CLAUDE, "reason": "I say so"}]
-    config = put(home, ".config/mcpd/config.json", {"mcpServers": {"db": DB}, "settings": {"policies": mine}})
+    """Also a rule that says the same."""
+    mine = [{"decision": "allow", "tools": ["x"]}, {**OF_CLAUDE, "reason": "I say so"}]
+    document = {"mcpServers": {"db": DB}, "settings": {"policies": mine}}
+    put(home, ".config/mcpd/config.json", document)
     alone("import", "--yes")
-    assert policies(home) == [*mine, OF_CLINE]
-    document = json.loads(config.read_text())
-    document["settings"]["policies"] = mine[:1]
-    config.write_text(json.dumps(document))
-    (home / ".local/state/mcpd/imports.json").rename(home / "history")
-    alone("import", "--yes")
-    assert policies(home) == [mine[0], CLAUDE, OF_CLINE], "without a history, they are new"
-    document["settings"]["policies"] = []
-    config.write_text(json.dumps(document))
-    alone("import", "--yes")
-    assert policies(home) == [], "the user has deleted them"
+    assert policies(home) == [*mine, OF_CODEX]
 
 
-def test_later_denial_is_inserted_before_what_was_imported(home: Path, editors: Path, alone: Mcpctl) -> None:
-    """Otherwise it would have no effect, and what the editor allows further is appended."""
-    alone("import", "--yes")
-    permissions = {"allow": ["mcp__db"], "deny": ["mcp__db__drop"], "ask": ["mcp__db__write"]}
+def test_rule_is_inserted_before_imported_ones_that_are_less_strict(
+    home: Path, editors: Path, alone: Mcpctl
+) -> None:
+    """Otherwise it would have no effect. A former version imported what editors allow, too."""
+    allow = {**OF_CLAUDE, "decision": "allow", "tools": ["*"]}
+    mine = {"decision": "ask", "tools": ["mine"]}
+    document = {"mcpServers": {"db": DB}, "settings": {"policies": [mine, OF_CLAUDE, OF_CODEX, allow]}}
+    put(home, ".config/mcpd/config.json", document)
+    permissions = {"deny": ["mcp__db__drop", "mcp__db__wipe"], "ask": ["mcp__db__write"]}
     editors.write_text(json.dumps({"permissions": permissions}))
-    put(home, CLINE, {"mcpServers": {"db": {**DB, "autoApprove": ["read", "count", "list"]}}})
-    shown = alone("import", "--dry-run").out
-    assert "  Claude Code: deny drop of db (~/.claude/settings.json)\n" in shown
     alone("import", "--yes")
     assert policies(home) == [
-        {**CLAUDE, "decision": "deny", "tools": ["drop"]},
-        {**CLAUDE, "decision": "ask", "tools": ["write"]},
-        CLAUDE,
-        OF_CLINE,
-        {**OF_CLINE, "tools": ["list"]},
+        mine,
+        OF_CLAUDE,
+        {**OF_CLAUDE, "tools": ["wipe"]},
+        OF_CODEX,
+        {**OF_CLAUDE, "decision": "ask", "tools": ["write"]},
+        allow,
     ]
 
 
 def test_only_rules_of_the_named_server_are_imported(home: Path, editors: Path, alone: Mcpctl) -> None:
     put(home, ".claude.json", {"mcpServers": {"db": DB, "web": {"command": "web-mcp"}}})
-    editors.write_text(json.dumps({"permissions": {"allow": ["mcp__db", "mcp__web"], "deny": ["mcp__gone"]}}))
+    editors.write_text(json.dumps({"permissions": {"deny": ["mcp__db", "mcp__web", "mcp__gone"]}}))
     found = alone("import", "claude-code", "--server", "web", "--dry-run", "--json").json()["rules"]
     assert [one["rule"]["servers"] for one in found] == [["web"]]
     alone("import", "claude-code", "--yes")
-    assert policies(home) == [{**CLAUDE, "servers": ["db", "web"]}], "servers with equal tools share a rule"
+    rule = {**OF_CLAUDE, "servers": ["db", "web"], "tools": ["*"]}
+    assert policies(home) == [rule], "servers with equal tools share a rule"
 
 
-def test_trust_of_gemini_is_limited_to_gemini(home: Path, alone: Mcpctl) -> None:
-    put(home, ".gemini/settings.json", {"mcpServers": {"db": {**DB, "trust": True}}})
-    alone("import", "--yes")
-    config = json.loads((home / ".config/mcpd/config.json").read_text())
-    assert config["mcpServers"] == {"db": DB}
-    assert policies(home) == [{**CLAUDE, "clients": ["gemini"], "reason": "imported from Gemini CLI"}]
-
-
-def test_user_is_asked_about_rules(home: Path, editors: Path) -> None:
-    code, seen = on_terminal(home, {"c: choose": "y", "Add 2 rules to settings.policies": "n"}, "import")
-    assert (code, policies(home)) == (0, [])
-    assert "1 server saved" in seen
-    code, seen = on_terminal(home, {"Add 2 rules to settings.policies": "y"}, "import")
-    assert (code, policies(home)) == (0, [CLAUDE, OF_CLINE])
+def test_denial_is_never_dropped_without_a_word(home: Path, alone: Mcpctl) -> None:
+    """Its server is skipped, is blocked, or is another one with the same package."""
+    skipped = {"url": {}, "command": ""}
+    near = {"command": "npx", "args": ["-y", "near-mcp", "--verbose"]}
+    unset = {"command": "x", "env": {"A": "${SURELY_NOT_SET}"}}
+    put(home, ".claude.json", {"mcpServers": {"broken": skipped, "near": near, "unset": unset}})
+    put(home, ".config/mcpd/config.json", {"mcpServers": {"other": {**near, "args": ["-y", "near-mcp"]}}})
+    denied = ["mcp__broken__a", "mcp__near__b", "mcp__unset__c"]
+    put(home, ".claude/settings.json", {"permissions": {"deny": denied}})
+    ran = alone("import", "--yes")
+    assert policies(home) == [{**OF_CLAUDE, "servers": ["other"], "tools": ["b"]}]
+    for tool, server in (("a", "broken"), ("c", "unset")):
+        assert f"  Claude Code: deny {tool} of {server}: its server is not imported" in ran.out
 
 
 def test_refused_rules_change_nothing(home: Path, editors: Path, mcpctl: Mcpctl, daemon: FakeDaemon) -> None:
@@ -154,6 +150,3 @@ def test_refused_rules_change_nothing(home: Path, editors: Path, mcpctl: Mcpctl,
     daemon.answers["mcpd/reload"] = refuse
     assert mcpctl("import", "--yes").code == 2
     assert config.read_bytes() == before
-    daemon.answers["mcpd/reload"] = {"errors": []}
-    assert mcpctl("import", "--yes").code == 0
-    assert policies(home) == [CLAUDE, OF_CLINE]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
 import pytest
 
 from ctl.editors.discovery import EntrySource, ImportCandidate, valid_server_name
 from ctl.editors.editor_catalog import BY_NAME
-from ctl.editors.inline_secrets import lift_secrets, looks_random, masked_definition
 from ctl.editors.mapping import map_entry, unwrap_proxy
 from ctl.editors.mcpd_entry import is_mcpd_entry
-from ctl.editors.merging import for_all_editors, merge_candidates
+from ctl.editors.merge import MergeResult, for_all_editors, merge_candidates
 from ctl.editors.read_entries import RawEntry
+from ctl.editors.secrets import lift_secrets, looks_random, masked_definition
 from ctl.editors.variables import UnusableEntry, VariableTranslator
 
 NPX: dict[str, object] = {"command": "npx", "args": ["-y", "x"]}
@@ -25,31 +26,27 @@ def one(
     return ImportCandidate(valid_server_name(name), definition, source, cwd)
 
 
+def merged(*candidates: ImportCandidate, ours: dict[str, dict[str, object]] | None = None) -> MergeResult:
+    return merge_candidates(candidates, ours or {}, {"T": "abc", "TOKEN": "ghp_abcdefghij0123456789"})
+
+
 def merge(
     *candidates: ImportCandidate, ours: dict[str, dict[str, object]] | None = None
 ) -> dict[str, dict[str, object]]:
-    whole = merge_candidates(
-        [*candidates], ours or {}, {"T": "abc"}, lambda c: len(lift_secrets("x", c.definition, {}).secrets)
-    )
-    return {server.name: server.definition for server in whole.servers}
+    return {server.name: server.definition for server in merged(*candidates, ours=ours).servers}
 
 
 def test_equal_entries_are_merged_with_their_sources() -> None:
     """Whatever their names are: the nearest name is used."""
-    whole = merge_candidates([one("a", NPX), one("b", dict(NPX), "zed")], {}, {}, lambda _: 0)
-    assert [server.name for server in whole.servers] == ["a"]
-    assert [source.editor for source in whole.servers[0].sources] == ["cursor", "zed"]
+    (server,) = merged(one("a", NPX), one("b", dict(NPX), "zed")).servers
+    assert (server.name, [source.editor for source in server.sources]) == ("a", ["cursor", "zed"])
 
 
 def test_lists_of_tools_of_one_editor_do_not_hide_tools_from_the_others() -> None:
     filtered = one("a", NPX | {"includeTools": ["x"]}, "gemini")
-    whole = merge_candidates([filtered, one("a", dict(NPX), "zed")], {}, {}, lambda _: 0)
-    (server,) = whole.servers
+    (server,) = merged(filtered, one("a", dict(NPX), "zed")).servers
     assert server.definition == NPX
-    assert server.notes == (
-        "includeTools of Gemini do not apply to the shared server; "
-        "mcpctl install gemini --own keeps them in a profile",
-    )
+    assert server.notes == ("includeTools of Gemini do not apply to the shared server",)
     assert merge(filtered, one("a", NPX | {"includeTools": ["x"]}, "zed"))["a"]["includeTools"] == ["x"]
 
 
@@ -75,42 +72,79 @@ def test_settings_of_one_editor_do_not_limit_the_others(
         assert for_all_editors(NPX | one_is, [NPX | one_is, NPX | other_is]) == NPX | merged
 
 
+FS: dict[str, object] = {"command": "fs"}
+
+
 @pytest.mark.parametrize(
-    "difference",
-    [{"args": ["-y", "y"]}, {"env": {"A": "1"}}, {"cwd": "/other"}, {"command": "bunx"}],
+    "difference", [{"args": ["-y", "y"]}, {"env": {"A": "1"}}, {"cwd": "/other"}, {"command": "other"}]
 )
 def test_different_definitions_are_different_servers(difference: dict[str, object]) -> None:
-    """Above all with different credentials: two accounts must never become one."""
-    assert [*merge(one("a", NPX), one("a", NPX | difference, "zed"))] == ["a", "a-zed"]
+    assert [*merge(one("a", FS), one("a", FS | difference, "zed"))] == ["a", "a-zed"]
 
 
-def test_two_accounts_at_one_url_are_two_servers() -> None:
-    """A shared connection must not act under another user's name."""
-    mine, theirs = ({"url": "https://x.y/mcp", "headers": {"Authorization": f"Bearer {who}"}} for who in "ab")
-    assert [*merge(one("a", {**mine}), one("a", {**theirs}, "zed"))] == ["a", "a-zed"]
+URL: dict[str, object] = {"url": "https://a.example/mcp", "headers": {"X-Key": "1"}}
+DOCKER: dict[str, object] = {"command": "docker", "args": ["run", "-i", "a"]}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "differs_in"),
+    [
+        (NPX, NPX | {"env": {"A": "1"}}, ("env.A",)),
+        (NPX, {"command": "bunx", "args": ["x@latest", "stdio"]}, ("command", "args")),
+        (URL, {"url": "https://A.example/mcp/?x=1", "type": "http"}, ("url", "headers.X-Key")),
+        (
+            URL,
+            {"command": "npx", "args": ["mcp-remote", "https://a.example/mcp"]},
+            ("url", "headers.X-Key", "command", "args"),
+        ),
+        (DOCKER, DOCKER | {"args": ["run", "-i", "a:1"]}, ("args",)),
+        (
+            {"command": "npx", "args": ["mcp-remote", "https://a.example/mcp"]},
+            {"command": "npx", "args": ["mcp-remote", "https://b.example/mcp", "--unknown"]},
+            (),
+        ),
+        ({"command": "uv", "args": ["run", "a.py"]}, {"command": "uv", "args": ["run", "a.py", "b"]}, ()),
+        (FS, FS | {"args": ["-v"]}, ()),
+        (URL, {"url": "https://b.example/mcp"}, ()),
+    ],
+)
+def test_same_package_or_url_in_another_file_is_left_out(
+    first: dict[str, object], second: dict[str, object], differs_in: tuple[str, ...]
+) -> None:
+    """A shared connection must not act under another user's name. In one file, they are meant to differ."""
+    found = merged(one("a", first), one("b", second, "zed")).similar
+    wanted = {("b", "a", differs_in)} if differs_in else set()
+    assert {(each.source.name, each.server, tuple(sorted(each.differs_in))) for each in found} == {
+        (name, other, tuple(sorted(parts))) for name, other, parts in wanted
+    }
+    assert [*merge(one("a", first), one("b", second))] == ["a", "b"]
+    of_mcpd = merged(one("b", second), ours={"a": first}).similar
+    assert [each.server for each in of_mcpd] == [each.server for each in found]
+
+
+def test_project_does_not_replace_the_server_of_the_user() -> None:
+    """Its file may come from anywhere. It gets another name, and with the same package it is left out."""
+    mine, near = one("a", NPX), one("a", NPX | {"env": {"A": "1"}}, "zed")
+    other = one("a", FS, "kiro")
+    of_project = [
+        attrs.evolve(each, source=attrs.evolve(each.source, scope="project")) for each in (near, other)
+    ]
+    whole = merged(*of_project, mine)
+    assert {each.name: each.definition for each in whole.servers} == {"a": NPX, "a-kiro": FS}
+    assert [each.source.editor for each in whole.similar] == ["zed"]
 
 
 def test_third_server_of_the_same_name_gets_a_number() -> None:
     """The name never exceeds the maximum length."""
     many = [one("a" * 64, NPX | {"env": {"N": str(n)}}) for n in range(3)]
-    names = [*merge(*many)]
-    assert names == ["a" * 64, "a" * 57 + "-cursor", "a" * 55 + "-cursor-2"]
+    assert [*merge(*many)] == ["a" * 64, "a" * 57 + "-cursor", "a" * 55 + "-cursor-2"]
 
 
 def test_definition_with_a_reference_wins_over_one_with_the_secret() -> None:
     """They mean the same server, since the variable has that value."""
-    literal: dict[str, object] = {
-        "url": "https://x.y/mcp",
-        "headers": {"Authorization": "Bearer ghp_abcdefghij0123456789"},
-    }
-    reference: dict[str, object] = {"url": "https://x.y/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}}
-    whole = merge_candidates(
-        [one("a", literal), one("b", reference)],
-        {},
-        {"TOKEN": "ghp_abcdefghij0123456789"},
-        lambda c: len(lift_secrets("x", c.definition, {}).secrets),
-    )
-    assert [server.definition for server in whole.servers] == [reference]
+    headers = [{"Authorization": f"Bearer {text}"} for text in ("ghp_abcdefghij0123456789", "${TOKEN}")]
+    literal, reference = ({"url": "https://x.y/mcp", "headers": each} for each in headers)
+    assert merge(one("a", {**literal}), one("b", {**reference}, "zed")) == {"a": reference}
 
 
 def test_server_is_enabled_if_any_editor_enables_it() -> None:

@@ -146,6 +146,9 @@ def test_install_counts_the_tools_of_a_profile(cursor: Path, mcpctl: Mcpctl, dae
     daemon.answers["mcpd/tools"] = {"tools": tools, "dropped": 0}
     out = mcpctl("install", "cursor", "--profile", "small").out
     assert "Cursor will see 1 tool of 1 server, about 100 tokens" in out
+    rules = {"profiles": {"small": small}, "policies": [{"decision": "deny", "tools": ["x"]}]}
+    ours.write_text(json.dumps({"mcpServers": DEFINITIONS, "settings": rules}))
+    assert "Cursor will see up to 1 tool of" in mcpctl("install", "cursor", "--profile", "small").out
 
 
 def test_servers_of_projects_are_listed_and_left_on(
@@ -203,13 +206,11 @@ def test_servers_of_projects_are_listed_and_left_on(
 
 
 def test_reason_says_what_differs_from_the_server_in_mcpd(cursor: Path, mcpctl: Mcpctl) -> None:
-    """By the import, or else by the definition. A server of the same name may be another one."""
-    document = json.loads(cursor.read_text())["mcpServers"]
-    assert mcpctl("import", "cursor", "--yes").code == 0, "so that mcpctl knows the entries"
-    document["hub"]["args"] = ["hub-mcp", "--token=abc123def"]
+    """Or from one with the same name, which may be another server. Values may be secret."""
+    npx: dict[str, Any] = {"command": "uvx", "args": ["ghost-mcp"]}
     theirs = {
-        "hub": document["hub"],
-        "ghost-2": {**document["ghost"], "env": {"A": "secret"}},
+        "hub": {"command": "uvx", "args": ["hub-mcp", "--token=abc123def"]},
+        "ghost-2": {**npx, "env": {"A": "secret"}},
         "good": {"command": "other"},
         "slow-2": {"command": "slow"},
     }
@@ -217,15 +218,10 @@ def test_reason_says_what_differs_from_the_server_in_mcpd(cursor: Path, mcpctl: 
     lines = mcpctl("install", "cursor", "--take-over=all").out.splitlines()
     assert [line for line in lines if "left on" in line] == [
         "  ghost-2: left on, because it differs from ghost in mcpd: env.A",
-        "  good: left on, because it differs from good in mcpd: command (other instead of uvx), "
-        "args (without good-mcp)",
-        "  hub: left on, because it differs from hub in mcpd: args (with '--token=***')",
+        "  good: left on, because it differs from good in mcpd: command, args",
+        "  hub: left on, because it differs from hub in mcpd: args",
         "  slow-2: left on, because mcpd does not have it",
     ]
-    (cursor.parent.parent / ".local/state/mcpd/imports.json").unlink()
-    out = mcpctl("install", "cursor", "--take-over=all").out
-    assert "  good: left on, because mcpd does not have it, and its good is another server\n" in out
-    assert "  hub: left on, because it differs from hub in mcpd: args (with '--token=***')\n" in out
 
 
 def test_steps_are_part_of_what_is_said_about_an_editor(home: Path, cursor: Path, mcpctl: Mcpctl) -> None:

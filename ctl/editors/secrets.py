@@ -1,4 +1,4 @@
-"""Finds secrets in plain text in a definition, and replaces them by references to the secret store."""
+"""The secrets of entries: those in plain text go to the secret store, and others are asked for."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 import attrs
 
-from ctl.editors.merging import replace_text
+from ctl.editors.discovery import ImportCandidate
+from ctl.editors.variables import NeededSecret, secret_reference
 from ctl.editors.variables import secret_name as name_for
-from ctl.editors.variables import secret_reference
 from mcpd.config.masking import KNOWN_TOKENS, MASK, SCHEME, is_secret_name, mask_definition
 
 _USERINFO = re.compile(r"(?<=://)([^/@\s:]*):([^/@\s]+)@")
@@ -183,3 +183,57 @@ def _entropy(text: str) -> float:
 def _is_harmless(value: str) -> bool:
     """Return whether a value is a switch or path, as in `AUTH_MODE` or `KEY_FILE`."""
     return value.lower() in ("true", "false", "oauth", "bearer") or value.startswith(("/", "~/", "./"))
+
+
+# ---- secrets that no file contains -------------------------------------------------------------------
+
+
+def named_by_owner(one: ImportCandidate) -> ImportCandidate:
+    """Return a candidate that refers to the secrets that only the user knows by names with their owner.
+
+    So no entry gets the value that was entered for another editor. The owner is in small letters, and the
+    secrets that are found in files have capital letters only.
+    """
+    definition, needed = one.definition, []
+    for secret in one.needed_secrets:
+        if secret.value is None:
+            renamed = attrs.evolve(secret, name=f"{secret.owner}_{secret.name}")
+            definition = replace_text(
+                definition, secret_reference(secret.name), secret_reference(renamed.name)
+            )
+            secret = renamed
+        needed.append(secret)
+    return attrs.evolve(one, definition=definition, needed_secrets=tuple(needed))
+
+
+_ENV = "env_"
+"""The beginning of the names of secrets that replace environment variables."""
+
+
+def replace_variable(
+    definition: Mapping[str, object], name: str
+) -> tuple[dict[str, object], NeededSecret | None]:
+    """Replace the environment variable `${name}` by a secret. None if the definition does not use it so."""
+    reference, text = f"${{{name}}}", str(definition)
+    if reference not in text or f"${reference}" in text:  # with a default, or as plain text
+        return dict(definition), None
+    secret = NeededSecret(f"{_ENV}{name}", f"the value of {name}, which is not set in mcpd's environment")
+    return replace_text(definition, reference, secret_reference(secret.name)), secret
+
+
+def env_secrets_in(definition: Mapping[str, object]) -> list[str]:
+    """Return the environment variables in whose place a definition has a secret."""
+    return re.findall(rf"\$\{{secret:{_ENV}([A-Za-z_]\w*)", str(definition))
+
+
+def replace_text(value: Mapping[str, object], old: str, new: str) -> dict[str, object]:
+    """Replace `old` by `new` in all strings of a definition."""
+
+    def walk(inner: object) -> object:
+        if isinstance(inner, dict):
+            return {key: walk(below) for key, below in inner.items()}
+        if isinstance(inner, list):
+            return [walk(below) for below in inner]
+        return inner.replace(old, new) if isinstance(inner, str) else inner
+
+    return {key: walk(inner) for key, inner in value.items()}

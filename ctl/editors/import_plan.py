@@ -1,0 +1,255 @@
+"""Plans an import (which servers and rules, with which secrets) and writes it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import attrs
+
+from ctl.cli.errors import DaemonError
+from ctl.cli.invocation import CliContext
+from ctl.cli.json_text import objects
+from ctl.editors.discovery import IS_MCPD, DiscoveredEntries, EntrySource, unwrap_candidate
+from ctl.editors.editor_catalog import BY_NAME, EditorSpec
+from ctl.editors.editor_paths import UserContext
+from ctl.editors.import_target import ImportTarget, find_problems
+from ctl.editors.merge import MergedServer, MergeResult, merge_candidates
+from ctl.editors.rules import EditorRules, NewRule, editor_permissions
+from ctl.editors.secrets import (
+    LiftedDefinition,
+    free_secret_name,
+    lift_secrets,
+    named_by_owner,
+    replace_text,
+    replace_variable,
+)
+from ctl.editors.variables import NeededSecret, secret_reference
+from mcpd.config.edit_config_file import put_servers
+from mcpd.config.secret_store import change_secrets, read_secrets
+from mcpd.model.errors import BadSpec, CannotWrite
+from mcpd.support.atomic_files import write_atomically
+
+_UNSET = re.compile(r"the environment variable ([A-Za-z_]\w*) is not set")
+"""The beginning of a problem that mcpd finds (mcpd/config/variables.py)."""
+
+
+@attrs.define
+class ImportPlan:
+    """Everything that can be imported, before the user decides."""
+
+    discovered: DiscoveredEntries
+    merged: MergeResult
+    stored: Mapping[str, str] = attrs.field(repr=False)
+    """The stored secrets."""
+    blocked: Mapping[str, str]
+    """Server → why it cannot be imported now."""
+    rules: Sequence[NewRule] = ()
+    skipped_rules: Sequence[str] = ()
+    """Notes about what the editors deny or ask about and no rule can say."""
+    lifted: dict[str, LiftedDefinition] = attrs.field(init=False)
+    """Server → definition with references in place of inline secrets."""
+
+    def __attrs_post_init__(self) -> None:
+        taken = dict(self.stored)
+        self.lifted = {one.name: lift_secrets(one.name, one.definition, taken) for one in self.merged.servers}
+
+    @property
+    def new_servers(self) -> list[MergedServer]:
+        """Return the servers that can be added."""
+        return [server for server in self.merged.servers if server.name not in self.blocked]
+
+    def missing_secrets(self, server: MergedServer) -> list[NeededSecret]:
+        """Return the secrets that a server needs and only the user knows."""
+        return [one for one in server.needed_secrets if one.value is None and one.name not in self.stored]
+
+
+@attrs.define
+class ImportResult:
+    """What to write."""
+
+    definitions: dict[str, dict[str, object]] = attrs.field(factory=dict)
+    secrets: dict[str, str] = attrs.field(factory=dict, repr=False)
+    rules: Sequence[NewRule] = ()
+
+
+def plan_import(
+    cli: CliContext,
+    target: ImportTarget,
+    discovered: DiscoveredEntries,
+    user: UserContext,
+    *,
+    named: Collection[str],
+    editors: Sequence[EditorSpec] | None,
+    disabled: bool,
+    unfold: bool,
+    can_ask: bool,
+) -> ImportPlan:
+    """Plan an import. Raises DaemonError if the secrets are unreadable.
+
+    `named` servers are imported although others are similar. `editors` are those whose settings are read for
+    rules, besides the entries themselves; None: no rules. Servers that need a secret are blocked unless
+    `can_ask`.
+    """
+    try:
+        stored = read_secrets(os.environ)
+    except BadSpec as error:
+        raise DaemonError({"message": f"{error.source} cannot be used", "data": error.data()}) from None
+    candidates = [unwrap_candidate(one) if unfold else one for one in discovered.candidates]
+    merged = merge_candidates(map(named_by_owner, candidates), target.servers, os.environ, named)
+    if disabled:
+        off = [attrs.evolve(one, definition={**one.definition, "enabled": False}) for one in merged.servers]
+        merged = attrs.evolve(merged, servers=tuple(off))
+    servers, problems = _without_unset_variables(cli, target, merged.servers)
+    plan = ImportPlan(discovered, attrs.evolve(merged, servers=servers), stored, problems)
+    if not can_ask:
+        plan.blocked = {**_unanswered(plan), **problems}
+    if editors is not None:
+        found = _rules(plan, [editor.name for editor in editors], user)
+        policies = target.policies if isinstance(target.policies, list) else []
+        plan.rules, plan.skipped_rules = found.new_rules(policies), found.skipped
+    return plan
+
+
+def _without_unset_variables(
+    cli: CliContext, target: ImportTarget, servers: Sequence[MergedServer]
+) -> tuple[tuple[MergedServer, ...], dict[str, str]]:
+    """Replace the environment variables that mcpd does not have by secrets.
+
+    Returns the servers and the first remaining problem of each.
+    """
+    checked = {server.name: server for server in servers}
+    found = find_problems(cli, target, {name: _with_placeholders(one) for name, one in checked.items()})
+    changed: dict[str, MergedServer] = {}
+    for name, problems in found.items():
+        for variable in (unset[1] for problem in problems if (unset := _UNSET.match(problem))):
+            server = changed.get(name, checked[name])
+            definition, needed = replace_variable(server.definition, variable)
+            if needed is not None:
+                secrets = (*server.needed_secrets, needed)
+                changed[name] = attrs.evolve(server, definition=definition, needed_secrets=secrets)
+    again = find_problems(cli, target, {name: _with_placeholders(one) for name, one in changed.items()})
+    left = {name: again.get(name, []) if name in changed else problems for name, problems in found.items()}
+    checked |= changed
+    return tuple(checked.values()), {name: problems[0] for name, problems in left.items() if problems}
+
+
+def _with_placeholders(server: MergedServer) -> dict[str, object]:
+    """Return the definition with placeholders for missing secrets, so that the rest can be checked."""
+    definition = server.definition
+    for one in server.needed_secrets:
+        definition = replace_text(definition, secret_reference(one.name), "x")
+    return definition
+
+
+def _unanswered(plan: ImportPlan) -> dict[str, str]:
+    """Return the servers with secrets that only the user knows, and what to do."""
+    blocked: dict[str, str] = {}
+    for server in plan.merged.servers:
+        if missing := [one.name for one in plan.missing_secrets(server)]:
+            steps = "; ".join(f"mcpctl secret set {name}" for name in missing)
+            blocked[server.name] = (
+                f"it needs a secret that only you know: {', '.join(missing)}; run mcpctl import in a "
+                f"terminal without --yes to enter it, or: {steps}"
+            )
+    return blocked
+
+
+def _rules(plan: ImportPlan, editors: Collection[str], user: UserContext) -> EditorRules:
+    """Return what the editors deny and ask about.
+
+    A rule about an entry that is left out is for the server that is used instead, or is reported.
+    """
+    servers: dict[EntrySource, str | None] = {
+        one.source: None for one in plan.discovered.skipped if one.reason != IS_MCPD
+    }
+    for server in plan.merged.servers:
+        name = None if server.name in plan.blocked else server.name
+        servers |= dict.fromkeys(server.sources, name)
+    servers |= {one.source: one.server for one in plan.merged.known}
+    for one in plan.merged.similar:
+        servers[one.source] = None if one.server in plan.blocked else one.server
+    rules = EditorRules()
+    for name in dict.fromkeys(source.editor for source in servers):
+        editor = BY_NAME.get(name)
+        if editor is None or editor.entry_form is None:
+            continue  # it cannot use mcpd
+        entries = [(source.name, server) for source, server in servers.items() if source.editor == name]
+        if name in editors:
+            rules.add(editor, entries, editor_permissions(editor, user), user)
+        for candidate in plan.discovered.candidates:
+            source = candidate.source
+            if source.editor == name:
+                rules.add(editor, [(source.name, servers[source])], candidate.permissions, user)
+    return rules
+
+
+def build_result(
+    plan: ImportPlan, servers: Sequence[MergedServer], answers: Mapping[str, str], *, keep: bool
+) -> ImportResult:
+    """Return what to write for the chosen servers.
+
+    `answers`: the secrets that the user entered, by name. `keep`: secrets stay in the definitions.
+    """
+    result = ImportResult(rules=plan.rules)
+    taken = dict(plan.stored)
+    for server in servers:
+        definition = server.definition
+        if not keep:
+            lifted = lift_secrets(server.name, definition, taken)
+            definition = lifted.definition
+            result.secrets |= {one.name: one.value for one in lifted.secrets}
+        for one in server.needed_secrets:
+            value = answers.get(one.name) if one.value is None else one.value
+            reference = secret_reference(one.name)
+            if value is None:
+                continue  # it is stored already
+            if keep:
+                definition = replace_text(definition, reference, value.replace("${", "$${"))
+                continue
+            name = one.name if one.value is None else free_secret_name(one.name, server.name, value, taken)
+            taken[name] = result.secrets[name] = value
+            definition = replace_text(definition, reference, secret_reference(name))
+        result.definitions[server.name] = definition
+    result.secrets = {name: value for name, value in result.secrets.items() if name not in plan.stored}
+    return result
+
+
+def write_import(cli: CliContext, target: ImportTarget, result: ImportResult) -> bool:
+    """Write secrets, servers and rules, and reload the daemon. Return whether it is running.
+
+    Raises CannotWrite, or DaemonError if the daemon rejects the servers, with both files restored.
+    """
+    before = target.path.read_bytes() if target.path.exists() else None
+    stored: Mapping[str, str] = {}
+    try:
+        if result.secrets:
+            change_secrets(os.environ, result.secrets)
+            stored = result.secrets
+        rules = [(one.before, one.rule) for one in result.rules]
+        put_servers(target.path, result.definitions, rules, target.policies)
+        if target.running:
+            reply = cli.call("mcpd/reload")
+            if problems := objects(reply.value.get("errors")):
+                invalid = {"code": "bad_spec", "exit": 2, "problems": problems}
+                raise DaemonError({"message": "", "data": invalid})
+    except CannotWrite as error:
+        _roll_back(target.path, before, stored)
+        raise CannotWrite(f"nothing was imported: {error.reason}", error.fix) from None
+    except (BadSpec, DaemonError) as bad:
+        _roll_back(target.path, before, stored)
+        data = bad.data() if isinstance(bad, BadSpec) else {**bad.details, "code": bad.code, "exit": bad.exit}
+        message = "nothing was imported, because the result is invalid"
+        raise DaemonError({"message": message, "data": data}) from None
+    return target.running
+
+
+def _roll_back(path: Path, before: bytes | None, stored: Mapping[str, str]) -> None:
+    if before is None:
+        path.unlink(missing_ok=True)
+    elif path.read_bytes() != before:  # otherwise the write itself failed, perhaps on a full disk
+        write_atomically(path, before)
+    if stored:
+        change_secrets(os.environ, dict.fromkeys(stored))
