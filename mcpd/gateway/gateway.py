@@ -21,7 +21,7 @@ from mcpd.calls.known_items import KnownItemStageFactory
 from mcpd.calls.login_tool import LoginToolStageFactory, login_catalog
 from mcpd.calls.policies import Policies, PolicyStageFactory
 from mcpd.calls.use_limits import UseLimits
-from mcpd.calls.validation_stage import ValidationStageFactory
+from mcpd.calls.validation import ValidationStageFactory
 from mcpd.daemon_operations import Operations
 from mcpd.gateway import client_legacy, client_modern, list_methods
 from mcpd.gateway.aggregate_server import AggregateServer

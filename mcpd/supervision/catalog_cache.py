@@ -48,8 +48,6 @@ class CatalogSync:
     ) -> None:
         self.spec = spec
         self.catalog: Catalog | None = None
-        self.validators: dict[str, object] = {}
-        """Compiled schemas by tool name; cleared when the lists change."""
         self.routes: dict[tuple[object, str, str | bytes], Any] = {}
         """See `calls.routes`; cleared when the lists change."""
         self._store = store
@@ -139,7 +137,6 @@ class CatalogSync:
         """Replace the catalog, and report the differences and the changes that the server `announced`."""
         changes = {**dict.fromkeys(announced, ""), **dict(describe_changes(self.catalog, catalog))}
         self.catalog = catalog
-        self.validators.clear()
         self.routes.clear()
         for feature, summary in changes.items():
             self._on_change(feature, summary)

@@ -245,11 +245,6 @@ class ManagedServer:
         if self.lists_expired:
             await self._catalog_sync.refresh_expired()
 
-    @property
-    def validators(self) -> dict[str, object]:
-        """Compiled tool schemas by tool name; cleared when the lists change."""
-        return self._catalog_sync.validators
-
     def status(self) -> ServerStatus:
         """Return the server's status with the evidence behind it.
 

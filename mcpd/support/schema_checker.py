@@ -1,4 +1,4 @@
-"""Checks values against expensive JSON Schemas in a process of its own, with limits on CPU and memory.
+"""Checks values against JSON Schemas in a process of its own, with limits on CPU and memory.
 
 The process is started for the first check and ended after some idle seconds. If the limits end it, the
 schema at hand is refused permanently; all others are compiled again when they are needed.
@@ -41,8 +41,6 @@ class Answer(msgspec.Struct, frozen=True):
     """The path within the value and a description, for each problem."""
     failure: str = ""
     """Why the value was not checked, as a clause: "compiling it took more than 1 s of CPU time"."""
-    is_final: bool = False
-    """Whether this schema will never be checked."""
 
 
 class _Job(msgspec.Struct, eq=False):
@@ -76,7 +74,7 @@ class SchemaChecker:
         return None if self._process is None else self._process.pid
 
     async def check(self, digest: bytes, schema: bytes, value: bytes) -> Answer:
-        """Check a JSON value against a JSON Schema; only compile it if `value` is empty. Never raises.
+        """Check a JSON value against a JSON Schema. Never raises.
 
         `digest` identifies the schema (16 bytes). Returns within _WAIT_SECONDS + _CHECK_SECONDS.
         """
@@ -182,7 +180,7 @@ class SchemaChecker:
                 return Answer(problems)
 
     def _refuse(self, digest: bytes, failure: str) -> Answer:
-        refusal = self._refused[digest] = Answer(failure=failure, is_final=True)
+        refusal = self._refused[digest] = Answer(failure=failure)
         if len(self._refused) > _MAX_REFUSALS:
             self._refused.popitem(last=False)
         return refusal

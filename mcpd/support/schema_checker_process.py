@@ -1,4 +1,4 @@
-"""The process that compiles expensive JSON Schemas and checks values against them.
+"""The process that compiles JSON Schemas and checks values against them.
 
 It may use CPU_SECONDS for each step and MEMORY in all, and the kernel kills it if it exceeds either, because
 a validator cannot be interrupted. `schema_checker.py` starts it, and writes requests to its standard input:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import jsonschema_rs
 
 HEADER = struct.Struct(">16sII")
-"""The schema's digest, and the lengths of the schema and of the value. A value may be missing."""
+"""The schema's digest, and the lengths of the schema and of the value."""
 CPU_SECONDS = 1.0
 MEMORY = 100 * 1024 * 1024
 """Bytes of address space on top of what the interpreter needs."""
@@ -38,20 +38,15 @@ _BACKTRACK_LIMIT = 10_000
 """Backtracking steps per pattern, about 1 ms; the default of a million takes 70 ms."""
 
 
-def compile_validator(
-    schema: dict[str, Any], *, pattern_size: int, pattern_cache: int | None = None
-) -> jsonschema_rs.Validator:
+def compile_validator(schema: dict[str, Any]) -> jsonschema_rs.Validator:
     """Compile a schema. Nothing is fetched.
 
-    The limits are bytes for each pattern: of its program, and of the cache that matching fills. Raises
-    ValueError or jsonschema_rs.ValidationError for an invalid schema or a larger pattern, and ImportError if
-    the library is missing.
+    Raises ValueError or jsonschema_rs.ValidationError for an invalid schema or one with a pattern that takes
+    more than MEMORY.
     """
-    import jsonschema_rs  # 4 MB, needed only once a tool is called
+    import jsonschema_rs
 
-    patterns = jsonschema_rs.FancyRegexOptions(
-        backtrack_limit=_BACKTRACK_LIMIT, size_limit=pattern_size, dfa_size_limit=pattern_cache
-    )
+    patterns = jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACK_LIMIT, size_limit=MEMORY)
     validator: jsonschema_rs.Validator = jsonschema_rs.validator_for(
         schema, retriever=_fetch_nothing, pattern_options=patterns
     )
@@ -135,14 +130,10 @@ def _answer(
         if len(validators) == _MAX_VALIDATORS:
             del validators[next(iter(validators))]
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
-        validators[digest] = compile_validator(
-            msgspec.json.decode(schema, type=dict[str, Any]), pattern_size=MEMORY
-        )
+        validators[digest] = compile_validator(msgspec.json.decode(schema, type=dict[str, Any]))
         _write({"compiled": True})
     elif digest not in validators:
         return {"unknown": True}
-    if not value:
-        return {"problems": []}
     signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
     return {"problems": find_problems(validators[digest], msgspec.json.decode(value))}
 

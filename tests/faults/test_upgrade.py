@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from ctl.daemon.process import daemon_pid
-from mcpd.calls.schema_validation import Findings, compile_schemas
+from mcpd.calls.validation import read_schemas
+from mcpd.support import schema_checker
 from tests.e2e.harness import BOUND, Daemon, Json, fake, private_environment, running, wait_until
 from tests.e2e.test_bridge import editor
 from tests.faults.installed import ISOLATED, Installation, install, wait_code_is_read
 from tests.processes import gone
 from tests.soak.features import use_features
+
+PROGRAM = schema_checker._PROGRAM
 
 
 @pytest.fixture
@@ -75,11 +77,14 @@ async def test_calls_without_the_schema_library_are_not_validated_and_warn(
     """The library is loaded with the first call, because many daemons never get one; the server validates
     anyway.
     """
-    monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
-    schemas = await compile_schemas(b'{"name":"it","inputSchema":{"type":"object","required":["a"]}}')
-    assert schemas.check_arguments_now(b"{}") == Findings()
-    (note,) = schemas.notes
-    assert note.startswith("its inputSchema is not checked here until mcpd is restarted: ")
+    monkeypatch.setattr(
+        schema_checker, "_PROGRAM", f"import sys; sys.modules['jsonschema_rs'] = None; {PROGRAM}"
+    )
+    schema, _ = read_schemas(b'{"name":"it","inputSchema":{"type":"object","required":["a"]}}')
+    assert schema is not None
+    findings = await schema.check(b"{}")
+    assert findings.problems == ()
+    assert findings.note.startswith("the arguments were not checked against the tool's inputSchema: ")
 
 
 def doctor(daemon: Daemon, python: str) -> Json:

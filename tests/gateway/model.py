@@ -143,7 +143,6 @@ def make_server(name: str = NAME, catalog: Catalog | None = None, **spec: Any) -
         child=None,
         lists_expired=False,
         is_first_start=False,
-        validators={},
         routes={},
         call_stats=CallStats(),
         results=ResultCache(),

@@ -34,9 +34,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_CHECK_SECONDS", 60.0)
 
 
-async def check(schema: object, value: object = ..., checker: SchemaChecker | None = None) -> Answer:
+async def check(schema: object, value: object = "a", checker: SchemaChecker | None = None) -> Answer:
     source = json.dumps(schema).encode()
-    data = b"" if value is ... else json.dumps(value).encode()
+    data = json.dumps(value).encode()
     digest = hashlib.blake2b(source, digest_size=16).digest()
     return await (checker or schema_checker()).check(digest, source, data)
 
@@ -86,7 +86,6 @@ async def test_number_and_length_of_problems_are_limited() -> None:
 )
 async def test_invalid_schema_is_refused_for_good(schema: object, failure: str) -> None:
     answer = await check(schema)
-    assert answer.is_final
     assert failure in answer.failure
     assert await check(schema, 5) == answer
 
@@ -96,31 +95,27 @@ async def test_value_that_cannot_be_decoded_is_a_failure(value: bytes) -> None:
     """The next one is checked."""
     answer = await schema_checker().check(b"d" * 16, b"{}", value)
     assert answer.failure
-    assert not answer.is_final
     assert await schema_checker().check(b"d" * 16, b"{}", b"1") == Answer()
 
 
 async def test_compiling_is_limited_in_memory() -> None:
     """The attack: 250 patterns of 10 to 18 MB in 12 KB. Other schemas are checked afterwards."""
     answer = await check({"allOf": [{"pattern": f"{LARGE}{n}"} for n in range(250)]})
-    assert answer == Answer(failure="compiling it took more than 100 MiB of memory", is_final=True)
+    assert answer == Answer(failure="compiling it took more than 100 MiB of memory")
     assert await check({"pattern": LARGE}, "x") == Answer((("", f'"x" does not match "{LARGE}"'),))
 
 
 async def test_compiling_is_limited_in_cpu_time() -> None:
     """Many patterns that are dropped again take time without memory."""
     answer = await check({"allOf": [{"pattern": "\\s" * 90 + f"[{n}\\s\\S]"} for n in range(3000)]})
-    assert answer.is_final
     assert "compiling it took more than" in answer.failure
 
 
 @pytest.mark.parametrize(("schema", "value"), [(DOUBLING, 1), (SLOW, SLOW_VALUE)], ids=["doubling", "slow"])
 async def test_checking_is_limited_and_then_refused(schema: Json, value: object) -> None:
     """What takes years once will take years again."""
-    assert await check(schema) == Answer()
     answer = await check(schema, value)
     assert answer.failure.startswith("checking a value against it took more than")
-    assert answer.is_final
     assert schema_checker().pid is None
     assert await check(schema, "a") == answer
     assert schema_checker().pid is None, "nothing was started for it"
@@ -150,7 +145,7 @@ async def test_process_that_was_killed_is_replaced(number: int) -> None:
     first = pid()
     os.kill(first, number)
     await trio.to_thread.run_sync(wait_until, lambda: gone(first))
-    assert not (await check({"type": "string"}, "x")).is_final
+    await check({"type": "string"}, "x")
     assert await check({"type": "string"}, "x") == Answer()
     assert pid() != first
 
