@@ -1,4 +1,4 @@
-"""Masks secrets by value, however they are spelled, in logs and in everything that mcpd shows."""
+"""Masks secrets by value in logs and in everything that mcpd shows."""
 
 from __future__ import annotations
 
@@ -7,65 +7,79 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from mcpd.support.encodings import find_encoded, find_encoded_end
-from mcpd.support.escapes import Place, Unescaped, without_incomplete_escape
-from mcpd.support.spellings import spellings
-from mcpd.support.token_index import HEAD, TokenIndex, is_token
+from mcpd.support.secret_forms import MIN_LENGTH, secret_forms
 
 MASK = "***"
-_MIN_LENGTH = 6
-"""Characters. Shorter values would mask ordinary words."""
 MIN_START = 4
 """Characters of a secret that are masked where a text was cut off within the secret."""
 _CUT = "…"
 """Where `mcpd.model.text.shorten` has cut a text."""
 _MAX_CUTS = 16
 """How many cuts are examined, from the end: the text between them may be a server's."""
-_MAX_SETS_PER_SERVER = 100
+_SETS_OF_SERVER = 100
 """How many different sets of secrets are remembered for each server: enough for dozens of starts."""
-_GENERATIONS = 2
+_SETS_OF_LOGIN = 2
 """How many sets of tokens are remembered for each login: the current one, and one that was replaced."""
+_Place = tuple[int, int]
+"""Where a part of a text begins and ends."""
 
 
 class _Index:
-    """Finds known spellings in a text. Other threads may search while one adds.
+    """Finds known forms in a text. Other threads may search while one adds or removes.
 
     A regular expression finds where the first characters are possible, without looking at their combination,
     so that it is built quickly; a table contains the combinations. The time of a search is linear in the
-    length of the text and does not grow with the number of spellings.
+    length of the text and does not grow with the number of forms.
     """
 
-    def __init__(self, spellings: Iterable[str] = ()) -> None:
-        self._lengths: dict[str, tuple[int, ...]] = {}
-        """The first characters of spellings → the lengths of these spellings, the longest first."""
-        self._spellings: set[str] = set()
+    def __init__(self) -> None:
+        self._uses: Counter[str] = Counter()
+        """Form → of how many secrets it is one."""
         self._sorted: list[str] = []
-        self._characters: tuple[set[str], ...] = tuple(set() for _ in range(_MIN_LENGTH))
-        """The characters that occur at each of the first positions."""
+        self._lengths: dict[str, tuple[int, ...]] = {}
+        """The first characters of forms → the lengths of these forms, the longest first."""
         self._candidate = re.compile("(?!)")
-        self.add(spellings)
 
-    def add(self, spellings: Iterable[str]) -> None:
-        """Find these, which have at least `_MIN_LENGTH` characters, from now on."""
-        for spelling in spellings:
-            if spelling in self._spellings:
-                continue
-            self._spellings.add(spelling)
-            bisect.insort(self._sorted, spelling)
-            start, length = spelling[:_MIN_LENGTH], len(spelling)
-            lengths = self._lengths.get(start, ())
-            if length not in lengths:
-                self._lengths[start] = tuple(sorted((*lengths, length), reverse=True))
-            for characters, character in zip(self._characters, start, strict=True):
-                characters.add(character)
-        if self._spellings:
-            classes = ("".join(map(re.escape, sorted(each))) for each in self._characters)
-            self._candidate = re.compile("".join(f"[{each}]" for each in classes), re.DOTALL)
+    def add(self, forms: Iterable[str]) -> None:
+        """Find these, which have at least MIN_LENGTH characters, from now on."""
+        new = []
+        for form in forms:
+            self._uses[form] += 1
+            if self._uses[form] == 1:
+                bisect.insort(self._sorted, form)
+                new.append(form)
+        self._update(new)
 
-    def find(self, text: str) -> list[Place]:
-        """Return where spellings begin and end. If several begin at one place, the longest counts."""
-        search, lengths, known = self._candidate.search, self._lengths, self._spellings
-        places: list[Place] = []
+    def remove(self, forms: Iterable[str]) -> None:
+        """Stop finding these unless they were added more often."""
+        gone = []
+        for form in forms:
+            self._uses[form] -= 1
+            if not self._uses[form]:
+                del self._uses[form]
+                del self._sorted[bisect.bisect_left(self._sorted, form)]
+                gone.append(form)
+        self._update(gone)
+
+    def _update(self, changed: Iterable[str]) -> None:
+        for start in {form[:MIN_LENGTH] for form in changed}:
+            lengths = set()
+            for form in self._sorted[bisect.bisect_left(self._sorted, start) :]:
+                if not form.startswith(start):
+                    break
+                lengths.add(len(form))
+            if lengths:
+                self._lengths[start] = tuple(sorted(lengths, reverse=True))
+            else:
+                self._lengths.pop(start, None)
+        characters = (sorted(set(each)) for each in zip(*self._lengths, strict=True))
+        pattern = "".join(f"[{''.join(map(re.escape, each))}]" for each in characters)
+        self._candidate = re.compile(pattern or "(?!)", re.DOTALL)
+
+    def find(self, text: str) -> list[_Place]:
+        """Return where forms begin and end. If several begin at one place, the longest counts."""
+        search, lengths, known = self._candidate.search, self._lengths, self._uses
+        places: list[_Place] = []
         here = 0
         while candidate := search(text, here):
             here = candidate.start()
@@ -79,30 +93,18 @@ class _Index:
         return places
 
     def find_cut(self, text: str, least: int) -> int | None:
-        """Return the index of the longest suffix of `text` that begins a spelling; None if there is none.
+        """Return the index of the longest suffix of `text` that begins a form; None if there is none.
 
         It has at least `least` characters.
         """
-        known = self._sorted
         for here in range(len(text) - least + 1):
-            if len(text) - here >= _MIN_LENGTH and text[here : here + _MIN_LENGTH] not in self._lengths:
+            if len(text) - here >= MIN_LENGTH and text[here : here + MIN_LENGTH] not in self._lengths:
                 continue
             rest = text[here:]
-            at = bisect.bisect_left(known, rest)
-            if any(each.startswith(rest) for each in known[at : at + 1]):
+            at = bisect.bisect_left(self._sorted, rest)
+            if any(form.startswith(rest) for form in self._sorted[at : at + 1]):
                 return here
         return None
-
-
-def _replace(text: str, places: list[Place]) -> str:
-    """Replace these places by MASK. Those that overlap count as one."""
-    parts: list[str] = []
-    kept = 0
-    for start, end in sorted(places):
-        if start >= kept:
-            parts += (text[kept:start], MASK)
-        kept = max(kept, end)
-    return "".join((*parts, text[kept:]))
 
 
 class Redactor:
@@ -111,62 +113,36 @@ class Redactor:
     def __init__(self) -> None:
         self._always: frozenset[str] = frozenset()
         self._recent: dict[str, list[frozenset[str]]] = {}
-        """Server → the sets of secrets of its last starts, newest last."""
+        """Server or login → its last sets of secrets, newest last."""
         self._known: Counter[str] = Counter()
         """Secret → in how many sets it is."""
-        self._forgotten = 0
-        """Secrets that the index still finds although no set contains them."""
         self._index = _Index()
-        self._logins: dict[str, tuple[str, ...]] = {}
-        """Login → the heads of its last tokens, newest last. Joined by a space, because there may be hundreds
-        of logins."""
-        self._tokens = TokenIndex()
+
+    def __repr__(self) -> str:
+        return f"<Redactor of {len(self._known)} secrets>"
 
     def add(self, secrets: Iterable[str], of: str = "") -> None:
-        """Mask these values from now on, in all their `spellings`.
+        """Mask these values from now on, in all their `secret_forms`.
 
         With `of` (a server), only the last sets of that server are kept, since a command may return a new
         token for every start.
         """
-        values = frozenset(secret for secret in secrets if len(secret) >= _MIN_LENGTH)
-        if not of:
+        values = frozenset(secret for secret in secrets if len(secret) >= MIN_LENGTH)
+        if of:
+            self._remember(of, values, _SETS_OF_SERVER)
+        else:
             self._use(values - self._always)
             self._always |= values
-        elif values:
-            lately = self._recent.setdefault(of, [])
-            if values in lately:
-                lately.remove(values)
-            else:
-                self._use(values)
-            lately.append(values)
-            if len(lately) > _MAX_SETS_PER_SERVER:
-                self._forget(lately.pop(0))
 
     def add_tokens(self, tokens: Iterable[str], of: str) -> None:
-        """Mask the tokens of a login from now on, and no longer those before its previous ones.
-
-        Takes less than a millisecond whatever their length: a token is recognized by its start, so that
-        others with the same start, as signed tokens of one server often have, are masked as well.
-        """
-        values = tuple(dict.fromkeys(tokens))
-        if odd := [each for each in values if not is_token(each)]:
-            self.add(odd, of=f"login {of}")
-        heads = " ".join(each[:HEAD] for each in values if is_token(each))
-        before = self._logins.get(of, ())
-        if heads in before:
-            self._logins[of] = (*(each for each in before if each != heads), heads)
-            return
-        self._tokens.add(heads.split())
-        self._logins[of] = (*before, heads)[-_GENERATIONS:]
-        for dropped in (*before, heads)[:-_GENERATIONS]:
-            self._tokens.remove(dropped.split())
+        """Mask the tokens of a login from now on, and no longer those before its previous ones."""
+        values = frozenset(token for token in tokens if len(token) >= MIN_LENGTH)
+        self._remember(f"login {of}", values, _SETS_OF_LOGIN)
 
     def forget_tokens(self, of: str) -> None:
         """Stop masking the tokens of this login, because they were revoked."""
         for values in self._recent.pop(f"login {of}", ()):
             self._forget(values)
-        for dropped in self._logins.pop(of, ()):
-            self._tokens.remove(dropped.split())
 
     def mask_within(self, value: object) -> object:
         """Mask every string in plain data; keys stay."""
@@ -178,75 +154,47 @@ class Redactor:
 
     def mask(self, text: str) -> str:
         """Return `text` with MASK for every secret, and for the start of one before a `…`."""
-        if not self._known and not self._logins:
+        if not self._known:
             return text
-        if places := self._find(text):
-            text = _replace(text, places)
-        return self._mask_before_cuts(text) if _CUT in text else text
+        parts: list[str] = []
+        kept = 0
+        for start, end in self._index.find(text):
+            parts += (text[kept:start], MASK)
+            kept = end
+        text = "".join((*parts, text[kept:]))
+        if _CUT not in text:
+            return text
+        *cut, rest = text.rsplit(_CUT, _MAX_CUTS)
+        return _CUT.join((*(self._mask_end(part, MIN_START) for part in cut), rest))
 
     def mask_cut(self, text: str, least: int = MIN_START) -> str:
         """Like `mask` for a text whose rest is missing: it may end with `least` characters of a secret."""
         return self._mask_end(self.mask(text), least)
 
-    def _find(self, text: str) -> list[Place]:
-        """Return where secrets are: as they are, escaped, and encoded."""
-        places = self._find_plain(text)
-        unescaped = Unescaped(text)
-        inside = find_encoded(unescaped.text, self._contains)
-        if unescaped.text is not text:
-            inside += self._find_plain(unescaped.text)
-        places += unescaped.origins(inside)
-        if (joined := unescaped.joined_lines()) is not unescaped:
-            inside = [*self._index.find(joined.text), *find_encoded(joined.text, self._contains)]
-            places += joined.origins(inside)
-            if self._logins:  # a token that was found on one line does not continue with the next
-                starts = {start for start, _ in places}
-                tokens = joined.origins(self._tokens.find(joined.text))
-                places += (place for place in tokens if place[0] not in starts)
-        return places
-
-    def _find_plain(self, text: str) -> list[Place]:
-        return [*self._index.find(text), *self._tokens.find(text)] if self._logins else self._index.find(text)
-
-    def _contains(self, text: str) -> bool:
-        return bool(self._find_plain(text))
-
     def _mask_end(self, text: str, least: int) -> str:
-        unescaped = Unescaped(without_incomplete_escape(text))
-        end = without_incomplete_escape(unescaped.text)
-        starts = [
-            self._index.find_cut(end, least),
-            self._tokens.find_cut(end, least) if self._logins else None,
-            find_encoded_end(end, self._may_begin),
-        ]
-        here = min((start for start in starts if start is not None), default=None)
-        return text if here is None else text[: unescaped.origins([(here, here + 1)])[0][0]] + MASK
+        start = self._index.find_cut(text, least)
+        return text if start is None else text[:start] + MASK
 
-    def _may_begin(self, text: str) -> bool:
-        """Return whether the end of a decoded text is the start of a secret."""
-        cut = self._index.find_cut(text, MIN_START)
-        return cut is not None or (bool(self._logins) and self._tokens.find_cut(text, MIN_START) is not None)
-
-    def _mask_before_cuts(self, text: str) -> str:
-        *cut, rest = text.rsplit(_CUT, _MAX_CUTS)
-        return _CUT.join((*(self._mask_end(part, MIN_START) for part in cut), rest))
+    def _remember(self, of: str, values: frozenset[str], most: int) -> None:
+        if not values:
+            return
+        lately = self._recent.setdefault(of, [])
+        if values in lately:
+            lately.remove(values)
+        else:
+            self._use(values)
+        lately.append(values)
+        if len(lately) > most:
+            self._forget(lately.pop(0))
 
     def _use(self, secrets: frozenset[str]) -> None:
-        new: set[str] = set()
-        for secret in secrets:
-            if not self._known[secret]:
-                new |= spellings(secret)
-            self._known[secret] += 1
-        if new:
-            self._index.add(new)
+        new = [secret for secret in secrets if not self._known[secret]]
+        self._known.update(secrets)
+        self._index.add(form for secret in new for form in secret_forms(secret))
 
     def _forget(self, secrets: frozenset[str]) -> None:
-        """Remove a set. The index is built again once half of it is out of date."""
-        for secret in secrets:
-            self._known[secret] -= 1
-            if not self._known[secret]:
-                del self._known[secret]
-                self._forgotten += 1
-        if self._forgotten > len(self._known):
-            self._forgotten = 0
-            self._index = _Index(each for secret in self._known for each in spellings(secret))
+        self._known.subtract(secrets)
+        gone = [secret for secret in secrets if not self._known[secret]]
+        for secret in gone:
+            del self._known[secret]
+        self._index.remove(form for secret in gone for form in secret_forms(secret))
