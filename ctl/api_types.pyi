@@ -533,7 +533,6 @@ class LoginOffer(TypedDict):
 class LoginParams(TypedDict):
     server: str
     scopes: NotRequired[list[str]]
-    account: NotRequired[str | None]
     client_id: NotRequired[str | None]
     client_secret_name: NotRequired[str | None]
     callback_port: NotRequired[int | None]
@@ -576,7 +575,6 @@ class LogoutResult(TypedDict):
 
 class LogoutParams(TypedDict):
     server: NotRequired[str | None]
-    account: NotRequired[str | None]
     all: NotRequired[bool]
 
 class AuthStatus(TypedDict):
@@ -587,12 +585,7 @@ class AuthStatus(TypedDict):
 
 class AuthStatusParams(TypedDict):
     server: NotRequired[str | None]
-    account: NotRequired[str | None]
     check: NotRequired[bool]
-
-class AccountParams(TypedDict):
-    server: str
-    account: NotRequired[str | None]
 
 class AuthStep(TypedDict):
     step: str
@@ -862,7 +855,7 @@ class Call(Protocol):
     ) -> Reply[AuthStatus]: ...
     @overload
     def __call__(
-        self, method: Literal["mcpd/auth/refresh"], params: AccountParams, **options: Unpack[CallOptions]
+        self, method: Literal["mcpd/auth/refresh"], params: ServerParam, **options: Unpack[CallOptions]
     ) -> Reply[LoginStatus]: ...
     @overload
     def __call__(

@@ -24,7 +24,7 @@ from mcpd.auth.login_events import NOTIFICATION_INTERVAL, LoginEvents, notify_lo
 from mcpd.auth.login_key import login_key
 from mcpd.auth.login_link import LoginLink, failed, link_of
 from mcpd.auth.logins import Logins
-from mcpd.auth.named_client import with_client_named_now, with_client_of_login
+from mcpd.auth.named_client import with_named_client
 from mcpd.auth.oauth.challenge import Challenge, read_challenge
 from mcpd.auth.oauth.scopes import StepUpMemory, more_scopes
 from mcpd.auth.oauth.token_requests import TokenRequest
@@ -49,7 +49,7 @@ from mcpd.model.login import (
     LogoutParams,
     LogoutResult,
 )
-from mcpd.model.oauth_settings import LoginStorage, account_problem
+from mcpd.model.oauth_settings import LoginStorage
 from mcpd.model.server_spec import RemoteSpec, SecretReference, ServerSpec, UnavailableSecret
 from mcpd.model.status import ServerState, rfc3339
 from mcpd.supervision.resolve_secrets import resolve_secrets
@@ -173,19 +173,16 @@ class LoginService:
 
         Raises UnknownServer, Unsupported, LoginFailed.
         """
-        defined = await self._resolve(params.server)
-        spec = _with_account(defined, params.account)
+        spec = await self._resolve(params.server)
         credentials = await self._credentials_of(spec)
         stored = None if credentials.login is None else credentials.login.stored
         try:
-            settings = await with_client_named_now(spec.oauth, params, self._fetch_secret)
-            settings = await with_client_of_login(settings, stored, self._fetch_secret)
+            settings, secret_name = await with_named_client(spec.oauth, params, stored, self._fetch_secret)
         except LoginError as error:
             raise failed(error, spec.name) from None
         await self._manager.credentials_for(spec.name, spec.url, settings)
         self._users.add_ca_file(spec)
-        if spec.oauth.account == defined.oauth.account:
-            self._users.add(spec, credentials)
+        self._users.add(spec, credentials)
         needed = challenge.scopes or () if challenge is not None and challenge.needs_more_scopes else None
         earlier: tuple[str, ...] = ()
         if params.scopes or needed is not None:
@@ -195,6 +192,7 @@ class LoginService:
             server=spec.name,
             url=spec.url,
             settings=settings,
+            client_secret_name=secret_name,
             ca_file=spec.ca_file,
             challenge=challenge,
             earlier_scopes=earlier,
@@ -279,12 +277,12 @@ class LoginService:
 
         Raises UnknownServer, Unsupported, LoginFailed.
         """
-        if (params.server is None) is not params.all or (params.all and params.account is not None):
-            message = "state either a server, with or without an account, or that all logins are meant"
+        if (params.server is None) is not params.all:
+            message = "state either a server, or that all logins are meant"
             raise InvalidArguments(message, [Problem("$.server", message)])
         ids = [each.id for each in await self._manager.statuses()] if params.all else []
         if params.server is not None:
-            spec = _with_account(await self._resolve(params.server), params.account)
+            spec = await self._resolve(params.server)
             login = (await self._credentials_of(spec)).login
             self._users.add_ca_file(spec)
             ids = [] if login is None else [login.stored.id]
@@ -324,20 +322,19 @@ class LoginService:
             revoked=None if stored.revocation_endpoint is None else revoked,
         )
 
-    async def refresh(self, name: str, account: str | None = None) -> LoginStatus:
+    async def refresh(self, name: str) -> LoginStatus:
         """Renew a login now. Raises UnknownServer, Unsupported, LoginFailed."""
-        spec = _with_account(await self._resolve(name), account)
+        spec = await self._resolve(name)
         login = (await self._credentials_of(spec)).login
-        command = f"mcpctl login {name}" + (f" --account {account}" if account else "")
         if login is None:
-            message = f"{name}: nobody is logged in. Run `{command}`"
+            message = f"{name}: nobody is logged in. Run `mcpctl login {name}`"
             raise LoginFailed(message, server=name, step="renewal")
         before = login.stored.generation
         status = await self._manager.renew(login.stored.id)
         if status is None or status.generation == before:
             reason = "" if status is None else status.reason
             over = status is None or status.state == "over"
-            advice = f". Run `{command}`" if over else ""
+            advice = f". Run `mcpctl login {name}`" if over else ""
             text = reason or "the authorization server issued no refresh token"
             raise LoginFailed(f"{name}: it was not renewed: {text}{advice}", server=name, step="renewal")
         return (await self._statuses(spec.url, spec.oauth.account))[0]
@@ -347,15 +344,13 @@ class LoginService:
         """Why logins cannot be stored or renewed; empty if they can."""
         return self._manager.problem
 
-    async def status(
-        self, name: str | None, account: str | None = None, *, check: bool = False
-    ) -> AuthStatus:
+    async def status(self, name: str | None, *, check: bool = False) -> AuthStatus:
         """Return all logins, or that of one server. Raises UnknownServer. `check`: see `AuthStatusParams`."""
         servers = self._supervisor.servers() if name is None else [self._supervisor.get(name)]
-        url = None
+        url = account = None
         if name is not None and isinstance(spec := servers[0].spec, RemoteSpec):
             used = self._users.credentials(name)
-            url, account = spec.url if used is None else used.url, account or spec.oauth.account
+            url, account = spec.url if used is None else used.url, spec.oauth.account
         found = await self._statuses(url, account) if name is None or url is not None else []
         return AuthStatus(
             logins=tuple(found),
@@ -394,7 +389,8 @@ class LoginService:
         if found.login is None or spec.oauth.client_id is not None:
             return found
         with suppress(LoginError):  # a renewal says what is missing
-            settings = await with_client_of_login(spec.oauth, found.login.stored, self._fetch_secret)
+            asked, stored = LoginParams(server=spec.name), found.login.stored
+            settings, _ = await with_named_client(spec.oauth, asked, stored, self._fetch_secret)
             return await self._manager.credentials_for(spec.name, spec.url, settings)
         return found
 
@@ -437,15 +433,6 @@ class LoginService:
             content_type=answer.content_type,
             retry_after=answer.retry_after,
         )
-
-
-def _with_account(spec: RemoteSpec, account: str | None) -> RemoteSpec:
-    """Return the definition with another account. Raises Unsupported."""
-    if account is None:
-        return spec
-    if problem := account_problem(account):
-        raise Unsupported(problem, server=spec.name)
-    return attrs.evolve(spec, oauth=attrs.evolve(spec.oauth, account=account))
 
 
 def _time(seconds: float | None) -> str | None:

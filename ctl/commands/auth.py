@@ -10,10 +10,10 @@ from ctl.cli.completion import server_names
 from ctl.cli.invocation import CliContext
 from ctl.cli.output import Line, paint, table
 from ctl.cli.text import ago, until
-from ctl.commands.login import account_option, account_params, describe_login
+from ctl.commands.login import describe_login
 
 if TYPE_CHECKING:
-    from ctl.api_types import AuthStatus, AuthStatusParams, LoginStatus
+    from ctl.api_types import AuthStatus, LoginStatus
 
 HEADER = ("SERVERS", "STATE", "ISSUER", "ACCOUNT", "SINCE", "TOKEN UNTIL", "RENEWS")
 _STYLES = {"valid": "green", "over": "red", "failing": "yellow", "renewing": "cyan"}
@@ -37,20 +37,16 @@ def list_(cli: CliContext) -> int:
 
 @auth.command(
     "status",
-    epilog="Examples:\n\n\b\n  mcpctl auth status linear\n  mcpctl auth status linear --account work",
+    epilog="Examples:\n\n\b\n  mcpctl auth status\n  mcpctl auth status linear",
 )
 @click.argument("server", required=False, shell_complete=server_names)
-@account_option
 @click.pass_obj
-def status(cli: CliContext, server: str | None, account: str | None) -> int:
+def status(cli: CliContext, server: str | None) -> int:
     """Show the login of a server, or all logins in detail.
 
     Exits with 4 if a server needs a login.
     """
-    asked: AuthStatusParams = (
-        {"server": server} if account is None else {"server": server, "account": account}
-    )
-    reply = cli.call("mcpd/auth/status", asked)
+    reply = cli.call("mcpd/auth/status", {"server": server})
     answer = reply.value
     if not cli.show_json(reply):
         for login in answer["logins"]:
@@ -63,11 +59,10 @@ def status(cli: CliContext, server: str | None, account: str | None) -> int:
 
 @auth.command("refresh", epilog="Example:\n\n\b\n  mcpctl auth refresh linear")
 @click.argument("server", shell_complete=server_names)
-@account_option
 @click.pass_obj
-def refresh(cli: CliContext, server: str, account: str | None) -> int:
+def refresh(cli: CliContext, server: str) -> int:
     """Renew a login now."""
-    reply = cli.call("mcpd/auth/refresh", account_params(server, account), timeout=90.0)
+    reply = cli.call("mcpd/auth/refresh", {"server": server}, timeout=90.0)
     if not cli.show_json(reply):
         cli.out.line(f"{server}: renewed {describe_login(reply.value)}")
     return 0

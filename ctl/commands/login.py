@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
@@ -22,7 +22,6 @@ from ctl.show.progress import hint_for, print_status, show_warnings
 
 if TYPE_CHECKING:
     from ctl.api_types import (
-        AccountParams,
         ForgottenLogin,
         LoginOffer,
         LoginParams,
@@ -35,13 +34,9 @@ _CONNECT_TIMEOUT = 30.0
 """Seconds to wait for the server after the login."""
 
 
-@click.command(
-    epilog="Examples:\n\n\b\n  mcpctl login linear\n  mcpctl login linear --account work\n"
-    "  mcpctl login --all"
-)
+@click.command(epilog="Examples:\n\n\b\n  mcpctl login linear\n  mcpctl login --all")
 @click.argument("server", required=False, shell_complete=server_names)
 @click.option("--all", "all_servers", is_flag=True, help="Log in to all servers that need it, one by one.")
-@click.option("--account", metavar="NAME", help="Log in to this account instead of the definition's.")
 @click.option("--no-browser", is_flag=True, help="Print the address instead of opening a browser.")
 @click.option("--paste", is_flag=True, help="Log in on another machine, and paste the address it ends at.")
 @click.option("--scope", "scopes", multiple=True, metavar="SCOPE", help="Also request this scope.")
@@ -53,7 +48,6 @@ def login(
     cli: CliContext,
     server: str | None,
     all_servers: bool,
-    account: str | None,
     no_browser: bool,
     paste: bool,
     scopes: tuple[str, ...],
@@ -67,8 +61,6 @@ def login(
     shows how to forward the port, and takes the address that a browser elsewhere ends at.
     """
     asked: LoginParams = {"server": server or "", "scopes": list(scopes)}
-    if account is not None:
-        asked["account"] = account
     if client_id is not None:
         asked["client_id"] = client_id
     if client_secret is not None:
@@ -87,10 +79,7 @@ def login(
     reply = _log_in(cli, asked, way)
     if cli.show_json(reply):
         return 0
-    if server in reply.value["servers"]:
-        _show_connected(cli, server)
-    else:
-        _show_unused(cli, server, reply.value)
+    _show_connected(cli, server)
     return 0
 
 
@@ -167,18 +156,6 @@ def _show_connected(cli: CliContext, server: str) -> None:
         cli.out.next_step(hint_for(cli, server))
 
 
-def _show_unused(cli: CliContext, server: str, login: LoginStatus) -> None:
-    """Say how to use a login of another account than that of the definition."""
-    if users := ", ".join(login["servers"]):
-        cli.out.line(f"this login is used by {users}")
-        return
-    cli.out.message(
-        f"no definition uses this account yet. Add a server with the address of {server} and "
-        f'"oauth": {{"account": "{login["account"]}"}}'
-    )
-    cli.out.next_step("mcpctl edit")
-
-
 def _show_offer(cli: CliContext, offer: LoginOffer, *, opened: bool) -> None:
     out = cli.out
     if opened:
@@ -244,36 +221,20 @@ def describe_login(status: LoginStatus) -> str:
     return ", ".join(parts)
 
 
-def account_option(command: Callable[..., int]) -> Callable[..., int]:
-    """Add `--account` to a command for one login."""
-    text = "The account of the login instead of the definition's."
-    return click.option("--account", metavar="NAME", help=text)(command)
-
-
-def account_params(server: str, account: str | None) -> AccountParams:
-    return {"server": server} if account is None else {"server": server, "account": account}
-
-
-@click.command(
-    epilog="Examples:\n\n\b\n  mcpctl logout linear\n  mcpctl logout linear --account work\n"
-    "  mcpctl logout --all"
-)
+@click.command(epilog="Examples:\n\n\b\n  mcpctl logout linear\n  mcpctl logout --all")
 @click.argument("server", required=False, shell_complete=server_names)
 @click.option("--all", "every", is_flag=True, help="Log out of everything, also with accounts not in use.")
-@account_option
 @click.pass_obj
-def logout(cli: CliContext, server: str | None, every: bool, account: str | None) -> int:
+def logout(cli: CliContext, server: str | None, every: bool) -> int:
     """Log out of a remote server, and revoke its tokens.
 
     Other servers with the same address and account use the same login, so they are logged out, too.
     """
-    if every and (server is not None or account is not None):
-        raise UsageError("--all means all servers and accounts", hint="omit the server and --account")
+    if every and server is not None:
+        raise UsageError("--all means all servers and accounts", hint="omit the server")
     if not every and server is None:
         raise UsageError("name a server, or use --all", hint="mcpctl auth list")
     params: LogoutParams = {"all": True} if every else {"server": server}
-    if account is not None:
-        params["account"] = account
     reply = cli.call("mcpd/logout", params, timeout=None)  # each request to revoke has a limit
     if cli.show_json(reply):
         return 0
@@ -281,19 +242,17 @@ def logout(cli: CliContext, server: str | None, every: bool, account: str | None
     if not result["was_logged_in"]:
         cli.out.line("nobody is logged in" if server is None else f"{server}: nobody is logged in")
     for login in result.get("logins", []):
-        cli.out.line(f"{_describe_logout(login, server, account)}: logged out; {_revocation(login)}")
+        cli.out.line(f"{_describe_logout(login, server)}: logged out; {_revocation(login)}")
     return 0
 
 
-def _describe_logout(login: ForgottenLogin, server: str | None, account: str | None) -> str:
+def _describe_logout(login: ForgottenLogin, server: str | None) -> str:
     """Return which server, and which others, are logged out: `linear (and linear-eu)`."""
     users = [name for name in login.get("servers", []) if name != server]
     if server is None:
-        account = None if login["account"] == "default" else login["account"]
         server, *users = [*users, *([] if users else [login["url"]])]
-    if account is not None:
-        return f"{server} (account {account})"
-    return server + (f" (and {', '.join(users)})" if users else "")
+    account = "" if login["account"] == "default" else f" (account {login['account']})"
+    return server + account + (f" (and {', '.join(users)})" if users else "")
 
 
 def _revocation(login: ForgottenLogin) -> str:

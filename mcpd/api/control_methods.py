@@ -344,7 +344,7 @@ METHODS: Mapping[str, Method[Any]] = {
         login_methods.status,
     ),
     "mcpd/auth/refresh": Method(
-        "Renew a login now.", login.AccountParams, login.LoginStatus, login_methods.refresh
+        "Renew a login now.", api.ServerParam, login.LoginStatus, login_methods.refresh
     ),
     "mcpd/auth/explain": Method(
         "Return every step of a login up to the choice of the client, without logging in.",

@@ -29,11 +29,11 @@ async def logout(operations: Operations, params: login.LogoutParams) -> login.Lo
 
 
 async def status(operations: Operations, params: login.AuthStatusParams) -> login.AuthStatus:
-    return await (await operations.logins()).status(params.server, params.account, check=params.check)
+    return await (await operations.logins()).status(params.server, check=params.check)
 
 
-async def refresh(operations: Operations, params: login.AccountParams) -> login.LoginStatus:
-    return await (await operations.logins()).refresh(params.server, params.account)
+async def refresh(operations: Operations, params: api.ServerParam) -> login.LoginStatus:
+    return await (await operations.logins()).refresh(params.server)
 
 
 async def explain(operations: Operations, params: api.ServerParam) -> login.AuthExplanation:

@@ -68,7 +68,7 @@ def describe_client(found: Discovery, settings: OAuthSettings) -> str:
     if url is not None and found.server.accepts_client_metadata and is_metadata_document_url(url):
         return f"described by {url}"
     if found.server.registration_endpoint is not None:
-        return f"registered by itself as {settings.client_name or CLIENT_NAME}"
+        return f"registered by itself as {CLIENT_NAME}"
     return "none: the authorization server registers no clients; set `oauth.clientId`"
 
 
@@ -95,7 +95,7 @@ def _of_definition(
     except NoCommonMethod as error:
         raise LoginError(STEP, str(error)) from None
     demanded = () if settings.redirect_uri is None else (settings.redirect_uri,)
-    return attrs.evolve(client, secret_name=settings.client_secret_name, redirect_uris=demanded)
+    return attrs.evolve(client, redirect_uris=demanded)
 
 
 async def _register(
@@ -114,7 +114,6 @@ async def _register(
             redirect_uris,
             scopes=scopes,
             methods=server.auth_methods,
-            client_name=settings.client_name or CLIENT_NAME,
             omit=omit,
         )
         try:

@@ -104,9 +104,9 @@ async def discover(
 
 
 def _resource(settings: OAuthSettings, audience: str, quirks: Quirks) -> str | None:
-    if settings.resource is not None:
-        return settings.resource
-    return audience if settings.send_resource and not quirks.omit_resource else None
+    if settings.resource is None:
+        return None if quirks.omit_resource else audience
+    return settings.resource or None
 
 
 async def _find_resource_metadata(
@@ -124,9 +124,7 @@ async def _find_server_metadata(
     fetch: GuardedFetch, settings: OAuthSettings, issuer: str
 ) -> AuthorizationServer | None:
     def parse(body: bytes) -> AuthorizationServer:
-        return parse_authorization_server(
-            body, issuer, override=settings.issuer, strict=settings.strict_issuer
-        )
+        return parse_authorization_server(body, issuer, override=settings.issuer)
 
     return await _first(fetch, "authorization server", authorization_server_urls(issuer), parse)
 

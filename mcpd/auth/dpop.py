@@ -25,7 +25,7 @@ class DpopKey:
         """Raises KeyUnusable."""
         self.pem = pem
         self._now = now
-        self._key = load_key(pem, "ES256")
+        self._key = load_key(pem)
         self._nonces: dict[str, str] = {}
         """Origin → the nonce for the next proof there (RFC 9449, 8 and 9)."""
         self._header = {"typ": "dpop+jwt", "alg": "ES256", "jwk": self._key.as_dict(private=False)}
@@ -77,7 +77,7 @@ def new_key() -> str:
     except ImportError:
         raise KeyUnusable(
             "the server binds tokens to a key, which needs the package `joserfc`: install mcpd with "
-            "the extra `keys`, or set `oauth.dpop` to false if the server accepts that"
+            "the extra `keys`"
         ) from None
     pem: bytes = ECKey.generate_key("P-256", private=True).as_pem(private=True)
     return pem.decode()

@@ -60,6 +60,8 @@ class LoginRequest:
     """Its name, for messages."""
     url: str
     settings: OAuthSettings
+    client_secret_name: str | None = None
+    """The name of the client's secret in the secret store, if a person named the client."""
     ca_file: str | None = None
     challenge: Challenge | None = None
     """How the server refused a request; without it, the server is asked."""
@@ -217,7 +219,7 @@ class LoginAttempt:
     ) -> ClientRegistration:
         settings = self.request.settings
         bound = await self._known.bound_issuer(settings.client_id) if settings.client_id else None
-        return await choose_client(
+        client = await choose_client(
             self._fetch,
             found,
             settings,
@@ -226,6 +228,11 @@ class LoginAttempt:
             stored=stored,
             bound_issuer=bound,
             now=self._now(),
+        )
+        return (
+            client
+            if settings.client_id is None
+            else attrs.evolve(client, secret_name=self.request.client_secret_name)
         )
 
     async def _with_browser(
@@ -340,7 +347,7 @@ class LoginAttempt:
             resource=found.resource,
         )
         try:
-            self._key = generate_key(found, self.request.settings)
+            self._key = generate_key(found)
             tokens = await request_tokens(
                 self._fetch, request, requested=scopes, key=self._key, now=self._now
             )

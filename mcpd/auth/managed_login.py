@@ -27,7 +27,6 @@ from mcpd.auth.renewal_request import (
 )
 from mcpd.auth.renewal_schedule import (
     ACTIVE,
-    KEEP_ALIVE,
     MAX_REFUSALS,
     REFUSAL_PERIOD,
     YOUNG,
@@ -264,25 +263,16 @@ class ManagedLogin:
         if self.failure is not None:
             return self.failure.retry_at
         # The past, not now: `on_due` reads the clock a moment earlier than this.
-        return -math.inf if self.stored.is_uncertain else min(self._renew_at, self._keep_alive_at)
-
-    @property
-    def _keep_alive_at(self) -> float:
-        """When to renew it although nobody uses it, in seconds since boot."""
-        if not self._context.keeps_alive(self.stored):
-            return math.inf
-        return (
-            self._boot() + KEEP_ALIVE - max(0.0, self._context.clocks.wall() - self.stored.tokens.obtained_at)
-        )
+        return -math.inf if self.stored.is_uncertain else self._renew_at
 
     def on_due(self) -> None:
-        """Renew the token, unless nobody has used it for a day and nobody wants it kept alive."""
+        """Renew the token, unless nobody has used it for a day."""
         self._check_clocks()
         now = self._boot()
         if now < self.due_at:
             return
         is_interrupted = self.stored.is_uncertain and self.failure is None
-        if is_interrupted or now - self.used_at < ACTIVE or now >= self._keep_alive_at:
+        if is_interrupted or now - self.used_at < ACTIVE:
             self._start_renewal()
         else:
             self._renew_at, self.failure = math.inf, None

@@ -78,8 +78,6 @@ class LoginContext:
     """Takes a login and its id. Keeps the tokens out of everything that mcpd shows, before they are used."""
     authenticate: Callable[[StoredLogin], ClientAuthentication]
     """Returns how the client of a login authenticates; the definition may contain its secret."""
-    keeps_alive: Callable[[StoredLogin], bool]
-    """Returns whether a definition requests that the login is renewed while nobody uses it."""
     changed: Callable[[StoredLogin, LoginEvent | None], None]
     """Called after every change; with None if only the schedule has changed."""
 

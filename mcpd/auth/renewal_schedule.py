@@ -8,9 +8,6 @@ import attrs
 
 ACTIVE = 86_400.0
 """Logins that nobody has used for so long are renewed only when they are used."""
-KEEP_ALIVE = 86_400.0
-"""Seconds between renewals of an idle login that the definition keeps alive: authorization servers end
-refresh tokens that are not used for days or weeks."""
 YOUNG = 60.0
 """A token that a server refuses within this time, and that it never accepted, is not worth renewing."""
 MAX_REFUSALS, REFUSAL_PERIOD = 6, 600.0

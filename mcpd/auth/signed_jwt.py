@@ -18,9 +18,10 @@ class KeyUnusable(Exception):
     """The key cannot sign. The message does not quote it."""
 
 
-def sign_jwt(claims: Mapping[str, object], key: str, algorithm: str) -> str:
-    """Return a compact JWS. `key` is PEM; `algorithm` is ES256 or RS256. Raises KeyUnusable."""
-    return sign(claims, load_key(key, algorithm), {"typ": "JWT", "alg": algorithm})
+def sign_jwt(claims: Mapping[str, object], pem: str) -> str:
+    """Return a compact JWS, with ES256 for a P-256 key and RS256 for an RSA key. Raises KeyUnusable."""
+    key = load_key(pem)
+    return sign(claims, key, {"typ": "JWT", "alg": "ES256" if key.key_type == "EC" else "RS256"})
 
 
 def sign(claims: Mapping[str, object], key: ECKey | RSAKey, header: Mapping[str, Any]) -> str:
@@ -28,28 +29,26 @@ def sign(claims: Mapping[str, object], key: ECKey | RSAKey, header: Mapping[str,
     from joserfc import jws
     from joserfc.errors import JoseError
 
-    algorithm = header["alg"]
     try:
-        token: str = jws.serialize_compact(dict(header), msgspec.json.encode(claims), key, [algorithm])
+        token: str = jws.serialize_compact(dict(header), msgspec.json.encode(claims), key, [header["alg"]])
     except JoseError:
-        raise KeyUnusable(f"the private key does not fit the algorithm {algorithm}") from None
+        raise KeyUnusable(f"the private key does not fit the algorithm {header['alg']}") from None
     return token
 
 
-def load_key(pem: str, algorithm: str) -> ECKey | RSAKey:
+def load_key(pem: str) -> ECKey | RSAKey:
     """Return the private key in a PEM text. Raises KeyUnusable."""
     try:
         from joserfc.errors import JoseError
         from joserfc.jwk import ECKey, RSAKey
     except ImportError:
         raise KeyUnusable("signing needs the package `joserfc`: install mcpd with the extra `keys`") from None
-    kind = ECKey if algorithm == "ES256" else RSAKey
-    try:
-        key = kind.import_key(pem)
-    except JoseError:
-        raise KeyUnusable(f"the private key does not fit the algorithm {algorithm}") from None
-    except (ValueError, TypeError):
-        raise KeyUnusable("the private key is not an unencrypted PEM key") from None
-    if not key.is_private:
+    for kind in (ECKey, RSAKey):
+        try:
+            key = kind.import_key(pem)
+        except (JoseError, ValueError, TypeError):
+            continue
+        if key.is_private:
+            return key
         raise KeyUnusable("the key is a public one, which cannot sign")
-    return key
+    raise KeyUnusable("the private key is neither a P-256 nor an RSA key in unencrypted PEM")

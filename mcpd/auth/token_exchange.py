@@ -59,11 +59,11 @@ def _with_proof(request: TokenRequest, key: DpopKey) -> TokenRequest:
     return attrs.evolve(request, headers={**request.headers, "DPoP": key.proof("POST", request.url)})
 
 
-def generate_key(found: Discovery, settings: OAuthSettings) -> DpopKey | None:
+def generate_key(found: Discovery) -> DpopKey | None:
     """Return a new key if the server wants tokens that are bound to one (RFC 9449). Raises LoginError."""
     challenged = found.challenge is not None and found.challenge.scheme == "dpop"
     required = found.metadata is not None and found.metadata.requires_dpop
-    if not settings.dpop or not (challenged or required):
+    if not (challenged or required):
         return None
     if found.server.dpop_algorithms and "ES256" not in found.server.dpop_algorithms:
         message = f"{found.server.issuer} binds tokens to keys, but not with the algorithm ES256"
@@ -82,14 +82,14 @@ def client_authentication(
         return client.authentication()
     if settings.private_key is None:
         raise LoginError("client", "the client signs its requests, but the definition has no `privateKey`")
-    return client.authentication(partial(_sign_assertion, client, settings.private_key, settings, now))
+    return client.authentication(partial(_sign_assertion, client, settings.private_key, now))
 
 
-def _sign_assertion(client: ClientRegistration, key: str, settings: OAuthSettings, now: Now) -> str:
+def _sign_assertion(client: ClientRegistration, key: str, now: Now) -> str:
     claims = assertion_claims(
         client.client_id, audience=client.issuer, now=now(), unique_id=secrets.token_urlsafe(16)
     )
     try:
-        return sign_jwt(claims, key, settings.algorithm)
+        return sign_jwt(claims, key)
     except KeyUnusable as error:
         raise LoginError("client", str(error)) from None

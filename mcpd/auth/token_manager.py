@@ -175,8 +175,6 @@ class TokenManager:
         """`server_key` → the id of its login; servers without a login are missing."""
         self._settings: dict[str, OAuthSettings] = {}
         """`server_key` and a client ID → the settings that contain what proves this client."""
-        self._kept_alive: set[str] = set()
-        """The `server_key` of each server whose definition keeps its login alive."""
         self._nursery: trio.Nursery | None = None
         self._timer = trio.CancelScope()
         self._unlocking: trio.CancelScope | None = None
@@ -189,7 +187,6 @@ class TokenManager:
             start=self._start,
             mask=self._mask,
             authenticate=self.authentication,
-            keeps_alive=lambda stored: stored.id in {self._servers.get(key) for key in self._kept_alive},
             changed=self._changed,
         )
 
@@ -232,9 +229,6 @@ class TokenManager:
         """Return the credentials of a server, whose login is read if there is one."""
         account = settings.account
         key = server_key(url, account)
-        if settings.keep_alive is not (key in self._kept_alive):
-            self._kept_alive ^= {key}
-            self._timer.cancel()
         if settings.client_id is not None:
             self._settings[f"{key}\n{settings.client_id}"] = settings
             self._redactor.add(filter(None, (settings.client_secret, settings.private_key)))

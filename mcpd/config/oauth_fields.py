@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from mcpd.config.json_path import join_path
-from mcpd.config.oauth_names import ALGORITHMS, GRANTS, OAUTH_NAMES
+from mcpd.config.oauth_names import GRANTS, OAUTH_NAMES
 from mcpd.config.section_reader import Section
 from mcpd.model.oauth_settings import NO_SETTINGS, IdentityProvider, OAuthSettings, account_problem
 from mcpd.model.text import shorten
@@ -37,10 +37,7 @@ def parse_oauth(section: Section, warnings: list[str]) -> OAuthSettings:
 
 def _parse_members(oauth: Section, warnings: list[str]) -> OAuthSettings:
     enabled = oauth.boolean("enabled")
-    dpop = oauth.boolean("dpop")
-    strict = oauth.boolean("strictIssuer")
-    keep_alive = oauth.boolean("keepAlive")
-    resource = None if isinstance(oauth.values.get("resource"), bool) else oauth.string("resource")
+    resource = oauth.values.get("resource")
     return OAuthSettings(
         enabled=enabled is not False,
         account=_account(oauth),
@@ -48,19 +45,13 @@ def _parse_members(oauth: Section, warnings: list[str]) -> OAuthSettings:
         client_id=oauth.string("clientId"),
         client_secret=oauth.string("clientSecret"),
         private_key=oauth.string("privateKey"),
-        algorithm=oauth.choice("algorithm", ALGORITHMS) or NO_SETTINGS.algorithm,
         client_metadata_url=_url(oauth, "clientMetadataUrl"),
-        client_name=oauth.string("clientName"),
         scopes=_scopes(oauth),
         issuer=_url(oauth, "issuer"),
-        strict_issuer=strict is True,
-        resource=resource,
-        send_resource=oauth.values.get("resource") is not False,
+        resource=False if resource is False else None if resource is True else oauth.string("resource"),
         redirect_uri=_redirect_uri(oauth),
         extra_params=oauth.string_map("extraParams") or {},
         assertion=oauth.string("assertion"),
-        keep_alive=keep_alive is True,
-        dpop=dpop is not False,
         identity_provider=_identity_provider(oauth),
     )
 

@@ -13,7 +13,6 @@ GRANTS: Mapping[str, OAuthGrant] = {
     "enterprise": "enterprise",
     "workload": "workload",
 }
-ALGORITHMS = {"ES256": "ES256", "RS256": "RS256"}
 
 OAUTH_FIELDS = (
     FieldSpec("enabled", BOOLEAN, "Whether mcpd logs in to the server."),
@@ -22,20 +21,15 @@ OAUTH_FIELDS = (
     FieldSpec("clientId", STRING, "The ID of a client that is registered already.", ("client_id",)),
     FieldSpec("clientSecret", STRING, "The secret of that client.", ("client_secret",)),
     FieldSpec("privateKey", STRING, "A PEM key with which that client authenticates instead."),
-    FieldSpec("algorithm", {"enum": list(ALGORITHMS)}, "The algorithm of `privateKey`."),
     FieldSpec("clientMetadataUrl", STRING, "The URL of a Client ID Metadata Document."),
-    FieldSpec("clientName", STRING, "The name for dynamic registration."),
     FieldSpec("scopes", STRINGS, "The scopes to request."),
     FieldSpec("scope", STRING, "The scopes to request, separated by spaces."),
     FieldSpec("issuer", STRING, "The issuer to accept, if the server names another."),
-    FieldSpec("strictIssuer", BOOLEAN, "Accept no issuer that differs by a trailing slash."),
     FieldSpec("resource", {"type": ["string", "boolean"]}, "The `resource` to request, or false for none."),
     FieldSpec("redirectUri", STRING, "The loopback URL to which the login returns.", ("redirect_uri",)),
     FieldSpec("callbackPort", {"type": "integer"}, "The port on localhost to which the login returns."),
     FieldSpec("extraParams", STRING_MAP, "More parameters for the authorization request."),
     FieldSpec("assertion", STRING, "The JWT of a workload, for the grant `workload`."),
-    FieldSpec("dpop", BOOLEAN, "Whether to bind tokens to a key if the server asks for it."),
-    FieldSpec("keepAlive", BOOLEAN, "Renew the login once a day while nobody uses it."),
     FieldSpec("identityProvider", {"type": "object"}, "The identity provider, for the grant `enterprise`."),
 )
 """Every member of `oauth`."""

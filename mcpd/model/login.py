@@ -14,8 +14,6 @@ class LoginParams(Record):
     server: str
     scopes: tuple[str, ...] = ()
     """Scopes to request in addition to those of the current login."""
-    account: str | None = None
-    """The account to log in to. If this is null, the account in the server's definition."""
     client_id: str | None = None
     """The ID of a registered client to use instead of the one in the definition. mcpd stores it with the
     login."""
@@ -26,21 +24,10 @@ class LoginParams(Record):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class AccountParams(Record):
-    """A server, and which of its logins."""
-
-    server: str
-    account: str | None = None
-    """If this is null, the account in the server's definition."""
-
-
-@attrs.frozen(kw_only=True, eq=False, repr=False)
 class LogoutParams(Record):
     """The parameters of `mcpd/logout`: either `server` or `all`."""
 
     server: str | None = None
-    account: str | None = None
-    """If this is null, the account in the server's definition."""
     all: bool = False
     """Whether to forget all logins, including those that no server uses."""
 
@@ -51,8 +38,6 @@ class AuthStatusParams(Record):
 
     server: str | None = None
     """If this is null, the request applies to all servers."""
-    account: str | None = None
-    """If this is null, the account in the server's definition."""
     check: bool = False
     """Whether to ask the keyring, even if no login needs it now. This may take seconds."""
 

@@ -40,26 +40,16 @@ class OAuthSettings(Record):
     """`code`: a person logs in. The others need nobody."""
     client_id: str | None = None
     client_secret: str | None = attrs.field(default=None, repr=False)
-    client_secret_name: str | None = None
-    """The secret's name in the secret store, if a person named the client at a login."""
     private_key: str | None = attrs.field(default=None, repr=False)
-    """A PEM key with which the client authenticates (`private_key_jwt`)."""
-    algorithm: str = "ES256"
-    """Of `private_key`: ES256 or RS256."""
+    """A PEM key with which the client authenticates (`private_key_jwt`): P-256 or RSA."""
     client_metadata_url: str | None = None
     """The URL of a Client ID Metadata Document."""
-    client_name: str | None = None
-    """The name for dynamic registration."""
     scopes: tuple[str, ...] | None = None
     """Instead of those that the server names."""
     issuer: str | None = None
     """The expected issuer, if the server names another."""
-    strict_issuer: bool = False
-    """Compare issuers without the tolerance for a trailing slash."""
-    resource: str | None = None
-    """Instead of the server's."""
-    send_resource: bool = True
-    """False with `"resource": false`."""
+    resource: str | Literal[False] | None = None
+    """What to send as `resource` instead of the server's; False to send none."""
     redirect_uri: str | None = None
     """A loopback URL at which mcpd waits for the answer."""
     extra_params: Mapping[str, str] = attrs.field(factory=dict)
@@ -68,11 +58,6 @@ class OAuthSettings(Record):
     """The JWT of a workload, for the grant `workload`."""
     identity_provider: IdentityProvider | None = None
     """For the grant `enterprise`."""
-
-    keep_alive: bool = False
-    """Whether to renew the login once a day while nobody uses it."""
-    dpop: bool = True
-    """Whether to bind tokens to a key if the server asks for it (RFC 9449)."""
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -84,7 +69,6 @@ class OAuthSettings(Record):
             self.client_id,
             self.issuer,
             self.resource,
-            self.send_resource,
             self.scopes,
         )
 

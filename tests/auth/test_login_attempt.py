@@ -368,14 +368,6 @@ async def test_tokens_are_bound_to_a_key_if_the_server_asks_for_that() -> None:
         assert len(server.token_requests) == 1
 
 
-async def test_a_definition_may_do_without_keys() -> None:
-    async with authorization_server() as server:
-        server.challenge = "DPoP"
-        login = (await logged_in(server, dpop=False)).saved[0]
-        assert login.dpop_key is None
-        assert "dpop" not in server.asked("/token")[0].headers
-
-
 async def test_a_server_whose_keys_have_another_algorithm_is_refused() -> None:
     async with authorization_server() as server:
         assert server.metadata is not None

@@ -26,7 +26,7 @@ def pem(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> str:
 def test_others_accept_the_signature(
     key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey, algorithm: str
 ) -> None:
-    token = sign_jwt(CLAIMS, pem(key), algorithm)
+    token = sign_jwt(CLAIMS, pem(key))
     found = jwt.decode(token, key.public_key(), algorithms=[algorithm], audience="https://as.example")
     assert found == CLAIMS
     assert jwt.get_unverified_header(token) == {"typ": "JWT", "alg": algorithm}
@@ -36,8 +36,7 @@ def test_a_key_that_cannot_sign_is_not_quoted() -> None:
     kind = serialization.PublicFormat.SubjectPublicKeyInfo
     public = EC.public_key().public_bytes(serialization.Encoding.PEM, kind).decode()
     other_curve = pem(ec.generate_private_key(ec.SECP384R1()))
-    unusable = (pem(RSA), "no key", public, other_curve)
-    for key, algorithm in ((pem(EC), "RS256"), *((key, "ES256") for key in unusable)):
+    for key in ("no key", public, other_curve):
         with pytest.raises(KeyUnusable) as caught:
-            sign_jwt(CLAIMS, key, algorithm)
+            sign_jwt(CLAIMS, key)
         assert key not in str(caught.value) or key == "no key"

@@ -528,26 +528,6 @@ async def test_t10_tokens_are_renewed_ahead_of_their_end(autojump_clock: MockClo
         assert await world.call() == "ok"
 
 
-@pytest.mark.parametrize("lifetime", [3600.0, None, 30.0, 10 * 86_400.0])
-async def test_an_idle_login_is_renewed_daily_if_its_definition_says_so(
-    autojump_clock: MockClock, tmp_path: Path, lifetime: float | None
-) -> None:
-    """Whatever the lifetime of its token; otherwise it is left alone, and nothing wakes up for it."""
-    async with logged_in(tmp_path, AuthorizationServer(lifetime=lifetime)) as world:
-        await trio.sleep(2 * 86_400)
-        before = len(world.authorization.requests)
-        await trio.sleep(20 * 86_400)
-        assert len(world.authorization.requests) - before <= (2 if lifetime == 10 * 86_400 else 0)
-        before = len(world.authorization.requests)
-        await world.manager.credentials_for("it", URL, OAuthSettings(keep_alive=True))
-        await trio.sleep(10.5 * 86_400)
-        assert len(world.authorization.requests) - before in (10, 11)
-        world.authorization.faults = [answering(503)] * 3
-        await trio.sleep(86_400)
-        assert world.stored().ended is None
-        assert await world.call() == "ok"
-
-
 async def test_t10_after_a_suspend_the_network_gets_a_moment(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
@@ -803,7 +783,7 @@ async def test_a_renewal_is_signed_with_the_key_of_the_definition(
     server = AuthorizationServer()
     async with logged_in(tmp_path, server, client=client) as world:
         server.access.clear()
-        for key, error in ((None, "no `privateKey`"), ("not a key", "not an unencrypted PEM key")):
+        for key, error in ((None, "no `privateKey`"), ("not a key", "unencrypted PEM")):
             settings = OAuthSettings(client_id="own", private_key=key)
             await world.manager.credentials_for("it", URL, settings)
             with pytest.raises(LinkLost, match=error):

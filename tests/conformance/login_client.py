@@ -53,8 +53,8 @@ def settings(scenario: str) -> Json:
             client = {"clientId": context["client_id"], "clientSecret": context["client_secret"]}
             return {"grant": "client_credentials", **client}
         case "client-credentials-jwt":
-            signing = {"privateKey": context["private_key_pem"], "algorithm": context["signing_algorithm"]}
-            return {"grant": "client_credentials", "clientId": context["client_id"], **signing}
+            client = {"clientId": context["client_id"], "privateKey": context["private_key_pem"]}
+            return {"grant": "client_credentials", **client}
         case "enterprise-managed-authorization":
             provider = {
                 "tokenEndpoint": context["idp_token_endpoint"],

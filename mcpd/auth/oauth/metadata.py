@@ -87,12 +87,11 @@ def parse_protected_resource(body: bytes, server_url: str) -> ProtectedResource:
 
 
 def parse_authorization_server(
-    body: bytes, expected_issuer: str, *, override: str | None = None, strict: bool = False
+    body: bytes, expected_issuer: str, *, override: str | None = None
 ) -> AuthorizationServer:
     """Return the metadata that was found for `expected_issuer`. Raises MetadataError, and nothing else.
 
-    `override` is the issuer of the definition, which replaces the expected one. `strict` switches off the
-    tolerance of `is_same_issuer`.
+    `override` is the issuer of the definition, which replaces the expected one.
     """
     document = json_object(body)
     if document is None:
@@ -100,7 +99,7 @@ def parse_authorization_server(
     issuer = string(document, "issuer")
     if issuer is None:
         raise MetadataError("the document has no `issuer`")
-    if not is_same_issuer(issuer, override or expected_issuer, strict=strict):
+    if not is_same_issuer(issuer, override or expected_issuer):
         raise MetadataError(
             f"the document is of the issuer {quote(issuer)}, but {quote(override or expected_issuer)} was "
             f'asked. If you trust the former, write `"oauth": {{"issuer": "…"}}` in the definition'
@@ -120,16 +119,16 @@ def parse_authorization_server(
     )
 
 
-def is_same_issuer(stated: str, expected: str, *, strict: bool = False) -> bool:
+def is_same_issuer(stated: str, expected: str) -> bool:
     """Compare the issuer of a document with the one that was asked, character by character (RFC 8414, 3.3).
 
-    One tolerance, unless `strict`: a slash after an empty path. Both spellings have the same well-known URL,
+    One tolerance: a slash after an empty path. Both spellings have the same well-known URL,
     so the document cannot be that of somebody else; the metadata of Google and of many Auth0 tenants needs
     it. Everything else compares with the issuer that the document states.
     """
     if stated == expected:
         return True
-    return not strict and stated.rstrip("/") == expected.rstrip("/") and _has_no_path(stated, expected)
+    return stated.rstrip("/") == expected.rstrip("/") and _has_no_path(stated, expected)
 
 
 def assumed_authorization_server(server_url: str) -> AuthorizationServer:

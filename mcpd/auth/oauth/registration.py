@@ -86,7 +86,6 @@ def registration_body(
     *,
     scopes: Collection[str] | None = None,
     methods: Collection[str] | None = None,
-    client_name: str = CLIENT_NAME,
     omit: Collection[str] = (),
 ) -> bytes:
     """Return the JSON of a registration request; `omit` names members that the server rejected.
@@ -95,7 +94,7 @@ def registration_body(
     person's machine cannot keep a secret (RFC 8252, 8.4), otherwise the first that mcpd can use.
     """
     body: dict[str, object] = {
-        "client_name": client_name,
+        "client_name": CLIENT_NAME,
         "redirect_uris": list(redirect_uris),
         "grant_types": ["authorization_code", "refresh_token"],
         "response_types": ["code"],
