@@ -44,7 +44,7 @@ from mcpd.config.secret_store import secrets_path
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be imported without changing anything.")
 @click.option("--yes", "-y", is_flag=True, help="Import everything possible without asking.")
-@click.option("--unfold", is_flag=True, help="Connect directly to the URL behind mcp-remote or mcp-proxy.")
+@click.option("--unfold", is_flag=True, help="Connect directly to the URL behind mcp-remote.")
 @click.option(
     "--keep-secrets",
     is_flag=True,

@@ -96,7 +96,7 @@ def discover_in_file(
 
 
 def unwrap_candidate(one: ImportCandidate) -> ImportCandidate:
-    """Return the server behind `mcp-remote` or `mcp-proxy`; any other entry unchanged."""
+    """Return the server behind `mcp-remote`; any other entry unchanged."""
     definition = unwrap_proxy(one.definition)
     return one if definition is None else attrs.evolve(one, definition=definition, implied_cwd=None)
 

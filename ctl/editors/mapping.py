@@ -1,4 +1,4 @@
-"""Maps an editor's entry to a server definition of mcpd, and unwraps `mcp-remote` and `mcp-proxy`.
+"""Maps an editor's entry to a server definition of mcpd, and unwraps `mcp-remote`.
 
 The spellings and units of all editors are accepted from every editor, because they copy from one another.
 """
@@ -12,7 +12,6 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple
 
 import attrs
 
@@ -312,88 +311,67 @@ def _resolve_home(text: str, home: Path) -> str:
 
 
 _RUNNERS = ("npx", "bunx", "pnpx", "pnpm", "yarn", "npm", "node", "volta", "mise", "uvx", "uv", "pipx")
-_BEARER = "API_ACCESS_TOKEN"
-"""The variable from which mcp-proxy makes its Authorization header."""
-
-
-class _ProxyOptions(NamedTuple):
-    """The command line of a proxy. Any other option means that the entry cannot be unwrapped."""
-
-    header: tuple[str, ...]
-    ignored: tuple[str, ...]
-    ignored_with_value: tuple[str, ...]
-    transports: Mapping[str, str]
-    """Value of --transport → type."""
-
-
-_PROXIES = {
-    "mcp-remote": _ProxyOptions(
-        ("--header",),
-        ("--allow-http", "--debug", "--silent", "--enable-proxy"),
-        ("--host", "--auth-timeout", "--resource"),
-        {"sse-only": "sse", "http-only": "http"},
-    ),
-    "mcp-proxy": _ProxyOptions(
-        ("-H", "--headers"), ("--debug", "--no-debug"), (), {"sse": "sse", "streamablehttp": "http"}
-    ),
-}
+_REMOTE = "mcp-remote"
+_IGNORED = ("--allow-http", "--debug", "--silent", "--enable-proxy")
+_IGNORED_WITH_VALUE = ("--host", "--auth-timeout", "--resource")
+_TRANSPORTS = {"sse-only": "sse", "http-only": "http"}
 
 
 def unwrap_proxy(definition: Mapping[str, object]) -> dict[str, object] | None:
-    """Return the definition by URL of the server behind `mcp-remote` or `mcp-proxy`.
+    """Return the definition by URL of the server behind `mcp-remote`.
 
-    None if the definition runs neither of them, or if something would be lost.
+    None if the definition does not run it, or if something would be lost.
     """
     args, given = definition.get("args"), definition.get("env")
-    env: Mapping[str, object] = given if isinstance(given, Mapping) else {}
     words = [definition.get("command"), *(args if isinstance(args, list) else [])]
     texts = [word for word in words if isinstance(word, str)]
-    start = next((n for n, word in enumerate(texts) if proxy_program(word)), None)
+    start = next((n for n, word in enumerate(texts) if _program(word) == _REMOTE), None)
     if start is None or (start and os.path.basename(texts[0]) not in _RUNNERS):
         return None
-    found = _parse_proxy(proxy_program(texts[start]), texts[start + 1 :], env)
+    found = _parse_remote(texts[start + 1 :])
     if found is None:
         return None
-    kept = {key: value for key, value in definition.items() if key not in ("command", "args", "env", "cwd")}
-    return {**found, **kept}
-
-
-def proxy_program(word: str) -> str:
-    """Return which proxy a word of a command line names; empty if neither."""
-    name = os.path.basename(word).partition("@")[0]
-    return name if name in _PROXIES else ""
-
-
-def _parse_proxy(program: str, words: Sequence[str], env: Mapping[str, object]) -> dict[str, object] | None:
-    """Return the definition by URL. mcp-proxy with a program instead of a URL is a server and gives None."""
-    options, is_remote = _PROXIES[program], program == "mcp-remote"
-    url, kind = "", "" if is_remote else "sse"
-    headers: dict[str, str] = {}
-    if not is_remote and env.get(_BEARER):
-        headers["Authorization"] = f"Bearer {env[_BEARER]}"
-    rest = iter(words)
-    for word in rest:
-        if word in options.header:
-            text = next(rest, "") if is_remote else f"{next(rest, '')}:{next(rest, '')}"
-            name, colon, value = text.partition(":")
-            if not colon:
-                return None
-            headers[name.strip()] = value.strip()
-        elif word == "--transport":
-            kind = options.transports.get(next(rest, ""), "")
-        elif word in options.ignored_with_value:
-            next(rest, "")
-        elif word in options.ignored:
-            continue
-        elif word.startswith("-") or (url and not (is_remote and word.isdigit())):  # digits: a login port
-            return None
-        elif not url:
-            url = word
-    if not (kind or is_remote) or not url.startswith(("http://", "https://", "${")):
-        return None
-    for variable, content in env.items():  # the proxies expand their environment in headers
+    url, kind, headers = found
+    env = given if isinstance(given, Mapping) else {}
+    for variable, content in env.items():  # mcp-remote expands its environment in headers
         reference = f"${{{variable}}}"
         for header, value in headers.items():
             # `$${` is how mcpd writes a `${` that the editor took as plain text.
             headers[header] = value.replace("$" + reference, str(content)).replace(reference, str(content))
-    return {**({"type": kind} if kind else {}), "url": url, **({"headers": headers} if headers else {})}
+    result: dict[str, object] = {"type": kind, "url": url, "headers": headers}
+    kept = {key: value for key, value in definition.items() if key not in ("command", "args", "env", "cwd")}
+    return {key: value for key, value in result.items() if value} | kept
+
+
+def is_proxy(word: str) -> bool:
+    """Return whether a word of a command line is a program that connects to another server."""
+    return _program(word) in (_REMOTE, "mcp-proxy", "supergateway")
+
+
+def _program(word: str) -> str:
+    return os.path.basename(word).partition("@")[0]
+
+
+def _parse_remote(words: Sequence[str]) -> tuple[str, str, dict[str, str]] | None:
+    """Return the URL, the transport and the headers in the arguments of `mcp-remote`. None if there are
+    other options than those known.
+    """
+    url, kind, headers = "", "", dict[str, str]()
+    rest = iter(words)
+    for word in rest:
+        if word == "--header":
+            name, colon, value = next(rest, "").partition(":")
+            if not colon:
+                return None
+            headers[name.strip()] = value.strip()
+        elif word == "--transport":
+            kind = _TRANSPORTS.get(next(rest, ""), "")
+        elif word in _IGNORED_WITH_VALUE:
+            next(rest, "")
+        elif word.startswith("-") and word not in _IGNORED:
+            return None
+        elif not word.startswith("-"):
+            if url and not word.isdigit():  # digits: a login port
+                return None
+            url = url or word
+    return (url, kind, headers) if url.startswith(("http://", "https://", "${")) else None

@@ -15,7 +15,7 @@ import attrs
 
 from ctl.cli.json_text import strings
 from ctl.editors.discovery import EntrySource, ImportCandidate
-from ctl.editors.mapping import proxy_program, unwrap_proxy
+from ctl.editors.mapping import is_proxy, unwrap_proxy
 from ctl.editors.secrets import env_secrets_in, lift_secrets, replace_text, replace_variable
 from ctl.editors.variables import NeededSecret, secret_reference
 from mcpd.config.definition_view import is_enabled
@@ -219,7 +219,7 @@ def likeness(definition: Definition, environ: Environ) -> Identity | None:
     if isinstance(spec, StdioSpec) and (runner := find_runner(spec.command, spec.args)):
         name = _PACKAGE_VERSION.fullmatch(runner.package)
         is_script = runner.package.startswith((".", "/")) or runner.package.endswith((".py", ".js", ".ts"))
-        if name is not None and not is_script and not any(map(proxy_program, spec.args)):
+        if name is not None and not is_script and not any(map(is_proxy, spec.args)):
             return ("package", name[1])
     return None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +25,7 @@ from mcpd.model.text import shorten
 
 Fields = Mapping[str, object]
 _ALLOW, _ASK, _DENY = "allow", "ask", "deny"
-_STRICTNESS = (_DENY, _ASK, _ALLOW)
+_LEVELS = {_DENY: 0, _ASK: 1, _ALLOW: 2}
 _DECISIONS = {
     **dict.fromkeys(("allow", "always", "approve"), _ALLOW),
     **dict.fromkeys(("ask", "ask_user", "confirm", "prompt", "writes"), _ASK),
@@ -57,16 +58,16 @@ class ToolPermission:
     path: Path
     project: Path | None = None
     """The directory to which it is limited."""
-    prefix: Callable[[str], str] | None = None
-    """Returns what comes before the tool in `pattern`, for a server; None in an entry."""
+    prefix: str = ""
+    """What comes before the tool in `pattern`, with the name of the server as `{server}`, or as `{word}` or
+    `{lower}` if editors change it."""
 
     def tools_of(self, server: str) -> tuple[str, ...]:
         """Return patterns for the tools of a server that it is about, and nothing if there are none."""
-        if self.prefix is None:
+        if not self.prefix or len(self.pattern) > _MAX_PATTERN:
             return (self.pattern,) if self.pattern else ()
-        if len(self.pattern) > _MAX_PATTERN:
-            return (self.pattern,)
-        return tools_after(self.pattern, self.prefix(server))
+        word = re.sub(r"[^A-Za-z0-9_-]", "_", server)
+        return tools_after(self.pattern, self.prefix.format(server=server, word=word, lower=word.lower()))
 
 
 class ImportedRule(NamedTuple):
@@ -102,7 +103,7 @@ class NewRule:
         return f"{about}{f' in {where}' if where else ''}"
 
     def to_json(self) -> Json:
-        return {"rule": dict(self.rule), "paths": [str(path) for path in self.paths]}
+        return {"rule": dict(self.rule), "paths": list(map(str, self.paths))}
 
 
 @attrs.define
@@ -147,15 +148,16 @@ class EditorRules:
         The user's own rules stay first. A rule is inserted before the imported ones that are less strict.
         """
         present = frozenset[ImportedRule]().union(*map(parts_of, policies))
-        grouped = _grouped((one, path) for one, path in self.found.items() if one not in present)
+        groups: dict[tuple[str, ...], dict[ImportedRule, Path]] = {}
+        for one, path in self.found.items():
+            if one not in present:
+                groups.setdefault((one.decision, one.editor, one.server, one.directory), {})[one] = path
         imported = [_strictness(rule) for rule in policies]
         result: list[NewRule] = []
-        for parts in sorted(grouped, key=lambda parts: _STRICTNESS.index(next(iter(parts)).decision)):
-            first = next(iter(parts))
-            level = _STRICTNESS.index(first.decision)
+        for (decision, editor, *_), parts in sorted(groups.items(), key=lambda each: _LEVELS[each[0][0]]):
+            level, title = _LEVELS[decision], BY_NAME[editor].title
             looser = (n for n, other in enumerate(imported) if other is not None and other > level)
             index = next(looser, len(imported))
-            title = BY_NAME[first.editor].title
             paths = tuple(dict.fromkeys(parts.values()))
             result.append(NewRule(_written(list(parts), title), index, title, paths))
             imported.insert(index, level)
@@ -191,20 +193,7 @@ def _strictness(rule: object) -> int | None:
     """Return the level of a rule that an import has written; None for one of the user."""
     fields = mapping(rule)
     is_imported = str(fields.get("reason", "")).startswith(_IMPORTED)
-    decision = fields.get("decision")
-    return _STRICTNESS.index(str(decision)) if is_imported and decision in _STRICTNESS else None
-
-
-def _grouped(found: Iterable[tuple[ImportedRule, Path]]) -> list[dict[ImportedRule, Path]]:
-    """Group parts that can be one rule: first the tools of each server, then servers with equal tools."""
-    by_server: dict[tuple[str, ...], dict[ImportedRule, Path]] = {}
-    for one, path in found:
-        by_server.setdefault((one.decision, one.editor, one.directory, one.server), {})[one] = path
-    by_tools: dict[tuple[object, ...], dict[ImportedRule, Path]] = {}
-    for (*common, _), parts in by_server.items():
-        tools = tuple(sorted(one.tool for one in parts))
-        by_tools.setdefault((*common, tools), {}).update(parts)
-    return list(by_tools.values())
+    return _LEVELS.get(str(fields.get("decision"))) if is_imported else None
 
 
 def _written(parts: Sequence[ImportedRule], title: str) -> dict[str, object]:
@@ -212,8 +201,8 @@ def _written(parts: Sequence[ImportedRule], title: str) -> dict[str, object]:
     return {
         "decision": first.decision,
         "clients": list(_CLIENT_NAMES.get(first.editor, (first.editor,))),
-        "servers": list(dict.fromkeys(one.server for one in parts)),
-        "tools": list(dict.fromkeys(one.tool for one in parts)),
+        "servers": [first.server],
+        "tools": [one.tool for one in parts],
         **({"directories": [first.directory]} if first.directory else {}),
         "reason": f"{_IMPORTED}{title}",
     }
@@ -257,118 +246,91 @@ def editor_permissions(editor: EditorSpec, context: UserContext) -> list[ToolPer
 
     Of those for one server, the first that matches decides, whatever the editor's own order is.
     """
-    read = _READERS.get(editor.name)
-    return list(read(editor, context)) if read is not None else []
+    found: list[ToolPermission] = []
+    if editor.name in _SETTINGS:
+        for path, project, settings in _settings_files(editor, context):
+            for word, pattern, prefix in _SETTINGS[editor.name](settings):
+                if decision := _DECISIONS.get(word):
+                    found.append(ToolPermission(decision, pattern, path, project, prefix))
+    return found
 
 
-def _claude_code(editor: EditorSpec, context: UserContext) -> Iterator[ToolPermission]:
-    """Claude Code: deny before ask, whatever the file (Claude Code docs, permissions)."""
-    files: list[tuple[Path, Path | None]] = [(context.claude / "settings.json", None)]
-    for name in ("settings.json", "settings.local.json"):
-        files += [(each / ".claude" / name, each) for each in context.project_directories()]
-    for each in ("etc/claude-code", "Library/Application Support/ClaudeCode"):
-        files.append((context.root / each / "managed-settings.json", None))
-    for decision in (_DENY, _ASK):
-        for path, project in _once(files):
-            for pattern in strings(mapping(_read(path).get("permissions")).get(decision)):
-                if pattern.startswith("mcp__") and "(" not in pattern:
-                    whole = pattern if "__" in pattern[5:] else f"{pattern}__*"
-                    yield ToolPermission(
-                        decision, whole, path, project, lambda server: f"mcp__{_word(server)}__"
-                    )
+Words = Iterator[tuple[str, str, str]]
+"""An editor's word for a decision, the pattern, and what comes before the tool in it."""
 
 
-def _cursor(editor: EditorSpec, context: UserContext) -> Iterator[ToolPermission]:
+def _claude_code(settings: Fields) -> Words:
+    """Claude Code: deny before ask (Claude Code docs, permissions). Rules about arguments are left out."""
+    for word in (_DENY, _ASK):
+        for pattern in strings(mapping(settings.get("permissions")).get(word)):
+            if pattern.startswith("mcp__") and "(" not in pattern:
+                whole = pattern if "__" in pattern[5:] else f"{pattern}__*"
+                yield word, whole, "mcp__{word}__"
+
+
+def _cursor(settings: Fields) -> Words:
     """Cursor: what its CLI denies."""
-    files: list[tuple[Path, Path | None]] = [(context.home / ".cursor/cli-config.json", None)]
-    files += [(each / ".cursor/cli.json", each) for each in context.project_directories()]
-    for path, project in _once(files):
-        for text in strings(mapping(_read(path).get("permissions")).get("deny")):
-            if inner := re.fullmatch(r"Mcp\((.+:.+)\)", text):
-                yield ToolPermission(_DENY, inner[1], path, project, lambda server: f"{server}:")
+    for text in strings(mapping(settings.get("permissions")).get("deny")):
+        if inner := re.fullmatch(r"Mcp\((.+:.+)\)", text):
+            yield _DENY, inner[1], "{server}:"
 
 
-def _gemini(editor: EditorSpec, context: UserContext) -> Iterator[ToolPermission]:
-    """Gemini CLI: its policies, of the system before the user's before a project's, by priority."""
-    places: list[tuple[Path, Path | None]] = [
-        (context.root / "etc/gemini-cli/policies", None),
-        (context.home / ".gemini/policies", None),
-        *((each / ".gemini/policies", each) for each in context.project_directories()),
-    ]
-    for directory, project in _once(places):
-        files = sorted(directory.glob("*.toml"))
-        found = [(rule, path) for path in files for rule in objects(_read(path).get("rule"))]
-        for rule, path in sorted(found, key=lambda one: -_priority(one[0])):
-            if not any(rule.get(key) not in (None, []) for key in _CONDITIONS):
-                yield from _of_gemini(rule, path, project)
+def _gemini(settings: Fields) -> Words:
+    """Gemini CLI: its policies, by priority."""
+    for rule in sorted(objects(settings.get("rule")), key=_priority, reverse=True):
+        word, server, names = str(rule.get("decision")), rule.get("mcpName"), rule.get("toolName", "*")
+        if any(rule.get(key) not in (None, []) for key in _CONDITIONS):
+            continue
+        for tool in [names] if isinstance(names, str) else strings(names):
+            if isinstance(server, str):
+                yield word, f"{server}:{tool}", "{server}:"
+            elif server is None and tool.startswith(("mcp_", "*")):
+                yield word, tool, "mcp_{server}_"
 
 
-def _of_gemini(rule: Fields, path: Path, project: Path | None) -> Iterator[ToolPermission]:
-    decision, server = _DECISIONS.get(str(rule.get("decision"))), rule.get("mcpName")
-    names = rule.get("toolName", "*")
-    for tool in [names] if isinstance(names, str) else strings(names):
-        if decision is not None and isinstance(server, str):
-            yield ToolPermission(decision, f"{server}:{tool}", path, project, lambda name: f"{name}:")
-        elif decision is not None and server is None and tool.startswith(("mcp_", "*")):
-            yield ToolPermission(decision, tool, path, project, lambda name: f"mcp_{name}_")
-
-
-def _opencode(editor: EditorSpec, context: UserContext) -> Iterator[ToolPermission]:
+def _opencode(settings: Fields) -> Words:
     """opencode: the last rule that matches decides. Its former `tools` say `true` or `false`."""
-    for path, project, settings in _main_files(editor, context):
-        permission = settings.get("permission")
-        rules: list[tuple[str, object]] = [
-            (str(tool), _ALLOW if on is True else _DENY)
-            for tool, on in mapping(settings.get("tools")).items()
-            if isinstance(on, bool)
-        ]
-        rules += [("*", permission)] if isinstance(permission, str) else mapping(permission).items()
-        for pattern, action in reversed(rules):
-            word = action.get("*") if isinstance(action, Mapping) and len(action) == 1 else action
-            decision = _DECISIONS.get(word) if isinstance(word, str) else None
-            if decision is not None:
-                yield ToolPermission(decision, pattern, path, project, lambda server: f"{_word(server)}_")
+    permission = settings.get("permission")
+    rules: list[tuple[str, object]] = [
+        (tool, _ALLOW if on else _DENY)
+        for tool, on in mapping(settings.get("tools")).items()
+        if isinstance(on, bool)
+    ]
+    rules += [("*", permission)] if isinstance(permission, str) else mapping(permission).items()
+    for pattern, action in reversed(rules):
+        word = action.get("*") if isinstance(action, Mapping) and len(action) == 1 else action
+        yield str(word), str(pattern), "{word}_"
 
 
-def _zed(editor: EditorSpec, context: UserContext) -> Iterator[ToolPermission]:
-    """Zed: a default for each tool, and one for all."""
-    for path, project, settings in _main_files(editor, context):
-        permissions = mapping(mapping(settings.get("agent")).get("tool_permissions"))
-        rules = [
-            (str(name), mapping(rule).get("default"))
-            for name, rule in mapping(permissions.get("tools")).items()
-            if str(name).startswith("mcp:")
-        ]
-        for pattern, word in [*rules, ("*", permissions.get("default"))]:
-            decision = _DECISIONS.get(str(word))
-            if decision is not None and (pattern, decision) != ("*", _ASK):  # Zed asks by itself
-                yield ToolPermission(decision, pattern, path, project, lambda server: f"mcp:{server}:")
+def _zed(settings: Fields) -> Words:
+    """Zed: a default for each tool, and one for all. It asks by itself."""
+    permissions = mapping(mapping(settings.get("agent")).get("tool_permissions"))
+    for name, rule in mapping(permissions.get("tools")).items():
+        if str(name).startswith("mcp:"):
+            yield str(mapping(rule).get("default")), str(name), "mcp:{server}:"
+    if permissions.get("default") == "deny":
+        yield "deny", "*", "mcp:{server}:"
 
 
-def _goose(editor: EditorSpec, context: UserContext) -> Iterator[ToolPermission]:
-    path = context.config / "goose" / "permission.yaml"
-    lists = mapping(_read(path).get("user"))
-    for key, decision in (("never_allow", _DENY), ("ask_before", _ASK)):
+def _goose(settings: Fields) -> Words:
+    lists = mapping(settings.get("user"))
+    for key, word in (("never_allow", _DENY), ("ask_before", _ASK)):
         for name in strings(lists.get(key)):
-            yield ToolPermission(decision, name, path, None, lambda server: f"{_word(server).lower()}__")
+            yield word, name, "{lower}__"
 
 
-def _amp(editor: EditorSpec, context: UserContext) -> Iterator[ToolPermission]:
-    for path, project, settings in _main_files(editor, context):
-        for rule in objects(settings.get("amp.permissions")):
-            decision, tool = _DECISIONS.get(str(rule.get("action"))), rule.get("tool")
-            if decision is not None and isinstance(tool, str) and not rule.get("matches"):
-                yield ToolPermission(decision, tool, path, project, lambda server: f"mcp__{_word(server)}__")
+def _amp(settings: Fields) -> Words:
+    for rule in objects(settings.get("amp.permissions")):
+        if isinstance(rule.get("tool"), str) and not rule.get("matches"):
+            yield str(rule.get("action")), str(rule["tool"]), "mcp__{word}__"
 
 
-def _vibe(editor: EditorSpec, context: UserContext) -> Iterator[ToolPermission]:
-    for path, project, settings in _main_files(editor, context):
-        for tool, rule in mapping(settings.get("tools")).items():
-            if decision := _DECISIONS.get(str(mapping(rule).get("permission"))):
-                yield ToolPermission(decision, str(tool), path, project, lambda server: f"{server}_")
+def _vibe(settings: Fields) -> Words:
+    for tool, rule in mapping(settings.get("tools")).items():
+        yield str(mapping(rule).get("permission")), str(tool), "{server}_"
 
 
-_READERS: Mapping[str, Callable[[EditorSpec, UserContext], Iterator[ToolPermission]]] = {
+_SETTINGS: Mapping[str, Callable[[Fields], Words]] = {
     "claude-code": _claude_code,
     "cursor": _cursor,
     "gemini": _gemini,
@@ -380,30 +342,35 @@ _READERS: Mapping[str, Callable[[EditorSpec, UserContext], Iterator[ToolPermissi
 }
 
 
-def _main_files(editor: EditorSpec, context: UserContext) -> Iterator[tuple[Path, Path | None, Fields]]:
-    """Yield the files in which the editor has its MCP servers, nearest scope first."""
-    for found in find_editor_files((editor,), context):
-        yield found.path, found.project, _read(found.path)
-
-
-def _once(files: Iterable[tuple[Path, Path | None]]) -> list[tuple[Path, Path | None]]:
-    """Return each path once: in the home directory, the user's files are the project's as well."""
+def _settings_files(editor: EditorSpec, context: UserContext) -> Iterator[tuple[Path, Path | None, Fields]]:
+    """Yield the files with the permissions of an editor: those of the user, and those of the project."""
+    home, projects = context.home, context.project_directories()
+    places: list[tuple[Path, str, Path | None]] = []
+    match editor.name:
+        case "claude-code":
+            places.append((context.claude, "settings.json", None))
+            for name in ("settings.json", "settings.local.json"):
+                places += [(each, f".claude/{name}", each) for each in projects]
+            for name in ("etc/claude-code", "Library/Application Support/ClaudeCode"):
+                places.append((context.root, f"{name}/managed-settings.json", None))
+        case "cursor":
+            places.append((home, ".cursor/cli-config.json", None))
+            places += [(each, ".cursor/cli.json", each) for each in projects]
+        case "gemini":
+            places.append((context.root, "etc/gemini-cli/policies/*.toml", None))
+            places.append((home, ".gemini/policies/*.toml", None))
+            places += [(each, ".gemini/policies/*.toml", each) for each in projects]
+        case "goose":
+            places.append((context.config, "goose/permission.yaml", None))
     found: dict[Path, Path | None] = {}
-    for path, project in files:
-        found.setdefault(path, project)
-    return list(found.items())
-
-
-def _read(path: Path) -> Fields:
-    try:
-        return read_document(path, foreign=True).value
-    except BadSpec:
-        return {}  # the editor reports it
-
-
-def _word(name: str) -> str:
-    """Return a name as editors use it in the name of a tool."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", name)
+    for directory, pattern, project in places:
+        for path in sorted(directory.glob(pattern)):
+            found.setdefault(path, project)  # in the home directory, those of the project are the user's
+    if not places:
+        found = {each.path: each.project for each in find_editor_files((editor,), context)}
+    for path, project in found.items():
+        with suppress(BadSpec):  # the editor reports it
+            yield path, project, read_document(path, foreign=True).value
 
 
 def _priority(rule: Fields) -> float:

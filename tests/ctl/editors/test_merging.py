@@ -340,21 +340,7 @@ def test_mcpd_entry_is_recognized_in_every_spelling(fields: dict[str, object], o
             {"url": "https://h", "headers": {"Authorization": "Bearer ${TOKEN}"}},
         ),
         ({"command": "npx", "args": ["mcp-remote", "https://h", "--unheard-of", "x"]}, None),
-        (
-            {"command": "uvx", "args": ["mcp-proxy", "-H", "X-A", "${B}", "https://h/sse"]},
-            {"type": "sse", "url": "https://h/sse", "headers": {"X-A": "${B}"}},
-        ),
-        (
-            {
-                "command": "/opt/bin/mcp-proxy",
-                "args": ["--transport", "streamablehttp", "https://h/mcp"],
-                "env": {"API_ACCESS_TOKEN": "${T}"},
-            },
-            {"type": "http", "url": "https://h/mcp", "headers": {"Authorization": "Bearer ${T}"}},
-        ),
-        ({"command": "mcp-proxy", "args": ["--port", "8080", "uvx", "mcp-server-fetch"]}, None),
-        ({"command": "mcp-proxy", "args": ["uvx", "mcp-server-fetch"]}, None),
-        ({"command": "mcp-proxy", "args": ["--no-verify-ssl", "https://h"]}, None),
+        ({"command": "uvx", "args": ["mcp-proxy", "https://h/sse"]}, None),
         ({"command": "npx", "args": ["-y", "other", "https://h"]}, None),
         ({"command": "docker", "args": ["run", "mcp-remote", "https://h"]}, None),
         ({"url": "https://h"}, None),
