@@ -24,14 +24,16 @@ _PROFILE = ".profile"
 """The end of the names of the files that remember a profile."""
 
 
-@attrs.frozen
-class DiffHunk:
+class DiffHunk(msgspec.Struct, frozen=True, array_like=True):
     """One changed place: `ours` replaced `theirs`. Lines include their ends."""
 
-    above: tuple[str, ...] = attrs.field(repr=False)
-    ours: tuple[str, ...] = attrs.field(repr=False)
-    theirs: tuple[str, ...] = attrs.field(repr=False)
-    below: tuple[str, ...] = attrs.field(repr=False)
+    above: tuple[str, ...]
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+    below: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"DiffHunk({len(self.theirs)} lines → {len(self.ours)})"  # the lines may contain secrets
 
 
 def diff_hunks(before: str, after: str) -> tuple[DiffHunk, ...]:
@@ -92,25 +94,34 @@ def _contexts(hunk: DiffHunk) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
     yield (), ()
 
 
-@attrs.frozen
-class DisabledEntry:
+class DisabledEntry(msgspec.Struct, frozen=True):
     """An entry that was disabled or removed because mcpd has the server."""
 
     name: str
-    entry: dict[str, object] = attrs.field(repr=False)
+    entry: dict[str, Any]
     removed: bool
     """Whether it was removed rather than disabled."""
     server: str = ""
     """The server in mcpd that replaced it. Former versions did not remember it."""
 
+    def __repr__(self) -> str:
+        how = "removed" if self.removed else "disabled"
+        return f"DisabledEntry({self.name!r}, {how}, server={self.server!r})"
 
-@attrs.frozen
-class BackupRecord:
+
+_FILE_NAMES = {
+    "written_digest": "after",
+    "disabled": "taken",
+    "created_directories": "made",
+    "changes_with_entry": "with_ours",
+}
+
+
+class BackupRecord(msgspec.Struct, frozen=True, rename=_FILE_NAMES.get):
     """One file before and after `mcpctl install`."""
 
     path: str
     existed: bool
-    original: bytes = attrs.field(repr=False)
     written_digest: str
     """SHA-256 (hex) of what mcpctl wrote; it still matches while no other program has changed the file."""
     slot: KeyPath
@@ -121,6 +132,11 @@ class BackupRecord:
     """The changes outside mcpd's own entry."""
     changes_with_entry: tuple[DiffHunk, ...] = ()
     """All changes. One of the two still applies if the file was edited close to the entry."""
+    original: bytes = b""
+    """The content before, which has a file of its own."""
+
+    def __repr__(self) -> str:
+        return f"BackupRecord({self.path!r}, disabled={self.disabled})"
 
 
 @attrs.frozen
@@ -136,29 +152,6 @@ class KeptProfile:
     """The editor's file with the entry that uses it; empty if a former version added it."""
 
 
-_Lines = tuple[str, ...]
-
-
-class _StoredEntry(msgspec.Struct):
-    name: str
-    entry: dict[str, Any]
-    removed: bool
-    server: str = ""
-
-
-class _StoredRecord(msgspec.Struct):
-    """How the file spells a record."""
-
-    path: str
-    existed: bool
-    after: str
-    slot: tuple[str, ...]
-    taken: tuple[_StoredEntry, ...]
-    made: tuple[str, ...]
-    changes: tuple[tuple[_Lines, _Lines, _Lines, _Lines], ...] = ()
-    with_ours: tuple[tuple[_Lines, _Lines, _Lines, _Lines], ...] = ()
-
-
 class EditorBackups:
     """The records of all changed files, in a directory that only the user can read."""
 
@@ -172,20 +165,10 @@ class EditorBackups:
     def load(self, path: Path) -> BackupRecord | None:
         """Return the record of a file; None if there is none or it is unreadable."""
         try:
-            data = msgspec.convert(json.loads(self._record_path(path).read_bytes()), _StoredRecord)
-            for text in (data.path, *data.made):
+            record = msgspec.convert(json.loads(self._record_path(path).read_bytes()), BackupRecord)
+            for text in (record.path, *record.created_directories):
                 os.path.realpath(text)  # raises ValueError if no file can have this name
-            return BackupRecord(
-                data.path,
-                data.existed,
-                self.original_path(path).read_bytes(),
-                data.after,
-                data.slot,
-                tuple(DisabledEntry(one.name, one.entry, one.removed, one.server) for one in data.taken),
-                data.made,
-                tuple(DiffHunk(*one) for one in data.changes),
-                tuple(DiffHunk(*one) for one in data.with_ours),
-            )
+            return msgspec.structs.replace(record, original=self.original_path(path).read_bytes())
         except (OSError, ValueError, RecursionError):
             return None
 
@@ -194,18 +177,9 @@ class EditorBackups:
         private_directory(str(self.directory.parent))
         private_directory(str(self.directory))
         path = Path(record.path)
-        facts = {
-            "path": record.path,
-            "existed": record.existed,
-            "after": record.written_digest,
-            "slot": list(record.slot),
-            "taken": [attrs.asdict(one) for one in record.disabled],
-            "made": list(record.created_directories),
-            "changes": [attrs.astuple(one) for one in record.changes],
-            "with_ours": [attrs.astuple(one) for one in record.changes_with_entry],
-        }
+        facts = msgspec.to_builtins(msgspec.structs.replace(record, original=b""))
         write_atomically(self.original_path(path), record.original, 0o600)
-        write_atomically(self._record_path(path), json.dumps(facts, indent=1).encode(), 0o600)
+        write_atomically(self._record_path(path), json.dumps(facts).encode(), 0o600)
 
     def delete(self, path: Path) -> None:
         """Delete the record of a file that was restored or no longer exists."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import attrs
+from msgspec import structs
 
 from ctl.cli.errors import WriteFailed
 from ctl.editors.backup import BackupRecord, DisabledEntry, EditorBackups, diff_hunks, digest, revert_hunks
@@ -95,7 +96,7 @@ def install(
         disabled: list[DisabledEntry] = []
         for other, server in chosen.items():
             document, entry = disable_entry(editor, document, slot, other)
-            disabled.append(attrs.evolve(entry, server=server))
+            disabled.append(structs.replace(entry, server=server))
         document = document.with_entry(slot, name, new, listed=uses_list(target))
         document = set_allowed(editor, document, name, True)
         original = _content_to_restore(content, record, data)
@@ -103,7 +104,7 @@ def install(
         if not dry_run:
             created = record.created_directories if record is not None else _missing_directories(path)
             existed, entries = original is not None, (*already, *disabled)
-            kept = BackupRecord(str(path), existed, original or b"", "", slot, entries, created)
+            kept = BackupRecord(str(path), existed, "", slot, entries, created, original=original or b"")
             _save_record(backups, kept, target, document)
             _write(path, document, data)
         return FileChange(path, added=name, disabled=tuple(disabled), existed=original is not None)
@@ -323,7 +324,7 @@ def _save_record(
     """Save a record for a file that is about to be written as `document`."""
     before = parse_document(record.original, target.path, foreign=True).text
     content = _Content(target, document, record.slot)
-    record = attrs.evolve(
+    record = structs.replace(
         record,
         written_digest=digest(document.data),
         changes=diff_hunks(before, content.without(content.mcpd_entries()).document.text),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-import attrs
+from msgspec import structs
 
 from ctl.editors.backup import BackupRecord, DiffHunk, DisabledEntry, EditorBackups, revert_hunks
 from tests.corruption import corrupt
@@ -22,13 +22,13 @@ def test_backup_of_an_editors_file(tmp_path: Path) -> None:
     record = BackupRecord(
         str(target),
         True,
-        b"{}",
         "digest",
         ("mcpServers", "mcpd"),
         (DisabledEntry("one", {"command": "größe"}, False),),
         (str(tmp_path / "made"),),
         (hunk,),
         (hunk, hunk),
+        b"{}",
     )
     backups.save(record)
     assert backups.load(target) == record
@@ -48,5 +48,5 @@ def test_backup_of_an_editors_file(tmp_path: Path) -> None:
             revert_hunks("a\nb\nd\n", found.changes)
             revert_hunks("a\nb\nd\n", found.changes_with_entry)
             if number % 100 == 0:  # it waits for the disk
-                backups.save(attrs.evolve(found, path=str(target)))
+                backups.save(structs.replace(found, path=str(target)))
     assert COUNT * 0.01 < usable < COUNT
