@@ -321,7 +321,7 @@ class _Daemon:
         load = partial(self._load_credentials, spec)
         if self._logins is not None or spec.oauth.grant != "code" or (self._state / "login").exists():
             return await load()
-        from mcpd.transports.deferred_credentials import DeferredCredentials
+        from mcpd.transports.credentials import DeferredCredentials
 
         def find() -> Credentials | None:
             return None if self._logins is None else self._logins.known_credentials(spec.name)

@@ -43,7 +43,7 @@ FORBIDDEN = {
     "logging/setLevel": ("*legacy.py"),
     "server/discover": ("*modern.py", "protocol/negotiate.py"),
     "subscriptions/listen": ("*modern.py", "protocol/listen_stream.py"),
-    "io.modelcontextprotocol/": ("*modern.py", "wire/request_meta.py"),
+    "io.modelcontextprotocol/": ("*modern.py", "wire/message.py"),
 }
 """Words of one era, and the only modules that may contain them. Docstrings do not count."""
 

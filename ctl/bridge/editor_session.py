@@ -31,7 +31,7 @@ from ctl.bridge.pending_requests import (
 from ctl.bridge.resume import StateRestorer
 from mcpd.support.json_repair import repair_json
 from mcpd.wire import message as wire
-from mcpd.wire.dropped_message import DroppedMessage
+from mcpd.wire.limits import DroppedMessage
 from mcpd.wire.message import ABSENT, BadFrame, Message, members_or_empty
 
 SendLine = Callable[[bytes], None]

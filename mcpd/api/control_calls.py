@@ -41,8 +41,7 @@ from mcpd.supervision.catalog import MAX_NAME, did_you_mean
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.support.turns import in_turns, rest
 from mcpd.wire import message as wire
-from mcpd.wire.message import BadFrame, Message
-from mcpd.wire.request_meta import RESERVED_PREFIX
+from mcpd.wire.message import RESERVED_PREFIX, BadFrame, Message
 
 NO_CONTEXT = ClientContext(version="")
 """The caller declares nothing, cannot be asked, and gets what the server sends."""

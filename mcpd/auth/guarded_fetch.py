@@ -23,7 +23,7 @@ from mcpd.model.errors import ProtocolViolation
 from mcpd.transports.child_process import CannotStart
 from mcpd.transports.http_client import bodies, dial
 from mcpd.transports.http_client.client_factory import open_client, proxy_for
-from mcpd.transports.http_client.connection_errors import describe_error, is_invalid, is_unreachable
+from mcpd.transports.http_client.connection import describe_error, is_invalid, is_unreachable
 from mcpd.transports.http_client.redirects_and_refusals import parse_retry_after
 from mcpd.wire.url import redact_url, resolve_same_origin
 

@@ -24,8 +24,7 @@ from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.transports.tool_call_stats import ToolCallStats
 from mcpd.wire import message as wire
-from mcpd.wire.message import Message
-from mcpd.wire.request_meta import strip_reserved
+from mcpd.wire.message import Message, strip_reserved
 
 INTERACTIVE_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 """Methods during which a server may request input from the client."""

@@ -14,7 +14,7 @@ from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.client_subscriptions import MAX_SUBSCRIPTIONS, MAX_URI, SUBSCRIBE_TIMEOUT
 from mcpd.model.errors import Overloaded, Unsupported
 from mcpd.protocol.legacy import VERSIONS
-from mcpd.protocol.upstream_subscriptions import LEVELS
+from mcpd.protocol.upstream_session import LEVELS
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message, TooLarge
 

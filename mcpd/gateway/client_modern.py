@@ -22,11 +22,10 @@ from mcpd.gateway.client_subscriptions import MAX_SUBSCRIPTIONS, MAX_URI, SUBSCR
 from mcpd.model.errors import McpdError, Overloaded, UnsupportedRevision
 from mcpd.protocol.modern import VERSIONS
 from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
-from mcpd.protocol.upstream_subscriptions import LEVELS
+from mcpd.protocol.upstream_session import LEVELS
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
-from mcpd.wire.message import BadFrame
-from mcpd.wire.request_meta import RESERVED_PREFIX, may_have_meta
+from mcpd.wire.message import RESERVED_PREFIX, BadFrame, may_have_meta
 
 _VERSION = f"{RESERVED_PREFIX}protocolVersion"
 _CAPABILITIES = f"{RESERVED_PREFIX}clientCapabilities"

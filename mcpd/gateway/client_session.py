@@ -60,8 +60,7 @@ from mcpd.protocol.revision_translation import R4, translate_request
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
-from mcpd.wire.message import ABSENT, BadFrame, Message
-from mcpd.wire.request_meta import may_have_meta
+from mcpd.wire.message import ABSENT, BadFrame, Message, may_have_meta
 
 log = logging.getLogger("mcpd.gateway")
 

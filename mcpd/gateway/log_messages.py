@@ -10,13 +10,11 @@ from msgspec import Raw
 from mcpd.calls.call import INTERACTIVE_METHODS, Call
 from mcpd.calls.client_context import ClientContext
 from mcpd.gateway.client_session import ClientSession
-from mcpd.protocol.upstream_session import ServerNotification
-from mcpd.protocol.upstream_subscriptions import LEVELS
+from mcpd.protocol.upstream_session import LEVELS, ServerNotification
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
-from mcpd.wire.message import BadFrame
-from mcpd.wire.request_meta import strip_reserved
+from mcpd.wire.message import BadFrame, strip_reserved
 
 _Receiver = tuple[ClientContext, Callable[[bytes], None]]
 """The context of a client, and how to send to it."""

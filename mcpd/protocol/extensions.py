@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from mcpd.wire.request_meta import RESERVED_PREFIX
+from mcpd.wire.message import RESERVED_PREFIX
 
 TASKS = f"{RESERVED_PREFIX}tasks"
 UI = f"{RESERVED_PREFIX}ui"

@@ -23,8 +23,7 @@ from mcpd.protocol.upstream_session import (
 )
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
-from mcpd.wire.message import ABSENT, BadFrame, Message
-from mcpd.wire.request_meta import RESERVED_PREFIX
+from mcpd.wire.message import ABSENT, RESERVED_PREFIX, BadFrame, Message
 
 FIRST_RETRY_DELAY, MAX_RETRY_DELAY = 5.0, 60.0
 """Seconds before a stream that has ended is reopened; doubled, with ±50 % jitter, until one is stable."""

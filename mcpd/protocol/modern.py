@@ -34,8 +34,7 @@ from mcpd.wire.headers import (
     mirrored_properties,
     param_headers,
 )
-from mcpd.wire.message import ABSENT, BadFrame, Message
-from mcpd.wire.request_meta import RESERVED_PREFIX
+from mcpd.wire.message import ABSENT, RESERVED_PREFIX, BadFrame, Message
 
 VERSIONS = ("2026-07-28",)
 """Newest first."""

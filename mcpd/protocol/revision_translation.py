@@ -25,8 +25,7 @@ from mcpd.protocol.content_translation import R5 as R5
 from mcpd.protocol.content_translation import narrow_content, needs_narrowing
 from mcpd.support.sized_cache import SizedCache
 from mcpd.wire import message as wire
-from mcpd.wire.message import BadFrame
-from mcpd.wire.request_meta import has_reserved, strip_reserved, strip_reserved_in_steps
+from mcpd.wire.message import BadFrame, has_reserved, strip_reserved, strip_reserved_in_steps
 
 _WITH_CONTENT = frozenset({"tools/call", "prompts/get", "resources/read"})
 _NOT_FOUND, _INVALID_PARAMS, _INTERNAL = -32002, -32602, -32603

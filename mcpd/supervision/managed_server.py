@@ -21,8 +21,7 @@ from mcpd.model.events import Event, EventKind
 from mcpd.model.server_spec import InvalidSpec, RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import CONNECTION_LOST, ServerState, ServerStatus, rfc3339
 from mcpd.model.text import shorten
-from mcpd.protocol.upstream_session import Hooks, ServerNotification, Upstream
-from mcpd.protocol.upstream_subscriptions import NotificationInterests
+from mcpd.protocol.upstream_session import Hooks, NotificationInterests, ServerNotification, Upstream
 from mcpd.supervision import restart
 from mcpd.supervision.catalog import Catalog, summarize
 from mcpd.supervision.catalog_cache import CatalogSync

@@ -18,12 +18,11 @@ from mcpd.model.text import shorten
 from mcpd.transports.credentials import UNAUTHORIZED, Credentials
 from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.client_factory import HttpClient, OnResponse, open_client
-from mcpd.transports.http_client.connection_errors import describe_error
+from mcpd.transports.http_client.connection import describe_error
 from mcpd.transports.http_client.redirects_and_refusals import HttpEndpoint
 from mcpd.transports.mcp_http_responses import EVENT_STREAM, StreamState, read_events, receive_large_event
 from mcpd.transports.multiplexer import RequestMultiplexer
-from mcpd.transports.outgoing_notifications import OutgoingNotifications
-from mcpd.transports.outgoing_request import Exchange
+from mcpd.transports.outgoing_request import Exchange, OutgoingNotifications
 from mcpd.wire import message as wire
 from mcpd.wire.event_stream import EventTooLong, SseEvent
 from mcpd.wire.url import redact_url, resolve_same_origin

@@ -17,12 +17,12 @@ from mcpd.support.memory_tuning import trim_heap_soon
 from mcpd.support.outbox import batch
 from mcpd.support.turns import rest
 from mcpd.transports.http_client import bodies
-from mcpd.transports.http_client.connection_errors import describe_error
+from mcpd.transports.http_client.connection import describe_error
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
-from mcpd.wire.dropped_message import DroppedMessage
 from mcpd.wire.event_stream import EventTooLong, SseDecoder, SseEvent
+from mcpd.wire.limits import DroppedMessage
 from mcpd.wire.message import BadFrame, Message
 
 EVENT_STREAM, JSON = "text/event-stream", "application/json"

@@ -24,12 +24,16 @@ from mcpd.model.text import shorten
 from mcpd.support.outbox import batch
 from mcpd.support.turns import rest
 from mcpd.transports.base import Dialect, Inbound, NullInbound
-from mcpd.transports.lost_requests import answer_dropped, connection_lost, protocol_violation, timed_out
-from mcpd.transports.outgoing_request import Exchange
+from mcpd.transports.outgoing_request import (
+    Exchange,
+    answer_dropped,
+    connection_lost,
+    protocol_violation,
+    timed_out,
+)
 from mcpd.wire import message as wire
-from mcpd.wire.dropped_message import DroppedMessage, is_response
-from mcpd.wire.message import ABSENT, BadFrame, Message
-from mcpd.wire.request_meta import request_with_meta
+from mcpd.wire.limits import DroppedMessage, is_response
+from mcpd.wire.message import ABSENT, BadFrame, Message, request_with_meta
 
 log = logging.getLogger("mcpd.link")
 _batch = batch()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.model.errors import McpdError
+from mcpd.model.errors import CallTimeout, LinkLost, McpdError, ProtocolViolation
 from mcpd.transports.tool_call_stats import ToolCallStats
 from mcpd.wire.message import Message
 
@@ -132,3 +133,74 @@ class PendingRetries:
             return False
         del self._waiting[exchange.key]
         return True
+
+
+def connection_lost(server: str, exchange: Exchange, reason: str, *, may_have_run: bool) -> LinkLost:
+    """Return the error for a request that was open when the connection was lost."""
+    message = f"{server}: {reason} before {exchange.description} was answered"
+    if exchange.method == "tools/call":  # for other methods it does not matter
+        message += "; it may have run, so it is not repeated" if may_have_run else "; it did not run"
+    return LinkLost(message, server=server, may_have_run=may_have_run)
+
+
+def timed_out(server: str, exchange: Exchange, now: float) -> CallTimeout:
+    """Return the error for a request that passed one of its two deadlines."""
+    hard = now >= exchange.hard_deadline
+    after = exchange.total_timeout if hard else exchange.idle_timeout
+    how = "in all, the most one call may take" if hard else "without an answer or progress"
+    clock = "`maxTimeout` in its definition sets" if hard else exchange.timeout_source
+    return CallTimeout(
+        f"{server}: {exchange.description} took {after:g} s {how}; "
+        f"mcpd asked the server to cancel it ({clock} the limit)",
+        server=server,
+        after=after,
+    )
+
+
+def answer_dropped(server: str, exchange: Exchange, reason: str) -> ProtocolViolation:
+    """Return the error for a response that exceeds a limit, which `reason` names with its value."""
+    how = f"with {reason} (raise `maxFrame` in its definition to allow this)"
+    if exchange.method == "tools/call":
+        how += "; it may have run, so it is not repeated"
+    return protocol_violation(server, exchange, how)
+
+
+def protocol_violation(server: str, exchange: Exchange, how: str) -> ProtocolViolation:
+    """Return the error for a response that violates the protocol; `how` describes it."""
+    error = ProtocolViolation(f"{server}: answered {exchange.description} {how}", server=server)
+    error.may_have_run = True
+    return error
+
+
+_MAX_IN_FLIGHT = 256
+"""A server that sends requests faster than it reads responses gets no more than these."""
+
+
+class OutgoingNotifications:
+    """The number of messages being sent, each in an HTTP request of its own."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._drained = trio.Event()
+        self._drained.set()
+
+    def reserve(self) -> bool:
+        """Return whether another message may be sent, and count it. Send it within `sending`."""
+        if self._count >= _MAX_IN_FLIGHT:
+            return False
+        if not self._count:
+            self._drained = trio.Event()
+        self._count += 1
+        return True
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self._count -= 1
+            if not self._count:
+                self._drained.set()
+
+    async def wait_drained(self) -> None:
+        await self._drained.wait()

@@ -18,12 +18,11 @@ from mcpd.support.memory_tuning import trim_heap_soon
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import Reader, traffic
 from mcpd.transports.child_process import Child, Launch, ProcessGroupGuard, describe_exit, spawn
-from mcpd.transports.lost_requests import connection_lost
 from mcpd.transports.multiplexer import RequestMultiplexer
-from mcpd.transports.outgoing_request import Exchange
+from mcpd.transports.outgoing_request import Exchange, connection_lost
 from mcpd.wire import message as wire
-from mcpd.wire.dropped_message import longest_dropped
 from mcpd.wire.framing import LineSplitter, LineTooLong, MultilineJoiner
+from mcpd.wire.limits import longest_dropped
 from mcpd.wire.message import ABSENT, BadFrame
 
 _batch = batch()

@@ -25,10 +25,8 @@ from mcpd.transports.credentials import Credentials
 from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.bodies import BodyTooLarge
 from mcpd.transports.http_client.client_factory import OnResponse, open_client
-from mcpd.transports.http_client.connection import Abort
-from mcpd.transports.http_client.connection_errors import describe_error, is_unreachable
+from mcpd.transports.http_client.connection import Abort, describe_error, is_unreachable
 from mcpd.transports.http_client.redirects_and_refusals import HttpEndpoint
-from mcpd.transports.lost_requests import answer_dropped, connection_lost, protocol_violation
 from mcpd.transports.mcp_http_responses import (
     EVENT_STREAM,
     JSON,
@@ -44,12 +42,18 @@ from mcpd.transports.mcp_http_responses import (
     session_id,
 )
 from mcpd.transports.multiplexer import RequestMultiplexer
-from mcpd.transports.outgoing_notifications import OutgoingNotifications
-from mcpd.transports.outgoing_request import Exchange, PendingRetries
+from mcpd.transports.outgoing_request import (
+    Exchange,
+    OutgoingNotifications,
+    PendingRetries,
+    answer_dropped,
+    connection_lost,
+    protocol_violation,
+)
 from mcpd.wire import message as wire
 from mcpd.wire.event_stream import EventTooLong, SseEvent
+from mcpd.wire.limits import TooMuchStructure
 from mcpd.wire.message import ABSENT, Message
-from mcpd.wire.structure_limit import TooMuchStructure
 
 _STREAM_END_TIMEOUT = 0.25
 """Seconds a server has to end its stream after the response, so that the connection can be reused."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import h11
@@ -22,6 +22,8 @@ from trio_websocket import (
     ConnectionRejected,
     WebSocketConnection,
 )
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import BytesMessage, Event, TextMessage
 
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError, ProtocolViolation
 from mcpd.model.server_spec import RemoteSpec
@@ -41,13 +43,64 @@ from mcpd.transports.credentials import (
     signature_for,
 )
 from mcpd.transports.http_client.client_factory import parse_url, ssl_context
-from mcpd.transports.http_client.connection_errors import describe_error
+from mcpd.transports.http_client.connection import describe_error
 from mcpd.transports.http_client.dial import CONNECT_TIMEOUT, open_tcp, start_tls
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_request import Exchange
-from mcpd.transports.websocket_messages import WholeMessages
-from mcpd.wire.dropped_message import DroppedMessage
-from mcpd.wire.structure_limit import COUNTED_FROM, StructureCounter, TooMuchStructure
+from mcpd.wire.limits import COUNTED_FROM, DroppedMessage, StructureCounter, TooMuchStructure, longest_dropped
+
+
+class WholeMessages(WSConnection):
+    """Joins the fragments of each message. A message over `limit` bytes is dropped while it arrives.
+
+    An empty message takes its place, and what is known of it is added to `dropped`, which the caller empties.
+    """
+
+    def __init__(self, limit: int, stream: GuardedStream) -> None:
+        """`stream`: where the fragments come from. It bounds the bytes without a complete message."""
+        super().__init__(ConnectionType.CLIENT)
+        self.dropped: list[DroppedMessage] = []
+        self._limit = limit
+        self._stream = stream
+        self._parts: list[bytes] = []
+        self._size = 0
+        """Bytes of the open message."""
+        self._dropping: DroppedMessage | None = None
+
+    def events(self) -> Generator[Event, None, None]:
+        """Return the pending events. Raises wsproto's RemoteProtocolError."""
+        for event in super().events():
+            if not isinstance(event, (TextMessage, BytesMessage)):
+                yield event
+            elif (message := self._take(event)) is not None:
+                yield message
+
+    def _take(self, fragment: TextMessage | BytesMessage) -> BytesMessage | None:
+        """Take a fragment; return the message that it completes."""
+        data = fragment.data.encode() if isinstance(fragment, TextMessage) else bytes(fragment.data)
+        self._size += len(data)
+        if self._dropping is None and self._size > self._limit:
+            self._dropping = DroppedMessage(f"more than {self._limit} bytes")
+            self._dropping.add(b"".join(self._parts))
+            self._parts.clear()
+            self._stream.longest_message = longest_dropped(self._limit)
+        if self._dropping is not None:
+            self._dropping.add(data)
+        elif data:
+            self._parts.append(data)
+        return self._finish_message() if fragment.message_finished else None
+
+    def _finish_message(self) -> BytesMessage:
+        whole = b"".join(self._parts)  # not a copy of a single fragment
+        if self._dropping is not None:
+            self.dropped.append(self._dropping)
+            self._dropping = None
+            self._stream.longest_message = self._limit
+        self._parts.clear()
+        self._size = 0
+        self._stream.message_received()
+        return BytesMessage(data=whole)
+
 
 SUBPROTOCOL = "mcp"
 _MALFORMED = (h11.ProtocolError, wsproto.utilities.ProtocolError)

@@ -10,8 +10,7 @@ import re
 
 import msgspec
 
-from mcpd.wire.dropped_message import DroppedMessage, longest_dropped
-from mcpd.wire.structure_limit import COUNTED_FROM, StructureCounter, TooMuchStructure
+from mcpd.wire.limits import COUNTED_FROM, DroppedMessage, StructureCounter, TooMuchStructure, longest_dropped
 
 _BOM = b"\xef\xbb\xbf"
 _MAX_FIELD_PREFIX = len(b"retry: ")
@@ -48,7 +47,7 @@ class SseDecoder:
     """The decoder of one stream. Use a new one for a resumed stream.
 
     An event that is incomplete at the end of the stream is dropped, as the standard requires. If the data of
-    an event exceeds `limit`, or has too much structure (`wire/structure_limit.py`), the event is returned
+    an event exceeds `limit`, or has too much structure (`wire/limits.py`), the event is returned
     without it, and what is known of the data of a message is added to `dropped`, which the caller empties.
     """
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from io import BytesIO
 
-from mcpd.wire.dropped_message import DroppedMessage
-from mcpd.wire.structure_limit import COUNTED_FROM, StructureCounter, TooMuchStructure
+from mcpd.wire.limits import COUNTED_FROM, DroppedMessage, StructureCounter, TooMuchStructure
 
 MAX_JOINED = 4 * 1024 * 1024
 """Bytes of a message that spans several lines."""
@@ -29,7 +28,7 @@ class LineSplitter:
 
     A line over `limit` raises LineTooLong. If `longest` is greater than `limit`, such a line is dropped up to
     its newline, and raises LineTooLong only if it is over `longest`. With `limit_structure`, a line with too
-    much structure (`wire/structure_limit.py`) is dropped, too. What is known of each dropped line is added to
+    much structure (`wire/limits.py`) is dropped, too. What is known of each dropped line is added to
     `dropped`, which the caller empties.
     """
 

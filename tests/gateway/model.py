@@ -28,8 +28,7 @@ from mcpd.model.errors import McpdError, NotReady
 from mcpd.model.server_spec import ServerSpec, StdioSpec
 from mcpd.model.status import ServerInfo, ServerState
 from mcpd.model.tool_names import ClientStyle
-from mcpd.protocol.upstream_session import ServerNotification, Upstream
-from mcpd.protocol.upstream_subscriptions import NotificationInterests
+from mcpd.protocol.upstream_session import NotificationInterests, ServerNotification, Upstream
 from mcpd.supervision.catalog import Catalog, Item
 from mcpd.supervision.elicitation_history import ElicitationHistory
 from mcpd.supervision.result_cache import ResultCache

@@ -16,8 +16,7 @@ from trio.testing import MockClock
 
 from mcpd.protocol import listen_stream
 from mcpd.protocol.negotiate import negotiate
-from mcpd.protocol.upstream_session import Hooks, ServerNotification, Upstream
-from mcpd.protocol.upstream_subscriptions import NotificationInterests
+from mcpd.protocol.upstream_session import Hooks, NotificationInterests, ServerNotification, Upstream
 from mcpd.transports.outgoing_request import AwaitedExchange
 from tests.transports.peer import Json, Peer, connected
 

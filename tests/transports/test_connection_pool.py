@@ -7,8 +7,7 @@ import pytest
 import trio
 
 from mcpd.transports.http_client.bodies import complete_body
-from mcpd.transports.http_client.client_factory import HttpClient, open_client
-from mcpd.transports.http_client.cookies import MAX_COOKIES
+from mcpd.transports.http_client.client_factory import MAX_COOKIES, HttpClient, open_client
 from tests.fakes.http import FakeHttp, Request, fake_http
 
 BOUND = 30

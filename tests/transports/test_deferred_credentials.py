@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import httpx
 
-from mcpd.transports.credentials import UNSIGNED, Credentials, Refusal, Signature
-from mcpd.transports.deferred_credentials import DeferredCredentials
+from mcpd.transports.credentials import UNSIGNED, Credentials, DeferredCredentials, Refusal, Signature
 
 SIGNATURE = Signature("Bearer", "t", 1)
 URL = "https://mcp.example/mcp"

@@ -21,7 +21,7 @@ from mcpd.model.server_spec import ServerSpec, Timeouts
 from mcpd.protocol.upstream_session import send_request
 from mcpd.transports.outgoing_request import AwaitedExchange
 from mcpd.transports.stdio import PipeChannel
-from mcpd.wire import dropped_message
+from mcpd.wire import limits
 from mcpd.wire.message import BadFrame, Message
 from tests.transports.peer import Json, connected
 
@@ -445,7 +445,7 @@ async def test_long_request_of_a_server_is_refused_and_a_long_notification_ignor
 
 
 async def test_line_that_does_not_end_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dropped_message, "_MIN_LONGEST", 10_000)
+    monkeypatch.setattr(limits, "_MIN_LONGEST", 10_000)
     async with connected(max_frame=4096) as peer:
         exchange = AwaitedExchange()
         peer.link.submit(exchange, "m")

@@ -24,7 +24,7 @@ from mcpd.protocol.upstream_session import Hooks
 from mcpd.support import websocket as support
 from mcpd.transports.outgoing_request import AwaitedExchange
 from mcpd.transports.websocket import WebSocketChannel, open_websocket
-from mcpd.wire import dropped_message
+from mcpd.wire import limits
 
 Handler = Callable[[WebSocketRequest], Awaitable[None]]
 Json = dict[str, Any]
@@ -251,7 +251,7 @@ async def test_message_longer_than_the_limit_fails_only_its_call(text: str, port
 
 
 async def test_message_without_an_end_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dropped_message, "_MIN_LONGEST", 300_000)
+    monkeypatch.setattr(limits, "_MIN_LONGEST", 300_000)
 
     async def handler(request: WebSocketRequest) -> None:
         connection = await request.accept(subprotocol="mcp")

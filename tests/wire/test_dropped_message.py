@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpd.wire.dropped_message import DroppedMessage, is_response
+from mcpd.wire.limits import DroppedMessage, is_response
 from mcpd.wire.message import parse
 from tests.sampling import scaled
 from tests.stopwatch import within

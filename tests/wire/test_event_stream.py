@@ -11,7 +11,7 @@ from httpx_sse._decoders import SSEDecoder, SSELineDecoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpd.wire import dropped_message
+from mcpd.wire import limits
 from mcpd.wire.event_stream import EventTooLong, SseDecoder, SseEvent
 from tests.sampling import scaled
 
@@ -163,7 +163,7 @@ def test_endless_line_is_refused(endless: bytes) -> None:
 
 @pytest.mark.parametrize("portion", [b"data: x\n", b"data:\n", b"x"])
 def test_endless_event_is_bounded(portion: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dropped_message, "_MIN_LONGEST", 1000)
+    monkeypatch.setattr(limits, "_MIN_LONGEST", 1000)
     decoder = SseDecoder(150)
     assert decoder.feed(b"data: " if portion == b"x" else b"data: " + b"x" * 150 + b"\n") == []
     size = 0

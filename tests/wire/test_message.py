@@ -13,8 +13,7 @@ from msgspec import Raw
 
 from mcpd.model.steps import run_steps
 from mcpd.wire import message as wire
-from mcpd.wire.message import ABSENT, BadFrame, TooLarge
-from mcpd.wire.request_meta import merge_meta
+from mcpd.wire.message import ABSENT, BadFrame, TooLarge, merge_meta
 from tests.sampling import scaled
 
 numbers = st.one_of(

@@ -7,8 +7,7 @@ import json
 import pytest
 from msgspec import Raw
 
-from mcpd.wire.message import members
-from mcpd.wire.request_meta import has_reserved, may_have_meta, request_with_meta, strip_reserved
+from mcpd.wire.message import has_reserved, may_have_meta, members, request_with_meta, strip_reserved
 
 OURS = b'"t":1'
 

@@ -10,7 +10,7 @@ import pytest
 
 from mcpd.wire.event_stream import SseDecoder
 from mcpd.wire.framing import LineSplitter, LineTooLong
-from mcpd.wire.structure_limit import StructureCounter, TooMuchStructure
+from mcpd.wire.limits import StructureCounter, TooMuchStructure
 
 MIB = 1 << 20
 LIMIT = 2 * MIB

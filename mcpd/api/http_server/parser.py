@@ -15,7 +15,7 @@ from httptools.parser.errors import HttpParserCallbackError, HttpParserError, Ht
 from httptools.parser.parser import HttpRequestParser
 
 from mcpd.model.message_limit import MAX_MESSAGE
-from mcpd.wire.structure_limit import COUNTED_FROM, StructureCounter, TooMuchStructure
+from mcpd.wire.limits import COUNTED_FROM, StructureCounter, TooMuchStructure
 
 MAX_HEAD = 64 * 1024
 MAX_HEADERS = 100

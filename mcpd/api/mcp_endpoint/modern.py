@@ -26,8 +26,7 @@ from mcpd.model.text import shorten
 from mcpd.protocol.modern import HEADER_MISMATCH, VERSIONS
 from mcpd.wire import message as wire
 from mcpd.wire.headers import NAME_PARAMETERS, decode_header_value, mirrored_properties, param_headers
-from mcpd.wire.message import ABSENT, INVALID_PARAMS, BadFrame, Message
-from mcpd.wire.request_meta import RESERVED_PREFIX, may_have_meta
+from mcpd.wire.message import ABSENT, INVALID_PARAMS, RESERVED_PREFIX, BadFrame, Message, may_have_meta
 
 _MAX_NAME = 1024 * 1024
 """Bytes of the value that the header Mcp-Name repeats; decoding 31 MiB takes up to 70 ms."""

@@ -16,7 +16,7 @@ import trio
 from mcpd.model.errors import ProtocolViolation
 from mcpd.model.text import shorten
 from mcpd.transports.http_client.connection import HttpBody
-from mcpd.wire.structure_limit import StructureCounter, TooMuchStructure
+from mcpd.wire.limits import StructureCounter, TooMuchStructure
 
 _PORTION = 1 << 16
 _MAX_TURN = 0.002

@@ -16,6 +16,7 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from http.cookiejar import Cookie, CookieJar, DefaultCookiePolicy
 from urllib.parse import unquote, urlsplit
 
 import httpx
@@ -33,7 +34,6 @@ from mcpd.transports.credentials import (
 )
 from mcpd.transports.http_client.connection import Abort, OnOutcome
 from mcpd.transports.http_client.connection_pool import ConnectionPool, serialize_head
-from mcpd.transports.http_client.cookies import make_cookie_jar
 from mcpd.transports.http_client.dial import CheckAddress
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request, with the whole URL
@@ -304,3 +304,29 @@ def _proxy(url: str, environ: Mapping[str, str]) -> httpx.Proxy | None:
         raise CannotStart(f"the proxy from the environment is unusable: {error}") from None
     proxy.ssl_context = ssl_context() if proxy.url.scheme == "https" else None
     return proxy
+
+
+MAX_COOKIES = 50
+"""Cookies of one server, as many as a browser keeps for a site at least (RFC 6265, 6.1)."""
+MAX_SIZE = 4096
+"""Characters of a cookie's name and value together."""
+
+
+class _Policy(DefaultCookiePolicy):
+    """Refuses cookies that could not be sent back, and those beyond the limits."""
+
+    jar: CookieJar
+
+    def set_ok(self, cookie: Cookie, request: urllib.request.Request) -> bool:
+        text = f"{cookie.name}={cookie.value or ''}"
+        if not (text.isascii() and text.isprintable() and len(text) <= MAX_SIZE):
+            return False
+        is_known = any(each.name == cookie.name and each.path == cookie.path for each in self.jar)
+        return (is_known or len(self.jar) < MAX_COOKIES) and super().set_ok(cookie, request)
+
+
+def make_cookie_jar() -> CookieJar:
+    """Return the jar for one server."""
+    policy = _Policy()
+    policy.jar = CookieJar(policy)
+    return policy.jar

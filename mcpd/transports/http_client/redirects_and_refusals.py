@@ -20,8 +20,13 @@ from mcpd.transports.credentials import (
 )
 from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.client_factory import SIGNATURE, HttpClient
-from mcpd.transports.http_client.connection import Abort, OnOutcome
-from mcpd.transports.http_client.connection_errors import describe_error, is_invalid, is_unreachable
+from mcpd.transports.http_client.connection import (
+    Abort,
+    OnOutcome,
+    describe_error,
+    is_invalid,
+    is_unreachable,
+)
 from mcpd.wire.url import redact_url, resolve_same_origin
 
 _MAX_REDIRECTS = 3
