@@ -11,8 +11,8 @@ import os
 import random
 import signal
 import socket as sockets
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,14 +32,15 @@ from mcpd.config_watcher import watch_config
 from mcpd.daemon_operations import Operations
 from mcpd.event_history import EventHistory, acting_for, current_actor
 from mcpd.gateway.gateway import Gateway
-from mcpd.model.api import DashboardLink
+from mcpd.model.api import DashboardLink, HttpListener
 from mcpd.model.errors import McpdError, Unsupported
 from mcpd.model.events import Event
+from mcpd.model.login import LoginStatus
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.persistent_state import StateFile
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.supervisor import Supervisor
-from mcpd.supervision.supervisor_context import ClientHooks, SupervisorContext
+from mcpd.supervision.supervisor_context import SupervisorContext
 from mcpd.support import instance_lock, paths, process_labels, processes, systemd
 from mcpd.support.broadcast import Broadcast
 from mcpd.support.orphan_guardian import Guardian
@@ -48,7 +49,6 @@ from mcpd.support.schema_checker import schema_checker
 from mcpd.systemd_status import SystemdStatus
 
 if TYPE_CHECKING:
-    from mcpd.api.dashboard.page import Dashboard
     from mcpd.api.http_routes import HttpApi, HttpPort
     from mcpd.login_service import LoginService
     from mcpd.transports.credentials import Credentials
@@ -60,6 +60,7 @@ DRAIN_TIMEOUT = 3.0
 _LAST_READS_TIMEOUT = 0.5
 """Seconds to read what clients have already sent when the daemon stops."""
 _KILL_INTERVAL = 0.05
+_STOPPING = "mcpd is stopping"
 
 
 @attrs.frozen(kw_only=True)
@@ -125,6 +126,111 @@ def _describe_crash(instance: str, killed: int) -> str:
     return message
 
 
+class _Logins:
+    """Implements `LoginAccess`. The service is created for the first remote server that may need a login: its
+    code takes 2.5 MB and 0.1 s.
+    """
+
+    def __init__(self, state_dir: Path, create: Callable[[], LoginService]) -> None:
+        self._state_dir = state_dir
+        self._create = create
+        self._creating = trio.Lock()
+        self._nursery: trio.Nursery | None = None
+        """Runs the service; None before and after."""
+        self._service: LoginService | None = None
+
+    @asynccontextmanager
+    async def running_in(self, nursery: trio.Nursery) -> AsyncIterator[None]:
+        """Start the service in `nursery` while the block runs. It ends after the servers, which may need a
+        token to end their sessions."""
+        self._nursery = nursery
+        try:
+            yield
+        finally:
+            self._nursery = None
+
+    @property
+    def problem(self) -> str:
+        return "" if self._service is None else self._service.problem
+
+    async def service(self) -> LoginService:
+        async with self._creating:
+            if self._service is None:
+                if self._nursery is None:
+                    raise Unsupported(_STOPPING)
+                service = self._create()
+                await self._nursery.start(service.run)
+                self._service = service
+        return self._service
+
+    async def statuses(self) -> Sequence[LoginStatus]:
+        return () if self._service is None else (await self._service.status(None)).logins
+
+    async def credentials_for(self, spec: RemoteSpec) -> Credentials | None:
+        """Return what signs requests to a server. Nothing is loaded unless there is a login, or the server
+        asks for one."""
+        load = partial(self._load_credentials, spec)
+        if self._service is not None or spec.oauth.grant != "code" or (self._state_dir / "login").exists():
+            return await load()
+        from mcpd.transports.credentials import DeferredCredentials
+
+        def find() -> Credentials | None:
+            return None if self._service is None else self._service.known_credentials(spec.name)
+
+        return DeferredCredentials(spec.name, find, load)
+
+    async def _load_credentials(self, spec: RemoteSpec) -> Credentials | None:
+        return await (await self.service()).credentials_for(spec)
+
+
+class _Http:
+    """Implements `HttpAccess`. The API is created with the first port or connection: most daemons have
+    neither.
+    """
+
+    def __init__(self, create: Callable[[], HttpApi]) -> None:
+        self._create = create
+        self._api: HttpApi | None = None
+        self._accept: Callable[[HttpPort], None] | None = None
+        """Accepts connections of another port; None while no port may be opened."""
+
+    @property
+    def api(self) -> HttpApi:
+        if self._api is None:
+            self._api = self._create()
+        return self._api
+
+    @property
+    def listener(self) -> HttpListener | None:
+        return None if self._api is None else self._api.listener
+
+    def dashboard_link(self) -> DashboardLink:
+        dashboard = None if self._api is None else self._api.dashboard
+        if self._accept is None:
+            raise Unsupported(_STOPPING)
+        if dashboard is None:
+            try:
+                listener = listeners.bind_tcp(Address("127.0.0.1", 0))
+            except OSError as error:
+                raise Unsupported(f"the dashboard has no port: {error.strerror}") from None
+            port, dashboard = self.api.open_dashboard(listener)
+            self._accept(port)
+        return dashboard.create_link()
+
+    @contextmanager
+    def accepting(self, accept: Callable[[HttpPort], None]) -> Iterator[None]:
+        """Serve the dashboard while the block runs, on a port that `accept` serves if there is no other."""
+        self._accept = accept
+        try:
+            yield
+        finally:
+            self._accept = None
+
+    def close(self, reason: str) -> None:
+        if self._api is not None:
+            self._api.close(reason)
+
+
 class _Daemon:
     def __init__(
         self,
@@ -137,47 +243,49 @@ class _Daemon:
         earlier_ends: Sequence[str] = (),
         http_problem: str = "",
     ) -> None:
-        """`earlier_ends`: how daemons before this one ended, if not in the usual way. `http_problem`: why the
-        port in the settings is not open."""
-        environ = options.environ
-        self._state = state = Path(paths.state_dir(environ))
-        self._listener = listener
-        self._ports = ports
-        self._runtime = runtime
-        self._require_token = options.require_http_token
-        self._stop_at_eof = options.stop_at_eof
-        self._guardian = Guardian(instance)
-        self._state_file = StateFile(state, Path(paths.cache_dir(environ)))
-        self._stop_requested = trio.Event()
-        self._stop_reason = ""
+        """Build all components, from the lowest to the highest: each gets those that it uses.
+
+        Two arrows point up, and lead to what is created later, on demand: the logins, which need the
+        supervisor, and HTTP, which needs the gateway. The supervisor gets the gateway when it runs.
+
+        `earlier_ends`: how daemons before this one ended, if not in the usual way. `http_problem`: why the
+        port in the settings is not open.
+        """
+        environ, loaded = options.environ, options.loaded
+        self._options = options
+        self._listener, self._ports, self._runtime = listener, ports, runtime
+        self._stop_requested, self._stop_reason = trio.Event(), ""
         self._draining = trio.CancelScope()
         self._force_stop = trio.Event()
-        self._events: Broadcast[Event] = Broadcast()
+        self._connections: set[SocketConnection] = set()
+        self._socket_limit = ConnectionLimit("unix")
+        # 1. What is on disk.
+        self._state = state = Path(paths.state_dir(environ))
+        self._state_file = StateFile(state, Path(paths.cache_dir(environ)))
         self._history = EventHistory(state / "history.jsonl", redactor.mask)
-        clients = ClientHooks()
-        self._context = around = SupervisorContext(
+        self._call_log = CallLog(state / "calls.jsonl", redactor.mask)
+        self._record_start(earlier_ends)
+        # 2. The servers.
+        self._events: Broadcast[Event] = Broadcast()
+        self._guardian = Guardian(instance)
+        self._logins = _Logins(state, self._create_login_service)
+        self._context = SupervisorContext(
             instance=instance,
             environ=environ,
             store=self._state_file,
             guard=self._guardian,
             redactor=redactor,
             log_dir=state / "logs",
-            start_limiter=trio.CapacityLimiter(options.loaded.settings.max_starts),
+            start_limiter=trio.CapacityLimiter(loaded.settings.max_starts),
             random=random.random,
             announce=self._publish,
-            clients=clients,
-            credentials_for=self._credentials_for,
+            credentials_for=self._logins.credentials_for,
             debug=options.debug,
         )
-        for end in earlier_ends:
-            self._history.record_daemon(end)
-        self._state_file.on_problem = self._history.record_daemon
-        if self._state_file.read_problem:
-            self._history.record_daemon(self._state_file.read_problem)
-        self._history.record_daemon(f"mcpd {__version__} started (pid {os.getpid()})")
-        self._supervisor = Supervisor(around)
+        self._supervisor = Supervisor(self._context)
+        # 3. Which servers there are.
         self._configuration = ActiveConfig(
-            options.loaded,
+            loaded,
             options.config_path,
             environ,
             self._supervisor,
@@ -187,31 +295,48 @@ class _Daemon:
             http_problem,
         )
         self._systemd_status = SystemdStatus(self._supervisor, self._configuration, self._events)
+        # 4. What can be done with them.
+        self._http = _Http(self._create_http_api)
         self._operations = Operations(
             supervisor=self._supervisor,
             config=self._configuration,
             redactor=redactor,
             events=self._events,
             event_history=self._history,
+            logins=self._logins,
+            http=self._http,
             instance=instance,
             socket=options.socket,
             stop=self._stop,
             environ=environ,
             store=self._state_file,
         )
-        self._call_log = CallLog(state / "calls.jsonl", redactor.mask)
-        self._gateway = Gateway(self._operations, clients, self._call_log)
-        self._connections: set[SocketConnection] = set()
-        self._socket_limit = ConnectionLimit("unix")
-        self._services: trio.Nursery | None = None
-        self._login_lock = trio.Lock()
-        self._login_storage = options.loaded.settings.login_storage
-        self._logins: LoginService | None = None
-        """Ends after the servers: the end of a session may need a token."""
-        self._http: HttpApi | None = None
-        """Created with the first port or HTTP connection, because most daemons have neither."""
-        self._dashboard: Dashboard | None = None
-        """The dashboard on a port of its own, opened on demand."""
+        # 5. The clients.
+        self._gateway = Gateway(self._operations, self._call_log)
+
+    def _record_start(self, earlier_ends: Sequence[str]) -> None:
+        for end in earlier_ends:
+            self._history.record_daemon(end)
+        self._state_file.on_problem = self._history.record_daemon
+        if self._state_file.read_problem:
+            self._history.record_daemon(self._state_file.read_problem)
+        self._history.record_daemon(f"mcpd {__version__} started (pid {os.getpid()})")
+
+    def _create_login_service(self) -> LoginService:
+        from mcpd.login_service import LoginService
+
+        return LoginService(
+            self._supervisor,
+            self._context,
+            self._state,
+            lambda: self._configuration.loaded.settings.login_notifications,
+            self._options.loaded.settings.login_storage,
+        )
+
+    def _create_http_api(self) -> HttpApi:
+        from mcpd.api.http_routes import HttpApi
+
+        return HttpApi(self._gateway)
 
     def _publish(self, event: Event) -> None:
         """Send an event to all listeners and record it, with the actor that caused it."""
@@ -228,26 +353,15 @@ class _Daemon:
 
     async def run(self) -> None:
         with ExitStack() as open_ports:
+            token = self._options.require_http_token
             ports = [
-                open_ports.enter_context(
-                    (await self._http_api()).open_port(port, self._state, self._runtime, self._require_token)
-                )
-                for port in self._ports
+                open_ports.enter_context(self._http.api.open_port(each, self._state, self._runtime, token))
+                for each in self._ports
             ]
             await self._run(ports)
 
-    async def _http_api(self) -> HttpApi:
-        """Return the HTTP API, whose modules are imported with its first use."""
-        from mcpd.api.http_routes import HttpApi
-
-        if self._http is None:
-            self._http = HttpApi(self._gateway)
-        return self._http
-
     async def _run(self, ports: list[HttpPort]) -> None:
-        async with trio.open_nursery() as services:
-            self._services = services
-            self._operations.open_logins = self._login_service
+        async with trio.open_nursery() as services, self._logins.running_in(services):
             await services.start(self._guardian.run)
             services.start_soon(self._state_file.run)
             services.start_soon(self._history.run)
@@ -256,14 +370,14 @@ class _Daemon:
             services.start_soon(self._handle_signals)
             services.start_soon(self._kill_when_forced)
             async with trio.open_nursery() as servers:
-                servers.start_soon(self._supervisor.run)
+                servers.start_soon(self._supervisor.run, self._gateway)
                 servers.start_soon(self._gateway.run)
                 await self._supervisor.wait_applied(self._supervisor.generation)  # clients see all servers
                 async with trio.open_nursery() as clients:
                     async with trio.open_nursery() as accepting:
                         accepting.start_soon(self._systemd_status.run)
                         accepting.start_soon(watch_config, self._configuration)
-                        if self._stop_at_eof:
+                        if self._options.stop_at_eof:
                             accepting.start_soon(self._wait_eof)
                         serve = partial(listeners.serve, clients=clients, limit=self._socket_limit)
                         await accepting.start(serve, self._listener, self._serve)
@@ -271,89 +385,26 @@ class _Daemon:
                             await accepting.start(
                                 listeners.serve, port.listener, port.serve, clients, port.limit
                             )
-                        if not ports:
-                            self._operations.create_dashboard_link = partial(
-                                self._open_dashboard, accepting, clients
-                            )
-                        systemd.notify(READY="1", STATUS=self._systemd_status.line())
-                        log.info(
-                            "mcpd %s is listening on %s (pid %d)",
-                            __version__,
-                            self._operations.socket,
-                            os.getpid(),
-                        )
-                        await self._stop_requested.wait()
-                        self._operations.create_dashboard_link = self._operations.open_logins = None
-                        log.info("stopping: %s", self._stop_reason)
-                        systemd.notify(STOPPING="1", STATUS="stopping")
+                        with self._http.accepting(partial(_accept, accepting, clients)):
+                            await self._serve_until_stopped()
                         accepting.cancel_scope.cancel(reason="stopping")
                     await self._drain()
                     clients.cancel_scope.cancel(reason="stopping")
                 servers.cancel_scope.cancel(reason="stopping")
             services.cancel_scope.cancel(reason="stopping")
 
-    async def _login_service(self) -> LoginService:
-        """Return what logs in to remote servers. It is created for the first remote server."""
-        async with self._login_lock:
-            if self._logins is None:
-                assert self._services is not None
-                from mcpd.login_service import LoginService
-
-                logins = LoginService(
-                    self._supervisor,
-                    self._context,
-                    self._state,
-                    lambda: self._configuration.loaded.settings.login_notifications,
-                    self._login_storage,
-                )
-                await self._services.start(logins.run)
-                self._logins = logins
-                self._operations.login_statuses = partial(logins.status, None)
-                self._operations.login_problem = lambda: logins.problem
-        return self._logins
-
-    async def _credentials_for(self, spec: RemoteSpec) -> Credentials | None:
-        """Return what signs requests to a server.
-
-        The code for logins, which takes 2.5 MB and 0.1 s, is loaded when there is a login, or when a server
-        asks for one.
-        """
-        load = partial(self._load_credentials, spec)
-        if self._logins is not None or spec.oauth.grant != "code" or (self._state / "login").exists():
-            return await load()
-        from mcpd.transports.credentials import DeferredCredentials
-
-        def find() -> Credentials | None:
-            return None if self._logins is None else self._logins.known_credentials(spec.name)
-
-        return DeferredCredentials(spec.name, find, load)
-
-    async def _load_credentials(self, spec: RemoteSpec) -> Credentials | None:
-        return await (await self._login_service()).credentials_for(spec)
-
-    async def _open_dashboard(self, accepting: trio.Nursery, clients: trio.Nursery) -> DashboardLink:
-        """Open a loopback port for the dashboard alone, and return an address of the page.
-
-        Raises Unsupported if no port can be opened.
-        """
-        api = await self._http_api()
-        operations = self._operations
-        if self._dashboard is None and not self._stop_requested.is_set():
-            try:
-                listener = listeners.bind_tcp(Address("127.0.0.1", 0))
-            except OSError as error:
-                raise Unsupported(f"the dashboard has no port: {error.strerror}") from None
-            port, self._dashboard = api.open_dashboard(listener)
-            accepting.start_soon(listeners.serve, port.listener, port.serve, clients, port.limit)
-            operations.create_dashboard_link = self._dashboard.create_link
-        if self._dashboard is None:
-            raise Unsupported("mcpd is stopping")
-        return self._dashboard.create_link()
+    async def _serve_until_stopped(self) -> None:
+        systemd.notify(READY="1", STATUS=self._systemd_status.line())
+        socket = self._operations.socket
+        log.info("mcpd %s is listening on %s (pid %d)", __version__, socket, os.getpid())
+        await self._stop_requested.wait()
+        log.info("stopping: %s", self._stop_reason)
+        systemd.notify(STOPPING="1", STATUS="stopping")
 
     async def _serve(self, connection: sockets.socket, slot: Slot) -> None:
         http = await listeners.speaks_http(connection, slot)
         if http:
-            await (await self._http_api()).serve_unix(connection, slot)
+            await self._http.api.serve_unix(connection, slot)
         elif http is not None:
             client = SocketConnection(self._gateway, connection, slot.pid, slot)
             self._connections.add(client)
@@ -373,8 +424,7 @@ class _Daemon:
             while any(server.upstream and server.upstream.link.is_busy for server in running):  # noqa: ASYNC110
                 await trio.sleep(0.02)
         self._operations.close_all()
-        if self._http is not None:
-            self._http.close("mcpd is stopping")
+        self._http.close(_STOPPING)
         await trio.sleep(0.05)  # gives the outboxes time to send the answers
         connections = list(self._connections)
         with trio.move_on_after(_LAST_READS_TIMEOUT):  # what clients have sent until now is refused
@@ -442,3 +492,7 @@ class _Daemon:
         pids = {server.child.pid for server in self._all_servers() if server.child is not None}
         pids |= self._context.secret_command_pids
         return pids | {pid for pid in (self._guardian.pid, schema_checker().pid) if pid is not None}
+
+
+def _accept(accepting: trio.Nursery, clients: trio.Nursery, port: HttpPort) -> None:
+    accepting.start_soon(listeners.serve, port.listener, port.serve, clients, port.limit)

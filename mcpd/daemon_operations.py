@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import attrs
 import msgspec
@@ -32,16 +32,14 @@ from mcpd.model.api import (
     ToolsResult,
 )
 from mcpd.model.codec import unstructure
-from mcpd.model.errors import CallTimeout, NotReady, Unsupported, UpstreamRefused
+from mcpd.model.errors import CallTimeout, NotReady, UpstreamRefused
 from mcpd.model.events import Event, EventKind, History, TapParams
-from mcpd.model.login import AuthStatus
-from mcpd.model.policy_api import PendingApproval, PolicyParams, PolicyResult
+from mcpd.model.login import LoginStatus
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import ServerState, rfc3339
 from mcpd.model.tags import tags_of_tool
 from mcpd.model.text import shorten
 from mcpd.model.tool_names import qualified_name
-from mcpd.model.usage_stats import ClientsResult
 from mcpd.persistent_state import StateFile, unsaved_warning
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.catalog import Catalog, Item
@@ -63,6 +61,34 @@ HISTORY_TAIL = 5
 _STOPPING = "mcpd is stopping"
 
 
+class LoginAccess(Protocol):
+    """The logins of remote servers. Implemented by the daemon, which loads their code with the first use."""
+
+    @property
+    def problem(self) -> str:
+        """Why logins cannot be stored; empty if they can."""
+
+    async def service(self) -> LoginService:
+        """Return what logs in to remote servers. Raises Unsupported while the daemon stops."""
+
+    async def statuses(self) -> Sequence[LoginStatus]:
+        """Return all logins in use; none if nothing has logged in."""
+
+
+class HttpAccess(Protocol):
+    """HTTP and the dashboard. Implemented by the daemon, which loads their code with the first use."""
+
+    @property
+    def listener(self) -> HttpListener | None:
+        """The port that serves HTTP, if one is open."""
+
+    def dashboard_link(self) -> DashboardLink:
+        """Return a one-time address of the dashboard, and open a port for it first if there is none.
+
+        Raises Unsupported if none can be opened, or while the daemon stops.
+        """
+
+
 @attrs.define(eq=False)
 class Operations:
     """The operations. Synchronous ones run without interruption; callers limit how long async ones wait."""
@@ -76,29 +102,12 @@ class Operations:
     stop: Callable[[str], None]
     """Stop the daemon; takes the reason for the log."""
     event_history: EventHistory
-    list_clients: Callable[[], ClientsResult] = lambda: ClientsResult(clients=())
-    """Return the connected clients and their usage. Set by the gateway."""
-    explain_policy: Callable[[PolicyParams], PolicyResult] = attrs.field(init=False, repr=False)
-    """Explain a decision. Raises UnknownServer, InvalidArguments. Set by the gateway."""
-    list_approvals: Callable[[], tuple[PendingApproval, ...]] = lambda: ()
-    """Return the calls that wait for approval. Set by the gateway."""
-    approve: Callable[[str, str], Awaitable[None]] = attrs.field(init=False, repr=False)
-    """Answer for the call with this id: `once`, `session`, `always` or `no`. Raises InvalidArguments,
-    BadSpec. Set by the gateway."""
+    logins: LoginAccess
+    http: HttpAccess
     clients: ClientRegistry = attrs.field(factory=ClientRegistry)
     environ: Mapping[str, str] = attrs.field(factory=dict)
-    http: HttpListener | None = None
-    """Set while an HTTP port is open."""
-    create_dashboard_link: Callable[[], DashboardLink | Awaitable[DashboardLink]] | None = None
-    """Return an address of the dashboard, and open a port for it first if there is none."""
-    open_logins: Callable[[], Awaitable[LoginService]] | None = None
-    """Return what logs in to remote servers, which is created on first use. Set by the daemon."""
     store: StateFile | None = None
     """What keeps the desired state over restarts."""
-    login_problem: Callable[[], str] = lambda: ""
-    """Return why logins cannot be stored; empty if they can. Set by the daemon with `login_statuses`."""
-    login_statuses: Callable[[], Awaitable[AuthStatus]] | None = None
-    """Return all logins. Set by the daemon once something logs in to remote servers."""
     _started_at: float = attrs.field(factory=time.time)
     _ready_waits: set[trio.CancelScope] = attrs.field(factory=set)
     """The scopes of callers that wait for a server; cancelled when the daemon stops."""
@@ -109,15 +118,16 @@ class Operations:
 
     # ── status ──────────────────────────────────────────────────────────────────────────────────
 
-    def status(self) -> DaemonStatus:
+    def status(self, approvals: int = 0) -> DaemonStatus:
+        """Return the status of the daemon and all servers. `approvals`: how many calls wait for one."""
         servers = tuple(
             server.status()
             for server in (*self.supervisor.servers(), *self.supervisor.instances())
             if not isinstance(server, LegacyCompanion)
         )
-        return DaemonStatus(servers=servers, config=self.config.status(), daemon=self.daemon_info())
+        return DaemonStatus(servers=servers, config=self.config.status(), daemon=self.daemon_info(approvals))
 
-    def daemon_info(self) -> DaemonInfo:
+    def daemon_info(self, approvals: int = 0) -> DaemonInfo:
         return DaemonInfo(
             version=__version__,
             pid=os.getpid(),
@@ -125,15 +135,15 @@ class Operations:
             socket=self.socket,
             instance=self.instance,
             clients=len(self.clients),
-            approvals=len(self.list_approvals()),
-            http=self.http,
+            approvals=approvals,
+            http=self.http.listener,
             warnings=self._warnings(),
         )
 
     def _warnings(self) -> tuple[str, ...]:
         """Return what cannot be saved, and what could not be read."""
         kept = () if self.store is None else self.store.warnings
-        problem = self.login_problem()
+        problem = self.logins.problem
         return (*kept, f"{problem}; mcpctl auth list") if problem else kept
 
     async def wait_saved(self) -> tuple[str, ...]:
@@ -186,18 +196,6 @@ class Operations:
             history=self.event_history.history(server.spec.name, HISTORY_TAIL).entries,
         )
         return attrs.evolve(detail, next=next_step(cast("dict[str, Any]", unstructure(detail))))
-
-    def dashboard_link(self) -> DashboardLink | Awaitable[DashboardLink]:
-        """Return a one-time address of the dashboard. Raises Unsupported while the daemon stops."""
-        if self.create_dashboard_link is None:
-            raise Unsupported(_STOPPING)
-        return self.create_dashboard_link()
-
-    async def logins(self) -> LoginService:
-        """Return what logs in to remote servers. Raises Unsupported while the daemon stops."""
-        if self.open_logins is None:
-            raise Unsupported(_STOPPING)
-        return await self.open_logins()
 
     def history(self, name: str | None, limit: int) -> History:
         """Return the newest entries. Raises UnknownServer if neither the set nor the history has `name`."""
@@ -367,6 +365,10 @@ class Operations:
             server=server.spec.name,
             state=server.state.value,
         )
+
+    def refuse_new_calls(self) -> None:
+        """Refuse calls from now on, because the daemon stops. Those in progress go on."""
+        self.is_stopping = True
 
     def close_all(self) -> None:
         """Close all connections because the daemon stops. Current and later callers get NotReady."""

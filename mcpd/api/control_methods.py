@@ -13,9 +13,11 @@ import attrs
 import msgspec
 
 from mcpd import __version__
-from mcpd.api import login_methods
 from mcpd.api.metrics import collect_metrics
 from mcpd.daemon_operations import Operations
+from mcpd.gateway.client_report import connected_clients
+from mcpd.gateway.explain_policy import explain_policy
+from mcpd.gateway.gateway import Gateway
 from mcpd.model import api, codec, login, policy_api
 from mcpd.model.api import (
     CallParams,
@@ -57,7 +59,7 @@ class Method(msgspec.Struct, Generic[P], frozen=True):
     params: type[P]
     result: object
     """A class of `mcpd.model`, or a description of an MCP result that is forwarded unchanged."""
-    handler: Callable[[Operations, P], object] | None = None
+    handler: Callable[[Gateway, P], object] | None = None
     """Returns the result, or an awaitable of it. None for methods that call a server, stream, or change the
     connection: `ControlRequests` handles them.
 
@@ -69,18 +71,18 @@ class Method(msgspec.Struct, Generic[P], frozen=True):
 def _desired_state_method(
     summary: str, change: Callable[[ManagedServer], None], *, persistent: bool = False
 ) -> Method[api.LifecycleParams]:
-    async def handle(operations: Operations, params: api.LifecycleParams) -> api.ServerResult:
+    async def handle(gateway: Gateway, params: api.LifecycleParams) -> api.ServerResult:
         wait = min(params.wait, MAX_WAIT)
-        return await operations.change_desired_state(params.server, change, wait, persistent=persistent)
+        return await gateway.core.change_desired_state(params.server, change, wait, persistent=persistent)
 
     return Method(summary, api.LifecycleParams, api.ServerResult, handle)
 
 
-async def _disable(operations: Operations, params: api.DisableParams) -> api.ServerResult:
+async def _disable(gateway: Gateway, params: api.DisableParams) -> api.ServerResult:
     until = None if params.until is None else _parse_future_time(params.until)
     change = partial(ManagedServer.set_enabled, on=False, until=until)
     wait = min(params.wait, MAX_WAIT)
-    return await operations.change_desired_state(params.server, change, wait, persistent=True)
+    return await gateway.core.change_desired_state(params.server, change, wait, persistent=True)
 
 
 def _parse_future_time(text: str) -> float:
@@ -99,7 +101,8 @@ def _parse_future_time(text: str) -> float:
 def _list_method(
     summary: str, result: type, list_items: Callable[[Operations, str | None], object]
 ) -> Method[api.OptionalServerParam]:
-    async def handle(operations: Operations, params: api.OptionalServerParam) -> object:
+    async def handle(gateway: Gateway, params: api.OptionalServerParam) -> object:
+        operations = gateway.core
         if params.server is not None:
             await operations.load_catalog(params.server)
         else:
@@ -109,26 +112,28 @@ def _list_method(
     return Method(summary, api.OptionalServerParam, result, handle)
 
 
-async def _set_servers(operations: Operations, params: SetServersParams) -> ApplyResult:
-    applied = await operations.config.set_servers(
+async def _set_servers(gateway: Gateway, params: SetServersParams) -> ApplyResult:
+    applied = await gateway.core.config.set_servers(
         params.servers, dry_run=params.dry_run, if_generation=params.if_generation
     )
-    return await _when_applied(operations, applied)
+    return await _when_applied(gateway.core, applied)
 
 
-async def _add(operations: Operations, params: AddParams) -> ApplyResult:
-    applied = await operations.config.add(
+async def _add(gateway: Gateway, params: AddParams) -> ApplyResult:
+    applied = await gateway.core.config.add(
         params.server, params.definition, save=params.save, replace=params.replace
     )
-    return await _when_applied(operations, applied)
+    return await _when_applied(gateway.core, applied)
 
 
-async def _remove(operations: Operations, params: RemoveParams) -> ApplyResult:
-    return await _when_applied(operations, await operations.config.remove(params.server, save=params.save))
+async def _remove(gateway: Gateway, params: RemoveParams) -> ApplyResult:
+    return await _when_applied(
+        gateway.core, await gateway.core.config.remove(params.server, save=params.save)
+    )
 
 
-async def _reload(operations: Operations, _: api.NoParams) -> ApplyResult:
-    return await _when_applied(operations, await operations.config.reload())
+async def _reload(gateway: Gateway, _: api.NoParams) -> ApplyResult:
+    return await _when_applied(gateway.core, await gateway.core.config.reload())
 
 
 async def _when_applied(operations: Operations, applied: ApplyResult) -> ApplyResult:
@@ -139,31 +144,65 @@ async def _when_applied(operations: Operations, applied: ApplyResult) -> ApplyRe
     return attrs.evolve(applied, warnings=(*applied.warnings, *await operations.wait_saved()))
 
 
-def _version(operations: Operations, _: api.NoParams) -> api.VersionInfo:
-    daemon = operations.daemon_info()
+def _version(gateway: Gateway, _: api.NoParams) -> api.VersionInfo:
+    daemon = gateway.core.daemon_info()
     return api.VersionInfo(
         version=__version__,
         api=api.API_VERSION,
         pid=daemon.pid,
         python=platform.python_version(),
         started_at=daemon.started_at,
-        search_path=operations.environ.get("PATH", ""),
+        search_path=gateway.core.environ.get("PATH", ""),
         protocol_versions=PROTOCOL_VERSIONS,
     )
 
 
-async def _approve(operations: Operations, params: policy_api.ApproveParams) -> api.EmptyResult:
-    await operations.approve(params.id, params.decision)
+async def _approve(gateway: Gateway, params: policy_api.ApproveParams) -> api.EmptyResult:
+    await gateway.approvals.answer(params.id, params.decision)
     return api.EmptyResult()
 
 
-async def _stats(operations: Operations, params: StatsParams) -> Callable[[], Stats]:
-    return (await operations.prepare_stats(params.server, processes=params.processes)).build
+async def _stats(gateway: Gateway, params: StatsParams) -> Callable[[], Stats]:
+    return (await gateway.core.prepare_stats(params.server, processes=params.processes)).build
 
 
-def _shutdown(operations: Operations, _: api.NoParams) -> api.EmptyResult:
-    operations.stop("requested by a client")
+def _shutdown(gateway: Gateway, _: api.NoParams) -> api.EmptyResult:
+    gateway.core.stop("requested by a client")
     return api.EmptyResult()
+
+
+async def _begin_login(gateway: Gateway, params: login.LoginParams) -> login.LoginOffer:
+    return await (await gateway.core.logins.service()).begin(params)
+
+
+async def _answer_login(gateway: Gateway, params: login.LoginAnswerParams) -> api.EmptyResult:
+    (await gateway.core.logins.service()).answer(params)
+    return api.EmptyResult()
+
+
+async def _wait_login(gateway: Gateway, params: login.LoginAttemptParam) -> login.LoginStatus:
+    return await (await gateway.core.logins.service()).wait(params.attempt)
+
+
+async def _cancel_login(gateway: Gateway, params: login.LoginAttemptParam) -> api.EmptyResult:
+    (await gateway.core.logins.service()).cancel(params.attempt)
+    return api.EmptyResult()
+
+
+async def _log_out(gateway: Gateway, params: login.LogoutParams) -> login.LogoutResult:
+    return await (await gateway.core.logins.service()).logout(params)
+
+
+async def _auth_status(gateway: Gateway, params: login.AuthStatusParams) -> login.AuthStatus:
+    return await (await gateway.core.logins.service()).status(params.server, check=params.check)
+
+
+async def _refresh_login(gateway: Gateway, params: api.ServerParam) -> login.LoginStatus:
+    return await (await gateway.core.logins.service()).refresh(params.server)
+
+
+async def _explain_login(gateway: Gateway, params: api.ServerParam) -> login.AuthExplanation:
+    return await (await gateway.core.logins.service()).explain(params.server)
 
 
 MCP_RESULT = "the unchanged result object from the MCP server"
@@ -173,13 +212,13 @@ METHODS: Mapping[str, Method[Any]] = {
         "Return the status of all servers and the active configuration.",
         api.NoParams,
         api.DaemonStatus,
-        lambda operations, _: operations.status(),
+        lambda gateway, _: gateway.core.status(gateway.approvals.count),
     ),
     "mcpd/server": Method(
         "Return the status of one server and the details that explain it.",
         api.ServerParam,
         api.ServerDetail,
-        lambda operations, params: operations.explain_server(params.server),
+        lambda gateway, params: gateway.core.explain_server(params.server),
     ),
     "mcpd/tools": _list_method("List the tools of one server or all servers.", ToolsResult, Operations.tools),
     "mcpd/resources": _list_method(
@@ -241,38 +280,40 @@ METHODS: Mapping[str, Method[Any]] = {
         "Return the active definitions. Secrets are masked.",
         api.NoParams,
         ConfigView,
-        lambda operations, _: operations.config.view(),
+        lambda gateway, _: gateway.core.config.view(),
     ),
     "mcpd/config/check": Method(
         "Check the content of a configuration file without applying it.",
         ConfigCheckParams,
         ConfigCheck,
-        lambda operations, params: operations.config.check(Path(params.path), params.text),
+        lambda gateway, params: gateway.core.config.check(Path(params.path), params.text),
     ),
     "mcpd/history": Method(
         "Return past events for one server or all servers, including their causes. The history is kept when "
         "the daemon restarts.",
         HistoryParams,
         History,
-        lambda operations, params: operations.history(params.server, params.limit),
+        lambda gateway, params: gateway.core.history(params.server, params.limit),
     ),
     "mcpd/clients": Method(
         "List the connected clients, their processes, and the servers they use.",
         api.NoParams,
         ClientsResult,
-        lambda operations, params: operations.list_clients(),
+        lambda gateway, _: connected_clients(gateway.sessions, gateway.core.clients.connected()),
     ),
     "mcpd/policy": Method(
         "Explain whether the policies allow a client to use a tool, prompt, or resource. Nothing is called.",
         policy_api.PolicyParams,
         policy_api.PolicyResult,
-        lambda operations, params: operations.explain_policy(params),
+        explain_policy,
     ),
     "mcpd/approvals": Method(
         "List the calls that wait for the approval of a person.",
         api.NoParams,
         policy_api.ApprovalsResult,
-        lambda operations, _: policy_api.ApprovalsResult(approvals=operations.list_approvals()),
+        lambda gateway, _: policy_api.ApprovalsResult(
+            approvals=gateway.approvals.list(gateway.core.redactor.mask)
+        ),
     ),
     "mcpd/approve": Method(
         "Approve or refuse a call that waits for approval.",
@@ -290,67 +331,65 @@ METHODS: Mapping[str, Method[Any]] = {
         "Drop the cached results of one server or all servers.",
         CacheClearParams,
         CacheCleared,
-        lambda operations, params: CacheCleared(results=operations.clear_cache(params.server)),
+        lambda gateway, params: CacheCleared(results=gateway.core.clear_cache(params.server)),
     ),
     "mcpd/metrics": Method(
         "Return all metrics in the Prometheus text format.",
         api.NoParams,
         api.Metrics,
-        lambda operations, _: collect_metrics(operations),
+        lambda gateway, _: collect_metrics(gateway.core),
     ),
     "mcpd/page": Method(
         "Return a one-time URL that opens the dashboard in a browser.",
         api.NoParams,
         api.DashboardLink,
-        lambda operations, _: operations.dashboard_link(),
+        lambda gateway, _: gateway.core.http.dashboard_link(),
     ),
     "mcpd/ping": Method(
         "Measure the round-trip time to a connected server.",
         api.PingParams,
         api.PingResult,
-        lambda operations, params: operations.ping(params.server, min(params.timeout, MAX_WAIT)),
+        lambda gateway, params: gateway.core.ping(params.server, min(params.timeout, MAX_WAIT)),
     ),
     "mcpd/login/begin": Method(
         "Begin to log in to a remote server, and return what a person needs. mcpd opens no browser.",
         login.LoginParams,
         login.LoginOffer,
-        login_methods.begin,
+        _begin_login,
     ),
     "mcpd/login/answer": Method(
         "Pass on the URL at which the browser ended, if it cannot reach mcpd.",
         login.LoginAnswerParams,
         api.EmptyResult,
-        login_methods.answer,
+        _answer_login,
     ),
     "mcpd/login/wait": Method(
         "Return the login when the person has finished.",
         login.LoginAttemptParam,
         login.LoginStatus,
-        login_methods.wait,
+        _wait_login,
     ),
     "mcpd/login/cancel": Method(
-        "Cancel an attempt to log in.", login.LoginAttemptParam, api.EmptyResult, login_methods.cancel
+        "Cancel an attempt to log in.", login.LoginAttemptParam, api.EmptyResult, _cancel_login
     ),
     "mcpd/logout": Method(
         "Forget a login, or all logins, and revoke the tokens if the authorization server offers that.",
         login.LogoutParams,
         login.LogoutResult,
-        login_methods.logout,
+        _log_out,
     ),
     "mcpd/auth/status": Method(
         "Return the logins of one server or all servers. Tokens are never returned.",
         login.AuthStatusParams,
         login.AuthStatus,
-        login_methods.status,
+        _auth_status,
     ),
-    "mcpd/auth/refresh": Method(
-        "Renew a login now.", api.ServerParam, login.LoginStatus, login_methods.refresh
-    ),
+    "mcpd/auth/refresh": Method("Renew a login now.", api.ServerParam, login.LoginStatus, _refresh_login),
     "mcpd/auth/explain": Method(
         "Return every step of a login up to the choice of the client, without logging in.",
         api.ServerParam,
         login.AuthExplanation,
-        login_methods.explain,
+        _explain_login,
     ),
     "mcpd/version": Method(
         "Return the version of mcpd, the version of its API, and the supported protocol revisions.",

@@ -128,7 +128,7 @@ class ControlRequests:
                 return
             if isinstance(params, api.OptionalServerParam) and params.server is not None:
                 self.calls.require_selected(params.server)
-            result = method.handler(self._operations, params)
+            result = method.handler(self._gateway, params)
             if inspect.isawaitable(result):
                 self._start(message, result, self._finish_later)
             else:

@@ -82,7 +82,8 @@ class HttpApi:
     """The daemon's HTTP API."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self._operations = gateway.core
+        self.listener: HttpListener | None = None
+        """The published port, while it is open."""
         self._endpoint = McpEndpoint(gateway, LegacyHttpSessions(gateway), SseSessions(gateway))
         self._dashboards: list[Dashboard] = []
         self._bodies = BodyBudget()
@@ -93,6 +94,11 @@ class HttpApi:
         handler = partial(RouteHandler, self._socket_routes, pid=slot.pid)
         name = f"client {slot.pid}"
         await HttpServerConnection(connection, handler, name, slot, self._bodies).run()
+
+    @property
+    def dashboard(self) -> Dashboard | None:
+        """The dashboard of the port that was opened first."""
+        return self._dashboards[0] if self._dashboards else None
 
     def close(self, reason: str) -> None:
         """End every session and every open stream."""
@@ -108,20 +114,19 @@ class HttpApi:
 
         Raises UnusablePath before publishing anything if the token cannot be used.
         """
-        operations = self._operations
         host, port = listener.getsockname()[:2]
         url = f"http://{Address(host, port)}{MCP}"
         file = state_dir / TOKEN_FILE
         token = load_token(file) if require_token else None
         if token is not None:
-            operations.redactor.add([token])
-        operations.http = HttpListener(
+            self._endpoint.gateway.core.redactor.add([token])
+        self.listener = HttpListener(
             url=url,
             auth="none" if token is None else "token",
             token_file=None if token is None else str(file),
         )
         address_file = Path(runtime_dir) / ADDRESS_FILE
-        contents = {**attrs.asdict(operations.http), "pid": os.getpid()}
+        contents = {**attrs.asdict(self.listener), "pid": os.getpid()}
         write_atomically(address_file, json.dumps(contents).encode() + b"\n", 0o600)
         log.info("HTTP: listening at %s (%s)", url, f"token in {file}" if token else "no token required")
         if token is None:
@@ -130,13 +135,12 @@ class HttpApi:
             )
         dashboard = Dashboard(self._endpoint.gateway, url.removesuffix(MCP), port)
         self._dashboards.append(dashboard)
-        operations.create_dashboard_link = dashboard.create_link
         guard = TcpGuard(port, token, {HEALTH: 0, **PATHS})
         principal = "anybody" if token is None else "token"
         try:
             yield HttpPort(listener, HttpRoutes(self._endpoint, guard, principal, dashboard), self._bodies)
         finally:
-            operations.http = operations.create_dashboard_link = None
+            self.listener = None
             self._dashboards.remove(dashboard)
             with suppress(OSError):
                 address_file.unlink()
@@ -152,9 +156,8 @@ class HttpApi:
         self._dashboards.append(dashboard)
         guard = TcpGuard(port, secrets.token_urlsafe(32), {HEALTH: 0, **PATHS})
         log.info("the dashboard is served at %s", base)
-        return HttpPort(
-            listener, HttpRoutes(self._endpoint, guard, "nobody", dashboard), self._bodies
-        ), dashboard
+        routes = HttpRoutes(self._endpoint, guard, "nobody", dashboard)
+        return HttpPort(listener, routes, self._bodies), dashboard
 
 
 class RouteHandler:

@@ -48,8 +48,7 @@ _HELP = {
 async def collect_metrics(operations: Operations) -> Metrics:
     """Return the metrics of now."""
     report = await operations.prepare_stats(None, processes=True)
-    statuses = operations.login_statuses
-    logins = () if statuses is None else (await statuses()).logins
+    logins = await operations.logins.statuses()
     return Metrics(content_type=CONTENT_TYPE, text=render(operations.status(), report.build(), logins))
 
 

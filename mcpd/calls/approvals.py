@@ -222,6 +222,10 @@ class Approvals:
             return params  # `Caller.ask` translates them
         return translate_request("elicitation/create", Raw(params), call.context.version, "")
 
+    @property
+    def count(self) -> int:
+        return len(self._pending)
+
     def list(self, mask: Callable[[str], str]) -> tuple[PendingApproval, ...]:
         """Return the calls that wait, the oldest first."""
         return tuple(

@@ -140,7 +140,7 @@ class LoginLinks:
     async def _open(self, call: Call, server: str, error: McpdError) -> LoginLink:
         challenge = error.challenge if isinstance(error, NeedsAuth) else ()
         try:
-            logins = await self._operations.logins()
+            logins = await self._operations.logins.service()
             return await logins.link(server, f"{call.route.method} {call.tool}", challenge)
         except McpdError:
             raise error from None

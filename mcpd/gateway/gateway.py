@@ -25,11 +25,9 @@ from mcpd.calls.validation import ValidationStageFactory
 from mcpd.daemon_operations import Operations
 from mcpd.gateway import client_legacy, client_modern, list_methods
 from mcpd.gateway.aggregate_server import AggregateServer
-from mcpd.gateway.client_report import connected_clients
 from mcpd.gateway.client_session import ClientSession, SessionMethods
 from mcpd.gateway.client_subscriptions import ClientSubscriptions
 from mcpd.gateway.client_view import SingleServer, View
-from mcpd.gateway.explain_policy import explain_policy
 from mcpd.gateway.log_messages import forward_log_message
 from mcpd.gateway.per_client_servers import DedicatedServers
 from mcpd.model.errors import UnknownProfile
@@ -40,7 +38,7 @@ from mcpd.model.status import ServerState, rfc3339
 from mcpd.protocol import extensions
 from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.supervision.managed_server import ManagedServer
-from mcpd.supervision.supervisor_context import ClientHooks
+from mcpd.supervision.supervisor_context import WaitingReport
 from mcpd.support.limited_notifications import LimitedNotifications
 from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import Exchange
@@ -68,9 +66,9 @@ _LISTS = ("tools", "resources", "prompts")
 
 
 class Gateway:
-    """One per daemon. `run` must run for as long as there are sessions."""
+    """One per daemon. `run` must run for as long as there are sessions. Implements `ServerClients`."""
 
-    def __init__(self, core: Operations, clients: ClientHooks, call_log: CallLog | None = None) -> None:
+    def __init__(self, core: Operations, call_log: CallLog | None = None) -> None:
         self.core = core
         self.sessions: dict[ClientSession, None] = {}
         self.waiting_requests: set[trio.CancelScope] = set()
@@ -97,11 +95,6 @@ class Gateway:
         """The policies that clients know of, by server."""
         self._aggregates: dict[str, AggregateServer] = {}
         """The views of several servers, by the names of their profiles."""
-        core.list_clients = lambda: connected_clients(self.sessions, core.clients.connected())
-        clients.capabilities = self._capabilities_for
-        core.explain_policy = partial(explain_policy, self)
-        core.list_approvals = lambda: self.approvals.list(core.redactor.mask)
-        core.approve = self.approvals.answer
         self.approvals.notify = LimitedNotifications(
             core.environ,
             lambda: core.config.loaded.settings.approval_notifications,
@@ -113,9 +106,6 @@ class Gateway:
         self.approvals.ask_modern_client = self.calls.suspended_calls.ask
         self.approvals.withdraw_from_modern_client = self.calls.suspended_calls.withdraw
         self.calls.login_links.notify_complete = _notify_elicitation_complete
-        clients.on_server_request = self._on_server_request
-        clients.on_notification = self._on_notification
-        clients.describe_waiting = self.calls.turns.describe
 
     # ── clients come and go ─────────────────────────────────────────────────────────────────────
 
@@ -198,7 +188,7 @@ class Gateway:
 
     def refuse_new_calls(self) -> None:
         """Refuse new calls with NotReady, because the daemon stops. Those in progress go on."""
-        self.core.is_stopping = True
+        self.core.refuse_new_calls()
         self.calls.routes.forget()
 
     def end_subscriptions(self) -> None:
@@ -208,10 +198,8 @@ class Gateway:
                 listen.end()
             session.listen_streams.clear()
 
-    def _capabilities_for(self, server: ManagedServer) -> Mapping[str, object]:
-        """Return what is declared to a server in its handshake. A dedicated server learns the extensions of
-        its own clients.
-        """
+    def capabilities(self, server: ManagedServer) -> Mapping[str, object]:
+        """See `ServerClients`. A dedicated server learns the extensions of its own clients."""
         if server.spec.share == "all" or server.original is None:
             return CAPABILITIES
         users = self.dedicated_servers.users(server)
@@ -220,10 +208,10 @@ class Gateway:
 
     # ── what servers say ────────────────────────────────────────────────────────────────────────
 
-    def _on_server_request(
+    def on_request(
         self, server: ManagedServer, link: Channel, message: Message, exchange: Exchange | None
     ) -> bool:
-        """See `Hooks.on_request`. A bug in mcpd fails the request, not the server's connection."""
+        """See `ServerClients`. A bug in mcpd fails the request, not the server's connection."""
         try:
             return self.calls.server_requests.route(server, link, message, exchange)
         except Exception:
@@ -231,7 +219,7 @@ class Gateway:
             self.calls.server_requests.forget(link, message)
             return False
 
-    def _on_notification(self, server: ManagedServer, notification: ServerNotification) -> None:
+    def on_notification(self, server: ManagedServer, notification: ServerNotification) -> None:
         method = notification.method
         if method.endswith("/list_changed"):
             self._notify_list_changed(server, method.split("/")[1])
@@ -255,6 +243,10 @@ class Gateway:
                 self.calls.server_requests.cancel(server.upstream.link, notification.params)
             except BadFrame:
                 return
+
+    def describe_waiting(self, server: ManagedServer, mask: Callable[[str], str]) -> WaitingReport:
+        """See `ServerClients`."""
+        return self.calls.turns.describe(server, mask)
 
     def _notify_list_changed(self, server: ManagedServer, feature: str) -> None:
         for session in list(self.sessions):

@@ -17,7 +17,7 @@ from mcpd.model.events import EventKind
 from mcpd.model.server_spec import InvalidSpec, ServerSpec
 from mcpd.protocol.upstream_session import FEATURES, ServerNotification, Upstream
 from mcpd.supervision.catalog import Catalog
-from mcpd.supervision.managed_server import ManagedServer
+from mcpd.supervision.managed_server import ManagedServer, ServerClients
 from mcpd.supervision.message_tap import ServerTaps
 from mcpd.supervision.server_log import ServerLog
 from mcpd.supervision.supervisor_context import SupervisorContext
@@ -33,11 +33,11 @@ class LegacyCompanion(ManagedServer):
 
     original: ManagedServer
 
-    def __init__(self, original: ManagedServer, context: SupervisorContext) -> None:
+    def __init__(self, original: ManagedServer, context: SupervisorContext, clients: ServerClients) -> None:
         self.original = original
         self.refusal = ""
         """Why the server cannot ask anything on this connection, so that it must not be used."""
-        super().__init__(_companion_spec(original.spec), context, original)
+        super().__init__(_companion_spec(original.spec), context, original, clients)
 
     def update_spec(self, spec: ServerSpec) -> None:
         super().update_spec(_companion_spec(spec))

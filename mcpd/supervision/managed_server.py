@@ -10,7 +10,9 @@ import itertools
 import logging
 import math
 import time
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Protocol
 
 import attrs
 import trio
@@ -35,14 +37,15 @@ from mcpd.supervision.resolve_secrets import FoundSecrets, describe_old_secret, 
 from mcpd.supervision.result_cache import ResultCache
 from mcpd.supervision.server_log import ServerLog
 from mcpd.supervision.server_state import StateTracker, add_connections, build_status, unparsable_output
-from mcpd.supervision.supervisor_context import SupervisorContext
+from mcpd.supervision.supervisor_context import SupervisorContext, WaitingReport
 from mcpd.support.broadcast import CallbackList
 from mcpd.support.memory_tuning import trim_heap_soon
 from mcpd.support.processes import CpuTimeTotal
 from mcpd.transports.base import Channel, NullInbound
 from mcpd.transports.child_process import Child, Launch, prepare_launch
+from mcpd.transports.outgoing_request import Exchange
 from mcpd.transports.tool_call_stats import CallStats
-from mcpd.wire.message import ABSENT
+from mcpd.wire.message import ABSENT, Message
 
 log = logging.getLogger("mcpd.server")
 
@@ -53,11 +56,51 @@ _WALL_CLOCK_INTERVAL = 10.0
 """Seconds between checks of the wall clock, which advances during suspend while trio's clock may not."""
 
 
+class ServerClients(Protocol):
+    """The clients of all servers, as a server sees them. The gateway implements it."""
+
+    def capabilities(self, server: ManagedServer) -> Mapping[str, object]:
+        """Return what is declared to a server in its handshake, and in each request without an
+        `Exchange.meta` of its own."""
+
+    def on_request(
+        self, server: ManagedServer, link: Channel, message: Message, exchange: Exchange | None
+    ) -> bool:
+        """See `Hooks.on_request`."""
+
+    def on_notification(self, server: ManagedServer, notification: ServerNotification) -> None:
+        """See `Hooks.on_notification`."""
+
+    def describe_waiting(self, server: ManagedServer, mask: Callable[[str], str]) -> WaitingReport:
+        """Return what clients have been asked and which calls wait. `mask` masks secrets."""
+
+
+class NoClients:
+    """For servers that no client uses."""
+
+    def capabilities(self, server: ManagedServer) -> Mapping[str, object]:
+        return {}
+
+    def on_request(
+        self, server: ManagedServer, link: Channel, message: Message, exchange: Exchange | None
+    ) -> bool:
+        return False
+
+    def on_notification(self, server: ManagedServer, notification: ServerNotification) -> None: ...
+
+    def describe_waiting(self, server: ManagedServer, mask: Callable[[str], str]) -> WaitingReport:
+        return (), (), 0
+
+
 class ManagedServer:
     """One configured server, or a dedicated instance of it. Created by the supervisor, which also runs it."""
 
     def __init__(
-        self, spec: ServerSpec, context: SupervisorContext, original: ManagedServer | None = None
+        self,
+        spec: ServerSpec,
+        context: SupervisorContext,
+        original: ManagedServer | None = None,
+        clients: ServerClients | None = None,
     ) -> None:
         self.spec = spec
         self.original = original
@@ -93,8 +136,8 @@ class ManagedServer:
         key = definition_key(spec)
         self._backoff = restart.Backoff(restart.effective_restart_policy(spec), context.random)
         self._tracker = StateTracker()
-        if context.clients.on_notification is not None:
-            self.notifications.add(partial(context.clients.on_notification, self))
+        self._clients = clients = clients or NoClients()
+        self.notifications.add(partial(clients.on_notification, self))
         self.turn_queue: object = None
         self.write_turns: object = None
         self.decisions: object = None
@@ -255,7 +298,7 @@ class ManagedServer:
             self._withdraw_lost()
         link = None if self.upstream is None else self.upstream.link
         heard_at = self._last_received_at if link is None else link.last_received_at
-        describe, mask = self._context.clients.describe_waiting, self._context.redactor.mask
+        mask = self._context.redactor.mask
         status = build_status(
             spec=self.spec,
             tracker=self._tracker,
@@ -270,7 +313,7 @@ class ManagedServer:
             last_received=None if heard_at is None else time.time() - (trio.current_time() - heard_at),
             degraded=self._degradation,
             off_until=self._desired.off_until,
-            waiting=((), (), 0) if describe is None else describe(self, mask),
+            waiting=self._clients.describe_waiting(self, mask),
         )
         return add_connections(status, None if self.companion is None else self.companion.status())
 
@@ -522,13 +565,12 @@ class ManagedServer:
             await trio.sleep_forever()
 
     def _hooks(self) -> Hooks:
-        clients, asked = self._context.clients, self._context.clients.on_server_request
         return Hooks(
             on_list_changed=self._on_list_changed,
             on_change_announced=self._catalog_sync.note_announcement,
             on_log=self.log.add_line,
-            capabilities=clients.capabilities(self),
-            on_request=None if asked is None else partial(asked, self),
+            capabilities=self._clients.capabilities(self),
+            on_request=partial(self._clients.on_request, self),
             on_notification=self.notifications,
             refresh_list=self._catalog_sync.refresh,
             on_modern_detected=self._strategy.learn_modern,

@@ -18,7 +18,7 @@ from mcpd.model.server_spec import ServersDiff, ServerSpec, diff_specs
 from mcpd.model.status import rfc3339
 from mcpd.model.text import shorten, similar_names
 from mcpd.supervision.legacy_companion import LegacyCompanion
-from mcpd.supervision.managed_server import ManagedServer
+from mcpd.supervision.managed_server import ManagedServer, NoClients, ServerClients
 from mcpd.supervision.supervisor_context import SupervisorContext
 from mcpd.support.broadcast import AsyncValue
 from mcpd.support.suspend_detection import watch_for_suspend
@@ -58,6 +58,7 @@ class Supervisor:
         self._running: dict[str, _RunningServer] = {}
         self._instances: dict[ManagedServer, _RunningServer] = {}
         self._nursery: trio.Nursery | None = None
+        self._clients: ServerClients = NoClients()
 
     @property
     def changes(self) -> int:
@@ -151,14 +152,14 @@ class Supervisor:
         Raises NotReady while `of` is stopping, because its definition is outdated then.
         """
         self._require_running(of)
-        server = ManagedServer(spec, self._context, of)
+        server = ManagedServer(spec, self._context, of, self._clients)
         self._start_instance(server)
         return server
 
     def start_companion(self, of: ManagedServer) -> LegacyCompanion:
         """Open the second connection of `of`. Raises NotReady like `start_instance`."""
         self._require_running(of)
-        server = of.companion = LegacyCompanion(of, self._context)
+        server = of.companion = LegacyCompanion(of, self._context, self._clients)
         self._start_instance(server)
         return server
 
@@ -218,8 +219,11 @@ class Supervisor:
     def _all_running(self) -> list[_RunningServer]:
         return [*self._running.values(), *self._instances.values()]
 
-    async def run(self) -> None:
-        """Apply each desired set until cancelled. When it returns, all servers have stopped."""
+    async def run(self, clients: ServerClients | None = None) -> None:
+        """Apply each desired set until cancelled, and create its servers with `clients`. When it returns, all
+        servers have stopped.
+        """
+        self._clients = clients or self._clients
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(watch_for_suspend, self._on_resume)
@@ -301,7 +305,7 @@ class Supervisor:
     def _create(self, spec: ServerSpec) -> ManagedServer | None:
         """Create a server. If a bug prevents this, the server is left out until the next set is applied."""
         try:
-            return ManagedServer(spec, self._context)
+            return ManagedServer(spec, self._context, clients=self._clients)
         except Exception:
             problem = (
                 "an error in mcpd itself; the server is left out until the configuration is loaded again"

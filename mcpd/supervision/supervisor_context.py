@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
@@ -13,35 +13,16 @@ from mcpd.model.events import Event
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.status import OpenQuestion, WaitingCall
 from mcpd.persistent_state import StateFile
-from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.supervision.secret_reads import SecretReads
 from mcpd.support.broadcast import CallbackList
 from mcpd.support.redact import Redactor
-from mcpd.transports.base import Channel
 from mcpd.transports.child_process import ProcessGroupGuard
-from mcpd.transports.outgoing_request import Exchange
-from mcpd.wire.message import Message
 
 if TYPE_CHECKING:  # most daemons have no remote servers: test_start_imports_nothing_for_http
     from mcpd.transports.credentials import Credentials
 
 WaitingReport = tuple[tuple[OpenQuestion, ...], tuple[WaitingCall, ...], int]
 """The open questions of a server, its first waiting calls, and the number of all waiting calls."""
-
-
-class ClientHooks(msgspec.Struct, kw_only=True, eq=False):
-    """What clients do for servers. Set by the gateway before any server runs."""
-
-    capabilities: Callable[[Any], Mapping[str, object]] = lambda server: {}
-    """Returns what is declared to a `ManagedServer` in its handshake, and in each request without an
-    `Exchange.meta` of its own."""
-    on_server_request: Callable[[Any, Channel, Message, Exchange | None], bool] | None = None
-    """The same as `Hooks.on_request`, with the `ManagedServer` as the first argument."""
-    on_notification: Callable[[Any, ServerNotification], None] | None = None
-    """The same as `Hooks.on_notification`, with the `ManagedServer` as the first argument."""
-    describe_waiting: Callable[[Any, Callable[[str], str]], WaitingReport] | None = None
-    """Returns what clients have been asked and which calls wait, given the `ManagedServer` and a function
-    that masks secrets."""
 
 
 class ChangeCounter(msgspec.Struct, eq=False):
@@ -63,7 +44,6 @@ class SupervisorContext(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Limits how many servers start at the same time."""
     random: Callable[[], float]
     announce: Callable[[Event], None]
-    clients: ClientHooks = msgspec.field(default_factory=ClientHooks)
     secret_reads: SecretReads = msgspec.field(default_factory=SecretReads)
     secret_checks: SecretReads = msgspec.field(default_factory=SecretReads)
     """Finds out whether secrets have changed. A check that hangs must not delay or fail a start."""

@@ -43,9 +43,8 @@ def answer(w: World, request: Json, ttl: float = 60_000, scope: str = "public", 
 
 def updated(w: World, uri: str) -> None:
     """The server reports that a resource has changed."""
-    assert w.side.on_notification is not None
     method = "notifications/resources/updated"
-    w.side.on_notification(w.server, ServerNotification(method, ABSENT, None, uri))
+    w.gateway.on_notification(w.server, ServerNotification(method, ABSENT, None, uri))
 
 
 def result(received: Recorder) -> Any:

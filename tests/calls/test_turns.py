@@ -271,7 +271,7 @@ async def test_round_of_a_modern_server_is_ended(autojump_clock: Clock) -> None:
 
 
 async def test_what_is_shown_of_questions_and_waiting_calls(autojump_clock: Clock, w: World) -> None:
-    describe = w.side.describe_waiting
+    describe = w.gateway.describe_waiting
     assert describe is not None
     assert describe(w.server, str.upper) == ((), (), 0)
     asked(w, "modern")

@@ -32,7 +32,6 @@ from mcpd.protocol.upstream_session import NotificationInterests, ServerNotifica
 from mcpd.supervision.catalog import Catalog, Item
 from mcpd.supervision.elicitation_history import ElicitationHistory
 from mcpd.supervision.result_cache import ResultCache
-from mcpd.supervision.supervisor_context import ClientHooks
 from mcpd.support.broadcast import Broadcast
 from mcpd.support.outbox import batch
 from mcpd.transports.multiplexer import RequestMultiplexer
@@ -205,7 +204,6 @@ def make_core(*servers: Any, **settings: Any) -> Any:
         environ={},
         is_stopping=False,
         not_ready_error=lambda server: NotReady("srv is not there", server=NAME, state="pending"),
-        list_clients=None,
     )
 
 
@@ -232,8 +230,8 @@ class World:
         self.server: Any = make_server(concurrency=concurrency)
         core = make_core(self.server, *others)
         core.wait_ready = self._ready
-        self.side = ClientHooks()
-        self.gateway = Gateway(core, self.side)
+        core.refuse_new_calls = lambda: setattr(core, "is_stopping", True)
+        self.gateway = Gateway(core)
         self.connect()
 
     async def _ready(self, server: Any, within: float = 30.0) -> Any:
@@ -256,13 +254,13 @@ class World:
         self.up.set()
 
     def on_request(self, message: Message, exchange: Exchange | None) -> None:
-        assert self.side.on_server_request is not None
-        if not self.side.on_server_request(self.server, self.wire, message, exchange):
+        if not self.gateway.on_request(self.server, self.wire, message, exchange):
             self.wire.refuse(message, -32601, "no")
 
     def on_notification(self, message: Message, exchange: Exchange | None) -> None:
-        assert self.side.on_notification is not None
-        self.side.on_notification(self.server, ServerNotification(message.method, message.params, exchange))
+        self.gateway.on_notification(
+            self.server, ServerNotification(message.method, message.params, exchange)
+        )
 
     def lose(self) -> None:
         """End the server's process, if there is one."""

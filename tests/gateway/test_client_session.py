@@ -481,11 +481,11 @@ async def test_frequent_resource_updates_are_rate_limited(autojump_clock: Clock,
     users[0].session.send = users[1].session.send = lambda frame: heard.append(trio.current_time())
     began = trio.current_time()
     for _ in range(1000):
-        w.gateway._on_notification(w.server, changed)
+        w.gateway.on_notification(w.server, changed)
     assert len(heard) == 2
     await trio.sleep(1)
     assert [round(at - began, 3) for at in heard] == [0, 0, UPDATE_INTERVAL, UPDATE_INTERVAL]
-    w.gateway._on_notification(w.server, changed)
+    w.gateway.on_notification(w.server, changed)
     assert len(heard) == 6
     await trio.sleep(1)
     assert len(heard) == 6

@@ -92,7 +92,7 @@ async def test_views_by_server_and_profile(w: World) -> None:
 async def test_only_clients_that_see_the_server_hear_of_its_lists(w: World) -> None:
     (_, mine), (_, others) = listener(w, w.gateway.view("srv")), listener(w, w.gateway.view("other"))
     _, both = listener(w, w.gateway.view())
-    w.gateway._on_notification(w.server, ServerNotification("notifications/prompts/list_changed", Raw(b"")))
+    w.gateway.on_notification(w.server, ServerNotification("notifications/prompts/list_changed", Raw(b"")))
     assert (mine, others, both) == ([LISTS[2]], [], [LISTS[2]])
 
 
@@ -254,13 +254,13 @@ async def test_cancellation_by_a_server_needs_its_connection(w: World) -> None:
     w.hear()
     (working,) = w.work.values()
     key = json.dumps(w.ask(working))
-    w.gateway._on_notification(w.server, ServerNotification("notifications/cancelled", Raw(b"5")))
-    w.gateway._on_notification(w.server, ServerNotification("notifications/other", cancelled(key).params))
+    w.gateway.on_notification(w.server, ServerNotification("notifications/cancelled", Raw(b"5")))
+    w.gateway.on_notification(w.server, ServerNotification("notifications/other", cancelled(key).params))
     assert len(user.questions) == 1
-    w.gateway._on_notification(w.server, cancelled(key))
+    w.gateway.on_notification(w.server, cancelled(key))
     assert user.questions == []
     w.server.upstream = None
-    w.gateway._on_notification(w.server, cancelled(key))
+    w.gateway.on_notification(w.server, cancelled(key))
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ async def test_log_message_reaches_the_client_from_its_level_on(
     (call,) = user.session.calls.values()
     call.context = type(call.context)(LEGACY, modern, log_level=level)
     params = Raw(json.dumps(message).encode())
-    w.gateway._on_notification(w.server, ServerNotification("notifications/message", params))
+    w.gateway.on_notification(w.server, ServerNotification("notifications/message", params))
     assert len(heard) == wanted
 
 
@@ -303,7 +303,7 @@ async def test_log_message_reaches_every_client_that_it_may_be_for(w: World) -> 
             user.logs.clear()
             user.tag = "u"
         params = Raw(b'{"level":"info","data":"u x"}')
-        w.gateway._on_notification(w.server, ServerNotification("notifications/message", params, exchange))
+        w.gateway.on_notification(w.server, ServerNotification("notifications/message", params, exchange))
         return [len(one.logs), len(two.logs)]
 
     assert log() == [0, 0]
@@ -333,7 +333,7 @@ async def test_log_message_outside_of_calls_reaches_legacy_clients_that_set_a_le
         session.context = msgspec.structs.replace(session.context, log_level=level)
     for level in ("info", "error"):
         params = Raw(json.dumps({"level": level, "data": "x"}).encode())
-        w.gateway._on_notification(w.server, ServerNotification("notifications/message", params))
+        w.gateway.on_notification(w.server, ServerNotification("notifications/message", params))
     assert heard == ["notifications/message"]
     assert (unset, others, nothing) == ([], [], [])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -12,13 +11,12 @@ from trio.testing import MockClock
 
 from mcpd.model.status import ServerState
 from mcpd.protocol.upstream_session import ServerNotification
-from mcpd.supervision.managed_server import ManagedServer
-from mcpd.supervision.supervisor_context import ClientHooks
+from mcpd.supervision.managed_server import ManagedServer, NoClients
 from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire.message import Message
 from tests.fakes.http import LegacyScript, ModernScript, Request, fake_http
-from tests.supervision import peer, test_remote_servers
+from tests.supervision import test_remote_servers
 from tests.supervision.peer import Life, World, living
 
 TELLING = {"tools": {"listChanged": True}, "resources": {"subscribe": True}, "logging": {}}
@@ -135,28 +133,20 @@ async def test_subscriptions_survive_a_reconnect(autojump_clock: MockClock, tmp_
 # ── association with a request ──────────────────────────────────────────────────────────────────
 
 
-async def test_server_request_on_the_stream_of_a_call_names_the_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_server_request_on_the_stream_of_a_call_names_the_call(tmp_path: Path) -> None:
     """Only the calling client is asked. A request outside any call's stream belongs to no client."""
     asked: list[tuple[str, str, Exchange | None]] = []
 
-    def take(server: ManagedServer, channel: Channel, message: Message, exchange: Exchange | None) -> bool:
-        asked.append((server.spec.name, message.method, exchange))
-        channel.respond(message, b'{"action":"decline"}')
-        return True
+    class Clients(NoClients):
+        def capabilities(self, server: ManagedServer) -> dict[str, object]:
+            return {"elicitation": {}}
 
-    clients = ClientHooks(capabilities=lambda server: {"elicitation": {}}, on_server_request=take)
-
-    def with_clients(*arguments: Any) -> Any:
-        around = peer.surroundings(*arguments)
-        around.clients.capabilities, around.clients.on_server_request = (
-            clients.capabilities,
-            clients.on_server_request,
-        )
-        return around
-
-    monkeypatch.setattr(test_remote_servers, "surroundings", with_clients)
+        def on_request(
+            self, server: ManagedServer, link: Channel, message: Message, exchange: Exchange | None
+        ) -> bool:
+            asked.append((server.spec.name, message.method, exchange))
+            link.respond(message, b'{"action":"decline"}')
+            return True
 
     def question(number: str) -> bytes:
         message = {"jsonrpc": "2.0", "id": number, "method": "elicitation/create", "params": {"message": "?"}}
@@ -178,7 +168,10 @@ async def test_server_request_on_the_stream_of_a_call_names_the_call(
 
     received: list[ServerNotification] = []
     script = LegacyScript(on={"tools/call": ask, "GET": stay}, capabilities=TELLING)
-    async with fake_http(script) as server, test_remote_servers.living(tmp_path, server.url) as world:
+    async with (
+        fake_http(script) as server,
+        test_remote_servers.living(tmp_path, server.url, clients=Clients()) as world,
+    ):
         world.server.notifications.add(received.append)
         await world.wait(ServerState.CONNECTED)
         received.clear()

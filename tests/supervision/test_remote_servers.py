@@ -22,7 +22,7 @@ from mcpd.model.events import Event
 from mcpd.model.server_spec import RemoteSpec, RestartPolicy, StdioSpec, Timeouts
 from mcpd.model.status import FailureKind, ServerState, ServerStatus
 from mcpd.supervision.health import ProbeTimer
-from mcpd.supervision.managed_server import ManagedServer
+from mcpd.supervision.managed_server import ManagedServer, ServerClients
 from mcpd.supervision.restart import REMOTE_BACKOFF_CAP, effective_restart_policy
 from mcpd.transports.credentials import Credentials
 from mcpd.transports.outgoing_request import AwaitedExchange
@@ -69,7 +69,11 @@ class World:
 
 @asynccontextmanager
 async def living(
-    home: Path, url: str, credentials: Credentials | None = None, **definition: Any
+    home: Path,
+    url: str,
+    credentials: Credentials | None = None,
+    clients: ServerClients | None = None,
+    **definition: Any,
 ) -> AsyncIterator[World]:
     async def credentials_for(spec: RemoteSpec) -> Credentials | None:
         return credentials
@@ -77,7 +81,7 @@ async def living(
     events: list[Event] = []
     around = msgspec.structs.replace(surroundings(home, events.append), credentials_for=credentials_for)
     spec = RemoteSpec(**{"name": "it", "kind": "http", "url": url, "restart": QUICK, **definition})
-    world = World(ManagedServer(spec, around), events)
+    world = World(ManagedServer(spec, around, clients=clients), events)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(world.server.run)
         try:
