@@ -164,7 +164,7 @@ _BUS = """<busconfig>
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Mapping[str, str]]:
     """Run a session bus with GNOME Keyring, whose login collection is unlocked."""
-    pytest.importorskip("jeepney", reason="jeepney is not installed")
+    pytest.importorskip("secretstorage", reason="SecretStorage is not installed")
     for program in ("dbus-daemon", "gnome-keyring-daemon"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
@@ -228,17 +228,18 @@ def test_the_key_is_kept_in_a_real_keyring(session: Mapping[str, str], tmp_path:
 
 
 def test_a_locked_keyring_is_not_unlocked_with_a_dialog(session: Mapping[str, str]) -> None:
+    from secretstorage.collection import get_collection_by_alias
+
     store_secret(session, b"k" * 32)
-    with _connected(session) as service:
-        (collection,) = service._call("/org/freedesktop/secrets", "Service", "ReadAlias", "s", "default")
-        service._call("/org/freedesktop/secrets", "Service", "Lock", "ao", [collection])
+    with _connected(session) as connection:
+        get_collection_by_alias(connection, "default").lock()
     for attempt in (KeyringKey(session).read, KeyringKey(session).read_or_create):
         with pytest.raises(KeyUnavailable, match="the keyring is locked"):
             attempt()
 
 
 def test_without_a_session_there_is_no_keyring(tmp_path: Path) -> None:
-    pytest.importorskip("jeepney", reason="jeepney is not installed")
+    pytest.importorskip("secretstorage", reason="SecretStorage is not installed")
     with pytest.raises(KeyringUnavailable, match="no session bus"):
         read_secret({})
     with pytest.raises(KeyringUnavailable, match="cannot be reached"):
