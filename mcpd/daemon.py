@@ -77,8 +77,6 @@ class DaemonOptions:
     """`--http`; if None, the setting `http` applies."""
     require_http_token: bool = True
     """False with `--http-auth none`."""
-    stop_at_eof: bool = False
-    """`--stop-at-eof`."""
 
 
 async def run(options: DaemonOptions, redactor: Redactor) -> None:
@@ -377,8 +375,6 @@ class _Daemon:
                     async with trio.open_nursery() as accepting:
                         accepting.start_soon(self._systemd_status.run)
                         accepting.start_soon(watch_config, self._configuration)
-                        if self._options.stop_at_eof:
-                            accepting.start_soon(self._wait_eof)
                         serve = partial(listeners.serve, clients=clients, limit=self._socket_limit)
                         await accepting.start(serve, self._listener, self._serve)
                         for port in ports:
@@ -454,18 +450,6 @@ class _Daemon:
         except Exception:
             log.exception("reloading the configuration failed; nothing was changed")
         systemd.notify(STATUS=self._systemd_status.line())
-
-    async def _wait_eof(self) -> None:
-        """Stop when stdin ends: the program that started this daemon for itself is gone."""
-        try:
-            while True:
-                await trio.lowlevel.wait_readable(0)
-                if not os.read(0, 4096):
-                    break
-        except OSError as error:  # /dev/null or a file, which cannot be waited for
-            log.warning("--stop-at-eof has no effect: stdin is not a pipe (%s)", error.strerror)
-            return
-        self._stop("stdin has ended")
 
     async def _kill_when_forced(self) -> None:
         """After a second stop signal: do not wait for calls, and send SIGKILL to all servers."""

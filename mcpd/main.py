@@ -68,7 +68,6 @@ def _run(
     import trio  # imported here so that --validate-config starts fast
 
     from mcpd import daemon
-    from mcpd.model import advice
     from mcpd.support import logs, paths
     from mcpd.support.instance_lock import AlreadyRunning
     from mcpd.support.memory_tuning import limit_memory_growth
@@ -89,9 +88,7 @@ def _run(
                 loaded=loaded,
                 http=http,
                 require_http_token=arguments.http_auth == "token",
-                stop_at_eof=arguments.stop_at_eof,
             )
-            advice.serve_one_program(arguments.stop_at_eof)
             trio.run(daemon.run, options, redactor)
         except AlreadyRunning as error:
             print(f"mcpd: {error}", file=sys.stderr)
@@ -161,9 +158,6 @@ def argument_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--log-level", choices=LEVELS, help="default: info")
     parser.add_argument("--debug", action="store_true", help="log every message and its timing")
-    parser.add_argument(
-        "--stop-at-eof", action="store_true", help="stop when stdin ends, that is, with the starting program"
-    )
     parser.add_argument("--validate-config", action="store_true", help="check the configuration and exit")
     parser.add_argument("--version", action="version", version=f"mcpd {__version__}")
     return parser

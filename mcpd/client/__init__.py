@@ -23,17 +23,17 @@ from mcpd.client.errors import (
     NotRunning,
     ServerRefused,
     ToolFailed,
+    ToolResult,
     Unknown,
 )
-from mcpd.client.mcpd_client import ItemList, Mcp, MissingServer, Prompt, Resource, Tool, ToolList
-from mcpd.client.results import ContentBlock, ToolResult
+from mcpd.client.mcpd_client import ItemList, Mcp, Prompt, Resource, Tool
+from mcpd.model.api import MissingServer
 
 __all__ = [
     "CallTimedOut",
     "ClientError",
     "Connection",
     "ConnectionClosed",
-    "ContentBlock",
     "Denied",
     "InvalidCall",
     "ItemList",
@@ -48,7 +48,6 @@ __all__ = [
     "ServerRefused",
     "Tool",
     "ToolFailed",
-    "ToolList",
     "ToolResult",
     "Unknown",
     "connect",

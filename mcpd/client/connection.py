@@ -14,9 +14,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
+from anyio.abc import TaskGroup, TaskStatus
 
-from mcpd.client.background_tasks import open_background_tasks
-from mcpd.client.errors import NOT_SENT, CallTimedOut, ClientError, ConnectionClosed, InvalidCall, NotRunning
+from mcpd.client.errors import NOT_SENT, CallTimedOut, ClientError, ConnectionClosed, NotRunning
 from mcpd.client.link import CLOSED_BY_US, Link, Progress
 from mcpd.support.paths import UnusablePath, socket_path
 
@@ -99,7 +99,6 @@ class Connection:
         arguments = dict(params or {})
         if timeout is None:
             return await self._request(method, arguments, progress, None)
-        _require_usable(timeout)
         result: Any = _UNFINISHED
         with anyio.CancelScope() as call:
             async with open_background_tasks() as tasks:
@@ -207,14 +206,6 @@ class Connection:
         await self._link.close()
 
 
-def _require_usable(timeout: float) -> None:
-    """Raise TypeError if the timeout is no number, and InvalidCall if it is not finite and above 0."""
-    is_number = isinstance(timeout, int | float)
-    if not (is_number and math.isfinite(timeout) and timeout > 0):
-        text = f"the timeout must be a number of seconds above 0, or None for the default, not {timeout!r}"
-        raise InvalidCall(text, "invalid_arguments", NOT_SENT) if is_number else TypeError(text)
-
-
 def _earlier(seconds: float, deadline: float | None) -> float:
     """Return the time in so many seconds, or the deadline if that is earlier."""
     ends = anyio.current_time() + seconds
@@ -277,3 +268,44 @@ async def open_connection(
         finally:
             with anyio.CancelScope(shield=True):
                 await connection.close()
+
+
+@asynccontextmanager
+async def open_background_tasks() -> AsyncIterator[TaskGroup]:
+    """Run tasks during a block, and cancel them at its end.
+
+    An exception of the block leaves it unchanged, as if there were no task group, which would wrap it in an
+    exception group. So does an exception that only one task raises: trio raises KeyboardInterrupt in the task
+    that is running.
+    """
+    failed: BaseException | None = None
+    ended = anyio.Event()
+    try:
+        async with anyio.create_task_group() as own:
+            tasks: TaskGroup = await own.start(_run_until, ended)
+            try:
+                yield tasks
+            except anyio.get_cancelled_exc_class():  # the scope that is cancelled must see it
+                raise
+            except BaseException as error:
+                failed = error
+            finally:
+                ended.set()
+    except BaseExceptionGroup as group:  # of the tasks, because of which the block was cancelled
+        failed = group
+        while isinstance(failed, BaseExceptionGroup) and len(failed.exceptions) == 1:
+            failed = failed.exceptions[0]
+    if failed is not None:
+        raise failed
+
+
+async def _run_until(ended: anyio.Event, *, task_status: TaskStatus[TaskGroup]) -> None:
+    """Run the tasks of a group until `ended`.
+
+    It is cancelled in a task of its own. To cancel it in the task of the program would end that in Python
+    3.11 and 3.12 after an `asyncio.TaskGroup` has failed there: they leave a request to cancel the task.
+    """
+    async with anyio.create_task_group() as tasks:
+        task_status.started(tasks)
+        await ended.wait()
+        tasks.cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""The exceptions of mcpd.client.
+"""What calls return and raise.
 
 ClientError
  ├─ NotRunning          the daemon is not running
@@ -17,10 +17,31 @@ ClientError
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from mcpd.client.results import ToolResult
+import attrs
+
+
+@attrs.frozen(kw_only=True)
+class ToolResult:
+    """The result of a tool call. `output` contains all text, separated by newlines, and placeholders for
+    other content."""
+
+    success: bool
+    output: str = ""
+    data: Any = None
+    """The `structuredContent` from the server."""
+    error: str | None = None
+    """The error text if the tool reported an error (`isError`)."""
+    content: tuple[dict[str, Any], ...] = ()
+    """The MCP content blocks that are not text, such as images, whose `data` is encoded in base64."""
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any]) -> ToolResult:
+        """Create it from the result of `mcpd/call`."""
+        content, warnings = answer.get("content") or (), answer.get("warnings") or ()
+        return cls(**{**answer, "content": tuple(content), "warnings": tuple(warnings)})
 
 
 class ClientError(Exception):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import json
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,8 +13,8 @@ import anyio
 import msgspec
 from anyio.abc import ByteStream
 
-from mcpd.client.encode_request import encode_request
-from mcpd.client.errors import NOT_SENT, ClientError, ConnectionClosed, error_from_response
+from mcpd.client.errors import NOT_SENT, ClientError, ConnectionClosed, InvalidCall, error_from_response
+from mcpd.model.message_limit import MAX_MESSAGE, describe_excess
 from mcpd.wire.framing import LineSplitter, LineTooLong
 
 Progress = Callable[[float, float | None, str], None]
@@ -122,7 +123,7 @@ class Link:
         self._scope.cancel()
 
     async def _send(self, message: Mapping[str, object]) -> None:
-        data = encode_request(message)
+        data = _encode(message)
         async with self._sending:
             if self.close_reason:
                 raise ConnectionClosed(self.close_reason, data=NOT_SENT)
@@ -179,3 +180,15 @@ class Link:
         self.closed.set()
         for pending in self._pending.values():
             pending.done.set()
+
+
+def _encode(message: Mapping[str, object]) -> bytes:
+    """Raises InvalidCall for what JSON cannot express, such as NaN, and TypeError for types that it lacks."""
+    try:
+        data = json.dumps(message, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError) as error:
+        text = f"the request cannot be sent as JSON: {error}"
+        raise InvalidCall(text, "invalid_arguments", NOT_SENT) from None
+    if len(data) > MAX_MESSAGE:
+        raise InvalidCall(describe_excess(len(data)), "invalid_arguments", NOT_SENT)
+    return data

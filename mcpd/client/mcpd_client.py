@@ -11,10 +11,10 @@ from typing import Any, TypeVar, overload
 import attrs
 
 from mcpd.client.connection import Connection
-from mcpd.client.encode_request import as_object
-from mcpd.client.errors import NOT_SENT, InvalidCall, ToolFailed, Unknown
+from mcpd.client.errors import NOT_SENT, InvalidCall, ToolFailed, ToolResult, Unknown
 from mcpd.client.link import Progress
-from mcpd.client.results import ToolResult, tool_result
+from mcpd.model.api import MissingServer
+from mcpd.model.status import ServerState
 from mcpd.model.text import similar_names
 from mcpd.model.tool_names import ClientStyle, OwnedName, public_names, tools_named
 
@@ -37,7 +37,7 @@ class Mcp:
 
     async def list_tools(
         self, *, server: str | None = None, prefix: str = "", match: str = "*"
-    ) -> ToolList[Tool]:
+    ) -> ItemList[Tool]:
         """Return the tools of all servers, or of one.
 
         The names are unique in the list and valid for model APIs: at most 64 characters of `A-Za-z0-9_-`.
@@ -56,7 +56,7 @@ class Mcp:
         owned = [(str(entry["server"]), str(entry["name"])) for entry in entries]
         names = {pair: name for name, pair in public_names(style, owned, prefix).items()}
         tools = (tool_from_definition(e, names[pair], self) for e, pair in zip(entries, owned, strict=True))
-        return ToolList(tools, _missing(answer))
+        return ItemList(tools, _missing(answer))
 
     async def _list(self, kind: str, server: str | None) -> Mapping[str, Any]:
         """Return what a server, or all of them, have of a kind. Logs once which servers are missing."""
@@ -153,8 +153,8 @@ class Mcp:
             except Unknown:  # the name may mean another tool next time
                 self._named.pop(name, None)
                 raise
-        request: dict[str, object] = {"server": server, "tool": tool, "arguments": as_object(arguments)}
-        result = tool_result(await self.connection.request("mcpd/call", request, progress, timeout))
+        request: dict[str, object] = {"server": server, "tool": tool, "arguments": dict(arguments or {})}
+        result = ToolResult.of(await self.connection.request("mcpd/call", request, progress, timeout))
         if not result.success:
             raise ToolFailed(f"{tool}@{server}: {result.error or result.output or 'the tool failed'}", result)
         return result
@@ -191,7 +191,7 @@ class Mcp:
         self, server: str, prompt: str, arguments: Mapping[str, str] | None = None
     ) -> list[Mapping[str, Any]]:
         """Return the messages of a prompt."""
-        request = {"server": server, "prompt": prompt, "arguments": as_object(arguments)}
+        request = {"server": server, "prompt": prompt, "arguments": dict(arguments or {})}
         return list((await self.connection.request("mcpd/prompt", request))["messages"])
 
     async def status(self) -> Mapping[str, Any]:
@@ -204,16 +204,6 @@ class Mcp:
         await self.connection.close()
 
 
-@attrs.frozen
-class MissingServer:
-    """An enabled server that a list lacks, because it has never worked so far."""
-
-    server: str
-    state: str
-    reason: str
-    """The state of the server and its cause, for people."""
-
-
 class ItemList(list[T]):
     """What the servers have of a kind: a list."""
 
@@ -221,10 +211,6 @@ class ItemList(list[T]):
         super().__init__(items)
         self.missing = missing
         """The enabled servers that are not in the list; empty if one server was asked for."""
-
-
-class ToolList(ItemList[T]):
-    """The result of `list_tools`."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -267,7 +253,7 @@ class Tool:
         if arguments is None:
             self._refuse_ambiguous("timeout", timeout)
             self._refuse_ambiguous("progress", progress)
-        given = {**as_object(arguments), **named}
+        given = {**(arguments or {}), **named}
         return await self._mcp.call(self.server, self.tool, given, timeout=timeout, progress=progress)
 
     def _refuse_ambiguous(self, option: str, value: object) -> None:
@@ -368,7 +354,7 @@ def _resource(entry: Mapping[str, Any], key: str, mcp: Mcp) -> Resource:
 
 def _missing(answer: Mapping[str, Any]) -> tuple[MissingServer, ...]:
     return tuple(
-        MissingServer(str(each["server"]), str(each["state"]), str(each["reason"]))
+        MissingServer(server=each["server"], state=ServerState(each["state"]), reason=each["reason"])
         for each in answer.get("missing", ())
     )
 

@@ -11,237 +11,169 @@ may use one connection.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+import functools
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import CancelledError
+from contextlib import ExitStack, contextmanager
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-import attrs
-from anyio.from_thread import start_blocking_portal
+import anyio
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from mcpd.client import connecting, connection, mcpd_client
-from mcpd.client.blocking import BlockingCaller
-from mcpd.client.link import Progress
-from mcpd.client.mcpd_client import ItemList, ToolList
-from mcpd.client.results import ToolResult
+from mcpd.client import connecting, mcpd_client
+from mcpd.client.connection import Connection
+from mcpd.client.errors import NOT_SENT, ConnectionClosed
+from mcpd.client.link import CLOSED_BY_US
+from mcpd.client.mcpd_client import ItemList
 
+A = TypeVar("A")
+P = ParamSpec("P")
 T = TypeVar("T")
+W = TypeVar("W")
 
-__all__ = ["Mcp", "Prompt", "Resource", "Tool", "connect"]
+__all__ = ["SyncMcp", "SyncPrompt", "SyncResource", "SyncTool", "connect"]
 
 
+class _Caller:
+    """Runs async functions in the event loop of `portal`. Any number of threads may use it."""
+
+    def __init__(self, portal: BlockingPortal) -> None:
+        self._portal = portal
+        self.is_closed = False
+        """Whether the `with` block of the connection has ended."""
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def call(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Run `function` and return its result, or raise its exception.
+
+        If a signal handler raises an exception here, such as KeyboardInterrupt, this cancels `function` and
+        raises the exception. Raises ConnectionClosed after the end of the `with` block.
+        """
+        try:
+            future = self._portal.start_task_soon(_outcome, function)
+        except RuntimeError:
+            if not self.is_closed:
+                raise
+            raise ConnectionClosed(CLOSED_BY_US, data=NOT_SENT) from None
+        try:
+            results, error = future.result()
+        except CancelledError:
+            raise ConnectionClosed(CLOSED_BY_US) from None
+        except BaseException:
+            future.cancel()
+            raise
+        if error is not None:
+            raise error
+        return results[0]
+
+
+async def _outcome(function: Callable[[], Awaitable[T]]) -> tuple[list[T], BaseException | None]:
+    """Return the result in a list, or the exception of `function`: SystemExit would end the event loop."""
+    try:
+        return [await function()], None
+    except anyio.get_cancelled_exc_class():
+        raise
+    except BaseException as error:
+        return [], error
+
+
+class _Blocking(Generic[A]):
+    """An object of `mcpd.client`, whose attributes this has, with methods that do not need `await`."""
+
+    def __init__(self, wrapped: A, caller: _Caller) -> None:
+        self._wrapped, self._caller = wrapped, caller
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 # the attributes of the wrapped object
+        return getattr(self._wrapped, name)
+
+    def __repr__(self) -> str:
+        return repr(self._wrapped)
+
+
+def _blocking(
+    method: Callable[Concatenate[A, P], Awaitable[T]],
+) -> Callable[Concatenate[_Blocking[A], P], T]:
+    """Return a method that waits for the result of an async one."""
+
+    @functools.wraps(method)
+    def wait(self: _Blocking[A], /, *arguments: P.args, **options: P.kwargs) -> T:
+        return self._caller.call(functools.partial(method, self._wrapped, *arguments, **options))
+
+    return wait
+
+
+def _blocking_list(
+    method: Callable[Concatenate[A, P], Awaitable[ItemList[T]]], kind: Callable[[T, _Caller], W]
+) -> Callable[Concatenate[_Blocking[A], P], ItemList[W]]:
+    """Do the same for a method that lists objects, each of which becomes one of `kind`."""
+
+    @functools.wraps(method)
+    def wait(self: _Blocking[A], /, *arguments: P.args, **options: P.kwargs) -> ItemList[W]:
+        found = self._caller.call(functools.partial(method, self._wrapped, *arguments, **options))
+        return ItemList((kind(each, self._caller) for each in found), found.missing)
+
+    return wait
+
+
+class SyncTool(_Blocking[mcpd_client.Tool]):
+    execute = _blocking(mcpd_client.Tool.execute)
+
+
+class SyncResource(_Blocking[mcpd_client.Resource]):
+    read = _blocking(mcpd_client.Resource.read)
+
+
+class SyncPrompt(_Blocking[mcpd_client.Prompt]):
+    get = _blocking(mcpd_client.Prompt.get)
+
+
+class SyncConnection(_Blocking[Connection]):
+    request = _blocking(Connection.request)
+
+
+class SyncMcp(_Blocking[mcpd_client.Mcp]):
+    """A connection to the daemon. See `mcpd.client.Mcp`."""
+
+    list_tools = _blocking_list(mcpd_client.Mcp.list_tools, SyncTool)
+    list_resources = _blocking_list(mcpd_client.Mcp.list_resources, SyncResource)
+    list_resource_templates = _blocking_list(mcpd_client.Mcp.list_resource_templates, SyncResource)
+    list_prompts = _blocking_list(mcpd_client.Mcp.list_prompts, SyncPrompt)
+    call = _blocking(mcpd_client.Mcp.call)
+    read = _blocking(mcpd_client.Mcp.read)
+    prompt = _blocking(mcpd_client.Mcp.prompt)
+    status = _blocking(mcpd_client.Mcp.status)
+
+    @property
+    def connection(self) -> SyncConnection:
+        """Gives access to all other methods of the control API: `mcp.connection.request`."""
+        return SyncConnection(self._wrapped.connection, self._caller)
+
+    def close(self) -> None:
+        """Close the connection before the `with` block ends. Pending calls are cancelled."""
+        if not self._caller.is_closed:
+            self._caller.call(self._wrapped.close)
+
+
+@contextmanager
 def connect(
     socket: str | None = None,
     *,
     start: bool | None = None,
     client: str | None = None,
     profile: str | None = None,
-    command: Sequence[str] | None = None,
-    env: Mapping[str, str] | None = None,
-    cwd: str | os.PathLike[str] | None = None,
-    url: str | None = None,
-    headers: Mapping[str, str] | None = None,
-    servers: Mapping[str, Mapping[str, object]] | None = None,
-) -> Connecting:
+) -> Iterator[SyncMcp]:
     """Connect as `mcpd.client.connect` does, for the length of a `with` block. Needs a thread meanwhile."""
-    opened = connecting.connect(
-        socket,
-        start=start,
-        client=client,
-        profile=profile,
-        command=command,
-        env=env,
-        cwd=cwd,
-        url=url,
-        headers=headers,
-        servers=servers,
-    )
-    return Connecting(opened)
-
-
-class Connecting:
-    """The result of `connect`. `with` connects, and closes the connection at its end."""
-
-    def __init__(self, opened: connecting.Connecting) -> None:
-        self._opened = opened
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Mcp:
-        with ExitStack() as stack:
-            portal = stack.enter_context(start_blocking_portal())
-            mcp = stack.enter_context(portal.wrap_async_context_manager(self._opened))
-            caller = BlockingCaller(portal)
-            stack.callback(caller.close)
-            self._stack = stack.pop_all()
-        return Mcp(mcp, caller)
-
-    def __exit__(self, *_: object) -> None:
+    opened = connecting.connect(socket, start=start, client=client, profile=profile)
+    with ExitStack() as opening:
+        portal = opening.enter_context(start_blocking_portal())
+        mcp = opening.enter_context(portal.wrap_async_context_manager(opened))
+        caller = _Caller(portal)
+        opening.callback(caller.close)
+        connection = opening.pop_all()
+    try:
+        yield SyncMcp(mcp, caller)
+    finally:
         # Without the exception of the block: it concerns this thread, and not the event loop of the other.
-        self._stack.close()
-
-    if not TYPE_CHECKING:  # so that a type checker reports the attribute
-
-        def __getattr__(self, name: str) -> NoReturn:
-            connecting.refuse_attribute(name, "with connect() as mcp")
-
-
-class Mcp:
-    """A connection to the daemon. See `mcpd.client.Mcp`."""
-
-    def __init__(self, mcp: mcpd_client.Mcp, caller: BlockingCaller) -> None:
-        self._mcp, self._caller = mcp, caller
-        self.connection = Connection(mcp.connection, caller)
-        """Gives access to all other methods of the control API: `mcp.connection.request`."""
-
-    def list_tools(self, *, server: str | None = None, prefix: str = "", match: str = "*") -> ToolList[Tool]:
-        found = self._caller.call(partial(self._mcp.list_tools, server=server, prefix=prefix, match=match))
-        return ToolList((Tool(tool, self._caller) for tool in found), found.missing)
-
-    def list_resources(self, *, server: str | None = None) -> ItemList[Resource]:
-        found = self._caller.call(partial(self._mcp.list_resources, server=server))
-        return ItemList((Resource(resource, self._caller) for resource in found), found.missing)
-
-    def list_resource_templates(self, *, server: str | None = None) -> ItemList[Resource]:
-        found = self._caller.call(partial(self._mcp.list_resource_templates, server=server))
-        return ItemList((Resource(resource, self._caller) for resource in found), found.missing)
-
-    def list_prompts(self, *, server: str | None = None) -> ItemList[Prompt]:
-        found = self._caller.call(partial(self._mcp.list_prompts, server=server))
-        return ItemList((Prompt(prompt, self._caller) for prompt in found), found.missing)
-
-    @overload
-    def call(
-        self,
-        server: str,
-        tool: str,
-        arguments: Mapping[str, object] | None = None,
-        *,
-        timeout: float | None = None,
-        progress: Progress | None = None,
-    ) -> ToolResult: ...
-
-    @overload
-    def call(
-        self,
-        server: str,
-        tool: Mapping[str, object] | None = None,
-        *,
-        arguments: Mapping[str, object] | None = None,
-        timeout: float | None = None,
-        progress: Progress | None = None,
-    ) -> ToolResult: ...
-
-    def call(
-        self,
-        server: str,
-        tool: Any = None,
-        arguments: Mapping[str, object] | None = None,
-        *,
-        timeout: float | None = None,
-        progress: Progress | None = None,
-    ) -> ToolResult:
-        run: Any = partial(self._mcp.call, server, tool, arguments, timeout=timeout, progress=progress)
-        result: ToolResult = self._caller.call(run)
-        return result
-
-    def read(self, server: str, uri: str) -> list[Mapping[str, Any]]:
-        return self._caller.call(partial(self._mcp.read, server, uri))
-
-    def prompt(
-        self, server: str, prompt: str, arguments: Mapping[str, str] | None = None
-    ) -> list[Mapping[str, Any]]:
-        return self._caller.call(partial(self._mcp.prompt, server, prompt, arguments))
-
-    def status(self) -> Mapping[str, Any]:
-        return self._caller.call(self._mcp.status)
-
-    def request(self, method: str, params: Mapping[str, object] | None = None) -> Any:  # noqa: ANN401 # JSON
-        """Send any control API request and return its result."""
-        return self.connection.request(method, params)
-
-    def close(self) -> None:
-        self.connection.close()
-
-
-class Connection:
-    """The connection of an `Mcp`. See `mcpd.client.Connection`."""
-
-    def __init__(self, connection: connection.Connection, caller: BlockingCaller) -> None:
-        self._connection, self._caller = connection, caller
-
-    def request(
-        self,
-        method: str,
-        params: Mapping[str, object] | None = None,
-        progress: Progress | None = None,
-        timeout: float | None = None,  # of `mcpd/call`
-    ) -> Any:  # noqa: ANN401 # JSON
-        return self._caller.call(partial(self._connection.request, method, params, progress, timeout))
-
-    def close(self) -> None:
-        if not self._caller.is_closed:
-            self._caller.call(self._connection.close)
-
-
-@attrs.frozen(eq=False, repr=False)
-class Tool:
-    """A tool of one server. See `mcpd.client.Tool`, whose attributes it has."""
-
-    _tool: mcpd_client.Tool
-    _caller: BlockingCaller
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 # the attributes of the wrapped object
-        return getattr(self._tool, name)
-
-    def __repr__(self) -> str:
-        return repr(self._tool)
-
-    def execute(
-        self,
-        arguments: Mapping[str, object] | None = None,
-        /,
-        *,
-        timeout: float | None = None,
-        progress: Progress | None = None,
-        **named: object,
-    ) -> ToolResult:
-        run = partial(self._tool.execute, arguments, timeout=timeout, progress=progress, **named)
-        return self._caller.call(run)
-
-    def converted(self, convert: Callable[[Mapping[str, Any]], T]) -> T:
-        return self._tool.converted(convert)
-
-
-@attrs.frozen(eq=False, repr=False)
-class Resource:
-    """A resource or template of one server. See `mcpd.client.Resource`, whose attributes it has."""
-
-    _resource: mcpd_client.Resource
-    _caller: BlockingCaller
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 # the attributes of the wrapped object
-        return getattr(self._resource, name)
-
-    def __repr__(self) -> str:
-        return repr(self._resource)
-
-    def read(self) -> list[Mapping[str, Any]]:
-        return self._caller.call(self._resource.read)
-
-
-@attrs.frozen(eq=False, repr=False)
-class Prompt:
-    """A prompt of one server. See `mcpd.client.Prompt`, whose attributes it has."""
-
-    _prompt: mcpd_client.Prompt
-    _caller: BlockingCaller
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 # the attributes of the wrapped object
-        return getattr(self._prompt, name)
-
-    def __repr__(self) -> str:
-        return repr(self._prompt)
-
-    def get(self, arguments: Mapping[str, str] | None = None) -> list[Mapping[str, Any]]:
-        return self._caller.call(partial(self._prompt.get, arguments))
+        connection.close()

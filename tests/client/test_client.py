@@ -8,9 +8,7 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
-import tempfile
 import threading
 import warnings
 from collections.abc import Awaitable, Callable
@@ -43,7 +41,7 @@ from mcpd.client.errors import error_from_response
 from mcpd.client.mcpd_client import PERMISSIVE
 from mcpd.client.sync import connect as connect_sync
 from tests.e2e.conftest import start
-from tests.e2e.harness import BOUND, FAKE, Daemon, fake, in_flight, private_environment, wait_until
+from tests.e2e.harness import BOUND, Daemon, fake, in_flight, private_environment, wait_until
 from tests.example_server import TEST_SERVER
 
 __all__ = ["start"]
@@ -313,116 +311,8 @@ def test_daemon_at_another_path_is_not_started(tmp_path: Path, monkeypatch: pyte
         assert started.pop() == where
 
 
-# ── servers that are not configured ─────────────────────────────────────────────────────────────────
-
-
-def test_server_can_be_given_by_command(tmp_path: Path, run: Any) -> None:
-    """It runs in its own daemon, with the caller's directory, and everything has ended with the block."""
-    pids: list[int] = []
-
-    async def work() -> None:
-        command = [sys.executable, "-I", "-S", str(FAKE)]
-        async with connect(command=command, env={"MY": "1"}, cwd=tmp_path) as mcp:
-            (echo,) = await mcp.list_tools(match="echo")
-            assert (echo.name, (await echo.execute(a=1)).output) == ("server__echo", '{"a": 1}')
-            status = await mcp.status()
-            pids.extend((status["daemon"]["pid"], status["servers"][0]["pid"]))
-            assert os.readlink(f"/proc/{pids[1]}/cwd") == str(tmp_path)
-            environ = environ_of(pids[1])
-            assert environ["MY"] == "1"
-            assert "mcpd-" not in environ["XDG_STATE_HOME"]
-        assert not any(map(exists, pids))
-
-    run(work)
-
-
-def test_several_servers_can_be_given(run: Any) -> None:
-    """One that fails does not prevent the use of the others."""
-
-    async def work() -> None:
-        servers = {"one": fake(), "two": BUNDLED, "gone": {"command": "no-such-program"}}
-        async with connect(servers=servers) as mcp:
-            tools = await mcp.list_tools()
-            assert {tool.server for tool in tools} == {"one", "two"}
-            assert [(each.server, each.state) for each in tools.missing] == [("gone", "failed")]
-            assert "no-such-program" in tools.missing[0].reason
-            with pytest.raises(NotReady, match="no-such-program") as failed:
-                await mcp.call("gone", "echo")
-            with pytest.raises(Unknown, match="it has ") as unknown:
-                await mcp.call("one", "no-such-tool")
-            for text in (str(failed.value), str(unknown.value), tools.missing[0].reason):
-                assert "mcpctl" not in text  # which would use another daemon
-
-    run(work)
-
-
-@pytest.mark.parametrize(
-    ("definition", "says"),
-    [
-        ({"command": ["no-such-program-anywhere"]}, "server has failed: .*no-such-program-anywhere"),
-        ({"command": [sys.executable, "-c", "raise SystemExit('no token')"]}, "it wrote: no token"),
-        ({"url": "http://127.0.0.1:1/mcp"}, "server has failed: .*refused"),
-        ({"servers": {"a": {"comand": "x"}}}, "a has failed: unknown field 'comand'"),
-    ],
-)
-def test_server_that_cannot_start_raises_the_reason(run: Any, definition: dict[str, Any], says: str) -> None:
-    async def work() -> None:
-        with pytest.raises(NotReady, match=says):
-            async with connect(**definition):
-                pass
-
-    run(work)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"command": "npx -y x"},
-        {"command": []},
-        {"command": ["x"], "url": "http://h/"},
-        {"url": "http://h/", "env": {}},
-        {"command": ["x"], "headers": {}},
-        {"socket": "/x", "command": ["x"]},
-        {"profile": "x", "command": ["x"]},
-    ],
-)
-def test_contradictory_arguments_of_connect_are_refused(arguments: dict[str, Any]) -> None:
-    with pytest.raises(TypeError):
-        connect(**arguments)
-
-
-def test_private_daemon_ends_with_its_program() -> None:
-    """Also if the program is killed, so that it cannot end anything itself. No secret stays on the disk."""
-    program = (
-        "import json, sys, time\nfrom mcpd.client.sync import connect\n"
-        f"command = [{sys.executable!r}, '-I', '-S', {str(FAKE)!r}]\n"
-        "with connect(command=command, env={'TOKEN': 'secret-value'}) as mcp:\n"
-        "    status = mcp.status()\n"
-        "    print(status['daemon']['pid'], status['servers'][0]['pid'], flush=True)\n"
-        "    time.sleep(600)\n"
-    )
-    # Not in tmp_path, which may be too deep for the path of a socket.
-    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as directory:
-        environ = {**os.environ, "TMPDIR": directory}
-        argv = [sys.executable, "-c", program]
-        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environ) as running:
-            assert running.stdout is not None
-            pids = running.stdout.readline().split()
-            running.kill()
-        assert len(pids) == 2
-        wait_until(lambda: not any(map(exists, pids)), lambda: f"{pids} still run")
-        left = [path for path in Path(directory).rglob("*") if path.is_file()]
-        assert left
-        assert not [path for path in left if b"secret-value" in path.read_bytes()]
-
-
 def exists(pid: int | str) -> bool:
     return Path(f"/proc/{pid}").exists()
-
-
-def environ_of(pid: int) -> dict[str, str]:
-    entries = Path(f"/proc/{pid}/environ").read_text().split("\0")
-    return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
 
 # ── without async functions ─────────────────────────────────────────────────────────────────────────
@@ -448,11 +338,6 @@ def test_synchronous_client_does_the_same(start: Start) -> None:
         mcp.close()
         with pytest.raises(ConnectionClosed):
             mcp.status()
-
-
-def test_plain_with_block_names_the_synchronous_client() -> None:
-    with pytest.raises(TypeError, match=r"from mcpd\.client\.sync import connect"), connect():
-        pass
 
 
 def test_concurrent_calls_return_to_their_own_callers(start: Start, run: Any) -> None:

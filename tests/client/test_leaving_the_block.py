@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from mcpd.client import ConnectionClosed, connect
-from mcpd.client.background_tasks import open_background_tasks
+from mcpd.client.connection import open_background_tasks
 from mcpd.client.sync import connect as connect_sync
 from tests.client.test_client import run
 from tests.e2e.conftest import start
@@ -181,11 +181,3 @@ def test_ctrl_c_cancels_a_call_of_the_synchronous_client(start: Start) -> None:
             running.kill()
     assert (output, errors, running.returncode) == ("outside\n", "", 5)
     in_flight(daemon, "fs", 0)
-
-
-def test_use_without_a_block_explains_how_to_connect() -> None:
-    for pending, block in ((connect_sync("/x"), "`with connect"), (connect("/x"), "`async with connect")):
-        for name in ("call", "connection"):
-            with pytest.raises(TypeError, match=block):
-                getattr(pending, name)
-        assert not hasattr(pending, "no_such_attribute")

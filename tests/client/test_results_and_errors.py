@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from mcpd.client import (
@@ -14,22 +12,18 @@ from mcpd.client import (
     LimitReached,
     NotRunning,
     ServerRefused,
-    private_daemon,
+    ToolResult,
 )
 from mcpd.client.errors import NOT_SENT, error_from_response
-from mcpd.client.results import tool_result
 from mcpd.model import errors
 
 IMAGE = {"type": "image", "data": "aGk=", "mimeType": "image/png", "_meta": {"n": [1, None]}}
 
 
 def test_content_blocks_are_dicts() -> None:
-    """Programs written for earlier versions decode `bytes(block)`."""
-    result = tool_result({"success": True, "output": "[image]", "data": {"a": 1}, "content": [IMAGE]})
+    result = ToolResult.of({"success": True, "output": "[image]", "data": {"a": 1}, "content": [IMAGE]})
     (block,) = result.content
-    assert isinstance(block, dict)
-    assert block["mimeType"] == "image/png"
-    assert block == IMAGE == json.loads(bytes(block)) == json.loads(json.dumps(block))
+    assert block == IMAGE
     assert (result.data, result.error, result.warnings) == ({"a": 1}, None, ())
 
 
@@ -62,13 +56,3 @@ def test_errors_without_a_daemon_have_the_code_of_mcpctl() -> None:
     facts = {"code": "link_lost", "daemon_stopped": True}
     stopped = error_from_response({"message": "stopped", "data": facts})
     assert (type(stopped), stopped.code) == (ConnectionClosed, "link_lost")
-
-
-def test_unusable_server_is_named_with_its_place_in_the_argument() -> None:
-    """The daemon was given a list."""
-    failure = {"message": "unknown field 'comand' @ $[1].comand"}
-    status = {"name": "time", "status": "failed", "last_error": failure}
-    said = private_daemon._why_unusable(status, ["git", "time"])
-    assert said == "time has failed: unknown field 'comand' @ servers['time'].comand"
-    with pytest.raises(TypeError, match="the definition of the server 'time' must be a mapping, not int"):
-        private_daemon._for_this_process({"time": 3})  # type: ignore[dict-item]
