@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from mcpd.protocol import extensions
-from mcpd.protocol.extensions import TASKS, transparent, united
+from mcpd.protocol.extensions import transparent, united
 
 
 @pytest.mark.parametrize("declared", [None, 5, [], {"x": True, "y": "z"}])
 def test_malformed_declarations_are_ignored(declared: object) -> None:
     assert transparent(declared) == {}
     assert united([declared, declared]) == {}
-
-
-def test_tasks_do_not_pass() -> None:
-    """They have methods of their own, and the ids of tasks belong to one server."""
-    assert transparent({TASKS: {}, extensions.UI: {"a": 1}}) == {extensions.UI: {"a": 1}}
 
 
 def test_declarations_are_united() -> None:

@@ -57,20 +57,6 @@ def complaints(revision: str, message: Json) -> list[str]:
     return found
 
 
-def test_frame_check_rejects_invalid_frames() -> None:
-    """A wrong member, a method unknown to the revision, and a response that is none."""
-    meta = {"_meta": json.loads(b"{%b}" % modern.request_meta("2026-07-28", {}))}
-    good = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "x", **meta}}
-    for revision in REVISIONS:
-        assert complaints(revision, good) == []
-        assert complaints(revision, {**good, "params": {"name": 7, **meta}})
-        assert complaints(revision, {**good, "method": "tools/cull"})
-        assert complaints(revision, {"jsonrpc": "2.0", "id": 1})
-    assert complaints("2026-07-28", {**good, "params": {"name": "x"}})
-    assert complaints("2025-11-25", {**good, "method": "server/discover"})
-    assert complaints("2026-07-28", {**good, "method": "ping"})
-
-
 def script(revision: str) -> dict[str, Any]:
     """A server of one revision that has everything."""
     one = {"name": "x", "uri": "file:///x", "uriTemplate": "file:///{x}", "inputSchema": {"type": "object"}}

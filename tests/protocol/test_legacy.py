@@ -33,14 +33,6 @@ def test_session_is_opened_before_the_version_is_negotiated() -> None:
         assert not dialect.disconnect_cancels
 
 
-@pytest.mark.parametrize("version", legacy.VERSIONS)
-async def test_only_one_revision_has_batches(version: str) -> None:
-    async with connected(initialized({}, version)) as peer:
-        with trio.fail_after(PATIENCE):
-            await legacy.initialize(peer.link, hooks())
-        assert peer.link.allows_batches is (version == "2025-03-26")
-
-
 async def test_cancelled_handshake_is_not_reported_to_the_server() -> None:
     async with connected() as peer:
         with trio.fail_after(PATIENCE):

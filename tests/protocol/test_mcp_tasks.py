@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]  # it has no types
@@ -15,10 +15,8 @@ from trio.testing import MockClock
 
 from mcpd.model.errors import (
     CallTimeout,
-    HttpRefused,
     InputNeeded,
     LinkLost,
-    McpdError,
     ProtocolViolation,
     UpstreamRefused,
 )
@@ -286,25 +284,6 @@ async def test_unreadable_task_ends_the_call(era: str, received: bytes) -> None:
             await seen_through(upstream, Raw(received))
 
 
-async def test_default_meta_declares_only_tasks() -> None:
-    """Without a client nobody can be asked, but a task can be awaited if the server supports tasks."""
-    key = "io.modelcontextprotocol/clientCapabilities"
-    read: Callable[[Upstream], Json] = lambda upstream: json.loads(b"{%b}" % upstream.default_meta)[key]  # noqa: E731
-    async with connected() as peer:
-        assert read(await ready(peer, "modern")) == {"extensions": {EXTENSION: {}}}
-        assert read(await ready(peer, "modern", {"tools": {}})) == {}
-        assert not (await ready(peer, "modern", DECLARED["legacy"])).accepts_task_param
-    async with connected() as peer:
-        legacy = await ready(peer, "legacy")
-        assert legacy.default_meta == b""
-        opening = await peer.hear("initialize")
-        assert opening["params"]["capabilities"] == {
-            "sampling": {}
-        }  # no tasks: those are of the server's own
-    async with connected() as peer:
-        assert not (await ready(peer, "legacy", {"tools": {}})).accepts_task_param
-
-
 @pytest.mark.parametrize("era", ERAS)
 async def test_task_is_polled_on_the_next_connection(autojump_clock: MockClock, era: str) -> None:
     """It belongs to the server, not to the connection; the call itself is not repeated."""
@@ -363,18 +342,3 @@ async def test_refused_poll_is_reported_as_it_is_on_the_first_connection(autojum
         with pytest.raises(UpstreamRefused, match="no such task"):
             await seen_through(upstream, created("modern"))
         await peer.hear("tasks/cancel")
-
-
-@pytest.mark.parametrize(
-    ("error", "is_temporary"),
-    [
-        (LinkLost("x"), True),
-        (HttpRefused("x", server="s", status=400), False),
-        (HttpRefused("x", server="s", status=408), True),
-        (HttpRefused("x", server="s", status=429), True),
-        (HttpRefused("x", server="s", status=499), False),
-        (HttpRefused("x", server="s", status=500), True),
-    ],
-)
-def test_poll_is_repeated_only_after_a_temporary_error(error: McpdError, is_temporary: bool) -> None:
-    assert mcp_tasks._is_temporary(error) is is_temporary

@@ -10,7 +10,6 @@ from msgspec import Raw
 
 from mcpd.protocol import modern
 from mcpd.protocol.modern import ParameterHeaders
-from mcpd.protocol.upstream_session import Hooks
 from mcpd.wire.message import Message
 from tests.transports.peer import PATIENCE, connected
 
@@ -101,16 +100,6 @@ def test_only_a_tool_call_with_mismatching_headers_is_retried(
     assert (dialect.retry_after_refusal(method, error) is not None) is is_retried
 
 
-def test_dialect_has_no_session() -> None:
-    dialect = modern.dialect(VERSION, capabilities={"roots": {}}, log_level="debug")
-    assert (dialect.session_header, dialect.opens_session, dialect.resumable) == ("", False, False)
-    assert dialect.disconnect_cancels
-    meta = json.loads(b"{%b}" % dialect.meta)
-    assert meta["io.modelcontextprotocol/clientCapabilities"] == {"roots": {}}
-    assert meta["io.modelcontextprotocol/logLevel"] == "debug"
-    assert "io.modelcontextprotocol/logLevel" not in json.loads(b"{%b}" % modern.dialect(VERSION).meta)
-
-
 async def test_discovery_is_not_counted_and_its_cancellation_is_not_sent() -> None:
     """A legacy server would not understand it."""
     async with connected() as peer, trio.open_nursery() as nursery:
@@ -121,31 +110,3 @@ async def test_discovery_is_not_counted_and_its_cancellation_is_not_sent() -> No
             nursery.cancel_scope.cancel()
     # the link has ended with the peer, and nothing else was sent
     assert peer.methods == ["server/discover"]
-
-
-@pytest.mark.parametrize(
-    ("supported", "versions"), [(["a", 5, "b"], ("a", "b")), ("a", ()), (None, ()), ([], ())]
-)
-def test_only_strings_are_versions(supported: object, versions: tuple[str, ...]) -> None:
-    assert modern.version_list(supported) == versions
-
-
-async def test_discovered_server_is_described() -> None:
-    hooks = Hooks(lambda _: None, lambda _: None)
-    async with connected() as peer:
-        found = {
-            "capabilities": {"tools": {"listChanged": True}, "resources": {}, "extensions": []},
-            "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "n", "version": 5}},
-            "instructions": "use it",
-        }
-        upstream = modern.make_upstream(peer.link, hooks, VERSION, found)
-        bare = modern.make_upstream(peer.link, hooks, VERSION, {"_meta": []})
-    assert (upstream.info.name, upstream.info.instructions) == ("n", "use it")
-    assert (bare.info.name, bare.capabilities) == ("", {})
-    assert upstream.has("tools")
-    assert upstream.has("tools", "listChanged")
-    assert not upstream.has("resources", "listChanged")
-    assert not upstream.has("prompts")
-    assert not upstream.accepts_task_param
-    assert upstream.admit_tool is None  # this transport has no headers
-    assert len({upstream, bare, upstream}) == 2

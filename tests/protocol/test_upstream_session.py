@@ -12,10 +12,8 @@ from mcpd.model.errors import ProtocolViolation
 from mcpd.protocol.upstream_session import (
     Hooks,
     ServerNotification,
-    declared_capabilities,
     decode_result,
     handle_notification,
-    parse_server_info,
     to_upstream_error,
 )
 from mcpd.wire.message import Message
@@ -65,14 +63,6 @@ def test_result_must_be_an_object() -> None:
     for data, message in ((b"[]", "is not an object"), (b"{", "is invalid")):
         with pytest.raises(ProtocolViolation, match=message):
             decode_result("s", "m", Raw(data))
-
-
-def test_description_of_a_server_keeps_only_short_strings() -> None:
-    info = parse_server_info({"name": "n" * 600, "version": 5, "title": None, "other": "x"}, "i" * 5000)
-    assert (info.name, info.version, info.instructions) == ("n" * 500, "", "i" * 4000)
-    assert parse_server_info("x", 5) == parse_server_info(None, None)
-    assert declared_capabilities({"capabilities": []}) == declared_capabilities({}) == {}
-    assert declared_capabilities({"capabilities": {"tools": {}}}) == {"tools": {}}
 
 
 @pytest.mark.parametrize(

@@ -86,10 +86,6 @@ def uris_of(peer: Peer, method: str) -> list[str]:
     return [message["params"]["uri"] for message in peer.heard if message.get("method") == method]
 
 
-def listens(peer: Peer) -> list[Json]:
-    return [message for message in peer.heard if message.get("method") == "subscriptions/listen"]
-
-
 async def acknowledge(peer: Peer, listen: Json, honoured: Json | None = None) -> None:
     wanted = listen["params"]["notifications"] if honoured is None else honoured
     params = {"notifications": wanted, "_meta": {ID: listen["id"]}}
@@ -260,18 +256,6 @@ async def test_legacy_server_gets_the_log_level_and_its_messages_are_forwarded()
         assert talk.logged == ["[info] 1E400"]
 
 
-async def test_known_notifications_of_a_legacy_server_are_forwarded() -> None:
-    """Unknown ones are not."""
-    async with talking(legacy(EVERYTHING)) as talk:
-        methods = ["elicitation/complete", "tasks/status", "cancelled", "unheard-of"]
-        for method in methods:
-            note = {"jsonrpc": "2.0", "method": f"notifications/{method}", "params": {"n": 1}}
-            await talk.peer.say(note)
-        await talk.peer.say({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
-        await talk.until(lambda: talk.changed)
-        assert [said.method for said in talk.heard] == [f"notifications/{method}" for method in methods[:3]]
-
-
 async def test_new_connection_is_subscribed_again_and_reports_updates() -> None:
     """Nobody knows what happened to the resource meanwhile."""
     interests = NotificationInterests()
@@ -324,34 +308,6 @@ async def test_listen_stream_is_replaced_without_a_gap() -> None:
         talk.interests.forget("x")
         third = await talk.peer.hear("subscriptions/listen", 3)
         assert third["params"]["notifications"] == {"toolsListChanged": True}
-
-
-async def test_no_update_is_reported_without_a_gap() -> None:
-    """A subscription by another client says nothing about resources that are subscribed already."""
-    async with talking(modern(EVERYTHING)) as talk:
-        for count, uris in enumerate(([A], [A, B], [B]), 1):
-            talk.interests.follow_resources("x", uris)
-            await acknowledge(talk.peer, await talk.peer.hear("subscriptions/listen", count))
-            with trio.fail_after(30):
-                await talk.interests.wait_subscribed(uris[-1])
-            await trio.testing.wait_all_tasks_blocked(0.01)
-        assert (talk.updated, talk.changed) == ([], [])
-
-
-async def test_unacknowledged_resource_is_reported_as_refused() -> None:
-    """And not requested again."""
-    async with talking(modern({"resources": {"subscribe": True}})) as talk:
-        talk.interests.follow_resources("x", [A, B])
-        listen = await talk.peer.hear("subscriptions/listen")
-        await acknowledge(talk.peer, listen, {"resourceSubscriptions": [A]})
-        with trio.fail_after(30):
-            assert await talk.interests.wait_subscribed(A) == ""
-            assert "did not accept the subscription" in await talk.interests.wait_subscribed(B)
-        await update(talk.peer, A, listen)
-        await talk.until(lambda: talk.updated)
-        talk.interests.set_log_level("x", "debug")
-        await trio.testing.wait_all_tasks_blocked(0.01)
-        assert len(listens(talk.peer)) == 1
 
 
 async def test_refused_resource_does_not_end_the_listen_stream() -> None:
@@ -417,24 +373,6 @@ async def test_unstable_listen_stream_is_reopened_with_backoff(autojump_clock: M
     pauses = [later - earlier for earlier, later in itertools.pairwise(asked_at)]
     for pause, usual in zip(pauses, (5, 10, 20, 40, 60, 60), strict=True):
         assert usual * 0.5 <= pause <= usual * 1.5 + 0.01
-
-
-async def test_every_request_to_a_modern_server_carries_the_log_level() -> None:
-    """Modern servers keep none; sent only if the server declares logging."""
-    key = "io.modelcontextprotocol/logLevel"
-    for capabilities, level in ((EVERYTHING, "notice"), ({"tools": {}}, None)):
-        script = modern(capabilities)
-        script["tools/list"] = {"result": {"tools": []}}
-        async with talking(script) as talk:
-            await talk.upstream.request("tools/list")
-            talk.interests.set_log_level("x", "notice")
-            await trio.testing.wait_all_tasks_blocked()
-            await talk.upstream.request("tools/list")
-            talk.interests.forget("x")
-            await trio.testing.wait_all_tasks_blocked()
-            await talk.upstream.request("tools/list")
-        said = [m["params"]["_meta"].get(key) for m in talk.peer.heard if m["method"] == "tools/list"]
-        assert said == [None, level, None]
 
 
 async def test_request_for_one_client_declares_its_capabilities() -> None:

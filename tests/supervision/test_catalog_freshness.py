@@ -205,28 +205,3 @@ async def test_call_is_retried_once_at_most(tmp_path: Path, status: int) -> None
                 answer = await call(world).wait_response()
             assert json.loads(bytes(answer.error))["code"] == code
             assert len(server.of("tools/call")) == times
-
-
-async def test_call_cancelled_during_the_refresh_is_not_retried(tmp_path: Path) -> None:
-    listing, go_on = trio.Event(), trio.Event()
-
-    async def slow(request: Request) -> None:
-        if len(server.of("tools/list")) > 1:
-            listing.set()
-            await go_on.wait()
-        await request.result({"resultType": "complete", "tools": [TOOL]})
-
-    script = ModernScript(on={"tools/call": mirroring, "tools/list": slow})
-    async with fake_http(script) as server, living_remotely(tmp_path, server.url) as world:
-        await world.wait(ServerState.CONNECTED)
-        upstream = world.server.upstream
-        assert upstream is not None
-        left, stays = call(world), call(world)
-        with trio.fail_after(30):
-            await listing.wait()
-            upstream.link.cancel(left, "nobody waits")
-            go_on.set()
-            answer = await stays.wait_response()
-        assert json.loads(bytes(answer.error))["code"] == -32020  # the list is unchanged
-        assert not left.done.is_set()
-        assert len(server.of("tools/call")) == 3

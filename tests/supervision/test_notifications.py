@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 import trio
 from trio.testing import MockClock
 
@@ -72,39 +71,6 @@ async def test_flood_of_announcements_is_bounded(autojump_clock: MockClock, tmp_
         await trio.sleep(5)
         assert 10 <= len(found) <= 25
         assert of(world, "tools/list") == len(found) + 1
-
-
-async def test_list_that_may_have_changed_is_not_announced(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """A list that mcpd fetches again on its own is reported only if it differs."""
-    found: list[str] = []
-    async with living(tmp_path, Life(capabilities=TELLING), era="legacy") as world:
-        await world.wait_connected()
-        world.server.notifications.add(lambda notification: found.append(notification.method))
-        world.server._catalog_sync.mark_stale("tools")
-        await trio.sleep(5)
-        assert of(world, "tools/list") == 2
-        assert found == []
-
-
-async def test_failing_listener_does_not_affect_others(
-    autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Listeners run in the server's reader: an error is logged, and the connection and other listeners
-    continue."""
-    received: list[str] = []
-    async with living(tmp_path, Life(capabilities=TELLING), era="legacy") as world:
-        await world.wait_connected()
-
-        def broken(notification: ServerNotification) -> None:
-            raise ZeroDivisionError
-
-        world.server.notifications.add(broken)
-        world.server.notifications.add(lambda notification: received.append(notification.method))
-        world.script.talk({"method": "notifications/message", "params": {"level": "info", "data": 1}})
-        await trio.sleep(1)
-        assert received == ["notifications/message"]
-        assert world.server.state is ServerState.CONNECTED
-    assert "ZeroDivisionError" in caplog.text
 
 
 async def test_subscriptions_survive_a_reconnect(autojump_clock: MockClock, tmp_path: Path) -> None:

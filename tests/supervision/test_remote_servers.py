@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -19,11 +18,10 @@ from trio.testing import MockClock
 
 from mcpd.model.errors import LinkLost, McpdError, NeedsAuth, NotReady
 from mcpd.model.events import Event
-from mcpd.model.server_spec import RemoteSpec, RestartPolicy, StdioSpec, Timeouts
+from mcpd.model.server_spec import RemoteSpec, RestartPolicy, Timeouts
 from mcpd.model.status import FailureKind, ServerState, ServerStatus
 from mcpd.supervision.health import ProbeTimer
 from mcpd.supervision.managed_server import ManagedServer, ServerClients
-from mcpd.supervision.restart import REMOTE_BACKOFF_CAP, effective_restart_policy
 from mcpd.transports.credentials import Credentials
 from mcpd.transports.outgoing_request import AwaitedExchange
 from tests.fakes.http import FakeHttp, LegacyScript, ModernScript, Request, Script, fake_http
@@ -174,20 +172,6 @@ async def test_status_shows_that_there_is_a_session_but_not_its_id(tmp_path: Pat
         assert (await world.wait(ServerState.CONNECTED)).session is None
 
 
-async def test_configured_transport_type_is_used_without_fallback(tmp_path: Path) -> None:
-    """`type: http` does not fall back to SSE; `type: sse` skips detection."""
-    async with fake_http(on_one_url(None, SseScript())) as server:
-        async with living(tmp_path / "1", server.url, kind_is_explicit=True) as world:
-            status = await world.wait(ServerState.FAILED)
-            assert status.last_error is not None
-            assert status.last_error.kind is FailureKind.HTTP
-            assert "GET" not in server.asked()
-        server.requests.clear()
-        async with living(tmp_path / "2", server.url, kind="sse") as world:
-            await world.wait(ServerState.CONNECTED)
-            assert server.requests[0].method == "GET"
-
-
 async def test_url_without_mcp_server_is_reported_with_all_statuses_and_not_retried(
     tmp_path: Path,
 ) -> None:
@@ -244,25 +228,6 @@ async def test_remembered_era_is_dropped_when_it_stops_working(tmp_path: Path) -
             world.server.reconnect()
             status = await world.wait(ServerState.CONNECTED)
             assert (status.transport, status.era) == ("http", era)
-
-
-@pytest.mark.parametrize("status", [502, 503, 504, 429])
-async def test_temporary_errors_do_not_change_the_remembered_era(tmp_path: Path, status: int) -> None:
-    """An overloaded server is sent the same request again later."""
-    failures = 2
-
-    async def recover(request: Request) -> None:
-        nonlocal failures
-        failures -= 1
-        if failures >= 0:
-            await request.reply(status, b"<html>later</html>", "text/html")
-        else:
-            await ModernScript()(request)
-
-    async with fake_http(recover) as server, living(tmp_path, server.url) as world:
-        connected = await world.wait(ServerState.CONNECTED)
-        assert connected.era == "modern"
-        assert server.asked()[:3] == ["server/discover"] * 3
 
 
 # ── login, waiting, reconnection ────────────────────────────────────────────────────────────────
@@ -409,22 +374,6 @@ async def test_refused_requests_cause_a_health_check_in_ten_seconds_at_most(
             await trio.sleep(0.1)
         nursery.cancel_scope.cancel()
     assert checks == pytest.approx([0, 10, 20], abs=0.01)
-
-
-async def test_forbidden_with_a_header_is_an_ordinary_refusal(tmp_path: Path) -> None:
-    """HTTP 403 says that the header is valid and not sufficient: logging in does not help."""
-
-    async def forbid(request: Request) -> None:
-        await request.reply(403, b"not in your plan", "text/plain")
-
-    async with (
-        fake_http(forbid) as server,
-        living(tmp_path, server.url, headers={"Authorization": "Bearer t"}) as world,
-    ):
-        refused = await world.wait(ServerState.FAILED)
-        assert refused.last_error is not None
-        assert refused.last_error.message.endswith("403 No: not in your plan")
-        assert refused.retry_at is None
 
 
 async def test_call_retries_an_unreachable_server_early(
@@ -603,87 +552,7 @@ async def living_and_down(home: Path, **definition: Any) -> AsyncIterator[tuple[
         yield world, server
 
 
-@pytest.mark.parametrize("what", ["health check", "lists"])
-@pytest.mark.parametrize("status", [403, 429, 503])
-async def test_refused_internal_request_does_not_fail_calls(tmp_path: Path, what: str, status: int) -> None:
-    """A server or a proxy may limit mcpd's own requests; calls in flight continue."""
-    release = trio.Event()
-
-    async def slow(request: Request) -> None:
-        await release.wait()
-        await request.result({"content": []})
-
-    async def refuse(request: Request) -> None:
-        await request.reply(status)
-
-    script = LegacyScript(on={"tools/call": slow, "ping": refuse})
-    times = Timeouts(ping_idle=0.1 if what == "health check" else 1000, ping=0.1, list=0.1)
-    async with (
-        fake_http(script) as server,
-        living(tmp_path, server.url, timeouts=attrs.evolve(times, list=BOUND)) as world,
-    ):
-        await world.wait(ServerState.CONNECTED)
-        exchange = world.call()
-        script.on["tools/list"] = refuse
-        if what == "lists":
-            world.server.update_spec(
-                attrs.evolve(world.server.spec, timeouts=times, exclude_tools=("other",))
-            )
-        asked = "ping" if what == "health check" else "tools/list"
-        before = len(server.of(asked))
-        with trio.fail_after(BOUND):
-            while len(server.of(asked)) < before + 3:  # noqa: ASYNC110 - a test's wait
-                await trio.sleep(0.005)
-            assert not exchange.done.is_set()
-            release.set()
-            await exchange.wait_response()
-        assert world.server.status().restarts == 0
-        assert world.server.catalog is not None
-        assert [tool.name for tool in world.server.catalog.tools] == ["echo"]
-
-
-def test_remote_server_has_its_own_restart_policy() -> None:
-    """Attempts are at most 120 s apart, and an unreachable server is not a crash loop."""
-    remote = RemoteSpec(name="it", kind="http", url="http://h/")
-    assert effective_restart_policy(remote).cap == REMOTE_BACKOFF_CAP == 120
-    assert effective_restart_policy(remote).intensity > 1_000_000
-    assert effective_restart_policy(StdioSpec(name="it", command="x")) == RestartPolicy()
-    own = RestartPolicy(cap=7, intensity=3)
-    assert effective_restart_policy(attrs.evolve(remote, restart=own)) == own
-
-
 # ── clock changes and suspend ───────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("days", [1, -1])
-async def test_wall_clock_jump_has_no_effect(
-    tmp_path: Path, days: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No call times out, no server is restarted, no health check is sent."""
-    release = trio.Event()
-
-    async def slow(request: Request) -> None:
-        await release.wait()
-        await request.result({"content": []})
-
-    script = LegacyScript(on={"tools/call": slow})
-    async with fake_http(script) as server, living(tmp_path, server.url) as world:
-        await world.wait(ServerState.CONNECTED)
-        exchange = world.call()
-        with trio.fail_after(BOUND):
-            while not server.of("tools/call"):  # noqa: ASYNC110 - a test's wait
-                await trio.sleep(0.005)
-        asked = len(server.requests)
-        real = time.time
-        monkeypatch.setattr(time, "time", lambda: real() + days * 86_400)
-        await trio.sleep(0.3)
-        assert not exchange.done.is_set()
-        assert len(server.requests) == asked
-        release.set()
-        with trio.fail_after(BOUND):
-            await exchange.wait_response()
-        status = world.server.status()
-        assert (status.status, status.restarts) == (ServerState.CONNECTED, 0)
 
 
 async def test_remote_server_is_checked_after_a_suspend(tmp_path: Path) -> None:

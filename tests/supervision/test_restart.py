@@ -12,7 +12,6 @@ from mcpd.model.errors import (
     HttpRefused,
     LimitReached,
     LinkLost,
-    McpdError,
     NeedsAuth,
     NoCommonVersion,
     Overloaded,
@@ -105,12 +104,6 @@ def test_most_informative_of_several_errors_is_reported() -> None:
     assert classify_failure(group, Evidence())[0].message == "left 2 requests unanswered"
 
 
-def test_bug_in_an_exception_group_is_still_a_bug() -> None:
-    """It is logged with its traceback, even if another error explains the end."""
-    assert is_bug(ExceptionGroup("", [LOST, KeyError("x")]))
-    assert not is_bug(ExceptionGroup("", [LOST, ServerDiedDuringProbe()]))
-
-
 def test_retry_after_is_the_requested_delay() -> None:
     """The `Retry-After` value is found anywhere in an exception group."""
     busy = HttpRefused("it: HTTP 503", server="it", status=503, retry_after=7)
@@ -139,35 +132,6 @@ def test_failure_contains_the_evidence() -> None:
     assert classify_failure(LOST, Evidence(unparsable_output="2 lines"))[0].noise == "2 lines"
     failure, _ = classify_failure(LOST, Evidence(returncode=-40))  # a real-time signal has no name
     assert (failure.exit_code, failure.signal) == (None, None)
-
-
-def test_every_mcpd_error_is_classified() -> None:
-    """A new error class needs an explicit decision."""
-    from mcpd.model import errors
-
-    ours = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, McpdError)}
-    not_from_a_connection = {
-        errors.McpdError,
-        errors.UnknownServer,
-        errors.UnknownProfile,
-        errors.UnknownTool,
-        errors.UnknownPrompt,
-        errors.UnknownResource,
-        errors.UnsupportedRevision,
-        errors.InputNeeded,
-        errors.InvalidArguments,
-        errors.SchemaViolation,
-        errors.BadSpec,
-        errors.CannotWrite,
-        errors.Conflict,
-        errors.NotReady,
-        errors.Unsupported,
-        errors.SlowConsumer,
-        errors.Denied,
-        errors.LoginFailed,
-        errors.LoginLinkOpen,
-    }
-    assert ours - not_from_a_connection == {type(row[0]) for row in TABLE} & ours
 
 
 async def test_the_reason_of_a_refusal_names_no_step() -> None:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import logging
-import time
-from datetime import datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-import attrs
 import pytest
 import trio
 import trio.testing
 from trio.testing import MockClock
 
 from mcpd.model.errors import LinkLost, NoCommonVersion, NotReady
-from mcpd.model.server_spec import RestartPolicy, StdioSpec, Timeouts
+from mcpd.model.server_spec import RestartPolicy, StdioSpec
 from mcpd.model.status import Failure, FailureKind, ServerState
 from mcpd.supervision.server_state import StateTracker
 from mcpd.supervision.supervisor import Supervisor
@@ -27,40 +24,6 @@ DYING = Life(lasts=0)
 HOUR = 3600.0
 LOOP = RestartPolicy().intensity
 """Failed starts until a crash loop."""
-
-
-def test_default_policy_values() -> None:
-    assert RestartPolicy() == RestartPolicy(base=0.5, cap=60, intensity=15)
-    times = Timeouts()
-    assert (times.connect, times.list, times.call, times.call_max) == (30, 15, 120, 1800)
-    assert times.ping_idle + times.ping_misses * times.ping <= 50
-    assert times.write + 1 <= 10
-    assert times.stop_close + times.stop_term < 6
-
-
-@pytest.mark.parametrize(
-    ("chance", "pauses"), [(0.0, [0.25, 0.375, 0.5625, 0.84]), (1.0, [0.5, 0.75, 1.125, 1.69])]
-)
-async def test_delays_grow_and_are_partly_random(
-    autojump_clock: MockClock, tmp_path: Path, chance: float, pauses: list[float]
-) -> None:
-    """Each delay is between half of 0.5, 0.75, 1.1, 1.7 s and all of it."""
-    async with living(tmp_path, DYING, chance=chance, era="legacy") as world:
-        await world.wait(lambda status: status.attempts == 5)
-    assert world.pauses == pytest.approx(pauses, abs=0.01)
-
-
-async def test_delays_reach_a_minute_before_the_crash_loop(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """A server that exits at once is started 15 times within four minutes, then every 5 minutes ± 20 %."""
-    async with living(tmp_path, DYING, era="legacy") as world:
-        await world.wait(lambda status: status.last_error is not None and status.last_error.crash_loop)
-        assert (len(world.starts), world.server.status().status) == (LOOP, ServerState.FAILED)
-        assert world.server.status().reason == "crash loop: retrying slowly"
-        assert max(world.pauses) == pytest.approx(45, abs=0.01)  # a minute, less half of the random half
-        assert 120 < trio.current_time() < 240
-        await trio.sleep(24 * HOUR)
-        assert world.pauses[LOOP - 1 :] == pytest.approx([300] * len(world.pauses[LOOP - 1 :]), abs=0.01)
-        assert len(world.pauses) > 280  # the attempts never end
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.5, 1.0])
@@ -134,16 +97,6 @@ async def test_crash_loop_ends_after_a_stable_connection(autojump_clock: MockClo
     assert world.pauses[LOOP - 1 :] == pytest.approx([300, 61 + 0.375], abs=0.01)
 
 
-@pytest.mark.parametrize(("lasts", "attempts"), [(59.0, 4), (60.5, 1)])
-async def test_connection_of_a_minute_resets_the_backoff(
-    autojump_clock: MockClock, tmp_path: Path, lasts: float, attempts: int
-) -> None:
-    """A shorter connection does not: a handshake is not enough."""
-    async with living(tmp_path, *[DYING] * 3, Life(lasts=lasts), Life(mute=True), era="legacy") as world:
-        await world.wait(lambda status: len(world.starts) == 5)
-        assert world.server.status().attempts == attempts
-
-
 @pytest.mark.parametrize(("after", "attempts"), [(9.5, 4), (10.5, 1)])
 async def test_successful_call_after_ten_seconds_resets_the_backoff(
     autojump_clock: MockClock, tmp_path: Path, after: float, attempts: int
@@ -213,16 +166,6 @@ async def test_failing_server_logs_one_line_per_step_then_nothing(
     assert len(world.starts) > 280
 
 
-async def test_flapping_server_does_not_flood_the_log(
-    autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It logs at most 20 lines in 3 minutes, and few more in a day."""
-    caplog.set_level(logging.INFO)
-    async with living(tmp_path, Life(lasts=0.5), era="legacy"):
-        await trio.sleep(24 * HOUR)
-    assert len(caplog.records) <= 20
-
-
 async def test_a_server_that_keeps_restarting_is_degraded_until_a_user_acts(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
@@ -257,17 +200,6 @@ async def test_an_unanswered_health_check_is_shown_until_the_server_sends_someth
         assert world.server.status().degraded == "its process is stopped (SIGSTOP)"
         await world.wait(lambda status: not status.degraded)
         assert world.server.status().status is ServerState.CONNECTED
-
-
-async def test_delay_starts_when_the_connection_ends(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """The `failed` status has the time of the next attempt, and callers wait for it."""
-    async with living(tmp_path, Life(lasts=1), Life(), era="legacy") as world:
-        await world.wait(lambda status: status.status is ServerState.FAILED)
-        assert world.server.status().retry_at is not None
-        await world.server.wait_ready()
-    first_failed = next(event for _, event in world.events if event.status and event.status.last_error)
-    assert first_failed.status is not None
-    assert first_failed.status.retry_at is not None
 
 
 async def test_requested_disconnect_is_not_a_failure(autojump_clock: MockClock, tmp_path: Path) -> None:
@@ -356,20 +288,6 @@ async def test_lists_that_changed_wait_until_a_busy_server_is_free(
         assert (len(world.starts), world.server.status().restarts) == (1, 0)
 
 
-async def test_full_queue_does_not_fail_the_health_check(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """A server with a full queue is busy, and the health check cannot be sent."""
-    async with living(tmp_path, BUSY, era="legacy", max_in_flight=2, max_queued=1) as world:
-        await world.wait_connected()
-        await trio.sleep_until(world.starts[0] + 5)
-        upstream = world.server.upstream
-        assert upstream is not None
-        async with trio.open_nursery() as nursery:
-            for _ in range(3):
-                nursery.start_soon(partial(upstream.request, "tools/call", {"name": "echo"}, timeout=200))
-        assert world.server.upstream is upstream
-        assert trio.current_time() - world.starts[0] >= 100
-
-
 async def test_server_that_does_not_read_a_long_call_keeps_the_others(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
@@ -418,23 +336,6 @@ async def test_a_hundred_callers_of_a_lazy_server_cause_one_start(
     assert len(world.starts) == 1
 
 
-async def test_burst_of_list_changes_is_fetched_twice_a_second(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
-    """There is at most one refresh per half second, and the last change is always fetched."""
-    tools = ["one"]
-    async with living(tmp_path, Life(lists=lambda: list(tools)), era="legacy") as world:
-        await world.wait_connected()
-        before = world.script.asked.count("tools/list")
-        for n in range(1000):
-            tools.append(f"tool-{n}")
-            world.script.talk({"method": "notifications/tools/list_changed"})
-            await trio.sleep(0.005)
-        await trio.sleep(2)
-        assert world.script.asked.count("tools/list") - before <= 12
-        assert world.server.status().tools == 1001
-
-
 # ── era detection ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -461,16 +362,6 @@ async def test_modern_server_that_crashed_on_the_probe_is_probed_again(
         assert len(world.starts) == 3
 
 
-async def test_known_modern_server_that_exits_on_the_probe_has_failed(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
-    """It answered the probe before, so the exit does not make it a legacy server."""
-    async with living(tmp_path, Life(modern=True, lasts=5), DYING, Life(modern=True)) as world:
-        await world.wait(lambda status: len(world.starts) == 3 and status.status is ServerState.CONNECTED)
-        assert "initialize" not in world.script.asked
-        assert world.states().count("failed") == 2
-
-
 # ── many servers ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -492,48 +383,6 @@ async def test_hanging_starts_block_other_starts_for_two_seconds_at_most(
             await trio.sleep(3.5)  # two batches of eight start before it
             assert supervisor.get("well").state is ServerState.CONNECTED
             nursery.cancel_scope.cancel()
-
-
-async def test_no_child_mark_is_a_prefix_of_another(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """Orphans are found by their mark followed by a dot, and server names may contain dots."""
-    names = ["x", "x.y", "x.1", "1.x"]
-    supervisor = Supervisor(surroundings(tmp_path, lambda event: None))
-    scripts = {name: Script([Life(lasts=5)]) for name in names}
-    with scripted(scripts):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(supervisor.run)
-            supervisor.set_desired(
-                {name: StdioSpec(name=name, command="/bin/sh", era="legacy") for name in names}
-            )
-            await trio.sleep(60)
-            nursery.cancel_scope.cancel()
-    marks = [mark for script in scripts.values() for mark in script.marks]
-    assert len(marks) > 8
-    assert [(a, b) for a in marks for b in marks if a != b and b.startswith(f"{a}.")] == []
-    assert len(set(marks)) == len(marks)
-
-
-@pytest.mark.parametrize(("life", "era"), [(Life(dual=True, wakes_after=20), "modern"), (Life(), "legacy")])
-async def test_slow_start_does_not_decide_the_era(
-    autojump_clock: MockClock, tmp_path: Path, life: Life, era: str
-) -> None:
-    """A server that has not read the probe yet is not silent."""
-    async with living(tmp_path, attrs.evolve(life, wakes_after=20)) as world:
-        await world.wait_connected()
-        assert world.server.status().era == era
-        assert trio.current_time() - world.starts[0] < 25
-
-
-async def test_server_that_ignores_the_probe_is_legacy_however_slowly_it_starts(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
-    """Enough of `connectTimeout` is left for its handshake."""
-    life = Life(drops=("server/discover",))
-    for wakes_after in (12, 28):
-        async with living(tmp_path, attrs.evolve(life, wakes_after=wakes_after)) as world:
-            await world.wait_connected()
-            assert world.server.status().era == "legacy"
-            assert len(world.starts) == 1
 
 
 async def test_dual_era_server_that_answers_slowly_is_modern_from_the_second_start_on(
@@ -559,48 +408,6 @@ async def test_server_that_is_no_longer_modern_is_detected(autojump_clock: MockC
             await world.wait_connected()
             assert world.server.status().era == "legacy"
         assert world.server._strategy._probe_timeout(world.server.spec.timeouts) == 5
-
-
-@pytest.mark.parametrize(
-    ("life", "becomes"), [(Life(wakes_after=3), "connected"), (Life(mute=True), "failed")]
-)
-async def test_is_first_start_ends_with_the_first_attempt(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock, life: Life, becomes: str
-) -> None:
-    async with living(tmp_path, life, era="legacy") as world:
-        await trio.testing.wait_all_tasks_blocked()
-        assert (world.server.state.value, world.server.is_first_start) == ("pending", True)
-        await world.wait(lambda status: status.status.value == becomes)
-        assert not world.server.is_first_start
-
-
-async def test_last_ok_is_kept_after_the_connection_ended(
-    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It does not depend on status requests in between."""
-    monkeypatch.setattr(time, "time", lambda: 1e9 + autojump_clock.current_time())
-    async with living(tmp_path) as world:
-        await world.wait_connected()
-        await trio.sleep(100)
-        assert world.server.upstream is not None
-        heard_at = world.server.upstream.link.last_received_at
-        world.server.disconnect()
-        await trio.sleep(10)
-        last_ok = world.server.status().last_ok
-        assert last_ok is not None
-        assert datetime.fromisoformat(last_ok).timestamp() == pytest.approx(1e9 + heard_at, abs=0.01)
-
-
-async def test_failed_server_has_no_revision_and_nothing_in_flight(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
-    """The status event and later status requests agree."""
-    async with living(tmp_path, Life(lasts=10)) as world:
-        await world.wait_connected()
-        await world.wait(lambda status: status.status is ServerState.FAILED)
-        statuses = [event.status for _, event in world.events if event.status is not None]
-        (failed, *_) = [status for status in statuses if status.status is ServerState.FAILED]
-        assert (failed.protocol_version, failed.era, failed.capabilities) == (None, None, ())
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 
 import pytest
 import trio
 import trio.testing
 
-from mcpd.event_history import EventHistory
 from mcpd.model.server_spec import SecretReference, UnavailableSecret
-from mcpd.persistent_state import StateFile
 from mcpd.supervision import secret_reads
 from mcpd.supervision.secret_reads import SecretReads
 
@@ -127,22 +123,6 @@ async def test_all_secrets_of_the_store_are_one_file(disk: Disk, monkeypatch: py
     assert len(disk.reads) == 21
 
 
-async def test_thread_that_starts_too_late_does_not_read(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next caller reads the file, which must not be read twice at a time."""
-    late: list[Callable[[], object]] = []
-
-    async def start_late(run: Callable[[], object], **_: object) -> None:
-        late.append(run)
-        await trio.sleep_forever()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(trio.to_thread, "run_sync", start_late)
-        assert isinstance(await SecretReads().fetch(file("fine"), {}), UnavailableSecret)
-    (run,) = late
-    run()
-    assert disk.reads == []
-
-
 async def test_cancelled_caller_does_not_block_the_file(disk: Disk) -> None:
     """The server was disabled while its secret was read, and enabled again."""
     reads = SecretReads()
@@ -154,70 +134,3 @@ async def test_cancelled_caller_does_not_block_the_file(disk: Disk) -> None:
     with trio.fail_after(BOUND):
         while isinstance(await reads.fetch(file("hung"), {}), UnavailableSecret):  # noqa: ASYNC110
             await trio.sleep(0.01)
-
-
-async def test_state_and_history_are_written_although_all_threads_hang(tmp_path: Path) -> None:
-    """Also at the stop of the daemon."""
-    hang = threading.Event()
-    store, history = StateFile(tmp_path, tmp_path), EventHistory(tmp_path / "history.jsonl", str)
-    try:
-        async with trio.open_nursery() as hanging:
-            for _ in range(60):
-                hanging.start_soon(lambda: trio.to_thread.run_sync(hang.wait, BOUND, abandon_on_cancel=True))
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(store.run)
-                nursery.start_soon(history.run)
-                await trio.testing.wait_all_tasks_blocked(0.01)
-                store.set_toggle("it", False)
-                history.record_daemon("one")
-                with trio.fail_after(BOUND):
-                    while not (tmp_path / "history.jsonl").exists():  # noqa: ASYNC110
-                        await trio.sleep(0.01)
-                store.set_toggle("that", False)
-                history.record_daemon("two")
-                nursery.cancel_scope.cancel()
-            hanging.cancel_scope.cancel()
-    finally:
-        hang.set()
-    assert StateFile(tmp_path, tmp_path).state.toggles == {"it": False, "that": False}
-    again = EventHistory(tmp_path / "history.jsonl", str)
-    assert [entry.message for entry in again.history(None, 10).entries] == ["one", "two"]
-
-
-async def test_disk_that_hangs_while_the_state_is_saved_does_not_stop_the_shutdown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It delays the shutdown by two seconds; nothing can be saved then."""
-    hang = threading.Event()
-    monkeypatch.setattr("mcpd.persistent_state.write_atomically", lambda *_: hang.wait(BOUND))
-    monkeypatch.setattr("mcpd.event_history.append_lines", lambda *_: hang.wait(BOUND))
-    store, history = StateFile(tmp_path, tmp_path), EventHistory(tmp_path / "history.jsonl", str)
-    try:
-        with trio.fail_after(BOUND / 2):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(store.run)
-                nursery.start_soon(history.run)
-                store.set_toggle("it", False)
-                history.record_daemon("one")
-                await trio.testing.wait_all_tasks_blocked(0.05)
-                nursery.cancel_scope.cancel()
-    finally:
-        hang.set()
-
-
-async def test_read_that_ends_leaves_the_entry_of_the_next_one() -> None:
-    """The next may begin when the thread of the first has finished, but its task has not noticed yet."""
-    reads = SecretReads()
-    ends = [threading.Event(), threading.Event()]
-    with trio.fail_after(30):
-        async with trio.open_nursery() as nursery:
-            for end in ends:
-                nursery.start_soon(reads._read, "a file", partial(end.wait))  # type: ignore[arg-type]
-                await trio.testing.wait_all_tasks_blocked()
-            first, second = ends
-            first.set()
-            await trio.to_thread.run_sync(first.wait)
-            await trio.testing.wait_all_tasks_blocked(0.05)
-            assert "a file" in reads._reads
-            second.set()
-    assert reads._reads == {}

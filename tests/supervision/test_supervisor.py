@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import attrs
 import pytest
@@ -129,53 +128,6 @@ async def test_unknown_server_error_suggests_similar_names(autojump_clock: MockC
             world.supervisor.get("zzz")
 
 
-async def test_bug_in_one_servers_construction_does_not_affect_others(
-    autojump_clock: MockClock,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """The server is left out, which its history says, and is started when a set is applied again."""
-    sound, broken = ManagedServer.__init__, ["buggy"]
-
-    def init(self: ManagedServer, spec: StdioSpec, *more: Any) -> None:
-        if spec.name in broken:
-            raise UnicodeDecodeError("utf-8", b"", 0, 1, "injected")
-        sound(self, spec, *more)
-
-    monkeypatch.setattr(ManagedServer, "__init__", init)
-    async with supervising(tmp_path) as world:
-        await world.apply(world.spec("first"), world.spec("buggy"), world.spec("last"))
-        assert [server.spec.name for server in world.supervisor.servers()] == ["first", "last"]
-        assert world.starts() == {"first": 1, "buggy": 0, "last": 1}
-        (announced,) = (event for event in world.events if event.kind is EventKind.CONFIG)
-        assert announced.server == "buggy"
-        assert [
-            record.exc_info is not None for record in caplog.records if "buggy" in record.getMessage()
-        ] == [True]
-        await world.apply(world.spec("first"), world.spec("last"))  # it was never there
-        broken.clear()
-        await world.apply(world.spec("first"), world.spec("buggy"))
-        assert world.starts() == {"first": 1, "buggy": 1, "last": 1}
-        assert world.supervisor.get("buggy").state is ServerState.CONNECTED
-
-
-async def test_bug_while_a_definition_is_updated_restarts_only_that_server(
-    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The new definition is in effect afterwards."""
-
-    def broken(self: ManagedServer, spec: StdioSpec) -> None:
-        raise ZeroDivisionError("injected")
-
-    async with supervising(tmp_path) as world:
-        await world.apply(world.spec("calm"), world.spec("buggy"))
-        monkeypatch.setattr(ManagedServer, "update_spec", broken)
-        await world.apply(world.spec("calm"), attrs.evolve(world.spec("buggy"), exclude_tools=("echo",)))
-        assert world.starts() == {"calm": 1, "buggy": 2}
-        assert world.supervisor.get("buggy").spec.exclude_tools == ("echo",)
-
-
 async def test_bug_in_one_server_task_does_not_affect_others(
     autojump_clock: MockClock,
     tmp_path: Path,
@@ -201,32 +153,6 @@ async def test_bug_in_one_server_task_does_not_affect_others(
     reports = [record for record in caplog.records if record.exc_info]
     assert len(reports) == 2
     assert "buggy: an error in mcpd itself" in reports[0].message
-
-
-async def test_server_runs_again_after_a_bug(
-    autojump_clock: MockClock,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    sound, broken = ManagedServer._connect_and_recover, [True]
-
-    async def live(self: ManagedServer) -> None:
-        if broken:
-            broken.pop()
-            raise ZeroDivisionError("injected")
-        await sound(self)
-
-    monkeypatch.setattr(ManagedServer, "_connect_and_recover", live)
-    async with supervising(tmp_path) as world:
-        await world.apply(world.spec("buggy"))
-        server = world.supervisor.get("buggy")
-        await trio.sleep(2)
-        assert server.state is ServerState.CONNECTED
-        assert not server.is_closed
-        await world.apply()
-        assert server.is_closed
-    caplog.clear()
 
 
 async def test_waiter_for_a_removed_server_gets_an_error(autojump_clock: MockClock, tmp_path: Path) -> None:
@@ -272,35 +198,3 @@ async def test_enabled_setting_survives_a_daemon_restart(autojump_clock: MockClo
         server.set_enabled(True)
         await trio.sleep(1)
         assert server.state.value == "connected"
-
-
-async def test_a_resume_is_passed_on(tmp_path: Path) -> None:
-    """Timers of the logins were delayed, too."""
-    around = surroundings(tmp_path, lambda event: None)
-    slept: list[float] = []
-    around.on_resume.add(slept.append)
-    Supervisor(around)._on_resume(30.0)
-    assert slept == [30.0]
-
-
-async def test_large_sets_are_applied_in_several_turns(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """1,700 servers in one turn took 0.1 s. Nobody sees a part of the new servers."""
-    seen: list[int] = []
-    async with supervising(tmp_path) as world, trio.open_nursery() as nursery:
-
-        async def look() -> None:
-            while True:
-                await trio.lowlevel.checkpoint()
-                seen.append(len(world.supervisor.servers()))
-
-        nursery.start_soon(look)
-        for specs in ([world.spec(f"s{number}", "-c", "") for number in range(100)], []):
-            seen.clear()
-            generation, _ = world.supervisor.set_desired(
-                {spec.name: attrs.evolve(spec, enabled=False) for spec in specs}
-            )
-            await world.supervisor.wait_applied(generation)
-            if specs:
-                assert len(seen) > 10
-                assert set(seen) == {0, 100}
-        nursery.cancel_scope.cancel()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import attrs
 import pytest
@@ -83,60 +82,6 @@ async def test_timed_disable_ends_automatically(
     ]
 
 
-async def test_timed_disable_ends_soon_after_a_suspend(
-    autojump_clock: MockClock, wall: Wall, tmp_path: Path
-) -> None:
-    """Timers stop during a suspend, but the wall clock does not."""
-    async with living(tmp_path, era="legacy") as world:
-        world.server.set_enabled(False, SIX)
-        await trio.sleep(1)
-        wall.ahead += 8 * HOUR
-        asleep = trio.current_time()
-        await world.wait_connected()
-        assert trio.current_time() - asleep < 15
-
-
-async def test_clock_set_back_extends_a_timed_disable(
-    autojump_clock: MockClock, wall: Wall, tmp_path: Path
-) -> None:
-    """The user asked for 18:00."""
-    async with living(tmp_path, era="legacy") as world:
-        world.server.set_enabled(False, SIX)
-        await trio.sleep(HOUR)
-        wall.ahead -= HOUR
-        await trio.sleep(SIX - wall() - 1)
-        assert stands(world.server)[0] == "disabled"
-        await trio.sleep(2)
-        assert stands(world.server)[0] == "connected"
-
-
-async def test_last_of_several_timed_disables_applies(
-    autojump_clock: MockClock, wall: Wall, tmp_path: Path
-) -> None:
-    """A new end time replaces the old one, `disable` makes it permanent, and `enable` ends it immediately."""
-    async with living(tmp_path, era="legacy") as world:
-        await world.wait_connected()
-        server = world.server
-        server.set_enabled(False, SIX)
-        await trio.sleep(1)
-        server.set_enabled(False, SIX + HOUR)
-        await trio.sleep(2.5 * HOUR)
-        assert stands(server) == (
-            "disabled", "switched off until 2026-11-22 19:00:00 UTC", rfc3339(SIX + HOUR)
-        )  # fmt: skip
-        server.set_enabled(False)
-        await trio.sleep(HOUR)
-        assert stands(server) == ("disabled", "switched off", None)
-        server.set_enabled(False, SIX + 2 * HOUR)
-        await trio.sleep(1)
-        server.set_enabled(True)
-        await trio.sleep(1)
-        assert stands(server) == ("connected", "", None)
-        starts = len(world.starts)
-        await trio.sleep(HOUR)
-        assert len(world.starts) == starts  # the cancelled end time has no effect
-
-
 async def test_end_of_a_timed_disable_does_not_connect_a_disconnected_server(
     autojump_clock: MockClock, wall: Wall, tmp_path: Path
 ) -> None:
@@ -184,29 +129,6 @@ async def test_end_of_a_timed_disable_returns_to_the_definition(
         assert world.starts == []
         world.server.update_spec(attrs.evolve(world.server.spec, enabled=True))
         await world.wait_connected()
-
-
-@pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("restart", [True, False])
-async def test_end_of_a_timed_disable_returns_to_the_last_setting(
-    autojump_clock: MockClock, wall: Wall, tmp_path: Path, before: bool, restart: bool
-) -> None:
-    """Also if the disable was extended, and if it ends while the daemon does not run."""
-    definition: dict[str, Any] = {"era": "legacy", "enabled": not before}
-    async with living(tmp_path, **definition) as world:
-        world.server.set_enabled(before)
-        world.server.set_enabled(False, SIX - HOUR)
-        world.server.set_enabled(False, SIX)
-        await trio.sleep(1)
-        assert stands(world.server)[2] == rfc3339(SIX)
-        if not restart:
-            await trio.sleep(3 * HOUR)
-            assert stands(world.server)[::2] == ("connected" if before else "disabled", None)
-    save_state(world.server)
-    wall.ahead += 3 * HOUR
-    async with living(tmp_path, **definition) as world:
-        await trio.sleep(20)
-        assert stands(world.server)[::2] == ("connected" if before else "disabled", None)
 
 
 async def test_disabled_server_lists_nothing(autojump_clock: MockClock, wall: Wall, tmp_path: Path) -> None:

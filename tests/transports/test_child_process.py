@@ -45,12 +45,6 @@ def test_unusable_command_is_explained(tools: Path, command: str, words: str) ->
     assert words.format(tools=tools) in str(refused.value)
 
 
-def test_program_name_may_contain_a_space(tools: Path) -> None:
-    (tools / "npx").rename(tools / "npx server")
-    launch = prepare_launch(StdioSpec(name="it", command="npx server"), {"PATH": str(tools)}, "")
-    assert launch.executable == str(tools / "npx server")
-
-
 @pytest.mark.parametrize(("cwd", "words"), [("text", "is a file"), ("nowhere", "does not exist")])
 def test_unusable_directory_is_explained(tools: Path, cwd: str, words: str) -> None:
     with pytest.raises(CannotStart, match=f"its directory {tools}/{cwd} {words}"):

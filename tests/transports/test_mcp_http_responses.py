@@ -10,16 +10,12 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import httpx
 import pytest
 import trio
-from trio.testing import MockClock
 
 from mcpd.model.errors import LinkLost, ProtocolViolation
-from mcpd.transports.mcp_http_responses import StreamState, read_events
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_request import AwaitedExchange, Exchange
-from mcpd.wire.event_stream import SseEvent
 from tests.fakes.http import LegacyScript, ModernScript, Request, fake_http
 from tests.stopwatch import stopwatch, within
 from tests.transports.remote import BOUND, answer, answer_of_a_list, asked, outcome, talking
@@ -80,27 +76,6 @@ async def test_large_event_is_handled_in_turns_before_the_following_events(
     assert handled == ["log of 3 MiB, True"]
 
 
-async def test_event_stream_in_one_piece_is_read_like_one_in_many() -> None:
-    """Progress and answer keep their order; a stream without an answer is an error."""
-    params = b'{"progressToken":%d,"progress":1}'
-    pieces = [
-        b'data: {"jsonrpc":"2.0","method":"notifications/progress","params":' + params + b"}",
-        b'id: 7\r\ndata: {"jsonrpc":"2.0","id":%d,\r\ndata: "result":{"content":[]}}',
-    ]
-
-    async def at_once(request: Request) -> None:
-        parts = pieces[:1] if request.message["params"]["arguments"].get("half") else pieces
-        events = b"".join(piece % request.message["id"] + b"\r\n\r\n" for piece in parts)
-        await request.reply(200, b": hello\r\n\r\n" + events, "text/event-stream")
-
-    async with fake_http(ModernScript(on={"tools/call": at_once})) as server, talking(server.url) as talk:
-        for _ in range(3):
-            assert await answer(talk.call()) == {"content": []}
-        assert "ended before" in str(await outcome(talk.call(half=True)))
-        assert await answer(talk.call()) == {"content": []}
-        assert server.connections <= 2
-
-
 _LONG = {"content": [], "text": "x" * 70_000}
 _MODERN_LIMIT = r"answered tool 'echo' with more than 65536 bytes \(raise `maxFrame`.*it may have run"
 
@@ -138,24 +113,6 @@ async def test_response_longer_than_the_limit_fails_only_its_call(is_stream: boo
         may_answer.set()
         assert await answer(other) == {"content": []}
         await answer_of_a_list(talk)
-
-
-async def test_notification_longer_than_the_limit_does_not_fail_the_call_on_its_stream() -> None:
-    async def respond(request: Request) -> None:
-        message = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x" * 70_000}}
-        await request.events()
-        await request.event(json.dumps(message).encode())
-        await request.event(request.answer({"content": []}))
-        await request.end()
-
-    async with (
-        fake_http(ModernScript(on={"tools/call": respond})) as server,
-        talking(server.url, max_frame=1 << 16) as talk,
-    ):
-        assert await answer(talk.call()) == {"content": []}
-        assert list(talk.link.protocol_deviations) == [
-            "messages with more than 65536 bytes were dropped (raise `maxFrame` to allow them)"
-        ]
 
 
 async def test_a_broken_stream_is_resumed_where_its_last_event_ended() -> None:
@@ -259,53 +216,6 @@ async def test_stream_is_opened_for_a_server_that_announces_changes() -> None:
         await answer(talk.call())
 
 
-@pytest.mark.parametrize("status", [404, 405, 501])
-async def test_server_without_a_notification_stream_is_not_asked_again_soon(status: int) -> None:
-    """405 means that there is no stream."""
-
-    async def no(request: Request) -> None:
-        await request.reply(status)
-
-    script = LegacyScript(on={"GET": no}, capabilities=LISTENING)
-    async with fake_http(script) as server, talking(server.url) as talk:
-        await asked(server, "GET")
-        await trio.sleep(0.3)
-        await answer_of_a_list(talk)
-        assert len(server.of("GET")) == 1
-
-
-async def test_no_stream_is_opened_for_a_server_without_notifications() -> None:
-    async with fake_http(LegacyScript()) as server, talking(server.url) as talk:
-        await answer(talk.call())
-        assert server.of("GET") == []
-
-
-async def test_interrupted_modern_subscription_is_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A subscription is a long-lived request; lists are fetched again after an interruption."""
-    monkeypatch.setattr("mcpd.protocol.listen_stream.FIRST_RETRY_DELAY", 0.05)
-    lives = 0
-
-    async def tell(request: Request) -> None:
-        nonlocal lives
-        lives += 1
-        await request.events()
-        if lives == 1:
-            request.reset()
-            return
-        meta = {"io.modelcontextprotocol/subscriptionId": request.message["id"]}
-        note = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": {"_meta": meta}}
-        await request.event(json.dumps(note).encode())
-        await request.wait_hung_up()
-
-    script = ModernScript(on={"subscriptions/listen": tell}, capabilities=LISTENING)
-    async with fake_http(script) as server, talking(server.url) as talk:
-        await asked(server, "subscriptions/listen", 2)
-        with trio.fail_after(BOUND):
-            while len(talk.changes) < 2:  # noqa: ASYNC110 - a test's wait
-                await trio.sleep(0.01)
-        await answer(talk.call())
-
-
 async def test_stream_without_keep_alive_comments_is_considered_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -377,38 +287,3 @@ async def test_flood_without_events_is_refused_and_delays_nothing(noise: bytes, 
         assert "bytes without an event (the limit is 1048576 bytes" in error.message
         await answer_of_a_list(talk)
     assert within(turns.longest, 0.02)
-
-
-async def test_flood_of_events_delays_nothing() -> None:
-    """Each event is small, and there are very many of them."""
-    flood = gzip.compress(b"data: {}\n\n" * 200_000)
-
-    async def drown(request: Request) -> None:
-        await request.reply(200, flood, "text/event-stream", Content_Encoding="gzip")
-
-    async with (
-        fake_http(ModernScript(on={"tools/call": drown})) as server,
-        talking(server.url) as talk,
-        watching_turns() as turns,
-    ):
-        assert isinstance(await outcome(talk.call()), LinkLost)
-    assert within(turns.longest, 0.05)
-
-
-async def test_keep_alive_comments_are_allowed_for_any_time(autojump_clock: MockClock) -> None:
-    """Some servers send large ones."""
-
-    class Comments(httpx.AsyncByteStream):
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            for _ in range(3600):
-                await trio.sleep(1)
-                yield b":" + b"x" * 4000 + b"\n"
-
-    async def ignore(event: SseEvent) -> None:
-        pass
-
-    response = httpx.Response(200, stream=Comments())
-    why = await read_events(
-        response, StreamState(), 1 << 20, lambda event: None, ignore, lambda dropped: None
-    )
-    assert why == "its event stream ended"

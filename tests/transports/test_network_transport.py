@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Literal
 
 import httpx
@@ -21,10 +19,8 @@ from mcpd.transports.http_client import bodies, client_factory, dial
 from mcpd.transports.http_client.client_factory import is_loopback, open_client
 from mcpd.transports.streamable_http import HttpChannel
 from tests.fakes.http import ModernScript, Request, fake_http
-from tests.fakes.proxy import fake_proxy
 from tests.processes import wait_until
 from tests.transports.remote import answer_of_a_list, outcome, talking
-from tests.transports.test_tls import Authority
 
 BOUND = 60
 
@@ -147,29 +143,6 @@ async def test_silent_proxy_or_server_times_out(scheme: str, monkeypatch: pytest
     await closed_down_to(before)
 
 
-async def test_cancelled_connect_closes_its_socket() -> None:
-    """During the TLS handshake, and while the proxy connects."""
-    arrived = trio.Event()
-
-    async def mute(stream: trio.SocketStream) -> None:
-        async with stream:
-            await stream.receive_some(1)
-            arrived.set()
-            await trio.sleep_forever()
-
-    before = open_descriptors()
-    async with listening(mute) as port:
-        proxy = {"HTTPS_PROXY": f"http://127.0.0.1:{port}"}
-        for url, environ in ((f"https://127.0.0.1:{port}/mcp", {}), ("https://far.example/mcp", proxy)):
-            arrived = trio.Event()
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(fetch, url, environ)
-                with trio.fail_after(BOUND):
-                    await arrived.wait()
-                nursery.cancel_scope.cancel()
-    await closed_down_to(before)
-
-
 @pytest.mark.parametrize("reply", [b"", b"HTTP/1.1 200"])
 async def test_proxy_that_closes_the_connection_is_named(reply: bytes) -> None:
     """The server was never reached, so the request did not run."""
@@ -185,29 +158,6 @@ async def test_proxy_that_closes_the_connection_is_named(reply: bytes) -> None:
             await fetch("https://far.example/mcp", {"HTTPS_PROXY": f"http://127.0.0.1:{port}"})
 
 
-async def test_ipv6_address_is_in_brackets_in_connect() -> None:
-    """Otherwise the port could not be told from the address."""
-    async with fake_proxy({}) as proxy:
-        with pytest.raises(httpx.ProxyError):
-            await fetch("https://[2001:db8::1]:8443/mcp", {"HTTPS_PROXY": f"http://127.0.0.1:{proxy.port}"})
-        assert proxy.asked == ["CONNECT [2001:db8::1]:8443 HTTP/1.1"]
-
-
-async def test_certificate_for_an_ipv6_address_is_accepted_through_a_proxy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The brackets are not part of the name that the certificate must have."""
-    authority = Authority(tmp_path)
-    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
-    async with (
-        fake_http(ok, tls=authority.server("IP:2001:db8::1")) as server,
-        fake_proxy({"2001:db8::1": server.port}) as proxy,
-    ):
-        assert (
-            await fetch("https://[2001:db8::1]/", {"HTTPS_PROXY": f"http://127.0.0.1:{proxy.port}"}) == b"x"
-        )
-
-
 # ── one connection ──────────────────────────────────────────────────────────────────────────────
 
 
@@ -219,13 +169,6 @@ async def test_rejected_header_is_not_quoted() -> None:
             await fetch(server.url, Authorization="Bearer canary\x00")
         assert "canary" not in str(refused.value)
         assert server.requests == []
-
-
-async def test_whitespace_around_a_header_is_removed(engine: str) -> None:
-    """A token that was copied with a space works; HTTP libraries refuse such a header."""
-    async with fake_http(ok) as server:
-        await fetch(server.url, Authorization=" Bearer t ")
-        assert server.requests[0].headers["authorization"] == "Bearer t"
 
 
 async def test_request_that_cannot_be_sent_fails_alone(engine: str) -> None:
@@ -243,27 +186,6 @@ async def test_request_that_cannot_be_sent_fails_alone(engine: str) -> None:
         assert error.message.startswith("it: the request cannot be sent: a header")
         assert not error.may_have_run
         await answer_of_a_list(talk)
-
-
-@pytest.mark.usefixtures("network")
-async def test_unrequested_protocol_switch_is_an_error() -> None:
-    async def switch(request: Request) -> None:
-        await request.raw(b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n")
-
-    async with fake_http(switch) as server:
-        with pytest.raises(httpx.RemoteProtocolError):
-            await fetch(server.url)
-
-
-@pytest.mark.usefixtures("network")
-async def test_sockets_have_the_keepalive_options() -> None:
-    """Also those to a proxy, for which httpcore2 has no option."""
-    async with fake_http(ok) as server, open_client(server.url, {}, {}) as client:
-        response = await client.send("GET", server.url, {})
-        sock = response.extensions["network_stream"]._socket
-        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
-        await bodies.close(response)
 
 
 # ── names and URLs ──────────────────────────────────────────────────────────────────────────────
@@ -297,23 +219,6 @@ async def test_hanging_lookups_leave_threads_for_other_work(monkeypatch: pytest.
             assert await trio.to_thread.run_sync(lambda: 1) == 1
     finally:
         released.set()
-
-
-async def test_all_lookups_use_the_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also those of other code in the same event loop."""
-    asked: list[object] = []
-
-    async def lookup(self: object, host: object, *_: object) -> list[object]:
-        asked.append(host)
-        raise OSError("no such host")
-
-    monkeypatch.setattr(dial.Resolver, "getaddrinfo", lookup)
-    for url in ("https://one.example/", "http://two.example/"):
-        with pytest.raises(httpx.ConnectError):
-            await fetch(url)
-    with pytest.raises(OSError, match="no such host"):
-        await trio.open_tcp_stream("three.example", 80)
-    assert asked == [b"one.example", b"two.example", b"three.example"]
 
 
 @pytest.mark.parametrize("kind", ["http", "sse", "ws"])

@@ -10,7 +10,6 @@ import trio
 
 from mcpd.model.errors import LinkLost
 from mcpd.model.server_spec import RemoteSpec
-from mcpd.transports.child_process import CannotStart
 from mcpd.transports.outgoing_request import AwaitedExchange
 from mcpd.transports.streamable_http import open_http
 from tests.fakes.http import ModernScript, fake_http
@@ -138,11 +137,3 @@ async def test_proxy_is_not_used_for_excluded_hosts() -> None:
         error = await ask("http://far.example:1/mcp", environ)
         assert error is not None
         assert proxy.asked == []
-
-
-async def test_unsupported_proxy_type_is_a_permanent_error() -> None:
-    """SOCKS is not supported, and bypassing the proxy silently would expose the user."""
-    spec = RemoteSpec(name="far", kind="http", url="https://far.example/")
-    with pytest.raises(CannotStart, match="socks5"):
-        async with open_http(spec, {"ALL_PROXY": "socks5://127.0.0.1:1080"}):
-            pass

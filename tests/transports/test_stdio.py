@@ -15,14 +15,12 @@ import trio
 from msgspec import Raw
 from trio.testing import wait_all_tasks_blocked
 
-from mcpd.model.errors import CallTimeout, LinkLost, McpdError, Overloaded, ProtocolViolation, UpstreamRefused
-from mcpd.model.json_limits import MAX_BYTES
+from mcpd.model.errors import CallTimeout, LinkLost, McpdError, Overloaded, ProtocolViolation
 from mcpd.model.server_spec import ServerSpec, Timeouts
 from mcpd.protocol.upstream_session import send_request
 from mcpd.transports.outgoing_request import AwaitedExchange
 from mcpd.transports.stdio import PipeChannel
 from mcpd.wire import limits
-from mcpd.wire.message import BadFrame, Message
 from tests.transports.peer import Json, connected
 
 OK: Json = {"result": {}}
@@ -96,24 +94,6 @@ async def test_progress_extends_the_idle_timeout_up_to_the_total_timeout(
     assert cancels == [1, 2]
 
 
-async def test_progress_does_not_shorten_an_extended_deadline(autojump_clock: trio.testing.MockClock) -> None:
-    """The server may report progress while a user answers its question."""
-    async with connected() as peer:
-        exchange = AwaitedExchange(idle_timeout=1, total_timeout=1000)
-        peer.link.submit(exchange, "tools/call", b'{"name":"x"}')
-        await peer.hear("tools/call")
-        peer.link.extend_deadline(exchange, 100)
-        params = {"progressToken": 1, "progress": 1}
-        await peer.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
-        await trio.sleep(90)
-        assert not exchange.done.is_set()
-        peer.link.extend_deadline(
-            exchange, exchange.idle_timeout
-        )  # the question is answered, and the server works again
-        with pytest.raises(CallTimeout, match="1 s without an answer or progress"), trio.fail_after(30):
-            await exchange.wait_response()
-
-
 class Buggy(AwaitedExchange):
     """A handler that raises in each callback."""
 
@@ -160,50 +140,12 @@ async def test_bug_in_one_callback_does_not_end_the_connection(
     caplog.clear()
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        {},
-        {"progressToken": "1"},
-        {"progressToken": 1.0},
-        {"progressToken": None},
-        {"progressToken": 99},
-        [],
-        "x",
-    ],
-    ids=repr,
-)
-async def test_progress_for_unknown_request_is_ignored(params: object) -> None:
-    """A token of another type is a different token."""
-    async with connected() as peer:
-        exchange = AwaitedExchange()
-        exchange_told: list[object] = []
-        peer.link.submit(exchange, "tools/call", b"{}")
-        await peer.hear("tools/call")
-        await peer.say({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
-        await peer.say({"jsonrpc": "2.0", "id": 1, **OK})
-        await exchange.wait_response()
-
-    assert exchange_told == []
-    assert peer.link.unparsable_lines == 0
-
-
 async def test_response_without_result_or_error_is_a_protocol_violation() -> None:
     """Node writes one for `undefined`. Only its exchange fails."""
     async with connected({"m": lambda request: b'{"jsonrpc":"2.0","id":1}\n', "ok": OK}) as peer:
         with pytest.raises(ProtocolViolation, match="without result or error"):
             await send_request(peer.link, "m")
         await send_request(peer.link, "ok")
-
-
-async def test_an_error_of_any_shape_is_a_refusal() -> None:
-    async with connected() as peer:
-        errors: list[object] = [{"code": -5, "data": [1]}, {"code": "x"}, "text", None, [], {"message": 5}]
-        for error in errors:
-            peer.script["m"] = {"error": error}
-            with pytest.raises(UpstreamRefused) as refused:
-                await send_request(peer.link, "m")
-            assert isinstance(refused.value.upstream_code, int)
 
 
 async def test_lost_connection_fails_all_requests_and_says_which_may_have_run() -> None:
@@ -318,62 +260,6 @@ async def test_late_replies_and_unparsable_lines_are_counted() -> None:
     assert (peer.link.late_replies, peer.link.unparsable_lines) == (1, 8)
 
 
-class Notifications:
-    """Keep the notifications of a server."""
-
-    def __init__(self) -> None:
-        self.sizes: list[int] = []
-
-    def on_request(self, message: object, exchange: object = None) -> None: ...
-
-    def on_notification(self, message: Message, exchange: object = None) -> None:
-        self.sizes.append(len(bytes(message.params)))
-
-
-async def test_notification_longer_than_the_limit_is_ignored() -> None:
-    """8 MiB, since its text is decoded and may go to many clients; the deviation is counted."""
-    async with connected({"m": OK}, max_frame=16 << 20) as peer:
-        peer.link.inbound = kept = Notifications()
-        for size in (MAX_BYTES, MAX_BYTES + 1):
-            params = json.dumps({"data": "x" * (size - len('{"data": ""}'))})
-            line = f'{{"jsonrpc":"2.0","method":"notifications/message","params":{params}}}\n'
-            await peer.say(line.encode())
-        await send_request(peer.link, "m")
-
-    assert kept.sizes == [MAX_BYTES]
-    assert peer.link.protocol_deviations == {"notifications longer than 8388608 bytes were ignored": 1}
-
-
-async def test_request_of_a_server_longer_than_the_limit_is_refused() -> None:
-    """Its text would be decoded, labelled, and kept until a person has answered."""
-    async with connected({"m": OK}, max_frame=16 << 20) as peer:
-        params = json.dumps({"message": "x" * MAX_BYTES})
-        await peer.say(
-            f'{{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":{params}}}\n'.encode()
-        )
-        answer = await peer.hear("")
-        await send_request(peer.link, "m")
-    assert answer["id"] == 7
-    assert answer["error"]["code"] == -32602
-    assert "mcpd accepts at most 8388608" in answer["error"]["message"]
-
-
-async def test_response_of_small_values_fails_only_its_request() -> None:
-    values = b"[" + b"1," * (2 << 20) + b"1]"
-    script: dict[str, Any] = {
-        "first": lambda request: b'{"jsonrpc":"2.0","id":%d,"result":%b}\n' % (request["id"], values),
-        "last": lambda request: b'{"jsonrpc":"2.0","result":%b,"id":%d}\n' % (values, request["id"]),
-        "m": OK,
-    }
-    async with connected(script, max_frame=8 << 20) as peer:
-        for method in ("first", "last"):
-            limit = "more than 2097152 bytes outside of strings.*raise `maxFrame`"
-            with pytest.raises(ProtocolViolation, match=limit):
-                await send_request(peer.link, method)
-        await send_request(peer.link, "m")
-        assert list(peer.link.protocol_deviations.values()) == [2]
-
-
 _LONG = b'{"text":"' + b"x" * 5000 + b'"}'
 TOO_LONG = {
     "first": lambda key: b'{"jsonrpc":"2.0","id":%d,"result":%b}\n' % (key, _LONG),
@@ -417,17 +303,6 @@ async def test_only_request_in_progress_is_answered_by_a_long_response_without_a
             await peer.say({"jsonrpc": "2.0", "id": int(exchange.key), **OK})
             await exchange.wait_response()
     assert list(peer.link.protocol_deviations.values()) == [4]
-
-
-async def test_late_long_response_fails_no_other_request() -> None:
-    async with connected(max_frame=4096) as peer:
-        with pytest.raises(CallTimeout):
-            await send_request(peer.link, "m", timeout=0.01)
-        exchange = AwaitedExchange()
-        peer.link.submit(exchange, "m")
-        await peer.say(TOO_LONG["first"](1))
-        await peer.say({"jsonrpc": "2.0", "id": 2, **OK})
-        await exchange.wait_response()
 
 
 async def test_long_request_of_a_server_is_refused_and_a_long_notification_ignored() -> None:
@@ -513,13 +388,6 @@ async def test_response_over_several_lines_is_joined(indent: Any) -> None:
         await send_request(peer.link, "m", timeout=5)
 
 
-async def test_a_refused_submission_leaves_nothing_behind() -> None:
-    async with connected() as peer:
-        with pytest.raises(BadFrame):
-            peer.link.submit(AwaitedExchange(), "tools/call", b"[]")
-        assert peer.link.in_flight == 0
-
-
 async def test_long_lived_request_has_no_deadline_and_is_not_counted() -> None:
     """With a window of one, calls continue beside a subscription; the end of the link ends it."""
     async with connected({"m": OK}, max_in_flight=1) as peer:
@@ -531,21 +399,6 @@ async def test_long_lived_request_has_no_deadline_and_is_not_counted() -> None:
         await peer.close()
         with pytest.raises(McpdError):
             await standing.wait_response()
-
-
-async def test_nothing_is_sent_or_kept_after_the_end() -> None:
-    """A caller may still answer or notify the server before it sees the end."""
-    seen: list[tuple[str, bytes]] = []
-    async with connected() as peer:
-        peer.link.tap = lambda way, frame: seen.append((way, frame))
-        peer.link.close("over")
-        asked = Message(id=Raw(b"1"), method="roots/list")
-        peer.link.notify("notifications/roots/list_changed")
-        peer.link.respond(asked, b"{}")
-        peer.link.refuse(asked, -1, "no")
-
-    assert seen == []
-    assert peer.heard == []
 
 
 async def test_tap_sees_both_directions() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import random
 
 import pytest
 import trio
@@ -20,10 +19,8 @@ from mcpd.model.errors import (
 )
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.supervision.catalog_fetch import fetch_catalog
-from mcpd.transports.base import Dialect
 from mcpd.transports.outgoing_request import AwaitedExchange
-from tests.fakes.http import LegacyScript, ModernScript, Request, Script, fake_http
-from tests.stopwatch import within
+from tests.fakes.http import LegacyScript, ModernScript, Request, fake_http
 from tests.transports.remote import BOUND, answer, answer_of_a_list, asked, outcome, talking, until
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -104,19 +101,6 @@ async def test_a_list_and_ten_calls_cost_one_handshake_and_at_most_three_connect
 # ── received messages ───────────────────────────────────────────────────────────────────────────
 
 
-async def test_body_with_line_breaks_is_joined() -> None:
-    """The message may be forwarded to a client whose messages end at a line break."""
-
-    async def pretty(request: Request) -> None:
-        body = {"jsonrpc": "2.0", "id": request.message["id"], "result": {"a": [1, "x\ny"]}}
-        await request.reply(200, json.dumps(body, indent=2).encode())
-
-    async with fake_http(ModernScript(on={"tools/call": pretty})) as server, talking(server.url) as talk:
-        with trio.fail_after(BOUND):
-            message = await talk.call().wait_response()
-        assert bytes(message.result) == b'{"a":[1,"x\\ny"]}'
-
-
 @pytest.mark.parametrize("is_answer", [True, False])
 async def test_large_body_is_read_in_several_turns(monkeypatch: pytest.MonkeyPatch, is_answer: bool) -> None:
     """Reading one of 31 MiB took 0.1 s in one turn."""
@@ -141,33 +125,6 @@ async def test_large_body_is_read_in_several_turns(monkeypatch: pytest.MonkeyPat
                 with pytest.raises(ProtocolViolation, match="unrelated message"):
                     await talk.call().wait_response()
     assert len(rests) >= 2
-
-
-async def test_large_refusal_is_followed_by_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The call may have been sent again before anything else is done with the body of the refusal."""
-    was_refused = False
-    sent_again, may_answer = trio.Event(), trio.Event()
-
-    async def respond(request: Request) -> None:
-        nonlocal was_refused
-        if was_refused:
-            sent_again.set()
-            await may_answer.wait()
-            await request.result({"content": []})
-        else:
-            was_refused = True
-            await request.error(-32020, 200, data={"a": "x" * (2 << 20)})
-
-    async with fake_http(ModernScript(on={"tools/call": respond})) as server, talking(server.url) as talk:
-        retrying = Dialect(retry_after_refusal=lambda method, message: trio.lowlevel.checkpoint)
-        monkeypatch.setattr(talk.link, "dialect", retrying)
-        monkeypatch.setattr("mcpd.transports.streamable_http.rest", sent_again.wait)
-        call = talk.call()
-        with trio.fail_after(BOUND):
-            await sent_again.wait()
-            await trio.testing.wait_all_tasks_blocked()
-            may_answer.set()
-            assert await answer(call) == {"content": []}
 
 
 @pytest.mark.parametrize("status", [200, 400, 404, 500])
@@ -298,21 +255,6 @@ async def test_missing_response_times_out_that_call_only() -> None:
         await answer_of_a_list(talk)
 
 
-async def test_a_connection_that_the_server_has_closed_is_not_used_again() -> None:
-    """The server closed the idle connection; no call is lost."""
-
-    async def answer_and_close(request: Request) -> None:
-        await request.result({"content": []})
-        await request.stream.aclose()
-
-    script = LegacyScript(on={"tools/call": answer_and_close})
-    async with fake_http(script) as server, talking(server.url) as talk:
-        for _ in range(5):
-            await answer(talk.call())
-            await trio.sleep(0.02)
-        await answer_of_a_list(talk)
-
-
 # ── failures ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -397,60 +339,6 @@ async def test_retry_after_of_a_busy_server_is_reported() -> None:
 
 
 # ── reuse and resources ─────────────────────────────────────────────────────────────────────────
-
-
-def test_sockets_use_tcp_keepalive() -> None:
-    """Keepalive 15/5/3 and a user timeout of 30 s are set on every connection."""
-    import socket
-
-    from mcpd.transports.http_client.dial import SOCKET_OPTIONS
-
-    options = {(level, name): value for level, name, value in SOCKET_OPTIONS}
-    tcp = socket.IPPROTO_TCP
-    assert options[socket.SOL_SOCKET, socket.SO_KEEPALIVE] == 1
-    figures = (options[tcp, socket.TCP_KEEPIDLE], options[tcp, socket.TCP_KEEPINTVL])
-    assert (*figures, options[tcp, socket.TCP_KEEPCNT]) == (15, 5, 3)
-    assert options[tcp, socket.TCP_USER_TIMEOUT] == 30_000
-
-
-async def test_pool_survives_cancellation_of_half_of_many_calls() -> None:
-    """128 requests are cancelled at random times; later calls are as fast as before."""
-    chance = random.Random(5)
-
-    async def slow(request: Request) -> None:
-        await trio.sleep(chance.random() * 0.02)
-        await request.result({"content": []})
-
-    script = ModernScript(on={"tools/call": slow})
-    async with fake_http(script) as server, talking(server.url, max_in_flight=128) as talk:
-        for _ in range(4):
-            exchanges = [talk.call(n=n) for n in range(128)]
-            cancelled = [exchange for exchange in exchanges if chance.random() < 0.5]
-            for exchange in cancelled:
-                await trio.sleep(chance.random() * 0.001)
-                talk.link.cancel(exchange, "enough")
-            for exchange in exchanges:
-                if exchange not in cancelled:
-                    await answer(exchange)
-        assert talk.link.in_flight == 0
-        times = []
-        for _ in range(5):
-            began = trio.current_time()
-            await answer(talk.call())
-            times.append(trio.current_time() - began)
-        assert within(min(times), 0.15), times
-        assert not talk.ended
-
-
-@pytest.mark.parametrize("script", [ModernScript(), LegacyScript()])
-async def test_queued_request_reuses_the_previous_connection(script: Script) -> None:
-    """The next request is sent while the last response is handled, on the same connection."""
-    async with fake_http(script) as server, talking(server.url, max_in_flight=1) as talk:
-        await answer(talk.call())
-        before = server.connections
-        exchanges = [talk.call(n=n) for n in range(20)]
-        assert [(await answer(exchange))["echo"] for exchange in exchanges] == [{"n": n} for n in range(20)]
-        assert server.connections == before
 
 
 async def test_nothing_of_a_request_is_logged(caplog: pytest.LogCaptureFixture) -> None:

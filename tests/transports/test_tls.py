@@ -15,7 +15,7 @@ import trio
 from mcpd.model.errors import LinkLost
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.transports.child_process import CannotStart
-from mcpd.transports.http_client.client_factory import proxy_for, ssl_context
+from mcpd.transports.http_client.client_factory import proxy_for
 from mcpd.transports.outgoing_request import AwaitedExchange
 from mcpd.transports.streamable_http import open_http
 from tests.fakes.http import ModernScript, fake_http
@@ -140,17 +140,3 @@ async def test_unusable_ca_file_is_a_permanent_error(tmp_path: Path) -> None:
 def test_proxies_come_from_the_environment(url: str, environ: dict[str, str], proxy: str | None) -> None:
     """Both spellings are read; loopback addresses have no proxy."""
     assert proxy_for(url, environ) == proxy
-
-
-def test_ssl_contexts_are_shared_until_a_ca_file_changes(tmp_path: Path) -> None:
-    """Reading all authorities takes 24 ms. A renewed file applies without a restart of the daemon."""
-    own, other = Authority(tmp_path), tmp_path / "other.pem"
-    shutil.copy(own.file, other)
-    first = ssl_context(str(own.file))
-    assert ssl_context(str(own.file)) is first
-    assert ssl_context(str(other)) is not first
-    assert ssl_context() is ssl_context() is not first
-    renewed = tmp_path / "renewed.pem"
-    shutil.copy(own.file, renewed)
-    renewed.replace(own.file)
-    assert ssl_context(str(own.file)) is not first

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 
 import pytest
 from msgspec import Raw
@@ -12,7 +11,6 @@ from mcpd.model.errors import CallTimeout
 from mcpd.transports.tool_call_stats import MAX_TOOLS, NAMELESS, CallStats, ToolCallStats
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
-from tests.stopwatch import within
 
 OK = Message(result=Raw(b'{"content":[]}'))
 
@@ -88,35 +86,3 @@ def test_failed_calls_are_logged_ever_more_rarely(caplog: pytest.LogCaptureFixtu
         "write@files: refused: disk on fire (-32603)",
         "slow@files: no response",
     ]
-
-
-@pytest.mark.parametrize("details", [b"5", b"[]", b'{"content":5}', b'{"content":[5]}', b'{"content":[{}]}'])
-def test_unreadable_error_is_logged_too(details: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    CallStats("s").for_tool("t").add_response(0.1, Message(error=Raw(details)), b"")
-    assert len(caplog.messages) == 1
-
-
-@pytest.mark.parametrize("line", [b'{"id":1,"result":"isError"}', b'{"id":1,"error":{},"result":{"isError"'])
-def test_line_that_ends_with_is_error_is_counted(line: bytes) -> None:
-    tally = CallStats()
-    tally.for_tool("t").add_response(0.1, Message(result=Raw(b'"isError"')), line)
-    assert (tally.total().calls, tally.total().errors) == (1, 0)
-
-
-@pytest.mark.parametrize("kind", ["error", "result"])
-def test_large_errors_are_counted_without_being_decoded(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="mcpd.calls")
-    many = b"[%b0]" % (b"[]," * 2_000_000)
-    message = (
-        Message(error=Raw(b'{"code":1,"message":"no","data":%b}' % many))
-        if kind == "error"
-        else Message(result=Raw(b'{"isError":true,"content":%b}' % many))
-    )
-    line = b'{"isError":true}'
-    tally = CallStats("srv")
-    began = time.process_time()
-    tally.for_tool("t").add_response(0.1, message, line)
-    assert within(time.process_time() - began, 1)
-    assert tally.total().errors == 1
-    assert "without a readable text" in caplog.text

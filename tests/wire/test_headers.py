@@ -63,11 +63,6 @@ def test_damaged_value_is_refused(inside: str) -> None:
         decode_header_value(f"=?base64?{inside}?=")
 
 
-def test_lone_surrogate_is_encoded() -> None:
-    """It has no UTF-8 form; the header is at least legal."""
-    assert HTTP_VALUE.fullmatch(encode_header_value("a\ud83d"))
-
-
 def test_annotated_arguments_become_headers() -> None:
     """Strings unchanged, integers as digits, booleans as words; nested arguments by their path."""
     shape = schema(
@@ -142,27 +137,6 @@ def test_arguments_that_do_not_match_the_schema_have_no_headers() -> None:
 def test_invalid_annotation_is_reported(properties: dict[str, object]) -> None:
     """An invalid or duplicate header name, an unsupported type, or not at a named argument."""
     assert invalid_annotations(schema(**properties))
-
-
-def test_annotation_at_the_root_is_invalid() -> None:
-    """It names no argument."""
-    assert invalid_annotations({"type": "object", "x-mcp-header": "All"})
-
-
-@pytest.mark.parametrize(
-    "properties",
-    [
-        {},
-        {"x-mcp-header": {"type": "number"}},
-        {"a": {"type": "object", "default": {"x-mcp-header": ""}, "examples": [{"x-mcp-header": ""}]}},
-        {"a": {"enum": [{"x-mcp-header": ""}]}, "b": {"const": {"x-mcp-header": ""}}},
-        {"a": {"type": "string"}, "b": True},
-    ],
-)
-def test_property_named_like_the_annotation_is_ignored(properties: dict[str, object]) -> None:
-    """A property of that name, and data."""
-    assert invalid_annotations(schema(**properties)) is None
-    assert mirrored_properties(schema(**properties)) == {}
 
 
 @given(

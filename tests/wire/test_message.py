@@ -181,13 +181,6 @@ def test_only_invalid_text_is_repaired(line: bytes, result: bytes) -> None:
     assert bytes(wire.parse(line).result) == result
 
 
-def test_lone_surrogate_is_repaired() -> None:
-    """Node writes one when it cuts an emoji in two."""
-    message = wire.parse(rb'{"id":1,"result":{"n":1.10,"t":"cut \ud83d"}}')
-    assert bytes(message.result) == rb'{"n":1.10,"t":"cut \ufffd"}'
-    assert wire.value(rb'{"t":"cut \ud83d"}') == {"t": "cut \ufffd"}
-
-
 def test_batch_is_split_without_decoding() -> None:
     assert wire.split_batch(b'[{"id":1.0}, 5 ,[]]') == [b'{"id":1.0}', b"5", b"[]"]
     with pytest.raises(BadFrame):
@@ -228,14 +221,6 @@ def test_limits_of_what_is_decoded_have_an_error_of_their_own() -> None:
     assert wire.members_or_empty(level) == {}
 
 
-def test_long_method_names_are_not_cached() -> None:
-    """A client chooses them, and they would stay."""
-    before = dict(wire._METHODS)
-    for number in range(10):
-        wire.request(b"1", "x" * 1_000_000 + str(number), b"")
-    assert before == wire._METHODS
-
-
 @pytest.mark.parametrize(
     ("key", "normal"),
     [(b"7", b"7"), (b'"7"', b"7"), (b"7.0", b"7"), (b'"a"', b'"a"'), (b"7.5", b"7.5"), (b'"7.0"', b'"7.0"')],
@@ -255,10 +240,6 @@ def test_string_member_must_exist_and_be_a_string() -> None:
 
 def test_value_of_another_type_is_an_empty_mapping() -> None:
     assert [wire.mapping(raw) for raw in (None, Raw(b"[]"), Raw(b'{"a":1}'))] == [{}, {}, {"a": 1}]
-
-
-def test_messages_cost_no_garbage_collection() -> None:
-    assert not wire.Message.__struct_config__.gc
 
 
 @pytest.mark.parametrize("padding", [b"", b"x" * 2_000_000], ids=["small", "large"])

@@ -48,11 +48,6 @@ def test_request_contains_our_meta(plain: bool, params: bytes, ours: bytes, expe
     assert request == {"jsonrpc": "2.0", "id": 7, "method": "m"}
 
 
-def test_clients_meta_is_merged_by_default() -> None:
-    line = request_with_meta(b"7", "m", b'{"_meta":{"progressToken":2,"x":3}}', OURS)
-    assert json.loads(line)["params"] == {"_meta": {"t": 1, "x": 3}}
-
-
 @pytest.mark.parametrize(
     ("meta", "reserved"),
     [
