@@ -28,7 +28,7 @@ from mcpd.model.errors import BadSpec, Problem
 from mcpd.support.paths import UnusablePath
 
 _TRIES = 3
-_EXCLUDED, _ALLOWED = ("mcp", "excluded"), ("mcp", "allowed")
+EXCLUDED, _ALLOWED = ("mcp", "excluded"), ("mcp", "allowed")
 """Gemini's lists of the servers that it does not start, and of the only ones that it starts."""
 
 
@@ -79,7 +79,7 @@ def install(
 
     def write_entry(data: bytes | None) -> FileChange:
         record = backups.load(path) if data is not None else None
-        content = _parse(target, data)
+        content = parse_content(target, data)
         slot, new = content.slot, entry_for(content.slot)
         replaced = content.replaced_by({name, *replaces}, new)
         document = content.without(replaced).document
@@ -132,7 +132,7 @@ def uninstall(
         signs = (b"bridge", b"mcpd.sock", *(address.encode() for address in target.addresses))
         if record is None and not any(sign in data for sign in signs):
             return FileChange(path)  # readable or not, it cannot contain an entry of mcpd
-        content = _parse(target, data)
+        content = parse_content(target, data)
         ours = content.mcpd_entries()
         chosen = [name for name in ours if not names or name in names]
         untouched = record is not None and digest(data) == record.written_digest
@@ -146,8 +146,8 @@ def uninstall(
                     _remove(path, record)
                 backups.delete(path)
             return FileChange(path, removed=tuple(ours), restored=True)
-        document, enabled = _without_mcpd(content, chosen, record if chosen == ours else None)
-        lost = _replaced_by_user(content, record) if record is not None and chosen == ours else ()
+        document, enabled = without_mcpd(content, chosen, record if chosen == ours else None)
+        lost = replaced_by_user(content, record) if record is not None and chosen == ours else ()
         kept = backups.path_to_keep(path) if lost else None
         change = FileChange(
             path, removed=tuple(chosen), re_enabled=tuple(enabled), not_restored=lost, kept=kept
@@ -178,7 +178,7 @@ def _retry_if_changed(path: Path, act: Callable[[bytes | None], FileChange]) -> 
 
 
 @attrs.frozen
-class _Content:
+class FileContent:
     """The content of a target file, whose servers are at `slot`."""
 
     target: InstallTarget
@@ -202,7 +202,7 @@ class _Content:
             if other in names or (for_all and not _is_partial(self.entry(other)))
         ]
 
-    def without(self, names: list[str]) -> _Content:
+    def without(self, names: list[str]) -> FileContent:
         document = self.document
         for name in names:
             document = set_allowed(self.target.editor, document.without_entry(self.slot, name), name, False)
@@ -214,24 +214,26 @@ class _Content:
         return entries, _other_values(self.document.value, self.slot)
 
 
-def _parse(target: InstallTarget, data: bytes | None) -> _Content:
+def parse_content(target: InstallTarget, data: bytes | None) -> FileContent:
     """Parse the content of a file; None is a file that does not exist yet."""
     content = new_file_content(target.editor) if data is None else data
     document = parse_document(content, target.path, foreign=True)
-    return _Content(target, document, slot_of(target, document))
+    return FileContent(target, document, slot_of(target, document))
 
 
-def _content_to_restore(content: _Content, record: BackupRecord | None, data: bytes | None) -> bytes | None:
+def _content_to_restore(
+    content: FileContent, record: BackupRecord | None, data: bytes | None
+) -> bytes | None:
     """Return the content for `uninstall` to restore: the original, or the changed file without mcpd."""
     if data is None:
         return None
     if record is not None and digest(data) == record.written_digest:
         return record.original if record.existed else None
-    return _without_mcpd(content, content.mcpd_entries(), record)[0].data
+    return without_mcpd(content, content.mcpd_entries(), record)[0].data
 
 
-def _without_mcpd(
-    content: _Content, ours: list[str], record: BackupRecord | None
+def without_mcpd(
+    content: FileContent, ours: list[str], record: BackupRecord | None
 ) -> tuple[Document, list[str]]:
     """Return the file without mcpd, and the names of the entries that were enabled again.
 
@@ -261,7 +263,7 @@ def _without_mcpd(
     return result, enabled
 
 
-def _replaced_by_user(content: _Content, record: BackupRecord) -> tuple[str, ...]:
+def replaced_by_user(content: FileContent, record: BackupRecord) -> tuple[str, ...]:
     """Return the entries that were removed, and whose names the user has given to other ones since."""
     names = content.document.entry_names(content.slot)
     return tuple(
@@ -323,7 +325,7 @@ def _save_record(
 ) -> None:
     """Save a record for a file that is about to be written as `document`."""
     before = parse_document(record.original, target.path, foreign=True).text
-    content = _Content(target, document, record.slot)
+    content = FileContent(target, document, record.slot)
     record = structs.replace(
         record,
         written_digest=digest(document.data),
@@ -341,11 +343,11 @@ def disable_entry(
 ) -> tuple[Document, DisabledEntry]:
     """Disable an entry with the editor's own switch; remove it if there is none."""
     found = entry_at(document, slot, name)
-    method = _disable_method(editor, slot)
+    method = disable_method(editor, slot)
     if method is None or is_list(document, slot):
         return document.without_entry(slot, name), DisabledEntry(name, found, removed=True)
     if method == "excluded":
-        document = _set_listed(document, _EXCLUDED, name, True)
+        document = set_listed(document, EXCLUDED, name, True)
     else:
         document = document.with_value((*slot, name, method[0]), method[1])
     return document, DisabledEntry(name, found, removed=False)
@@ -360,7 +362,7 @@ def restore_entries(
     """
     restored: list[str] = []
     slot = record.slot
-    method = _disable_method(editor, slot)
+    method = disable_method(editor, slot)
     for entry in record.disabled:
         exists = entry.name in document.entry_names(slot)
         before = document
@@ -372,7 +374,7 @@ def restore_entries(
                 restored.append(entry.name)
             continue
         if method == "excluded":
-            document = _set_listed(document, _EXCLUDED, entry.name, False)
+            document = set_listed(document, EXCLUDED, entry.name, False)
         elif method and exists and entry_at(document, slot, entry.name).get(method[0]) == method[1]:
             path = (*slot, entry.name)
             if method[0] in entry.entry:
@@ -381,18 +383,18 @@ def restore_entries(
                 document = document.without_entry(path, method[0])
         if document is not before:
             restored.append(entry.name)
-    if restored and method == "excluded" and document.value_at(_EXCLUDED) == []:
+    if restored and method == "excluded" and document.value_at(EXCLUDED) == []:
         document = _without_new_list(document, record)
     return document, restored
 
 
 def _without_new_list(document: Document, record: BackupRecord) -> Document:
-    """Remove the empty list at `_EXCLUDED`, and the object around it, if the original file had none."""
+    """Remove the empty list at `EXCLUDED`, and the object around it, if the original file had none."""
     original = parse_document(record.original, Path(record.path), foreign=True)
-    if original.value_at(_EXCLUDED) is None:
-        document = document.without_entry(_EXCLUDED[:1], _EXCLUDED[1])
-        if document.value_at(_EXCLUDED[:1]) == {} and original.value_at(_EXCLUDED[:1]) is None:
-            document = document.without_entry((), _EXCLUDED[0])
+    if original.value_at(EXCLUDED) is None:
+        document = document.without_entry(EXCLUDED[:1], EXCLUDED[1])
+        if document.value_at(EXCLUDED[:1]) == {} and original.value_at(EXCLUDED[:1]) is None:
+            document = document.without_entry((), EXCLUDED[0])
     return document
 
 
@@ -400,10 +402,10 @@ def set_allowed(editor: EditorSpec, document: Document, name: str, allowed: bool
     """Add a name to Gemini's list of allowed servers, or remove it. Without such a list, all are allowed."""
     if editor.disable_method != "excluded" or not is_list(document, _ALLOWED):
         return document
-    return _set_listed(document, _ALLOWED, name, allowed)
+    return set_listed(document, _ALLOWED, name, allowed)
 
 
-def _set_listed(document: Document, path: KeyPath, name: str, listed: bool) -> Document:
+def set_listed(document: Document, path: KeyPath, name: str, listed: bool) -> Document:
     """Return the document with `name` in the list at `path`, or without it; itself if nothing changes."""
     value = document.value_at(path)
     names = value if isinstance(value, list) else []
@@ -413,7 +415,7 @@ def _set_listed(document: Document, path: KeyPath, name: str, listed: bool) -> D
     return document.with_value(path, [*others, name] if listed else others)
 
 
-def _disable_method(editor: EditorSpec, slot: KeyPath) -> tuple[str, bool] | Literal["excluded"] | None:
+def disable_method(editor: EditorSpec, slot: KeyPath) -> tuple[str, bool] | Literal["excluded"] | None:
     """Return how this editor disables an entry. In opencode, the two versions of the format differ."""
     if editor.entry_form == "opencode" and slot[-1] == "servers":
         return ("disabled", True)
