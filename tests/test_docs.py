@@ -18,7 +18,7 @@ import click
 from ctl.cli.app import app
 from ctl.cli.errors import EXIT_CODES
 from ctl.commands import COMMANDS
-from ctl.editors.editor_catalog import BY_NAME
+from ctl.editors.catalog import BY_NAME
 from mcpd.config.loader import parse_config
 from mcpd.config.server_definition import json_schema
 from mcpd.model import errors

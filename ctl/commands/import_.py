@@ -16,12 +16,19 @@ from ctl.cli.invocation import CliContext
 from ctl.cli.output import Line, paint
 from ctl.cli.text import clean, count
 from ctl.daemon.client import Json
-from ctl.editors.discovery import IS_MCPD, DiscoveredEntries, EntrySource, discover
-from ctl.editors.editor_catalog import BY_NAME, EDITORS, EditorSpec
-from ctl.editors.editor_paths import UserContext, find_editor_files
-from ctl.editors.import_plan import ImportPlan, ImportResult, build_result, plan_import, write_import
-from ctl.editors.import_target import ImportTarget, find_import_target
+from ctl.editors.catalog import BY_NAME, EDITORS, EditorSpec
+from ctl.editors.import_plan import (
+    ImportPlan,
+    ImportResult,
+    ImportTarget,
+    build_result,
+    find_import_target,
+    plan_import,
+    write_import,
+)
 from ctl.editors.merge import KnownEntry, MergedServer
+from ctl.editors.paths import UserContext, find_editor_files
+from ctl.editors.read import IS_MCPD, DiscoveredEntries, EntrySource, discover
 from ctl.editors.secrets import masked_definition
 from mcpd.config.loader import SUFFIXES
 from mcpd.config.secret_store import secrets_path

@@ -18,24 +18,8 @@ from ctl.cli.output import paint
 from ctl.commands.import_ import unknown_editor
 from ctl.daemon import systemd
 from ctl.daemon.client import Json
-from ctl.editors.backup import EditorBackups
-from ctl.editors.editor_catalog import BY_NAME, EditorSpec
-from ctl.editors.editor_paths import UserContext, find_editor_files
-from ctl.editors.import_target import find_import_target
-from ctl.editors.install_report import (
-    LeftOn,
-    as_json,
-    report_installed,
-    report_left_on,
-    report_own_profile,
-    report_profiles,
-    report_uninstalled,
-    warn_about_git,
-)
-from ctl.editors.installing import FileChange
-from ctl.editors.installing import install as install_entry
-from ctl.editors.installing import uninstall as uninstall_entry
-from ctl.editors.mcpd_entry import (
+from ctl.editors.catalog import BY_NAME, EditorSpec
+from ctl.editors.entry import (
     InstallTarget,
     command_entry,
     install_targets,
@@ -46,17 +30,34 @@ from ctl.editors.mcpd_entry import (
     socket_url,
     url_entry,
 )
-from ctl.editors.mcpd_entry import uses_list as is_listed
-from ctl.editors.own_profile import (
+from ctl.editors.entry import uses_list as is_listed
+from ctl.editors.import_plan import find_import_target
+from ctl.editors.install import FileChange
+from ctl.editors.install import install as install_entry
+from ctl.editors.install import uninstall as uninstall_entry
+from ctl.editors.install_report import (
+    LeftOn,
+    as_json,
+    describe_tools,
+    report_installed,
+    report_left_on,
+    report_own_profile,
+    report_profiles,
+    report_uninstalled,
+    warn_about_git,
+)
+from ctl.editors.paths import UserContext, find_editor_files
+from ctl.editors.take_over import (
     OwnProfile,
+    ProjectEntry,
+    TakeOver,
     add_own_profile,
     own_profile_name,
     own_servers,
+    project_entries,
     remove_own_profiles,
 )
-from ctl.editors.project_entries import ProjectEntry, project_entries
-from ctl.editors.take_over import TakeOver
-from ctl.editors.visible_tools import describe_tools
+from ctl.editors.undo import EditorBackups
 from mcpd.config.in_place_edits.document import Document, KeyPath, parse_document
 from mcpd.model.errors import BadSpec, CannotWrite
 

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import attrs
 
 from ctl.cli.json_text import strings
-from ctl.editors.discovery import EntrySource, ImportCandidate
-from ctl.editors.mapping import is_proxy, unwrap_proxy
+from ctl.editors.map import is_proxy, unwrap_proxy
+from ctl.editors.read import EntrySource, ImportCandidate
 from ctl.editors.secrets import env_secrets_in, lift_secrets, replace_text, replace_variable
 from ctl.editors.variables import NeededSecret, secret_reference
 from mcpd.config.definition_view import is_enabled

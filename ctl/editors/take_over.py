@@ -1,35 +1,53 @@
-"""Which entries of an editor mcpd makes redundant, and which it can take over."""
+"""What an editor had before: its entries that mcpd makes redundant, and the profile of their servers."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+import re
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
 
-from ctl.cli.errors import CtlError, TimedOut
+from ctl.cli.errors import CtlError, DaemonError, NotFound, TimedOut
 from ctl.cli.invocation import CliContext
-from ctl.editors.discovery import (
+from ctl.cli.json_text import mapping, objects
+from ctl.daemon.client import Json
+from ctl.editors.catalog import BY_NAME
+from ctl.editors.entry import InstallTarget
+from ctl.editors.import_plan import ImportTarget
+from ctl.editors.merge import KnownServers
+from ctl.editors.paths import EditorFile, UserContext, find_editor_files
+from ctl.editors.read import (
     IS_MCPD,
     DiscoveredEntries,
+    EntrySource,
     ImportCandidate,
     discover_in_file,
 )
-from ctl.editors.editor_paths import EditorFile, UserContext
-from ctl.editors.import_target import ImportTarget
-from ctl.editors.mcpd_entry import InstallTarget
-from ctl.editors.merge import KnownServers
 from ctl.editors.secrets import named_by_owner
+from ctl.editors.undo import EditorBackups, KeptProfile
 from ctl.show.progress import hint_for, wait_for_each
 from ctl.show.status import READY, failure_summary
 from mcpd.config import definition_view
-from mcpd.config.in_place_edits.document import Document
+from mcpd.config.definition_view import is_enabled
+from mcpd.config.edit_config_file import put_profile, remove_profile
+from mcpd.config.in_place_edits.document import (
+    MAX_FOREIGN_SIZE,
+    Document,
+    parse_document,
+    read_document,
+)
 from mcpd.config.next_step import needs_login
+from mcpd.model.errors import BadSpec
+from mcpd.support.regular_files import read_regular_file
 
 if TYPE_CHECKING:
     from ctl.api_types import ServerStatus
+
 
 SETTLE_TIMEOUT = 60.0
 """Seconds to wait for servers that are still starting."""
@@ -190,3 +208,210 @@ class TakeOver:
 
 def _is_settled(status: ServerStatus) -> bool:
     return status["status"] != "pending"
+
+
+# ---- entries of projects --------------------------------------------------------------------------------
+
+
+_MAX_PROJECTS = 200
+"""Claude Code remembers every directory in which it was ever started."""
+
+
+@attrs.frozen
+class ProjectEntry:
+    """An enabled entry that an editor uses in one project only."""
+
+    source: EntrySource
+    server: str | None
+    """The server in mcpd that it means, if mcpd has it."""
+    reason: str
+    """Why the new entry does not provide the server; empty if it does."""
+    can_take_over: bool
+    """Whether `mcpctl install --project --take-over` can disable it."""
+
+    def describe(self, context: UserContext) -> str:
+        """Return what happens to the entry, and how to disable it, in one line."""
+        source = self.source
+        where = context.display_path(source.project) if source.project is not None else "a project"
+        if self.server is None:
+            return f"{source.name}: only in {where}, where {source.title} still starts it; {self.reason}"
+        if self.reason:
+            return f"{source.name}: left on in {where}, where {source.title} starts it, because {self.reason}"
+        text = f"{source.name}: left on in {where}, where {source.title} uses it in addition to mcpd"
+        if self.can_take_over:
+            return f"{text}; in that directory: mcpctl install {source.editor} --project --take-over"
+        if source.editor == "claude-code":
+            command = shlex.join(["claude", "mcp", "remove", "--scope", source.scope, source.name])
+            return f"{text}; to delete it for good, in that directory: {command}"
+        return text
+
+    def to_json(self) -> Json:
+        source = self.source
+        project = None if source.project is None else str(source.project)
+        return {"name": source.name, "path": str(source.path), "project": project, "server": self.server}
+
+
+def project_entries(entry: TakeOver, target: InstallTarget) -> list[ProjectEntry]:
+    """Return the entries of projects for the editor of a user's file, as far as the projects are known.
+
+    These are the projects in the file itself and the current one. Unreadable files have no entries.
+    """
+    if target.location.scope != "user":
+        return []
+    found: dict[EntrySource, ProjectEntry] = {}
+    for file, document in _files(target, entry.user):
+        for one in map(
+            named_by_owner, discover_in_file(file, document, entry.user, target.addresses).candidates
+        ):
+            source = one.source
+            if source.scope in ("project", "local") and definition_view.is_enabled(one.definition):
+                can_take_over = source.scope == "project" and file.location.installable
+                server = entry.provided.find(one)
+                reason = "" if server is not None else entry.reason_not_provided(one)
+                found[source] = ProjectEntry(source, server or entry.known.find(one), reason, can_take_over)
+    return list(found.values())
+
+
+def _files(target: InstallTarget, context: UserContext) -> Iterator[tuple[EditorFile, Document]]:
+    directories: list[Path] = []
+    with suppress(BadSpec, OSError):
+        data = read_regular_file(target.path, MAX_FOREIGN_SIZE)
+        document = parse_document(data, target.path, foreign=True)
+        yield EditorFile(target.editor, target.location, target.path), document
+        names = [each for each in document.entry_names(("projects",)) if os.path.isabs(each)]
+        directories = [Path(each) for each in names[:_MAX_PROJECTS]]
+    contexts = [context]
+    if target.location.shape == "claude":
+        contexts += [attrs.evolve(context, project=each) for each in directories if os.path.isdir(each)]
+    seen: set[Path] = set()
+    for each in contexts:
+        for file in find_editor_files((target.editor,), each):
+            if file.location.scope == "project" and file.path not in seen:
+                seen.add(file.path)
+                with suppress(BadSpec):
+                    yield file, read_document(file.path, foreign=True)
+
+
+# ---- the profile of `install --own` ---------------------------------------------------------------------
+
+
+@attrs.frozen
+class OwnProfile:
+    """The profile for the servers that an editor had."""
+
+    name: str
+    servers: tuple[str, ...]
+    """The servers that it selects."""
+    fields: Mapping[str, object]
+    """The profile as it is written in the configuration of mcpd."""
+    is_new: bool
+
+    def to_json(self) -> Json:
+        return {"name": self.name, "servers": list(self.servers), "added": self.is_new}
+
+
+def own_servers(everything: TakeOver, target: InstallTarget, backups: EditorBackups) -> list[str]:
+    """Return the enabled servers in mcpd that the editor's entries mean, in the order of the configuration.
+
+    Includes the servers that have replaced entries in an earlier `install`. `everything` must be for an entry
+    that provides all servers. An unreadable file has no entries.
+    """
+    found: set[str] = set()
+    try:
+        document = parse_document(target.path.read_bytes(), target.path, foreign=True)
+        found |= {each.server for each in everything.find(target, document)}
+    except (OSError, BadSpec):  # `install` reports it
+        pass
+    if (record := backups.load(target.path)) is not None:
+        found |= {each.server or each.name for each in record.disabled}
+    return [name for name, fields in everything.visible.items() if name in found and is_enabled(fields)]
+
+
+def own_profile_name(
+    target: InstallTarget, servers: Sequence[str], profiles: Mapping[str, object], backups: EditorBackups
+) -> str:
+    """Return the name of the profile for an editor's file: that of the editor. In a project, it is followed
+    by the name of the directory, and by a number if that is the name of another profile.
+
+    `servers` are those that the profile is for, and `profiles` are those in mcpd's configuration.
+    """
+    if target.project is None:
+        return target.editor.name
+    kept = backups.kept_profiles()
+    if known := [each.name for each in kept if each.path == str(target.path)]:
+        return known[0]
+    directory = re.sub(r"\W+", "-", target.project.name, flags=re.ASCII).strip("-") or "project"
+    taken = {each.name for each in kept} | BY_NAME.keys()
+    taken |= {name for name, profile in profiles.items() if profile != {"servers": [*servers]}}
+    names = (f"{target.editor.name}-{directory}{end}" for end in ("", *(f"-{n}" for n in range(2, 1000))))
+    return next(name for name in names if name not in taken)
+
+
+def add_own_profile(
+    cli: CliContext,
+    active: ImportTarget,
+    target: InstallTarget,
+    name: str,
+    servers: Sequence[str],
+    backups: EditorBackups,
+    *,
+    dry_run: bool,
+) -> OwnProfile:
+    """Add the profile to mcpd's configuration and reload the daemon; an existing profile is used unchanged.
+
+    `name` is what `own_profile_name` returns, and `servers` are what `own_servers` returns. Raises NotFound
+    if the editor had no server that mcpd has, and BadSpec, CannotWrite or DaemonError if the file cannot be
+    changed.
+    """
+    if name in active.profiles:
+        return OwnProfile(
+            name, tuple(active.visible_servers(None, name)), mapping(active.profiles[name]), False
+        )
+    if not servers:
+        where = "" if target.project is None else f"'s {target.path}"
+        hint = f"mcpctl import {target.editor.name}, or omit --own to provide all servers"
+        raise NotFound(f"{target.editor.title}{where} has no servers that are in mcpd", hint=hint)
+    profile = {"servers": [*servers]}
+    if not dry_run:
+        put_profile(active.path, name, profile)
+        backups.keep_profile(KeptProfile(name, active.path, profile, str(target.path)))
+        if active.running:
+            errors = objects(cli.call("mcpd/reload").value.get("errors"))
+            if errors:
+                data = {"code": "bad_spec", "exit": 2, "problems": errors}
+                raise DaemonError({"message": f"{active.path} is invalid", "data": data})
+    return OwnProfile(name, tuple(servers), profile, True)
+
+
+def remove_own_profiles(
+    editor: str, targets: Iterable[InstallTarget], backups: EditorBackups, *, dry_run: bool
+) -> dict[str, bool]:
+    """Remove the profiles that `install --own` added for an editor and for its files; a running daemon
+    notices the change.
+
+    `targets` are the editor's files, from which mcpd's entries have been removed unless it is a `dry_run`.
+    Return the names of the profiles that no file uses any more, and whether each was removed. False: it
+    stays because it was changed, or because another setting refers to it. Raises BadSpec and
+    CannotWrite.
+    """
+    files = [target.path for target in targets]
+    using = [*backups.other_files(files), *([] if dry_run else files)]
+    removed: dict[str, bool] = {}
+    for kept in backups.kept_profiles():
+        is_ours = kept.name == editor or kept.path in map(str, files)
+        if is_ours and not any(_may_use(path, kept.name) for path in using):
+            exists = kept.config.exists()
+            if dry_run or exists:
+                removed[kept.name] = dry_run or remove_profile(kept.config, kept.name, kept.profile)
+            if not dry_run:
+                backups.forget_profile(kept.name)
+    return removed
+
+
+def _may_use(path: Path, profile: str) -> bool:
+    """Return whether an editor's file may refer to a profile, as an argument or in a URL."""
+    try:
+        text = path.read_text("utf-8", "replace")
+    except OSError:
+        return False
+    return re.search(rf"(?:--profile\W+|#/mcp/){re.escape(profile)}(?![\w.-])", text) is not None

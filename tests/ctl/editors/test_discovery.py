@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ctl.editors.discovery import ImportCandidate, discover
-from ctl.editors.editor_catalog import EDITORS
-from ctl.editors.editor_paths import UserContext, find_editor_files
+from ctl.editors.catalog import EDITORS
+from ctl.editors.paths import UserContext, find_editor_files
+from ctl.editors.read import ImportCandidate, discover
 from mcpd.config.server_definition import parse_servers
 from mcpd.config.settings import Settings
 from tests.ctl.editors.golden import CASES, expected, settle

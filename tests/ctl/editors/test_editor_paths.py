@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ctl.editors.editor_catalog import BY_NAME, EDITORS
-from ctl.editors.editor_paths import UserContext, find_editor_files
-from ctl.editors.mcpd_entry import install_targets, installable_editors
+from ctl.editors.catalog import BY_NAME, EDITORS
+from ctl.editors.entry import install_targets, installable_editors
+from ctl.editors.paths import UserContext, find_editor_files
 
 
 def files(home: Path, *paths: str) -> None:

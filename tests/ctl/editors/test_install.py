@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ctl.editors.backup import EditorBackups
-from ctl.editors.editor_catalog import BY_NAME
-from ctl.editors.editor_paths import UserContext
-from ctl.editors.installing import install, uninstall
-from ctl.editors.mcpd_entry import command_entry, install_targets, installable_editors, slot_of
+from ctl.editors.catalog import BY_NAME
+from ctl.editors.entry import command_entry, install_targets, installable_editors, slot_of
+from ctl.editors.install import install, uninstall
+from ctl.editors.paths import UserContext
+from ctl.editors.undo import EditorBackups
 from mcpd.config.in_place_edits.document import parse_document, read_document
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.editors.golden import CASES, GOLDEN, installed, settle

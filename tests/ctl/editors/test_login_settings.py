@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ctl.editors.editor_catalog import BY_NAME
-from ctl.editors.login_settings import has_own_login
-from ctl.editors.mapping import MappedEntry, map_entry
-from ctl.editors.read_entries import RawEntry
+from ctl.editors.catalog import BY_NAME
+from ctl.editors.map import MappedEntry, RawEntry, has_own_login, map_entry
 from ctl.editors.secrets import lift_secrets, masked_definition
 from mcpd.config.server_definition import parse_servers
 from mcpd.config.settings import Settings

@@ -7,12 +7,11 @@ from pathlib import Path
 import attrs
 import pytest
 
-from ctl.editors.discovery import EntrySource, ImportCandidate, valid_server_name
-from ctl.editors.editor_catalog import BY_NAME
-from ctl.editors.mapping import map_entry, unwrap_proxy
-from ctl.editors.mcpd_entry import is_mcpd_entry
+from ctl.editors.catalog import BY_NAME
+from ctl.editors.entry import is_mcpd_entry
+from ctl.editors.map import RawEntry, map_entry, unwrap_proxy
 from ctl.editors.merge import MergeResult, for_all_editors, merge_candidates
-from ctl.editors.read_entries import RawEntry
+from ctl.editors.read import EntrySource, ImportCandidate, valid_server_name
 from ctl.editors.secrets import lift_secrets, looks_random, masked_definition
 from ctl.editors.variables import UnusableEntry, VariableTranslator
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from ctl.editors.backup import BackupRecord, DiffHunk, DisabledEntry, EditorBackups, revert_hunks
+from ctl.editors.undo import BackupRecord, DiffHunk, DisabledEntry, EditorBackups, revert_hunks
 from tests.corruption import corrupt
 from tests.sampling import scaled
 

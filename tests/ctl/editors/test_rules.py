@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ctl.editors.editor_catalog import BY_NAME
-from ctl.editors.editor_paths import UserContext
+from ctl.editors.catalog import BY_NAME
+from ctl.editors.paths import UserContext
 from ctl.editors.rules import (
     EditorRules,
     ImportedRule,

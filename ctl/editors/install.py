@@ -6,15 +6,33 @@ import contextlib
 import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Literal
 
 import attrs
 from msgspec import structs
 
 from ctl.cli.errors import WriteFailed
-from ctl.editors.backup import BackupRecord, DisabledEntry, EditorBackups, diff_hunks, digest, revert_hunks
-from ctl.editors.editor_catalog import EditorSpec
-from ctl.editors.mcpd_entry import InstallTarget, is_mcpd_entry, new_file_content, slot_of, uses_list
+from ctl.editors.catalog import EditorSpec
+from ctl.editors.entry import (
+    EXCLUDED,
+    FileContent,
+    InstallTarget,
+    disable_method,
+    entry_at,
+    is_list,
+    parse_content,
+    set_allowed,
+    set_listed,
+    uses_list,
+)
+from ctl.editors.undo import (
+    BackupRecord,
+    DisabledEntry,
+    EditorBackups,
+    diff_hunks,
+    digest,
+    replaced_by_user,
+    without_mcpd,
+)
 from mcpd.config.in_place_edits.document import (
     Document,
     KeyPath,
@@ -28,8 +46,6 @@ from mcpd.model.errors import BadSpec, Problem
 from mcpd.support.paths import UnusablePath
 
 _TRIES = 3
-EXCLUDED, _ALLOWED = ("mcp", "excluded"), ("mcp", "allowed")
-"""Gemini's lists of the servers that it does not start, and of the only ones that it starts."""
 
 
 @attrs.frozen
@@ -177,50 +193,6 @@ def _retry_if_changed(path: Path, act: Callable[[bytes | None], FileChange]) -> 
     raise BadSpec([Problem("$", f"{path} keeps changing", "close the editor and try again")], str(path))
 
 
-@attrs.frozen
-class FileContent:
-    """The content of a target file, whose servers are at `slot`."""
-
-    target: InstallTarget
-    document: Document
-    slot: KeyPath
-
-    def entry(self, name: str) -> dict[str, object]:
-        return entry_at(self.document, self.slot, name)
-
-    def mcpd_entries(self) -> list[str]:
-        """Return the names of mcpd's entries."""
-        names, addresses = self.document.entry_names(self.slot), self.target.addresses
-        return [name for name in names if is_mcpd_entry(self.entry(name), addresses)]
-
-    def replaced_by(self, names: Collection[str], new: Mapping[str, object]) -> list[str]:
-        """Return mcpd's entries that a new one replaces: with these names, or also for all servers."""
-        for_all = not _is_partial(new)
-        return [
-            other
-            for other in self.mcpd_entries()
-            if other in names or (for_all and not _is_partial(self.entry(other)))
-        ]
-
-    def without(self, names: list[str]) -> FileContent:
-        document = self.document
-        for name in names:
-            document = set_allowed(self.target.editor, document.without_entry(self.slot, name), name, False)
-        return attrs.evolve(self, document=document)
-
-    def meaning(self) -> tuple[object, object]:
-        """Return what the file means, regardless of the order and of empty objects around its entries."""
-        entries = {name: self.entry(name) for name in self.document.entry_names(self.slot)}
-        return entries, _other_values(self.document.value, self.slot)
-
-
-def parse_content(target: InstallTarget, data: bytes | None) -> FileContent:
-    """Parse the content of a file; None is a file that does not exist yet."""
-    content = new_file_content(target.editor) if data is None else data
-    document = parse_document(content, target.path, foreign=True)
-    return FileContent(target, document, slot_of(target, document))
-
-
 def _content_to_restore(
     content: FileContent, record: BackupRecord | None, data: bytes | None
 ) -> bytes | None:
@@ -230,63 +202,6 @@ def _content_to_restore(
     if record is not None and digest(data) == record.written_digest:
         return record.original if record.existed else None
     return without_mcpd(content, content.mcpd_entries(), record)[0].data
-
-
-def without_mcpd(
-    content: FileContent, ours: list[str], record: BackupRecord | None
-) -> tuple[Document, list[str]]:
-    """Return the file without mcpd, and the names of the entries that were enabled again.
-
-    The entries decide what the file means. If the original lines can still be restored with the same meaning,
-    they are, with their comments and order.
-    """
-    others = content.without(ours)
-    if record is None:
-        return others.document, []
-    editor, slot = content.target.editor, content.slot
-    result, enabled = restore_entries(editor, others.document, record)
-    names = content.document.entry_names(slot)
-    if any(entry.removed and entry.name in names for entry in record.disabled):
-        return result, enabled  # the user has added one again, which takes precedence
-    meaning = attrs.evolve(content, document=result).meaning()
-    attempts = [
-        revert_hunks(others.document.text, record.changes),
-        revert_hunks(content.document.text, record.changes_with_entry),
-    ]
-    for text, _ in sorted(attempts, key=lambda attempt: attempt[1]):
-        with contextlib.suppress(BadSpec):
-            data = attrs.evolve(content.document, text=text).data
-            older = attrs.evolve(content, document=parse_document(data, content.target.path, foreign=True))
-            restored, _ = restore_entries(editor, older.without(older.mcpd_entries()).document, record)
-            if attrs.evolve(content, document=restored).meaning() == meaning:
-                return restored, enabled
-    return result, enabled
-
-
-def replaced_by_user(content: FileContent, record: BackupRecord) -> tuple[str, ...]:
-    """Return the entries that were removed, and whose names the user has given to other ones since."""
-    names = content.document.entry_names(content.slot)
-    return tuple(
-        each.name
-        for each in record.disabled
-        if each.removed and each.name in names and content.entry(each.name) != each.entry
-    )
-
-
-def _other_values(value: Mapping[str, object], slot: KeyPath) -> dict[str, object]:
-    """Return everything except `slot` and the objects that contain nothing else."""
-    rest = {key: inner for key, inner in value.items() if key != slot[0]}
-    below = value.get(slot[0])
-    if len(slot) > 1 and isinstance(below, dict) and (inner := _other_values(below, slot[1:])):
-        rest[slot[0]] = inner
-    return rest
-
-
-def _is_partial(entry: Mapping[str, object]) -> bool:
-    """Return whether an entry of mcpd provides only one server or profile."""
-    words = str([entry.get("command"), entry.get("args")])
-    url = entry.get("url")
-    return "--server" in words or "--profile" in words or (isinstance(url, str) and not url.endswith("#/mcp"))
 
 
 def _read_file(path: Path) -> bytes | None:
@@ -351,86 +266,3 @@ def disable_entry(
     else:
         document = document.with_value((*slot, name, method[0]), method[1])
     return document, DisabledEntry(name, found, removed=False)
-
-
-def restore_entries(
-    editor: EditorSpec, document: Document, record: BackupRecord
-) -> tuple[Document, list[str]]:
-    """Undo `disable_entry` in a file that has changed since. Return the names of the restored entries.
-
-    An entry that is not as mcpctl left it stays, because somebody decided so.
-    """
-    restored: list[str] = []
-    slot = record.slot
-    method = disable_method(editor, slot)
-    for entry in record.disabled:
-        exists = entry.name in document.entry_names(slot)
-        before = document
-        if entry.removed:
-            if not exists:
-                listed = is_list(document, slot)
-                fields = {key: value for key, value in entry.entry.items() if key != "name" or not listed}
-                document = document.with_entry(slot, entry.name, fields)
-                restored.append(entry.name)
-            continue
-        if method == "excluded":
-            document = set_listed(document, EXCLUDED, entry.name, False)
-        elif method and exists and entry_at(document, slot, entry.name).get(method[0]) == method[1]:
-            path = (*slot, entry.name)
-            if method[0] in entry.entry:
-                document = document.with_value((*path, method[0]), entry.entry[method[0]])
-            else:
-                document = document.without_entry(path, method[0])
-        if document is not before:
-            restored.append(entry.name)
-    if restored and method == "excluded" and document.value_at(EXCLUDED) == []:
-        document = _without_new_list(document, record)
-    return document, restored
-
-
-def _without_new_list(document: Document, record: BackupRecord) -> Document:
-    """Remove the empty list at `EXCLUDED`, and the object around it, if the original file had none."""
-    original = parse_document(record.original, Path(record.path), foreign=True)
-    if original.value_at(EXCLUDED) is None:
-        document = document.without_entry(EXCLUDED[:1], EXCLUDED[1])
-        if document.value_at(EXCLUDED[:1]) == {} and original.value_at(EXCLUDED[:1]) is None:
-            document = document.without_entry((), EXCLUDED[0])
-    return document
-
-
-def set_allowed(editor: EditorSpec, document: Document, name: str, allowed: bool) -> Document:
-    """Add a name to Gemini's list of allowed servers, or remove it. Without such a list, all are allowed."""
-    if editor.disable_method != "excluded" or not is_list(document, _ALLOWED):
-        return document
-    return set_listed(document, _ALLOWED, name, allowed)
-
-
-def set_listed(document: Document, path: KeyPath, name: str, listed: bool) -> Document:
-    """Return the document with `name` in the list at `path`, or without it; itself if nothing changes."""
-    value = document.value_at(path)
-    names = value if isinstance(value, list) else []
-    if (name in names) is listed:
-        return document
-    others = [each for each in names if each != name]
-    return document.with_value(path, [*others, name] if listed else others)
-
-
-def disable_method(editor: EditorSpec, slot: KeyPath) -> tuple[str, bool] | Literal["excluded"] | None:
-    """Return how this editor disables an entry. In opencode, the two versions of the format differ."""
-    if editor.entry_form == "opencode" and slot[-1] == "servers":
-        return ("disabled", True)
-    return editor.disable_method
-
-
-def entry_at(document: Document, slot: KeyPath, name: str) -> dict[str, object]:
-    """Return the entry of this name in an object or a list; empty if there is none."""
-    value = document.value_at(slot)
-    if isinstance(value, list):
-        return next((one for one in value if isinstance(one, dict) and one.get("name") == name), {})
-    found = value.get(name) if isinstance(value, dict) else None
-    return found if isinstance(found, dict) else {}
-
-
-def is_list(document: Document, slot: KeyPath) -> bool:
-    """Return whether the servers are a list, whose entries contain their names."""
-    return isinstance(document.value_at(slot), list)

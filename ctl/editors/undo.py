@@ -1,4 +1,4 @@
-"""Backups of the files that `mcpctl install` changes, and line patches to undo the changes later."""
+"""Backups of the files that `mcpctl install` changes, and how the changes are undone later."""
 
 from __future__ import annotations
 
@@ -14,7 +14,21 @@ from typing import Any
 import attrs
 import msgspec
 
-from mcpd.config.in_place_edits.document import KeyPath
+from ctl.editors.catalog import EditorSpec
+from ctl.editors.entry import (
+    EXCLUDED,
+    FileContent,
+    disable_method,
+    entry_at,
+    is_list,
+    set_listed,
+)
+from mcpd.config.in_place_edits.document import (
+    Document,
+    KeyPath,
+    parse_document,
+)
+from mcpd.model.errors import BadSpec
 from mcpd.support.atomic_files import write_atomically
 from mcpd.support.paths import UnusablePath, private_directory, state_dir
 
@@ -262,3 +276,89 @@ def digest(data: bytes) -> str:
 
 def _path_id(path: Path) -> str:
     return digest(os.fsencode(os.path.realpath(path)))[:16]
+
+
+def without_mcpd(
+    content: FileContent, ours: list[str], record: BackupRecord | None
+) -> tuple[Document, list[str]]:
+    """Return the file without mcpd, and the names of the entries that were enabled again.
+
+    The entries decide what the file means. If the original lines can still be restored with the same meaning,
+    they are, with their comments and order.
+    """
+    others = content.without(ours)
+    if record is None:
+        return others.document, []
+    editor, slot = content.target.editor, content.slot
+    result, enabled = restore_entries(editor, others.document, record)
+    names = content.document.entry_names(slot)
+    if any(entry.removed and entry.name in names for entry in record.disabled):
+        return result, enabled  # the user has added one again, which takes precedence
+    meaning = attrs.evolve(content, document=result).meaning()
+    attempts = [
+        revert_hunks(others.document.text, record.changes),
+        revert_hunks(content.document.text, record.changes_with_entry),
+    ]
+    for text, _ in sorted(attempts, key=lambda attempt: attempt[1]):
+        with contextlib.suppress(BadSpec):
+            data = attrs.evolve(content.document, text=text).data
+            older = attrs.evolve(content, document=parse_document(data, content.target.path, foreign=True))
+            restored, _ = restore_entries(editor, older.without(older.mcpd_entries()).document, record)
+            if attrs.evolve(content, document=restored).meaning() == meaning:
+                return restored, enabled
+    return result, enabled
+
+
+def replaced_by_user(content: FileContent, record: BackupRecord) -> tuple[str, ...]:
+    """Return the entries that were removed, and whose names the user has given to other ones since."""
+    names = content.document.entry_names(content.slot)
+    return tuple(
+        each.name
+        for each in record.disabled
+        if each.removed and each.name in names and content.entry(each.name) != each.entry
+    )
+
+
+def restore_entries(
+    editor: EditorSpec, document: Document, record: BackupRecord
+) -> tuple[Document, list[str]]:
+    """Undo `disable_entry` in a file that has changed since. Return the names of the restored entries.
+
+    An entry that is not as mcpctl left it stays, because somebody decided so.
+    """
+    restored: list[str] = []
+    slot = record.slot
+    method = disable_method(editor, slot)
+    for entry in record.disabled:
+        exists = entry.name in document.entry_names(slot)
+        before = document
+        if entry.removed:
+            if not exists:
+                listed = is_list(document, slot)
+                fields = {key: value for key, value in entry.entry.items() if key != "name" or not listed}
+                document = document.with_entry(slot, entry.name, fields)
+                restored.append(entry.name)
+            continue
+        if method == "excluded":
+            document = set_listed(document, EXCLUDED, entry.name, False)
+        elif method and exists and entry_at(document, slot, entry.name).get(method[0]) == method[1]:
+            path = (*slot, entry.name)
+            if method[0] in entry.entry:
+                document = document.with_value((*path, method[0]), entry.entry[method[0]])
+            else:
+                document = document.without_entry(path, method[0])
+        if document is not before:
+            restored.append(entry.name)
+    if restored and method == "excluded" and document.value_at(EXCLUDED) == []:
+        document = _without_new_list(document, record)
+    return document, restored
+
+
+def _without_new_list(document: Document, record: BackupRecord) -> Document:
+    """Remove the empty list at `EXCLUDED`, and the object around it, if the original file had none."""
+    original = parse_document(record.original, Path(record.path), foreign=True)
+    if original.value_at(EXCLUDED) is None:
+        document = document.without_entry(EXCLUDED[:1], EXCLUDED[1])
+        if document.value_at(EXCLUDED[:1]) == {} and original.value_at(EXCLUDED[:1]) is None:
+            document = document.without_entry((), EXCLUDED[0])
+    return document

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import attrs
 
-from ctl.editors.editor_catalog import EDITORS, SCOPES, ConfigLocation, EditorSpec
+from ctl.editors.catalog import EDITORS, SCOPES, ConfigLocation, EditorSpec
 
 _VARIABLE = re.compile(r"\{([A-Z_]+):([^}]*)\}")
 

@@ -1,4 +1,4 @@
-"""mcpd's own entry in the files of editors: its format, its location, and how to recognize it."""
+"""mcpd's own entry in the files of editors: its format, its location, and the other entries around it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 from urllib.parse import quote, unquote, urlsplit
 
 import attrs
 
 from ctl.cli.errors import CtlError
-from ctl.editors.editor_catalog import BY_NAME, ConfigLocation, EditorSpec
-from ctl.editors.editor_paths import UserContext, resolve_paths
-from ctl.editors.read_entries import opencode_slot
-from mcpd.config.in_place_edits.document import Document, KeyPath
+from ctl.editors.catalog import BY_NAME, ConfigLocation, EditorSpec
+from ctl.editors.paths import UserContext, resolve_paths
+from mcpd.config.in_place_edits.document import (
+    Document,
+    KeyPath,
+    parse_document,
+)
 
 _CODEX_TOOL_TIMEOUT = 600
 """Seconds that Codex waits for a tool. It is long because mcpd applies the timeouts of each server itself."""
@@ -67,6 +71,16 @@ def slot_of(one: InstallTarget, document: Document) -> KeyPath:
     """Return the path of the servers inside the file."""
     slot = one.location.slot
     return opencode_slot(document, slot) if one.location.shape == "opencode" else slot
+
+
+def opencode_slot(document: Document, slot: KeyPath) -> KeyPath:
+    """Return where opencode keeps its servers: its second version moved them from `mcp` to `mcp.servers`.
+
+    In the first version, `servers` may be the name of a server, which then has a `type`.
+    """
+    inner = document.value_at((*slot, "servers"))
+    moved = isinstance(inner, dict) and not isinstance(inner.get("type"), str)
+    return (*slot, "servers") if moved else slot
 
 
 def uses_list(one: InstallTarget) -> bool:
@@ -168,3 +182,105 @@ def _is_mcpd_url(url: str, addresses: frozenset[str]) -> bool:
         path = unquote(parts.path)
         return os.path.basename(path) == _SOCKET or path in addresses
     return parts.netloc in addresses
+
+
+EXCLUDED, _ALLOWED = ("mcp", "excluded"), ("mcp", "allowed")
+"""Gemini's lists of the servers that it does not start, and of the only ones that it starts."""
+
+
+@attrs.frozen
+class FileContent:
+    """The content of a target file, whose servers are at `slot`."""
+
+    target: InstallTarget
+    document: Document
+    slot: KeyPath
+
+    def entry(self, name: str) -> dict[str, object]:
+        return entry_at(self.document, self.slot, name)
+
+    def mcpd_entries(self) -> list[str]:
+        """Return the names of mcpd's entries."""
+        names, addresses = self.document.entry_names(self.slot), self.target.addresses
+        return [name for name in names if is_mcpd_entry(self.entry(name), addresses)]
+
+    def replaced_by(self, names: Collection[str], new: Mapping[str, object]) -> list[str]:
+        """Return mcpd's entries that a new one replaces: with these names, or also for all servers."""
+        for_all = not _is_partial(new)
+        return [
+            other
+            for other in self.mcpd_entries()
+            if other in names or (for_all and not _is_partial(self.entry(other)))
+        ]
+
+    def without(self, names: list[str]) -> FileContent:
+        document = self.document
+        for name in names:
+            document = set_allowed(self.target.editor, document.without_entry(self.slot, name), name, False)
+        return attrs.evolve(self, document=document)
+
+    def meaning(self) -> tuple[object, object]:
+        """Return what the file means, regardless of the order and of empty objects around its entries."""
+        entries = {name: self.entry(name) for name in self.document.entry_names(self.slot)}
+        return entries, _other_values(self.document.value, self.slot)
+
+
+def parse_content(target: InstallTarget, data: bytes | None) -> FileContent:
+    """Parse the content of a file; None is a file that does not exist yet."""
+    content = new_file_content(target.editor) if data is None else data
+    document = parse_document(content, target.path, foreign=True)
+    return FileContent(target, document, slot_of(target, document))
+
+
+def _other_values(value: Mapping[str, object], slot: KeyPath) -> dict[str, object]:
+    """Return everything except `slot` and the objects that contain nothing else."""
+    rest = {key: inner for key, inner in value.items() if key != slot[0]}
+    below = value.get(slot[0])
+    if len(slot) > 1 and isinstance(below, dict) and (inner := _other_values(below, slot[1:])):
+        rest[slot[0]] = inner
+    return rest
+
+
+def _is_partial(entry: Mapping[str, object]) -> bool:
+    """Return whether an entry of mcpd provides only one server or profile."""
+    words = str([entry.get("command"), entry.get("args")])
+    url = entry.get("url")
+    return "--server" in words or "--profile" in words or (isinstance(url, str) and not url.endswith("#/mcp"))
+
+
+def set_allowed(editor: EditorSpec, document: Document, name: str, allowed: bool) -> Document:
+    """Add a name to Gemini's list of allowed servers, or remove it. Without such a list, all are allowed."""
+    if editor.disable_method != "excluded" or not is_list(document, _ALLOWED):
+        return document
+    return set_listed(document, _ALLOWED, name, allowed)
+
+
+def set_listed(document: Document, path: KeyPath, name: str, listed: bool) -> Document:
+    """Return the document with `name` in the list at `path`, or without it; itself if nothing changes."""
+    value = document.value_at(path)
+    names = value if isinstance(value, list) else []
+    if (name in names) is listed:
+        return document
+    others = [each for each in names if each != name]
+    return document.with_value(path, [*others, name] if listed else others)
+
+
+def disable_method(editor: EditorSpec, slot: KeyPath) -> tuple[str, bool] | Literal["excluded"] | None:
+    """Return how this editor disables an entry. In opencode, the two versions of the format differ."""
+    if editor.entry_form == "opencode" and slot[-1] == "servers":
+        return ("disabled", True)
+    return editor.disable_method
+
+
+def entry_at(document: Document, slot: KeyPath, name: str) -> dict[str, object]:
+    """Return the entry of this name in an object or a list; empty if there is none."""
+    value = document.value_at(slot)
+    if isinstance(value, list):
+        return next((one for one in value if isinstance(one, dict) and one.get("name") == name), {})
+    found = value.get(name) if isinstance(value, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def is_list(document: Document, slot: KeyPath) -> bool:
+    """Return whether the servers are a list, whose entries contain their names."""
+    return isinstance(document.value_at(slot), list)
