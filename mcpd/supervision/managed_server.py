@@ -26,17 +26,29 @@ from mcpd.model.text import shorten
 from mcpd.protocol.upstream_session import Hooks, NotificationInterests, ServerNotification, Upstream
 from mcpd.supervision import restart
 from mcpd.supervision.catalog import Catalog, summarize
-from mcpd.supervision.catalog_cache import CatalogSync
-from mcpd.supervision.connect import Attempt, ConnectStrategy, OpenTransport, StartSlot, open_transport
-from mcpd.supervision.desired_state import DesiredState
+from mcpd.supervision.catalog_sync import CatalogSync
+from mcpd.supervision.connect import (
+    Attempt,
+    ConnectStrategy,
+    OpenTransport,
+    StartSlot,
+    open_transport,
+    package_runner_of,
+    wait_package_downloaded,
+)
 from mcpd.supervision.elicitation_history import ElicitationHistory
 from mcpd.supervision.health import ProbeTimer, run_health_checks
 from mcpd.supervision.message_tap import ConnectionTrace, ServerTaps
-from mcpd.supervision.package_download import package_runner_of, wait_package_downloaded
 from mcpd.supervision.resolve_secrets import FoundSecrets, describe_old_secret, resolve_secrets
 from mcpd.supervision.result_cache import ResultCache
 from mcpd.supervision.server_log import ServerLog
-from mcpd.supervision.server_state import StateTracker, add_connections, build_status, unparsable_output
+from mcpd.supervision.state import (
+    DesiredState,
+    StateTracker,
+    add_connections,
+    build_status,
+    unparsable_output,
+)
 from mcpd.supervision.supervisor_context import SupervisorContext, WaitingReport
 from mcpd.support.broadcast import CallbackList
 from mcpd.support.memory_tuning import trim_heap_soon

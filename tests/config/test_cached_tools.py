@@ -15,7 +15,7 @@ from mcpd.config.definition_key import definition_key
 from mcpd.config.loader import parse_config
 from mcpd.model.server_spec import StdioSpec
 from mcpd.persistent_state import StateFile
-from mcpd.supervision.catalog_cache import dump_catalog
+from mcpd.supervision.catalog_sync import dump_catalog
 from mcpd.supervision.managed_server import ManagedServer
 from tests.gateway.model import make_catalog
 from tests.supervision.peer import surroundings

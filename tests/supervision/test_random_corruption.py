@@ -37,7 +37,7 @@ from mcpd.model.server_spec import StdioSpec
 from mcpd.model.status import FailureKind, ServerState
 from mcpd.persistent_state import AppliedSet, PersistentState, StateFile
 from mcpd.supervision.catalog import Catalog, Item, describe_changes
-from mcpd.supervision.catalog_cache import CatalogSync, dump_catalog, load_catalog
+from mcpd.supervision.catalog_sync import CatalogSync, dump_catalog, load_catalog
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.server_log import ServerLog
 from mcpd.support.paths import UnusablePath

@@ -18,7 +18,7 @@ from mcpd.model.errors import (
     UpstreamRefused,
 )
 from mcpd.model.server_spec import RemoteSpec
-from mcpd.supervision.catalog_fetch import fetch_catalog
+from mcpd.supervision.catalog_sync import fetch_catalog
 from mcpd.transports.outgoing_request import AwaitedExchange
 from tests.fakes.http import LegacyScript, ModernScript, Request, fake_http
 from tests.transports.remote import BOUND, answer, answer_of_a_list, asked, outcome, talking, until

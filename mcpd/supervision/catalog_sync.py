@@ -1,0 +1,425 @@
+"""Fetches a server's lists, keeps them up to date, and caches them on disk for clients that come earlier."""
+
+from __future__ import annotations
+
+import logging
+import time
+import zlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import msgspec
+import trio
+from msgspec import Raw
+
+from mcpd.model.errors import McpdError, ProtocolViolation, UpstreamRefused
+from mcpd.model.server_spec import ServerSpec
+from mcpd.model.status import rfc3339
+from mcpd.model.text import shorten
+from mcpd.persistent_state import StateFile
+from mcpd.protocol.upstream_session import FEATURES, Upstream
+from mcpd.supervision.catalog import (
+    LIST_METHODS,
+    MAX_ENTRIES,
+    MAX_NAME,
+    SHOWN_NAMES,
+    CacheHint,
+    Catalog,
+    Item,
+    Listing,
+    ListMethod,
+    describe_changes,
+    is_tool_allowed,
+    name_of_entry,
+)
+from mcpd.support.turns import Turns, in_turns
+from mcpd.wire import message as wire
+from mcpd.wire.message import BadFrame
+
+log = logging.getLogger("mcpd.server")
+_MIN_REFRESH_INTERVAL = 0.5
+"""Seconds between fetches of the same list."""
+_CHECKSUM = b'{"crc32":"'
+_HEAD_SIZE = len(_CHECKSUM) + len('01234567",')
+
+
+class CatalogSync:
+    """Keeps one server's catalog up to date, across its connections.
+
+    `on_change` is called with the feature and a summary for each changed list, after `catalog` was set. It is
+    called with an empty summary if a list that the server announced as changed turned out not to be.
+    """
+
+    def __init__(
+        self, spec: ServerSpec, store: StateFile, fingerprint: str, on_change: Callable[[str, str], None]
+    ) -> None:
+        self.spec = spec
+        self.catalog: Catalog | None = None
+        self.routes: dict[tuple[object, str, str | bytes], Any] = {}
+        """See `calls.routes`; cleared when the lists change."""
+        self._store = store
+        self._fingerprint = fingerprint
+        self._on_change = on_change
+        self._stale_features: set[str] = set()
+        self._stale_event = trio.Event()
+        self._announced_changes: set[str] = set()
+        """The stale features that the server itself has announced as changed."""
+        self._refresh_waiters: dict[trio.Event, str] = {}
+        """The features whose fetch each event waits for."""
+        self._announced_features: Collection[str] = ()
+        """The features whose changes the current connection announces."""
+        self._may_ask_undeclared = True
+        """Whether a server without declared lists survives being asked for them."""
+        if (cached := store.cached_lists(fingerprint)) is not None:
+            self.catalog = load_catalog(cached, spec)
+            if self.catalog is None:
+                log.warning(
+                    "%s: ignoring the cached tool list %s: it is damaged, or another version wrote it",
+                    spec.name,
+                    store.cached_lists_path(fingerprint),
+                )
+
+    def close(self) -> None:
+        """Report no further changes, so that this no longer refers to who created it."""
+        self._on_change = lambda feature, summary: None
+
+    def mark_stale(self, feature: str) -> None:
+        """Have `keep_fresh` fetch this feature's lists again, if it is running."""
+        self._stale_features.add(feature)
+        self._stale_event.set()
+
+    def note_announcement(self, feature: str) -> None:
+        """The server has announced that this feature's lists have changed. Call `mark_stale` next."""
+        self._announced_changes.add(feature)
+
+    async def refresh(self, feature: str) -> None:
+        """Wait until this feature's lists have been fetched again, or have failed to: then the old ones stay.
+
+        Requires a running `keep_fresh`; the caller bounds the wait.
+        """
+        done = trio.Event()
+        self._refresh_waiters[done] = feature
+        self.mark_stale(feature)
+        try:
+            await done.wait()
+        finally:
+            self._refresh_waiters.pop(done, None)
+
+    @property
+    def expired_features(self) -> Sequence[str]:
+        """The features whose lists have outlived the server's TTL and whose changes it does not announce.
+
+        Nothing is fetched because of time alone, only by `refresh_expired`.
+        """
+        if self.catalog is None or not self.catalog.hints:
+            return ()
+        now = trio.current_time()
+        return [
+            feature
+            for feature, hint in self.catalog.hints.items()
+            if now >= max(hint.fresh_until, hint.received_at + _MIN_REFRESH_INTERVAL)
+            and feature not in self._announced_features
+        ]
+
+    async def refresh_expired(self) -> None:
+        """Fetch expired lists before they are used. A list that cannot be fetched stays as it is."""
+        with trio.move_on_after(self.spec.timeouts.list):
+            async with trio.open_nursery() as nursery:
+                for feature in self.expired_features:
+                    nursery.start_soon(self.refresh, feature)
+
+    async def fetch(self, upstream: Upstream) -> Catalog:
+        """Fetch all lists of a new connection without replacing the catalog. Raises as `fetch_catalog`."""
+        self._stale_features.clear()
+        self._announced_changes.clear()
+        if self._may_ask_undeclared:
+            try:
+                await find_undeclared_lists(upstream)
+            finally:
+                self._may_ask_undeclared = upstream.link.end_error is None
+        self._announced_features = upstream.announces_changes
+        return await fetch_catalog(upstream, self.spec)
+
+    def replace(self, catalog: Catalog, announced: Iterable[str] = ()) -> None:
+        """Replace the catalog, and report the differences and the changes that the server `announced`."""
+        changes = {**dict.fromkeys(announced, ""), **dict(describe_changes(self.catalog, catalog))}
+        self.catalog = catalog
+        self.routes.clear()
+        for feature, summary in changes.items():
+            self._on_change(feature, summary)
+
+    def save(self) -> None:
+        """Cache the lists: clients see them after a restart of the daemon, before the server is up."""
+        if self.catalog is not None:
+            self._store.cache_lists(self._fingerprint, dump_catalog(self.catalog))
+
+    async def keep_fresh(self, upstream: Upstream) -> None:
+        """Fetch lists that were marked stale, until cancelled. Raises when the channel has ended."""
+        try:
+            await self._keep_fresh(upstream)
+        finally:
+            _set_all(self._refresh_waiters)  # nothing is fetched from here on
+
+    async def _keep_fresh(self, upstream: Upstream) -> NoReturn:
+        while True:
+            await self._stale_event.wait()
+            self._stale_event = trio.Event()
+            stale, self._stale_features = sorted(self._stale_features), set()
+            announced, self._announced_changes = self._announced_changes, set()
+            served = [done for done, feature in self._refresh_waiters.items() if feature in stale]
+            try:
+                catalog = await fetch_catalog(upstream, self.spec, stale, self.catalog)
+            except (trio.TooSlowError, McpdError) as error:
+                if upstream.link.end_error is not None:
+                    raise
+                # The server may be busy or rate-limited, which is no reason to fail its calls.
+                log.debug("%s: could not refresh the lists: %s", self.spec.name, error)
+                _set_all(served)
+                self._announced_changes |= announced
+                await trio.sleep(self.spec.timeouts.list)
+                for feature in stale:
+                    self.mark_stale(feature)
+                continue
+            self.replace(catalog, sorted(announced))
+            _set_all(served)
+            self.save()
+            await trio.sleep(_MIN_REFRESH_INTERVAL)  # combine bursts of changes
+
+
+def _set_all(served: Iterable[trio.Event]) -> None:
+    for done in served:
+        done.set()
+
+
+def dump_catalog(catalog: Catalog) -> bytes:
+    """Serialize the lists for the cache, which serves clients before the server has started.
+
+    The first member is a checksum of everything after it.
+    """
+    fields = [kind.field for kind in LIST_METHODS]
+    lists = {field: [Raw(item.raw) for item in getattr(catalog, field)] for field in fields}
+    body = msgspec.json.encode({**lists, "fetched_at": catalog.fetched_at})[1:]
+    return b'%b%08x",%b' % (_CHECKSUM, zlib.crc32(body), body)
+
+
+def load_catalog(data: bytes, spec: ServerSpec) -> Catalog | None:
+    """Read what `dump_catalog` wrote and apply the definition's current tool filters.
+
+    Returns None for anything else, because clients would get damaged bytes otherwise.
+    """
+    body = data[_HEAD_SIZE:]
+    if data[:_HEAD_SIZE] != b'%b%08x",' % (_CHECKSUM, zlib.crc32(body)):
+        return None
+    try:
+        members = wire.members(data)
+        return Catalog(
+            tools=tuple(i for i in _load_list(members["tools"], "name") if is_tool_allowed(spec, i.name)),
+            resources=_load_list(members["resources"], "uri"),
+            templates=_load_list(members["templates"], "uriTemplate"),
+            prompts=_load_list(members["prompts"], "name"),
+            fetched_at=msgspec.json.decode(members["fetched_at"], type=str),
+        )
+    except (KeyError, *wire.DECODE_ERRORS):
+        return None
+
+
+def _load_list(data: Raw, key: str) -> Listing:
+    named = [(name_of_entry(raw, key), raw) for raw in wire.first_items(data, MAX_ENTRIES)[0]]
+    return tuple(Item(name, bytes(raw)) for name, raw in named if name is not None)
+
+
+_TIMEOUT = 5.0
+"""Seconds for an answer: a server that ignores unknown methods must not be kept from connecting for long."""
+
+
+async def find_undeclared_lists(upstream: Upstream) -> None:
+    """Ask for `tools/list` if the server declared no tools, and for all lists if it declared none of them.
+
+    A feature whose list the server answers counts as declared (`Upstream.has`) from then on. Raises LinkLost
+    if the connection ends.
+    """
+    async with trio.open_nursery() as nursery:
+        for feature in _undeclared(upstream):
+            nursery.start_soon(_ask, upstream, feature)
+    if upstream.link.end_error is not None:
+        raise upstream.link.end_error
+
+
+def _undeclared(upstream: Upstream) -> Iterable[str]:
+    if not any(upstream.has(feature) for feature in FEATURES):
+        return FEATURES
+    return () if upstream.has("tools") else ("tools",)
+
+
+async def _ask(upstream: Upstream, feature: str) -> None:
+    try:
+        result = await upstream.request(f"{feature}/list", {}, timeout=_TIMEOUT)
+        members = wire.members(result)
+    except (McpdError, BadFrame):
+        return
+    if bytes(members.get(feature, b"")).startswith(b"["):
+        upstream.capabilities = {**upstream.capabilities, feature: {}}
+
+
+MAX_PAGES = 1000
+MAX_LIST_BYTES = 16 * 1024 * 1024
+"""Limits for one list over all its pages, as is MAX_ENTRIES. It is kept, and every client may fetch it."""
+_MAX_CURSOR = 1024 * 1024
+"""Bytes of the cursor of the next page, as JSON."""
+_LARGE_PAGE = 2 * 1024 * 1024
+"""Bytes of a page that is read in several turns."""
+_MAX_WARNINGS = 10
+"""Tools that are left out with a warning for each."""
+
+
+async def fetch_catalog(
+    upstream: Upstream, spec: ServerSpec, features: Sequence[str] = FEATURES, old: Catalog | None = None
+) -> Catalog:
+    """Fetch all pages of the lists of `features`; take the other lists from `old`.
+
+    A list that the server refuses is empty and adds a warning. Raises LinkLost, and trio.TooSlowError
+    when one list takes longer than `timeouts.list`.
+    """
+    found: dict[str, Listing] = {}
+    hints = {} if old is None else {name: hint for name, hint in old.hints.items() if name not in features}
+    warnings: list[str] = []
+    dropped_tools = old.dropped_tools if old is not None else 0
+    for kind in LIST_METHODS:
+        if kind.feature not in features or not upstream.has(kind.feature):
+            continue
+        with trio.move_on_after(spec.timeouts.list) as waiting:
+            pages: list[CacheHint] = []
+            items, dropped = await _fetch_list(upstream, kind, warnings, pages)
+        if waiting.cancelled_caught:
+            raise trio.TooSlowError(f"{kind.method} took longer than {spec.timeouts.list:g} s")
+        if kind.member == "tools":
+            dropped_tools = dropped
+            items = await _select_tools(upstream, spec, items, warnings)
+        found[kind.field] = items
+        if upstream.era == "modern" and pages:
+            pages += [hints[kind.feature]] if kind.feature in hints else []
+            hints[kind.feature] = _combine_hints(pages)
+    base = old or Catalog()
+    return Catalog(
+        tools=found.get("tools", base.tools),
+        resources=found.get("resources", base.resources),
+        templates=found.get("templates", base.templates),
+        prompts=found.get("prompts", base.prompts),
+        fetched_at=rfc3339(time.time()),
+        warnings=tuple(warnings),
+        dropped_tools=dropped_tools,
+        hints=hints,
+    )
+
+
+def _combine_hints(hints: Sequence[CacheHint]) -> CacheHint:
+    at = min(hint.received_at for hint in hints)
+    fresh_until = min(hint.fresh_until for hint in hints)
+    return CacheHint(ttl=fresh_until - at, received_at=at, private=any(hint.private for hint in hints))
+
+
+def _read_cache_hint(page: Mapping[str, Raw]) -> CacheHint:
+    """A missing or invalid `ttlMs` or `cacheScope` means 0 and "private"."""
+    try:
+        ttl = msgspec.json.decode(page.get("ttlMs", b"0"), type=float) / 1000
+        scope = msgspec.json.decode(page.get("cacheScope", b'""'), type=str)
+    except ValueError:
+        ttl, scope = 0.0, ""
+    return CacheHint(ttl=max(0.0, ttl), received_at=trio.current_time(), private=scope != "public")
+
+
+async def _select_tools(upstream: Upstream, spec: ServerSpec, tools: Listing, warnings: list[str]) -> Listing:
+    """Return the tools that may be offered to clients; add warnings for those that must not be."""
+    turns = Turns()
+    selected = []
+    refused = []
+    for tool in tools:
+        await turns.pause()
+        wrong = None if upstream.admit_tool is None else upstream.admit_tool(tool.name, tool.raw)
+        if wrong is not None:
+            refused.append(f"tool {shorten(tool.name, 60)} was left out: {shorten(wrong, 300)}")
+        elif is_tool_allowed(spec, tool.name):
+            selected.append(tool)
+    warnings += refused[:_MAX_WARNINGS]
+    if len(refused) > _MAX_WARNINGS:
+        warnings.append(f"{len(refused) - _MAX_WARNINGS} more tools were left out")
+    return tuple(selected)
+
+
+async def _fetch_list(
+    upstream: Upstream, kind: ListMethod, warnings: list[str], pages: list[CacheHint]
+) -> tuple[Listing, int]:
+    items: dict[str, Item] = {}
+    dropped, labels = 0, list[str]()
+    cursor: str | None = None
+    seen: set[str] = set()
+    size = 0
+    turns = Turns()
+    for _ in range(MAX_PAGES):
+        try:
+            page = await upstream.request(kind.method, {} if cursor is None else {"cursor": cursor})
+            size += len(page)
+            if size > MAX_LIST_BYTES:
+                text = f"is longer than {MAX_LIST_BYTES} bytes; stopped after {len(items)} entries"
+                warnings.append(f"{kind.method} {text}")
+                break
+            is_large = len(page) > _LARGE_PAGE
+            members = await in_turns(wire.members_in_steps(bytes(page))) if is_large else wire.members(page)
+            await turns.pause()
+            entries, too_many = wire.first_items(members.get(kind.member, Raw(b"[]")), MAX_ENTRIES)
+            await turns.pause()
+            cursor = _read_cursor(members)
+        except UpstreamRefused as error:
+            if error.upstream_code != -32601 or items:  # "method not found" means that there is no such list
+                warnings.append(f"{kind.method} failed: {shorten(error.message, 300)}")
+            break
+        except (ProtocolViolation, *wire.DECODE_ERRORS) as error:
+            warnings.append(f"{kind.method} returned an unusable result: {error}"[:300])
+            break
+        pages.append(_read_cache_hint(members))
+        for entry in entries:
+            await turns.pause()
+            name = name_of_entry(entry, kind.key)
+            if name is None or name in items:
+                dropped += 1
+                if dropped <= SHOWN_NAMES:
+                    labels.append(_entry_label(entry, kind.key, len(items) + dropped))
+            elif len(items) < MAX_ENTRIES:
+                items[name] = Item(name, bytes(entry))
+            else:
+                too_many = True
+                break
+        if too_many:
+            warnings.append(f"{kind.method} has more than {MAX_ENTRIES} entries; the others were left out")
+            break
+        if cursor is None:
+            break
+        if cursor in seen:  # the empty string is a valid cursor
+            warnings.append(f"{kind.method} repeated a cursor; stopped after {len(items)} entries")
+            break
+        seen.add(cursor)
+    else:
+        warnings.append(f"{kind.method} has more than {MAX_PAGES} pages; stopped after {len(items)} entries")
+    if dropped:
+        names = ", ".join(labels) + (f" and {dropped - SHOWN_NAMES} more" if dropped > SHOWN_NAMES else "")
+        warnings.append(f"{kind.method}: {dropped} unusable or duplicate entries left out: {names}")
+    return tuple(items.values()), dropped
+
+
+def _read_cursor(page: Mapping[str, Raw]) -> str | None:
+    """Raises ProtocolViolation if it is too long, and one of DECODE_ERRORS."""
+    raw = page.get("nextCursor", Raw(b"null"))
+    if len(raw) > _MAX_CURSOR:
+        raise ProtocolViolation(f"`nextCursor` has {len(raw)} bytes, and mcpd accepts at most {_MAX_CURSOR}")
+    return msgspec.json.decode(raw, type=str | None)
+
+
+def _entry_label(entry: Raw, key: str, position: int) -> str:
+    """Return the name of an unusable entry, or its position in the list if it has none."""
+    try:
+        name = wire.members(entry)[key]
+        if len(name) > MAX_NAME:
+            return f"entry {position} (`{key}` has {len(name)} bytes, and mcpd accepts at most {MAX_NAME})"
+        return shorten(msgspec.json.decode(name, type=str), 60) or f"entry {position}"
+    except (KeyError, *wire.DECODE_ERRORS):
+        return f"entry {position}"
