@@ -32,6 +32,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update", action="store_true", help="write the files in tests/ctl/golden anew")
     parser.addoption("--strict-skips", action="store_true", help="treat a skipped test as failed")
     parser.addoption(
         "--allow-skip",

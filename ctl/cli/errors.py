@@ -51,9 +51,8 @@ class CtlError(Exception):
 
     def to_json(self) -> dict[str, object]:
         """Return the `error` object of `--json`."""
-        # `next` is the name that all commands use; `hint` is its former name, kept for one version.
-        hint = {"next": self.hint, "hint": self.hint} if self.hint else {}
-        return {"code": self.code, "message": self.message, "exit": self.exit, **self.details, **hint}
+        step = {"next": self.hint} if self.hint else {}
+        return {"code": self.code, "message": self.message, "exit": self.exit, **self.details, **step}
 
 
 class UsageError(CtlError):
@@ -64,7 +63,7 @@ class DaemonUnreachable(CtlError):
     code, exit = "daemon_unreachable", 3  # the daemon does not respond, or closed the connection
 
 
-class ConnectionClosed(DaemonUnreachable):
+class DaemonGone(DaemonUnreachable):
     """The daemon closed the connection before it answered."""
 
 
@@ -78,10 +77,6 @@ class AuthNeeded(CtlError):
 
 class NotFound(CtlError):
     code, exit = "not_found", 5  # there is nothing of that name
-
-
-class UnknownTool(NotFound):
-    code = "unknown_tool"  # the code of the daemon for the same
 
 
 class ServerNotReady(CtlError):

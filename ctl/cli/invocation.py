@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from ctl.cli.errors import ConnectionClosed, CtlError, DaemonError, DaemonUnreachable
+from ctl.cli.errors import CtlError, DaemonError, DaemonGone, DaemonUnreachable
 from ctl.cli.json_text import objects
 from ctl.cli.output import Output
 from ctl.daemon.client import (
@@ -151,7 +151,7 @@ class CliContext:
         """
         try:
             yield
-        except ConnectionClosed:
+        except DaemonGone:
             from ctl.daemon.process import service_error
 
             if (cause := service_error(self.socket)) is not None:

@@ -21,7 +21,7 @@ class CommandEntry(NamedTuple):
 
 _TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
     "Servers": (
-        ("status", "status", "Show the status of all servers, or details for one."),
+        ("status", "explain", "Show the status of all servers, or details for one."),
         ("connect", "lifecycle", "Connect servers."),
         ("disconnect", "lifecycle", "Disconnect servers until they are connected again."),
         ("reconnect", "lifecycle", "Restart the connection to servers."),
@@ -58,11 +58,11 @@ _TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "Diagnostics": (
         ("ui", "ui", "Open the dashboard in your browser."),
-        ("doctor", "doctor", "Check the installation, the configuration and every server."),
-        ("why", "why_debug", "Explain the state of a server and suggest what to do."),
+        ("doctor", "explain", "Check the installation, the configuration and every server."),
+        ("why", "explain", "Explain the state of a server and suggest what to do."),
         ("logs", "logs_events_tap", "Show what a server wrote to stderr."),
         ("history", "history", "Show past events for one server or all servers."),
-        ("calls", "calls", "Show which client called which tool, and how it ended."),
+        ("calls", "history", "Show which client called which tool, and how it ended."),
         ("clients", "clients", "List connected clients and the servers they use."),
         ("stats", "stats_top_metrics", "Show calls, errors and latencies per server."),
         ("cache", "cache", "Manage the results that mcpd uses again."),
@@ -70,7 +70,7 @@ _TABLE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("tap", "logs_events_tap", "Show a server's messages live, with secrets masked."),
         ("metrics", "stats_top_metrics", "Print all metrics in Prometheus text format."),
         ("events", "logs_events_tap", "Follow server events as they happen."),
-        ("debug", "why_debug", "Show everything known about one server."),
+        ("debug", "explain", "Show everything known about one server."),
     ),
     "mcpctl and mcpd": (
         ("bridge", "bridge", "Serve all servers over stdin and stdout, for editors."),

@@ -162,8 +162,6 @@ def add(
         where = f"kept in {saved}" if saved else "kept until the configuration file is loaded again"
         cli.out.warning(f"{name} is not connected; its definition is {where}")
         cli.out.next_step(hint_for(cli, name))
-        if verb == "added":
-            _offer_to_remove(cli, statuses[0], save=not no_save)
     return max(map(not_ready_exit, behind), default=0)
 
 
@@ -179,16 +177,6 @@ def _explain_write_error(error: DaemonError, message: str) -> None:
     """Add what was not done, if the configuration file cannot be written."""
     if error.code == "cannot_write":
         error.message = f"{message}: {error.message}"
-
-
-def _offer_to_remove(cli: CliContext, status: ServerStatus, *, save: bool) -> None:
-    """Ask whether to remove a new server whose program cannot be run: its command is probably mistyped."""
-    failure = status.get("last_error")
-    can_ask = sys.stdin.isatty() and sys.stderr.isatty()
-    if can_ask and failure and failure["kind"] == "spawn":
-        name = status["name"]
-        if click.confirm(f"Remove {name} again?", err=True):
-            show_applied(cli, cli.call("mcpd/remove", {"server": name, "save": save}))
 
 
 def _is_relative_file(word: str) -> bool:

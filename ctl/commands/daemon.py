@@ -14,9 +14,9 @@ import click
 from ctl.cli.arguments import utc_option
 from ctl.cli.errors import BadConfiguration, CtlError
 from ctl.cli.invocation import CliContext
-from ctl.cli.json_text import mapping, objects
+from ctl.cli.json_text import objects
 from ctl.cli.output import paint
-from ctl.cli.text import log_line, timestamp
+from ctl.cli.text import log_line
 from ctl.daemon import process, systemd
 from ctl.daemon.client import DaemonClient
 from ctl.daemon.start_lock import start_lock
@@ -84,30 +84,28 @@ def restart(cli: CliContext) -> int:
 
 
 def _validate_before_restart(cli: CliContext, environ: Mapping[str, str]) -> str:
-    """Raise BadConfiguration if a new daemon with the environment `environ` would find errors in the file.
+    """Raise BadConfiguration if a new daemon with the environment `environ` would find errors in the file
+    that the running daemon did not start with.
 
-    The running daemon may have found errors that the new one will not: a variable may be set by now. Returns
-    the path of the file if the new daemon would not find it by itself; empty if it does, or if no daemon is
-    running.
+    Returns the path of the file if the new daemon would not find it by itself; otherwise empty.
     """
     try:
         with DaemonClient(cli.socket) as client:
-            config = mapping(client.request("mcpd/status", timeout=5.0).value.get("config"))
+            config = client.call("mcpd/status", timeout=5.0).value["config"]
     except CtlError:  # not running, or stuck: there is nothing to protect
         return ""
-    path = str(config.get("path") or "")
+    path = config["path"]
     try:
-        usual = str(default_path(environ))
-    except BadSpec:  # There are several default files. The running daemon may have been started with one.
-        usual = path if config.get("problems") else ""
-    other = path if path != usual else ""
+        other = path if path != str(default_path(environ)) else ""
+    except BadSpec:  # there are several default files, and the running daemon uses one of them
+        other = path
     try:
-        load(Path(other) if other else None, environ)
+        load(Path(path) if other else None, environ)
     except BadSpec as error:
         problems = objects(error.data()["problems"])
-        if config.get("rejected") is False and _places(problems) <= _places(objects(config.get("problems"))):
-            return other  # it would run with no other errors than the running one does
-        message = f"mcpd was not restarted: {path or 'the configuration'} is invalid"
+        if config.get("rejected") is False and _places(problems) <= _places(config["problems"]):
+            return other
+        message = f"mcpd was not restarted: {path} is invalid"
         raise BadConfiguration(message, hint=config_step(problems, path), problems=problems) from None
     return other
 
@@ -139,11 +137,9 @@ def logs(cli: CliContext, lines: int, follow: bool, utc: bool) -> int:
     Reads the journal of the systemd service, or the log file of a background daemon. For the log of a server
     use `mcpctl logs SERVER`.
     """
-    path = process.log_path()
     if systemd.manages_socket(cli.socket):
-        path = systemd.log_file(systemd.service_properties())
-        if not path:
-            return _show_journal(cli, lines, follow, utc=utc)
+        return _show_journal(cli, lines, follow, utc=utc)
+    path = process.log_path()
     if not os.path.exists(path):
         raise CtlError(f"log file not found: {path}", hint="a daemon started by hand logs to its terminal")
     shown = process.log_lines(path, lines, follow=follow)
@@ -208,62 +204,47 @@ def install(cli: CliContext, dry_run: bool) -> int:
     if dry_run:
         _show_units(cli, command, search_path)
         return 0
-    enabled = systemd.is_available()
-    keep = enabled and _is_up_to_date(cli, command, search_path)
-    units = [systemd.unit_directory() / name for name in (SERVICE, SOCKET)]
+    if not systemd.is_available():
+        systemd.write_units(command, search_path)
+        raise CtlError(
+            f"the units were written, but not enabled or started: {systemd.unavailable_reason()}",
+            hint="mcpctl daemon start   (works without systemd; or log in directly instead of with su or "
+            "sudo, and repeat this command)",
+        )
+    keep = _is_up_to_date(cli, command, search_path)
     if not keep:
         systemd.write_units(command, search_path)
-    if enabled:
-        systemd.systemctl("daemon-reload")
-        systemd.systemctl("enable", SOCKET, SERVICE)
-        if cli.may_start and not keep:
-            _start_service(cli)
-    started = enabled and cli.may_start
+    systemd.systemctl("daemon-reload")
+    systemd.systemctl("enable", SOCKET, SERVICE)
+    if cli.may_start and not keep:
+        _start_service(cli)
+    units = [str(systemd.unit_directory() / name) for name in (SERVICE, SOCKET)]
     if cli.out.json:
-        facts = {"units": [str(path) for path in units], "command": command, "path": search_path}
-        failed = {} if enabled else {"error": _no_user_manager().to_json()}
-        cli.out.json_value({**facts, "enabled": enabled, "started": started, **failed})
-        return 0 if enabled else CtlError.exit
+        facts = {"units": units, "command": command, "path": search_path}
+        cli.out.json_value({**facts, "enabled": True, "started": cli.may_start})
+        return 0
     for path in units:
-        cli.out.line("unchanged " if keep else "wrote ", str(path))
+        cli.out.line("unchanged " if keep else "wrote ", path)
     cli.out.line("PATH of the service: ", search_path)
-    for path in systemd.drop_in_directories():
-        cli.out.message(paint("note: ", "dim"), f"your own settings in {path} apply too")
-    if not enabled:
-        raise _no_user_manager()
+    for directory in systemd.drop_in_directories():
+        cli.out.message(paint("note: ", "dim"), f"your own settings in {directory} apply too")
     cli.out.line("enabled mcpd.socket and mcpd.service")
     cli.out.message("to keep mcpd running after you log out: loginctl enable-linger")
     if keep:
         cli.out.message("the service already runs with these units, so it was not restarted")
-    return report_daemon_status(cli) if started else 0
+    return report_daemon_status(cli) if cli.may_start else 0
 
 
 def _is_up_to_date(cli: CliContext, command: Sequence[str], search_path: str) -> bool:
-    """Return whether the service runs, from this installation, with the units that would be written."""
-    from ctl.explain.checks import OK, check_installation
-
+    """Return whether the service runs this version, with the units that would be written."""
     if not systemd.manages_socket(cli.socket) or _service_state() != "active":
         return False
     try:
         with DaemonClient(cli.socket) as client:
-            version = client.call("mcpd/version", timeout=5.0).value
+            running = client.call("mcpd/version", timeout=5.0).value["version"]
     except CtlError:  # stuck, so that only a restart helps
         return False
-    started_at = timestamp(version["started_at"])
-    if started_at is None or version["version"] != __version__:
-        return False
-    is_new = all(finding.result == OK for finding in check_installation(started_at))
-    return is_new and systemd.units_are_current(command, search_path, started_at)
-
-
-def _no_user_manager() -> CtlError:
-    """Return why the units that were written are not enabled."""
-    why = systemd.unavailable_reason()
-    return CtlError(
-        f"the units were written, but not enabled or started: {why}",
-        hint="mcpctl daemon start   (works without systemd; or log in directly instead of with su or sudo, "
-        "and repeat this command)",
-    )
+    return running == __version__ and systemd.units_are_current(command, search_path)
 
 
 def _show_units(cli: CliContext, command: list[str], search_path: str) -> None:
@@ -287,16 +268,12 @@ def uninstall(cli: CliContext) -> int:
     Keeps configuration, logs and state, and drop-ins made with `systemctl --user edit`, which a later
     `mcpctl daemon install` uses again. Prints their directories.
     """
+    is_foreign = systemd.foreign_unit() is not None
     units = [systemd.unit_directory() / name for name in (SERVICE, SOCKET)]
-    found = [path for path in units if path.exists() and not systemd.foreign_unit()]
-    if found and systemd.is_available():
-        systemd.systemctl("disable", "--now", SOCKET, SERVICE)
-        systemd.remove_unused_socket()
-    for path in found:
-        path.unlink()
-    if found and systemd.is_available():
-        systemd.systemctl("daemon-reload")
-    kept = [] if systemd.foreign_unit() else systemd.drop_in_directories()
+    found = [path for path in units if path.exists() and not is_foreign]
+    if found:
+        _remove_units(found)
+    kept = [] if is_foreign else systemd.drop_in_directories()
     if cli.out.json:
         cli.out.json_value({"removed": [str(path) for path in found], "kept": [str(path) for path in kept]})
         return 0
@@ -310,6 +287,17 @@ def uninstall(cli: CliContext) -> int:
     if kept:
         cli.out.next_step(shlex.join(["rm", "-r", *map(str, kept)]))
     return 0
+
+
+def _remove_units(units: Sequence[Path]) -> None:
+    is_available = systemd.is_available()
+    if is_available:
+        systemd.systemctl("disable", "--now", SOCKET, SERVICE)
+        systemd.remove_unused_socket()
+    for path in units:
+        path.unlink()
+    if is_available:
+        systemd.systemctl("daemon-reload")
 
 
 def _service_state() -> str | None:

@@ -1,24 +1,21 @@
-"""`mcpctl history`: what happened to servers, when, why and at whose request."""
+"""`mcpctl history` and `calls`: what happened to servers, and who called what, when and at whose request."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import click
 
-from ctl.cli.arguments import utc_option
+from ctl.cli.arguments import parse_duration, rfc3339, utc_option
 from ctl.cli.completion import server_names
+from ctl.cli.errors import UsageError
 from ctl.cli.invocation import CliContext
-from ctl.cli.output import Line, paint, table
-from ctl.cli.text import clock_time, count, in_local_time
-from ctl.show.status import COLORS, exit_details, short_message
+from ctl.cli.text import count
+from ctl.show.history import call_line, calls_table, history_table
 
 if TYPE_CHECKING:
-    from ctl.api_types import HistoryEntry
-
-_WIDE = 110
-"""Columns from which on the year is shown."""
+    from ctl.api_types import CallsParams
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl history\n  mcpctl history github -n 20 --json")
@@ -47,39 +44,72 @@ def history(cli: CliContext, server: str | None, lines: int, utc: bool) -> int:
     return 0
 
 
-def history_table(
-    entries: Sequence[HistoryEntry], *, servers: bool, fit: int | None, utc: bool
-) -> list[Line]:
-    """The events, oldest first. `servers`: add a column with the server's name.
+@click.command(
+    epilog="Examples:\n\n\b\n  mcpctl calls --since 1h\n  mcpctl calls github --failed\n  mcpctl calls -f"
+)
+@click.argument("server", required=False, shell_complete=server_names)
+@click.option("--since", metavar="TIME", type=parse_duration, help="Show the last 30m, 2h or 1d12h.")
+@click.option("--client", metavar="TEXT", default="", help="Show only clients whose name contains this.")
+@click.option(
+    "--server", "named", default="", shell_complete=server_names, help="Show only calls of this server."
+)
+@click.option("--tool", default="", help="Show only this tool, prompt or resource.")
+@click.option("--failed", is_flag=True, help="Show only calls that did not succeed.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new calls until Ctrl-C.")
+@click.option(
+    "-n", "--lines", type=click.IntRange(0, 10_000), default=50, show_default=True, help="Calls to show."
+)
+@utc_option
+@click.pass_obj
+def calls(
+    cli: CliContext,
+    server: str | None,
+    since: timedelta | None,
+    client: str,
+    named: str,
+    tool: str,
+    failed: bool,
+    follow: bool,
+    lines: int,
+    utc: bool,
+) -> int:
+    """Show which client called which tool, and how it ended.
 
-    On a terminal, the column BY is there only if an entry has one; a narrow terminal omits the year.
+    With SERVER, shows only its calls. The call log survives restarts of the daemon. It contains no arguments
+    or results unless `callLog` in the settings is "contents". With --follow --json, prints one object per
+    line.
     """
-    by = fit is None or any(entry.get("by") for entry in entries)
-    year = 5 if fit is not None and fit < _WIDE else 0
-    header = [
-        "WHEN (UTC)" if utc else "WHEN",
-        *(["SERVER"] if servers else []),
-        "WHAT",
-        *(["BY"] if by else []),
-        "CAUSE",
-    ]
-    rows: list[Line] = [
-        [
-            clock_time(entry["at"], utc=utc)[year:],
-            *([entry.get("server") or "-"] if servers else []),
-            paint(state, COLORS.get(state, "bold")) if (state := entry.get("state")) else entry["what"],
-            *([entry.get("by") or "-"] if by else []),
-            cause(entry, utc=utc),
-        ]
-        for entry in entries
-    ]
-    return table(header, rows, fit=fit, squeeze=(len(header) - 2,) if by else ())
-
-
-def cause(entry: HistoryEntry, *, utc: bool) -> str:
-    """Return the cause with its evidence, and how often it occurred."""
-    failure = entry.get("kind")
-    kind = f"[{', '.join([failure, *exit_details(entry)])}] " if failure else ""
-    times = entry.get("times", 1)
-    repeated = f" ({count(times, 'time')} so far)" if times > 1 else ""
-    return f"{kind}{in_local_time(short_message(entry.get('message') or '-'), utc=utc)}{repeated}"
+    if server and named not in ("", server):
+        raise UsageError(
+            f"two servers: {server} and --server {named}", hint="name one, or none for all calls"
+        )
+    server = server or named
+    params: CallsParams = {
+        "limit": lines,
+        "since": "" if since is None else rfc3339(datetime.now(UTC) - since),
+        "client": client,
+        "server": server,
+        "name": tool,
+        "failed": failed,
+        "follow": follow,
+    }
+    if not follow:
+        reply = cli.call("mcpd/calls", params)
+        if cli.show_json(reply):
+            return 0
+        if found := reply.value["calls"]:
+            cli.out.lines(calls_table(found, fit=cli.out.columns, utc=utc))
+        else:
+            is_filtered = bool(params["since"] or client or server or tool or failed)
+            cli.out.message("no calls match" if is_filtered else "no calls yet")
+        if dropped := reply.value.get("dropped"):
+            cli.out.message(
+                f"note: {count(dropped, 'call')} could not be written to disk; see mcpctl daemon logs"
+            )
+        return 0
+    for item in cli.stream("mcpd/calls", params):
+        assert item is not None
+        value = item.value
+        for record in value["calls"] if "calls" in value else [value["call"]]:
+            cli.out.stream_item(record, *call_line(record, utc=utc))
+    return 0

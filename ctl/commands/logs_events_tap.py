@@ -11,7 +11,7 @@ import click
 
 from ctl.cli.arguments import utc_option
 from ctl.cli.completion import server_names
-from ctl.cli.errors import ConnectionClosed, DaemonUnreachable
+from ctl.cli.errors import DaemonGone, DaemonUnreachable
 from ctl.cli.invocation import CliContext
 from ctl.cli.output import Line, paint
 from ctl.cli.text import clean, clock_time, cut, log_line
@@ -80,7 +80,7 @@ def _follow_log(cli: CliContext, server: str, lines: int, *, utc: bool) -> NoRet
                     cli.out.json_line({"missed": missed})
                 elif missed:
                     cli.out.message(f"note: output too fast, {missed} lines skipped; see the log file")
-        except ConnectionClosed:
+        except DaemonGone:
             if not has_begun:
                 raise
         _reconnect(cli)

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from ctl.cli.arguments import seconds_option
-from ctl.cli.errors import AuthNeeded, CtlError, DaemonError, ServerNotReady, UnknownTool, UsageError
+from ctl.cli.errors import AuthNeeded, CtlError, DaemonError, NotFound, ServerNotReady, UsageError
 from ctl.cli.invocation import CliContext
 from ctl.cli.json_text import mapping
 from ctl.commands.add_remove_apply import URL_SCHEMES
@@ -110,7 +110,8 @@ def _run(cli: CliContext, name: str, definition: Json, asked_tool: dict[str, Any
             found = [each for each in listed["tools"] if each.get("name") == tool]
             if not found:
                 names = [str(each.get("name")) for each in listed["tools"]]
-                error = UnknownTool(f"the server has no tool '{tool}'", server=name)
+                error = NotFound(f"the server has no tool '{tool}'", server=name)
+                error.code = "unknown_tool"  # as the daemon calls it
                 raise error.suggest(tool, names, ", ".join(names))
         return call_tool(cli, name, tool, rest, mapping(found[0].get("inputSchema")), **asked_tool)
     except CtlError as error:

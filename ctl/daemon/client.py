@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ctl.cli.errors import ConnectionClosed, CtlError, DaemonError, DaemonUnreachable, TimedOut, UsageError
+from ctl.cli.errors import CtlError, DaemonError, DaemonGone, DaemonUnreachable, TimedOut, UsageError
 from ctl.cli.json_text import mapping, split_message
 
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it costs 3 ms on every run
@@ -266,7 +266,7 @@ def with_effect(error: CtlError, method: str, *, sent: bool) -> CtlError:
 
 def _connection_closed(error: OSError | None, method: str, *, sent: bool) -> CtlError:
     reason = f": {error.strerror}" if error is not None else ""
-    closed = ConnectionClosed(
+    closed = DaemonGone(
         f"the daemon closed the connection{reason}", hint="mcpctl daemon status, or mcpctl daemon logs"
     )
     return with_effect(closed, method, sent=sent)

@@ -8,13 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from ctl.cli.errors import CtlError
-from ctl.daemon import systemd
 from mcpd.support.atomic_files import write_atomically
 
 SERVICE, SOCKET = "mcpd.service", "mcpd.socket"
 _PROPERTIES = (
     "LoadState,LoadError,ActiveState,SubState,MainPID,StatusText,NRestarts,Result,ExecMainStatus,"
-    "UnitFileState,NeedDaemonReload,StandardOutput,StandardError"
+    "UnitFileState,NeedDaemonReload"
 )
 _OUR_MARKS = ("mcpctl daemon", "ListenStream=%t/mcpd/mcpd.sock")
 """Every version of our units has one of them."""
@@ -113,25 +112,6 @@ def service_is_active() -> bool:
     return service_properties().get("ActiveState") in ("active", "activating", "reloading")
 
 
-def log_file(unit: Mapping[str, str]) -> str:
-    """Return the file to which the service logs, by its properties; empty if it logs to the journal."""
-    streams = ("StandardError", "StandardOutput")
-    stream = next((each for each in streams if unit.get(each, "inherit") not in ("inherit", "")), "")
-    if unit.get(stream) not in _TO_FILE:
-        return ""
-    # The properties lack the path, so it is read from the unit and its drop-ins; the last line counts.
-    lines = [line.strip().partition("=") for line in systemctl("cat", SERVICE).splitlines()]
-    values = [value for name, _, value in lines if name == stream]
-    kind, _, path = values[-1].partition(":") if values else ("", "", "")
-    for specifier, meaning in (("%h", os.path.expanduser("~")), ("%t", _runtime_directory()), ("%%", "%")):
-        path = path.replace(specifier, meaning)
-    return path if kind in _TO_FILE else ""
-
-
-_TO_FILE = ("file", "append", "truncate")
-"""Kinds of output that have a path."""
-
-
 def service_environment() -> dict[str, str]:
     """Return the environment that the service gets when it starts: that of the service manager, and what the
     unit adds to it. Control characters in values are escaped.
@@ -204,20 +184,13 @@ def socket_is_lost() -> bool:
     return not os.path.exists(socket_path()) and socket_is_active()
 
 
-def units_are_current(command: Sequence[str], search_path: str, started_at: float) -> bool:
-    """Return whether a service that started at this time runs with what `write_units` would write, and with
-    the user's own settings as they are now."""
-    files = [path for each in drop_in_directories() for path in each.glob("*.conf")]
-    for name in (SERVICE, SOCKET):
-        path = unit_directory() / name
-        try:
-            if path.read_bytes() != render_unit(name, command, search_path).encode():
-                return False
-        except OSError:
-            return False
-        files.append(path)
+def units_are_current(command: Sequence[str], search_path: str) -> bool:
+    """Return whether the unit files have the content that `write_units` would write."""
     try:
-        return max(file.stat().st_mtime for file in files) < started_at
+        return all(
+            (unit_directory() / name).read_bytes() == render_unit(name, command, search_path).encode()
+            for name in (SERVICE, SOCKET)
+        )
     except OSError:
         return False
 
@@ -241,6 +214,8 @@ def outdated_reason(command: Sequence[str]) -> str:
 
     `command` is what they should start. Their PATH may be any.
     """
+    import shlex
+
     for name in (SERVICE, SOCKET):
         path = unit_directory() / name
         try:
@@ -252,24 +227,14 @@ def outdated_reason(command: Sequence[str]) -> str:
             next((line.removeprefix("ExecStart=") for line in lines if line.startswith("ExecStart=")), "")
             for lines in (found, expected)
         )
-        program = _program(starts)
-        if starts != ours and not os.access(program, os.X_OK):
-            return f"{name} starts {program}, which does not exist"
         if starts != ours:
+            program = shlex.split(starts)[0].replace("%%", "%").replace("$$", "$") if starts else ""
+            if not os.access(program, os.X_OK):
+                return f"{name} starts {program}, which does not exist"
             return f"{name} starts {starts}, but this mcpctl belongs to {ours}"
         if _common_lines(found) != _common_lines(expected):
             return f"{path} is from another version of mcpd or was edited"
     return ""
-
-
-def _program(command: str) -> str:
-    """Return the program of a command line quoted by `quote_for_systemd`."""
-    import shlex
-
-    try:
-        return next(iter(shlex.split(command)), "").replace("%%", "%").replace("$$", "$")
-    except ValueError:
-        return command
 
 
 def _common_lines(lines: Sequence[str]) -> list[str]:
@@ -335,16 +300,8 @@ def _unit_template(name: str) -> str:
 
 _CONFIGURATION_REFUSED = "2"
 """The exit status of a daemon whose command line or configuration is unusable."""
-_MANAGER_STATUSES = {
-    "200": "its WorkingDirectory cannot be entered",
-    "203": "its program cannot be run",
-    "208": "its StandardInput cannot be opened",
-    "209": "its StandardOutput cannot be opened",
-    "222": "its StandardError cannot be opened",
-    "226": "its namespaces cannot be set up",
-    "228": "its system call filter cannot be set up",
-}
-"""Exit statuses with which systemd itself ends a process that it could not prepare (systemd.exec(5))."""
+_FIRST_MANAGER_STATUS = 200
+"""From here on, exit statuses are those of systemd itself, which could not prepare the process."""
 _JOURNAL_TIMEOUT = 5.0
 
 
@@ -356,69 +313,44 @@ def has_refused_configuration(unit: Mapping[str, str]) -> bool:
 
 def could_not_run(unit: Mapping[str, str]) -> bool:
     """Return whether systemd could not run the daemon's program at all, so that no request has reached it."""
-    if unit.get("LoadState", "loaded") not in ("loaded", "not-found"):
-        return True
-    result = unit.get("Result")
-    return result == "resources" or (
-        result == "exit-code" and unit.get("ExecMainStatus") in _MANAGER_STATUSES
+    status = int(unit.get("ExecMainStatus") or 0)
+    return (
+        unit.get("LoadState", "loaded") not in ("loaded", "not-found")
+        or unit.get("Result") == "resources"
+        or (unit.get("Result") == "exit-code" and status >= _FIRST_MANAGER_STATUS)
     )
 
 
 def service_failure(unit: Mapping[str, str]) -> tuple[str, str] | None:
     """Return why the service has failed, by its properties, and what to do; None if it has not failed."""
     if unit.get("LoadState", "loaded") not in ("loaded", "not-found"):
-        _, _, quoted = unit.get("LoadError", "").partition(" ")
-        reason = quoted.strip('"') or f"systemd cannot load its unit ({unit['LoadState']})"
         if unit["LoadState"] == "masked":
             return "its unit is masked", "systemctl --user unmask mcpd.service, then: mcpctl daemon start"
+        reason = unit.get("LoadError", "").partition(" ")[2].strip('"') or unit["LoadState"]
         return reason, "systemd-analyze --user verify mcpd.service   (names the setting), then correct it"
     result = unit.get("Result") or "success"
     if unit.get("ActiveState") != "failed" and result == "success":
         return None
     if has_refused_configuration(unit):
         return "it refused its configuration", "mcpctl edit, then: mcpctl daemon start"
-    if result == "resources" and (missing := _unreadable_environment_file()):
-        return missing, "systemctl --user edit mcpd   (correct EnvironmentFile), then: mcpctl daemon start"
-    status = unit.get("ExecMainStatus", "0")
-    if result == "exit-code" and (cause := _MANAGER_STATUSES.get(status)):
-        step = "systemctl --user cat mcpd   (correct that setting), then: mcpctl daemon install"
-        return f"{cause} (exit status {status})", step
-    reason = f"{result}, exit status {status}" if result == "exit-code" else result
-    if line := _last_journal_line():
+    reason = f"{result}, exit status {unit.get('ExecMainStatus')}" if result == "exit-code" else result
+    if line := _last_journal_line():  # of the service, or of systemd about it
         reason = f"{reason}: {line}"
+    if could_not_run(unit):
+        step = "systemctl --user cat mcpd   (correct the setting that it names)"
+        return reason, f"{step}, then: mcpctl daemon restart"
     return reason, "mcpctl daemon logs, then: mcpctl daemon restart"
 
 
-def _unreadable_environment_file() -> str:
-    """Return which EnvironmentFile the service manager cannot read, and why; empty if it can read all."""
-    with suppress(CtlError):
-        shown = systemd.systemctl("show", systemd.SERVICE, "--property=EnvironmentFiles")
-        for line in shown.splitlines():  # EnvironmentFiles=PATH (ignore_errors=no)
-            path, _, how = line.partition("=")[2].rpartition(" (")
-            if how != "ignore_errors=no)" or any(char in path for char in "*?["):
-                continue
-            try:
-                Path(path).read_bytes()
-            except OSError as error:
-                return f"its EnvironmentFile {path} cannot be read: {os.strerror(error.errno or 0)}"
-    return ""
-
-
 def _last_journal_line() -> str:
-    """Return the last line that the service, or systemd about it, wrote to the journal; empty if unknown."""
+    """Return the last line in the journal about the service; empty if it is not known."""
     import subprocess
 
-    command = ["journalctl", "--user", "--no-pager", "--quiet", "-u", systemd.SERVICE, "-n", "1"]
+    command = ["journalctl", "--user", "--no-pager", "--quiet", "-u", SERVICE, "-n", "1", "-o", "cat"]
     try:
         done = subprocess.run(
-            [*command, "-o", "cat"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_JOURNAL_TIMEOUT,
-            check=False,
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_JOURNAL_TIMEOUT, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.strip()
+    return done.stdout.decode("utf-8", "replace").strip()

@@ -18,7 +18,7 @@ from contextlib import suppress
 
 from ctl.cli.errors import WriteFailed
 from ctl.daemon.process import log_path
-from ctl.explain.checks import DoctorReport
+from ctl.explain.doctor import DoctorReport
 from mcpd import __version__
 from mcpd.config.masking import is_secret_name, mask_definition, scrub, scrub_json
 from mcpd.config.secret_store import read_secrets

@@ -1,129 +1,282 @@
-"""The report of `mcpctl daemon status`: whether the daemon runs and responds, and what to do otherwise."""
+"""The daemon: whether it runs and responds, why not, and what to do: `mcpctl daemon status` and `doctor`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import cast
+import shlex
+import socket as sockets
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from ctl.cli.errors import CtlError, DaemonError, DaemonUnreachable
 from ctl.cli.invocation import CliContext
-from ctl.cli.output import Line, paint
+from ctl.cli.output import Line, labelled_lines, paint
+from ctl.cli.text import count, timestamp
 from ctl.daemon import process, systemd
-from ctl.daemon.client import DaemonClient
-from ctl.daemon.systemd import service_failure
+from ctl.daemon.client import DaemonClient, Json
+from ctl.explain.checks import FAIL, OK, SKIP, WARN, Finding, check_installation
 from ctl.show.status import config_problem_lines, config_warning_lines
+from mcpd import __version__
 from mcpd.support.instance_lock import find_lock_holder
 
-ANSWER_TIMEOUT = 5.0
+if TYPE_CHECKING:
+    from ctl.api_types import ConfigView, DaemonStatus, VersionInfo
+
+_ANSWER_TIMEOUT = 5.0
 """Seconds after which the daemon counts as one that does not respond."""
+_RESTART = "mcpctl daemon restart"
+
+
+class DaemonFacts:
+    """What is known about the daemon of a socket, found without starting it by socket activation."""
+
+    def __init__(self, socket: str) -> None:
+        self.socket = socket
+        self.version: VersionInfo | None = None
+        """None if it does not respond."""
+        self.status: DaemonStatus | None = None
+        self.config: ConfigView | None = None
+        self.answers: dict[str, Json] = {}
+        """All answers, by file name in the support bundle."""
+        self.error: CtlError | None = None
+        """Why it does not respond; None also if systemd would start it on demand."""
+        self.unit: dict[str, str] | None = None
+        """The properties of the service that systemd starts for this socket; None if there is none."""
+        if systemd.manages_socket(socket):
+            self.unit = {}
+            with suppress(CtlError):  # systemctl does not answer
+                self.unit = systemd.service_properties()
+        state = (self.unit or {}).get("ActiveState", "")
+        self.is_service = state in ("active", "reloading", "deactivating")
+        if self.unit is None or self.is_service or not systemd.socket_is_active():
+            self._ask()
+
+    def _ask(self) -> None:
+        try:
+            with DaemonClient(self.socket) as client:
+                self.version = client.call("mcpd/version", timeout=_ANSWER_TIMEOUT).value
+                self.answers["version"] = self.version
+                with suppress(DaemonError):  # an older daemon; its version shows it
+                    self.status = client.call("mcpd/status", timeout=_ANSWER_TIMEOUT).value
+                    self.config = client.call("mcpd/config", timeout=_ANSWER_TIMEOUT).value
+                    self.answers |= {"status": self.status, "config": self.config}
+        except CtlError as error:
+            self.error = error
+
+    @property
+    def pid(self) -> int | None:
+        """The process, also of one that does not respond."""
+        if self.version is not None:
+            return self.version["pid"]
+        if self.error is None:
+            return None
+        main = int(self.unit.get("MainPID", "0")) if self.unit is not None else 0
+        return find_lock_holder(self.socket) or main or None  # the lock may be removed, too
+
+    def failure(self) -> tuple[str | None, str]:
+        """Return why it does not run, if that is known, and the next step."""
+        if self.pid is not None:
+            return None, _RESTART
+        return (self.unit and systemd.service_failure(self.unit)) or (None, "mcpctl daemon start")
 
 
 def report_daemon_status(cli: CliContext) -> int:
     """Print the report. Returns 0 if the daemon responds, otherwise the exit code of DaemonUnreachable."""
-    facts = _daemon_status(cli)
-    lines = facts.pop("lines", [])
+    facts = DaemonFacts(cli.socket)
+    reason, step = (None, None) if facts.version else facts.failure()
     if cli.out.json:
-        cli.out.json_value(facts)
+        cli.out.json_value(_as_json(facts, reason, step))
     else:
-        _print_status(cli, facts)
-        cli.out.lines(cast("list[Line]", lines))
-    return 0 if facts["responds"] else DaemonUnreachable.exit
+        cli.out.lines(_status_lines(facts, reason))
+        if facts.status is not None:
+            config = facts.status["config"]
+            cli.out.lines(config_problem_lines(config, facts.status["servers"]))
+            cli.out.lines(config_warning_lines(config))
+        if step:
+            cli.out.next_step(step)
+    return 0 if facts.version else DaemonUnreachable.exit
 
 
-def _daemon_status(cli: CliContext) -> dict[str, object]:
-    """Collect the daemon's status without starting it by socket activation."""
-    socket = cli.socket
-    unit = systemd.service_properties() if systemd.manages_socket(socket) else None
-    by_manager = unit is not None and unit.get("ActiveState") in ("active", "reloading", "deactivating")
-    journal = "journalctl --user -u mcpd"
-    facts: dict[str, object] = {
-        "running": False,
-        "responds": False,
-        "pid": None,
-        "version": None,
-        "socket": socket,
-        "started_by": None,
-        "log": process.log_path() if unit is None else systemd.log_file(unit) or journal,
+def _as_json(facts: DaemonFacts, reason: str | None, step: str | None) -> dict[str, object]:
+    running, unit = facts.pid is not None, facts.unit
+    config = facts.status["config"] if facts.status is not None else None
+    return {
+        "running": running,
+        "responds": facts.version is not None,
+        "pid": facts.pid,
+        "version": facts.version["version"] if facts.version else None,
+        "socket": facts.socket,
+        "started_by": ("systemd" if facts.is_service else "background") if running else None,
+        "log": _log(facts),
         "installed": systemd.is_installed(),
-        "unit": None if unit is None else _unit_status(unit),
-        "reason": None,
-        "problems": [],
-        "warnings": [],
-        "next": None,
-    }
-    starter = {"running": True, "started_by": "systemd" if by_manager else "background"}
-    if unit is None or by_manager or not systemd.socket_is_active():  # connecting would start it
-        try:
-            with DaemonClient(socket) as client:
-                answer = client.call("mcpd/version", timeout=ANSWER_TIMEOUT).value
-                facts |= _configuration_status(client)
-            return {
-                **facts,
-                **starter,
-                "responds": True,
-                "pid": answer.get("pid"),
-                "version": answer.get("version"),
-            }
-        except CtlError:
-            main = int(unit.get("MainPID", "0")) if unit is not None else 0  # the lock may be removed, too
-            if pid := find_lock_holder(socket) or main:
-                return {**facts, **starter, "pid": pid, "next": "mcpctl daemon restart"}
-    failure = service_failure(unit) if unit is not None else None
-    if failure is None:
-        return {**facts, "next": "mcpctl daemon start"}
-    reason, step = failure
-    return {**facts, "reason": reason, "next": step}
-
-
-def _configuration_status(client: DaemonClient) -> dict[str, object]:
-    """Return the errors and warnings that the daemon has about its configuration, and the lines to print."""
-    try:
-        answer = client.call("mcpd/status", timeout=ANSWER_TIMEOUT).value
-    except DaemonError:  # an older daemon
-        return {}
-    config = answer["config"]
-    lines = config_problem_lines(config, answer.get("servers", []))
-    lines += config_warning_lines(config)
-    return {
-        "problems": config.get("problems", []),
-        "warnings": config.get("warnings", []),
-        "lines": lines,
+        "unit": unit
+        and {
+            "state": unit.get("ActiveState", ""),
+            "sub_state": unit.get("SubState", ""),
+            "status": unit.get("StatusText", ""),
+            "restarts": int(unit.get("NRestarts", "0") or 0),
+            "result": unit.get("Result", ""),
+            "enabled": unit.get("UnitFileState", "") == "enabled",
+        },
+        "reason": reason,
+        "problems": config.get("problems", []) if config else [],
+        "warnings": config.get("warnings", []) if config else [],
+        "next": step,
     }
 
 
-def _unit_status(unit: dict[str, str]) -> dict[str, object]:
-    return {
-        "state": unit.get("ActiveState", ""),
-        "sub_state": unit.get("SubState", ""),
-        "status": unit.get("StatusText", ""),
-        "restarts": int(unit.get("NRestarts", "0") or 0),
-        "result": unit.get("Result", ""),
-        "enabled": unit.get("UnitFileState", "") == "enabled",
-    }
+def _log(facts: DaemonFacts) -> str:
+    return process.log_path() if facts.unit is None else "journalctl --user -u mcpd"
 
 
-def _print_status(cli: CliContext, facts: Mapping[str, object]) -> None:
-    out, unit = cli.out, facts["unit"]
-    if facts["responds"]:
-        out.line(paint("● ", "green"), f"mcpd {facts['version']} is running (pid {facts['pid']})")
-    elif facts["running"]:
-        is_there = os.path.lexists(str(facts["socket"]))
+def _status_lines(facts: DaemonFacts, reason: str | None) -> list[Line]:
+    unit = facts.unit
+    head: Line = [paint("○ ", "dim"), "mcpd is not running"]
+    if facts.version is not None:
+        about = f"mcpd {facts.version['version']} is running (pid {facts.pid})"
+        head = [paint("● ", "green"), about]
+    elif facts.pid is not None:
+        is_there = os.path.lexists(facts.socket)
         why = "does not respond" if is_there else "cannot be reached: its socket was removed"
-        out.line(paint("● ", "red"), f"mcpd is running (pid {facts['pid']}), but {why}")
+        head = [paint("● ", "red"), f"mcpd is running (pid {facts.pid}), but {why}"]
+    rows: list[tuple[str, str | Line]] = [("socket", facts.socket)]
+    if unit is not None:
+        enabled = "starts at login" if unit.get("UnitFileState") == "enabled" else "not enabled"
+        restarts = count(int(unit.get("NRestarts", "0") or 0), "restart")
+        rows.append(("service", f"{unit.get('ActiveState')} ({unit.get('SubState')}), {enabled}, {restarts}"))
+        if (text := unit.get("StatusText")) and facts.pid is not None:
+            rows.append(("status", text))
+        if reason:
+            rows.append(("failure", [paint(reason, "red")]))
+    elif facts.pid is not None:
+        rows.append(("service", "none; running in the background (mcpctl daemon install creates a service)"))
+    return [head, *labelled_lines([*rows, ("log", _log(facts))])]
+
+
+# ── doctor ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_socket(path: str) -> Iterator[Finding]:
+    """Check that the socket and its directory exist, belong to the user and are private."""
+    for what, location, loose in (
+        ("socket directory", os.path.dirname(path), 0o022),
+        ("socket", path, 0o077),
+    ):
+        try:
+            found = os.lstat(location)
+        except FileNotFoundError:
+            yield _missing_socket(what, location, path)
+            return
+        except OSError as error:
+            yield Finding(what, FAIL, f"cannot access {location}: {error.strerror}", "check MCPD_SOCKET")
+            return
+        mode = stat.S_IMODE(found.st_mode)
+        if found.st_uid != os.getuid():
+            step = "set MCPD_SOCKET to a path in a directory that you own"
+            yield Finding(what, FAIL, f"{location} belongs to user {found.st_uid}", step)
+        elif mode & loose:
+            message = f"{location} is accessible to other users (mode {mode:04o})"
+            yield Finding(what, FAIL, message, shlex.join(["chmod", "go-rwx", location]))
+        elif what == "socket" and not stat.S_ISSOCK(found.st_mode):
+            step = f"{shlex.join(['rm', location])}, then: mcpctl daemon start"
+            yield Finding(what, FAIL, f"{location} is not a socket", step)
+        elif what == "socket" and not _has_listener(path):
+            message = f"{location} is left over: nothing listens on it"
+            yield Finding(what, SKIP, message, "mcpctl daemon start")
+        else:
+            yield Finding(what, OK, f"{location} (mode {mode:04o})")
+
+
+def _missing_socket(what: str, location: str, socket: str) -> Finding:
+    """Judge a socket, or its directory, that does not exist."""
+    if pid := find_lock_holder(socket):
+        return Finding(what, FAIL, f"{location} was removed, but mcpd is running (pid {pid})", _RESTART)
+    if systemd.manages_socket(socket) and systemd.socket_is_lost():
+        message = f"{location} was removed, but systemd still listens on it (mcpd.socket)"
+        return Finding(what, FAIL, message, _RESTART)
+    return Finding(what, SKIP, f"{location} does not exist (mcpd has not been started)")
+
+
+def _has_listener(path: str) -> bool:
+    """Return whether a process listens on a socket, without starting a service."""
+    if systemd.manages_socket(path) and systemd.socket_is_active():
+        return True
+    with suppress(OSError), sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return False
+    return True
+
+
+def check_daemon(facts: DaemonFacts, *, has_bad_socket: bool) -> Iterator[Finding]:
+    """Check that the daemon responds, and that it is the version of this mcpctl."""
+    if facts.version is None:
+        yield _unresponsive(facts.error, has_bad_socket=has_bad_socket)
+        return
+    running = facts.version["version"]
+    if running != __version__:
+        yield Finding(
+            "daemon", FAIL, f"the running mcpd is version {running}, mcpctl is {__version__}", _RESTART
+        )
     else:
-        out.line(paint("○ ", "dim"), "mcpd is not running")
-    out.line("  socket   ", str(facts["socket"]))
-    if isinstance(unit, dict):
-        enabled = "starts at login" if unit["enabled"] else "not enabled"
-        restarts = "1 restart" if unit["restarts"] == 1 else f"{unit['restarts']} restarts"
-        out.line("  service  ", f"{unit['state']} ({unit['sub_state']}), {enabled}, {restarts}")
-        if unit["status"] and facts["running"]:
-            out.line("  status   ", str(unit["status"]))
-        if facts["reason"]:
-            out.line("  failure  ", paint(str(facts["reason"]), "red"))
-    elif facts["running"]:
-        out.line("  service  ", "none; running in the background (mcpctl daemon install creates a service)")
-    out.line("  log      ", str(facts["log"]))
-    if facts["next"]:
-        out.next_step(str(facts["next"]))
+        yield Finding("daemon", OK, f"mcpd {running} responds (pid {facts.pid})")
+    for warning in facts.status["daemon"].get("warnings", ()) if facts.status else ():
+        message, _, step = warning.rpartition("; ")
+        yield Finding("saved state", WARN, message, step)
+    if (started_at := timestamp(facts.version["started_at"])) is not None:
+        yield check_installation(started_at)
+
+
+def _unresponsive(error: CtlError | None, *, has_bad_socket: bool) -> Finding:
+    if error is None:
+        return Finding("daemon", SKIP, "not running; systemd starts it on demand")
+    if not isinstance(error, DaemonUnreachable):
+        return Finding("daemon", FAIL, f"does not respond: {error.message}", _RESTART)
+    if has_bad_socket:
+        return Finding("daemon", SKIP, "not checked: the socket cannot be used")
+    is_missing = error.message.startswith("mcpd is not running")
+    return Finding("daemon", SKIP if is_missing else FAIL, error.message, error.hint)
+
+
+def check_service(path: str) -> Iterator[Finding]:
+    """Check the systemd units, and whether the service keeps running after logout."""
+    if not systemd.is_available():
+        yield Finding("service", SKIP, "no systemd user manager; mcpd runs in the background")
+        return
+    if other := systemd.foreign_unit():
+        message = f"{other} belongs to another program named mcpd; this mcpd runs in the background"
+        yield Finding("service", WARN, message, "rename that unit to install the service of this mcpd")
+        return
+    if not systemd.is_installed():
+        message = "mcpd is not installed as a service, so it does not start at login"
+        yield Finding("service", WARN, message, "mcpctl daemon install")
+        return
+    try:
+        unit = systemd.service_properties()
+    except CtlError as error:
+        yield Finding("service", FAIL, error.message, error.hint or "systemctl --user status mcpd")
+        return
+    state = f"{unit.get('ActiveState')} ({unit.get('SubState')}), {unit.get('NRestarts', '0')} restarts"
+    if failure := systemd.service_failure(unit):
+        yield Finding("service", FAIL, f"{state}: {failure[0]}", failure[1])
+    elif unit.get("UnitFileState") != "enabled":
+        yield Finding("service", WARN, f"{state}; does not start at login", "mcpctl daemon install")
+    else:
+        yield Finding("service", OK, state)
+    if unit.get("NeedDaemonReload") == "yes":
+        step = f"systemctl --user daemon-reload, then: {_RESTART}"
+        yield Finding("service", WARN, "the unit file has changed since systemd loaded it", step)
+    if stale := systemd.outdated_reason(process.daemon_command()):
+        gone = stale.endswith("does not exist")
+        yield Finding("unit", FAIL if gone else WARN, stale, "mcpctl daemon install")
+    if not systemd.manages_socket(path):
+        step = "unset MCPD_SOCKET, or remove the service: mcpctl daemon uninstall"
+        yield Finding("service", WARN, f"uses {systemd.socket_path()}, but mcpctl uses {path}", step)
+    user = os.environ.get("USER") or os.environ.get("LOGNAME") or str(os.getuid())
+    if not os.path.exists(os.path.join("/var/lib/systemd/linger", user)):
+        message = "the service stops when you log out (fine for a desktop, not for a server)"
+        yield Finding("lingering", OK, message, f"loginctl enable-linger {user}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from mcpd.config.masking import is_secret_name
@@ -64,27 +64,24 @@ def missing_directories(login_path: str, path: str) -> list[str]:
     return [entry for entry in lacking if os.path.isdir(entry)]
 
 
-_CERTIFICATES = (
-    r"SSL_CERT_(?:FILE|DIR)|NODE_EXTRA_CA_CERTS|\w*CA_BUNDLE|NODE_TLS_REJECT_UNAUTHORIZED|\w*_CERT"
+_KNOWN = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"SSL_CERT_(FILE|DIR)|NODE_EXTRA_CA_CERTS|\w*CA_BUNDLE|NODE_TLS_REJECT_UNAUTHORIZED|\w*_CERT",
+        r"(https?|all|no|ftp)_proxy",
+        r"(NVM|FNM|VOLTA|ASDF|MISE|PYENV|RBENV|NODENV|CONDA|SDKMAN)_\w+|VIRTUAL_ENV",
+        r"(NODE|NPM|PNPM|BUN|DENO|PYTHON|PIP|UV|JAVA|GO|CARGO|RUSTUP|GEM|RUBY|PERL|DOTNET|DOCKER|LD)_?(\w*_)?"
+        r"(PATH|HOME|DIR|ROOT|OPTIONS|OPTS|HOST|CONTEXT|CACHE|CONFIG\w*|REGISTRY|INDEX\w*)\w*",
+    )
 )
-_PROXIES = r"(?:https?|all|no|ftp)_proxy"
-_VERSION_MANAGERS = r"(?:NVM|FNM|VOLTA|ASDF|MISE|PYENV|RBENV|NODENV|CONDA|SDKMAN)_\w+|VIRTUAL_ENV"
-_RUNTIMES = (
-    r"(?:NODE|NPM|PNPM|BUN|DENO|PYTHON|PIP|UV|JAVA|GO|CARGO|RUSTUP|GEM|RUBY|PERL|DOTNET|DOCKER|LD)_?"
-    r"(?:\w*_)?(?:PATH|HOME|DIR|ROOT|OPTIONS|OPTS|HOST|CONTEXT|CACHE|CONFIG\w*|REGISTRY|INDEX\w*)\w*"
-)
-_IN_A_TERMINAL = re.compile(rf"{_CERTIFICATES}|{_PROXIES}|{_VERSION_MANAGERS}|{_RUNTIMES}", re.IGNORECASE)
-"""Variables of a terminal that its programs may need. Most others belong to the terminal or its session."""
+"""Variables that programs are known to need, those first that most often break servers: certificates,
+proxies, version managers, settings of runtimes. Most others belong to the terminal or its session."""
 _RARELY_MATTER = re.compile(
     r"LANG|LANGUAGE|LC_\w+|TZ|XDG_\w+|DBUS_\w+|SSH_\w+|DISPLAY|WAYLAND_DISPLAY|DESKTOP_SESSION|GPG_\w+"
     r"|EDITOR|VISUAL|PAGER|LESS\w*|HOSTNAME|HOME|USER|LOGNAME|SHELL|TMPDIR|HIST\w+|LS_\w+"
 )
 _SHELL_VARIABLES = "_ SHLVL PWD OLDPWD PS1 PS2 TERM LS_COLORS COLUMNS LINES HISTFILE MAIL PATH"
 _IGNORED = frozenset(_SHELL_VARIABLES.split())
-_ABOUT_CERTIFICATES = r"certificate|\bssl\b|\btls\b|self.signed|\bissuer\b"
-_ABOUT_THE_NETWORK = (
-    r"ENOTFOUND|ECONN|ETIMEDOUT|EAI_AGAIN|getaddrinfo|name resolution|proxy|network|connect|fetch"
-)
 
 
 def missing_variables(
@@ -95,8 +92,7 @@ def missing_variables(
     `shell` is the environment of a new login shell. Of `terminal`, which also has what was exported by hand
     and much that belongs to the session, only the variables count that programs are known to need.
     """
-    known = {name for name in terminal if _IN_A_TERMINAL.fullmatch(name)}
-    lacking = (shell.keys() | known) - set(server) - _IGNORED
+    lacking = (shell.keys() | filter(_is_known, terminal)) - set(server)
     return _by_probability((name for name in lacking if not name.startswith("BASH_FUNC")), stderr)
 
 
@@ -105,33 +101,24 @@ def different_variables(
 ) -> list[str]:
     """Return the names of variables that a server has inherited from mcpd with another value than a terminal
     has, most probable cause first."""
-    here = {name: text for name, text in terminal.items() if _IN_A_TERMINAL.fullmatch(name)}
-    ours = {**shell, **here}
-    different = (name for name, text in inherited.items() if name in ours and ours[name] != text)
-    return _by_probability((name for name in different if name not in _IGNORED), stderr)
+    ours = {**shell, **{name: text for name, text in terminal.items() if _is_known(name)}}
+    return _by_probability((name for name, text in inherited.items() if ours.get(name, text) != text), stderr)
+
+
+def _is_known(name: str) -> bool:
+    return any(pattern.fullmatch(name) for pattern in _KNOWN)
 
 
 def _by_probability(names: Iterable[str], stderr: str) -> list[str]:
+    """Sort names: those that stderr mentions, known ones, secrets, others, those that rarely matter."""
     mentioned = set(re.findall(r"\w+", stderr))
-    patterns = _patterns(stderr)
 
     def rank(name: str) -> tuple[int, str]:
         if name in mentioned:
             return 0, name
         if _RARELY_MATTER.fullmatch(name):
-            return len(patterns) + 3, name
-        found = (
-            place for place, pattern in enumerate(patterns) if re.fullmatch(pattern, name, re.IGNORECASE)
-        )
-        return 1 + next(found, len(patterns) + (not is_secret_name(name))), name
+            return 9, name
+        known = next((place for place, pattern in enumerate(_KNOWN) if pattern.fullmatch(name)), None)
+        return (7 + (not is_secret_name(name)) if known is None else 1 + known), name
 
-    return sorted(set(names), key=rank)
-
-
-def _patterns(stderr: str) -> Sequence[str]:
-    """Return what matters, most probable first: what stderr is about, then what most often breaks servers."""
-    usual = (_CERTIFICATES, _PROXIES, _VERSION_MANAGERS, _RUNTIMES)
-    about_certificates = re.search(_ABOUT_CERTIFICATES, stderr, re.IGNORECASE)
-    if not about_certificates and re.search(_ABOUT_THE_NETWORK, stderr, re.IGNORECASE):
-        return (_PROXIES, _CERTIFICATES, _VERSION_MANAGERS, _RUNTIMES)
-    return usual
+    return sorted(set(names) - _IGNORED, key=rank)

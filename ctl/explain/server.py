@@ -1,30 +1,69 @@
-"""`mcpctl status SERVER`: one server in detail, with the evidence and the next command."""
+"""One server: what is known about it, the cause of its state, and the next step.
+
+`mcpctl status SERVER`, `why` and `debug` show different parts of the same facts. The fast path of `mcpctl
+status SERVER` imports this module, so it must not import click, rich or attrs.
+"""
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ctl.cli.invocation import CliContext
-from ctl.cli.output import Line, labelled_lines, paint
+from ctl.cli.output import Line, labelled_lines, paint, table
 from ctl.cli.text import ago, clock_time, count, format_time, in_local_time, log_line, time_left, until
 from ctl.explain.next_steps import next_step
+from ctl.show.history import history_table
 from ctl.show.status import (
+    BROKEN,
+    COLORS,
     READY,
     STATUS_TIMEOUT,
     exit_details,
     failure_summary,
+    impairment,
     not_ready_exit,
     painted_state,
+    short_message,
+    waiting_summary,
 )
 from mcpd.config import definition_view
 
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it costs 3 ms on every run
 if TYPE_CHECKING:
-    from ctl.api_types import Reply, ServerDetail, ServerStatus
+    from typing import Any
+
+    from ctl.api_types import Failure, HistoryEntry, Reply, ServerDetail, ServerStatus
+
+    Rows = list[tuple[str, str | Line]]
+    Explanation = dict[str, Any]
 
 _SECOND_CONNECTION = "connection 2"
 """How the daemon names the step, and the label of the row."""
+_EVIDENCE = ("kind", "at", "exit_code", "signal", "http_status", "crash_loop", "stderr", "noise")
+_WHO_KILLS = "sent by a user, a program, or the kernel if memory was short: journalctl -k -g 'out of memory'"
+_STDERR_LINES = 10
+"""npm needs eight lines to report a package that does not exist, the most useful first."""
+_NAMED_VARIABLES = 12
+"""Variables that are named; the others are counted."""
+_ENVIRONMENT_MATTERS = ("spawn", "exited", "closed", "timeout")
+"""Kinds of failure that the environment may cause."""
+_OVERLAP = {
+    "auto": "those of different clients that may change something wait for each other, a second at most",
+    "writes": "those that may change something run one at a time",
+    "serial": "they run one at a time",
+}
+"""What a value of `concurrency` means for calls, if they cannot simply overlap."""
+_SHARE = {
+    "client": "each one has a process of its own",
+    "root": "there is a process for each of their directories",
+    "declared-root": "there is a process for each directory that they declare",
+}
+"""What a value of `share` means for clients, if not all of them share the process."""
+
+
+# ── status SERVER ───────────────────────────────────────────────────────────────────────────────
 
 
 def show_servers(cli: CliContext, servers: Sequence[str], *, utc: bool = False) -> int:
@@ -55,27 +94,35 @@ def server_block(detail: ServerDetail, log_lines: int = 10, *, utc: bool = False
     server = detail["server"]
     info = server.get("server_info") or {}
     title = f"{info.get('title') or info.get('name') or ''} {info.get('version', '')}".strip()
+    failure = server.get("last_error")
     lines: list[Line] = [[paint(server["name"], "bold"), f" - {title}" if title else ""]]
-    lines += labelled_lines(_rows(detail, server, utc=utc))
-    lines += _failure_block(server)
-    lines += ([paint("   warning: ", "yellow"), warning] for warning in server.get("warnings", ()))
+    rows = [*_state_rows(server, utc=utc), *_connection_rows(detail), *_waiting_rows(server, utc=utc)]
+    if failure:
+        message = failure["message"]
+        rows.append(("last error", [message if server["status"] in READY else paint(message, "red")]))
+    lines += labelled_lines([*rows, *_evidence_rows(failure)])
+    lines += _warning_lines(server)
     if log_lines and (log := detail.get("log", [])[-log_lines:]):
         lines += [[], *([paint(log_line(line, utc=utc), "dim")] for line in log)]
     return [*lines, [], [paint("next: ", "dim"), next_step(detail)]]
 
 
-def _rows(detail: ServerDetail, server: ServerStatus, *, utc: bool) -> list[tuple[str, str | Line]]:
-    rows: list[tuple[str, str | Line]] = [
-        ("state", [painted_state(server), f" since {format_time(server['since'], utc=utc)}"])
-    ]
+def _state_rows(server: ServerStatus, *, utc: bool) -> Rows:
+    since = format_time(server["since"], utc=utc)
+    rows: Rows = [("state", [painted_state(server), f" since {since}"])]
     if degraded := server.get("degraded"):
         rows.append(("but", [paint(degraded, "yellow")]))
     if reason := server.get("reason"):
         rows.append(("reason", in_local_time(reason, utc=utc) + time_left(server.get("off_until"))))
     if retry_at := server.get("retry_at"):
-        rows.append(
-            ("next try", [f"{until(retry_at)} ({clock_time(retry_at, utc=utc)}{' UTC' if utc else ''})"])
-        )
+        at = f"{clock_time(retry_at, utc=utc)}{' UTC' if utc else ''}"
+        rows.append(("next try", f"{until(retry_at)} ({at})"))
+    return rows
+
+
+def _connection_rows(detail: ServerDetail) -> Rows:
+    server = detail["server"]
+    rows: Rows = []
     if url := detail.get("url"):
         rows.append(("url", url))
     elif command := detail.get("command") or definition_view.command(detail.get("definition", {})):
@@ -86,12 +133,15 @@ def _rows(detail: ServerDetail, server: ServerStatus, *, utc: bool) -> list[tupl
         rows.append(("protocol", _protocol(server)))
     if second := second_connection(detail):
         rows.append((_SECOND_CONNECTION, second))
-    provided = (
-        count(server.get("tools", 0), "tool"),
-        count(server.get("resources", 0), "resource"),
-        count(server.get("prompts", 0), "prompt"),
+    provided = ", ".join(
+        count(number, noun)
+        for number, noun in (
+            (server.get("tools", 0), "tool"),
+            (server.get("resources", 0), "resource"),
+            (server.get("prompts", 0), "prompt"),
+        )
     )
-    rows.append(("provides", [f"{', '.join(provided)}; lists fetched {ago(server.get('updated'))}"]))
+    rows.append(("provides", f"{provided}; lists fetched {ago(server.get('updated'))}"))
     failed = ""
     if server["status"] not in READY:
         failed = f"; consecutive failed attempts: {server.get('attempts', 0)}"
@@ -100,25 +150,15 @@ def _rows(detail: ServerDetail, server: ServerStatus, *, utc: bool) -> list[tupl
         rows.append(("last answer", ago(last_ok)))
     if in_flight := server.get("in_flight"):
         rows.append(("in flight", count(in_flight, "request")))
-    return rows + waiting_rows(server, utc=utc)
-
-
-def waiting_rows(server: ServerStatus, *, utc: bool) -> list[tuple[str, str]]:
-    """Return rows that say who was asked what since when, and which calls wait."""
-    rows = []
-    for question in server.get("questions", ()):
-        gone = "" if question.get("client_is_connected", True) else ", disconnected"
-        text = f": {text}" if (text := question["text"]) else ""
-        asked = f"{question['client']}{gone} at {format_time(question['since'], utc=utc)}"
-        rows.append(("asked", f"{asked}, by {question['call']}{text}"))
-    waiting = server.get("waiting", [])
-    for call in waiting:
-        rows.append(
-            ("waiting", f"{call['call']} of {call['client']}, since {format_time(call['since'], utc=utc)}")
-        )
-    if (more := server.get("waiting_calls", 0) - len(waiting)) > 0:
-        rows.append(("waiting", f"and {count(more, 'call')} more"))
     return rows
+
+
+def _protocol(server: ServerStatus) -> str:
+    """Return the transport, the revision, the era, and whether there is an HTTP session, but not its id."""
+    parts = [server["transport"], str(server.get("protocol_version")), server.get("era") or ""]
+    if (session := server.get("session")) is not None:
+        parts.append("session" if session else "no session")
+    return " · ".join(filter(None, parts))
 
 
 def second_connection(detail: ServerDetail) -> str:
@@ -126,12 +166,11 @@ def second_connection(detail: ServerDetail) -> str:
     if none has been needed.
     """
     for second in detail["server"].get("connections", ())[1:]:
-        is_up = second["status"] == "connected"
-        parts = [second.get("revision") or "", "" if is_up else second["status"]]
-        parts.append(f"pid {pid}" if (pid := second.get("pid")) else "")
-        failure = second.get("last_error")
-        parts.append(failure_summary(failure) if failure and not is_up else "")
-        shown = " · ".join(part for part in parts if part)
+        parts = [second.get("revision") or "", f"pid {pid}" if (pid := second.get("pid")) else ""]
+        if second["status"] != "connected":
+            failure = second.get("last_error")
+            parts += [second["status"], failure_summary(failure) if failure else ""]
+        shown = " · ".join(filter(None, parts))
         return f"{shown}; for clients of older revisions that the server may ask something"
     for step in detail.get("negotiation", ()):
         if step["step"] == _SECOND_CONNECTION:
@@ -139,26 +178,292 @@ def second_connection(detail: ServerDetail) -> str:
     return ""
 
 
-def _protocol(server: ServerStatus) -> str:
-    """Return the transport, the revision, the era, and whether there is an HTTP session, but not its id."""
-    parts = [server["transport"], str(server.get("protocol_version"))]
-    if era := server.get("era"):
-        parts.append(era)
-    if (session := server.get("session")) is not None:
-        parts.append("session" if session else "no session")
-    return " · ".join(parts)
+def _waiting_rows(server: ServerStatus, *, utc: bool) -> Rows:
+    """Return rows that say who was asked what since when, and which calls wait."""
+    rows: Rows = []
+    for question in server.get("questions", ()):
+        gone = "" if question.get("client_is_connected", True) else ", disconnected"
+        text = f": {text}" if (text := question["text"]) else ""
+        asked = f"{question['client']}{gone} at {format_time(question['since'], utc=utc)}"
+        rows.append(("asked", f"{asked}, by {question['call']}{text}"))
+    waiting = server.get("waiting", [])
+    for call in waiting:
+        since = format_time(call["since"], utc=utc)
+        rows.append(("waiting", f"{call['call']} of {call['client']}, since {since}"))
+    if (more := server.get("waiting_calls", 0) - len(waiting)) > 0:
+        rows.append(("waiting", f"and {count(more, 'call')} more"))
+    return rows
 
 
-def _failure_block(server: ServerStatus) -> list[Line]:
-    failure = server.get("last_error")
+def _evidence_rows(failure: Failure | None) -> Rows:
+    """Return how the last process or connection ended, and the lines of its output that explain it most."""
     if not failure:
         return []
-    message = failure["message"]
-    text: Line = [
-        f"[{', '.join([failure['kind'], *exit_details(failure)])}] ",
-        message if server["status"] in READY else paint(message, "red"),
-        f" ({ago(failure['at'])})",
+    from mcpd.model.failure_summary import lines_with_cause  # here, because few servers have failed
+
+    details = exit_details(failure)
+    kind = f"{failure['kind']} ({', '.join(details)})" if details else failure["kind"]
+    rows: Rows = [("evidence", f"{kind}, {ago(failure['at'])}")]
+    if noise := failure.get("noise"):
+        rows.append(("stdout", noise))
+    if failure.get("signal") == "SIGKILL":
+        rows.append(("SIGKILL", _WHO_KILLS))
+    stderr = [line for line in failure.get("stderr", ()) if line.strip()]
+    return rows + [("stderr", line) for line in lines_with_cause(stderr, _STDERR_LINES)]
+
+
+def _warning_lines(server: ServerStatus) -> list[Line]:
+    return [[paint("   warning: ", "yellow"), warning] for warning in server.get("warnings", ())]
+
+
+# ── why ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def explain(
+    detail: ServerDetail, past: Sequence[HistoryEntry], login: Mapping[str, str] | None
+) -> Explanation:
+    """Return the `--json` form of `mcpctl why`.
+
+    `past` is the whole history, `login` the environment of the login shell if that is to be compared.
+    """
+    server = detail["server"]
+    failure, history = server.get("last_error"), detail.get("history", [])
+    requested = [entry for entry in history if entry.get("by")]
+    return {
+        "name": server["name"],
+        "status": server["status"],
+        "since": server["since"],
+        "down_since": _down_since(server, past),
+        "retry_at": server.get("retry_at"),
+        "cause": _cause(server, requested[-1] if requested else None),
+        "evidence": {name: failure.get(name) for name in _EVIDENCE} if failure else None,
+        "connections": server.get("connections", []),
+        "second_connection": second_connection(detail) or None,
+        "concurrency": detail.get("concurrency") or None,
+        "share": detail.get("share") or None,
+        "url": detail.get("url") or None,
+        "binary": _binary(detail, login),
+        "environment": _environment(detail, login),
+        "asked_by": requested[-1] if requested else None,
+        "questions": server.get("questions", []),
+        "waiting": server.get("waiting", []),
+        "waiting_calls": server.get("waiting_calls", 0),
+        "history": history,
+        "warnings": server.get("warnings", []),
+        "next": next_step(detail, login),
+    }
+
+
+def _cause(server: ServerStatus, requested: HistoryEntry | None) -> str:
+    """Return why the server is in its state. `requested` is the last change that somebody asked for."""
+    status, reason, failure = server["status"], server.get("reason", ""), server.get("last_error")
+    message = failure["message"] if failure else ""
+    if status in BROKEN:
+        return message or reason or "unknown cause"
+    if status == "disabled":
+        asked = requested is not None and requested.get("state") == "disabled"
+        by = f", by {requested.get('by')} {ago(requested['at'])}" if requested and asked else ""
+        return (reason or "disabled") + by
+    if status == "idle":
+        return "not started yet (lazy: starts on first use)"
+    if blocked := waiting_summary(server):
+        return blocked
+    if status == "pending":
+        return f"{reason or 'connecting'}{'; the previous attempt failed: ' if message else ''}{message}"
+    before = f"; last failure {ago(failure['at'])}: {message}" if failure else ""
+    degraded = server.get("degraded")
+    return f"connected, but {degraded}{before}" if degraded else f"healthy{before}"
+
+
+def _down_since(server: ServerStatus, history: Sequence[HistoryEntry]) -> str | None:
+    """Return when a server that is down was last connected, or first failed, according to the history.
+
+    `since` is no answer, because it changes with each attempt.
+    """
+    if server["status"] not in (*BROKEN, "pending"):
+        return None
+    down: str | None = None
+    for entry in reversed(history):
+        if entry.get("state") in (*READY, "disabled"):
+            break
+        if entry.get("state"):
+            down = entry["at"]
+    return down
+
+
+def _binary(detail: ServerDetail, login: Mapping[str, str] | None) -> Explanation | None:
+    """Return the program that is run, and the one a shell would run.
+
+    None for a remote server, and for a definition with errors, which names no program that could be run.
+    """
+    from mcpd.support.find_programs import find_elsewhere, find_program
+
+    failure = detail["server"].get("last_error")
+    command = detail.get("command") or definition_view.command(detail.get("definition", {}))
+    if not command or (failure and failure["kind"] == "config" and not detail.get("executable")):
+        return None
+    path, program = detail.get("path", ""), command[0]
+    found = detail.get("executable") or find_program(program, path)
+    in_shell = None if login is None else find_program(program, login.get("PATH", ""))
+    return {
+        "command": program,
+        "found": found,
+        "searched": path.split(":") if path else [],
+        "in_login_shell": in_shell,
+        "elsewhere": [] if found else [each for each in find_elsewhere(program) if each != in_shell],
+    }
+
+
+def _environment(detail: ServerDetail, login: Mapping[str, str] | None) -> Explanation | None:
+    """Return how the server's environment differs from a terminal's. Values may be secret: names only."""
+    path = detail.get("path")
+    if login is None or not path:
+        return None
+    from ctl.explain import environment
+
+    failure = detail["server"].get("last_error")
+    stderr = "\n".join(failure.get("stderr", ())) if failure else ""
+    names, inherited = detail.get("env", ()), detail.get("inherited_env", {})
+    return {
+        "path_only_in_login_shell": environment.missing_directories(login.get("PATH", ""), path),
+        "missing": environment.missing_variables(login, os.environ, names, stderr),
+        "different": environment.different_variables(login, os.environ, inherited, stderr),
+    }
+
+
+def explanation_lines(
+    explanation: Explanation, server: ServerStatus, fit: int | None, *, utc: bool
+) -> list[Line]:
+    """Return the text form of `mcpctl why`: the cause first, the next step last."""
+    status, failure = server["status"], server.get("last_error")
+    cause = in_local_time(short_message(explanation["cause"]), utc=utc)
+    is_bad = status not in READY or impairment(server)
+    state = paint(status, COLORS.get(status, "bold"))
+    lines: list[Line] = [
+        [paint(f"{server['name']}: ", "bold"), state, f" since {format_time(server['since'], utc=utc)}"],
+        ["cause: ", paint(cause, "yellow") if is_bad else cause],
     ]
-    noise = failure.get("noise")
-    output = [*([noise] if noise else []), *failure.get("stderr", ())]
-    return [*labelled_lines([("last error", text)]), *([f"              | {line}"] for line in output)]
+    if retry_at := server.get("retry_at"):
+        lines.append([f"next try {until(retry_at)}"])
+    if left := time_left(server.get("off_until")):
+        lines.append([f"ends{left.removeprefix(',')}"])
+    rows: Rows = []
+    down_since = explanation["down_since"]
+    if down_since and down_since[:19] < server["since"][:19]:
+        rows.append(("down since", format_time(down_since, utc=utc)))
+    rows += _waiting_rows(server, utc=utc)
+    rows += _evidence_rows(failure)
+    rows += _binary_rows(explanation["binary"])
+    rows += _setting_rows(explanation, is_ready=status in READY)
+    rows += _environment_rows(explanation["environment"], status, failure)
+    if rows:
+        lines += [[], *labelled_lines(rows)]
+    lines += _warning_lines(server)
+    if entries := explanation["history"]:
+        lines += [[], *history_table(entries, servers=False, fit=fit, utc=utc)]
+    return [*lines, [], [paint("next: ", "dim"), explanation["next"]]]
+
+
+def _binary_rows(binary: Explanation | None) -> Rows:
+    if not binary:
+        return []
+    command, found, in_shell = binary["command"], binary["found"], binary["in_login_shell"]
+    uses_path = "/" not in command
+    missing = f"not found ({command})" if uses_path else f"{command} cannot be run"
+    rows: Rows = [("executable", found or missing)]
+    if not found and uses_path:
+        rows.append(("searched", ":".join(binary["searched"])))
+    if in_shell and in_shell != found:
+        rows.append(("your shell", f"runs {in_shell}"))
+    return rows + [("also at", path) for path in binary["elsewhere"][:3]]
+
+
+def _setting_rows(explanation: Explanation, *, is_ready: bool) -> Rows:
+    """Return the address, the second connection, and what the settings mean for calls and clients."""
+    rows: Rows = []
+    if url := explanation["url"]:
+        rows.append(("url", url))
+    if second := explanation["second_connection"]:
+        rows.append((_SECOND_CONNECTION, second))
+    if (overlap := _OVERLAP.get(explanation["concurrency"])) and is_ready:
+        rows.append(("calls", f"{overlap} (concurrency: {explanation['concurrency']})"))
+    if processes := _SHARE.get(explanation["share"]):
+        rows.append(("clients", f"{processes} (share: {explanation['share']})"))
+    return rows
+
+
+def _environment_rows(environment: Explanation | None, status: str, failure: Failure | None) -> Rows:
+    """Return how the environment differs, as far as that can be the cause of a failure.
+
+    All differences are shown for a server that is ready.
+    """
+    from mcpd.config.next_step import port_in_use
+
+    if not environment:
+        return []
+    is_down = status in ("failed", "pending")
+    if is_down and failure:
+        is_cause = failure["kind"] in _ENVIRONMENT_MATTERS and not port_in_use(failure.get("stderr", []))
+    else:
+        is_cause = status in READY
+    if not is_cause:
+        return []
+    rows: Rows = []
+    if directories := environment["path_only_in_login_shell"]:
+        rows.append(("PATH lacks", ":".join(directories)))
+    if is_down and failure and failure["kind"] == "spawn":  # no variable but PATH makes a program appear
+        return rows
+    if names := environment["missing"]:
+        rows.append(
+            ("not passed", f"{_first(names)} (set in your shell; pass them with `env` in the definition)")
+        )
+    if names := environment["different"]:
+        rows.append(("differs", f"{_first(names)} (your shell has another value; set it with `env`)"))
+    return rows
+
+
+def _first(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED_VARIABLES
+    return " ".join(names[:_NAMED_VARIABLES]) + (f" and {more} more" if more > 0 else "")
+
+
+# ── debug ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def debug_lines(detail: ServerDetail, *, utc: bool) -> list[Line]:
+    """Return everything known about a server, in sections."""
+    import json
+
+    status = detail["server"]
+    lines = server_block(detail, log_lines=0, utc=utc)
+    if detail.get("command"):
+        started = [
+            ("executable", detail.get("executable") or "not found"),
+            ("PATH", detail.get("path") or "-"),
+            ("directory", detail.get("cwd") or "-"),
+            ("environment", " ".join(detail.get("env", ())) or "-"),
+        ]
+        lines += _section("Process", labelled_lines(started))
+    steps: list[Line] = [
+        [clock_time(step["at"], utc=utc), f"{step['ms']:.0f} ms", step["step"], step["outcome"]]
+        for step in detail.get("negotiation", ())
+    ]
+    if steps:
+        lines += _section("Connection steps", table(("AT", "TOOK", "STEP", "OUTCOME"), steps, right=(1,)))
+    behaviour = [
+        ("capabilities", ", ".join(status.get("capabilities", ())) or "-"),
+        ("unparsable", f"{detail.get('junk_lines', 0)} output lines"),
+        *([("for example", sample)] if (sample := detail.get("junk_sample")) else []),
+        ("late replies", str(detail.get("late_replies", 0))),
+    ]
+    lines += _section("Protocol", labelled_lines(behaviour))
+    instructions = (status.get("server_info") or {}).get("instructions", "")
+    lines += _section("Instructions", [[f"  {line}"] for line in instructions.splitlines()])
+    definition = json.dumps(detail.get("definition", {}), indent=2, ensure_ascii=False)
+    lines += _section("Definition", [[f"  {line}"] for line in definition.splitlines()])
+    log: list[Line] = [[log_line(line, utc=utc)] for line in detail.get("log", ())]
+    return lines + _section(f"Log ({detail.get('log_file') or '-'})", log)
+
+
+def _section(title: str, lines: list[Line]) -> list[Line]:
+    return [[], [paint(title, "bold")], *lines] if lines else []

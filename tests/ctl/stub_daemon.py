@@ -63,7 +63,8 @@ def serve(listener: socket.socket) -> None:
                 result = {"pid": os.getpid(), "version": "0.0-standin", "api": 1}
                 if request["method"] == "mcpd/status":
                     path = os.environ.get("MCPD_CONFIG") or os.path.expanduser("~/.config/mcpd/config.json")
-                    result = {"config": {"path": path, "problems": []}}
+                    config = {"path": path, "problems": []}
+                    result = {"config": config, "servers": [], "daemon": {}}
                 reply = {"jsonrpc": "2.0", "id": request["id"], "result": result}
                 connection.sendall(json.dumps(reply).encode() + b"\n")
                 if request["method"] == "mcpd/shutdown":

@@ -9,9 +9,9 @@ import pytest
 
 from ctl.cli.errors import CtlError
 from ctl.cli.invocation import CliContext
-from ctl.commands.doctor import run_checks
 from ctl.daemon import systemd
 from ctl.explain.checks import Finding
+from ctl.explain.doctor import run_checks
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.fake_daemon import FakeDaemon
 from tests.ctl.test_edit import edit
@@ -113,7 +113,7 @@ def test_variable_that_the_service_lacks(mcpctl: Mcpctl, file: Path, monkeypatch
     ran = mcpctl("config", "validate", str(file))
     assert (ran.code, f"{UNSET} in the environment of the service" in ran.err) == (0, True)
     (finding,) = configuration(mcpctl, file)
-    assert (finding.result, "set-environment" in finding.fix) == ("failure", True)
+    assert (finding.result, "set-environment" in finding.next) == ("failure", True)
 
 
 def test_daemon_in_the_background_gets_the_environment_of_the_shell(mcpctl: Mcpctl, file: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -14,7 +13,7 @@ from ctl.cli.app import app
 from ctl.commands import ALIASES, COMMANDS
 from mcpd.main import argument_parser
 from tests.ctl.conftest import Mcpctl, Ran
-from tests.ctl.fake_daemon import FakeDaemon, Fault, server
+from tests.ctl.fake_daemon import FakeDaemon, Fault
 
 
 def commands() -> list[list[str]]:
@@ -29,32 +28,12 @@ def commands() -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize("words", commands(), ids=lambda words: " ".join(words) or "mcpctl")
-def test_help_is_a_json_document(mcpctl: Mcpctl, words: list[str]) -> None:
-    """With the option before or after the command, or from the environment."""
-    for ran in (
-        mcpctl("--json", *words, "--help"),
-        mcpctl(*words, "--help", "--json"),
-        mcpctl(*words, "--help", MCPCTL_OUTPUT="json"),
-    ):
-        assert ran.code == 0
-        received = ran.json()
-        assert received["command"].startswith(" ".join(["mcpctl", *words[:1]]))
-        assert received["help"].startswith("Usage: mcpctl")
-
-
 @pytest.mark.parametrize("words", [["config"], ["secret"], ["daemon"]])
 def test_group_help_uses_the_output_format(mcpctl: Mcpctl, words: list[str]) -> None:
     """With `--json` before the group, or MCPCTL_OUTPUT=json, the help is a JSON document."""
     assert mcpctl(*words, MCPCTL_OUTPUT="json").json()["command"] == f"mcpctl {words[0]}"
     assert mcpctl("--json", *words).json()["command"] == f"mcpctl {words[0]}"
     assert mcpctl(*words).out.startswith("Usage: ")
-
-
-def test_command_help_and_version_are_json_documents(mcpctl: Mcpctl) -> None:
-    assert mcpctl("help", "config", "show", "--json").json()["command"] == "mcpctl config show"
-    assert mcpctl(MCPCTL_OUTPUT="json").json()["command"] == "mcpctl"
-    assert set(mcpctl("--version", "--json").json()) == {"mcpctl"}
 
 
 def test_completion_script_is_json_only_with_the_option(mcpctl: Mcpctl) -> None:
@@ -84,14 +63,6 @@ def test_suggestions_are_in_the_json_error(mcpctl: Mcpctl, words: list[str], mea
     assert (ran.code, ran.out) == (2, "")
     assert meant in ran.error()["suggestions"]
     assert meant in mcpctl(*words).err
-
-
-@pytest.mark.parametrize("words", [["apply", "no-such-file"], ["call", "a@b", "--args", "@no-such-file"]])
-def test_unreadable_file_is_a_usage_error(mcpctl: Mcpctl, words: list[str]) -> None:
-    """Exit code 2, as for an unreadable configuration; 1 means that the operation failed."""
-    ran = mcpctl(*words, "--json")
-    assert (ran.code, ran.error()["exit"]) == (2, 2)
-    assert "no-such-file" in ran.error()["message"]
 
 
 _FAILING = {
@@ -196,46 +167,6 @@ def test_command_that_fails_prints_one_json_document(
     ran = mcpctl("--json", *words, *arguments)
     assert ran.code not in (0, 130), ran
     assert len(documents(ran)) == 1, ran
-
-
-def test_command_that_fails_for_some_servers_reports_them_in_its_document(
-    daemon: FakeDaemon, mcpctl: Mcpctl
-) -> None:
-    """As `failed`. The exit code is that of the first error."""
-    fault = Fault("there is no server named nosuch", code="unknown_server", exit=5, server="nosuch")
-
-    def change(_: object, params: dict[str, Any]) -> object:
-        return fault if params["server"] == "nosuch" else {"server": server(params["server"]), **applied}
-
-    applied = {"added": [], "changed": [], "removed": ["time"], "unchanged": [], "generation": 2}
-    daemon.answers |= dict.fromkeys(("mcpd/disable", "mcpd/connect", "mcpd/remove"), change)
-    for words in (["disable"], ["connect"], ["remove", "--yes"]):
-        ran = mcpctl(*words, "nosuch", "time", "--json")
-        assert (ran.code, ran.err) == (5, "")
-        assert [each["server"] for each in ran.json()["failed"]] == ["nosuch"]
-        assert "no server named nosuch" in mcpctl(*words, "nosuch", "time").err
-
-
-def test_config_show_understands_every_spelling(daemon: FakeDaemon, mcpctl: Mcpctl, tmp_path: Path) -> None:
-    """Command, URL and enabled state, for every spelling of the fields."""
-    daemon.answers["mcpd/config"] = {
-        "source": "f",
-        "path": "f",
-        "generation": 1,
-        "servers": {
-            "a": {"cmd": "program", "args": ["x y"]},
-            "b": {"command": ["program", "first"], "args": ["second"], "isActive": False},
-            "c": {"httpUrl": "http://c/mcp"},
-            "d": {"serverUrl": "http://d/mcp", "disabled": True},
-        },
-    }
-    rows = [line.split(None, 2) for line in mcpctl("config", "show").out.splitlines()[-4:]]
-    assert rows == [
-        ["a", "yes", "program 'x y'"],
-        ["b", "no", "program first second"],
-        ["c", "yes", "http://c/mcp"],
-        ["d", "no", "http://d/mcp"],
-    ]
 
 
 def test_mcpd_suggests_the_option(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from ctl.daemon.systemd import service_failure
         ({"Result": "exit-code", "ExecMainStatus": "2"}, "it refused its configuration", "mcpctl edit, "),
         (
             {"Result": "exit-code", "ExecMainStatus": "200"},
-            "its WorkingDirectory cannot be entered (exit status 200)",
+            "exit-code, exit status 200: last words",
             "systemctl --user cat mcpd ",
         ),
         (
@@ -63,4 +63,4 @@ def test_error_of_a_daemon_that_ran_is_kept(monkeypatch: pytest.MonkeyPatch) -> 
     unit |= {"Result": "exit-code", "ExecMainStatus": "203"}
     cause = service_error("/run/s")
     assert cause is not None
-    assert "its program cannot be run" in cause.message
+    assert "exit status 203" in cause.message

@@ -61,7 +61,6 @@ def test_doctor_works_without_a_daemon_and_starts_none(tmp_path: Path) -> None:
         "result": "failure",
         "message": "command not found: no-such-program",
         "next": "mcpctl edit   (use its full path as `command`)",
-        "fix": "mcpctl edit   (use its full path as `command`)",
         "ms": None,
     }
     assert not (tmp_path / "run/mcpd/mcpd.sock").exists()
@@ -71,19 +70,19 @@ def test_doctor_works_without_a_daemon_and_starts_none(tmp_path: Path) -> None:
     store.write_text('{"A": "b"}')
     store.chmod(0o644)
     found = findings(mcpctl(environ, "doctor", "--json", "--no-shell"))
-    assert (found["secrets"]["result"], found["secrets"]["fix"]) == ("failure", f"chmod 600 {store}")
+    assert (found["secrets"]["result"], found["secrets"]["next"]) == ("failure", f"chmod 600 {store}")
     store.chmod(0o600)
     found = findings(mcpctl(environ, "doctor", "--json", "--no-shell"))
     assert (found["secrets"]["result"], found["secrets"]["message"]) == ("ok", f"1 secret in {store}")
     config.write_text('{"mcpServers": {"good": {"comand": "x"}}}')
     found = findings(mcpctl(environ, "doctor", "--json", "--no-shell"))
     assert found["configuration"]["result"] == "failure"
-    assert "did you mean 'command'?" in found["configuration"]["fix"]
-    assert found["daemon"]["fix"] == "start it with: mcpctl daemon start"
+    assert "did you mean 'command'?" in found["configuration"]["next"]
+    assert found["daemon"]["next"] == "start it with: mcpctl daemon start"
     config.write_text("{ not JSON")  # with which no daemon starts
     found = findings(mcpctl(environ, "doctor", "--json", "--no-shell"))
-    assert found["configuration"]["fix"] == "mcpctl edit   (fix the syntax there)"
-    assert found["daemon"]["fix"] == ""
+    assert found["configuration"]["next"] == "mcpctl edit   (fix the syntax there)"
+    assert found["daemon"]["next"] == ""
 
 
 def test_every_server_is_checked_and_every_failure_has_a_fix(start: Start) -> None:
@@ -107,8 +106,9 @@ def test_every_server_is_checked_and_every_failure_has_a_fix(start: Start) -> No
     assert done.returncode == int(any(one["result"] == "failure" for one in found.values()))
     assert found["server off"]["result"] == "skipped"
     assert found["socket"]["result"] == "ok"
-    assert all(f["fix"] for f in json.loads(done.stdout)["findings"] if f["result"] in ("failure", "warning"))
-    assert all(f["next"] == f["fix"] for f in json.loads(done.stdout)["findings"])
+    assert all(
+        f["next"] for f in json.loads(done.stdout)["findings"] if f["result"] in ("failure", "warning")
+    )
     os.chmod(daemon.socket, 0o666)
     assert findings(mcpctl(environ, "doctor", "--json"))["socket"]["result"] == "failure"
     os.chmod(daemon.socket, 0o600)
@@ -125,7 +125,7 @@ def test_pending_startup_setting_suggests_a_restart(start: Start) -> None:
     environ = {**daemon.environ, "MCPD_SOCKET": daemon.socket}
     done = mcpctl(environ, "doctor", "--json", "--no-shell")
     warned = next(one for one in json.loads(done.stdout)["findings"] if one["check"] == "configuration")
-    assert (warned["result"], warned["fix"]) == ("warning", "mcpctl daemon restart")
+    assert (warned["result"], warned["next"]) == ("warning", "mcpctl daemon restart")
     assert warned["message"] == "maxStarts: read only when the daemon starts"
 
 

@@ -106,7 +106,7 @@ def test_doctor_says_to_restart_the_daemon(tmp_path: Path, installation: Install
         assert doctor(daemon, installation.python)["installation"]["result"] == "ok"
         installation.install_again()
         found = doctor(daemon, installation.python)["installation"]
-        assert (found["result"], found["fix"]) == ("warning", "mcpctl daemon restart")
+        assert (found["result"], found["next"]) == ("warning", "mcpctl daemon restart")
 
 
 def test_bridge_older_than_the_installation_starts_the_new_daemon(

@@ -19,8 +19,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ctl.commands.calls import calls_table
-from ctl.commands.history import history_table
+from ctl.show.history import calls_table, history_table
 from mcpd.api.http_guard import load_token
 from mcpd.calls.call_log import CallLog, record_filter
 from mcpd.config.definition_key import fingerprint

@@ -1,0 +1,204 @@
+"""The checks of `mcpctl doctor`, and the systemd units that it judges."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from ctl.daemon import systemd
+from ctl.explain import checks
+from ctl.explain.daemon import check_service
+from ctl.explain.doctor import _loaded_findings
+from tests.ctl.conftest import Mcpctl
+
+
+def test_doctor_reports_an_update_under_a_running_daemon(mcpctl: Mcpctl) -> None:
+    """The installed files changed after the daemon started; the fix is a restart."""
+    finding = checks.check_installation(started_at=0.0)
+    assert (finding.result, finding.next) == ("warning", "mcpctl daemon restart")
+    finding = checks.check_installation(started_at=time.time() + 3600)
+    assert finding.result == "ok"
+
+
+def test_doctor_fails_for_a_broken_program_only_if_needed(tmp_path: Path) -> None:
+    """For example a stale shim of a version manager."""
+    shim = tmp_path / "npx"
+    shim.write_text("#!/bin/sh\necho 'no version is set' >&2\nexit 126\n")
+    shim.chmod(0o755)
+    (found,) = checks.check_programs({"npx"}, str(tmp_path), None)
+    assert (found.result, found.message) == ("failure", f"{shim} does not run: no version is set")
+    assert not list(checks.check_programs(set(), str(tmp_path), None))
+
+
+def test_doctor_names_secrets_that_are_not_stored(tmp_path: Path) -> None:
+    """Not those with a default, nor of a disabled server."""
+    environ = {"XDG_CONFIG_HOME": str(tmp_path)}
+    definitions: dict[str, dict[str, object]] = {
+        "sec": {"command": "x", "env": {"A": "${secret:SEC}", "B": "${secret:OTHER:-none}"}},
+        "off": {"command": "x", "args": ["${secret:OFF}"], "disabled": True},
+    }
+    (finding,) = checks.check_secrets(environ, definitions)
+    assert (finding.result, finding.next) == ("failure", "mcpctl secret set SEC")
+    assert finding.message == "SEC is not stored, but needed by sec"
+    assert list(checks.check_secrets(environ, {})) == []
+    file = tmp_path / "mcpd" / "secrets.json"
+    file.parent.mkdir()
+    file.write_text('{"SEC": "x"}')
+    file.chmod(0o600)
+    (finding,) = checks.check_secrets(environ, definitions)
+    assert finding.result == "ok"
+
+
+def test_doctor_reports_readable_directories(tmp_path: Path) -> None:
+    """A missing directory that can be created is no failure."""
+    place = tmp_path / "state"
+    (finding,) = checks.check_directories({"state directory": str(place)})
+    assert finding.result == "ok"
+    place.mkdir(mode=0o755)
+    place.chmod(0o755)
+    (finding,) = checks.check_directories({"state directory": str(place)})
+    assert (finding.result, finding.next) == ("failure", f"chmod 700 {place}")
+
+
+def test_outdated_units_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a reinstallation or upgrade, the service may start an old path."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    ours = ["/usr/bin/env", "mcpd"]
+    systemd.write_units(ours, "/home/me/100% mine/bin:/usr/bin")
+    assert systemd.outdated_reason(ours) == ""
+    assert "mcpd.service starts /usr/bin/env mcpd, but" in systemd.outdated_reason(["/opt/mcpd"])
+    systemd.write_units(["/gone away/100%/mcpd"], "/usr/bin")
+    assert systemd.outdated_reason(ours) == "mcpd.service starts /gone away/100%/mcpd, which does not exist"
+    (service, socket) = systemd.write_units(ours, "/usr/bin")
+    service.write_text(service.read_text().replace("KillMode=mixed", "KillMode=process"))
+    assert "from another version" in systemd.outdated_reason(ours)
+    systemd.write_units(ours, "/usr/bin")
+    service.write_bytes(service.read_bytes()[:99] + b"\xff" + service.read_bytes()[99:])
+    assert systemd.outdated_reason(ours)
+    systemd.write_units(ours, "/usr/bin")
+    socket.unlink()
+    assert "mcpd.socket cannot be read" in systemd.outdated_reason(ours)
+
+
+def test_unit_of_another_program_is_left_alone(
+    tmp_path: Path, mcpctl: Mcpctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ahodges22/mcpd installs a unit of the same name."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    unit = systemd.unit_directory() / "mcpd.service"
+    unit.parent.mkdir(parents=True)
+    unit.write_text(
+        "[Unit]\nDescription=mcpd, the local MCP proxy daemon\n[Service]\nExecStart=%h/bin/mcpd\n"
+    )
+    before = unit.read_bytes()
+    assert not systemd.is_installed()
+    ran = mcpctl("daemon", "install")
+    assert ran.code == 1
+    assert f"{unit} belongs to another program named mcpd" in ran.err
+    assert "nothing" in mcpctl("daemon", "uninstall").out or unit.exists()
+    assert unit.read_bytes() == before
+    monkeypatch.setattr(systemd, "is_available", lambda: True)
+    (finding,) = check_service("/run/mcpd.sock")
+    assert (finding.result, "another program" in finding.message) == ("warning", True)
+    unit.unlink()
+    systemd.write_units(["/opt/mcpd"], "/usr/bin")
+    assert systemd.is_installed()
+
+
+def test_service_that_refused_its_configuration_is_not_to_be_restarted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`mcpctl daemon restart` would refuse, and the log says the same as the finding below it."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    systemd.write_units(["/opt/mcpd"], "/usr/bin")
+    monkeypatch.setattr(systemd, "is_available", lambda: True)
+    unit = {"ActiveState": "failed", "SubState": "failed", "Result": "exit-code", "ExecMainStatus": "2"}
+    monkeypatch.setattr(systemd, "service_properties", lambda: unit)
+    (refused, *_) = check_service("/run/mcpd.sock")
+    assert refused.message == "failed (failed), 0 restarts: it refused its configuration"
+    assert refused.next == "mcpctl edit, then: mcpctl daemon start"
+    unit["ExecMainStatus"] = "1"
+    (crashed, *_) = check_service("/run/mcpd.sock")
+    assert crashed.next == "mcpctl daemon logs, then: mcpctl daemon restart"
+
+
+def test_step_for_an_http_port_in_use_has_all_parts() -> None:
+    """`mcpctl edit` alone does not help."""
+    step = "choose another port, or end the program that uses it, then run `mcpctl daemon restart`"
+    (finding, _) = _loaded_findings(1, "/c", [f"cannot listen on 127.0.0.1:80 for HTTP: in use; {step}"])
+    assert (finding.message, finding.next) == ("cannot listen on 127.0.0.1:80 for HTTP: in use", step)
+
+
+def test_log_of_the_service_has_times(mcpctl: Mcpctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon writes none under systemd, because the journal has them."""
+    commands: list[list[str]] = []
+
+    def journalctl(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 0, "2026-11-21T06:30:00+0000 mcpd[1]: ready\n")
+
+    monkeypatch.setattr(systemd, "manages_socket", lambda _: True)
+    monkeypatch.setattr(systemd, "service_properties", lambda: {"StandardOutput": "journal"})
+    monkeypatch.setattr("ctl.commands.daemon.subprocess.run", journalctl)
+    assert mcpctl("daemon", "logs", "--utc").out == "2026-11-21T06:30:00+0000 mcpd[1]: ready\n"
+    assert commands[0][-4:] == ["-o", "short-iso", "--no-hostname", "--utc"]
+
+
+def test_doctor_reports_another_mcpd_in_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users who type `mcpd` would run that program."""
+    ours, other = tmp_path / "ours" / "mcpd", tmp_path / "other" / "mcpd"
+    for path, text in ((ours, "#!/usr/bin/python\nfrom mcpd.main import main\n"), (other, "\x7fELF")):
+        path.parent.mkdir()
+        path.write_text(text)
+        path.chmod(0o755)
+    monkeypatch.setattr(checks, "daemon_command", lambda: [str(ours)])
+    assert list(checks.check_name(str(ours.parent))) == []
+    assert list(checks.check_name("/nowhere")) == []
+    (finding,) = checks.check_name(f"{other.parent}:{ours.parent}")
+    assert (finding.result, str(other) in finding.message) == ("warning", True)
+
+
+def test_doctor_reports_unsafe_configuration_permissions(tmp_path: Path) -> None:
+    """Writers can run commands, and readers see tokens. The suggested fixes work."""
+    file = tmp_path / "my config.json"
+    file.write_text('{"mcpServers": {"it": {"env": {"TOKEN": "hunter-of-tokens"}}}}')
+    both = ["failure", "warning"]
+    for mode, results in (
+        (0o600, []),
+        (0o660, []),
+        (0o646, both),
+        (0o644, ["warning"]),
+        (0o602, ["failure"]),
+    ):
+        file.chmod(mode)
+        found = list(checks.check_file_permissions(str(file), ["hunter-of-tokens", "elsewhere"]))
+        assert [finding.result for finding in found] == results
+        for finding in found:
+            subprocess.run(finding.next, shell=True, check=True)
+        assert not list(checks.check_file_permissions(str(file), ["hunter-of-tokens"]))
+    file.chmod(0o644)
+    assert not list(checks.check_file_permissions(str(file), []))
+    assert not list(checks.check_file_permissions(str(tmp_path / "none"), []))
+
+
+def test_doctor_reports_a_configuration_directory_that_others_can_write(tmp_path: Path) -> None:
+    """They could replace the file, whatever its own permissions are. The suggested fix works."""
+    directory = tmp_path / "my mcpd"
+    directory.mkdir(mode=0o700)
+    file = directory / "config.json"
+    file.write_text("{}")
+    file.chmod(0o600)
+    link = tmp_path / "link.json"
+    link.symlink_to(file)
+    for mode, is_safe in ((0o755, True), (0o1777, True), (0o777, False), (0o707, False)):
+        for path in (file, link, directory / "none.json"):
+            directory.chmod(mode)
+            found = list(checks.check_file_permissions(str(path), []))
+            assert [finding.result for finding in found] == ([] if is_safe else ["failure"]), oct(mode)
+            for finding in found:
+                assert f"{directory} is writable by other users" in finding.message
+                subprocess.run(finding.next, shell=True, check=True)
+            assert not list(checks.check_file_permissions(str(path), []))

@@ -1,0 +1,202 @@
+"""The environment of a terminal, which a server does not have: what `why` finds, and what a daemon gets."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from ctl.daemon import process
+from ctl.explain import environment
+from mcpd.support.find_programs import find_elsewhere
+from tests.ctl.conftest import Mcpctl
+from tests.ctl.fake_daemon import NOW, FakeDaemon, detail, failure, server
+
+ENTRY = {
+    "at": NOW,
+    "what": "state",
+    "server": "time",
+    "state": "disabled",
+    "message": "it was switched off",
+    "by": "zed (pid 7)",
+    "kind": None,
+    "exit_code": None,
+    "signal": None,
+    "times": 1,
+}
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A login shell whose PATH has an extra directory with one program."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    program = tools / "mcp-server-files"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    (tmp_path / "shell").write_text(
+        f'#!/bin/sh\necho a greeting\nexport PATH={tools}:$PATH HTTPS_PROXY=http://ann:secret@p\neval "$4"\n'
+    )
+    (tmp_path / "shell").chmod(0o755)
+    monkeypatch.setenv("SHELL", str(tmp_path / "shell"))
+    return tools
+
+
+def test_why_finds_a_program_only_in_the_shells_path(daemon: FakeDaemon, mcpctl: Mcpctl, shell: Path) -> None:
+    """It works in the terminal but not in the service. Values of variables are never shown."""
+    gone = failure(
+        "command not found: mcp-server-files; looked in PATH=/usr/bin", kind="spawn", exit_code=None
+    )
+    daemon.answers["mcpd/server"] = detail(
+        server("files", "failed", last_error=gone),
+        command=["mcp-server-files"],
+        executable=None,
+        path="/usr/bin:/bin",
+        history=[ENTRY],
+    )
+    ran = mcpctl("why", "files")
+    assert ran.code == 6
+    assert "files: failed since" in ran.out
+    assert "cause: command not found: mcp-server-files\n" in ran.out
+    assert f"your shell: runs {shell}/mcp-server-files" in ran.out
+    assert f"PATH lacks: {shell}" in ran.out
+    assert "HTTPS_PROXY" not in ran.out  # no variable makes a program appear
+    assert "secret" not in ran.out
+    assert "zed (pid 7)" in ran.out
+    assert f"{shell}/mcp-server-files as its command" in ran.out.splitlines()[-1]
+    received = mcpctl("why", "files", "--json").json()
+    assert received["binary"]["in_login_shell"] == f"{shell}/mcp-server-files"
+    assert "HTTPS_PROXY" in received["environment"]["missing"]
+    assert received["evidence"]["kind"] == "spawn"
+
+
+def test_why_suggests_fixing_path_in_the_definition(daemon: FakeDaemon, mcpctl: Mcpctl, shell: Path) -> None:
+    """It overrides the daemon's PATH, so a restart would not help."""
+    gone = failure("command not found: mcp-server-files", kind="spawn", exit_code=None)
+    definition = {"command": "mcp-server-files", "env": {"PATH": "/opt/bin"}}
+    daemon.answers["mcpd/server"] = detail(
+        server("files", "failed", last_error=gone),
+        command=["mcp-server-files"],
+        executable=None,
+        path="/opt/bin",
+        definition=definition,
+    )
+    last = mcpctl("why", "files").out.splitlines()[-1]
+    assert last.startswith(f"next: mcpctl edit   (use {shell}/mcp-server-files as its command, or fix")
+
+
+def test_why_shows_which_variables_differ_most_probable_first(
+    daemon: FakeDaemon, mcpctl: Mcpctl, shell: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the login shell, and those of this terminal that programs need. Values are never shown."""
+    for name in [
+        name for name in os.environ if "CERT" in name or "BUNDLE" in name or "_proxy" in name.lower()
+    ]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("LANG", "de_DE.UTF-8")
+    monkeypatch.setenv("SSL_CERT_FILE", "/corporate.pem")
+    monkeypatch.setenv("NODE_EXTRA_CA_CERTS", "/corporate.pem")
+    monkeypatch.setenv("NVM_DIR", "/home/me/.nvm")
+    monkeypatch.setenv("WINDOWID", "7")
+    died = failure(stderr=["ERLANG: unable to get local issuer certificate"])
+    gone = detail(server(status="failed", last_error=died), inherited_env={"NODE_EXTRA_CA_CERTS": "/old.pem"})
+    gone["env"] = ["HOME", "PATH", "NODE_EXTRA_CA_CERTS"]
+    daemon.answers["mcpd/server"] = gone
+    ran = mcpctl("why", "time")
+    environment = mcpctl("why", "time", "--json").json()["environment"]
+    needed = [name for name in environment["missing"] if name in ("SSL_CERT_FILE", "HTTPS_PROXY", "NVM_DIR")]
+    assert needed == ["SSL_CERT_FILE", "HTTPS_PROXY", "NVM_DIR"]
+    assert environment["missing"][0] == "SSL_CERT_FILE"
+    assert environment["missing"].index("LANG") > environment["missing"].index("NVM_DIR")
+    assert "WINDOWID" not in environment["missing"]
+    assert environment["different"] == ["NODE_EXTRA_CA_CERTS"]
+    assert "not passed: SSL_CERT_FILE " in ran.out
+    assert "differs: NODE_EXTRA_CA_CERTS (your shell has another value" in ran.out
+    assert "corporate" not in ran.out
+    assert "secret" not in ran.out
+    gone["server"]["last_error"] = failure(stderr=["API_URL: please set NVM_DIR"])
+    assert mcpctl("why", "time", "--json").json()["environment"]["missing"][0] == "NVM_DIR"
+
+
+def test_why_shell_compares_also_for_a_connected_server(
+    daemon: FakeDaemon, mcpctl: Mcpctl, shell: Path
+) -> None:
+    """Its tools may fail for the lack of a variable, although it connects."""
+    daemon.answers["mcpd/server"] = detail(server())
+    assert "HTTPS_PROXY" in mcpctl("why", "time", "--shell").out
+    assert "HTTPS_PROXY" not in mcpctl("why", "time").out
+
+
+@pytest.mark.parametrize("script", ["exit 1", "sleep 60", "echo only this"])
+def test_slow_login_shell_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Startup files that hang must not block mcpctl."""
+    monkeypatch.setattr(environment, "TIMEOUT", 0.3)
+    shell = tmp_path / "shell"
+    shell.write_text(f"#!/bin/sh\n{script}\n")
+    shell.chmod(0o755)
+    assert environment.login_environment({"SHELL": str(shell)}) is None
+    assert environment.login_environment({"SHELL": str(tmp_path / "none")}) is None
+
+
+def test_daemon_gets_the_directories_of_the_login_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They follow those of the editor that starts the bridge, which keep their order."""
+    shell = tmp_path / "shell"
+    shell.write_text('#!/bin/sh\nPATH=/home/me/bin:/bin:/opt/bin\neval "$4"\n')
+    shell.chmod(0o755)
+    monkeypatch.setenv("SHELL", str(shell))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setattr(environment, "TIMEOUT", 60.0)
+    process._extend_path()
+    assert os.environ["PATH"] == "/usr/bin:/bin:/home/me/bin:/opt/bin"
+    monkeypatch.setenv("SHELL", str(tmp_path / "none"))
+    process._extend_path()
+    assert os.environ["PATH"] == "/usr/bin:/bin:/home/me/bin:/opt/bin"
+
+
+def test_login_shell_with_a_background_process_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A background process of a startup file keeps the pipe open."""
+    monkeypatch.setattr(environment, "TIMEOUT", 8.0)
+    shell, pid = tmp_path / "shell", tmp_path / "pid"
+    shell.write_text(f'#!/bin/sh\nsetsid sleep 120 &\necho $! >{pid}\nexec sh -c "$4"\n')
+    shell.chmod(0o755)
+    began = time.monotonic()
+    try:
+        found = environment.login_environment({"SHELL": str(shell), "HOME": "/h"})
+    finally:
+        os.kill(int(pid.read_text()), signal.SIGKILL)
+    assert found is not None
+    assert found["HOME"] == "/h"
+    assert time.monotonic() - began < 60
+
+
+def test_programs_of_version_managers_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """nvm and similar tools change PATH only in interactive shells."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    place = tmp_path / ".nvm/versions/node/v20.1.0/bin/npx-of-mine"
+    place.parent.mkdir(parents=True)
+    place.write_text("")
+    place.chmod(0o755)
+    assert find_elsewhere("npx-of-mine") == [str(place)]
+    assert find_elsewhere("/usr/bin/npx-of-mine") == []
+
+
+def test_ui_opens_the_users_browser(
+    daemon: FakeDaemon, mcpctl: Mcpctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received = tmp_path / "told"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {received}\n')
+    browser.chmod(0o700)
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
+    monkeypatch.setattr("webbrowser._tryorder", None)
+    daemon.answers["mcpd/page"] = {"url": "http://127.0.0.1:8931/#code", "seconds": 60.0}
+    ran = mcpctl("ui")
+    assert ran.out == ""
+    assert received.read_text() == "http://127.0.0.1:8931/#code\n"
