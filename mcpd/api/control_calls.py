@@ -19,7 +19,7 @@ from mcpd.calls.engine import CallEngine
 from mcpd.calls.routes import CONTROL, Target
 from mcpd.client_registry import ClientConnection
 from mcpd.daemon_operations import Operations
-from mcpd.gateway.aggregate_server import AggregateServer
+from mcpd.gateway.aggregate import AggregateServer
 from mcpd.model import advice, codec
 from mcpd.model.api import CompleteParams, PromptParams, ReadParams
 from mcpd.model.errors import (

@@ -15,9 +15,8 @@ import msgspec
 from mcpd import __version__
 from mcpd.api.metrics import collect_metrics
 from mcpd.daemon_operations import Operations
-from mcpd.gateway.client_report import connected_clients
-from mcpd.gateway.explain_policy import explain_policy
 from mcpd.gateway.gateway import Gateway
+from mcpd.gateway.reports import connected_clients, explain_policy
 from mcpd.model import api, codec, login, policy_api
 from mcpd.model.api import (
     CallParams,

@@ -21,9 +21,9 @@ from mcpd.calls.call_log import record_filter
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.client_registry import MAX_REPORTED, ClientConnection
 from mcpd.event_history import acting_for
-from mcpd.gateway.client_facts import client_facts
-from mcpd.gateway.client_view import View
+from mcpd.gateway.facts import client_facts
 from mcpd.gateway.gateway import Gateway
+from mcpd.gateway.views import View
 from mcpd.model import api, codec
 from mcpd.model.call_record import CallRecords, CallsParams
 from mcpd.model.errors import McpdError, Overloaded, SlowConsumer, Unsupported

@@ -15,9 +15,9 @@ from mcpd.api.control_requests import ControlRequests
 from mcpd.api.json_rpc_batch import BatchReply, count_requests, parse_batch
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.client_registry import ClientConnection
-from mcpd.gateway.client_session import ClientSession
-from mcpd.gateway.client_view import View
 from mcpd.gateway.gateway import METHODS, Gateway
+from mcpd.gateway.session import ClientSession
+from mcpd.gateway.views import View
 from mcpd.model.errors import Overloaded
 from mcpd.model.message_limit import MAX_MESSAGE
 from mcpd.support.log_rate import FROM_OUTSIDE

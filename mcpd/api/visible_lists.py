@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from mcpd.calls.policies import Policies
 from mcpd.daemon_operations import Operations
-from mcpd.gateway.aggregate_server import AggregateServer
+from mcpd.gateway.aggregate import AggregateServer
 from mcpd.model.api import PromptsResult, ResourcesResult, ToolsResult
 from mcpd.model.policy import ClientFacts, Decision, ItemKind
 from mcpd.wire import message as wire

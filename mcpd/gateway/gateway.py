@@ -8,14 +8,15 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NoReturn
 
+import msgspec
 import trio
 from msgspec import Raw
 
 from mcpd.calls.approvals import NOTIFICATION_INTERVAL, Approvals
 from mcpd.calls.cache_stage import CacheStageFactory
-from mcpd.calls.call import Caller, Spawn
+from mcpd.calls.call import INTERACTIVE_METHODS, Call, Caller, Spawn
 from mcpd.calls.call_log import CallLog
-from mcpd.calls.client_context import ClientIdentity
+from mcpd.calls.client_context import ClientContext, ClientIdentity
 from mcpd.calls.engine import CallEngine
 from mcpd.calls.known_items import KnownItemStageFactory
 from mcpd.calls.login_tool import LoginToolStageFactory, login_catalog
@@ -23,26 +24,26 @@ from mcpd.calls.policies import Policies, PolicyStageFactory
 from mcpd.calls.use_limits import UseLimits
 from mcpd.calls.validation import ValidationStageFactory
 from mcpd.daemon_operations import Operations
-from mcpd.gateway import client_legacy, client_modern, list_methods
-from mcpd.gateway.aggregate_server import AggregateServer
-from mcpd.gateway.client_session import ClientSession, SessionMethods
-from mcpd.gateway.client_subscriptions import ClientSubscriptions
-from mcpd.gateway.client_view import SingleServer, View
-from mcpd.gateway.log_messages import forward_log_message
-from mcpd.gateway.per_client_servers import DedicatedServers
+from mcpd.gateway import legacy, lists, modern
+from mcpd.gateway.aggregate import AggregateServer
+from mcpd.gateway.instances import DedicatedServers
+from mcpd.gateway.session import ClientSession, SessionMethods
+from mcpd.gateway.subscriptions import ClientSubscriptions
+from mcpd.gateway.views import SingleServer, View
 from mcpd.model.errors import UnknownProfile
 from mcpd.model.events import Event, EventKind
 from mcpd.model.policy import PolicyRule
 from mcpd.model.profile import ALL_SERVERS, Profile, match_profile
 from mcpd.model.status import ServerState, rfc3339
 from mcpd.protocol import extensions
-from mcpd.protocol.upstream_session import ServerNotification
+from mcpd.protocol.upstream_session import LEVELS, ServerNotification
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.supervisor_context import WaitingReport
 from mcpd.support.limited_notifications import LimitedNotifications
 from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import Exchange
-from mcpd.wire.message import BadFrame, Message
+from mcpd.wire import message as wire
+from mcpd.wire.message import BadFrame, Message, strip_reserved
 
 log = logging.getLogger("mcpd.gateway")
 _EVERY_SERVER = Profile()
@@ -55,12 +56,12 @@ CAPABILITIES: Mapping[str, object] = {
 }
 """Declared to every server: what some client may support. A tool of an MCP App has text for the others."""
 METHODS = SessionMethods(
-    client_legacy.METHODS,
-    client_modern.METHODS,
-    client_legacy.NOTIFICATIONS,
-    list_methods.answer_list,
-    client_modern.apply_request_meta,
-    client_modern.read_request_meta,
+    legacy.METHODS,
+    modern.METHODS,
+    legacy.NOTIFICATIONS,
+    lists.answer_list,
+    modern.apply_request_meta,
+    modern.read_request_meta,
 )
 _LISTS = ("tools", "resources", "prompts")
 
@@ -402,3 +403,64 @@ def _notify_roots_changed(servers: Iterable[ManagedServer]) -> None:
     for server in servers:
         if server.upstream is not None:
             server.upstream.announce_roots()
+
+
+_Receiver = tuple[ClientContext, Callable[[bytes], None]]
+"""The context of a client, and how to send to it."""
+
+
+def forward_log_message(
+    server: ManagedServer, notification: ServerNotification, levels_set: Iterable[ClientSession]
+) -> None:
+    """Send a log message to the clients that it may be for and whose log level admits it; mcpd logs it
+    anyway. `levels_set`: the legacy clients of the server that have set a log level.
+
+    Streamable HTTP names the call (see `Inbound`). Otherwise it may belong to any call in flight, so each
+    client with one gets it, once. Outside of calls it is for `levels_set`, since a log level applies to a
+    whole session (MCP 2025-11-25, logging).
+    """
+    if notification.exchange is not None:
+        receivers = _receivers([notification.exchange])
+    elif server.upstream is None:
+        return
+    elif calls := [e for e in server.upstream.link.outstanding() if e.method in INTERACTIVE_METHODS]:
+        receivers = _receivers(calls)
+    else:
+        receivers = [(session.context, session.send) for session in levels_set]
+    frame = b""
+    for context, send in receivers:
+        if not _wants(context.log_level, context.modern, notification.params):
+            continue
+        if not frame:
+            try:
+                members = wire.members(notification.params)
+            except BadFrame:
+                return  # no client could read it
+            strip_reserved(members)
+            frame = wire.notification("notifications/message", msgspec.json.encode(members))
+        send(frame)
+
+
+def _receivers(exchanges: Iterable[Exchange]) -> list[_Receiver]:
+    """Return each client that waits for one of these. Of several calls of one client, the one with the most
+    verbose log level counts."""
+    found: dict[object, tuple[int, ClientContext, Callable[[bytes], None]]] = {}
+    for call in exchanges:
+        if not isinstance(call, Call) or call.request is None or call.caller.scope.is_control:
+            continue  # the control API has no log messages
+        context = call.context
+        verbosity = -LEVELS.index(context.log_level) if context.log_level else -len(LEVELS)
+        if call.caller not in found or found[call.caller][0] < verbosity:
+            found[call.caller] = verbosity, context, call.request.responder.send
+    return [(context, send) for _, context, send in found.values()]
+
+
+def _wants(level: str, modern: bool, params: Raw) -> bool:
+    """Return whether a client with log level `level` gets this message."""
+    if not level:
+        return not modern  # a legacy client that set none gets everything
+    try:
+        message_level = msgspec.json.decode(wire.members(params).get("level", Raw(b'"info"')), type=str)
+    except (BadFrame, msgspec.MsgspecError):
+        return False
+    return message_level in LEVELS and LEVELS.index(message_level) >= LEVELS.index(level)

@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from mcpd.calls.approvals import APPROVAL_TIMEOUT, MAX_PENDING
 from mcpd.calls.suspended_calls import ORPHAN_TIMEOUT, RESUME_TIMEOUT
-from mcpd.gateway.client_facts import SessionFacts
+from mcpd.gateway.facts import SessionFacts
 from mcpd.model.errors import BadSpec, InvalidArguments
 from mcpd.model.policy import ClientFacts, RateLimit
 from tests.calls.test_policies import apply, rule

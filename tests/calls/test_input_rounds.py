@@ -15,7 +15,7 @@ from msgspec import Raw
 from mcpd.calls.call import CallState
 from mcpd.calls.input_rounds import MAX_ROUNDS, StateSigner, add_task_param
 from mcpd.calls.routes import requires_task
-from mcpd.gateway.client_session import _knows_method
+from mcpd.gateway.session import _knows_method
 from mcpd.model.errors import LinkLost
 from mcpd.protocol import mcp_tasks
 from tests.gateway.mcp_client import MODERN

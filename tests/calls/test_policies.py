@@ -20,9 +20,9 @@ from msgspec import Raw
 from mcpd.api.control_calls import ControlCaller, read_call
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.client_registry import ClientConnection
-from mcpd.gateway.client_facts import SessionFacts
-from mcpd.gateway.client_session import ClientSession
-from mcpd.gateway.explain_policy import explain_policy
+from mcpd.gateway.facts import SessionFacts
+from mcpd.gateway.reports import explain_policy
+from mcpd.gateway.session import ClientSession
 from mcpd.model.api import CompleteParams, PromptParams, ReadParams
 from mcpd.model.errors import McpdError
 from mcpd.model.policy import ClientFacts, Decision, PolicyRule

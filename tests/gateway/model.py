@@ -22,8 +22,8 @@ from msgspec import Raw
 from mcpd.api.control_calls import ControlCaller, read_call
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.client_registry import ClientConnection
-from mcpd.gateway.client_session import ClientSession
 from mcpd.gateway.gateway import Gateway
+from mcpd.gateway.session import ClientSession
 from mcpd.model.errors import McpdError, NotReady
 from mcpd.model.server_spec import ServerSpec, StdioSpec
 from mcpd.model.status import ServerInfo, ServerState

@@ -11,9 +11,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mcpd.gateway import aggregate_server
-from mcpd.gateway.aggregate_server import AggregateServer
-from mcpd.gateway.uri_templates import parse_template
+from mcpd.gateway import aggregate as aggregate_server
+from mcpd.gateway.aggregate import AggregateServer
+from mcpd.gateway.index import parse_template
 from mcpd.model.errors import InvalidArguments, McpdError, NotReady, UnknownResource, UnknownTool
 from mcpd.model.profile import Profile
 from mcpd.model.status import ServerState

@@ -12,8 +12,8 @@ import trio.testing
 from msgspec import Raw
 
 from mcpd.calls.client_context import ClientIdentity
-from mcpd.gateway.client_requests import ClientRequests
-from mcpd.gateway.client_subscriptions import MAX_SUBSCRIPTIONS
+from mcpd.gateway.requests import ClientRequests
+from mcpd.gateway.subscriptions import MAX_SUBSCRIPTIONS
 from mcpd.wire import message as wire
 from tests.gateway.mcp_client import MODERN
 from tests.gateway.model import LEGACY, Json, Recorder, User, World, make_upstream, world

@@ -10,8 +10,8 @@ import attrs
 import pytest
 
 from mcpd.calls.client_context import ClientContext, ClientRequest
-from mcpd.gateway import client_modern
-from mcpd.gateway.client_modern import apply_request_meta
+from mcpd.gateway import modern as client_modern
+from mcpd.gateway.modern import apply_request_meta
 from mcpd.model.errors import UnknownResource, UnsupportedRevision
 from mcpd.wire.message import BadFrame
 from tests.gateway.mcp_client import MODERN, P, meta

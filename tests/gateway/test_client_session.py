@@ -20,11 +20,11 @@ from mcpd.calls.call import CallState
 from mcpd.calls.client_context import ClientIdentity, ClientRequest, make_client_context
 from mcpd.calls.server_request import ANSWER_TIMEOUT
 from mcpd.calls.server_request_router import MAX_OPEN_REQUESTS
-from mcpd.gateway import client_modern
-from mcpd.gateway.client_report import connected_clients
-from mcpd.gateway.client_subscriptions import MAX_SUBSCRIPTIONS, UPDATE_INTERVAL
-from mcpd.gateway.client_view import SingleServer
+from mcpd.gateway import modern as client_modern
 from mcpd.gateway.gateway import METHODS
+from mcpd.gateway.reports import connected_clients
+from mcpd.gateway.subscriptions import MAX_SUBSCRIPTIONS, UPDATE_INTERVAL
+from mcpd.gateway.views import SingleServer
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, UnknownResource
 from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.wire import message as wire

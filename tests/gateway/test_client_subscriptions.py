@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.gateway.client_subscriptions import UPDATE_INTERVAL, ClientSubscriptions
+from mcpd.gateway.subscriptions import UPDATE_INTERVAL, ClientSubscriptions
 from tests.gateway.model import Stub, make_server
 from tests.stopwatch import within
 

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.gateway.client_view import (
+from mcpd.gateway.views import (
     CAPABILITIES,
     CAPABILITIES_WHILE_UNKNOWN,
     MAX_TTL,

@@ -16,10 +16,10 @@ from msgspec import Raw
 
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.client_registry import ClientConnection
-from mcpd.gateway.client_report import connected_clients
-from mcpd.gateway.client_session import ClientSession
-from mcpd.gateway.client_view import View
 from mcpd.gateway.gateway import CAPABILITIES
+from mcpd.gateway.reports import connected_clients
+from mcpd.gateway.session import ClientSession
+from mcpd.gateway.views import View
 from mcpd.model.errors import UnknownProfile
 from mcpd.model.events import Event, EventKind
 from mcpd.model.profile import Profile

@@ -13,9 +13,9 @@ import trio.testing
 from msgspec import Raw
 
 from mcpd.calls.client_context import ClientRequest, make_client_context
-from mcpd.gateway import list_methods
-from mcpd.gateway.list_methods import FIRST_START_TIMEOUT
-from mcpd.gateway.visible_entries import VisibleEntries
+from mcpd.gateway import lists as list_methods
+from mcpd.gateway.facts import VisibleEntries
+from mcpd.gateway.lists import FIRST_START_TIMEOUT
 from mcpd.wire.message import BadFrame
 from tests.gateway.model import LEGACY, Json
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mcpd.gateway.aggregate_server import AggregateServer
-from mcpd.gateway.client_view import SingleServer
+from mcpd.gateway.aggregate import AggregateServer
+from mcpd.gateway.views import SingleServer
 from mcpd.model.errors import UnknownTool
 from mcpd.model.profile import Profile
 from mcpd.protocol.extensions import TASKS, UI

@@ -12,8 +12,8 @@ import trio.testing
 from msgspec import Raw
 
 from mcpd.calls.client_context import ClientContext, ClientIdentity, make_client_context
-from mcpd.gateway.client_session import ClientSession
-from mcpd.gateway.per_client_servers import LINGER_SECONDS, DedicatedServers, declared_directory
+from mcpd.gateway.instances import LINGER_SECONDS, DedicatedServers, declared_directory
+from mcpd.gateway.session import ClientSession
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.status import ServerState
 from tests.gateway.model import LEGACY, Json, World, make_server, world

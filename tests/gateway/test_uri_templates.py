@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpd.gateway.uri_templates import parse_template
+from mcpd.gateway.index import parse_template
 from tests.sampling import scaled
 
 _PIECES = st.sampled_from(["a", "/", "ab", "b/", "", "{x}", "{+x}", "{x}{y}", "{/x}", "{?q}"])

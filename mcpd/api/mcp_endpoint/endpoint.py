@@ -17,9 +17,9 @@ from mcpd.api.mcp_endpoint import legacy, modern
 from mcpd.api.mcp_endpoint.frames import accepts_event_stream, has_json_body, refuse_request, respond_error
 from mcpd.api.mcp_endpoint.http_sse import SseSessions
 from mcpd.api.mcp_endpoint.legacy import LegacyHttpSession, Principal
-from mcpd.gateway.client_session import ClientSession
-from mcpd.gateway.client_view import View
 from mcpd.gateway.gateway import Gateway
+from mcpd.gateway.session import ClientSession
+from mcpd.gateway.views import View
 from mcpd.model.errors import McpdError
 from mcpd.support.turns import in_turns, rest
 from mcpd.wire import message as wire

@@ -22,9 +22,9 @@ from mcpd.api.mcp_endpoint.frames import (
     sse_event,
 )
 from mcpd.api.mcp_endpoint.legacy import Principal, same_view
-from mcpd.gateway.client_session import ClientSession
-from mcpd.gateway.client_view import View
 from mcpd.gateway.gateway import Gateway
+from mcpd.gateway.session import ClientSession
+from mcpd.gateway.views import View
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 

@@ -17,9 +17,9 @@ from mcpd.api.mcp_endpoint.frames import EVENT_HEADERS, EVENT_STREAM, respond_er
 from mcpd.api.mcp_endpoint.resumable_streams import KeptBytes, ResumableStream, SessionStreams
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.client_registry import ClientConnection
-from mcpd.gateway.client_session import ClientSession
-from mcpd.gateway.client_view import View
 from mcpd.gateway.gateway import Gateway
+from mcpd.gateway.session import ClientSession
+from mcpd.gateway.views import View
 from mcpd.protocol.legacy import VERSIONS
 from mcpd.support.log_rate import FROM_OUTSIDE
 from mcpd.wire.message import ABSENT, Message

@@ -19,8 +19,8 @@ from mcpd.api.mcp_endpoint.frames import (
     respond_error,
     sse_event,
 )
-from mcpd.gateway.client_session import ClientSession
-from mcpd.gateway.client_view import View
+from mcpd.gateway.session import ClientSession
+from mcpd.gateway.views import View
 from mcpd.model.errors import McpdError
 from mcpd.model.text import shorten
 from mcpd.protocol.modern import HEADER_MISMATCH, VERSIONS

@@ -15,8 +15,8 @@ from mcpd.api.mcp_endpoint import legacy
 from mcpd.api.mcp_endpoint.legacy import LegacyHttpSession, LegacyHttpSessions, Principal
 from mcpd.calls.client_context import ClientIdentity, Responder
 from mcpd.client_registry import ClientRegistry
-from mcpd.gateway.client_view import View
 from mcpd.gateway.gateway import Gateway
+from mcpd.gateway.views import View
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
 from tests.api.mcp_endpoint.line import Line

@@ -10,7 +10,7 @@ from msgspec import Raw
 from mcpd.api.http_server.parser import Head
 from mcpd.api.mcp_endpoint import modern
 from mcpd.calls.routes import Target
-from mcpd.gateway.client_view import View
+from mcpd.gateway.views import View
 from mcpd.model.errors import UnknownTool
 from mcpd.supervision.catalog import Catalog, Item
 from mcpd.supervision.managed_server import ManagedServer

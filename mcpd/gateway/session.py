@@ -41,16 +41,11 @@ from mcpd.calls.routes import Target
 from mcpd.calls.server_request import ANSWER_TIMEOUT
 from mcpd.client_registry import program_name
 from mcpd.daemon_operations import Operations
-from mcpd.gateway.client_facts import SessionFacts
-from mcpd.gateway.client_requests import ClientRequests
-from mcpd.gateway.client_subscriptions import ClientSubscriptions
-from mcpd.gateway.client_view import LIST_MEMBERS, View
-from mcpd.gateway.error_responses import exception_response
-from mcpd.gateway.large_requests import route_large_request
-from mcpd.gateway.per_client_servers import DedicatedServers
-from mcpd.gateway.server_call_counts import ServerCallCounts
-from mcpd.gateway.visible_entries import VisibleEntries
-from mcpd.gateway.waiting_requests import WaitingRequests
+from mcpd.gateway.facts import ServerCallCounts, SessionFacts, VisibleEntries
+from mcpd.gateway.instances import DedicatedServers
+from mcpd.gateway.requests import ClientRequests, WaitingRequests, exception_response, route_large_request
+from mcpd.gateway.subscriptions import ClientSubscriptions
+from mcpd.gateway.views import LIST_MEMBERS, View
 from mcpd.model.errors import McpdError, ProtocolViolation
 from mcpd.model.policy import ClientFacts
 from mcpd.model.profile import ALL_SERVERS
@@ -116,9 +111,9 @@ class SessionMethods(msgspec.Struct, frozen=True):
     notifications: Mapping[str, Callable[[ClientSession], None]]
     answer_list: Callable[[ClientSession, ClientRequest], None]
     apply_request_meta: Callable[[ClientRequest], None]
-    """See `client_modern.apply_request_meta`."""
+    """See `modern.apply_request_meta`."""
     read_request_meta: Callable[[ClientRequest, bytes], bool]
-    """See `client_modern.read_request_meta`."""
+    """See `modern.read_request_meta`."""
 
     def is_known(self, method: str) -> bool:
         """Return whether `method` is one of the protocol's own methods."""

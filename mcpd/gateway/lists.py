@@ -12,8 +12,8 @@ from msgspec import Raw
 
 from mcpd.calls.client_context import ClientRequest
 from mcpd.calls.login_tool import login_catalog
-from mcpd.gateway.client_session import ClientSession
-from mcpd.gateway.client_view import LIST_MEMBERS
+from mcpd.gateway.session import ClientSession
+from mcpd.gateway.views import LIST_MEMBERS
 from mcpd.model.errors import NotReady
 from mcpd.protocol.revision_translation import entry_translation
 from mcpd.support.turns import take_turn

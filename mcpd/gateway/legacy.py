@@ -10,8 +10,8 @@ from msgspec import Raw
 
 from mcpd import __version__
 from mcpd.calls.client_context import ClientRequest, client_name, make_client_context, read_capabilities
-from mcpd.gateway.client_session import ClientSession
-from mcpd.gateway.client_subscriptions import MAX_SUBSCRIPTIONS, MAX_URI, SUBSCRIBE_TIMEOUT
+from mcpd.gateway.session import ClientSession
+from mcpd.gateway.subscriptions import MAX_SUBSCRIPTIONS, MAX_URI, SUBSCRIBE_TIMEOUT
 from mcpd.model.errors import Overloaded, Unsupported
 from mcpd.protocol.legacy import VERSIONS
 from mcpd.protocol.upstream_session import LEVELS

@@ -17,8 +17,8 @@ from mcpd.calls.client_context import (
     make_client_context,
     read_capabilities,
 )
-from mcpd.gateway.client_session import ClientSession
-from mcpd.gateway.client_subscriptions import MAX_SUBSCRIPTIONS, MAX_URI, SUBSCRIBE_TIMEOUT
+from mcpd.gateway.session import ClientSession
+from mcpd.gateway.subscriptions import MAX_SUBSCRIPTIONS, MAX_URI, SUBSCRIBE_TIMEOUT
 from mcpd.model.errors import McpdError, Overloaded, UnsupportedRevision
 from mcpd.protocol.modern import VERSIONS
 from mcpd.protocol.negotiate import PROTOCOL_VERSIONS

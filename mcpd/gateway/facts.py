@@ -1,16 +1,21 @@
-"""What policies may know of a client: the names it is known by, and what the kernel says of its process."""
+"""What is known of one client: facts for policies, the entries that it may see, and what it has called."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from mcpd.calls.client_context import ClientIdentity
+from mcpd.calls.policies import Policies
 from mcpd.client_registry import program_name
+from mcpd.gateway.views import View
 from mcpd.model.errors import Overloaded
-from mcpd.model.policy import ClientFacts
+from mcpd.model.policy import ClientFacts, Decision, ItemKind
 from mcpd.model.profile import Profile
+from mcpd.supervision.managed_server import ManagedServer
 
 _MAX_NAME = 100
 _MAX_NAMES = 20
@@ -113,3 +118,89 @@ def _parent(pid: int) -> int:
         return int(stat.rpartition(b")")[2].split()[1])
     except (OSError, ValueError, IndexError):
         return 0
+
+
+_KINDS: dict[str, ItemKind] = {
+    "tools": "tool",
+    "prompts": "prompt",
+    "resources": "resource",
+    "resourceTemplates": "resource",
+}
+
+
+class _Known(msgspec.Struct, frozen=True, eq=False):
+    """The visible part of a list, and what it was computed from."""
+
+    entries: Sequence[bytes]
+    """The whole list."""
+    rules: object
+    client: ClientFacts
+    visible: Sequence[bytes]
+
+
+class VisibleEntries:
+    """The lists of one session. They are kept, because comparing a long list with many rules takes
+    milliseconds.
+    """
+
+    def __init__(self, policies: Policies) -> None:
+        self._policies = policies
+        self._known: dict[str, _Known] = {}
+
+    def entries(self, view: View, member: str, read_facts: Callable[[], ClientFacts]) -> Sequence[bytes]:
+        """Return the list `member` of the session's view without the entries that the client may not use.
+
+        `read_facts` returns the facts of the client; it is called only if policies apply. A resource template
+        is compared as it is written; each resource is compared again when it is read.
+        """
+        entries, servers = view.entries(member), view.servers()
+        policies = self._policies
+        restricted = [server for server in servers if policies.apply_to(server)]
+        if not restricted:
+            return entries
+        client = read_facts()
+        rules = [policies.rules(server) for server in restricted]
+        known = self._known.get(member)
+        if known is not None and known.entries == entries and known.rules == rules and known.client is client:
+            return known.visible
+        by_name = {server.spec.name: server for server in servers}
+        visible = tuple(
+            entry
+            for entry, (name, own) in zip(entries, view.owners(member), strict=True)
+            if (server := by_name.get(name)) is None
+            or policies.verdict(client, server, _KINDS[member], own).decision is not Decision.DENY
+        )
+        self._known[member] = _Known(entries, rules, client, visible)
+        return visible
+
+
+class ServerCallCounts:
+    """Counts by server. Calls to dedicated instances count for the server of the definition."""
+
+    def __init__(self) -> None:
+        self.live: dict[ManagedServer, int] = {}
+        """Counts of servers that existed when a new one was last called."""
+        self.ended: dict[str, int] = {}
+        """Counts of servers that no longer exist, by definition name."""
+
+    def add(self, server: ManagedServer) -> None:
+        """Count a call. Ended servers are dropped, so that long sessions do not keep them."""
+        try:
+            self.live[server] += 1
+        except KeyError:
+            for ended in [each for each in self.live if each.is_closed]:
+                name = (ended.original or ended).spec.name
+                self.ended[name] = self.ended.get(name, 0) + self.live.pop(ended)
+            self.live[server] = 1
+
+    @property
+    def total(self) -> int:
+        return sum(self.live.values()) + sum(self.ended.values())
+
+    def by_name(self) -> Mapping[str, int]:
+        """Return the counts by definition name."""
+        counts = dict(self.ended)
+        for server, count in self.live.items():
+            name = (server.original or server).spec.name
+            counts[name] = counts.get(name, 0) + count
+        return counts

@@ -19,9 +19,8 @@ from mcpd.calls.call import Scope, is_name_unique
 from mcpd.calls.login_tool import LOGIN_TOOL, login_catalog, may_offer_login
 from mcpd.calls.routes import Target
 from mcpd.daemon_operations import Operations
-from mcpd.gateway import mcp_apps
-from mcpd.gateway.aggregate_index import AggregateIndex, build_index, is_large, replace_member, split_alias
-from mcpd.gateway.client_view import CAPABILITIES_WHILE_UNKNOWN, combined_freshness
+from mcpd.gateway.index import AggregateIndex, build_index, choose_tool, is_large, replace_member, split_alias
+from mcpd.gateway.views import CAPABILITIES_WHILE_UNKNOWN, combined_freshness
 from mcpd.model.errors import InvalidArguments, Problem, UnknownResource, UnknownServer, UnknownTool
 from mcpd.model.policy import ItemKind
 from mcpd.model.profile import Profile
@@ -157,7 +156,7 @@ class AggregateServer:
         index = self._index()
         owned = (index.tools if member == "tools" else index.prompts).get(name)
         if owned is None and member == "tools":
-            owned = mcp_apps.choose_tool(index.app_tools.get(name, ()))
+            owned = choose_tool(index.app_tools.get(name, ()))
         if owned is None:
             owned = self._find_absent(member, name)
         if owned is None:

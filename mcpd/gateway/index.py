@@ -5,21 +5,24 @@ It is built in steps: that of 10,000 tools takes 0.1 s.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec import Raw
 
-from mcpd.gateway import mcp_apps
-from mcpd.gateway.client_view import catalog_items
-from mcpd.gateway.uri_templates import UriTemplate, parse_template
+from mcpd.gateway.views import catalog_items
+from mcpd.model.errors import UnknownTool
 from mcpd.model.steps import Steps
+from mcpd.model.text import shorten
 from mcpd.model.tool_names import ClientStyle, OwnedName, public_names_in_steps
 from mcpd.supervision.catalog import Catalog
 from mcpd.wire import message as wire
+from mcpd.wire.message import BadFrame
 
+SCHEME = "ui://"
 _ALIAS_SCHEME = "mcpd://"
-_PAGE_ALIAS = f"{mcp_apps.SCHEME}mcpd/"
+_PAGE_ALIAS = f"{SCHEME}mcpd/"
 """For pages of MCP Apps, whose URIs must keep their scheme."""
 _ENTRY_COST = 1000
 """An entry takes as long as this many of its bytes, and 10 µs together with as many of them."""
@@ -131,8 +134,8 @@ def _rename(
         members["name"] = Raw(msgspec.json.encode(public_name))
         text = wire.string_or(members, "description")
         members["description"] = Raw(msgspec.json.encode(f"[{server}] {text}".rstrip()))
-        if pages and (uri := mcp_apps.resource_uri(members)) and (page := pages[server, uri]) != uri:
-            mcp_apps.replace_resource_uri(members, page)
+        if pages and (uri := resource_uri(members)) and (page := pages[server, uri]) != uri:
+            replace_resource_uri(members, page)
         entries.append((server, name, msgspec.json.encode(members)))
     return entries
 
@@ -170,7 +173,7 @@ def _index_pages(
             if (size := size + _cost(item.raw)) > _PORTION:
                 size = 0
                 yield
-            own = mcp_apps.resource_uri(wire.members(item.raw)) if b"ui" in item.raw else ""
+            own = resource_uri(wire.members(item.raw)) if b"ui" in item.raw else ""
             if own and (server, own) not in pages:
                 uri = public.get((server, own)) or (_alias(server, own) if own in index else own)
                 pages[server, own] = uri
@@ -180,14 +183,14 @@ def _index_pages(
 
 def _alias(server: str, uri: str) -> str:
     """Return the public URI of a resource whose own URI another server uses, too."""
-    if uri.startswith(mcp_apps.SCHEME):
-        return f"{_PAGE_ALIAS}{server}/{uri.removeprefix(mcp_apps.SCHEME)}"
+    if uri.startswith(SCHEME):
+        return f"{_PAGE_ALIAS}{server}/{uri.removeprefix(SCHEME)}"
     return f"{_ALIAS_SCHEME}{server}/{uri}"
 
 
 def split_alias(uri: str) -> tuple[str, str]:
     """Return the server and its own URI; empty strings if `uri` is no alias."""
-    for prefix, scheme in ((_PAGE_ALIAS, mcp_apps.SCHEME), (_ALIAS_SCHEME, "")):
+    for prefix, scheme in ((_PAGE_ALIAS, SCHEME), (_ALIAS_SCHEME, "")):
         if uri.startswith(prefix):
             server, _, rest = uri.removeprefix(prefix).partition("/")
             return (server, scheme + rest) if rest else ("", "")
@@ -196,3 +199,117 @@ def split_alias(uri: str) -> tuple[str, str]:
 
 def replace_member(members: dict[str, Raw], name: str, value: str) -> bytes:
     return wire.join_members({**members, name: Raw(msgspec.json.encode(value))})
+
+
+_SLOT = r"\{[^{}]*\}"
+_MAX_LENGTH = 2000
+"""Characters of a template, or of a URI compared with one."""
+_MAX_SLOTS = 20
+"""Slots; anything matches after the last one."""
+_Spans = list[tuple[int, int]]
+"""Where the next literal may start: disjoint, ordered, both ends included."""
+
+
+class UriTemplate(msgspec.Struct, frozen=True):
+    """A parsed URI template, matched without backtracking: a template comes from a server and a URI from a
+    client, so a regular expression with twenty slots could run for years. The work here is bounded by slots
+    times length.
+
+    `{x}` matches within one path segment; `{+x}`, `{/x}` and similar match anything. Both may be empty.
+    """
+
+    start: str
+    parts: tuple[tuple[bool, str], ...]
+    """For each slot: whether it matches anything, and the literal text after it."""
+
+    def matches(self, uri: str) -> bool:
+        if len(uri) > _MAX_LENGTH or not uri.startswith(self.start):
+            return False
+        if not self.parts:
+            return uri == self.start
+        spans: _Spans = [(len(self.start), len(self.start))]
+        for number, (free, literal) in enumerate(self.parts):
+            spans = [(spans[0][0], len(uri))] if free else _within_segments(uri, spans)
+            if number == len(self.parts) - 1:
+                end = len(uri) - len(literal)
+                return uri.endswith(literal) and any(a <= end <= b for a, b in spans)
+            if literal:
+                spans = _after_literal(uri, spans, literal)
+                if not spans:
+                    return False
+        raise AssertionError("the last part decides")
+
+
+def parse_template(text: str) -> UriTemplate:
+    """Parse a `uriTemplate` as servers list it."""
+    text = text[:_MAX_LENGTH]
+    slots, literals = re.findall(_SLOT, text), re.split(_SLOT, text)
+    parts = [
+        (slot[1:2] in tuple("+#/.;?&"), literal) for slot, literal in zip(slots, literals[1:], strict=True)
+    ]
+    if len(parts) > _MAX_SLOTS:
+        parts = [*parts[: _MAX_SLOTS - 1], (True, "")]
+    return UriTemplate(literals[0], tuple(parts))
+
+
+def _within_segments(uri: str, spans: _Spans) -> _Spans:
+    """Extend each span to the end of its path segment."""
+    reached: _Spans = []
+    for start, end in spans:
+        slash = uri.find("/", end)
+        stop = len(uri) if slash < 0 else slash
+        if reached and start <= reached[-1][1]:
+            reached[-1] = (reached[-1][0], max(stop, reached[-1][1]))
+        else:
+            reached.append((start, stop))
+    return reached
+
+
+def _after_literal(uri: str, spans: _Spans, literal: str) -> _Spans:
+    """Return the positions after each possible occurrence of `literal`."""
+    found: _Spans = []
+    for start, end in spans:
+        at = uri.find(literal, start, end + len(literal))
+        while at >= 0:
+            found.append((at + len(literal), at + len(literal)))
+            at = uri.find(literal, at + 1, end + len(literal))
+    return found
+
+
+_OLD_MEMBER = "ui/resourceUri"
+"""In `_meta`, where servers put it before the specification moved it to `ui.resourceUri`."""
+
+
+def resource_uri(entry: dict[str, Raw]) -> str:
+    """Return the URI of the page that a tool's entry names; empty if it names none."""
+    try:
+        meta = wire.members(entry["_meta"])
+        ui = wire.members_or_empty(meta.get("ui", Raw(b"{}")))
+        return wire.string_or(ui, "resourceUri") or wire.string_or(meta, _OLD_MEMBER)
+    except (KeyError, BadFrame):
+        return ""
+
+
+def replace_resource_uri(entry: dict[str, Raw], uri: str) -> None:
+    """Let a tool's entry name another page, wherever it names one."""
+    meta, raw = wire.members(entry["_meta"]), Raw(msgspec.json.encode(uri))
+    ui = wire.members_or_empty(meta.get("ui", Raw(b"{}")))
+    if "resourceUri" in ui:
+        meta["ui"] = Raw(msgspec.json.encode({**ui, "resourceUri": raw}))
+    if _OLD_MEMBER in meta:
+        meta[_OLD_MEMBER] = raw
+    entry["_meta"] = Raw(msgspec.json.encode(meta))
+
+
+def choose_tool(found: Sequence[OwnedName]) -> OwnedName | None:
+    """Return the tool that the page of an app calls by its own name, given all tools with this name.
+
+    The client does not say which page calls. Raises UnknownTool if several servers have such a tool.
+    """
+    if len(found) > 1:
+        servers = ", ".join(server for server, _ in found)
+        raise UnknownTool(
+            f"several servers with apps have a tool {shorten(found[0][1], 80)!r} ({servers}); use a name "
+            "from tools/list, or attach the client to one server (mcpctl bridge --server)"
+        )
+    return found[0] if found else None

@@ -1,0 +1,229 @@
+"""Requests in progress with one client: those of the client that wait, those to it, and errors."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable
+
+import msgspec
+import trio
+from msgspec import Raw
+
+from mcpd.calls.call import ResponseCallback, Spawn, Work
+from mcpd.calls.client_context import ClientContext, ClientRequest, Responder
+from mcpd.calls.routes import Target
+from mcpd.gateway.views import View
+from mcpd.model.errors import McpdError, Overloaded, SchemaViolation
+from mcpd.protocol.revision_translation import R4, R5
+from mcpd.support.turns import in_turns, rest
+from mcpd.wire import message as wire
+from mcpd.wire.message import BadFrame, Message
+
+MAX_PER_CLIENT = 1024
+"""Each request takes a task. A client may subscribe to a thousand resources at once."""
+MAX_IN_TOTAL = 8192
+"""Each takes some kilobytes."""
+
+
+class WaitingRequests:
+    """Those of one client. `of_all` contains those of all clients, and is shared by them."""
+
+    def __init__(
+        self,
+        of_all: set[trio.CancelScope],
+        spawn: Spawn,
+        respond_exception: Callable[[ClientRequest, Exception], None],
+    ) -> None:
+        self._of_all = of_all
+        self._spawn = spawn
+        self._respond_exception = respond_exception
+        self.scopes: dict[bytes, trio.CancelScope] = {}
+        """By the ids of the requests."""
+        self._is_closed = False
+
+    def start(self, request: ClientRequest, work: Work) -> None:
+        """Answer a request in a task of its own; an exception raised by `work` becomes the response.
+
+        A result that `work` waited for may arrive together with the cancellation, so `work` must check for
+        cancellation before it acts. It must undo whatever it did before being cancelled. Raises Overloaded.
+        """
+        if len(self.scopes) >= MAX_PER_CLIENT:
+            raise Overloaded(f"{MAX_PER_CLIENT} requests of this client are already waiting; try again later")
+        if len(self._of_all) >= MAX_IN_TOTAL:
+            raise Overloaded(f"{MAX_IN_TOTAL} requests of all clients are already waiting; try again later")
+        scope = self.scopes[request.key] = trio.CancelScope()
+        self._of_all.add(scope)
+
+        async def run() -> None:
+            with scope:
+                try:
+                    await trio.lowlevel.checkpoint_if_cancelled()
+                    await work()
+                except Exception as error:
+                    if not scope.cancel_called:
+                        self._respond_exception(request, error)
+                finally:
+                    self._of_all.discard(scope)
+            if self.scopes.get(request.key) is scope:
+                del self.scopes[request.key]
+            if scope.cancel_called and not self._is_closed:
+                request.responder.drop()
+
+        self._spawn(run)
+
+    def cancel(self, key: bytes, reason: str) -> None:
+        """Cancel the request with this id, if it waits. It gets no response."""
+        scope = self.scopes.pop(key, None)
+        if scope is not None:
+            scope.cancel(reason=reason)
+
+    def close(self, reason: str) -> None:
+        """Cancel all requests: the client has disconnected."""
+        self._is_closed = True
+        for scope in self.scopes.values():
+            scope.cancel(reason=reason)
+
+
+class ClientRequests:
+    """Unanswered requests to one client. `send` sends it a frame outside of any request."""
+
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self._send = send
+        self._pending: dict[bytes, ResponseCallback] = {}
+        self._ids = itertools.count(1)
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def send_request(
+        self, method: str, params: bytes, reply: Responder | None, on_response: ResponseCallback
+    ) -> bytes:
+        """Send a request to the client and return its id. `reply` is the client's request that it belongs
+        to.
+
+        `on_response` is called exactly once, unless `cancel` comes first.
+        """
+        key = b"%d" % next(self._ids)
+        if self._is_closed:
+            on_response(None)
+            return key
+        self._pending[key] = on_response
+        (self._send if reply is None else reply.send)(wire.request(key, method, params))
+        return key
+
+    async def request(self, method: str, params: bytes, reply: Responder, timeout: float) -> Message | None:
+        """Send a request and return the response; None if there is none within `timeout` seconds."""
+        responses: list[Message | None] = []
+        done = trio.Event()
+
+        def on_response(response: Message | None) -> None:
+            responses.append(response)
+            done.set()
+
+        key = self.send_request(method, params, reply, on_response)
+        reason = "its call has ended"
+        try:
+            with trio.move_on_after(timeout) as patience:
+                await done.wait()
+            if patience.cancelled_caught:
+                reason = f"no answer within {timeout:g} s"
+        finally:
+            if not done.is_set():
+                self.cancel(key, reason)
+        return responses[0] if responses else None
+
+    def cancel(self, key: bytes, reason: str) -> None:
+        """Cancel a request; its response will be ignored."""
+        if self._pending.pop(key, None) is not None:
+            body = msgspec.json.encode({"requestId": Raw(key), "reason": reason})
+            self._send(wire.notification("notifications/cancelled", body))
+
+    def handle_response(self, response: Message) -> None:
+        """Handle a response. Responses to unknown or cancelled requests are ignored."""
+        answered = self._pending.pop(bytes(response.id), None)
+        if answered is not None:
+            answered(response)
+
+    def close(self) -> None:
+        """The client has disconnected: end all requests with None."""
+        self._is_closed = True
+        questions, self._pending = list(self._pending.values()), {}
+        for answered in questions:
+            answered(None)
+
+
+_SHORT_MEMBERS = frozenset({"name", "uri", "ref", "_meta", "requestState"})
+_MAX_SHORT_MEMBER = 1024 * 1024
+"""Bytes of those members of params that mcpd reads, compares, or signs."""
+
+
+async def route_large_request(
+    request: ClientRequest, view: View, read_request_meta: Callable[[ClientRequest, bytes], bool]
+) -> Target:
+    """Apply the `_meta` of the params, remove what is not for the server, and return where they go, with
+    rests between the looks at them. Raises McpdError, BadFrame.
+
+    `read_request_meta`: see `SessionMethods`.
+    """
+    members = await in_turns(wire.members_in_steps(request.params))
+    for name in _SHORT_MEMBERS & members.keys():
+        if (size := len(members[name])) > _MAX_SHORT_MEMBER:
+            raise BadFrame(f"`{name}` has {size} bytes, and mcpd accepts at most {_MAX_SHORT_MEMBER}")
+    tool = wire.string_or(members, "name")
+    meta = bytes(members.pop("_meta", b""))
+    keeps_meta = bool(meta) and read_request_meta(request, meta)
+    request.has_no_meta = not keeps_meta
+    if meta and not keeps_meta:
+        await rest()
+        request.params = wire.join_members(members)
+    target = await in_turns(view.route_in_steps(request.method, request.params))
+    if request.method == "tools/call" and not target.tool:
+        target = msgspec.structs.replace(target, tool=tool)
+    await rest()
+    return target
+
+
+log = logging.getLogger("mcpd.gateway")
+
+_INVALID_PARAMS, _INTERNAL = -32602, -32603
+_RESOURCE_NOT_FOUND = -32002
+"""The legacy revisions' error code for an unknown resource."""
+
+
+def exception_response(request: ClientRequest, error: Exception, *, is_stopping: bool) -> tuple[bytes, int]:
+    """Return the response to a request that failed with `error`, and its error code; 0 if it is a result.
+
+    `is_stopping`: whether the daemon stops, so that the request can be sent again to the next one.
+    """
+    if isinstance(error, McpdError):
+        return _own_error(request, error, is_stopping)
+    if isinstance(error, BadFrame):
+        code, text = _INVALID_PARAMS, f"params: {error}"
+    else:
+        method = request.method[:100]
+        log.error("an error in mcpd itself, in a client's %s", method, exc_info=error)
+        code, text = _INTERNAL, f"{method}: an error in mcpd itself; see its log"
+    return wire.error(request.key, wire.error_body(code, text)), code
+
+
+def _own_error(request: ClientRequest, error: McpdError, is_stopping: bool) -> tuple[bytes, int]:
+    context, code, data = request.context, error.rpc, error.data()
+    if isinstance(error, SchemaViolation) and context.version >= R4:
+        return wire.result(request.key, _tool_error(error.message, context)), 0
+    if context.modern and -32019 <= code <= -32000:
+        code = _INTERNAL  # the modern revision reserves these codes
+    elif code == _INVALID_PARAMS and request.method == "resources/read" and not context.modern:
+        code = _RESOURCE_NOT_FOUND
+    if is_stopping and error.may_have_run is False:
+        data["stopping"] = True
+    return wire.error(request.key, wire.error_body(code, error.message, data)), code
+
+
+def _tool_error(text: str, context: ClientContext) -> bytes:
+    """Return a tool execution error, which is how a client learns of invalid arguments since 2025-11-25."""
+    result: dict[str, object] = {"content": [{"type": "text", "text": text}], "isError": True}
+    if context.version >= R5:
+        result = {"resultType": "complete", **result}
+    return msgspec.json.encode(result)
