@@ -1,15 +1,14 @@
 """Applies the policies: which tools, prompts and resources a client sees, and which of its calls are refused.
 
-`model.policy` decides. This module knows the rules in effect, and reads from a call what it would use. What
-depends on the rules and the lists only is compared when those change, so that a decision takes microseconds.
+`model.policy` decides. This module knows the rules in effect, and reads from a call what it would use. A
+server's lists are compared with the rules when those change, and each tool keeps the verdict on each client.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from weakref import WeakKeyDictionary
 
 import msgspec
 import trio
@@ -22,7 +21,6 @@ from mcpd.calls.use_limits import UseLimits
 from mcpd.config.json_path import join_path
 from mcpd.config.settings import Settings
 from mcpd.daemon_operations import Operations
-from mcpd.model.compiled_rules import CompiledRules, UnlistedItems
 from mcpd.model.errors import Denied, InvalidArguments, Problem
 from mcpd.model.policy import (
     HINTS,
@@ -32,11 +30,14 @@ from mcpd.model.policy import (
     PolicyRule,
     UsedItem,
     Verdict,
+    first_decision,
     read_only_rule,
 )
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.tags import tags_of_similar_tools, tags_of_tool
 from mcpd.model.text import shorten
+from mcpd.supervision.attachments import Attachment
+from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.legacy_companion import catalog_for_legacy
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
@@ -51,11 +52,58 @@ _NAMED_BY: Mapping[str, tuple[ItemKind, str]] = {
 _TASK_METHODS = "tasks/"
 """They concern calls that were allowed when they were made."""
 _MAX_UNLISTED = 1000
-"""Cached comparisons per server of names that are in none of its lists: clients may use any name."""
+"""Kept comparisons per server of names that are in none of its lists: clients may use any name."""
 _MAX_NAME = 1000
-"""Characters of a name in no list whose comparison is cached."""
+"""Characters of such a name whose comparison is kept."""
+_MAX_CLIENTS = 1000
+"""Clients per tool whose verdicts are kept."""
 _ITEMS_PER_TURN = 20
 """Items that are compared before other tasks have their turn: with many rules, each takes a millisecond."""
+
+
+class ServerRules:
+    """The rules for one server, and which of them are about which items. Valid as long as `is_current`."""
+
+    def __init__(self, server: ManagedServer, rules: tuple[PolicyRule, ...]) -> None:
+        self._server = server
+        self._settings_rules = rules
+        self._spec = _spec(server)
+        self._catalogs = _catalogs(server)
+        own = own_rule(server)
+        self.rules = rules if own is None else (own, *rules)
+        self.listed: frozenset[tuple[ItemKind, str]] = frozenset(_items(self._catalogs))
+        """Everything in the server's lists."""
+        self._about: dict[tuple[ItemKind, str], tuple[PolicyRule, ...]] = {}
+
+    def is_current(self, rules: tuple[PolicyRule, ...]) -> bool:
+        server, (own, for_legacy) = self._server, self._catalogs
+        return (
+            rules is self._settings_rules
+            and _spec(server) is self._spec
+            and server.catalog is own
+            and (own if server.companion is None else catalog_for_legacy(server)) is for_legacy
+        )
+
+    def about(self, kind: ItemKind, name: str) -> tuple[PolicyRule, ...]:
+        """Return the rules whose conditions about this item are met: microseconds for each rule, once."""
+        found = self._about.get((kind, name))
+        if found is None:
+            item = used_item(self._server, kind, name)
+            found = tuple(rule for rule in self.rules if not rule.item_mismatch(item))
+            if (kind, name) in self.listed or self._has_room(name):
+                self._about[kind, name] = found
+        return found
+
+    def _has_room(self, name: str) -> bool:
+        """Return whether the comparison of a name in no list is kept."""
+        return len(name) <= _MAX_NAME and len(self._about) < len(self.listed) + _MAX_UNLISTED
+
+    def verdict(self, client: ClientFacts, kind: ItemKind, name: str) -> Verdict:
+        """Return what the rules say about this use."""
+        verdict = first_decision(rule for rule in self.about(kind, name) if not rule.client_mismatch(client))
+        if verdict.decision is Decision.ASK and self._spec.trust:
+            return Verdict(decision=Decision.ALLOW, rule=verdict.rule, limits=verdict.limits)
+        return verdict
 
 
 class Policies:
@@ -63,8 +111,6 @@ class Policies:
 
     def __init__(self, core: Operations) -> None:
         self._core = core
-        self._compiled = CompiledRules(())
-        self._clients: WeakKeyDictionary[ClientFacts, tuple[CompiledRules, int]] = WeakKeyDictionary()
 
     @property
     def _settings(self) -> Settings:
@@ -76,135 +122,45 @@ class Policies:
 
     def apply_to(self, server: ManagedServer) -> bool:
         """Return whether any rule may concern the server."""
-        return bool((server.original or server).spec.read_only or self._settings.policies)
+        return bool(_spec(server).read_only or self._settings.policies)
 
-    def rules(self, server: ManagedServer) -> tuple[PolicyRule, ...]:
+    def of(self, server: ManagedServer) -> ServerRules:
         """Return the rules for a server, in the order in which they apply."""
-        own = own_rule(server)
-        return self._settings.policies if own is None else (own, *self._settings.policies)
+        found, rules = server.attachments.get(SERVER_RULES), self._settings.policies
+        if found is None or not found.is_current(rules):
+            found = server.attachments[SERVER_RULES] = ServerRules(server, rules)
+        return found
 
     def verdict(self, client: ClientFacts, server: ManagedServer, kind: ItemKind, name: str) -> Verdict:
         """Return what the rules say about this use."""
-        table = self.table(server)
-        matching = table.about_item(kind, name)
-        if matching == READ_ONLY:
-            return Verdict(decision=Decision.DENY, rule=table.own)
-        verdict = table.compiled.verdict(matching & self._about_client(client, table.compiled))
-        if verdict.decision is Decision.ASK and table.spec.trust:
-            return Verdict(decision=Decision.ALLOW, rule=verdict.rule, limits=verdict.limits)
-        return verdict
-
-    def table(self, server: ManagedServer) -> DecisionTable:
-        """Return what was compared for the server's current lists and the rules in effect."""
-        compiled, found = self._current_rules(), server.decisions
-        if not isinstance(found, DecisionTable) or not found.is_current(compiled):
-            found = server.decisions = DecisionTable.make(server, compiled)
-        return found
-
-    def _current_rules(self) -> CompiledRules:
-        rules = self._core.config.loaded.settings.policies
-        if self._compiled.rules is not rules:
-            self._compiled = CompiledRules(rules)
-        return self._compiled
-
-    def about_client(self, client: ClientFacts) -> int:
-        """Return the rules whose conditions about this client are met."""
-        return self._about_client(client, self._current_rules())
-
-    def _about_client(self, client: ClientFacts, compiled: CompiledRules) -> int:
-        known = self._clients.get(client)
-        if known is None or known[0] is not compiled:
-            known = self._clients[client] = compiled, compiled.about_client(client)
-        return known[1]
+        return self.of(server).verdict(client, kind, name)
 
     async def prepare(self, server: ManagedServer) -> None:
-        """Compare a server's lists with the rules, so that no call has to wait for that."""
+        """Compare a server's lists with the rules, so that no call and no list has to wait for that."""
         if not self.apply_to(server):
             return
-        table = self.table(server)
-        for number, (kind, name) in enumerate(table.listed):
-            table.about_item(kind, name)
+        rules = self.of(server)
+        for number, (kind, name) in enumerate(rules.listed):
+            rules.about(kind, name)
             if number % _ITEMS_PER_TURN == 0:
                 await trio.lowlevel.checkpoint()
 
 
+SERVER_RULES = Attachment[ServerRules]("the rules for a server")
 _SHORT = 4096
 """Bytes of params that are searched in a microsecond."""
-READ_ONLY = -1
-"""Instead of the rules that match: `readOnly` in the server's definition denies the use."""
 
 
-class DecisionTable(msgspec.Struct, eq=False):
-    """What was compared for one server. Valid for these rules, this definition and these lists."""
+def _catalogs(server: ManagedServer) -> tuple[Catalog | None, Catalog | None]:
+    return server.catalog, catalog_for_legacy(server)
 
-    server: ManagedServer
-    definition: ManagedServer
-    """The server whose definition it uses."""
-    spec: ServerSpec
-    compiled: CompiledRules
-    own: PolicyRule | None
-    """The rule that `readOnly` in the definition stands for."""
-    catalogs: tuple[object, object]
-    listed: frozenset[tuple[ItemKind, str]]
-    """Everything in the server's lists."""
-    _listed_matching: dict[tuple[ItemKind, str], int] = msgspec.field(default_factory=dict)
-    _unlisted_matching: dict[tuple[ItemKind, str], int] = msgspec.field(default_factory=dict)
-    """At most _MAX_UNLISTED."""
-    _unlisted: dict[ItemKind, UnlistedItems | None] = msgspec.field(default_factory=dict)
-    """How names in no list are compared. None: `readOnly` denies them all."""
 
-    @classmethod
-    def make(cls, server: ManagedServer, compiled: CompiledRules) -> DecisionTable:
-        catalogs = server.catalog, catalog_for_legacy(server)
-        items: list[tuple[ItemKind, str]] = []
-        for catalog in catalogs:
-            if catalog is not None:
-                items += [("tool", each.name) for each in catalog.tools]
-                items += [("prompt", each.name) for each in catalog.prompts]
-                items += [("resource", each.name) for each in catalog.resources]
-        definition = server.original or server
-        return cls(
-            server, definition, definition.spec, compiled, own_rule(server), catalogs, frozenset(items)
-        )
-
-    def is_current(self, compiled: CompiledRules) -> bool:
-        if compiled is not self.compiled or self.definition.spec is not self.spec:
-            return False
-        server, (known, known_for_legacy) = self.server, self.catalogs
-        catalog = server.catalog
-        for_legacy = catalog if server.companion is None else catalog_for_legacy(server)
-        return catalog is known and for_legacy is known_for_legacy
-
-    def about_item(self, kind: ItemKind, name: str) -> int:
-        """Return the rules whose conditions about this item are met, or READ_ONLY."""
-        found = self._listed_matching.get((kind, name))
-        if found is None:
-            found = self._unlisted_matching.get((kind, name))
-        if found is not None:
-            return found
-        if (kind, name) in self.listed:
-            found = self._listed_matching[kind, name] = self._compare(used_item(self.server, kind, name))
-            return found
-        found = self._compare_unlisted(kind, name)
-        if len(name) <= _MAX_NAME:
-            if len(self._unlisted_matching) >= _MAX_UNLISTED:
-                self._unlisted_matching.clear()
-            self._unlisted_matching[kind, name] = found
-        return found
-
-    def _compare(self, item: UsedItem) -> int:
-        denied = self.own is not None and not self.own.item_mismatch(item)
-        return READ_ONLY if denied else self.compiled.about_item(item)
-
-    def _compare_unlisted(self, kind: ItemKind, name: str) -> int:
-        if kind == "tool" and self.spec.tool_tags:
-            return self._compare(used_item(self.server, kind, name))  # tags depend on the name
-        if kind not in self._unlisted:
-            example = used_item(self.server, kind, "")
-            denied = self.own is not None and not self.own.item_mismatch(example)
-            self._unlisted[kind] = None if denied else self.compiled.unlisted(example)
-        known = self._unlisted[kind]
-        return READ_ONLY if known is None else known.about_name(name)
+def _items(catalogs: Iterable[Catalog | None]) -> Iterator[tuple[ItemKind, str]]:
+    for catalog in catalogs:
+        if catalog is not None:
+            yield from (("tool", each.name) for each in catalog.tools)
+            yield from (("prompt", each.name) for each in catalog.prompts)
+            yield from (("resource", each.name) for each in catalog.resources)
 
 
 def _spec(server: ManagedServer) -> ServerSpec:
@@ -228,7 +184,7 @@ def used_item(server: ManagedServer, kind: ItemKind, name: str) -> UsedItem:
     """Return what is known of a tool, prompt or resource. A tool may be listed on one of the server's two
     connections only (`supervision.legacy_companion`)."""
     hints = None
-    for catalog in (server.catalog, catalog_for_legacy(server)) if kind == "tool" else ():
+    for catalog in _catalogs(server) if kind == "tool" else ():
         if catalog is not None and (item := catalog.tool(name)) is not None:
             hints = tool_hints(item.raw)
             break
@@ -311,17 +267,20 @@ class PolicyStage(msgspec.Struct, eq=False):
     limits: UseLimits
     rounds: PassedRounds
     server: ManagedServer
+    _rules: ServerRules | None = None
+    _verdicts: dict[ClientFacts, Verdict] = msgspec.field(default_factory=dict)
+    """Of `_rules` about the route's tool, by client."""
 
     def before(self, call: Call) -> StageWork | None:
         """Raises Denied, Overloaded if a limit is reached, and InvalidArguments if it is not clear what the
         call would use. Returns how to wait for a person's approval, if that is required."""
-        client = call.caller.facts(call.context)
+        client, rules = call.caller.facts(call.context), self.policies.of(self.server)
         if has_plain_name(call):
-            verdict = self.policies.verdict(client, self.server, "tool", call.route.tool)
+            verdict = self._verdict(client, rules, call.route.tool)
             if verdict.decision is Decision.ALLOW and not verdict.limits:
                 return None
         kind, name = read_used_item(call)
-        verdict = self.policies.verdict(client, self.server, kind, name)
+        verdict = rules.verdict(client, kind, name)
         refuse_denied(verdict, client, self.server, kind, name)
         if not verdict.limits and verdict.decision is Decision.ALLOW:
             return None
@@ -329,11 +288,20 @@ class PolicyStage(msgspec.Struct, eq=False):
         if self.rounds.continues(call, client, use):
             return None
         if verdict.limits:
-            is_listed = (kind, name) in self.policies.table(self.server).listed
+            is_listed = (kind, name) in rules.listed
             self.limits.enter(call, verdict.limits, client, use, is_listed=is_listed)
         if verdict.decision is not Decision.ASK or verdict.rule is None:
             return None
         return partial(self.approvals.wait_approved, call, use, verdict.rule)
+
+    def _verdict(self, client: ClientFacts, rules: ServerRules, tool: str) -> Verdict:
+        if rules is not self._rules or len(self._verdicts) >= _MAX_CLIENTS:
+            self._rules = rules
+            self._verdicts.clear()
+        verdict = self._verdicts.get(client)
+        if verdict is None:
+            verdict = self._verdicts[client] = rules.verdict(client, "tool", tool)
+        return verdict
 
 
 def has_plain_name(call: Call) -> bool:

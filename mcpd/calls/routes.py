@@ -1,6 +1,6 @@
 """Routes: what applies to all calls of one tool, resolved once and not for each call.
 
-A route is valid until its server's lists or the settings change. `ManagedServer.routes` keeps them.
+A route is valid until its server's lists or the settings change.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from mcpd.model import tool_annotations
 from mcpd.model.tool_annotations import declares
 from mcpd.protocol.revision_translation import no_translation, translation
 from mcpd.protocol.upstream_session import Upstream
+from mcpd.supervision.attachments import Attachment
 from mcpd.supervision.catalog import Item
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.outgoing_request import FROM_TIMEOUT
@@ -56,6 +57,12 @@ class StageFactory(Protocol):
         """Return the stage for calls of one tool or prompt (`name`), or of a method; None if it has none."""
 
 
+_Key = tuple[Scope, str, str | bytes]
+"""(callers, method, the tool's name or the bytes with which the params of its calls usually begin)."""
+ROUTES = Attachment[dict[_Key, Route]]("how calls of each tool run")
+_NO_ROUTES: dict[_Key, Route] = {}
+
+
 def resolve_route(
     scope: Scope,
     server: ManagedServer,
@@ -64,31 +71,56 @@ def resolve_route(
     settings: Settings,
     factories: Sequence[StageFactory],
 ) -> Route:
-    """Resolve a route and keep it in `server.routes`: by the name of the tool, and by the bytes with which
-    the params of its calls usually begin.
+    """Resolve a route and keep it: by the name of the tool, and by the bytes with which the params of its
+    calls usually begin.
     """
-    spec, times = server.spec, server.spec.timeouts
     enabled = [factory for factory in factories if factory.is_enabled(scope, server, method, settings)]
-    is_call = method == "tools/call"
-    made = [each.make(scope, server, method, tool) for each in enabled]
+    made = (each.make(scope, server, method, tool) for each in enabled)
     stages = tuple(stage for stage in made if stage is not None)
+    is_call = method == "tools/call"
+    if is_call:
+        route = _tool_route(server, tool, stages, all_alike=not enabled)
+    else:
+        times = server.spec.timeouts
+        route = Route(
+            spec=server.spec,
+            method=method,
+            tool=tool,
+            stages=stages,
+            result_stages=_result_stages(stages),
+            idle_timeout=times.call,
+            total_timeout=times.call_max,
+            timeout_source=FROM_TIMEOUT,
+        )
+    if len(tool) + len(method) > _MAX_NAME:
+        return route
+    routes = server.list_attachments.get(ROUTES)
+    if routes is None:
+        routes = server.list_attachments[ROUTES] = {}
+    elif len(routes) >= _MAX_ROUTES:
+        routes.clear()
+    routes[scope, method, tool] = route
+    if is_call and tool and tool.isascii() and not set(tool) & set('"\\'):
+        routes[scope, method, b'{"name":"%b' % tool.encode()] = route
+    return route
+
+
+def _tool_route(server: ManagedServer, tool: str, stages: tuple[Stage, ...], *, all_alike: bool) -> Route:
+    """`all_alike`: whether all tools of the server have the same stages."""
+    spec, times = server.spec, server.spec.timeouts
     item = server.catalog.tool(tool) if tool and server.catalog is not None else None
     read_only = item is not None and is_read_only(item)
-    exclusive = is_call and (spec.concurrency == "serial" or (spec.concurrency == "writes" and not read_only))
-    has_turns = spec.takes_write_turns
-    write_turn = _write_turn(item) if is_call and has_turns else 0.0
-    own_timeout = times.tools.get(tool) if is_call else None
-    route = Route(
+    exclusive = spec.concurrency == "serial" or (spec.concurrency == "writes" and not read_only)
+    write_turn = _write_turn(item) if spec.takes_write_turns else 0.0
+    own_timeout = times.tools.get(tool)
+    return Route(
         spec=spec,
-        method=method,
+        method="tools/call",
         tool=tool,
-        stats=server.call_stats.for_tool(tool) if is_call else None,
-        depends_on_tool=bool(enabled or times.tools)
-        or spec.concurrency == "writes"
-        or (has_turns and _any_has_hint(server))
-        or _any_requires_task(server),
+        stats=server.call_stats.for_tool(tool),
+        depends_on_tool=not all_alike or bool(times.tools) or _tools_differ(server),
         stages=stages,
-        result_stages=tuple(stage for stage in stages if isinstance(stage, ResultStage)),
+        result_stages=_result_stages(stages),
         idle_timeout=times.call if own_timeout is None else own_timeout,
         total_timeout=times.call_max,
         timeout_source=FROM_TIMEOUT if own_timeout is None else _FROM_TOOL_TIMEOUTS,
@@ -98,14 +130,10 @@ def resolve_route(
         may_wait=exclusive or write_turn > 0,
         requires_task=item is not None and requires_task(item),
     )
-    if len(tool) + len(method) > _MAX_NAME:
-        return route
-    if len(server.routes) >= _MAX_ROUTES:
-        server.routes.clear()
-    server.routes[scope, method, tool] = route
-    if is_call and tool and tool.isascii() and not set(tool) & set('"\\'):
-        server.routes[scope, method, b'{"name":"%b' % tool.encode()] = route
-    return route
+
+
+def _result_stages(stages: tuple[Stage, ...]) -> tuple[ResultStage, ...]:
+    return tuple(stage for stage in stages if isinstance(stage, ResultStage))
 
 
 class RouteTable:
@@ -131,17 +159,17 @@ class RouteTable:
                 raise self._operations.not_ready_error(server)
             self._settings = settings
             for each in (*self._operations.supervisor.servers(), *self._operations.supervisor.instances()):
-                each.routes.clear()
+                each.list_attachments.pop(ROUTES, None)
             self._on_settings(settings)
-        route: Route | None
+        routes = server.list_attachments.get(ROUTES) or _NO_ROUTES
         if tool or method != "tools/call":
-            route = server.routes.get((scope, method, tool))
+            route = routes.get((scope, method, tool))
         else:
             beginning = params[: params.find(b'"', 9)]  # usually the name is the first member
-            route = server.routes.get((scope, method, beginning))
+            route = routes.get((scope, method, beginning))
             if route is None or (route.depends_on_tool and not is_name_unique(params)):
                 tool = tool_name(params)
-                route = server.routes.get((scope, method, tool))
+                route = routes.get((scope, method, tool))
         if route is None or route.spec is not server.spec:
             route = resolve_route(scope, server, method, tool, settings, self._factories)
         return route
@@ -191,10 +219,11 @@ def _write_turn(tool: Item | None) -> float:
     return turns.DECLARED if says_it_writes else turns.UNDECLARED
 
 
-def _any_has_hint(server: ManagedServer) -> bool:
-    """Return whether tools of the server may differ in `_write_turn`."""
-    return server.catalog is not None and any(b"Hint" in tool.raw for tool in server.catalog.tools)
-
-
-def _any_requires_task(server: ManagedServer) -> bool:
-    return server.catalog is not None and any(map(requires_task, server.catalog.tools))
+def _tools_differ(server: ManagedServer) -> bool:
+    """Return whether the server's tools may differ in their turns, or in how they are called."""
+    tools = () if server.catalog is None else server.catalog.tools
+    return (
+        server.spec.concurrency == "writes"
+        or (server.spec.takes_write_turns and any(b"Hint" in tool.raw for tool in tools))
+        or any(map(requires_task, tools))
+    )

@@ -23,6 +23,7 @@ from mcpd.calls.call import INTERACTIVE_METHODS, QUEUED, Call, CallHandler, Spaw
 from mcpd.calls.open_questions import AskedQuestion, OpenQuestions
 from mcpd.model.errors import Overloaded
 from mcpd.model.status import WaitingCall, format_time, rfc3339
+from mcpd.supervision.attachments import Attachment
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.supervisor_context import WaitingReport
 
@@ -270,6 +271,10 @@ class ClientTurns(TurnQueue):
         return obstacle
 
 
+CLIENT_TURNS = Attachment[ClientTurns]("the turns of clients")
+WRITE_TURNS = Attachment[WriteTurns]("the turns of calls that write")
+
+
 class Turns:
     """Decides when calls may be sent. `start` sends a call whose turn has come, and must not raise. `spawn`
     must run tasks that outlive the calls.
@@ -291,11 +296,10 @@ class Turns:
         """
         owner = turn_owner(call)
         if owner is not None:
-            queue = client_turns(call.server)
+            queue = call.server.attachments.get(CLIENT_TURNS)
             if queue is None:
-                queue = call.server.turn_queue = ClientTurns(
-                    self._on_turn, self._spawn, call.server, self._handler, self._questions
-                )
+                queue = ClientTurns(self._on_turn, self._spawn, call.server, self._handler, self._questions)
+                call.server.attachments[CLIENT_TURNS] = queue
             call.holds_turn = True
             if not queue.enter(call, owner):
                 return False
@@ -306,9 +310,11 @@ class Turns:
             self._start(call)
 
     def _enter_write_turn(self, call: Call) -> bool:
-        turns = write_turns(call.server)
+        attachments = (call.server.original or call.server).attachments  # all its processes share them
+        turns = attachments.get(WRITE_TURNS)
         if turns is None:
-            turns = (call.server.original or call.server).write_turns = WriteTurns(self._start, self._spawn)
+            turns = WriteTurns(self._start, self._spawn)
+            attachments[WRITE_TURNS] = turns
         call.holds_turn = True
         return turns.enter(call, call.caller)
 
@@ -317,7 +323,7 @@ class Turns:
         the number of all of them."""
         connections = [each for each in (server, server.companion) if each is not None]
         questions = [question for each in connections for question in self._questions.of(each)]
-        queues = [queue for each in connections if (queue := client_turns(each)) is not None]
+        queues = [queue for each in connections if (queue := each.attachments.get(CLIENT_TURNS)) is not None]
         waiting = [call for queue in queues for call in queue.waiting]
         now, wall = trio.current_time(), time.time()
         return (
@@ -352,30 +358,17 @@ def turn_owner(call: Call) -> object:
     return None
 
 
-def client_turns(server: ManagedServer) -> ClientTurns | None:
-    """Return the turns of a server; None if no call has needed one."""
-    turns = server.turn_queue
-    assert turns is None or isinstance(turns, ClientTurns)
-    return turns
-
-
-def write_turns(server: ManagedServer) -> WriteTurns | None:
-    """Return the write turns of a server, which all its processes share; None if no call has needed one."""
-    turns = (server.original or server).write_turns
-    assert turns is None or isinstance(turns, WriteTurns)
-    return turns
-
-
 def release_turn(call: Call) -> None:
     """End the call's turns, or its wait for one. Does nothing if it has neither."""
     if not call.holds_turn:
         return
     call.holds_turn = False
-    if (writes := write_turns(call.server)) is not None:
+    server = call.server
+    if (writes := (server.original or server).attachments.get(WRITE_TURNS)) is not None:
         writes.leave(call)
-    if (queue := client_turns(call.server)) is not None:
+    if (queue := server.attachments.get(CLIENT_TURNS)) is not None:
         if call in queue.holders and call.context.accepts_server_requests and call.response_size:
-            call.server.elicitation_history.record_answer(call.route.method, call.tool)
+            server.elicitation_history.record_answer(call.route.method, call.tool)
         queue.leave(call)
 
 

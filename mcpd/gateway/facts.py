@@ -159,7 +159,7 @@ class VisibleEntries:
         if not restricted:
             return entries
         client = read_facts()
-        rules = [policies.rules(server) for server in restricted]
+        rules = [policies.of(server).rules for server in restricted]
         known = self._known.get(member)
         if known is not None and known.entries == entries and known.rules == rules and known.client is client:
             return known.visible

@@ -304,7 +304,9 @@ class Gateway:
     def _on_config_changed(self) -> None:
         """Apply changed policies to calls and lists: what a client may use may be listed now, or not any
         more."""
-        rules = {server.spec.name: self.policies.rules(server) for server in self.core.supervisor.servers()}
+        rules = {
+            server.spec.name: self.policies.of(server).rules for server in self.core.supervisor.servers()
+        }
         changed = {name for name, each in rules.items() if self._announced_rules.get(name, ()) != each}
         self._announced_rules = rules
         if not changed:

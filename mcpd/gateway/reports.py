@@ -116,7 +116,7 @@ def explain_policy(host: PolicyHost, params: PolicyParams) -> PolicyResult:
     item = used_item(server, kind, name)
     steps, decision, decisive = [], Decision.ALLOW, None
     limits: list[PolicyLimit] = []
-    for rule in host.policies.rules(server):
+    for rule in host.policies.of(server).rules:
         mismatch = rule.mismatch(client, item)
         steps.append(
             PolicyStep(rule=rule.place, decision=rule.decision.value, matches=not mismatch, mismatch=mismatch)

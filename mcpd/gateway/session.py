@@ -351,7 +351,7 @@ class ClientSession:
     def prepare_decisions(self) -> None:
         """If there are policies, read what they may ask of the client before its first call."""
         if (self.is_initialized or self._facts.are_read) and self.gateway.policies.exist():
-            self.gateway.policies.about_client(self.facts(self.context))
+            self.facts(self.context)
 
     def check_resource(self, context: ClientContext, server: ManagedServer, uri: str) -> None:
         """Raise Denied if policies forbid the client this resource."""

@@ -5,7 +5,8 @@ themselves, and servers how they name things, so a rule that restricts is matche
 allows exactly:
 
 - A restricting rule (`deny` or `ask`) also matches if mcpd does not know what it asks for, such as the
-  executable of a client on a TCP connection, and names that only look like the one in the rule.
+  executable of a client on a TCP connection, and names that differ from the one in the rule only in case, in
+  invisible characters or in width.
 - An allowing rule matches only what is known, and only names as they are written. Of a client's names, it
   matches the one under which people see the client: they allow something to that one.
 
@@ -17,13 +18,13 @@ from __future__ import annotations
 import enum
 import functools
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import translate
 from typing import Literal
+from urllib.parse import unquote
 
 import attrs
-
-from mcpd.model.lookalikes import fold, fold_uri
 
 ItemKind = Literal["tool", "prompt", "resource", "method"]
 """What a client uses. `method`: a request that mcpd does not know and only forwards."""
@@ -130,94 +131,91 @@ class PolicyRule:
         """The same text for equal rules, wherever they are written."""
         return repr(attrs.evolve(self, place=""))
 
+    @property
+    def is_strict(self) -> bool:
+        """Whether it restricts, and is matched generously."""
+        return self.decision is not Decision.ALLOW
+
     def mismatch(self, client: ClientFacts, item: UsedItem) -> str:
         """Return which condition is not met, in words; empty if the rule matches."""
         return self.item_mismatch(item) or self.client_mismatch(client)
 
     def client_mismatch(self, client: ClientFacts) -> str:
         """Return which condition about the client is not met; empty if all are."""
-        strict = self.decision is not Decision.ALLOW
-        for what, patterns, known in (
-            ("client", self.clients, client.names if strict else client.shown),
-            ("executable", self.executables, _path_forms(client.executable)),
-            ("transport", self.transports, (client.transport,) if client.transport else ()),
-        ):
-            if patterns is None or (strict and not known):
-                continue
-            if not known:
-                return f"the {what} is not known"
-            if not matches(patterns, known, strict=strict):
-                return f"the {what} is {known[0]}"
-        if self.profiles is not None and not matches(self.profiles, (client.profile,), strict=strict):
-            return f"the profile is {client.profile or 'not set'}"
-        if self.directories is not None and not (strict and not client.directory):
-            if not client.directory:
-                return "the directory is not known"
-            if not any(_is_within(client.directory, each) for each in self.directories):
-                return f"the directory is {client.directory}"
-        return ""
+        names = client.names if self.is_strict else client.shown
+        return (
+            self._differs("client", self.clients, names)
+            or self._differs("executable", self.executables, _path_forms(client.executable))
+            or self._differs("transport", self.transports, (client.transport,) if client.transport else ())
+            or self._profile_mismatch(client.profile)
+            or self._directory_mismatch(client.directory)
+        )
+
+    def _differs(self, what: str, patterns: tuple[str, ...] | None, known: tuple[str, ...]) -> str:
+        """Return that a fact about the client does not match the patterns. `known`: its forms, if any."""
+        if patterns is None or (self.is_strict and not known):
+            return ""
+        if not known:
+            return f"the {what} is not known"
+        return "" if matches(patterns, known, strict=self.is_strict) else f"the {what} is {known[0]}"
+
+    def _profile_mismatch(self, profile: str) -> str:
+        if self.profiles is None or matches(self.profiles, (profile,), strict=self.is_strict):
+            return ""
+        return f"the profile is {profile or 'not set'}"
+
+    def _directory_mismatch(self, directory: str) -> str:
+        if self.directories is None or (self.is_strict and not directory):
+            return ""
+        if not directory:
+            return "the directory is not known"
+        is_below = any(_is_within(directory, each) for each in self.directories)
+        return "" if is_below else f"the directory is {directory}"
 
     def item_mismatch(self, item: UsedItem) -> str:
         """Return which condition about the server or the item is not met; empty if all are."""
-        return (
-            self._place_mismatch(item)
-            or self.name_mismatch(item.kind, item_forms(item.kind, item.name, item.server))
-            or self._hints_mismatch(item)
-        )
+        return self._place_mismatch(item) or self._name_mismatch(item) or self._hints_mismatch(item)
 
-    def nameless_mismatch(self, item: UsedItem) -> str:
-        """Return which condition about the item, apart from its name, is not met; empty if all are."""
-        return self._place_mismatch(item) or self._hints_mismatch(item)
-
-    def patterns(self, kind: ItemKind) -> tuple[str, ...] | None:
+    def _patterns(self, kind: ItemKind) -> tuple[str, ...] | None:
         """Return the patterns for the names of such items; None if the rule does not ask for names."""
-        lists: Mapping[str, tuple[str, ...] | None] = {
-            "tool": self.tools,
-            "prompt": self.prompts,
-            "resource": self.resources,
-        }
-        return lists.get(kind)
+        return {"tool": self.tools, "prompt": self.prompts, "resource": self.resources}.get(kind)
 
-    def name_mismatch(self, kind: ItemKind, forms: tuple[str, ...]) -> str:
-        """Return that the name is another one; empty if it matches. `forms`: what `item_forms` returns."""
-        patterns = self.patterns(kind)
-        strict = self.decision is not Decision.ALLOW
-        if patterns is not None and not matches(patterns, forms, strict=strict, uri=kind == "resource"):
-            return f"the {kind} is {forms[0]}"
-        return ""
+    def _name_mismatch(self, item: UsedItem) -> str:
+        patterns = self._patterns(item.kind)
+        if patterns is None:
+            return ""
+        if item.kind == "resource":
+            is_same = uri_matches(patterns, item.name, strict=self.is_strict)
+        else:
+            forms = (item.name, f"{item.name}@{item.server}") if item.kind == "tool" else (item.name,)
+            is_same = matches(patterns, forms, strict=self.is_strict)
+        return "" if is_same else f"the {item.kind} is {item.name}"
 
     def _place_mismatch(self, item: UsedItem) -> str:
         """Return which condition about the server, the tags or the kind of item is not met."""
-        strict = self.decision is not Decision.ALLOW
-        if self.servers is not None and not matches(self.servers, (item.server,), strict=strict):
+        if self.servers is not None and not matches(self.servers, (item.server,), strict=self.is_strict):
             return f"the server is {item.server}"
         if self.tags is not None:
-            tags = (*item.tags, *item.similar_tags) if strict else item.tags
-            if not matches(self.tags, tags, strict=strict):
+            tags = (*item.tags, *item.similar_tags) if self.is_strict else item.tags
+            if not matches(self.tags, tags, strict=self.is_strict):
                 return f"the tags are {', '.join(item.tags)}" if item.tags else "it has no tags"
         is_about_some = any(each is not None for each in (self.tools, self.prompts, self.resources))
-        if is_about_some and self.patterns(item.kind) is None:
+        if is_about_some and self._patterns(item.kind) is None:
             return f"it is not about {item.kind}s"
         return ""
 
     def _hints_mismatch(self, item: UsedItem) -> str:
         """Return which condition about the annotations is not met."""
-        strict = self.decision is not Decision.ALLOW
         if self.hints is None:
             return ""
         if item.kind in ("prompt", "resource"):
             return f"it is not about {item.kind}s"
         if item.hints is None:
-            return "" if strict else "the annotations are not known"
+            return "" if self.is_strict else "the annotations are not known"
         for hint, value in self.hints.items():
             if item.hints[hint] is not value:
                 return f"{hint} is {str(item.hints[hint]).lower()}"
         return ""
-
-
-def item_forms(kind: ItemKind, name: str, server: str) -> tuple[str, ...]:
-    """Return the names of an item that patterns are compared with."""
-    return (name, f"{name}@{server}") if kind == "tool" else (name,)
 
 
 @attrs.frozen(kw_only=True)
@@ -276,28 +274,74 @@ def _is_within(directory: str, pattern: str) -> bool:
     )
 
 
-def matches(patterns: tuple[str, ...], names: Sequence[str], *, strict: bool, uri: bool = False) -> bool:
-    """Return whether any name matches any pattern. `strict` also accepts what only looks like it."""
+def matches(patterns: tuple[str, ...], names: Sequence[str], *, strict: bool) -> bool:
+    """Return whether any name matches any pattern. `strict` also accepts other spellings."""
     if any(map(_pattern(patterns).fullmatch, names)):
-        return not uri or strict or matches(patterns, [fold_uri(name) for name in names], strict=True)
-    return strict and any(map(_folded_pattern(patterns).fullmatch, folded_forms(names, uri=uri)))
+        return True
+    return strict and any(map(_folded_pattern(patterns).fullmatch, map(fold, names)))
 
 
-def folded_forms(names: Sequence[str], *, uri: bool) -> list[str]:
-    """Return what is compared with the folded patterns."""
-    return [fold(fold_uri(name) if uri else name) for name in names]
+def uri_matches(patterns: tuple[str, ...], uri: str, *, strict: bool) -> bool:
+    """Return whether a URI matches any pattern. `strict` also accepts one that may lead to the same resource;
+    without it, both the URI as it is written and what it leads to must match.
+    """
+    normal = normalize_uri(uri)
+    both = _with_normal_forms(patterns)
+    if strict:
+        # Many servers ignore the host of a `file:` URI.
+        return matches(both, (uri, normal, _FILE_HOST.sub("file://", normal)), strict=True)
+    return matches(patterns, (uri,), strict=False) and matches(both, (normal,), strict=False)
 
 
-class GenerousPatterns:
-    """Patterns that are compared with many names as restricting rules do: what looks like a match is one."""
+_FILE_HOST = re.compile(r"\Afile://[^/]*")
 
-    def __init__(self, patterns: tuple[str, ...]) -> None:
-        self._exact = _pattern(patterns).fullmatch
-        self._folded = _folded_pattern(patterns).fullmatch
 
-    def match(self, names: Sequence[str], folded: Sequence[str]) -> bool:
-        """Return whether any name matches any pattern. `folded`: the `folded_forms` of the names."""
-        return any(map(self._exact, names)) or any(map(self._folded, folded))
+@functools.lru_cache(maxsize=4096)
+def _with_normal_forms(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    return (*patterns, *(normalize_uri(each, is_pattern=True) for each in patterns))
+
+
+def fold(name: str) -> str:
+    """Return the same text for names that a tolerant server may take for each other."""
+    if name.isascii() and name.isprintable():
+        return name.casefold().strip()
+    normal = unicodedata.normalize("NFKC", name).casefold()
+    return "".join(each for each in normal if each.isprintable()).strip()
+
+
+_MAX_DECODED = 3
+"""How often escapes are decoded: servers may do it twice."""
+
+
+def normalize_uri(uri: str, *, is_pattern: bool = False) -> str:
+    """Return one spelling for URIs that lead to the same resource: without escapes, `.`, `..` and `//`.
+
+    RFC 8089 allows `file:/path` and `file://localhost/path` for `file:///path`.
+    """
+    scheme, colon, rest = uri.partition(":")
+    scheme = scheme.strip().casefold()
+    is_file = scheme == "file"
+    if not colon or not (is_file or rest.startswith(("//", "\\\\"))):
+        return uri
+    if is_file and not is_pattern:  # in which `?` is a wildcard
+        rest = re.split("[?#]", rest, maxsplit=1)[0]
+    for _ in range(_MAX_DECODED):
+        rest = unquote(rest)
+    rest = rest.replace("\\", "/")
+    authority, path = "", rest
+    if rest.startswith("//"):
+        authority, slash, below = rest[2:].partition("/")
+        path = slash + below
+    if is_file and authority.casefold() == "localhost":
+        authority = ""
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    root = "/" if path.startswith("/") or is_file else ""
+    return f"{scheme}://{authority.casefold()}{root}{'/'.join(parts)}"
 
 
 @functools.lru_cache(maxsize=4096)

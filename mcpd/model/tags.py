@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-from mcpd.model.lookalikes import fold
+from mcpd.model.policy import fold
 from mcpd.model.server_spec import ServerSpec
 
 
@@ -17,7 +17,7 @@ def tags_of_tool(spec: ServerSpec, tool: str) -> tuple[str, ...]:
 
 
 def tags_of_similar_tools(spec: ServerSpec, tool: str) -> tuple[str, ...]:
-    """Return the tags of names that a person, or a tolerant server, may take for this one."""
+    """Return the tags of names that a tolerant server may take for this one."""
     folded = fold(tool)
     return tuple(
         tag for pattern, tags in spec.tool_tags.items() if fnmatchcase(folded, fold(pattern)) for tag in tags

@@ -6,7 +6,7 @@ import logging
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import msgspec
 import trio
@@ -18,6 +18,7 @@ from mcpd.model.status import rfc3339
 from mcpd.model.text import shorten
 from mcpd.persistent_state import StateFile
 from mcpd.protocol.upstream_session import FEATURES, Upstream
+from mcpd.supervision.attachments import Attachments
 from mcpd.supervision.catalog import (
     LIST_METHODS,
     MAX_ENTRIES,
@@ -55,8 +56,8 @@ class CatalogSync:
     ) -> None:
         self.spec = spec
         self.catalog: Catalog | None = None
-        self.routes: dict[tuple[object, str, str | bytes], Any] = {}
-        """See `calls.routes`; cleared when the lists change."""
+        self.attachments = Attachments()
+        """What others keep as long as the lists do not change."""
         self._store = store
         self._fingerprint = fingerprint
         self._on_change = on_change
@@ -144,7 +145,7 @@ class CatalogSync:
         """Replace the catalog, and report the differences and the changes that the server `announced`."""
         changes = {**dict.fromkeys(announced, ""), **dict(describe_changes(self.catalog, catalog))}
         self.catalog = catalog
-        self.routes.clear()
+        self.attachments.clear()
         for feature, summary in changes.items():
             self._on_change(feature, summary)
 

@@ -25,6 +25,7 @@ from mcpd.model.status import CONNECTION_LOST, ServerState, ServerStatus, rfc333
 from mcpd.model.text import shorten
 from mcpd.protocol.upstream_session import Hooks, NotificationInterests, ServerNotification, Upstream
 from mcpd.supervision import restart
+from mcpd.supervision.attachments import Attachments
 from mcpd.supervision.catalog import Catalog, summarize
 from mcpd.supervision.catalog_sync import CatalogSync
 from mcpd.supervision.connect import (
@@ -150,10 +151,8 @@ class ManagedServer:
         self._tracker = StateTracker()
         self._clients = clients = clients or NoClients()
         self.notifications.add(partial(clients.on_notification, self))
-        self.turn_queue: object = None
-        self.write_turns: object = None
-        self.decisions: object = None
-        """Reserved for `calls.turns` and `calls.policies`."""
+        self.attachments = Attachments()
+        """What others keep for this server."""
         self.elicitation_history = ElicitationHistory()
         self._last_received_at: float | None = None
         """When the previous connection last received a message (`trio.current_time()`)."""
@@ -167,8 +166,8 @@ class ManagedServer:
         self._attempt = Attempt()
         self._catalog_sync = CatalogSync(spec, context.store, key, self._list_changed)
         self.results = ResultCache()
-        self.routes = self._catalog_sync.routes
-        """How calls of each tool run (`calls.routes`); cleared when the lists change."""
+        self.list_attachments = self._catalog_sync.attachments
+        """The same, but dropped when the lists change."""
         self._apply_debug()
 
     def _open_log(self, context: SupervisorContext) -> ServerLog:

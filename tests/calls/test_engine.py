@@ -14,6 +14,8 @@ from msgspec import Raw
 
 from mcpd.calls.byte_budget import MAX_PER_PEER
 from mcpd.calls.call import CallState
+from mcpd.calls.routes import ROUTES
+from mcpd.calls.turns import CLIENT_TURNS
 from mcpd.calls.url_elicitation import RETRY_INTERVAL
 from mcpd.model.errors import LinkLost
 from mcpd.model.server_spec import Timeouts
@@ -177,7 +179,7 @@ async def test_request_that_cannot_be_sent_leaves_no_trace() -> None:
         received = put(user, name="t")
         assert received.answers[0]["error"]["data"]["code"] == "overloaded"
         assert user.session.calls == {}
-        assert len(w.server.turn_queue) == 0
+        assert len(w.server.attachments[CLIENT_TURNS]) == 0
 
 
 def modern_meta(w: World) -> list[tuple[Json, object]]:
@@ -335,7 +337,7 @@ async def test_client_that_leaves_with_queued_calls_disturbs_nobody(*, choked: b
         assert leaves.session.calls == {}
         assert script.caller.calls == {}
         assert len(sent(w)) == 1
-        assert len(w.server.turn_queue) == len(stays.session.calls) == 1
+        assert len(w.server.attachments[CLIENT_TURNS]) == len(stays.session.calls) == 1
 
 
 @pytest.mark.parametrize("is_script", [True, False])
@@ -441,4 +443,4 @@ async def test_names_that_clients_invent_take_no_memory(w: World) -> None:
     user = w.user("legacy", {})
     put(user, name="x" * 1_000_000)
     put(user, name="short")
-    assert sum(len(tool) for _, _, tool in w.server.routes) < 1000
+    assert sum(len(tool) for _, _, tool in w.server.list_attachments[ROUTES]) < 1000

@@ -6,7 +6,6 @@ import gc
 import json
 import re
 import shlex
-import time
 import weakref
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -19,6 +18,7 @@ from msgspec import Raw
 
 from mcpd.api.control_calls import ControlCaller, read_call
 from mcpd.calls.client_context import ClientIdentity
+from mcpd.calls.routes import ROUTES
 from mcpd.client_registry import ClientConnection
 from mcpd.gateway.facts import SessionFacts
 from mcpd.gateway.reports import explain_policy
@@ -32,7 +32,6 @@ from mcpd.wire import message as wire
 from tests.gateway.mcp_client import meta
 from tests.gateway.model import LEGACY, Json, World, make_catalog, make_server, make_upstream, world
 from tests.model.test_policy import LOOK_ALIKES, URIS
-from tests.stopwatch import within
 
 Clock = trio.testing.MockClock
 READER: Json = {"name": "get_issue", "annotations": {"readOnlyHint": True}}
@@ -215,7 +214,7 @@ async def test_dedicated_instance_has_the_rules_of_its_definition(w: World) -> N
 async def test_without_rules_there_is_no_stage(w: World) -> None:
     client = Client(w)
     client.ask("tools/call", name="delete_repo", arguments={})
-    assert all(route.stages == () for route in w.server.routes.values())
+    assert all(route.stages == () for route in w.server.list_attachments[ROUTES].values())
     assert not client.session._facts.are_read, "nothing was read about the client"
 
 
@@ -223,29 +222,31 @@ async def test_rules_do_not_look_at_results(w: World) -> None:
     client = Client(w)
     apply(w, rule("allow", "$[0]", tools=("get_issue",)))
     client.ask("tools/call", name="get_issue", arguments={})
-    assert {len(route.stages) for route in w.server.routes.values()} == {1}
-    assert {len(route.result_stages) for route in w.server.routes.values()} == {0}
+    assert {len(route.stages) for route in w.server.list_attachments[ROUTES].values()} == {1}
+    assert {len(route.result_stages) for route in w.server.list_attachments[ROUTES].values()} == {0}
 
 
-async def test_first_decision_compares_no_rules(autojump_clock: Clock, w: World) -> None:
-    """Lists and clients are compared with the rules when those change, and not when a call comes. With
-    twenty rules, of which none decides."""
-    rules = [rule("deny", f"$[{n}]", clients=("codex*",), tools=(f"x{n}_*",)) for n in range(20)]
+async def test_lists_are_compared_when_they_or_the_rules_change(autojump_clock: Clock, w: World) -> None:
+    """And not when a call comes. What a rule may ask of a client is read before its first call, too."""
     w.server.catalog = make_catalog(tools=[f"tool_{n}" for n in range(200)])
     client = Client(w)
-    apply(w, *rules)
+    apply(w, rule("deny", clients=("codex*",), tools=("x_*",)))
     await trio.sleep(0.1)
     w.gateway._on_config_changed()
     await trio.sleep(1)
-    policies = w.gateway.policies
-    assert client.session._facts.are_read, "before the first call"
-    facts = client.session.facts(client.session.context)
-    taken = []
-    for number in range(200):
-        began = time.perf_counter()
-        policies.verdict(facts, w.server, "tool", f"tool_{number}")
-        taken.append(time.perf_counter() - began)
-    assert within(sorted(taken)[100], 3e-5), "to compare them takes about 100 µs"
+    assert client.session._facts.are_read
+    assert len(w.gateway.policies.of(w.server)._about) == 200
+
+
+async def test_verdict_follows_the_client_and_the_lists(w: World) -> None:
+    client, codex = Client(w), Client(w, name="codex")
+    apply(w, rule("deny", clients=("codex",), hints={"readOnlyHint": False}))
+    for _ in range(2):
+        assert client.ask("tools/call", name="delete_repo", arguments={}) is None
+        w.wire.frames.clear()
+        assert_refused(w, codex.ask("tools/call", name="delete_repo", arguments={}), "denied")
+    w.server.catalog = make_catalog(tools=[{**READER, "name": "delete_repo"}])
+    assert codex.ask("tools/call", name="delete_repo", arguments={}) is None
 
 
 async def test_removed_server_is_not_kept(w: World) -> None:
@@ -263,12 +264,13 @@ async def test_names_in_no_list_take_bounded_memory_and_push_out_no_tool(w: Worl
     apply(w, rule("deny", "$[0]", tools=("delete_*",)))
     client = Client(w)
     facts, policies = client.session.facts(client.session.context), w.gateway.policies
-    table = policies.table(w.server)
     for name in ("get_issue", "x" * 100_000, *(f"tool_{n}" for n in range(1500)), "delete_all"):
         decision = policies.verdict(facts, w.server, "tool", name).decision
         assert (decision is Decision.DENY) is (name == "delete_all")
-    assert ("tool", "get_issue") in table._listed_matching
-    assert 0 < len(table._unlisted_matching) <= 1000
+    kept = policies.of(w.server)._about
+    assert ("tool", "get_issue") in kept
+    assert max(len(name) for _, name in kept) <= 1000
+    assert 0 < len(kept) <= 1001
 
 
 # ── evasions ────────────────────────────────────────────────────────────────────────────────────
@@ -380,7 +382,7 @@ async def test_control_api_is_refused_the_same(autojump_clock: Clock, w: World) 
     )
     attempts: tuple[Callable[[], None], ...] = (
         lambda: caller.call(b"1", read_call(Raw(b'{"server":"srv","tool":"delete_repo"}'))),
-        lambda: caller.call(b"2", read_call(Raw(b'{"server":"srv","tool":"d\\u0435lete_repo"}'))),
+        lambda: caller.call(b"2", read_call(Raw(b'{"server":"srv","tool":"Delete_Repo"}'))),
         lambda: caller.get_prompt(b"3", PromptParams(server="srv", prompt="review")),
         lambda: caller.read_resource(b"4", ReadParams(server="srv", uri="file:///%73ecret/key")),
         lambda: caller.complete(
@@ -398,7 +400,7 @@ async def test_client_that_renames_itself_keeps_its_former_names(w: World) -> No
     """In the revision in which each request has a name; and no name at all is no way out."""
     client = Client(w, modern=True, name="codex")
     apply(w, rule("deny", clients=("codex",), tools=("delete_*",)))
-    for name in ("codex", "zed", "Codex CLI 0.1", "c\u043edex", ""):
+    for name in ("codex", "zed", "Codex CLI 0.1", "codex\u200b", ""):
         client.name = name
         assert_refused(w, client.ask("tools/call", name="delete_repo", arguments={}), "denied")
     nameless = Client(w, modern=True, name="")

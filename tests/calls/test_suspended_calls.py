@@ -14,6 +14,7 @@ import trio.testing
 from mcpd.calls import engine, kept_messages, server_responses, suspended_calls
 from mcpd.calls.call import Call
 from mcpd.calls.suspended_calls import ORPHAN_TIMEOUT, RESUME_TIMEOUT, request_digest
+from mcpd.calls.turns import CLIENT_TURNS
 from mcpd.model.errors import LinkLost
 from mcpd.wire import message as wire
 from tests.gateway.model import Asked, Json, Recorder, User, Working, World, world
@@ -172,12 +173,12 @@ async def test_outcome_is_kept_until_the_client_returns(autojump_clock: Clock, o
         user, other = w.user("modern"), w.user("legacy", {})
         asked, working, call = await suspend(w, user)
         other.call()
-        assert len(w.server.turn_queue) == 2
+        assert len(w.server.attachments[CLIENT_TURNS]) == 2
         if outcome == "result":
             w.end(working)
         else:
             call.failed(LinkLost("gone", may_have_run=True))
-        assert len(w.server.turn_queue) == 1
+        assert len(w.server.attachments[CLIENT_TURNS]) == 1
         assert not call.holds_turn
         assert len(w.gateway.calls.suspended_calls) == 1
         user.come_back(asked)
@@ -194,7 +195,7 @@ async def test_client_that_does_not_return_is_given_up(autojump_clock: Clock, ho
         _, working, call = await suspend(w, user)
         if not holds_turn:
             call.holds_turn = False
-            w.server.turn_queue.leave(call)
+            w.server.attachments[CLIENT_TURNS].leave(call)
         await trio.sleep(RESUME_TIMEOUT - 3)
         assert len(w.gateway.calls.suspended_calls) == 1
         await trio.sleep(4)
@@ -202,7 +203,7 @@ async def test_client_that_does_not_return_is_given_up(autojump_clock: Clock, ho
         w.hear()
         assert working.heard == [] or working.heard[0]["result"] == {"action": "decline"}
         assert w.work == {}, "cancelled at the server"
-        assert len(w.server.turn_queue) == 0
+        assert len(w.server.attachments[CLIENT_TURNS]) == 0
 
 
 async def test_call_of_a_client_that_left_is_kept_for_a_shorter_time(autojump_clock: Clock, w: World) -> None:

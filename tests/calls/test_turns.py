@@ -20,6 +20,7 @@ from mcpd.calls.server_request_router import AMBIGUITY_TIMEOUT
 from mcpd.calls.turns import (
     ABSENT_WAIT,
     ANSWER_WAIT,
+    CLIENT_TURNS,
     DECLARED,
     LOOK_INTERVAL,
     QUESTION_WAIT,
@@ -459,7 +460,7 @@ async def test_waiting_calls_are_limited_by_max_queued(autojump_clock: Clock) ->
         error = script.error(script.call())
         assert error["data"]["code"] == "overloaded"
         assert "256 calls are already waiting for their turn" in error["message"]
-        assert len(w.server.turn_queue) == 1 + most
+        assert len(w.server.attachments[CLIENT_TURNS]) == 1 + most
 
 
 @pytest.mark.parametrize("there", [False, True])

@@ -21,6 +21,7 @@ from msgspec import Raw
 
 from mcpd.api.control_calls import ControlCaller, read_call
 from mcpd.calls.client_context import ClientIdentity
+from mcpd.calls.turns import CLIENT_TURNS, WRITE_TURNS
 from mcpd.client_registry import ClientConnection
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.session import ClientSession
@@ -29,6 +30,7 @@ from mcpd.model.server_spec import ServerSpec, StdioSpec
 from mcpd.model.status import ServerInfo, ServerState
 from mcpd.model.tool_names import ClientStyle
 from mcpd.protocol.upstream_session import NotificationInterests, ServerNotification, Upstream
+from mcpd.supervision.attachments import Attachments
 from mcpd.supervision.catalog import Catalog, Item
 from mcpd.supervision.elicitation_history import ElicitationHistory
 from mcpd.supervision.result_cache import ResultCache
@@ -141,13 +143,11 @@ def make_server(name: str = NAME, catalog: Catalog | None = None, **spec: Any) -
         child=None,
         lists_expired=False,
         is_first_start=False,
-        routes={},
+        attachments=Attachments(),
+        list_attachments=Attachments(),
         call_stats=CallStats(),
         results=ResultCache(),
         interests=NotificationInterests(),
-        turn_queue=None,
-        write_turns=None,
-        decisions=None,
         elicitation_history=ElicitationHistory(),
         log=SimpleNamespace(add_line=lambda line: None),
         explain_state=lambda: f"{name} is not connected yet: connecting",
@@ -371,7 +371,7 @@ class World:
     def empty(self) -> list[str]:
         """Describe what is left although no call is in flight; empty if nothing is."""
         left = {
-            "queued": len(self.server.turn_queue or ()) + len(self.server.write_turns or ()),
+            "queued": sum(len(self.server.attachments.get(key) or ()) for key in (CLIENT_TURNS, WRITE_TURNS)),
             "questions": len(self.gateway.calls.server_requests._open),
             "suspended": len(self.gateway.calls.suspended_calls._calls)
             + len(self.gateway.calls.suspended_calls._states),
