@@ -10,10 +10,10 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 
 from ctl.cli.errors import CtlError
-from mcpd.support import library_warnings
 
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it costs 3 ms on every run
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def main() -> None:
 
 def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run one command line and return its exit code. Never raises for errors of users or servers."""
-    library_warnings.hide_texts()
+    warnings.showwarning = lambda *_, **__: None  # a library's may quote a file with secrets
     simple = None if COMPLETION in environ else _parse_simple(argv)
     if simple is not None and simple[0] == ["bridge"]:
         return _bridge(simple[1], environ)

@@ -56,7 +56,7 @@ from mcpd.supervision.resolve_secrets import resolve_secrets
 from mcpd.supervision.restart import SecretUnavailable
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.supervision.supervisor_context import SupervisorContext
-from mcpd.support.limited_notifications import LimitedNotifications
+from mcpd.support.desktop_notification import LimitedNotifications
 from mcpd.transports.credentials import Credentials
 
 

@@ -37,9 +37,9 @@ def _main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     from mcpd.config.loader import load
     from mcpd.config.settings import parse_address
     from mcpd.model.errors import BadSpec
-    from mcpd.support import library_warnings, logs, paths
+    from mcpd.support import logs, paths
 
-    library_warnings.hide_texts(logs.log_library_warning)
+    logs.log_library_warnings()
     http = None
     if arguments.http is not None:
         try:

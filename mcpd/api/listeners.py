@@ -16,7 +16,7 @@ from mcpd.api.connection_limit import MAX_ESTABLISHED, MAX_PROVISIONAL, Connecti
 from mcpd.config.settings import Address
 from mcpd.model.errors import Overloaded
 from mcpd.support.instance_lock import peer_credentials, remove_stale_socket
-from mcpd.support.log_rate import FROM_OUTSIDE
+from mcpd.support.logs import FROM_OUTSIDE
 from mcpd.wire import message as wire
 
 log = logging.getLogger("mcpd.listeners")

@@ -20,7 +20,7 @@ from mcpd.gateway.session import ClientSession
 from mcpd.gateway.views import View
 from mcpd.model.errors import Overloaded
 from mcpd.model.message_limit import MAX_MESSAGE
-from mcpd.support.log_rate import FROM_OUTSIDE
+from mcpd.support.logs import FROM_OUTSIDE
 from mcpd.support.memory_tuning import trim_heap_soon
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import READ_SMALL, Reader, has_hung_up

@@ -10,7 +10,7 @@ from mcpd.auth.renewal_request import LoginEvent
 from mcpd.model.events import Event, EventKind
 from mcpd.model.status import rfc3339
 from mcpd.model.text import shorten
-from mcpd.support.limited_notifications import LimitedNotifications
+from mcpd.support.desktop_notification import LimitedNotifications
 
 Announce = Callable[[Event], None]
 

@@ -39,7 +39,7 @@ from mcpd.protocol import extensions
 from mcpd.protocol.upstream_session import LEVELS, ServerNotification
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.supervisor_context import WaitingReport
-from mcpd.support.limited_notifications import LimitedNotifications
+from mcpd.support.desktop_notification import LimitedNotifications
 from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire

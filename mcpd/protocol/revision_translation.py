@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import msgspec
@@ -23,7 +24,6 @@ from mcpd.protocol.content_translation import R3 as R3
 from mcpd.protocol.content_translation import R4 as R4
 from mcpd.protocol.content_translation import R5 as R5
 from mcpd.protocol.content_translation import narrow_content, needs_narrowing
-from mcpd.support.sized_cache import SizedCache
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, has_reserved, strip_reserved, strip_reserved_in_steps
 
@@ -38,6 +38,46 @@ _MAX_SEARCHED = 1 << 20
 time: up to 1.5 ms per MiB, and each of the searches up to 3 ms."""
 _HEADER_ERRORS = frozenset({-32020, -32022})
 """Errors about the headers of our own request."""
+
+
+_ENTRY_OVERHEAD = 200
+"""Bytes that an entry counts in addition to its key and value."""
+
+
+class SizedCache:
+    """Keeps the results of `compute`, those used last first, up to `max_bytes` in total.
+
+    A result that takes more than a sixteenth of that is not kept.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.size = 0
+        self._entries: OrderedDict[tuple[Hashable, bytes], bytes] = OrderedDict()
+
+    def get(self, kind: Hashable, data: bytes, compute: Callable[[bytes], bytes]) -> bytes:
+        """Return `compute(data)`, or what it returned before for this `kind` and these bytes."""
+        key = (kind, data)
+        known = self._entries.get(key)
+        if known is not None:
+            self._entries.move_to_end(key)
+            return known
+        result = compute(data)
+        size = _size(data, result)
+        if size <= self.max_bytes // 16:
+            self._entries[key] = result
+            self.size += size
+            while self.size > self.max_bytes:
+                (_, oldest), value = self._entries.popitem(last=False)
+                self.size -= _size(oldest, value)
+        return result
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def _size(data: bytes, result: bytes) -> int:
+    return _ENTRY_OVERHEAD + len(data) + (len(result) if result is not data else 0)
 
 
 class Translation(msgspec.Struct, frozen=True):

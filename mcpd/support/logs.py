@@ -10,18 +10,78 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Iterator
+import time
+import warnings
+from collections.abc import Callable, Iterator
 
 from mcpd.model.status import rfc3339
-from mcpd.support.log_rate import RateLimit
 from mcpd.support.redact import Redactor
 
 LEVELS = ("debug", "info", "warning", "error")
 TRAFFIC_LOGGER = "mcpd.traffic"
 """The logger for the messages of servers with `debug`. It ignores the log level, so that debugging one server
 does not require the details of everything else."""
+INTERVAL = 1.0
+"""Seconds between two tracebacks of the same statement."""
+BURST = 200
+"""Lines without a traceback that one statement may log per INTERVAL. Debug lines are not counted."""
+FROM_OUTSIDE = {"from_outside": True}
+"""`extra` of a line that any program on the machine can cause, for example before it is authenticated. A
+statement may log one such line per INTERVAL."""
+_MAX_STATEMENTS = 1000
 _MAX_QUEUED = 10_000
 """Lines that may wait for a slow stderr. Further lines are dropped, so that the daemon never waits."""
+
+
+class RateLimit(logging.Filter):
+    """Admits BURST lines per INTERVAL for each statement that logs; one, if it has a traceback or uses
+    FROM_OUTSIDE.
+
+    The next admitted line of a statement says how many were left out.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._statements: dict[tuple[str, int], _Admitted] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.INFO:
+            return True
+        with self._lock:
+            now, statement = self._clock(), (record.pathname, record.lineno)
+            if len(self._statements) >= _MAX_STATEMENTS and statement not in self._statements:
+                self._statements.clear()
+            admitted = self._statements.setdefault(statement, _Admitted(now))
+            is_single = record.exc_info or hasattr(record, "from_outside")
+            left_out = admitted.admit(now, 1 if is_single else BURST)
+        if left_out is None:
+            return False
+        if left_out:
+            record.msg = f"{record.getMessage()} ({left_out} more like this were not logged)"
+            record.args = ()
+        return True
+
+
+class _Admitted:
+    """The records of one statement in the current interval."""
+
+    def __init__(self, now: float) -> None:
+        self.since = now
+        self._count = 0
+        self._left_out = 0
+
+    def admit(self, now: float, limit: int) -> int | None:
+        """Return how many records were left out before this one; None if it must be left out, too."""
+        if now - self.since >= INTERVAL:
+            self.since, self._count = now, 0
+        if self._count >= limit:
+            self._left_out += 1
+            return None
+        self._count += 1
+        left_out, self._left_out = self._left_out, 0
+        return left_out
 
 
 class _MaskingFormatter(logging.Formatter):
@@ -57,9 +117,21 @@ class JsonFormatter(_MaskingFormatter):
         )
 
 
-def log_library_warning(text: str) -> None:
-    """See `library_warnings.hide_texts`."""
-    logging.getLogger("mcpd").debug("%s", text)
+def log_library_warnings() -> None:
+    """Log only the kind and the place of a library's warning: its text may quote a file with secrets."""
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: object = None,
+        line: str | None = None,
+    ) -> None:
+        place = os.sep.join(filename.split(os.sep)[-2:])
+        logging.getLogger("mcpd").debug("a library warned: %s in %s:%d", category.__name__, place, lineno)
+
+    warnings.showwarning = show
 
 
 def _printable(text: str) -> str:

@@ -18,7 +18,6 @@ import msgspec
 
 from mcpd.model.usage_stats import ProcessCost
 from mcpd.support.instance_lock import is_same_file
-from mcpd.support.proc_files import list_pids, read_stat
 from mcpd.support.process_labels import find_marked, kill_marked
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -41,7 +40,7 @@ class ProcessInfo(msgspec.Struct, frozen=True):
 
 
 def _read(pid: int) -> ProcessInfo | None:
-    fields = read_stat(pid) or []
+    fields = _read_stat(pid) or []
     try:
         state, parent, session = fields[0], int(fields[1]), int(fields[3])
         seconds = (int(fields[11]) + int(fields[12])) / _TICKS
@@ -58,7 +57,7 @@ def measure_trees(roots: Mapping[str, tuple[int, str]]) -> dict[str, ProcessCost
     A tree contains the descendants of its root, the processes of the root's session, and processes with its
     mark that left both. Blocks for about 50 µs for each process of the machine: call this in a thread.
     """
-    everything = {pid: process for pid in list_pids() if (process := _read(pid)) is not None}
+    everything = {pid: process for pid in _list_pids() if (process := _read(pid)) is not None}
     children: dict[int, list[int]] = {}
     sessions: dict[int, list[int]] = {}
     for process in everything.values():
@@ -151,10 +150,10 @@ def reap_orphans(owned: Container[int], *, min_age: float = MIN_REAP_AGE) -> int
     except ChildProcessError:
         return 0
     reaped, ourselves = 0, os.getpid()
-    for pid in list_pids():
+    for pid in _list_pids():
         if pid in owned:
             continue
-        fields = read_stat(pid)
+        fields = _read_stat(pid)
         if fields is None or fields[0] != b"Z" or int(fields[1]) != ourselves or _age(fields) < min_age:
             continue
         with suppress(ChildProcessError):
@@ -182,7 +181,7 @@ def record_instance(directory: str, instance: str) -> Iterator[None]:
             break
         os.close(fd)  # a sweep removed it between our open and our lock
     try:
-        fields = read_stat(os.getpid())
+        fields = _read_stat(os.getpid())
         started = fields[19].decode() if fields else "?"
         with suppress(OSError):  # a full disk does not matter: the content is for people, the lock decides
             os.pwrite(fd, f"{os.getpid()} {started}\n".encode(), 0)
@@ -231,3 +230,22 @@ def _prctl(option: int, value: int) -> bool:
     if sys.platform != "linux":
         return False
     return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
+
+
+def _list_pids() -> Iterator[int]:
+    try:
+        entries = os.listdir("/proc")
+    except OSError:  # no /proc on this system, or no descriptor left to open it with
+        return
+    for entry in entries:
+        if entry.isdigit():
+            yield int(entry)
+
+
+def _read_stat(pid: int) -> list[bytes] | None:
+    """Return the fields of /proc/<pid>/stat from the state: [0] state, [1] parent, [19] start in ticks."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            return file.read().rpartition(b") ")[2].split()
+    except OSError:
+        return None

@@ -10,8 +10,7 @@ import trio.testing
 
 from mcpd.auth.login_events import NOTIFICATION_INTERVAL, notify_login_needed
 from mcpd.support import desktop_notification
-from mcpd.support.desktop_notification import show_notification
-from mcpd.support.limited_notifications import LimitedNotifications
+from mcpd.support.desktop_notification import LimitedNotifications, show_notification
 
 
 @pytest.fixture
@@ -86,7 +85,7 @@ async def test_there_is_one_notification_for_each_server_and_hour(
         shown.append((title, text))
         return True
 
-    monkeypatch.setattr("mcpd.support.limited_notifications.show_notification", show)
+    monkeypatch.setattr("mcpd.support.desktop_notification.show_notification", show)
     is_enabled = True
     async with trio.open_nursery() as nursery:
         notifications = LimitedNotifications(

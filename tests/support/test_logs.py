@@ -6,10 +6,20 @@ import json
 import logging
 import re
 import sys
+import warnings
 
 import pytest
 
-from mcpd.support.logs import HumanFormatter, JsonFormatter, log_to_stderr
+from mcpd.support.logs import (
+    BURST,
+    FROM_OUTSIDE,
+    INTERVAL,
+    HumanFormatter,
+    JsonFormatter,
+    RateLimit,
+    log_library_warnings,
+    log_to_stderr,
+)
 from mcpd.support.redact import Redactor
 
 HOSTILE = [
@@ -99,3 +109,82 @@ def test_logging_ends_with_its_block(capfd: pytest.CaptureFixture[str]) -> None:
 
     assert [json.loads(line)["message"] for line in lines] == [f"line {n}" for n in range(100)]
     assert logging.getLogger().handlers == handlers
+
+
+# ── limits ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def record_of(
+    text: str = "an error in %s", error: Exception | None = None, line: int = 1, level: int = logging.ERROR
+) -> logging.LogRecord:
+    info = None if error is None else (type(error), error, error.__traceback__)
+    return logging.LogRecord("mcpd", level, "x.py", line, text, ("x",), info)
+
+
+def raised() -> Exception:
+    try:
+        raise ValueError
+    except ValueError as error:
+        return error
+
+
+def test_one_traceback_per_interval_and_the_rest_is_counted() -> None:
+    clock = Clock()
+    limit = RateLimit(clock)
+    assert [limit.filter(record_of(error=raised())) for _ in range(5)] == [True] + 4 * [False]
+    clock.now += INTERVAL
+    later = record_of(error=raised())
+    assert limit.filter(later)
+    assert later.getMessage() == "an error in x (4 more like this were not logged)"
+    clock.now += INTERVAL
+    assert limit.filter(quiet := record_of(error=raised()))
+    assert quiet.getMessage() == "an error in x"
+
+
+def test_other_statements_have_their_own_limit() -> None:
+    limit = RateLimit(Clock())
+    assert limit.filter(record_of(error=raised()))
+    assert limit.filter(record_of(error=raised(), line=2))
+
+
+def test_lines_without_a_traceback_have_a_higher_limit_and_debug_lines_none() -> None:
+    limit = RateLimit(Clock())
+    assert sum(limit.filter(record_of(level=logging.WARNING)) for _ in range(2 * BURST)) == BURST
+    assert all(limit.filter(record_of(level=logging.DEBUG)) for _ in range(2 * BURST))
+
+
+def test_lines_that_anybody_can_cause_are_logged_once_per_interval() -> None:
+    clock = Clock()
+    limit = RateLimit(clock)
+
+    def refused() -> logging.LogRecord:
+        made = record_of(level=logging.WARNING)
+        made.__dict__.update(FROM_OUTSIDE)
+        return made
+
+    assert [limit.filter(refused()) for _ in range(3)] == [True, False, False]
+    clock.now += INTERVAL
+    assert limit.filter(refused())
+
+
+# ── warnings of libraries ───────────────────────────────────────────────────────────────────────
+
+
+def test_only_kind_and_place_of_a_warning_are_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    log_library_warnings()
+    with warnings.catch_warnings(), caplog.at_level(logging.DEBUG):
+        warnings.simplefilter("always")
+        warnings.showwarning(UserWarning("kanarie"), UserWarning, "/x/lib/file.py", 7)
+    assert [record.getMessage() for record in caplog.records] == [
+        "a library warned: UserWarning in lib/file.py:7"
+    ]

@@ -23,7 +23,7 @@ from mcpd.api.http_server.http_exchange import (
     continue_line,
 )
 from mcpd.api.http_server.parser import MAX_BODY, Admission, BadRequest, Head, RequestParser
-from mcpd.support.log_rate import FROM_OUTSIDE
+from mcpd.support.logs import FROM_OUTSIDE
 from mcpd.support.memory_tuning import trim_heap_soon
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import Reader, has_hung_up

@@ -21,7 +21,7 @@ from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.session import ClientSession
 from mcpd.gateway.views import View
 from mcpd.protocol.legacy import VERSIONS
-from mcpd.support.log_rate import FROM_OUTSIDE
+from mcpd.support.logs import FROM_OUTSIDE
 from mcpd.wire.message import ABSENT, Message
 
 log = logging.getLogger("mcpd.http")

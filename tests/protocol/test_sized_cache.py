@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcpd.support.sized_cache import OVERHEAD, SizedCache
+from mcpd.protocol.revision_translation import _ENTRY_OVERHEAD, SizedCache
 
 
 class Double:
@@ -22,7 +22,7 @@ def test_result_is_computed_once_for_each_kind() -> None:
 
 
 def test_what_was_used_longest_ago_makes_room() -> None:
-    cache, double = SizedCache(40 * (OVERHEAD + 3)), Double()
+    cache, double = SizedCache(40 * (_ENTRY_OVERHEAD + 3)), Double()
     for n in range(40):
         cache.get("", b"%d" % (n % 10), double)
     assert len(double.seen) == 10
