@@ -299,14 +299,10 @@ class ManagedServer:
             await self._catalog_sync.refresh_expired()
 
     def status(self) -> ServerStatus:
-        """Return the server's status with the evidence behind it.
-
-        If the process has ended and nothing has noticed it yet, this announces that the connection is lost.
-        """
+        """Return the server's status with the evidence behind it."""
         child = self.child
         if child is not None and child.returncode is not None:
-            child = None
-            self._withdraw_lost()
+            child = None  # nothing has noticed that it has ended yet
         link = None if self.upstream is None else self.upstream.link
         heard_at = self._last_received_at if link is None else link.last_received_at
         mask = self._context.redactor.mask

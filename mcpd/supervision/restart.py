@@ -135,13 +135,13 @@ def leaf_exceptions(error: BaseException) -> Iterator[BaseException]:
 
 def is_bug(error: BaseException) -> bool:
     """Return whether the error contains an exception that is not an expected way to fail."""
-    return any(_precedence(leaf) == len(_PRECEDENCE) for leaf in leaf_exceptions(error))
+    return any(_precedence(leaf) == len(_KINDS) for leaf in leaf_exceptions(error))
 
 
 def classify_failure(error: BaseException, evidence: Evidence) -> tuple[Failure, Verdict]:
     """Return a Failure and a verdict for the exception that explains the most. Never raises."""
     cause = min(leaf_exceptions(error), key=_precedence)
-    kind, message, verdict = _classify_leaf(cause, evidence)
+    kind, verdict = _classify_leaf(cause, evidence)
     code, name = None, None
     if evidence.returncode is not None:
         if evidence.returncode >= 0:
@@ -152,7 +152,7 @@ def classify_failure(error: BaseException, evidence: Evidence) -> tuple[Failure,
     return (
         Failure(
             kind=kind,
-            message=message,
+            message=_describe(cause, evidence),
             at=rfc3339(time.time()),
             exit_code=code,
             signal=name,
@@ -166,25 +166,26 @@ def classify_failure(error: BaseException, evidence: Evidence) -> tuple[Failure,
     )
 
 
-_PRECEDENCE: tuple[type[BaseException], ...] = (
-    InvalidDefinition,
-    CannotStart,
-    SecretUnavailable,
-    UnsupportedTransport,
-    NeedsAuth,
-    NotStreamableHttp,
-    NoCommonVersion,
-    Wedged,
-    UpstreamRefused,
-    HttpRefused,
-    ProtocolViolation,
-    LinkLost,
-    ServerDiedDuringProbe,
-    NotMcpOutput,
-    trio.TooSlowError,
-    McpdError,
-    OSError,
+_KINDS: tuple[tuple[type[BaseException], FailureKind, Verdict], ...] = (
+    (InvalidDefinition, FailureKind.CONFIG, Verdict.WAIT),
+    (CannotStart, FailureKind.SPAWN, Verdict.WAIT),
+    (SecretUnavailable, FailureKind.SECRET, Verdict.WAIT),
+    (UnsupportedTransport, FailureKind.UNSUPPORTED, Verdict.WAIT),
+    (NeedsAuth, FailureKind.AUTH, Verdict.LOGIN),
+    (NotStreamableHttp, FailureKind.HTTP, Verdict.WAIT),
+    (NoCommonVersion, FailureKind.VERSION, Verdict.WAIT),
+    (Wedged, FailureKind.WEDGED, Verdict.RETRY),
+    (UpstreamRefused, FailureKind.PROTOCOL, Verdict.RETRY),
+    (HttpRefused, FailureKind.HTTP, Verdict.RETRY),
+    (ProtocolViolation, FailureKind.PROTOCOL, Verdict.RETRY),
+    (LinkLost, FailureKind.CLOSED, Verdict.RETRY),
+    (ServerDiedDuringProbe, FailureKind.CLOSED, Verdict.RETRY),
+    (NotMcpOutput, FailureKind.PROTOCOL, Verdict.RETRY),
+    (trio.TooSlowError, FailureKind.TIMEOUT, Verdict.RETRY),
+    (McpdError, FailureKind.PROTOCOL, Verdict.RETRY),
+    (OSError, FailureKind.SPAWN, Verdict.RETRY),
 )
+"""What each exception usually means; of several exceptions, the first in this order explains the most."""
 
 _PERMANENT = (301, 302, 303, 307, 308, 310, 400, 403, 404, 405, 406, 410, 415, 422)
 """HTTP statuses of a URL that is not, or no longer, an MCP endpoint for this user: retrying is pointless."""
@@ -197,61 +198,50 @@ _EXHAUSTED = {
 
 
 def _precedence(error: BaseException) -> int:
-    return next((rank for rank, kind in enumerate(_PRECEDENCE) if isinstance(error, kind)), len(_PRECEDENCE))
+    return next((rank for rank, row in enumerate(_KINDS) if isinstance(error, row[0])), len(_KINDS))
 
 
-def _classify_leaf(error: BaseException, evidence: Evidence) -> tuple[FailureKind, str, Verdict]:
+def _classify_leaf(error: BaseException, evidence: Evidence) -> tuple[FailureKind, Verdict]:
+    rank = _precedence(error)
+    if rank == len(_KINDS):
+        return FailureKind.INTERNAL, Verdict.RETRY
+    _, kind, verdict = _KINDS[rank]
     match error:
-        case InvalidDefinition():
-            return FailureKind.CONFIG, str(error), Verdict.WAIT
-        case CannotStart():
-            return FailureKind.SPAWN, str(error), Verdict.WAIT
-        case SecretUnavailable():
-            return FailureKind.SECRET, str(error), Verdict.WAIT
-        case UnsupportedTransport():
-            return FailureKind.UNSUPPORTED, str(error), Verdict.WAIT
-        case NoCommonVersion():
-            return FailureKind.VERSION, _without_server_name(error), Verdict.WAIT
-        case Wedged():
-            return FailureKind.WEDGED, str(error), Verdict.RETRY
-        case NeedsAuth():
-            return FailureKind.AUTH, _without_server_name(error), Verdict.LOGIN
-        case NotStreamableHttp():
-            verdict = Verdict.RETRY if error.may_be_temporary else Verdict.WAIT
-            return FailureKind.HTTP, f"no MCP server answers at its URL ({error})", verdict
-        case HttpRefused():
-            verdict = Verdict.WAIT if error.status in _PERMANENT else Verdict.RETRY
-            return FailureKind.HTTP, _without_server_name(error), verdict
+        case NotStreamableHttp() if error.may_be_temporary:
+            verdict = Verdict.RETRY
+        case HttpRefused() if error.status in _PERMANENT:
+            verdict = Verdict.WAIT
         case LinkLost() if evidence.is_remote and not error.may_have_run:
-            return FailureKind.UNREACHABLE, _without_server_name(error), Verdict.RETRY
-        case LinkLost():
-            return _exit_kind(evidence), _without_server_name(error), Verdict.RETRY
-        case ServerDiedDuringProbe():
-            return _exit_kind(evidence), "it exited at the first message from mcpd", Verdict.RETRY
-        case UpstreamRefused() | ProtocolViolation():
-            return FailureKind.PROTOCOL, _without_server_name(error), Verdict.RETRY
-        case NotMcpOutput():
-            message = f"{NOT_MCP} on stdout: its first line is {evidence.unparsable_sample!r} ({error})"
-            return FailureKind.PROTOCOL, message, Verdict.RETRY
-        case trio.TooSlowError():
-            return FailureKind.TIMEOUT, str(error) or "it took too long to start", Verdict.RETRY
-        case McpdError():
-            kind = FailureKind.TIMEOUT if error.code == "timeout" else FailureKind.PROTOCOL
-            return kind, _without_server_name(error), Verdict.RETRY
+            kind = FailureKind.UNREACHABLE
+        case LinkLost() | ServerDiedDuringProbe() if evidence.returncode is not None:
+            kind = FailureKind.KILLED if evidence.returncode < 0 else FailureKind.EXITED
+        case McpdError() if error.code == "timeout":
+            kind = FailureKind.TIMEOUT
         case OSError() if error.errno in _EXHAUSTED:
-            return FailureKind.RESOURCES, f"out of {_EXHAUSTED[error.errno]}", Verdict.RETRY
+            kind = FailureKind.RESOURCES
+    return kind, verdict
+
+
+def _describe(error: BaseException, evidence: Evidence) -> str:
+    match error:
+        case NotStreamableHttp():
+            return f"no MCP server answers at its URL ({error})"
+        case ServerDiedDuringProbe():
+            return "it exited at the first message from mcpd"
+        case NotMcpOutput():
+            return f"{NOT_MCP} on stdout: its first line is {evidence.unparsable_sample!r} ({error})"
+        case trio.TooSlowError():
+            return str(error) or "it took too long to start"
+        case McpdError():
+            return _without_server_name(error)
+        case OSError() if error.errno in _EXHAUSTED:
+            return f"out of {_EXHAUSTED[error.errno]}"
         case OSError():
-            return FailureKind.SPAWN, f"it could not be started: {error.strerror or error}", Verdict.RETRY
+            return f"it could not be started: {error.strerror or error}"
+        case _ if _precedence(error) == len(_KINDS):  # its text may quote a value that a library refused
+            return f"an error in mcpd itself ({type(error).__name__}); see its log"
         case _:
-            # Its text may quote a value, such as a header that a library refused.
-            name = type(error).__name__
-            return FailureKind.INTERNAL, f"an error in mcpd itself ({name}); see its log", Verdict.RETRY
-
-
-def _exit_kind(evidence: Evidence) -> FailureKind:
-    if evidence.returncode is None:
-        return FailureKind.CLOSED
-    return FailureKind.KILLED if evidence.returncode < 0 else FailureKind.EXITED
+            return str(error)
 
 
 def _without_server_name(error: McpdError) -> str:

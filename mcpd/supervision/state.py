@@ -221,37 +221,50 @@ def build_status(
         warnings += [f"{count} {what}" for what, count in upstream.link.protocol_deviations.items()]
     if log.dropped:
         warnings.append(f"{log.dropped} log lines could not be written to {log.path}")
-    session = None if upstream is None else upstream.link.session
-    return ServerStatus(
+    status = ServerStatus(
         name=spec.name,
         status=tracker.state,
         since=rfc3339(tracker.since),
         transport=kind,
         reason=tracker.reason,
         pid=None if child is None else child.pid,
-        tools=len(catalog.tools) if catalog else 0,
-        resources=len(catalog.resources) if catalog else 0,
-        prompts=len(catalog.prompts) if catalog else 0,
         degraded=degraded,
         restarts=tracker.restarts,
         attempts=attempts,
         last_error=tracker.failure,
-        last_ok=None if last_received is None else rfc3339(last_received),
-        retry_at=None if tracker.retry_at is None else rfc3339(tracker.retry_at),
-        off_until=None if off_until is None else rfc3339(off_until),
-        updated=catalog.fetched_at or None if catalog else None,
-        protocol_version=upstream.version if upstream else None,
-        era=upstream.era if upstream else None,
-        session=None if session is None else bool(session),
-        server_info=upstream.info if upstream else None,
-        capabilities=tuple(sorted(upstream.capabilities)) if upstream else (),
+        last_ok=_optional_time(last_received),
+        retry_at=_optional_time(tracker.retry_at),
+        off_until=_optional_time(off_until),
         lazy=spec.lazy,
-        in_flight=upstream.link.in_flight if upstream else 0,
         questions=waiting[0],
         waiting=waiting[1],
         waiting_calls=waiting[2],
         warnings=tuple(warnings),
     )
+    if catalog is not None:
+        status = attrs.evolve(
+            status,
+            tools=len(catalog.tools),
+            resources=len(catalog.resources),
+            prompts=len(catalog.prompts),
+            updated=catalog.fetched_at or None,
+        )
+    if upstream is not None:
+        session = upstream.link.session
+        status = attrs.evolve(
+            status,
+            protocol_version=upstream.version,
+            era=upstream.era,
+            session=None if session is None else bool(session),
+            server_info=upstream.info,
+            capabilities=tuple(sorted(upstream.capabilities)),
+            in_flight=upstream.link.in_flight,
+        )
+    return status
+
+
+def _optional_time(seconds: float | None) -> str | None:
+    return None if seconds is None else rfc3339(seconds)
 
 
 def add_connections(status: ServerStatus, companion: ServerStatus | None) -> ServerStatus:

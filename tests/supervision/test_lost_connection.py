@@ -53,15 +53,3 @@ async def test_loss_is_announced_before_calls_fail_and_the_cause_follows(
         assert failed.last_error.message == "exited with status 1"
         await world.wait_connected()
     assert world.states()[-5:] == ["connected", "pending", "failed", "pending", "connected"]
-
-
-async def test_status_looks_at_the_process(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """Even before the event loop has delivered its end."""
-    async with living(tmp_path, Life()) as world:
-        await world.wait_connected()
-        child = world.server.child
-        assert isinstance(child, peer.FakeChild)
-        child.returncode = -9
-        status = world.server.status()
-        assert (status.status, status.pid) == (ServerState.PENDING, None)
-        assert world.server.upstream is None
