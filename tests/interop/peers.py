@@ -21,6 +21,10 @@ import pytest
 from tests.example_server import TEST_SERVER
 
 ROOT = Path(__file__).parent.parent.parent
+SDK2 = (sys.executable, "-m", "tests.servers.reference.sdk2")
+LEGACY = "2025-11-25"
+AT_2026 = ("python-sdk-2", "fastmcp-4", "typescript-sdk-2")
+"""Clients that use the revision without sessions."""
 STARTS_WITHIN = 120.0
 MAX_WORKERS = 16
 """Of tests/conftest.py."""

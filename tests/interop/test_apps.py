@@ -72,8 +72,7 @@ def comparable(report: Json, prefix: str = "") -> Json:
     return {"tools": tools, "resources": report["resources"], "pages": report["pages"], "results": shapes}
 
 
-@pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"])
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize(("name", "modern"), [*((name, True) for name in EXAMPLES), ("server-debug", False)])
 def test_host_sees_the_same_as_directly(name: str, modern: bool, tmp_path: Path) -> None:
     """Tools, pages byte for byte, results, and what the page of an app calls by the server's own name."""
     server, (tool, from_page) = example(name), EXAMPLES[name]

@@ -15,7 +15,7 @@ import pytest
 from tests.interop import peers, sharing
 from tests.interop.clients.drivers import DRIVERS, Json, Library, http
 from tests.interop.clients.job import Report
-from tests.interop.test_clients import LEGACY, ROOT, SDK2
+from tests.interop.peers import LEGACY, ROOT, SDK2
 
 SDK1 = (str(ROOT / ".venv-mcp1" / "bin" / "python"), "-m", "tests.servers.reference.sdk1")
 
