@@ -3,7 +3,8 @@
 - Exclusive calls (`concurrency` in the definition) run one at a time.
 - A legacy server that cannot tell which call its requests belong to gets the calls of one client at a time,
   if the tool has not shown yet that it asks nothing. After QUESTION_WAIT they overlap; what the server then
-  asks is declined unless it can belong to one client only (`server_request_router`).
+  asks is declined unless it can belong to one client only (`server_request_router`). A call of a tool that
+  has asked before waits that long for each other client, because it will need its turn.
 - Calls that may change something have short turns, because many servers read a file, change it and write it
   back. Such a change usually takes milliseconds. A turn ends with its call, or after `Route.write_turn`, and
   no call waits longer than its own `Route.write_turn`.
@@ -204,6 +205,13 @@ class ClientTurns(TurnQueue):
         self._questions = questions
         self._looked_at = -math.inf
         """When `_end_waits` last looked at the calls that wait."""
+        self._turn_began = -math.inf
+        """Since when the calls with a turn keep others waiting; a client's time to answer is left out."""
+
+    def _hold(self, call: Call, owner: object) -> None:
+        if self._owner is not owner or not self.holders:
+            self._turn_began = trio.current_time()
+        super()._hold(call, owner)
 
     def _on_full(self, call: Call, owner: object) -> bool:
         if not call.route.is_exclusive:
@@ -221,14 +229,22 @@ class ClientTurns(TurnQueue):
         self._looked_at = now
         self._drop_orphaned(now)
         blocking = self._blocking()
+        if blocking:
+            self._turn_began = now
         for call, (owner, since) in list(self.waiting.items()):
             if call not in self.waiting or call.state is not QUEUED:
                 continue  # its turn came when an earlier one left the queue
             others = [each for each in blocking if each.call.caller is not call.caller]
             if self._is_overdue(call, since, others, now):
                 call.failed(_overdue(call, now - since, self._obstacle(others)))
-            elif not others and not call.route.is_exclusive and since + QUESTION_WAIT <= now:
+            elif not others and not call.route.is_exclusive and self._may_overlap(call, owner, since, now):
                 self._begin(call, owner)
+
+    def _may_overlap(self, call: Call, owner: object, since: float, now: float) -> bool:
+        history = self._server.elicitation_history
+        if owner is not self._owner and history.has_asked(call.route.method, call.tool):
+            since = max(since, self._turn_began)
+        return now >= since + QUESTION_WAIT
 
     def _is_overdue(self, call: Call, since: float, others: Sequence[AskedQuestion], now: float) -> bool:
         if others and now >= max(since, others[0].asked_at - QUESTION_WAIT) + ANSWER_WAIT:

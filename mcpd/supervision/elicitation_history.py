@@ -24,6 +24,10 @@ class ElicitationHistory:
         """Return whether the server may send elicitation or sampling requests during such a call."""
         return self._quiet_calls.get((method, tool), 0) < QUIET_AFTER
 
+    def has_asked(self, method: str, tool: str) -> bool:
+        """Return whether the server has sent such a request during such a call, or may have."""
+        return self._quiet_calls.get((method, tool)) == -math.inf
+
     def record_answer(self, method: str, tool: str) -> None:
         """Count an answered call of a client that the server could have asked."""
         if len(self._quiet_calls) >= _MAX_KEPT:

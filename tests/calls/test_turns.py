@@ -153,6 +153,24 @@ async def test_a_tool_that_has_asked_has_turns_for_good(autojump_clock: Clock, w
     assert at_server(w) == [a.tag, b.tag]
 
 
+async def test_a_tool_that_has_asked_waits_two_seconds_for_each_other_client(
+    autojump_clock: Clock, w: World
+) -> None:
+    """Five clients that need 1.5 s each are asked one after the other, so that each gets its own question."""
+    everybody = [w.user("legacy") for _ in range(5)]
+    calls = [user.call() for user in everybody]
+    for user in everybody:
+        await trio.sleep(0.1)
+        assert at_server(w) == [user.tag]
+        w.ask(next(iter(w.work.values())))
+        await trio.sleep(1)
+        user.answer()
+        await trio.sleep(0.5)
+        finish(w, user)
+    for user, call in zip(everybody, calls, strict=True):
+        assert texts(call) == [user.tag, {"action": "accept", "content": {"name": user.tag}}]
+
+
 async def test_question_during_overlapping_calls_is_refused(autojump_clock: Clock, w: World) -> None:
     """The server learns why."""
     a, b = w.user("legacy"), w.user("legacy")
