@@ -12,15 +12,15 @@ import attrs
 import trio
 
 from mcpd.config.check_document import LoadedConfig
+from mcpd.config.definition import ParsedServers, parse_servers, parse_valid_servers
 from mcpd.config.edit_config_file import add_server, import_editor, insert_rule, remove_server
-from mcpd.config.json_path import is_within, join_path
 from mcpd.config.load_at_start import describe_tolerated, load_at_start, save_last_valid
 from mcpd.config.loader import candidate_paths, load, parse_config
 from mcpd.config.masking import mask_definition
-from mcpd.config.server_definition import ParsedServers, parse_servers, parse_valid_servers
 from mcpd.model.config_api import ApplyResult, ConfigCheck, ConfigStatus, ConfigView
 from mcpd.model.errors import BadSpec, Conflict, Problem, UnknownServer
 from mcpd.model.events import Event, EventKind
+from mcpd.model.json_path import is_within, join_path
 from mcpd.model.server_spec import InvalidSpec, changed_parts
 from mcpd.model.status import rfc3339
 from mcpd.persistent_state import AppliedSet, StateFile

@@ -21,7 +21,7 @@ from ctl.editors.catalog import (
     Scope,
 )
 from ctl.editors.variables import NeededSecret, UnusableEntry, VariableTranslator, read_dotenv
-from mcpd.config.field_names import TRANSPORT_TYPES
+from mcpd.config.definition import TRANSPORT_TYPES
 from mcpd.config.in_place_edits.document import KeyPath
 
 Fields = Mapping[str, object]

@@ -18,10 +18,10 @@ from mcpd.calls.approvals import Approvals
 from mcpd.calls.call import Call, Scope, StageWork, is_name_unique
 from mcpd.calls.passed_rounds import PassedRounds
 from mcpd.calls.use_limits import UseLimits
-from mcpd.config.json_path import join_path
 from mcpd.config.settings import Settings
 from mcpd.daemon_operations import Operations
 from mcpd.model.errors import Denied, InvalidArguments, Problem
+from mcpd.model.json_path import join_path
 from mcpd.model.policy import (
     HINTS,
     ClientFacts,

@@ -10,10 +10,10 @@ from pathlib import Path
 import attrs
 import msgspec
 
-from mcpd.config.json_path import closest_match, join_path
-from mcpd.config.server_definition import ParsedServers, parse_valid_servers
+from mcpd.config.definition import ParsedServers, parse_valid_servers
 from mcpd.config.settings import Settings, parse_settings
 from mcpd.model.errors import BadSpec, Problem
+from mcpd.model.json_path import closest_match, join_path
 from mcpd.model.record import Record
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.tags import all_tags

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from mcpd.config.field_names import CANONICAL_NAMES
+from mcpd.config.definition import CANONICAL_NAMES
 
 _REQUIRED_SECRET = re.compile(r"\$\{secret:([A-Za-z_][A-Za-z0-9_]*)\}")
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import attrs
 import msgspec
 
-from mcpd.config.section_reader import Section
 from mcpd.model.server_spec import Concurrency, Share, StdioSpec
 
 
@@ -48,11 +47,11 @@ def find_traits(command: str, args: Sequence[str]) -> ServerTraits:
     return next((traits for pattern, traits in _PATTERNS if pattern.search(line)), ServerTraits())
 
 
-def apply_traits(spec: StdioSpec, section: Section) -> StdioSpec:
-    """Fill in `share` and `concurrency` where the definition in `section` does not set them, and rule out a
-    second process of a server that is known."""
+def apply_traits(spec: StdioSpec, *, has_share: bool, has_concurrency: bool) -> StdioSpec:
+    """Fill in `share` and `concurrency` where the definition does not set them, and rule out a second process
+    of a server that is known."""
     traits = find_traits(spec.command, spec.args)
-    share = spec.share if section.has("share") else traits.share or spec.share
-    concurrency = spec.concurrency if section.has("concurrency") else traits.concurrency or spec.concurrency
+    share = spec.share if has_share else traits.share or spec.share
+    concurrency = spec.concurrency if has_concurrency else traits.concurrency or spec.concurrency
     is_single_process = spec.is_single_process or traits != ServerTraits()
     return attrs.evolve(spec, share=share, concurrency=concurrency, is_single_process=is_single_process)

@@ -11,6 +11,8 @@ from io import StringIO
 from itertools import islice
 from pathlib import Path
 
+import attrs
+
 from mcpd.config.check_document import (
     VARIABLE_SOURCE,
     Document,
@@ -18,14 +20,16 @@ from mcpd.config.check_document import (
     LoadedConfig,
     check,
 )
-from mcpd.config.field_names import is_comment
-from mcpd.config.json_path import closest_match, deepest_nesting, is_too_large, join_path, type_name
+from mcpd.config.definition import is_comment
+from mcpd.config.fields import field, read
 from mcpd.config.jsonc import DocumentSyntaxError, JsonObject, parse_jsonc
 from mcpd.config.masking import quote_line
-from mcpd.config.section_reader import Section
 from mcpd.config.settings import SETTINGS
 from mcpd.config.variables import expand_home
+from mcpd.model.codec import Invalid, require_object
 from mcpd.model.errors import BadSpec, Problem
+from mcpd.model.json_path import closest_match, deepest_nesting, is_too_large, join_path, type_name
+from mcpd.model.record import Record
 from mcpd.model.text import shorten
 from mcpd.support.paths import config_dir
 from mcpd.support.regular_files import UnusableFile, read_regular_file
@@ -284,32 +288,44 @@ def read_layout(document: object, problems: list[Problem], warnings: list[str]) 
         message = f"the configuration must be an object, not {type_name(document)}"
         problems.append(Problem("$", message, _EXAMPLE))
         return DocumentLayout()
-    section = Section(document, "$", problems)
-    settings_name = "mcp.globalSettings" if section.has("mcp") else "settings"
+    members = {key: value for key, value in document.items() if value is not None}
+    settings_name = "mcp.globalSettings" if "mcp" in members else "settings"
     for key in document:
-        _check_top_level_key(key, section, warnings, settings_name)
-    _refuse_foreign_document(section)
-    if section.has("mcp") and section.has("mcpServers"):
-        section.add_problem("mcp", "the file contains both 'mcp' and 'mcpServers'", "keep one")
+        _check_top_level_key(key, problems, warnings, settings_name)
+    _refuse_foreign_document(members, problems)
+    if "mcp" not in members:
+        settings = _object(members.get("settings"), "$.settings", problems)
+        return DocumentLayout(_list_servers(members.get("mcpServers"), "$.mcpServers", problems), settings)
+    if "mcpServers" in members:
+        problems.append(Problem("$.mcp", "the file contains both 'mcp' and 'mcpServers'", "keep one"))
         return DocumentLayout()
-    if not section.has("mcp"):
-        settings = section.child("settings")
-        servers = _list_servers(document.get("mcpServers"), "$.mcpServers", problems)
-        return DocumentLayout(servers, {} if settings is None else settings.values)
-    inner = section.child("mcp")
-    if inner is None:
-        return DocumentLayout()
-    inner.refuse_unknown(("enabled", "servers", "globalSettings"))
-    if section.has("settings"):
+    if "settings" in members:
         fix = "move them to 'mcp.globalSettings'"
-        section.add_problem("settings", "'settings' cannot be combined with 'mcp'", fix)
-    settings = inner.child("globalSettings")
+        problems.append(Problem("$.settings", "'settings' cannot be combined with 'mcp'", fix))
+    inner = read(members["mcp"], _Wrapped, "$.mcp", problems)
     return DocumentLayout(
-        _list_servers(inner.values.get("servers"), "$.mcp.servers", problems),
-        {} if settings is None else settings.values,
+        _list_servers(inner.servers, "$.mcp.servers", problems),
+        _object(inner.global_settings, "$.mcp.globalSettings", problems),
         "$.mcp.globalSettings",
-        inner.boolean("enabled") is not False,
+        inner.enabled is not False,
     )
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class _Wrapped(Record):
+    """The member `mcp` of a document."""
+
+    enabled: bool | None = field("Whether to start any server.")
+    servers: object = field("The servers.")
+    global_settings: object = field("The settings.")
+
+
+def _object(value: object, path: str, problems: list[Problem]) -> Mapping[str, object]:
+    try:
+        return {} if value is None else require_object(value)
+    except Invalid as error:
+        problems.append(Problem(path, str(error), error.fix))
+        return {}
 
 
 def _list_servers(value: object, path: str, problems: list[Problem]) -> list[tuple[object, object, str]]:
@@ -342,38 +358,42 @@ def _parse_named_list(value: object, path: str, problems: list[Problem]) -> list
     return servers
 
 
-def _check_top_level_key(key: object, section: Section, warnings: list[str], settings_name: str) -> None:
+def _check_top_level_key(
+    key: object, problems: list[Problem], warnings: list[str], settings_name: str
+) -> None:
     """Editors keep other things in the same file, so only keys that look like ours are refused."""
     if key in _KNOWN_KEYS:
         return
     if not isinstance(key, str):
-        section.problems.append(Problem("$", "a key of the document is not a string", _EXAMPLE))
-    elif key in _FOREIGN_KEYS:
-        section.add_problem(key, f"mcpd does not read servers from '{key}'", "rename it to 'mcpServers'")
+        problems.append(Problem("$", "a key of the document is not a string", _EXAMPLE))
+        return
+    path, shown = join_path("$", key), shorten(key, 64)
+    if key in _FOREIGN_KEYS:
+        message = f"mcpd does not read servers from '{key}'"
+        problems.append(Problem(path, message, "rename it to 'mcpServers'"))
     elif (match := closest_match(key, _KNOWN_KEYS)) is not None:
-        section.add_problem(key, f"unknown field '{shorten(key, 64)}'", f"did you mean '{match}'?")
+        problems.append(Problem(path, f"unknown field '{shown}'", f"did you mean '{match}'?"))
     elif not is_comment(key):
-        setting = closest_match(key, [field.name for field in SETTINGS])
+        setting = closest_match(key, list(SETTINGS))
         if setting == "policies":  # without an error, calls that the user forbids would be allowed
             fix = f"move the rules to '{settings_name}.policies'"
-            section.add_problem(key, f"mcpd does not read rules from '{shorten(key, 64)}'", fix)
+            problems.append(Problem(path, f"mcpd does not read rules from '{shown}'", fix))
             return
         hint = f"; did you mean '{setting}' in '{settings_name}'?" if setting else ""
-        path = join_path("$", key)
-        warnings.append(f"{path}: '{shorten(key, 64)}' is not used by mcpd here and was ignored{hint}")
+        warnings.append(f"{path}: '{shown}' is not used by mcpd here and was ignored{hint}")
 
 
-def _refuse_foreign_document(section: Section) -> None:
+def _refuse_foreign_document(members: Mapping[object, object], problems: list[Problem]) -> None:
     """Refuse a document in which nothing is a configuration of mcpd: it was probably named by mistake."""
-    if isinstance(section.values.get("backends"), Mapping) and not section.has("mcpServers"):
+    if isinstance(members.get("backends"), Mapping) and "mcpServers" not in members:
         message = "this is the configuration of another program named mcpd (github.com/ahodges22/mcpd)"
         fix = "rename it, then import its servers with: mcpctl import FILE"
-        section.problems.append(Problem("$", message, fix))
+        problems.append(Problem("$", message, fix))
         return
-    keys = [key for key in section.values if isinstance(key, str) and not is_comment(key)]
-    if keys and not any(key in section.values for key in _KNOWN_KEYS) and not section.problems:
+    keys = [key for key in members if isinstance(key, str) and not is_comment(key)]
+    if keys and not any(key in members for key in _KNOWN_KEYS) and not problems:
         message = "this is not a configuration of mcpd: it has no 'mcpServers'"
-        section.problems.append(Problem("$", message, _EXAMPLE))
+        problems.append(Problem("$", message, _EXAMPLE))
 
 
 def _parse_variable(text: str, path: Path, environ: Mapping[str, str]) -> Document:

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mcpd.config.in_place_edits.document import write_error
-from mcpd.config.json_path import join_path
 from mcpd.config.loader import MAX_FILE_SIZE, decode_utf8, parse_text
 from mcpd.model.errors import BadSpec, CannotWrite, Problem
+from mcpd.model.json_path import join_path
 from mcpd.model.server_spec import SecretReference, UnavailableSecret
 from mcpd.model.text import shorten
 from mcpd.support.atomic_files import write_atomically

@@ -3,89 +3,123 @@
 from __future__ import annotations
 
 import ipaddress
-import os.path
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Any
+from typing import Literal, NewType, get_args
 from urllib.parse import urlsplit
 
 import attrs
 import msgspec
 
-from mcpd.config.field_spec import BOOLEAN, MILLISECONDS, NUMBERS, STRING, STRINGS, FieldSpec, Shape
-from mcpd.config.json_path import closest_match, join_path
-from mcpd.config.policy_rules import MAX_RULES, RULE_SCHEMA, parse_policies
-from mcpd.config.section_reader import Section, parse_restart_policy, parse_timeouts
-from mcpd.config.variables import expand, expand_home, misplaced_reference
+from mcpd.config.fields import (
+    Milliseconds,
+    Seconds,
+    field,
+    read,
+    register,
+    set_members,
+    text,
+    written_fields,
+)
+from mcpd.config.policies import (
+    POLICIES_SHAPE,
+    PROFILES_SHAPE,
+    read_only_rules,
+    read_policies,
+    read_profile_rules,
+    read_profiles,
+)
+from mcpd.config.variables import expand, misplaced_reference
 from mcpd.model.call_record import CallLogLevel
+from mcpd.model.codec import Invalid
 from mcpd.model.errors import Problem
+from mcpd.model.json_path import join_path
 from mcpd.model.oauth_settings import LoginStorage
-from mcpd.model.policy import Decision, PolicyRule, read_only_rule
-from mcpd.model.profile import ALL_SERVERS, Profile
+from mcpd.model.policy import PolicyRule
+from mcpd.model.profile import Profile
 from mcpd.model.record import Record
 from mcpd.model.server_spec import RestartPolicy, Timeouts
 from mcpd.model.text import shorten
 from mcpd.model.tool_names import ClientStyle, NameStyle
 
-LOG_LEVELS = ("debug", "info", "warning", "error")
-LOGIN_STORAGES: Mapping[str, LoginStorage] = {
-    "file": "file",
-    "keyring": "keyring",
-    "credential": "credential",
-}
-_CALL_LOG_LEVELS = {level.value: level for level in CallLogLevel}
-_CLIENT_STYLES = {style.value: style for style in ClientStyle}
-_NAME_STYLES = {style.value: style for style in NameStyle}
+LogLevel = Literal["debug", "info", "warning", "error"]
+LOG_LEVELS: tuple[str, ...] = get_args(LogLevel)
 
-_CLIENT_TOOL_NAMES: Shape = {"enum": list(_CLIENT_STYLES)}
-PROFILE_SCHEMA: Mapping[str, Any] = {
-    "type": "object",
-    "additionalProperties": False,
-    "properties": {
-        "servers": STRINGS,
-        "includeTools": STRINGS,
-        "excludeTools": STRINGS,
-        "tags": STRINGS,
-        "clientToolNames": _CLIENT_TOOL_NAMES,
-        "readOnly": BOOLEAN,
-        "validate": BOOLEAN,
-    },
-}
-"""One of `settings.profiles`. Names may contain `*` and `?`; a tool may be written `tool@server`."""
-_PROFILES: Shape = {"type": "object", "additionalProperties": PROFILE_SCHEMA}
-_POLICIES: Shape = {"type": "array", "maxItems": MAX_RULES, "items": RULE_SCHEMA}
-_PROFILE_RULES: Shape = {"type": "object", "additionalProperties": {"type": "string"}}
 
-SETTINGS = (
-    FieldSpec("timeout", MILLISECONDS, "Milliseconds that a call may take without progress, on any server."),
-    FieldSpec("debug", BOOLEAN, "Log the messages of every server, HTTP headers and timing."),
-    FieldSpec("logLevel", {"enum": list(LOG_LEVELS)}, "The daemon's log level."),
-    FieldSpec("http", STRING, "HOST:PORT of this machine to serve HTTP on. Read when the daemon starts."),
-    FieldSpec("maxStarts", {"type": "integer", "minimum": 1}, "How many servers may start at the same time."),
-    FieldSpec("toolNames", {"enum": list(_NAME_STYLES)}, "How tool names are combined with server names."),
-    FieldSpec("clientToolNames", _CLIENT_TOOL_NAMES, "The same for the MCP clients of several servers."),
-    FieldSpec("profiles", _PROFILES, "Named selections of servers and tools, for clients that see less."),
-    FieldSpec(
-        "profileByDirectory",
-        _PROFILE_RULES,
-        "Directory, with * and ? in its parts → the profile of clients that work in it or below it.",
-    ),
-    FieldSpec("policies", _POLICIES, "Rules: which client may use which tools, prompts and resources."),
-    FieldSpec("validate", BOOLEAN, "Whether to check arguments and structured results, on any server."),
-    FieldSpec("callLog", {"enum": list(_CALL_LOG_LEVELS)}, "What the call log contains; see `mcpctl calls`."),
-    FieldSpec("openTelemetry", STRING, "Base URL of an OTLP endpoint that receives a span for each call."),
-    FieldSpec(
-        "approvalNotifications", BOOLEAN, "Show a desktop notification if a call waits for your approval."
-    ),
-    FieldSpec("loginNotifications", BOOLEAN, "Show a desktop notification if a login has to be repeated."),
-    FieldSpec(
-        "loginStorage", {"enum": list(LOGIN_STORAGES)}, "Where the key is that encrypts stored logins."
-    ),
-    FieldSpec("watch", BOOLEAN, "Apply the file automatically when it changes."),
-    FieldSpec("allowCommands", BOOLEAN, "Allow ${cmd:…}. Requires a file that only you can write."),
-    FieldSpec("timeouts", NUMBERS, "All timeouts of every server, in seconds."),
-    FieldSpec("restart", NUMBERS, "The restart policy of every server, in seconds."),
-)
+def _seconds(description: str, default: float, name: str = "") -> Seconds | None:
+    found: Seconds | None = field(
+        description, name=name, shape={"type": "number", "exclusiveMinimum": 0, "default": default}
+    )
+    return found
+
+
+_TIMEOUTS, _RESTART = Timeouts(), RestartPolicy()
+_STOP = _TIMEOUTS.stop_close + _TIMEOUTS.stop_term
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class WrittenTimeouts(Record):
+    connect: Seconds | None = _seconds("The handshake.", _TIMEOUTS.connect)
+    install: Seconds | None = _seconds("The download by a package runner.", _TIMEOUTS.install)
+    list: Seconds | None = _seconds("Fetching one list.", _TIMEOUTS.list)
+    call: Seconds | None = _seconds("A call without a response or progress.", _TIMEOUTS.call)
+    call_max: Seconds | None = _seconds("A call in total.", _TIMEOUTS.call_max, "call_max")
+    ping: Seconds | None = _seconds("The response to a health check.", _TIMEOUTS.ping)
+    stop: Seconds | None = _seconds("From closing stdin to SIGKILL.", _STOP)
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class WrittenRestart(Record):
+    base: Seconds | None = _seconds("The first pause.", _RESTART.base)
+    cap: Seconds | None = _seconds("The longest pause.", _RESTART.cap)
+    intensity: int | None = field("How many failures are a crash loop.", minimum=1)
+
+
+def effective_timeouts(
+    base: Timeouts,
+    written: WrittenTimeouts | None,
+    *,
+    call: Milliseconds | None,
+    connect: Milliseconds | None = None,
+    call_max: Milliseconds | None = None,
+    tools: Mapping[str, Milliseconds] | None = None,
+    path: str,
+    problems: list[Problem],
+    warnings: list[str],
+) -> Timeouts:
+    """Return `base`, changed by `timeouts` and by the members that are written in milliseconds."""
+    changes = {} if written is None else set_members(written)
+    if (ping := changes.get("ping")) is not None:
+        changes["ping_idle"] = 3 * ping
+    if (stop := changes.pop("stop", None)) is not None:
+        changes |= {"stop_close": 0.4 * stop, "stop_term": 0.6 * stop}
+    for member, name, seconds in (
+        ("timeout", "call", call),
+        ("connectTimeout", "connect", connect),
+        ("maxTimeout", "call_max", call_max),
+    ):
+        if seconds is None:
+            continue
+        if name in changes:
+            message = f"'{member}' and 'timeouts.{name}' set the same value"
+            problems.append(Problem(join_path(path, member), message, "keep one"))
+        if seconds < 1:
+            value = f"{seconds * 1000:g} means {seconds:g} seconds"
+            warnings.append(f"{path}: '{member}' is in milliseconds: {value}")
+        changes[name] = seconds
+    result = attrs.evolve(base, tools={**base.tools, **(tools or {})}, **changes)
+    if "call_max" in changes:
+        return result
+    # If a call may be silent for an hour, the default limit of half an hour would contradict it.
+    return attrs.evolve(result, call_max=max(result.call_max, result.call, *result.tools.values()))
+
+
+def effective_restart(base: RestartPolicy, written: WrittenRestart | None) -> RestartPolicy:
+    """Return `base`, changed by `restart`."""
+    return base if written is None else attrs.evolve(base, **set_members(written))
+
+
+# ── settings ────────────────────────────────────────────────────────────────────────────────────
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -121,6 +155,79 @@ def parse_address(text: str) -> Address:
             "and an ssh tunnel from other machines"
         )
     return Address(str(address), int(port))
+
+
+def _address(value: object) -> Address:
+    try:
+        return parse_address(text(value))
+    except Invalid:
+        raise
+    except ValueError as error:
+        raise Invalid(f"cannot be used: {error}", 'write "127.0.0.1:8931"') from None
+
+
+def _base_url(value: object) -> str:
+    url = text(value)
+    if not _is_base_url(url):
+        fix = 'write "http://127.0.0.1:4318"; headers belong in OTEL_EXPORTER_OTLP_HEADERS'
+        raise Invalid("must be the base URL of an OTLP endpoint, without user name and query", fix)
+    return url
+
+
+def _is_base_url(url: str) -> bool:
+    """Return whether it is an HTTP URL that has nothing but an address and a path."""
+    try:
+        parts = urlsplit(url)
+        has_address = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    has_more = "@" in parts.netloc or parts.query or parts.fragment
+    return parts.scheme in ("http", "https") and has_address and not has_more
+
+
+BaseUrl = NewType("BaseUrl", str)
+register(Address, _address, {"type": "string"})
+register(BaseUrl, _base_url, {"type": "string"})
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class WrittenSettings(Record):
+    """The settings as written. None: not set."""
+
+    timeout: Milliseconds | None = field("Milliseconds that a call may take without progress, on any server.")
+    debug: bool | None = field("Log the messages of every server, HTTP headers and timing.")
+    log_level: LogLevel | None = field("The daemon's log level.")
+    http: Address | None = field("HOST:PORT of this machine to serve HTTP on. Read when the daemon starts.")
+    max_starts: int | None = field("How many servers may start at the same time.", minimum=1)
+    tool_names: NameStyle | None = field("How tool names are combined with server names.")
+    client_tool_names: ClientStyle | None = field("The same for the MCP clients of several servers.")
+    profiles: Mapping[str, object] | None = field(
+        "Named selections of servers and tools, for clients that see less.", shape=PROFILES_SHAPE
+    )
+    profile_by_directory: Mapping[str, str] | None = field(
+        "Directory, with * and ? in its parts → the profile of clients that work in it or below it."
+    )
+    policies: object = field(
+        "Rules: which client may use which tools, prompts and resources.", shape=POLICIES_SHAPE
+    )
+    validate: bool | None = field("Whether to check arguments and structured results, on any server.")
+    call_log: CallLogLevel | None = field("What the call log contains; see `mcpctl calls`.")
+    otlp_endpoint: BaseUrl | None = field(
+        "Base URL of an OTLP endpoint that receives a span for each call.", name="openTelemetry"
+    )
+    approval_notifications: bool | None = field(
+        "Show a desktop notification if a call waits for your approval."
+    )
+    login_notifications: bool | None = field("Show a desktop notification if a login has to be repeated.")
+    login_storage: LoginStorage | None = field("Where the key is that encrypts stored logins.")
+    watch: bool | None = field("Apply the file automatically when it changes.")
+    allow_commands: bool | None = field("Allow ${cmd:…}. Requires a file that only you can write.")
+    timeouts: WrittenTimeouts | None = field("All timeouts of every server, in seconds.")
+    restart: WrittenRestart | None = field("The restart policy of every server, in seconds.")
+
+
+SETTINGS = written_fields(WrittenSettings)
+"""Name → attribute and declaration."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -174,140 +281,40 @@ def parse_settings(
     expanded = expand(values, environ, path)
     problems += expanded.problems
     problems += [misplaced_reference(where, reference) for where, reference in expanded.unresolved]
-    assert isinstance(expanded.value, dict)
-    section = Section(expanded.value, path, problems)
-    section.refuse_unknown(field.name for field in SETTINGS)
-    level = section.choice("logLevel", {level: level for level in LOG_LEVELS})
-    http = section.string("http")
-    address = None
-    if http is not None:
-        try:
-            address = parse_address(http)
-        except ValueError as error:
-            section.add_problem("http", f"'http' cannot be used: {error}", 'write "127.0.0.1:8931"')
-    return Settings(  # in this order, so that the problems are reported in it
-        log_level=level,
-        http=address,
-        max_starts=section.integer("maxStarts", minimum=1) or 8,
-        tool_names=section.choice("toolNames", _NAME_STYLES) or NameStyle.SUFFIX,
-        client_tool_names=section.choice("clientToolNames", _CLIENT_STYLES) or ClientStyle.UNDERSCORES,
-        profiles=(profiles := _parse_profiles(section)),
-        policies=_parse_policies(section, profiles, environ),
-        validate=section.boolean("validate"),
-        call_log=section.choice("callLog", _CALL_LOG_LEVELS) or CallLogLevel.CALLS,
-        otlp_endpoint=_parse_endpoint(section, warnings),
-        approval_notifications=section.boolean("approvalNotifications") is not False,
-        login_notifications=section.boolean("loginNotifications") is not False,
-        login_storage=section.choice("loginStorage", LOGIN_STORAGES) or "file",
-        watch=section.boolean("watch") is not False,
-        timeouts=parse_timeouts(section, Timeouts(), warnings),
-        restart=parse_restart_policy(section, RestartPolicy()),
-        debug=section.boolean("debug") or False,
-        profile_by_directory=_parse_profile_rules(section, profiles, environ),
-        allow_commands=section.boolean("allowCommands") or False,
+    written = read(expanded.value, WrittenSettings, path, problems)
+    profiles = read_profiles(written.profiles or {}, join_path(path, "profiles"), problems)
+    policies = read_policies(written.policies, join_path(path, "policies"), environ, problems)
+    directories = written.profile_by_directory or {}
+    timeouts = effective_timeouts(
+        Timeouts(), written.timeouts, call=written.timeout, path=path, problems=problems, warnings=warnings
     )
-
-
-def _parse_endpoint(section: Section, warnings: list[str]) -> str:
-    key = "openTelemetry"
-    url = section.string(key)
-    if url is None:
-        return ""
-    if not _is_base_url(url):
-        message = f"'{key}' must be the base URL of an OTLP endpoint, without user name and query"
-        fix = 'write "http://127.0.0.1:4318"; headers belong in OTEL_EXPORTER_OTLP_HEADERS'
-        section.add_problem(key, message, fix)
-        return ""
-    if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter.otlp.proto.http") is None:
-        where = join_path(section.path, key)
+    if written.otlp_endpoint and not _can_export():
+        where = join_path(path, "openTelemetry")
         warnings.append(f"{where}: nothing is exported, because mcpd is installed without the extra `otel`")
-    return url
-
-
-def _is_base_url(url: str) -> bool:
-    """Return whether it is an HTTP URL that has nothing but an address and a path."""
-    try:
-        parts = urlsplit(url)
-        has_address = bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
-    has_more = "@" in parts.netloc or parts.query or parts.fragment
-    return parts.scheme in ("http", "https") and has_address and not has_more
-
-
-def _parse_profiles(section: Section) -> dict[str, Profile]:
-    children = section.child("profiles")
-    profiles: dict[str, Profile] = {}
-    for name in () if children is None else children.values:
-        child = children.child(name) if children is not None else None
-        if child is None:
-            continue
-        child.refuse_unknown(PROFILE_SCHEMA["properties"])
-        profiles[name] = Profile(
-            name=name,
-            style=child.choice("clientToolNames", _CLIENT_STYLES),
-            # An invalid value or name is an error; until it is fixed, the profile allows less and not more.
-            read_only=any(
-                key != "readOnly"
-                and closest_match(str(key), list(PROFILE_SCHEMA["properties"])) == "readOnly"
-                for key in child.values
-            )
-            or (child.has("readOnly") and child.boolean("readOnly") is not False),
-            validate=child.boolean("validate"),
-            servers=child.strings("servers"),
-            include_tools=child.strings("includeTools"),
-            exclude_tools=child.strings("excludeTools") or (),
-            tags=child.strings("tags"),
-        )
-    return profiles
-
-
-def _parse_policies(
-    section: Section, profiles: Mapping[str, Profile], environ: Mapping[str, str]
-) -> tuple[PolicyRule, ...]:
-    rules = parse_policies(section, "policies", environ)
-    path = join_path(section.path, "policies")
-    if rules is None:
-        return (rule_for_errors(path),)
-    places = ((name, join_path(join_path(section.path, "profiles"), name)) for name in profiles)
-    read_only = (
-        read_only_rule(join_path(place, "readOnly"), profiles=(name,))
-        for name, place in places
-        if profiles[name].read_only
+    copied = {name: each for name, each in set_members(written).items() if name in _COPIED}
+    return Settings(
+        **copied,
+        profiles=profiles,
+        policies=(*read_only_rules(profiles, join_path(path, "profiles")), *policies),
+        profile_by_directory=read_profile_rules(
+            directories, profiles, join_path(path, "profileByDirectory"), environ, problems
+        ),
+        timeouts=timeouts,
+        restart=effective_restart(RestartPolicy(), written.restart),
     )
-    return (*read_only, *rules)
 
 
-def rule_for_errors(path: str) -> PolicyRule:
-    """Return what replaces rules with errors: part of them may allow what the whole would not."""
-    return PolicyRule(decision=Decision.DENY, place=path, reason="the rules have errors")
+_COPIED = {each.name for each in attrs.fields(Settings)} - {
+    "profiles",
+    "policies",
+    "profile_by_directory",
+    "timeouts",
+    "restart",
+}
 
 
-def _parse_profile_rules(
-    section: Section, profiles: Mapping[str, Profile], environ: Mapping[str, str]
-) -> dict[str, str]:
-    rules: dict[str, str] = {}
-    for text, profile in (section.string_map("profileByDirectory") or {}).items():
-        path = join_path(join_path(section.path, "profileByDirectory"), text)
-        pattern = expand_home(text, environ)
-        if not pattern.startswith("/"):
-            section.problems.append(Problem(path, "not an absolute directory", "begin it with / or ~/"))
-        if profile not in profiles and profile != ALL_SERVERS:
-            match = closest_match(profile, list(profiles))
-            fix = f"did you mean '{match}'?" if match else "add it to 'profiles', or write '*' for everything"
-            section.problems.append(Problem(path, f"there is no profile '{shorten(profile, 40)}'", fix))
-        rules[os.path.normpath(pattern)] = profile
-        rules[_resolve_links(pattern)] = profile
-    return rules
-
-
-def _resolve_links(pattern: str) -> str:
-    """Resolve symbolic links before the first wildcard: a process knows its directory without links."""
-    head, found, _ = pattern.partition("*")
-    head, found, _ = head.partition("?") if not found else (head, found, "")
-    stem = head if not found else head.rpartition("/")[0] or "/"
-    try:
-        stem_without_links = os.path.realpath(stem)
-    except ValueError:  # NUL or half a surrogate pair: no directory has such a name
-        return os.path.normpath(pattern)
-    return os.path.normpath(stem_without_links + "/" + pattern[len(stem) :])
+def _can_export() -> bool:
+    return (
+        find_spec("opentelemetry") is not None
+        and find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    )

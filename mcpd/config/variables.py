@@ -12,8 +12,8 @@ import attrs
 import msgspec
 
 from mcpd.config.definition_size import MAX_INSERTED
-from mcpd.config.json_path import join_path
 from mcpd.model.errors import Problem
+from mcpd.model.json_path import join_path
 from mcpd.model.server_spec import FetchedSecrets, SecretKind, SecretReference, UnavailableSecret
 from mcpd.model.text import shorten
 
@@ -83,7 +83,11 @@ class _Expansion:
 
     def expand_value(self, value: object, path: str) -> object:
         if isinstance(value, str):
-            return self.expand_text(value, path) if "${" in value else value
+            expanded = self.expand_text(value, path) if "${" in value else value
+            if _is_unusable(expanded):
+                message = "contains a NUL character or an unpaired surrogate"
+                self.problems.append(Problem(path, message, "remove it"))
+            return expanded
         if isinstance(value, Mapping):
             return {key: self.expand_value(inner, join_path(path, str(key))) for key, inner in value.items()}
         if isinstance(value, list):
@@ -180,6 +184,14 @@ class _Expansion:
         if not (_NAME if kind == "secret" else _CREDENTIAL).fullmatch(body):
             raise ValueError(f"names no {kind}: {shorten(body, 40)!r}")
         return (body,)
+
+
+def _is_unusable(text: str) -> bool:
+    """JSON strings may contain NUL and unpaired surrogates; a program's arguments may not."""
+    try:
+        return b"\0" in text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return True
 
 
 def expand_home(path: str, environ: Mapping[str, str]) -> str:

@@ -6,18 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
-import attrs
 import jsonschema_rs
 import pytest
 
-from mcpd.config.field_names import FIELDS
+from mcpd.config.definition import Definition
+from mcpd.config.fields import spellings, written_fields
+from mcpd.config.json_schema import json_schema
 from mcpd.config.jsonc import parse_jsonc
 from mcpd.config.loader import load
-from mcpd.config.server_definition import json_schema
-from mcpd.config.settings import SETTINGS
+from mcpd.config.settings import WrittenRestart, WrittenSettings, WrittenTimeouts
 from mcpd.model.errors import BadSpec
-from mcpd.model.server_spec import RestartPolicy, Timeouts
 
+WRITTEN = (Definition, WrittenSettings, WrittenTimeouts, WrittenRestart)
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path for path in (ROOT / "examples/config").iterdir() if path.suffix in (".json", ".jsonc"))
 
@@ -33,11 +33,9 @@ def test_the_schema_agrees_with_the_examples(path: Path) -> None:
 
 def test_the_reference_page_has_a_row_for_every_field() -> None:
     page = (ROOT / "docs/reference/configuration.md").read_text()
-    names = [field.name for field in (*FIELDS, *SETTINGS)]
-    names += [field.name for kind in (Timeouts, RestartPolicy) for field in attrs.fields(kind)]
+    names = [name for kind in WRITTEN for name in written_fields(kind)]
     assert [name for name in names if f"| `{name}` |" not in page] == []
-    spellings = [spelling for field in FIELDS for spelling in field.aliases]
-    assert [name for name in spellings if f"`{name}`" not in page] == []
+    assert [name for name in spellings(Definition) if f"`{name}`" not in page] == []
 
 
 def test_problems_on_the_reference_page_match_the_parser() -> None:
@@ -73,7 +71,6 @@ def test_schema_describes_durations_with_their_defaults() -> None:
     assert whole["allowTrailingCommas"] is True
     for definition in ("server", "settings"):
         fields = whole["$defs"][definition]["properties"]
-        assert fields["timeouts"]["properties"]["call"] == {"type": "number", "default": 120.0}
-        assert fields["timeouts"]["properties"]["ping_misses"] == {"type": "integer", "default": 2}
-        assert fields["restart"]["properties"]["cap"] == {"type": "number", "default": 60.0}
-        assert "properties" not in fields["timeout"]
+        assert fields["timeouts"]["properties"]["call"]["default"] == 120.0
+        assert fields["restart"]["properties"]["cap"]["default"] == 60.0
+        assert fields["timeout"]["exclusiveMinimum"] == 0

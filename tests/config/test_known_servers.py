@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from mcpd.config.definition import parse_servers
 from mcpd.config.known_servers import find_traits
-from mcpd.config.server_definition import parse_servers
 from mcpd.config.settings import Settings
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcpd.config.server_definition import parse_servers
+from mcpd.config.definition import parse_servers
 from mcpd.config.settings import Settings
 from mcpd.model.errors import BadSpec
 from mcpd.model.oauth_settings import IdentityProvider, OAuthSettings, account_problem
@@ -120,13 +120,13 @@ def test_what_other_products_add_is_a_warning() -> None:
 @pytest.mark.parametrize(
     ("oauth", "text"),
     [
-        ("yes", "'oauth' must be an object"),
+        ("yes", "must be an object"),
         ({"scopes": [1]}, "must be a string"),
         ({"scopes": ["a"], "scope": "b"}, "mean the same"),
         ({"grant": "password"}, "unknown value 'password'"),
         ({"redirectUri": "https://example.com/callback"}, "an http URL of this machine"),
         ({"redirectUri": "http://localhost:1/c", "callbackPort": 1}, "mean the same"),
-        ({"callbackPort": 70_000}, "65535 or less"),
+        ({"callbackPort": 70_000}, "from 1 to 65535"),
         ({"callbackPort": "3118"}, "must be a whole number"),
         ({"issuer": "as.example"}, "is not a URL"),
         ({"identityProvider": {"clientId": "c"}}, "'tokenEndpoint' is missing"),

@@ -10,7 +10,7 @@ import pytest
 
 from mcpd.config.load_at_start import load_at_start
 from mcpd.config.loader import load
-from mcpd.config.policy_rules import MAX_RULES
+from mcpd.config.policies import MAX_RULES
 from mcpd.model.errors import BadSpec
 from mcpd.model.policy import Decision, PolicyRule, RateLimit
 
@@ -88,7 +88,7 @@ def test_without_rules_there_are_none(file: Path) -> None:
     ("policies", "place", "message", "fix"),
     [
         ({}, "$.settings.policies", "must be a list of rules", "write [{"),
-        (["deny"], "$.settings.policies[0]", "a rule must be an object, not a string", "write {"),
+        (["deny"], "$.settings.policies[0]", "must be an object, not a string", "write {"),
         ([{}], "$.settings.policies[0].decision", "'decision' is missing", "write one of allow"),
         ([{"decision": "block"}], "$.settings.policies[0].decision", "unknown value 'block'", "write one of"),
         (
@@ -104,12 +104,12 @@ def test_without_rules_there_are_none(file: Path) -> None:
             'write ["x"]',
         ),
         ([{"decision": "deny", "tools": []}], "$.settings.policies[0].tools", "would never match", "add a"),
-        ([{"decision": "deny", "tools": [""]}], "$.settings.policies[0].tools[0]", "is empty", "wildcards"),
+        ([{"decision": "deny", "tools": [""]}], "$.settings.policies[0].tools[0]", "is empty", "remove it"),
         ([{"decision": "deny", "tools": ["[a]"]}], "$.settings.policies[0].tools[0]", "bracket", "* and ?"),
         (
             [{"decision": "deny"}, {"decision": "deny", "transports": ["tcp"]}],
             "$.settings.policies[1].transports[0]",
-            "unknown transport 'tcp'",
+            "unknown value 'tcp'",
             "write one of bridge",
         ),
         (
@@ -200,9 +200,9 @@ def test_everything_is_denied_if_the_rules_have_errors(file: Path, tmp_path: Pat
 
 
 def test_other_errors_leave_valid_rules_in_force(file: Path, tmp_path: Path) -> None:
-    write(file, {**GOOD, "maxStarts": "many", "profiles": {"look": {"readOnly": "yes"}}})
+    write(file, {**GOOD, "maxStarts": "many"})
     found = load_at_start(file, {}, tmp_path).settings.policies
-    assert [rule.place for rule in found] == ["$.settings.profiles.look.readOnly", "$.settings.policies[0]"]
+    assert [rule.place for rule in found] == ["$.settings.policies[0]"]
 
 
 SERVERS: Json = {"git": {"command": "x"}}
@@ -236,7 +236,9 @@ def test_misplaced_rules_are_refused_and_deny_everything_at_the_first_start(
     assert [(rule.decision, rule.tools) for rule in loaded.settings.policies] == [(Decision.DENY, None)]
 
 
-def test_misspelled_read_only_of_a_profile_restricts_it(file: Path, tmp_path: Path) -> None:
-    write(file, {"profiles": {"look": {"readonly": True}, "other": {"servers": ["*"]}}})
-    (rule,) = load_at_start(file, {}, tmp_path).settings.policies
-    assert (rule.profiles, rule.hints) == (("look",), {"readOnlyHint": False})
+@pytest.mark.parametrize("profile", [{"readonly": True}, {"readOnly": "yes"}, {"servers": "git"}, []])
+def test_profile_with_an_error_selects_nothing(file: Path, tmp_path: Path, profile: object) -> None:
+    """Until it is fixed, it must not allow more than intended."""
+    write(file, {"profiles": {"look": profile, "other": {"servers": ["*"]}}})
+    found = load_at_start(file, {}, tmp_path).settings.profiles
+    assert (found["look"].servers, found["other"].servers) == ((), ("*",))

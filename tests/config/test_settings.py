@@ -91,7 +91,7 @@ def test_every_setting_is_passed_on() -> None:
     )
     assert problems == []
     assert found == Settings(
-        timeouts=Timeouts(call=5, ping=1),
+        timeouts=Timeouts(call=5, ping=1, ping_idle=3),
         restart=RestartPolicy(cap=1),
         debug=True,
         validate=True,

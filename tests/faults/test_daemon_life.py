@@ -239,7 +239,7 @@ def service_manager(home: Path) -> Iterator[tuple[str, list[str]]]:
 def test_daemon_stops_under_load_within_ten_seconds(tmp_path: Path, number: signal.Signals) -> None:
     """SIGTERM: exit status 0, STOPPING=1, no socket or child is left, and waiting callers get an error."""
     # the whole ladder once; a shorter one for the other signal
-    rungs = {} if number == signal.SIGTERM else {"timeouts": {"stop_close": 0.5, "stop_term": 0.5}}
+    rungs = {} if number == signal.SIGTERM else {"timeouts": {"stop": 1}}
     servers = {
         "deaf": fake("--ignore-eof", "--ignore-term", **rungs),
         "busy": fake(maxInFlight=100, concurrency="free"),

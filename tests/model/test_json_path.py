@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcpd.config.json_path import closest_match, is_too_large, join_path, type_name
+from mcpd.model.json_path import closest_match, is_too_large, join_path, type_name
 
 
 def test_unusual_keys_are_quoted_in_a_path() -> None:
