@@ -105,12 +105,8 @@ def import_(
     )
     _show_plan(cli, plan, user)
     report = {**_plan_json(plan), "path": str(target.path), "written": False}
-    if not (plan.new_servers or plan.rules):
-        if not discovered.files and not discovered.warnings and not cli.out.json:
-            cli.out.next_step("mcpctl add NAME -- COMMAND, or name a file: mcpctl import FILE")
-    elif dry_run:
-        if not cli.out.json:
-            cli.out.next_step("mcpctl import (asks before it changes anything)")
+    if dry_run or not (plan.new_servers or plan.rules):
+        _show_next_step(cli, plan)
     else:
         if not yes and not can_ask:
             message = "importing needs confirmation, but stdin is not a terminal; nothing was written"
@@ -122,6 +118,15 @@ def import_(
         cli.out.json_value(report)
     unreadable = [path for path in files if path not in discovered.files]  # the user named them
     return UsageError.exit if unreadable else 0
+
+
+def _show_next_step(cli: CliContext, plan: ImportPlan) -> None:
+    if cli.out.json:
+        return
+    if plan.new_servers or plan.rules:
+        cli.out.next_step("mcpctl import (asks before it changes anything)")
+    elif not plan.discovered.files and not plan.discovered.warnings:
+        cli.out.next_step("mcpctl add NAME -- COMMAND, or name a file: mcpctl import FILE")
 
 
 # ---- what to import ----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote, urlsplit
 import attrs
 
 from ctl.cli.errors import CtlError
+from ctl.cli.json_text import strings
 from ctl.editors.catalog import BY_NAME, ConfigLocation, EditorSpec
 from ctl.editors.paths import UserContext, resolve_paths
 from mcpd.config.in_place_edits.document import (
@@ -49,22 +50,28 @@ def install_targets(
     the repository, which editors open, or without a repository in the current directory.
     """
     scope = "project" if project else "user"
-    options: list[InstallTarget] = []
-    for location in editor.locations:
-        if location.scope == scope and location.installable:
-            for path, directory in resolve_paths(location, context):
-                options.append(InstallTarget(editor, path, location, addresses, directory))
-    if not options or editor.entry_form is None:
-        if project and editor.entry_form:
-            raise CtlError(f"{editor.title} has no project file for MCP servers; omit --project")
+    options = [
+        InstallTarget(editor, path, location, addresses, directory)
+        for location in editor.locations
+        if location.scope == scope and location.installable
+        for path, directory in resolve_paths(location, context)
+    ]
+    if editor.entry_form is None or (not options and not project):
         raise CtlError(f"mcpctl cannot add mcpd to {editor.title}")
-    existing = [one for one in options if os.path.lexists(one.path)]
-    directories = context.project_directories() if project else [None]
-    with_file = (each for each in directories if any(one.project == each for one in existing))
-    chosen = next(with_file, directories[-1])
-    return [one for one in existing if one.project == chosen] or [
-        one for one in options if one.project == chosen
-    ][:1]
+    if not options:
+        raise CtlError(f"{editor.title} has no project file for MCP servers; omit --project")
+    return _in_nearest_directory(options, context.project_directories() if project else [None])
+
+
+def _in_nearest_directory(
+    options: Sequence[InstallTarget], directories: Sequence[Path | None]
+) -> list[InstallTarget]:
+    """Return the existing files in the first directory that has any, or the first to create in the last."""
+    for directory in directories:
+        found = [one for one in options if one.project == directory and os.path.lexists(one.path)]
+        if found:
+            return found
+    return [one for one in options if one.project == directories[-1]][:1]
 
 
 def slot_of(one: InstallTarget, document: Document) -> KeyPath:
@@ -142,9 +149,13 @@ def is_mcpd_entry(fields: Mapping[str, object], addresses: frozenset[str] = froz
     for key in ("command", "cmd", "args"):
         value = fields.get(key)
         if isinstance(value, dict):
-            args = value.get("args")
-            value = [value.get("path"), *(args if isinstance(args, list) else [])]
+            value = [value.get("path"), *strings(value.get("args"))]
         words += [str(item) for item in (value if isinstance(value, list) else [value]) if item is not None]
+    urls = (fields.get(key) for key in ("url", "serverUrl", "httpUrl", "uri"))
+    return _runs_bridge(words) or any(_is_mcpd_url(url, addresses) for url in urls if isinstance(url, str))
+
+
+def _runs_bridge(words: list[str]) -> bool:
     if len(words) == 1:
         words = words[0].split()
     for number, word in enumerate(words):
@@ -152,8 +163,7 @@ def is_mcpd_entry(fields: Mapping[str, object], addresses: frozenset[str] = froz
         module = word == "ctl" and words[number - 1] == "-m"
         if (program == "mcpctl" or module) and "bridge" in words[number + 1 :]:
             return True
-    urls = (fields.get(key) for key in ("url", "serverUrl", "httpUrl", "uri"))
-    return any(_is_mcpd_url(url, addresses) for url in urls if isinstance(url, str))
+    return False
 
 
 def mcpctl_path() -> str:

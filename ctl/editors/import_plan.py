@@ -168,16 +168,7 @@ def _rules(plan: ImportPlan, editors: Collection[str], user: UserContext) -> Edi
 
     A rule about an entry that is left out is for the server that is used instead, or is reported.
     """
-    servers: dict[EntrySource, str | None] = {
-        one.source: None for one in plan.discovered.skipped if one.reason != IS_MCPD
-    }
-    for server in plan.merged.servers:
-        name = None if server.name in plan.blocked else server.name
-        servers |= dict.fromkeys(server.sources, name)
-    servers |= {one.source: one.server for one in plan.merged.known}
-    for one in plan.merged.similar:
-        servers[one.source] = None if one.server in plan.blocked else one.server
-    rules = EditorRules()
+    servers, rules = _servers_of_entries(plan), EditorRules()
     for name in dict.fromkeys(source.editor for source in servers):
         editor = BY_NAME.get(name)
         if editor is None or editor.entry_form is None:
@@ -185,11 +176,21 @@ def _rules(plan: ImportPlan, editors: Collection[str], user: UserContext) -> Edi
         entries = [(source.name, server) for source, server in servers.items() if source.editor == name]
         if name in editors:
             rules.add(editor, entries, editor_permissions(editor, user), user)
-        for candidate in plan.discovered.candidates:
-            source = candidate.source
-            if source.editor == name:
-                rules.add(editor, [(source.name, servers[source])], candidate.permissions, user)
+        for one in plan.discovered.candidates:
+            if one.source.editor == name:
+                rules.add(editor, [(one.source.name, servers[one.source])], one.permissions, user)
     return rules
+
+
+def _servers_of_entries(plan: ImportPlan) -> dict[EntrySource, str | None]:
+    """Return the server that each entry will be in mcpd; None if it is not imported."""
+    servers: dict[EntrySource, str | None] = {
+        one.source: None for one in plan.discovered.skipped if one.reason != IS_MCPD
+    }
+    for server in plan.merged.servers:
+        servers |= dict.fromkeys(server.sources, server.name)
+    servers |= {one.source: one.server for one in (*plan.merged.known, *plan.merged.similar)}
+    return {source: None if name in plan.blocked else name for source, name in servers.items()}
 
 
 def build_result(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -188,28 +188,29 @@ def describe_tools(
         tools = entry.cli.call("mcpd/tools", timeout=_TIMEOUT).value["tools"]
     except CtlError:
         return ""
-    seen = [tool for tool in tools if tool.get("server") in entry.visible and _selects(fields or {}, tool)]
+    profile = fields or {}
+    seen = [tool for tool in tools if tool.get("server") in entry.visible and _selects(profile, tool)]
     if not seen:
         return ""
     shown = [{key: tool.get(key) for key in ("name", "description", "inputSchema")} for tool in seen]
     size = len(json.dumps(shown, ensure_ascii=False).encode())
     servers = {str(tool.get("server")) for tool in seen}
     tokens = max(100, round(size // _BYTES_PER_TOKEN, -2))
-    limits = [fields or {}, *entry.visible.values()]
-    is_limited = any(one.get("readOnly") for one in limits) or (entry.target and entry.target.policies)
-    text = (
-        f"{target.editor.title} will see {'up to ' if is_limited else ''}{count(len(seen), 'tool')} of "
-        f"{count(len(servers), 'server')}, about {tokens:,} tokens in each conversation"
+    at_most = "up to " if entry.may_deny(profile) else ""
+    advice = "" if fields is not None else _advice(target, len(seen), servers, had, again)
+    return (
+        f"{target.editor.title} will see {at_most}{count(len(seen), 'tool')} of "
+        f"{count(len(servers), 'server')}, about {tokens:,} tokens in each conversation{advice}"
     )
-    if fields is not None:
-        return text
-    if had and servers.difference(had):
+
+
+def _advice(target: InstallTarget, tools: int, servers: Set[str], had: Collection[str], again: str) -> str:
+    """Return how the editor can see fewer tools; empty if it does not see too many."""
+    if had and not servers <= {*had}:
         whose = "this project" if target.project is not None else "it"
         number = count(len(had), "server")  # it may have had others that mcpd does not have
-        return f"{text}; for only the {number} in mcpd that {whose} had: {again} --own"
-    if len(seen) < _MANY_TOOLS:
-        return text
-    return f"{text}; for fewer, define a profile and run: {again} --profile NAME"
+        return f"; for only the {number} in mcpd that {whose} had: {again} --own"
+    return f"; for fewer, define a profile and run: {again} --profile NAME" if tools >= _MANY_TOOLS else ""
 
 
 def _selects(profile: Mapping[str, object], tool: Json) -> bool:

@@ -48,6 +48,14 @@ _TYPES = ("type", "transport", "transportType", "protocol")
 _INCLUDE = ("includeTools", "enabled_tools", "enabledTools", "tools", "allowedTools")
 _EXCLUDE = ("excludeTools", "disabled_tools", "disabledTools", "blockedTools")
 _LOGIN = ("oauth", "auth", "authProviderType", "oauth_resource")
+_SANDBOX = "the editor's sandbox is not imported; the server runs with all your permissions"
+_NOTES = {
+    "headersHelper": "mcpd does not run its headersHelper; add the headers to the definition yourself",
+    "sandboxEnabled": _SANDBOX,
+    "sandbox": _SANDBOX,
+    "quarantined": "it is quarantined in the editor, so it is imported as disabled",
+}
+"""Members that are not imported, and what that means."""
 _MILLISECONDS = 1000.0
 
 
@@ -69,29 +77,28 @@ def map_entry(raw: RawEntry, translator: VariableTranslator) -> MappedEntry:
     notes: list[str] = []
     kind = _kind(fields)
     url_key = next((key for key in ("httpUrl", *_URLS) if fields.get(key)), None)
-    remote = url_key is not None and (kind not in (None, "stdio") or not _has_command(fields))
-    base = raw.project or translator.home
-    if remote:
-        assert url_key is not None
+    implied: str | None = None
+    if url_key is not None and (kind not in (None, "stdio") or not _has_command(fields)):
         definition = _map_remote(raw, fields, url_key, kind, translator)
-    else:
-        definition = _map_program(fields, translator, base, notes)
-    _map_common_fields(raw, fields, definition)
-    if remote:
         login = map_login(fields, translator, notes)
         if login is not None and not (login is False and has_own_login(definition)):
             definition["oauth"] = login
-    for key in () if remote else _LOGIN:
-        if fields.get(key) not in (None, False, "", {}, "none"):
-            notes.append(f"its login settings ('{key}') are not imported, because it is not a remote server")
-    if fields.get("headersHelper"):
-        notes.append("mcpd does not run its headersHelper; add the headers to the definition yourself")
-    if fields.get("sandboxEnabled") or fields.get("sandbox"):
-        notes.append("the editor's sandbox is not imported; the server runs with all your permissions")
-    if fields.get("quarantined") is True:
-        notes.append("it is quarantined in the editor, so it is imported as disabled")
-    implied = str(raw.project) if raw.project is not None and not remote and "cwd" not in definition else None
+    else:
+        definition = _map_program(fields, translator, raw.project or translator.home, notes)
+        if raw.project is not None and "cwd" not in definition:
+            implied = str(raw.project)
+        notes += _notes_about_login(fields)
+    definition |= _common_fields(raw, fields)
+    notes += [note for key, note in _NOTES.items() if fields.get(key)]
     return MappedEntry(definition, implied, (*translator.notes, *notes), tuple(translator.needed_secrets))
+
+
+def _notes_about_login(fields: Fields) -> list[str]:
+    return [
+        f"its login settings ('{key}') are not imported, because it is not a remote server"
+        for key in _LOGIN
+        if fields.get(key) not in (None, False, "", {}, "none")
+    ]
 
 
 def _flatten(raw: RawEntry) -> dict[str, object]:
@@ -171,17 +178,16 @@ def _command_line(fields: Fields, notes: list[str]) -> list[str]:
     args = _texts(fields.get("args"))
     if isinstance(written, list):
         words = [*_texts(written), *args]
-    elif isinstance(written, str):
-        words = [written, *args]
-        windows = re.match(r"[A-Za-z]:[\\/]", written)
-        if not args and re.search(r"\S\s+\S", written) and not windows and not os.path.exists(written):
-            try:
-                words = shlex.split(written)
-            except ValueError:
-                raise UnusableEntry("its command contains an unterminated quotation mark") from None
-            notes.append("its command was a single string and was split into words")
-    else:
+    elif not isinstance(written, str):
         raise UnusableEntry("its command is neither a string nor a list")
+    elif not args and _is_command_line(written):
+        try:
+            words = shlex.split(written)
+        except ValueError:
+            raise UnusableEntry("its command contains an unterminated quotation mark") from None
+        notes.append("its command was a single string and was split into words")
+    else:
+        words = [written, *args]
     if not words or not words[0]:
         raise UnusableEntry("its command is empty")
     shell = re.split(r"[\\/]", words[0])[-1].lower()
@@ -189,6 +195,12 @@ def _command_line(fields: Fields, notes: list[str]) -> list[str]:
         notes.append("`cmd /c` was removed, because this is not Windows")
         words = words[2:]
     return words
+
+
+def _is_command_line(text: str) -> bool:
+    """Return whether a command is a whole command line rather than a program with a space in its name."""
+    is_windows = re.match(r"[A-Za-z]:[\\/]", text) is not None
+    return re.search(r"\S\s+\S", text) is not None and not is_windows and not os.path.exists(text)
 
 
 def _map_environment(fields: Fields, translator: VariableTranslator, base: Path) -> dict[str, object]:
@@ -258,22 +270,29 @@ def is_disabled(raw: RawEntry) -> bool:
     return off or raw.disabled_elsewhere or fields.get("quarantined") is True
 
 
-def _map_common_fields(raw: RawEntry, fields: Fields, definition: dict[str, object]) -> None:
+def _common_fields(raw: RawEntry, fields: Fields) -> dict[str, object]:
+    """Return the members that programs and remote servers have in common."""
+    found: dict[str, object] = {}
     if is_disabled(raw):
-        definition["enabled"] = False
+        found["enabled"] = False
     description = fields.get("description")
     if isinstance(description, str) and description:
-        definition["description"] = description.replace("${", "$${")
-    if fields.get("trust") is True and raw.editor.entry_form is None:  # of others, it becomes a rule
-        definition["trust"] = True
-    for ours, spellings in (("includeTools", _INCLUDE), ("excludeTools", _EXCLUDE)):
-        tools = next((fields[key] for key in spellings if isinstance(fields.get(key), list)), None)
-        names = _texts(tools)
-        if (names and names != ["*"]) or (ours == "includeTools" and tools == []):
-            definition[ours] = [name.replace("${", "$${") for name in names]
-    for ours, value in _timeouts(raw, fields):
-        if value is not None and value > 0 and math.isfinite(value):
-            definition[ours] = int(value) if value == int(value) else value
+        found["description"] = description.replace("${", "$${")
+    if fields.get("trust") is True and raw.editor.entry_form is None:  # others trust for themselves
+        found["trust"] = True
+    include, exclude = _tools(fields, _INCLUDE), _tools(fields, _EXCLUDE)
+    if include is not None and include != ["*"]:
+        found["includeTools"] = include
+    if exclude and exclude != ["*"]:
+        found["excludeTools"] = exclude
+    timeouts = {name: value for name, value in _timeouts(raw, fields) if value and 0 < value < math.inf}
+    return found | {name: int(value) if value.is_integer() else value for name, value in timeouts.items()}
+
+
+def _tools(fields: Fields, spellings: Sequence[str]) -> list[str] | None:
+    """Return the first of several lists of tools; None if there is none."""
+    found = next((fields[key] for key in spellings if isinstance(fields.get(key), list)), None)
+    return None if found is None else [name.replace("${", "$${") for name in _texts(found)]
 
 
 def _timeouts(raw: RawEntry, fields: Fields) -> Iterable[tuple[str, float | None]]:
@@ -345,8 +364,7 @@ def unwrap_proxy(definition: Mapping[str, object]) -> dict[str, object] | None:
 
     None if the definition does not run it, or if something would be lost.
     """
-    args, given = definition.get("args"), definition.get("env")
-    words = [definition.get("command"), *(args if isinstance(args, list) else [])]
+    words = [definition.get("command"), *_list(definition.get("args"))]
     texts = [word for word in words if isinstance(word, str)]
     start = next((n for n, word in enumerate(texts) if _program(word) == _REMOTE), None)
     if start is None or (start and os.path.basename(texts[0]) not in _RUNNERS):
@@ -355,8 +373,7 @@ def unwrap_proxy(definition: Mapping[str, object]) -> dict[str, object] | None:
     if found is None:
         return None
     url, kind, headers = found
-    env = given if isinstance(given, Mapping) else {}
-    for variable, content in env.items():  # mcp-remote expands its environment in headers
+    for variable, content in _members(definition.get("env")):  # mcp-remote expands it in headers
         reference = f"${{{variable}}}"
         for header, value in headers.items():
             # `$${` is how mcpd writes a `${` that the editor took as plain text.

@@ -16,6 +16,7 @@ from ctl.editors.catalog import (
     OTHER_MCPD,
     SERVERS,
     ConfigLocation,
+    EditorSpec,
     Scope,
 )
 from ctl.editors.entry import is_mcpd_entry, opencode_slot
@@ -212,6 +213,18 @@ def read_entries(found: EditorFile, document: Document, context: UserContext) ->
             yield from _entries_at(found, document, inner, "local", Path(key), off)
 
 
+_SLOTS: tuple[tuple[KeyPath, str], ...] = (
+    (("context_servers",), "zed"),
+    (("mcp_servers",), "codex"),
+    (("extensions",), "goose"),
+    (("amp.mcpServers",), "amp"),
+    (("servers",), "vscode"),
+    (("mcp", "servers"), "opencode"),
+    (("mcp",), "opencode"),
+)
+"""Where editors have their servers, other than at `mcpServers`."""
+
+
 def identify_file(path: Path, document: Document) -> EditorFile:
     """Find out to which editor a named file belongs, from its path or else its content."""
     for editor in BY_NAME.values():
@@ -220,25 +233,20 @@ def identify_file(path: Path, document: Document) -> EditorFile:
             if tail and "*" not in tail and str(path).endswith(f"/{tail}"):
                 project = Path(str(path)[: -len(tail) - 1] or "/") if place.scope == "project" else None
                 return EditorFile(editor, place, path, project)
-    for slot, name in (
-        (("context_servers",), "zed"),
-        (("mcp_servers",), "codex"),
-        (("extensions",), "goose"),
-        (("amp.mcpServers",), "amp"),
-        (("servers",), "vscode"),
-        (("mcp", "servers"), "opencode"),
-        (("mcp",), "opencode"),
-    ):
+    for slot, name in _SLOTS:
         if isinstance(document.value_at(slot), dict):
-            if name == "opencode" and not _is_opencode(document):
-                return EditorFile(BY_NAME["vscode"], ConfigLocation(str(path), "user", slot), path)
-            editor = BY_NAME[name]
-            place = next(place for place in editor.locations if place.scope == "user")
-            return EditorFile(editor, attrs.evolve(place, path=str(path)), path)
+            return _file_with_slot(path, document, slot, BY_NAME[name])
     if isinstance(document.value_at(_BACKENDS), dict):
         return EditorFile(OTHER_MCPD, ConfigLocation(str(path), "user", _BACKENDS), path)
     listed = isinstance(document.value_at(SERVERS), list) and document.kind == "YAML"
     return EditorFile(BY_NAME["continue"] if listed else GENERIC, ConfigLocation(str(path), "user"), path)
+
+
+def _file_with_slot(path: Path, document: Document, slot: KeyPath, editor: EditorSpec) -> EditorFile:
+    if editor.name == "opencode" and not _is_opencode(document):
+        return EditorFile(BY_NAME["vscode"], ConfigLocation(str(path), "user", slot), path)
+    place = next(place for place in editor.locations if place.scope == "user")
+    return EditorFile(editor, attrs.evolve(place, path=str(path)), path)
 
 
 def _path_suffix(place: ConfigLocation) -> str:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 SETTLE_TIMEOUT = 60.0
 """Seconds to wait for servers that are still starting."""
 
+_STARTING = "it is still starting in mcpd"
 _EXACT_STEPS = ("mcpctl login ", "mcpctl secret set ", "mcpctl enable ", "mcpctl connect ")
 """Commands that need no explanation."""
 
@@ -82,7 +83,6 @@ class TakeOver:
     provided: KnownServers = attrs.field(init=False)
     """The enabled ones that the new entry provides."""
     _reasons: dict[str, str] | None = None
-    _reasons_now: dict[str, str] | None = None
 
     def __attrs_post_init__(self) -> None:
         self.known = KnownServers(self.target.servers if self.target is not None else {}, os.environ)
@@ -98,6 +98,11 @@ class TakeOver:
         """Return the same for an entry that provides only these servers."""
         visible = {name: fields for name, fields in self.visible.items() if name in servers}
         return TakeOver(self.cli, self.user, self.target, visible, self.may_start, what)
+
+    def may_deny(self, profile: Mapping[str, object]) -> bool:
+        """Return whether rules, or `readOnly`, may deny tools of these servers."""
+        has_rules = self.target is not None and bool(self.target.policies)
+        return has_rules or any(one.get("readOnly") for one in (profile, *self.visible.values()))
 
     def find(self, target: InstallTarget, document: Document) -> list[Redundant]:
         """Return the enabled entries for servers that are enabled in mcpd and provided by the new entry."""
@@ -153,38 +158,33 @@ class TakeOver:
         On the first call, waits for the servers that are still starting.
         """
         if self._reasons is None:
-            self._reasons = self._ask_daemon()
-        if self._reasons.get("") is not None:
-            return self._reasons[""]
+            self.cli.may_start = self.may_start
+            try:
+                self._reasons = self._ask_daemon(wait=self.may_start)
+            except CtlError:
+                self._reasons = dict.fromkeys(self.visible, "mcpd is not running")
         return self._reasons.get(server, "mcpd has not loaded it")
 
-    def _ask_daemon(self) -> dict[str, str]:
-        """Return a reason, which may be empty, by server; under an empty name, one that applies to all."""
-        cli = self.cli
-        cli.may_start = self.may_start
-        try:
-            listed = cli.call("mcpd/status").value["servers"]
-            starting = [
-                each for each in listed if each["status"] == "pending" and each["name"] in self.visible
-            ]
-            if starting and self.may_start:
-                with suppress(TimedOut):  # its entry is left on
-                    wait_for_each(cli, starting, _is_settled, timeout=SETTLE_TIMEOUT, show=False)
-                listed = cli.call("mcpd/status").value["servers"]
-        except CtlError:
-            return {"": "mcpd is not running"}
+    def _ask_daemon(self, *, wait: bool) -> dict[str, str]:
+        """Return a reason, which may be empty, by server. Raises CtlError."""
+        listed = self.cli.call("mcpd/status").value["servers"]
+        starting = [one for one in listed if not _is_settled(one) and one["name"] in self.visible]
+        if starting and wait:
+            with suppress(TimedOut):  # its entry is left on
+                wait_for_each(self.cli, starting, _is_settled, timeout=SETTLE_TIMEOUT, show=False)
+            listed = self.cli.call("mcpd/status").value["servers"]
         return {each["name"]: self._reason(each) for each in listed}
 
     def reason_now(self, server: str) -> str:
         """Return the same without starting mcpd or waiting; empty if it is not known yet."""
-        if self._reasons_now is None:
+        if self._reasons is None:
             self.cli.may_start = False
             try:
-                listed = self.cli.call("mcpd/status").value["servers"]
+                self._reasons = self._ask_daemon(wait=False)
             except CtlError:
-                listed = []
-            self._reasons_now = {each["name"]: self._reason(each) for each in listed if _is_settled(each)}
-        return self._reasons_now.get(server, "")
+                self._reasons = {}
+        reason = self._reasons.get(server, "")
+        return "" if reason == _STARTING else reason
 
     def first_step(self, server: str) -> str:
         """Return the command to run before a server that mcpd cannot serve now can be taken over."""
@@ -200,7 +200,7 @@ class TakeOver:
             definition = self.visible.get(status["name"], {})
             return "it needs a login in mcpd" if needs_login(definition) else "it rejects mcpd's credentials"
         if state == "pending":
-            return "it is still starting in mcpd"
+            return _STARTING
         if state == "disabled":
             return "it is disabled in mcpd"
         return f"it has failed in mcpd: {failure_summary(failure) if failure else status.get('reason', '')}"

@@ -327,31 +327,37 @@ def restore_entries(
     An entry that is not as mcpctl left it stays, because somebody decided so.
     """
     restored: list[str] = []
-    slot = record.slot
-    method = disable_method(editor, slot)
+    method = disable_method(editor, record.slot)
     for entry in record.disabled:
-        exists = entry.name in document.entry_names(slot)
         before = document
         if entry.removed:
-            if not exists:
-                listed = is_list(document, slot)
-                fields = {key: value for key, value in entry.entry.items() if key != "name" or not listed}
-                document = document.with_entry(slot, entry.name, fields)
-                restored.append(entry.name)
-            continue
-        if method == "excluded":
+            document = _add_again(document, record.slot, entry)
+        elif method == "excluded":
             document = set_listed(document, EXCLUDED, entry.name, False)
-        elif method and exists and entry_at(document, slot, entry.name).get(method[0]) == method[1]:
-            path = (*slot, entry.name)
-            if method[0] in entry.entry:
-                document = document.with_value((*path, method[0]), entry.entry[method[0]])
-            else:
-                document = document.without_entry(path, method[0])
+        elif method is not None:
+            document = _switch_on(document, record.slot, entry, *method)
         if document is not before:
             restored.append(entry.name)
     if restored and method == "excluded" and document.value_at(EXCLUDED) == []:
         document = _without_new_list(document, record)
     return document, restored
+
+
+def _add_again(document: Document, slot: KeyPath, entry: DisabledEntry) -> Document:
+    if entry.name in document.entry_names(slot):
+        return document
+    listed = is_list(document, slot)
+    fields = {key: value for key, value in entry.entry.items() if key != "name" or not listed}
+    return document.with_entry(slot, entry.name, fields)
+
+
+def _switch_on(document: Document, slot: KeyPath, entry: DisabledEntry, member: str, off: bool) -> Document:
+    if entry_at(document, slot, entry.name).get(member) != off:
+        return document
+    path = (*slot, entry.name)
+    if member in entry.entry:
+        return document.with_value((*path, member), entry.entry[member])
+    return document.without_entry(path, member)
 
 
 def _without_new_list(document: Document, record: BackupRecord) -> Document:

@@ -117,9 +117,7 @@ class VariableTranslator:
         """Translate `${inside}`; return None if it is plain text to this editor."""
         name, dash, default = inside.partition(":-")
         if "claude" in self.kinds and name in ("CLAUDE_PROJECT_DIR", "CLAUDE_PLUGIN_ROOT"):
-            if name == "CLAUDE_PROJECT_DIR" and self.workspace is not None:
-                return _escape(str(self.workspace))
-            raise UnusableEntry(f"only Claude Code knows the value of ${{{name}}}")
+            return self._of_claude(name)
         word = "words" in self.kinds and name in ("workspaceFolder", "workspaceFolderBasename", "userHome")
         bare = "bare" in self.kinds and not word and (not dash or "default" in self.kinds)
         if bare and _NAME.fullmatch(name):
@@ -130,6 +128,11 @@ class VariableTranslator:
         if "words" in self.kinds or "unknown" in self.kinds:
             return self._word(prefix, inside)
         return None
+
+    def _of_claude(self, name: str) -> str:
+        if name == "CLAUDE_PROJECT_DIR" and self.workspace is not None:
+            return _escape(str(self.workspace))
+        raise UnusableEntry(f"only Claude Code knows the value of ${{{name}}}")
 
     def _prefixed(self, prefix: str, rest: str) -> str:
         if prefix == "env":
