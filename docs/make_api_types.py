@@ -16,7 +16,7 @@ from typing import Union, get_args, get_origin, get_type_hints
 import attrs
 import msgspec
 
-from mcpd.api.control_methods import METHODS
+from mcpd.api.control.methods import METHODS
 from mcpd.model.events import Event, TapFrame
 
 FILE = Path(__file__).parent.parent / "ctl" / "api_types.pyi"

@@ -15,7 +15,7 @@ from typing import Union, get_args, get_origin, get_type_hints
 import attrs
 import msgspec
 
-from mcpd.api.control_methods import METHODS
+from mcpd.api.control.methods import METHODS
 
 PAGE = Path(__file__).parent / "reference" / "control-api.md"
 MARK = (

@@ -23,7 +23,7 @@ import trio
 from mcpd import __version__
 from mcpd.active_config import ActiveConfig
 from mcpd.api import listeners
-from mcpd.api.connection_limit import ConnectionLimit, Slot
+from mcpd.api.listeners import ConnectionLimit, Slot
 from mcpd.api.socket_connection import SocketConnection
 from mcpd.calls.call_log import CallLog
 from mcpd.config.check_document import LoadedConfig
@@ -49,7 +49,7 @@ from mcpd.support.schema_checker import schema_checker
 from mcpd.systemd_status import SystemdStatus
 
 if TYPE_CHECKING:
-    from mcpd.api.http_routes import HttpApi, HttpPort
+    from mcpd.api.http.routes import HttpApi, HttpPort
     from mcpd.login_service import LoginService
     from mcpd.transports.credentials import Credentials
 
@@ -332,7 +332,7 @@ class _Daemon:
         )
 
     def _create_http_api(self) -> HttpApi:
-        from mcpd.api.http_routes import HttpApi
+        from mcpd.api.http.routes import HttpApi
 
         return HttpApi(self._gateway)
 

@@ -10,9 +10,9 @@ from contextlib import nullcontext, suppress
 
 import trio
 
-from mcpd.api.connection_limit import Slot
-from mcpd.api.control_requests import ControlRequests
-from mcpd.api.json_rpc_batch import BatchReply, count_requests, parse_batch
+from mcpd.api.control.requests import ControlRequests
+from mcpd.api.listeners import Slot
+from mcpd.api.mcp.frames import BatchReply, count_requests, parse_batch
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.client_registry import ClientConnection
 from mcpd.gateway.gateway import METHODS, Gateway

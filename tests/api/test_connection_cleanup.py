@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 import trio
 
-from mcpd.api.connection_limit import ConnectionLimit, Slot
-from mcpd.api.http_server.body_budget import BodyBudget
-from mcpd.api.http_server.connection import HttpServerConnection, SpawnTask
-from mcpd.api.http_server.http_exchange import HttpExchange, ServeRequest
-from mcpd.api.http_server.parser import MAX_BODY, Admission, Head
+from mcpd.api.http.connection import BodyBudget, HttpServerConnection, SpawnTask
+from mcpd.api.http.exchange import HttpExchange, ServeRequest
+from mcpd.api.http.parser import MAX_BODY, Admission, Head
+from mcpd.api.listeners import ConnectionLimit, Slot
 from mcpd.api.socket_connection import SocketConnection
 from mcpd.client_registry import ClientRegistry
 

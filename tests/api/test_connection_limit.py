@@ -7,8 +7,8 @@ from contextlib import ExitStack
 import attrs
 import pytest
 
-from mcpd.api import connection_limit
-from mcpd.api.connection_limit import MAX_ESTABLISHED, MAX_PER_PROCESS, MAX_PROVISIONAL, ConnectionLimit, Slot
+from mcpd.api import listeners as connection_limit
+from mcpd.api.listeners import MAX_ESTABLISHED, MAX_PER_PROCESS, MAX_PROVISIONAL, ConnectionLimit, Slot
 
 
 @attrs.define(eq=False)

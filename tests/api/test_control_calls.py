@@ -13,7 +13,7 @@ import trio
 import trio.testing
 from msgspec import Raw
 
-from mcpd.api.control_calls import read_call, read_call_in_steps
+from mcpd.api.control.calls import read_call, read_call_in_steps
 from mcpd.calls.known_items import required_arguments
 from mcpd.calls.validation import MAX_CHECKED
 from mcpd.model.api import CompleteParams, PromptParams, ReadParams

@@ -10,9 +10,9 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.api import control_requests
-from mcpd.api.control_methods import METHODS, Method, _list_method
-from mcpd.api.control_requests import MAX_RUNNING, MAX_STREAMS
+from mcpd.api.control import requests as control_requests
+from mcpd.api.control.methods import METHODS, Method, _list_method
+from mcpd.api.control.requests import MAX_RUNNING, MAX_STREAMS
 from mcpd.daemon_operations import Operations
 from mcpd.model import api
 from mcpd.usage_report import StatsReport

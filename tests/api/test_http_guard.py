@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mcpd.api.http_guard import TcpGuard, UnixGuard, load_token
-from mcpd.api.http_server.parser import MAX_BODY, Admission, BadRequest, Head
+from mcpd.api.http.guard import TcpGuard, UnixGuard, load_token
+from mcpd.api.http.parser import MAX_BODY, Admission, BadRequest, Head
 from mcpd.support.paths import UnusablePath
 
 TOKEN = "t" * 43

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from mcpd.api.json_rpc_batch import MAX_MESSAGES, parse_batch
+from mcpd.api.mcp.frames import MAX_MESSAGES, parse_batch
 from mcpd.wire.message import BadFrame
 from tests.stopwatch import within
 

@@ -8,8 +8,7 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]  # it has no types of its own
 import pytest
 
-from mcpd.api.control_methods import METHODS, decode_params
-from mcpd.api.openrpc import openrpc_document
+from mcpd.api.control.methods import METHODS, decode_params, openrpc_document
 from mcpd.model.errors import InvalidArguments
 from tests.e2e.conftest import start
 from tests.e2e.harness import Refused, fake

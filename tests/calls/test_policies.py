@@ -16,12 +16,12 @@ import trio
 import trio.testing
 from msgspec import Raw
 
-from mcpd.api.control_calls import ControlCaller, read_call
+from mcpd.api.control.calls import ControlCaller, read_call
+from mcpd.api.control.reports import explain_policy
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.calls.routes import ROUTES
 from mcpd.client_registry import ClientConnection
 from mcpd.gateway.facts import SessionFacts
-from mcpd.gateway.reports import explain_policy
 from mcpd.gateway.session import ClientSession
 from mcpd.model.api import CompleteParams, PromptParams, ReadParams
 from mcpd.model.errors import McpdError

@@ -11,7 +11,7 @@ import pytest
 import trio
 from msgspec import Raw
 
-from mcpd.api.control_calls import ControlCaller
+from mcpd.api.control.calls import ControlCaller
 from mcpd.calls.input_rounds import MAX_ROUNDS, result_type
 from mcpd.model.errors import InputNeeded, ProtocolViolation
 from mcpd.protocol.negotiate import negotiate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from mcpd.api.dashboard.sessions import (
+from mcpd.api.dashboard.page import (
     CODE_LIFETIME,
     SESSION_LIFETIME,
     CodeReused,

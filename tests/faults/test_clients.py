@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from mcpd.api.connection_limit import MAX_ESTABLISHED, MAX_PER_PROCESS
+from mcpd.api.listeners import MAX_ESTABLISHED, MAX_PER_PROCESS
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Client, Json, Refused, fake, wait_until
 from tests.faults.bystander import nothing_left, resident, undisturbed

@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 import pytest
 import trio
 
-from mcpd.api.connection_limit import MAX_ESTABLISHED
+from mcpd.api.listeners import MAX_ESTABLISHED
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Daemon, Json, fake, wait_until
 from tests.e2e.web import MODERN, PORT, HttpEndpoint, http_endpoint, meta, post, request

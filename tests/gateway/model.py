@@ -19,7 +19,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.api.control_calls import ControlCaller, read_call
+from mcpd.api.control.calls import ControlCaller, read_call
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.calls.turns import CLIENT_TURNS, WRITE_TURNS
 from mcpd.client_registry import ClientConnection

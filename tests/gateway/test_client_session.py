@@ -15,14 +15,14 @@ import trio
 import trio.testing
 from msgspec import Raw
 
-from mcpd.api.json_rpc_batch import BatchReply
+from mcpd.api.control.reports import connected_clients
+from mcpd.api.mcp.frames import BatchReply
 from mcpd.calls.call import CallState
 from mcpd.calls.client_context import ClientIdentity, ClientRequest, make_client_context
 from mcpd.calls.server_request import ANSWER_TIMEOUT
 from mcpd.calls.server_request_router import MAX_OPEN_REQUESTS
 from mcpd.gateway import modern as client_modern
 from mcpd.gateway.gateway import METHODS
-from mcpd.gateway.reports import connected_clients
 from mcpd.gateway.subscriptions import MAX_SUBSCRIPTIONS, UPDATE_INTERVAL
 from mcpd.gateway.views import SingleServer
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, UnknownResource

@@ -14,10 +14,10 @@ import trio
 import trio.testing
 from msgspec import Raw
 
+from mcpd.api.control.reports import connected_clients
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.client_registry import ClientConnection
 from mcpd.gateway.gateway import CAPABILITIES
-from mcpd.gateway.reports import connected_clients
 from mcpd.gateway.session import ClientSession
 from mcpd.gateway.views import View
 from mcpd.model.errors import UnknownProfile

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import attrs
 
-from mcpd.api.mcp_endpoint.legacy import MAX_SESSIONS
+from mcpd.api.mcp.legacy import MAX_SESSIONS
 from mcpd.config.secret_store import change_secrets
 from mcpd.event_history import MAX_ENTRIES
 from mcpd.support.paths import state_dir

@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 from ctl.show.history import calls_table, history_table
-from mcpd.api.http_guard import load_token
+from mcpd.api.http.guard import load_token
 from mcpd.calls.call_log import CallLog, record_filter
 from mcpd.config.definition import parse_servers
 from mcpd.config.definition_key import fingerprint

@@ -16,8 +16,8 @@ from functools import partial
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
 
-from mcpd.api.http_server.connection import STALL_TIMEOUT
-from mcpd.api.http_server.parser import Head
+from mcpd.api.http.connection import STALL_TIMEOUT
+from mcpd.api.http.parser import Head
 from mcpd.api.socket_connection import SocketConnection
 from mcpd.client_registry import ClientConnection
 from mcpd.gateway.gateway import Gateway

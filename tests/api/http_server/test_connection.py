@@ -13,13 +13,12 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.api.connection_limit import ConnectionLimit, Slot
-from mcpd.api.http_server import body_budget
-from mcpd.api.http_server import connection as http_connection
-from mcpd.api.http_server.body_budget import BodyBudget
-from mcpd.api.http_server.connection import HttpServerConnection, SpawnTask
-from mcpd.api.http_server.http_exchange import HttpExchange, ServeRequest
-from mcpd.api.http_server.parser import Admission, BadRequest, Head
+from mcpd.api.http import connection as body_budget
+from mcpd.api.http import connection as http_connection
+from mcpd.api.http.connection import BodyBudget, HttpServerConnection, SpawnTask
+from mcpd.api.http.exchange import HttpExchange, ServeRequest
+from mcpd.api.http.parser import Admission, BadRequest, Head
+from mcpd.api.listeners import ConnectionLimit, Slot
 from mcpd.support.turns import MAX_TURN
 
 MIB = 1 << 20

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpd.api.http_server.parser import CHUNK_COST, MAX_HEAD, BadRequest, Head, RequestParser
+from mcpd.api.http.parser import CHUNK_COST, MAX_HEAD, BadRequest, Head, RequestParser
 from tests.sampling import scaled
 
 LIMIT = 1000

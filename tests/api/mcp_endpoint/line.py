@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from mcpd.api.http_server.http_exchange import HttpExchange, ServeUpgraded
-from mcpd.api.http_server.parser import Head
+from mcpd.api.http.exchange import HttpExchange, ServeUpgraded
+from mcpd.api.http.parser import Head
 from mcpd.wire.event_stream import SseDecoder, SseEvent
 
 GET = Head("GET", "/mcp", "", {}, frozenset(), False, True)  # 1.0: no chunks to take apart

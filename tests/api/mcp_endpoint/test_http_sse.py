@@ -8,10 +8,10 @@ from typing import Any, cast
 import attrs
 import pytest
 
-from mcpd.api.http_server.parser import Head
-from mcpd.api.mcp_endpoint import http_sse
-from mcpd.api.mcp_endpoint.http_sse import SseSessions
-from mcpd.api.mcp_endpoint.legacy import Principal
+from mcpd.api.http.parser import Head
+from mcpd.api.mcp import sse as http_sse
+from mcpd.api.mcp.legacy import Principal
+from mcpd.api.mcp.sse import SseSessions
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.client_registry import ClientRegistry
 from mcpd.gateway.gateway import Gateway

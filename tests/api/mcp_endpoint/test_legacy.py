@@ -11,8 +11,8 @@ import pytest
 import trio
 from msgspec import Raw
 
-from mcpd.api.mcp_endpoint import legacy
-from mcpd.api.mcp_endpoint.legacy import LegacyHttpSession, LegacyHttpSessions, Principal
+from mcpd.api.mcp import legacy
+from mcpd.api.mcp.legacy import LegacyHttpSession, LegacyHttpSessions, Principal
 from mcpd.calls.client_context import ClientIdentity, Responder
 from mcpd.client_registry import ClientRegistry
 from mcpd.gateway.gateway import Gateway

@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 from msgspec import Raw
 
-from mcpd.api.http_server.parser import Head
-from mcpd.api.mcp_endpoint import modern
+from mcpd.api.http.parser import Head
+from mcpd.api.mcp import modern
 from mcpd.calls.routes import Target
 from mcpd.gateway.views import View
 from mcpd.model.errors import UnknownTool

@@ -7,8 +7,8 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpd.api.mcp_endpoint.frames import sse_event
-from mcpd.api.mcp_endpoint.resumable_streams import MAX_KEPT_BYTES, KeptBytes, SessionStreams
+from mcpd.api.mcp.frames import sse_event
+from mcpd.api.mcp.streams import MAX_KEPT_BYTES, KeptBytes, SessionStreams
 from tests.api.mcp_endpoint.line import Line
 from tests.sampling import scaled
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from mcpd.api.http_server.parser import MAX_BODY, Admission, BadRequest, Head
+from mcpd.api.http.parser import MAX_BODY, Admission, BadRequest, Head
 from mcpd.model.text import shorten
 from mcpd.support.atomic_files import write_atomically
 from mcpd.support.paths import UnusablePath

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections import deque
 
-from mcpd.api.http_server.http_exchange import HttpExchange
-from mcpd.api.mcp_endpoint.frames import EVENT_HEADERS, EVENT_STREAM, KEEP_ALIVE, sse_event
+from mcpd.api.http.exchange import HttpExchange
+from mcpd.api.mcp.frames import EVENT_HEADERS, EVENT_STREAM, KEEP_ALIVE, sse_event
 
 MAX_KEPT_BYTES = 512 * 1024
 """Bytes of events kept per session, and of messages that wait for a stream. The last one is kept whatever its

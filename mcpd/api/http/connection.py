@@ -13,21 +13,48 @@ from typing import Protocol
 
 import trio
 
-from mcpd.api.connection_limit import MAX_ESTABLISHED, Slot
-from mcpd.api.http_server.body_budget import BodyBudget
-from mcpd.api.http_server.http_exchange import (
+from mcpd.api.http.exchange import (
     TEXT,
     HttpExchange,
     ServeRequest,
     ServeUpgraded,
     continue_line,
 )
-from mcpd.api.http_server.parser import MAX_BODY, Admission, BadRequest, Head, RequestParser
+from mcpd.api.http.parser import MAX_BODY, Admission, BadRequest, Head, RequestParser
+from mcpd.api.listeners import MAX_ESTABLISHED, Slot
 from mcpd.support.logs import FROM_OUTSIDE
 from mcpd.support.memory_tuning import trim_heap_soon
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import Reader, has_hung_up
 from mcpd.support.turns import MAX_TURN, run_in_turn
+
+MAX_BUFFERED = 96 * 1024 * 1024
+"""Bytes on all connections together."""
+FREE_SHARE = 256 * 1024
+"""Bytes that each connection may buffer in any case, so that large bodies cannot shut out small requests."""
+_MUCH = 1024 * 1024
+"""Bytes of requests that are released before free memory is returned to the system."""
+
+
+class BodyBudget:
+    """Counts the bytes that connections buffer for requests."""
+
+    def __init__(self, limit: int = MAX_BUFFERED) -> None:
+        self.limit = limit
+        self.used = 0
+        self._most = 0
+        """`used` at most since memory was last returned."""
+
+    def change(self, old: int, new: int) -> bool:
+        """A connection now buffers `new` bytes instead of `old`. Return False if it must give them up."""
+        self.used += new - old
+        if self.used > self._most:
+            self._most = self.used
+        elif self._most - self.used >= _MUCH:  # by one connection, or by many small ones
+            self._most = self.used
+            trim_heap_soon()
+        return new <= max(old, FREE_SHARE) or self.used <= self.limit
+
 
 log = logging.getLogger("mcpd.client")
 _NOT_READING = "%s does not read its responses; closing its connection"
@@ -53,8 +80,6 @@ MAX_BACKLOG = 3 * 1024 * 1024
 STALL_TIMEOUT = 30.0
 MAX_PIPELINED = 64
 """Requests that may wait behind the current one; their bodies may total MAX_BODY."""
-_MUCH = 1024 * 1024
-"""Bytes of buffered requests after which memory is returned to the system when the connection ends."""
 _DRAIN_TIMEOUT = 1.0
 _LINGER_TIMEOUT = 1.0
 """Seconds in which the rest of a rejected request is discarded; a reset would overtake the response."""

@@ -1,14 +1,23 @@
-"""JSON-RPC messages in HTTP: media types, SSE events, error bodies and status codes."""
+"""JSON-RPC messages in HTTP: media types, SSE events, batches, error bodies and status codes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from mcpd.api.http_server.http_exchange import HttpExchange
-from mcpd.api.http_server.parser import Head
+from mcpd.api.http.exchange import HttpExchange
+from mcpd.api.http.parser import Head
 from mcpd.model.errors import McpdError
 from mcpd.wire import message as wire
-from mcpd.wire.message import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
+from mcpd.wire.message import (
+    ABSENT,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    BadFrame,
+    Message,
+    TooLarge,
+)
 
 EVENT_STREAM = b"text/event-stream"
 EVENT_HEADERS = b"X-Accel-Buffering: no\r\n"
@@ -64,3 +73,51 @@ def respond_error(
 def refuse_request(exchange: HttpExchange, error: McpdError, key: bytes) -> None:
     body = wire.error_body(error.rpc, error.message, error.data())
     exchange.respond(error.http, wire.error(key or b"null", body))
+
+
+MAX_MESSAGES = 100
+"""Messages in one batch."""
+
+
+class BatchReply:
+    """The `Responder` of all requests of one batch."""
+
+    def __init__(self, requests: int, send: Callable[[bytes], None]) -> None:
+        self._remaining = requests
+        self._send = send
+        self._responses: list[bytes] = []
+
+    def send(self, frame: bytes) -> None:
+        self._send(frame)
+
+    def finish(self, frame: bytes, code: int = 0) -> None:
+        self._responses.append(frame.rstrip(b"\n"))
+        self.drop()
+
+    def drop(self) -> None:
+        self._remaining -= 1
+        if not self._remaining and self._responses:
+            self._send(b"[%b]\n" % b",".join(self._responses))
+
+
+def parse_batch(line: bytes) -> Sequence[Message]:
+    """Parse a JSON array of messages. Raises BadFrame if it is invalid, empty or too long.
+
+    The messages are counted before the first one is parsed.
+    """
+    try:
+        parts = wire.split_batch(line, MAX_MESSAGES)
+    except TooLarge:
+        parts = []
+    if not parts:
+        raise BadFrame(f"a batch must have 1 to {MAX_MESSAGES} messages")
+    return [wire.parse(part) for part in parts]
+
+
+def is_request(message: Message) -> bool:
+    """Return whether a message needs a response."""
+    return bool(message.method) and message.id is not ABSENT
+
+
+def count_requests(messages: Sequence[Message]) -> int:
+    return sum(map(is_request, messages))

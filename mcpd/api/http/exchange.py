@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 import trio
 
-from mcpd.api.http_server.parser import Head
+from mcpd.api.http.parser import Head
 
 JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"

@@ -9,14 +9,20 @@ from typing import NamedTuple
 import attrs
 import trio
 
-from mcpd.api.http_server.connection import SpawnTask
-from mcpd.api.http_server.http_exchange import HttpExchange, ServeRequest
-from mcpd.api.http_server.parser import Head
-from mcpd.api.json_rpc_batch import is_request, parse_batch
-from mcpd.api.mcp_endpoint import legacy, modern
-from mcpd.api.mcp_endpoint.frames import accepts_event_stream, has_json_body, refuse_request, respond_error
-from mcpd.api.mcp_endpoint.http_sse import SseSessions
-from mcpd.api.mcp_endpoint.legacy import LegacyHttpSession, Principal
+from mcpd.api.http.connection import SpawnTask
+from mcpd.api.http.exchange import HttpExchange, ServeRequest
+from mcpd.api.http.parser import Head
+from mcpd.api.mcp import legacy, modern
+from mcpd.api.mcp.frames import (
+    accepts_event_stream,
+    has_json_body,
+    is_request,
+    parse_batch,
+    refuse_request,
+    respond_error,
+)
+from mcpd.api.mcp.legacy import LegacyHttpSession, Principal
+from mcpd.api.mcp.sse import SseSessions
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.session import ClientSession
 from mcpd.gateway.views import View

@@ -12,10 +12,9 @@ from typing import Any, Protocol
 import msgspec
 import trio
 
-from mcpd.api.control_calls import NO_CONTEXT, ControlCaller, read_call, read_call_in_steps
-from mcpd.api.control_methods import MAX_WAIT, METHODS, decode_params
-from mcpd.api.openrpc import openrpc_document
-from mcpd.api.visible_lists import LISTS, selected, without_denied
+from mcpd.api.control.calls import NO_CONTEXT, ControlCaller, read_call, read_call_in_steps
+from mcpd.api.control.lists import LISTS, selected, without_denied
+from mcpd.api.control.methods import MAX_WAIT, METHODS, decode_params, openrpc_document
 from mcpd.calls.call_limits import LARGE
 from mcpd.calls.call_log import record_filter
 from mcpd.calls.client_context import ClientIdentity

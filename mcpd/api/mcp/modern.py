@@ -9,9 +9,9 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from mcpd.api.http_server.http_exchange import HttpExchange
-from mcpd.api.http_server.parser import Head
-from mcpd.api.mcp_endpoint.frames import (
+from mcpd.api.http.exchange import HttpExchange
+from mcpd.api.http.parser import Head
+from mcpd.api.mcp.frames import (
     EVENT_HEADERS,
     EVENT_STREAM,
     KEEP_ALIVE,

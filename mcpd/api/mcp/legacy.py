@@ -10,11 +10,10 @@ from collections.abc import Hashable, Sequence
 import attrs
 import trio
 
-from mcpd.api.http_server.http_exchange import HttpExchange
-from mcpd.api.http_server.parser import Head
-from mcpd.api.json_rpc_batch import count_requests, is_request
-from mcpd.api.mcp_endpoint.frames import EVENT_HEADERS, EVENT_STREAM, respond_error
-from mcpd.api.mcp_endpoint.resumable_streams import KeptBytes, ResumableStream, SessionStreams
+from mcpd.api.http.exchange import HttpExchange
+from mcpd.api.http.parser import Head
+from mcpd.api.mcp.frames import EVENT_HEADERS, EVENT_STREAM, count_requests, is_request, respond_error
+from mcpd.api.mcp.streams import KeptBytes, ResumableStream, SessionStreams
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.client_registry import ClientConnection
 from mcpd.gateway.gateway import Gateway

@@ -9,19 +9,21 @@ import secrets
 from collections.abc import Hashable, Sequence
 from urllib.parse import parse_qs
 
-from mcpd.api.http_server.connection import SpawnTask
-from mcpd.api.http_server.http_exchange import HttpExchange
-from mcpd.api.json_rpc_batch import BatchReply, count_requests, parse_batch
-from mcpd.api.mcp_endpoint.frames import (
+from mcpd.api.http.connection import SpawnTask
+from mcpd.api.http.exchange import HttpExchange
+from mcpd.api.mcp.frames import (
     EVENT_HEADERS,
     EVENT_STREAM,
     KEEP_ALIVE,
+    BatchReply,
     accepts_event_stream,
+    count_requests,
     has_json_body,
+    parse_batch,
     respond_error,
     sse_event,
 )
-from mcpd.api.mcp_endpoint.legacy import Principal, same_view
+from mcpd.api.mcp.legacy import Principal, same_view
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.session import ClientSession
 from mcpd.gateway.views import View
