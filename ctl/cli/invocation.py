@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from ctl.cli.errors import CtlError, DaemonError, DaemonGone, DaemonUnreachable
@@ -23,7 +23,7 @@ TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it 
 if TYPE_CHECKING:
     from typing import Any
 
-    from ctl.api_types import Call, Reply, Stream
+    from ctl.api_types import Call, Reply, ServerStatus, Stream
 
 
 class CliContext:
@@ -164,59 +164,46 @@ class CliContext:
             self.out.json_document(reply.text)
         return self.out.json
 
-    def _add_next_step(self, error: DaemonError) -> None:
-        from ctl.explain.next_steps import next_step
-
-        with suppress(CtlError):  # a suggestion is not worth a second error
-            params = {"server": error.details["server"]}
-            detail = self.client().request("mcpd/server", params, timeout=5.0).value
-            if (
-                detail["server"]["status"] == error.details["state"]
-            ):  # otherwise it does not explain the error
-                error.hint = next_step(detail)
-
-    def _add_step_if_stopped(self, error: DaemonError) -> None:
-        """Add the step for a server whose process is stopped, because a higher limit would not help."""
-        from ctl.explain.next_steps import next_step
-
-        server = error.details["server"]
-        with suppress(CtlError):  # a suggestion is not worth a second error
-            with suppress(DaemonError):  # no answer, which is in its status then
-                self.client().request("mcpd/ping", {"server": server, "timeout": 1.0}, timeout=5.0)
-            detail = self.client().request("mcpd/server", {"server": server}, timeout=5.0).value
-            if "is stopped" in detail["server"].get("degraded", ""):
-                error.hint = next_step(detail)
-
     def _add_suggestions(self, error: DaemonError, params: Json) -> None:
-        """Add the closest names to an error about an unknown name, and the next step to one about a server
-        that is not connected.
-        """
-        if error.code == "not_ready" and error.details.get("state") in ("failed", "needs-auth"):
-            self._add_next_step(error)
-        if error.code == "timeout" and error.details.get("server"):
-            self._add_step_if_stopped(error)
-        if error.code not in _NAME_SOURCES or error.hint:
-            return
-        command, method, member, key, param = _NAME_SOURCES[error.code]
-        named = error.details.get("server") if param == "server" else None
-        wanted = str(named or params.get(param) or "")
-        asked = {} if param == "server" else {"server": params.get("server")}
-        try:
-            answer: Json = self.client().request(method, asked, timeout=5.0).value
-        except CtlError:
-            return  # a suggestion is not worth a second error
-        names = [str(entry[key]) for entry in objects(answer.get(member)) if key in entry]
+        """Add the closest names to an error about an unknown name, or the next step of a server."""
+        server = error.details.get("server")
+        with suppress(CtlError):  # a suggestion is not worth a second error
+            if error.code == "not_ready" and error.details.get("state") in ("failed", "needs-auth"):
+                self._add_next_step(error, lambda status: status["status"] == error.details["state"])
+            elif error.code == "timeout" and server:
+                # Of a process that is stopped, a ping finds out that it is; a higher limit would not help.
+                with suppress(DaemonError):
+                    self.client().request("mcpd/ping", {"server": server, "timeout": 1.0}, timeout=5.0)
+                self._add_next_step(error, lambda status: "is stopped" in status.get("degraded", ""))
+            elif error.code in _NAME_SOURCES and not error.hint:
+                self._suggest_names(error, params, *_NAME_SOURCES[error.code])
+
+    def _add_next_step(self, error: DaemonError, explains: Callable[[ServerStatus], bool]) -> None:
+        """Add the next step of the error's server, if its status still explains the error."""
+        from ctl.explain.next_steps import next_step
+
+        detail = self.client().request("mcpd/server", {"server": error.details["server"]}, timeout=5.0).value
+        if explains(detail["server"]):
+            error.hint = next_step(detail)
+
+    def _suggest_names(
+        self, error: DaemonError, params: Json, command: str, method: str, member: str, key: str, param: str
+    ) -> None:
+        """Add the known names that are most like the unknown one, or the command that lists them."""
         import difflib
 
-        near = (
-            difflib.get_close_matches(wanted, names, n=3, cutoff=0.6)
-            or [name for name in names if wanted and wanted.lower() in name.lower()][:3]
-        )
+        of_server = param == "server"
+        wanted = str((of_server and error.details.get("server")) or params.get(param) or "")
+        asked = {} if of_server else {"server": params.get("server")}
+        answer: Json = self.client().request(method, asked, timeout=5.0).value
+        names = [str(entry[key]) for entry in objects(answer.get(member)) if key in entry]
+        near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.6)
+        near = near or [name for name in names if wanted and wanted.lower() in name.lower()][:3]
         if near:
             error.details["suggestions"] = near
             if "did you mean" not in error.message.lower():
                 error.hint = f"did you mean {' or '.join(near)}?"
-        elif param == "server":
+        elif of_server:
             error.hint = "mcpctl status lists the servers"
         else:
             error.hint = f"{command} {params.get('server', '')}".rstrip()

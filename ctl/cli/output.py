@@ -286,54 +286,43 @@ def table(
     characters, the columns in `drop` are omitted and those in `squeeze` truncated, in that order. Cells of
     the column `whole` can be copied: they are never truncated. Without `fit`, nothing is truncated.
     """
-    cells = [[_clean_cell(cell) for cell in row] for row in rows]
+    cells: list[Line] = [[_styled_like(cell, clean(cell)) for cell in row] for row in rows]
     widths = [max(width(row[i]) for row in (header, *cells)) for i in range(len(header))]
     last = len(header) - 1
-    if fit is not None:
-        wanted = max(len(header[last]), min(widths[last], preferred))
-        if drop and sum(widths[:last]) + wanted + 2 * last > fit:
-            kept = [i for i in range(last + 1) if i != drop[0]]
-            return table(
-                [header[i] for i in kept],
-                [[row[i] for i in kept] for row in rows],
-                right=_remap(right, kept),
-                fit=fit,
-                squeeze=_remap(squeeze, kept),
-                drop=_remap(drop, kept),
-                preferred=preferred,
-                whole=None if whole is None else next(iter(_remap([whole], kept)), None),
-            )
-        if whole is not None:
-            others = sum(widths[:last]) - widths[whole] + wanted + 2 * last
-            widths[whole] = min(widths[whole], max(len(header[whole]), _MIN_WIDTH, fit - others))
-        for i in squeeze:
-            lack = sum(widths[:last]) + wanted + 2 * last - fit
+    lines: list[Line] = [[paint(name, "bold") for name in header], *cells]
+    if fit is None:
+        return [_laid_out(row, widths, right) for row in lines]
+    wanted = max(len(header[last]), min(widths[last], preferred))
+    kept, dropped = list(range(last + 1)), list(drop)
+    while dropped and sum(widths[i] for i in kept[:-1]) + wanted + 2 * (len(kept) - 1) > fit:
+        kept.remove(dropped.pop(0))
+    room = fit - 2 * (len(kept) - 1)
+    for i in (whole, *squeeze):  # the room of the last column comes first
+        if i is not None:
+            lack = sum(widths[j] for j in kept[:-1]) + wanted - room
             widths[i] = min(widths[i], max(len(header[i]), _MIN_WIDTH, widths[i] - lack))
-        widths[last] = max(len(header[last]), min(widths[last], fit - sum(widths[:last]) - 2 * last))
-    lines: list[Line] = []
-    heading: list[str] = [paint(name, "bold") for name in header]
-    for row in (heading, *cells):
-        parts: list[str] = []
-        taken = 0
-        for i, cell in enumerate(row):
-            room = widths[i] if fit is None or i < last else min(widths[i], fit - taken)
-            cuttable = fit is not None and (i == last or i in squeeze)
-            shown = _styled_like(cell, cut(cell, room)) if cuttable else cell
-            taken += max(widths[i], width(shown)) + 2
-            pad = " " * (widths[i] - width(shown))
-            gap = "  " if i < last else ""
-            parts += [pad, shown, gap] if i in right else [shown, pad if i < last else "", gap]
-        lines.append([part for part in parts if part])
-    return lines
+    widths[last] = max(len(header[last]), min(widths[last], room - sum(widths[i] for i in kept[:-1])))
+    found = []
+    for row in lines:
+        shown = [_cut_cell(row[i], widths[i]) if i in squeeze else row[i] for i in kept[:-1]]
+        taken = sum(max(widths[i], width(cell)) + 2 for i, cell in zip(kept, shown, strict=False))
+        shown.append(_cut_cell(row[last], min(widths[last], fit - taken)))
+        found.append(_laid_out(shown, [widths[i] for i in kept], [kept.index(i) for i in right if i in kept]))
+    return found
 
 
-def _remap(columns: Sequence[int], kept: Sequence[int]) -> list[int]:
-    """Return the indexes of `columns` among those that are kept."""
-    return [kept.index(i) for i in columns if i in kept]
+def _laid_out(cells: Line, widths: Sequence[int], right: Sequence[int]) -> Line:
+    """Return the parts of a row: padded cells, two spaces apart."""
+    parts: list[str] = []
+    for i, cell in enumerate(cells):
+        pad, is_last = " " * (widths[i] - width(cell)), i == len(cells) - 1
+        gap = "" if is_last else "  "
+        parts += [pad, cell, gap] if i in right else [cell, "" if is_last else pad, gap]
+    return [part for part in parts if part]
 
 
-def _clean_cell(cell: str) -> str:
-    return _styled_like(cell, clean(cell))
+def _cut_cell(cell: str, columns: int) -> str:
+    return _styled_like(cell, cut(cell, columns))
 
 
 def _styled_like(model: str, text: str) -> str:

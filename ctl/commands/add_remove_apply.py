@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
@@ -39,6 +40,11 @@ _no_save = click.option(
     help="Do not change the configuration file. Lasts until the file is reloaded or changes.",
 )
 
+_CHANGES: tuple[tuple[Literal["added", "changed", "removed"], str, str], ...] = (
+    ("added", "+", "green"),
+    ("changed", "~", "yellow"),
+    ("removed", "-", "red"),
+)
 URL_SCHEMES = ("http://", "https://", "ws://", "wss://")
 
 
@@ -110,25 +116,7 @@ def add(
     """
     if url is None and len(command) == 1 and command[0].startswith(URL_SCHEMES):
         url, command = command[0], ()
-    if bool(command) == (url is not None):
-        message = "either -- COMMAND ARGS... or --url URL is required"
-        raise UsageError(message, hint="mcpctl add time -- uvx mcp-server-time")
-    if url is not None and (env or cwd):
-        raise UsageError("--env and --cwd require a command and cannot be used with --url")
-    if url is None and headers:
-        raise UsageError("--header requires --url")
-    definition: dict[str, object] = {"url": url} if url is not None else {"command": command[0]}
-    if command[1:]:
-        definition["args"] = list(command[1:])
-    if env:
-        definition["env"] = _pairs(env, "--env")
-    if headers:
-        definition["headers"] = _pairs(headers, "--header")
-    if cwd:
-        definition["cwd"] = os.path.abspath(os.path.expanduser(cwd))
-    elif any(_is_relative_file(word) for word in command):
-        definition["cwd"] = os.getcwd()  # the daemon has another working directory
-        cli.out.message(f"the server will run in {definition['cwd']}, which contains its files (see --cwd)")
+    definition = _definition(command, url, env, headers, cwd, cli.out)
     if lazy:
         definition["lazy"] = True
     try:
@@ -136,9 +124,10 @@ def add(
             "mcpd/add", {"server": name, "definition": definition, "save": not no_save, "replace": replace}
         )
     except DaemonError as error:
+        undone = f"{name} was not {'changed' if replace else 'added'}"
         if error.code == "bad_spec":
-            _explain_refusal(error, f"{name} was not {'changed' if replace else 'added'}, nothing was saved")
-        _explain_write_error(error, f"{name} was not {'changed' if replace else 'added'}")
+            _explain_refusal(error, f"{undone}, nothing was saved")
+        _explain_write_error(error, undone)
         raise
     show_warnings(cli, reply.value.get("warnings", ()))
     waits = not lazy and wait > 0
@@ -146,23 +135,76 @@ def add(
         cli.show_json(reply)
         return _exit_code(cli, reply)
     saved = reply.value.get("saved")
-    verb = "changed" if name in reply.value["changed"] else "added"
     if not cli.out.json:
+        verb = "changed" if name in reply.value["changed"] else "added"
         cli.out.line(f"{name}: {verb}{f', saved in {saved}' if saved else ''}")
-    if not waits:
-        return 0
+    return _connect_added(cli, reply.value, name, wait) if waits else 0
+
+
+def _definition(
+    command: tuple[str, ...],
+    url: str | None,
+    env: tuple[str, ...],
+    headers: tuple[str, ...],
+    cwd: str | None,
+    out: Output,
+) -> dict[str, object]:
+    """Return the definition that the options describe. Raises UsageError if they do not fit together."""
+    if bool(command) == (url is not None):
+        message = "either -- COMMAND ARGS... or --url URL is required"
+        raise UsageError(message, hint="mcpctl add time -- uvx mcp-server-time")
+    if url is not None:
+        if env or cwd:
+            raise UsageError("--env and --cwd require a command and cannot be used with --url")
+        return {"url": url, **({"headers": _pairs(headers, "--header")} if headers else {})}
+    if headers:
+        raise UsageError("--header requires --url")
+    definition: dict[str, object] = {"command": command[0]}
+    if command[1:]:
+        definition["args"] = list(command[1:])
+    if env:
+        definition["env"] = _pairs(env, "--env")
+    if cwd:
+        definition["cwd"] = os.path.abspath(os.path.expanduser(cwd))
+    elif any(_is_relative_file(word) for word in command):
+        definition["cwd"] = os.getcwd()  # the daemon has another working directory
+        out.message(f"the server will run in {definition['cwd']}, which contains its files (see --cwd)")
+    return definition
+
+
+def _connect_added(cli: CliContext, added: ApplyResult, name: str, wait: float) -> int:
     asked: list[Json] = [{"server": name, "wait": wait}]
     statuses, errors, _ = change_each(cli, "mcpd/connect", asked, timeout=wait + 30.0)
     if errors:
         raise errors[0]
-    behind = _not_connected(statuses)
-    if cli.out.json:
-        cli.out.json_value({**reply.value, "not_connected": [_problem_of(each) for each in behind]})
-    elif behind:
-        where = f"kept in {saved}" if saved else "kept until the configuration file is loaded again"
-        cli.out.warning(f"{name} is not connected; its definition is {where}")
-        cli.out.next_step(hint_for(cli, name))
+    saved = added.get("saved")
+    kept = f"kept in {saved}" if saved else "kept until the configuration file is loaded again"
+    warning = f"{{}} is not connected; its definition is {kept}"
+    behind = _report_unconnected(cli, added, statuses, warning)
     return max(map(not_ready_exit, behind), default=0)
+
+
+def _report_unconnected(
+    cli: CliContext, document: ApplyResult, statuses: list[ServerStatus], warning: str
+) -> list[ServerStatus]:
+    """Say which servers are not connected although they should be, whose names replace `{}` in the warning.
+
+    With `--json`, print the document.
+    """
+    behind = [each for each in statuses if each["status"] not in ("connected", "idle", "disabled")]
+    if cli.out.json:
+        cli.out.json_value({**document, "not_connected": [_problem_of(each) for each in behind]})
+    elif behind:
+        cli.out.warning(warning.format(", ".join(each["name"] for each in behind)))
+        cli.out.next_step(hint_for(cli, behind[0]["name"]))
+    return behind
+
+
+def _problem_of(status: ServerStatus) -> Json:
+    """Return an element of the member `not_connected`."""
+    failure = status.get("last_error")
+    error = failure["message"] if failure else status.get("reason", "")
+    return {"name": status["name"], "status": status["status"], "error": error}
 
 
 def _explain_refusal(error: DaemonError, message: str = "") -> None:
@@ -203,13 +245,8 @@ def _pairs(words: tuple[str, ...], option: str) -> dict[str, str]:
 def remove(cli: CliContext, names: tuple[str, ...], every: bool, yes: bool, no_save: bool) -> int:
     """Remove servers and delete them from the configuration file."""
     names = chosen_servers(cli, names, every=every)
-    if not yes and names:
-        shown = " ".join(names)
-        if not sys.stdin.isatty():
-            message = f"removing {shown} needs confirmation, but stdin is not a terminal"
-            raise UsageError(message, hint=f"mcpctl remove {'--all' if every else shown} --yes")
-        if not click.confirm(f"Remove {shown}?", err=True):
-            return 1
+    if not yes and names and not _confirms_removal(names, every=every):
+        return 1
     replies: list[Reply[ApplyResult]] = []
     errors: list[CtlError] = []
     for name in names:
@@ -218,15 +255,23 @@ def remove(cli: CliContext, names: tuple[str, ...], every: bool, yes: bool, no_s
         except DaemonError as error:
             _explain_write_error(error, f"{name} was not removed")
             errors.append(error)
-    codes = [0]
-    if cli.out.json and (replies or not names) and len(names) != 1:
+    code = 0
+    if cli.out.json and len(names) != 1 and (replies or not names):
         last = dict(replies[-1].value) if replies else {"added": [], "changed": [], "errors": []}
         removed = [name for reply in replies for name in reply.value["removed"]]
         cli.out.json_value({**last, "removed": removed, **failed_member(errors)})
     else:
-        codes += [show_applied(cli, reply) for reply in replies]
+        code = max((show_applied(cli, reply) for reply in replies), default=0)
     show_errors(cli, errors, all_failed=not replies)
-    return errors[0].exit if errors else max(codes)
+    return errors[0].exit if errors else code
+
+
+def _confirms_removal(names: Sequence[str], *, every: bool) -> bool:
+    shown = " ".join(names)
+    if not sys.stdin.isatty():
+        message = f"removing {shown} needs confirmation, but stdin is not a terminal"
+        raise UsageError(message, hint=f"mcpctl remove {'--all' if every else shown} --yes")
+    return click.confirm(f"Remove {shown}?", err=True)
 
 
 @click.command(epilog="Examples:\n\n\b\n  mcpctl apply servers.json --plan\n  mcpctl apply - < servers.json")
@@ -258,13 +303,7 @@ def apply(cli: CliContext, file: str, plan: bool, if_generation: int | None, wai
     if not cli.out.json:
         show_applied(cli, reply)
     statuses = _wait_for_started(cli, started, wait)
-    behind = _not_connected(statuses)
-    if cli.out.json:
-        cli.out.json_value({**reply.value, "not_connected": [_problem_of(each) for each in behind]})
-    elif behind:
-        names = ", ".join(each["name"] for each in behind)
-        cli.out.warning(f"applied, but not connected: {names}")
-        cli.out.next_step(hint_for(cli, behind[0]["name"]))
+    _report_unconnected(cli, reply.value, statuses, "applied, but not connected: {}")
     return 0
 
 
@@ -279,18 +318,6 @@ def _wait_for_started(cli: CliContext, names: list[str], wait: float) -> list[Se
         return wait_for_each(cli, now(), lambda status: status["status"] != "pending", timeout=wait)
     except TimedOut:
         return now()
-
-
-def _not_connected(statuses: list[ServerStatus]) -> list[ServerStatus]:
-    """Return the statuses of servers that should be connected, and are not."""
-    return [each for each in statuses if each["status"] not in ("connected", "idle", "disabled")]
-
-
-def _problem_of(status: ServerStatus) -> Json:
-    """Return an element of the member `not_connected`."""
-    failure = status.get("last_error")
-    error = failure["message"] if failure else status.get("reason", "")
-    return {"server": status["name"], "state": status["status"], "error": error}
 
 
 def read_definitions(file: str, out: Output) -> dict[str, Json]:
@@ -363,12 +390,10 @@ def show_applied(cli: CliContext, reply: Reply[ApplyResult]) -> int:
     show_warnings(cli, plan.get("warnings", ()))
     if cli.show_json(reply) or plan.get("errors"):
         return _exit_code(cli, reply)
-    changes = (("added", "+", "green"), ("changed", "~", "yellow"), ("removed", "-", "red"))
-    lists = {"added": plan["added"], "changed": plan["changed"], "removed": plan["removed"]}
-    for key, sign, color in changes:
-        cli.out.lines([[paint(f"{sign} {name}", color)] for name in lists[key]])
+    for key, sign, color in _CHANGES:
+        cli.out.lines([[paint(f"{sign} {name}", color)] for name in plan[key]])
     would = "would be " if plan.get("dry_run") else ""
-    numbers = ", ".join(f"{len(names)} {would}{key}" for key, names in lists.items())
+    numbers = ", ".join(f"{len(plan[key])} {would}{key}" for key, _, _ in _CHANGES)
     kept = count(len(plan["unchanged"]), "server")
     cli.out.line(f"{numbers}; {kept} unchanged; generation {plan['generation']}")
     if settings := plan.get("settings_changed"):

@@ -1,11 +1,14 @@
-"""`mcpctl call`: call a tool, show its progress and its result."""
+"""`mcpctl call` and `try`: call a tool, of a server that mcpd has or of one that runs for this call only."""
 
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,16 +18,30 @@ from ctl.cli.arguments import (
     needs_schema,
     parse_arguments,
     parse_json_object,
+    seconds_option,
     split_target,
 )
 from ctl.cli.completion import tool_targets
-from ctl.cli.errors import CtlError, DaemonError, TimedOut, ToolError, UsageError
+from ctl.cli.errors import (
+    AuthNeeded,
+    CtlError,
+    DaemonError,
+    NotFound,
+    ServerNotReady,
+    TimedOut,
+    ToolError,
+    UsageError,
+)
 from ctl.cli.invocation import CliContext
 from ctl.cli.json_text import mapping
+from ctl.commands.add_remove_apply import URL_SCHEMES
+from ctl.commands.tools_resources_prompts import print_tools
 from ctl.daemon.client import Json
+from ctl.show.progress import change_each, state_phrase, status_summary
+from mcpd.model.advice import temporary_name, without_name
 
 if TYPE_CHECKING:
-    from ctl.api_types import CallParams, Reply, ToolResult
+    from ctl.api_types import CallParams, Reply, ToolResult, ToolsResult
 
 _LIST_TIMEOUT = 60.0
 """Seconds for the list of tools; a shorter `--timeout` limits it, too."""
@@ -109,9 +126,7 @@ def call_tool(
             "mcpd/call", params, timeout=None, on_note=lambda method, note: _show_progress(cli, method, note)
         )
     except DaemonError as error:
-        if error.code == "unknown_server":
-            _suggest_tool(cli, error, server)
-        _add_hint(error, rest)
+        _add_hint(error)
         raise
     finally:
         cli.out.end_progress()
@@ -132,14 +147,11 @@ def _resolve_target(cli: CliContext, words: tuple[str, ...]) -> tuple[str, str, 
         return split_target(words, "tool")
     if len(found) == 1:
         return (*found[0], rest)
-    if found:
-        targets = [f"{tool}@{server}" for server, tool in found]
-        raise UsageError(f"'{name}' may mean several tools", hint=f"use {' or '.join(targets[:5])}")
-    if any(server == name for server, _ in tools):
+    if not found and any(server == name for server, _ in tools):
         raise _which_tool(cli, name, listed)
-    targets = [f"{tool}@{server}" for server, tool in tools if tool == name]
-    if targets:
-        raise UsageError(f"'{name}' does not name a server", hint=f"use {' or '.join(targets[:5])}")
+    if meant := found or [(server, tool) for server, tool in tools if tool == name]:
+        targets = " or ".join([f"{tool}@{server}" for server, tool in meant][:5])
+        raise UsageError(f"'{name}' does not name one tool of one server", hint=f"use {targets}")
     return split_target(words, "tool")
 
 
@@ -225,34 +237,13 @@ def _show_result(cli: CliContext, reply: Reply[ToolResult]) -> int:
     return 0
 
 
-def _suggest_tool(cli: CliContext, error: DaemonError, name: str) -> None:
-    """If the unknown server is the qualified name of a tool, add the right form as a hint."""
-    try:
-        listed = cli.call("mcpd/tools").value["tools"]
-        owned = [(str(tool["server"]), str(tool["name"])) for tool in listed]
-        found = _find_tools(cli, name, owned)
-    except CtlError:
-        return
-    if not found:
-        return
-    server, tool = found[0]
-    if found[0] not in owned and any(server == each for each, _ in owned):  # whose tools are known
-        error.hint = f"mcpctl list-tools {server}   ({server} has no tool '{tool}')"
-    else:
-        error.hint = f"mcpctl call {tool}@{server} KEY=VALUE"
-
-
-def _add_hint(error: DaemonError, words: list[str]) -> None:
+def _add_hint(error: DaemonError) -> None:
     """Add the next step to errors that the caller can fix."""
     if error.hint:
         return
     server = error.details.get("server", "SERVER")
     if error.code == "invalid_arguments":
-        as_text = any("=" in word and not word.partition("=")[0].endswith(":") for word in words)
-        if as_text and any(" is not of type " in str(each.get("message")) for each in error.problems):
-            error.hint = f"mcpctl list-tools {server} --schema shows the types; KEY:=JSON passes any value"
-        else:
-            error.hint = f"mcpctl list-tools {server} --schema shows the expected arguments"
+        error.hint = f"mcpctl list-tools {server} --schema shows the arguments; KEY:=JSON passes any value"
     elif _waited_for_approval(error):
         error.hint = "call it again, and answer with mcpctl approvals while it waits"
     elif error.code == "timeout":
@@ -265,3 +256,140 @@ def _waited_for_approval(error: DaemonError) -> bool:
     """Return whether a call failed because nobody answered in time, which has no code of its own."""
     unanswered = ("nobody has approved it", "was not approved within")
     return error.code in ("timeout", "denied") and any(each in error.message for each in unanswered)
+
+
+class _TryCommand(click.Command):
+    """Splits the command line at `--`: options, then the server's command, then a tool with its arguments.
+
+    The address of a remote server stands before the first `--`, and the tool follows. The tool and the rest
+    are parsed as in `mcpctl call`: the parameter `tool` has the parameters of that command, or nothing.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        rest = super().parse_args(ctx, args[:end])
+        words, command = tuple(args[end + 1 :]), ctx.params.get("command", ())
+        if not ctx.params["url"] and len(command) == 1 and command[0].startswith(URL_SCHEMES):
+            ctx.params["url"], command = command[0], ()
+        if not ctx.params["url"]:
+            middle = words.index("--") if "--" in words else len(words)
+            command, words = (*command, *words[:middle]), words[middle + 1 :]
+        ctx.params["command"], ctx.params["tool"] = command, _parse_tool(ctx, words)
+        return rest
+
+
+def _parse_tool(ctx: click.Context, words: tuple[str, ...]) -> dict[str, Any]:
+    if not words or ctx.resilient_parsing:
+        return {}
+    root: click.Command = ctx.find_root().command
+    command = root.get_command(ctx, "call") if isinstance(root, click.Group) else call  # with common options
+    assert command is not None
+    with command.make_context("call", list(words), parent=ctx) as parsed:
+        return parsed.params
+
+
+@click.command(
+    "try",
+    cls=_TryCommand,
+    epilog="Examples:\n\n\b\n  mcpctl try -- uvx mcp-server-time\n"
+    "  mcpctl try -- uvx mcp-server-time -- get_current_time timezone=Europe/Paris\n"
+    "  mcpctl try https://example.com/mcp -- search query=mcp",
+)
+@click.argument("command", metavar="{URL | -- COMMAND [ARG]...} [-- TOOL [ARGUMENT]...]", nargs=-1)
+@click.option("--url", metavar="URL", help="The same as URL.")
+@seconds_option("--wait", 120.0, "How long to wait for the connection.")
+@click.pass_obj
+def try_(
+    cli: CliContext, command: tuple[str, ...], url: str | None, wait: float, tool: dict[str, Any]
+) -> int:
+    """Run a server without adding it.
+
+    Lists its tools, or calls TOOL with arguments and options as in mcpctl call. The server is stopped at the
+    end and is not saved in the configuration file.
+    """
+    if bool(command) == (url is not None):
+        raise UsageError("which server?", hint="mcpctl try -- COMMAND [ARG]..., or mcpctl try URL")
+    definition: dict[str, object] = {"url": url} if url else {"command": command[0], "args": [*command[1:]]}
+    if not url:
+        definition["cwd"] = os.getcwd()
+    name, label = temporary_name(os.getpid()), url or shlex.join(command)
+    try:
+        return _run(cli, name, definition, tool, wait)
+    except CtlError as error:
+        if not isinstance(error, DaemonError):  # the daemon says it itself
+            error.details.setdefault("may_have_run", False)
+        # Nobody knows this name, and no other command can use it.
+        error.message = without_name(error.message, name)
+        error.hint = "" if name in error.hint else error.hint
+        if error.details.get("server") == name:
+            error.details["server"] = label
+        raise
+
+
+def _run(cli: CliContext, name: str, definition: Json, asked_tool: dict[str, Any], wait: float) -> int:
+    """Add the server, use it, and remove it."""
+    tool, *rest = asked_tool.pop("words", ("",))
+    try:
+        try:
+            listed = _start(cli, name, definition, wait)
+            if not tool:
+                return _show_tools(cli, listed)
+            schema = _schema_of(listed["tools"], name, tool)
+        except CtlError as error:
+            error.details["may_have_run"] = False
+            raise
+        return call_tool(cli, name, tool, rest, schema, **asked_tool)
+    finally:
+        with suppress(CtlError):  # the daemon may have stopped, and the server with it
+            cli.call("mcpd/remove", {"server": name, "save": False}, timeout=30.0)
+
+
+def _start(cli: CliContext, name: str, definition: Json, wait: float) -> ToolsResult:
+    """Add the server, connect it, and return its tools."""
+    reply = cli.call("mcpd/add", {"server": name, "definition": definition, "save": False, "replace": False})
+    if problems := reply.value.get("errors"):
+        raise UsageError(problems[0]["message"], hint=problems[0].get("fix", ""))
+    _connect(cli, name, definition, wait)
+    return cli.call("mcpd/tools", {"server": name}).value
+
+
+def _show_tools(cli: CliContext, listed: ToolsResult) -> int:
+    if cli.out.json:
+        cli.out.json_value(listed)
+    else:
+        print_tools(cli, listed["tools"], with_server=False)
+    return 0
+
+
+def _schema_of(tools: Sequence[Json], server: str, name: str) -> Json:
+    """Return the schema of a tool's arguments. Raises NotFound."""
+    for each in tools:
+        if each.get("name") == name:
+            return mapping(each.get("inputSchema"))
+    names = [str(each.get("name")) for each in tools]
+    error = NotFound(f"the server has no tool '{name}'", server=server)
+    error.code = "unknown_tool"  # as the daemon calls it
+    raise error.suggest(name, names, ", ".join(names))
+
+
+def _connect(cli: CliContext, name: str, definition: Json, wait: float) -> None:
+    """Wait until the server is connected. Raises ServerNotReady, whose exit code is 4 if it needs a login."""
+    asked = [{"server": name, "wait": wait}]
+    (status,), *_ = change_each(cli, "mcpd/connect", asked, timeout=wait + 30.0, show=False)
+    state = status["status"]
+    if state == "connected":
+        return
+    if not cli.out.json:
+        failure = status.get("last_error")
+        for line in failure.get("stderr", []) if failure else []:
+            cli.out.message(line)
+    message = f"the server {state_phrase(status)}{status_summary({**status, 'retry_at': None})}"
+    error = ServerNotReady(message, server=name, state=state)
+    if state == "needs-auth":  # as for `mcpctl call`
+        error.exit = AuthNeeded.exit
+        added = f"mcpctl add NAME {shlex.quote(str(definition['url']))}"
+        header = "--header 'Authorization=Bearer TOKEN'"
+        error.hint = f"{added} && mcpctl login NAME   (or with a token: {added} {header})"
+    elif state == "pending":
+        error.hint = f"wait longer with --wait SECONDS (was {wait:g} s)"
+    raise error

@@ -1,13 +1,16 @@
-"""`mcpctl version`, `help`, `exit-codes`, `completion` and `shutdown`."""
+"""`mcpctl version`, `help`, `exit-codes`, `completion`, `shutdown`, `ui` and `bridge`."""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
-from ctl.cli.completion import SHELLS, command_names
+from ctl.cli.completion import SHELLS, command_names, server_names
 from ctl.cli.errors import EXIT_CODES, DaemonUnreachable
 from ctl.cli.invocation import CliContext
 
@@ -108,3 +111,51 @@ def completion(cli: CliContext, shell: str) -> int:
     else:
         cli.out.block(script)
     return 0
+
+
+@click.command(epilog="Examples:\n\n\b\n  mcpctl ui\n  mcpctl ui --print")
+@click.option("--print", "only_print", is_flag=True, help="Print the address without opening a browser.")
+@click.pass_obj
+def ui(cli: CliContext, only_print: bool) -> int:
+    """Open the dashboard in your browser.
+
+    The address works once, within a minute. The browser then stays logged in until you log out or mcpd stops.
+    If mcpd does not listen for HTTP, it opens a port on this machine that serves only the dashboard. Prints
+    the address if there is no browser.
+    """
+    reply = cli.call("mcpd/page")
+    if cli.show_json(reply):
+        return 0
+    url = reply.value["url"]
+    if not only_print and has_browser(os.environ):
+        import webbrowser
+
+        if webbrowser.open(url):
+            cli.out.message("opened in your browser; if it did not open, run: mcpctl ui --print")
+            return 0
+    cli.out.line(url)
+    cli.out.message("this address works once, within a minute")
+    return 0
+
+
+def has_browser(environ: Mapping[str, str]) -> bool:
+    """Return whether a browser window can be opened. Without one, Python would start a text browser."""
+    wanted = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    return sys.platform == "darwin" or any(environ.get(name) for name in wanted)
+
+
+@click.command(epilog="Examples:\n\n\b\n  mcpctl bridge --client zed\n  mcpctl bridge --server github")
+@click.option("--server", metavar="NAME", help="Only this server, unprefixed.", shell_complete=server_names)
+@click.option("--profile", metavar="NAME", help="Only what this profile selects.")
+@click.option("--client", metavar="NAME", default="", help="Name of the editor in status and logs.")
+@click.pass_obj
+def bridge(cli: CliContext, server: str | None, profile: str | None, client: str) -> int:
+    """Serve all servers over stdin and stdout, for editors.
+
+    Add this command to your editor's configuration as an MCP server of type stdio. It supports every MCP
+    revision, keeps running when the daemon restarts, and ends when the editor closes stdin.
+    """
+    from ctl.bridge.daemon_link import AttachTarget
+    from ctl.bridge.loop import run
+
+    return run(AttachTarget(server, profile, client), os.environ, cli.socket_option, cli.may_start)

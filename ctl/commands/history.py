@@ -9,7 +9,6 @@ import click
 
 from ctl.cli.arguments import parse_duration, rfc3339, utc_option
 from ctl.cli.completion import server_names
-from ctl.cli.errors import UsageError
 from ctl.cli.invocation import CliContext
 from ctl.cli.text import count
 from ctl.show.history import call_line, calls_table, history_table
@@ -50,9 +49,6 @@ def history(cli: CliContext, server: str | None, lines: int, utc: bool) -> int:
 @click.argument("server", required=False, shell_complete=server_names)
 @click.option("--since", metavar="TIME", type=parse_duration, help="Show the last 30m, 2h or 1d12h.")
 @click.option("--client", metavar="TEXT", default="", help="Show only clients whose name contains this.")
-@click.option(
-    "--server", "named", default="", shell_complete=server_names, help="Show only calls of this server."
-)
 @click.option("--tool", default="", help="Show only this tool, prompt or resource.")
 @click.option("--failed", is_flag=True, help="Show only calls that did not succeed.")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new calls until Ctrl-C.")
@@ -66,7 +62,6 @@ def calls(
     server: str | None,
     since: timedelta | None,
     client: str,
-    named: str,
     tool: str,
     failed: bool,
     follow: bool,
@@ -79,37 +74,30 @@ def calls(
     or results unless `callLog` in the settings is "contents". With --follow --json, prints one object per
     line.
     """
-    if server and named not in ("", server):
-        raise UsageError(
-            f"two servers: {server} and --server {named}", hint="name one, or none for all calls"
-        )
-    server = server or named
     params: CallsParams = {
         "limit": lines,
         "since": "" if since is None else rfc3339(datetime.now(UTC) - since),
         "client": client,
-        "server": server,
+        "server": server or "",
         "name": tool,
         "failed": failed,
         "follow": follow,
     }
-    if not follow:
-        reply = cli.call("mcpd/calls", params)
-        if cli.show_json(reply):
-            return 0
-        if found := reply.value["calls"]:
-            cli.out.lines(calls_table(found, fit=cli.out.columns, utc=utc))
-        else:
-            is_filtered = bool(params["since"] or client or server or tool or failed)
-            cli.out.message("no calls match" if is_filtered else "no calls yet")
-        if dropped := reply.value.get("dropped"):
-            cli.out.message(
-                f"note: {count(dropped, 'call')} could not be written to disk; see mcpctl daemon logs"
-            )
+    if follow:
+        for item in cli.stream("mcpd/calls", params):
+            assert item is not None
+            for record in item.value["calls"] if "calls" in item.value else [item.value["call"]]:
+                cli.out.stream_item(record, *call_line(record, utc=utc))
+    reply = cli.call("mcpd/calls", params)
+    if cli.show_json(reply):
         return 0
-    for item in cli.stream("mcpd/calls", params):
-        assert item is not None
-        value = item.value
-        for record in value["calls"] if "calls" in value else [value["call"]]:
-            cli.out.stream_item(record, *call_line(record, utc=utc))
+    if found := reply.value["calls"]:
+        cli.out.lines(calls_table(found, fit=cli.out.columns, utc=utc))
+    else:
+        is_filtered = any((since, client, server, tool, failed))
+        cli.out.message("no calls match" if is_filtered else "no calls yet")
+    if dropped := reply.value.get("dropped"):
+        cli.out.message(
+            f"note: {count(dropped, 'call')} could not be written to disk; see mcpctl daemon logs"
+        )
     return 0

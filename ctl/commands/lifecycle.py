@@ -25,7 +25,7 @@ from ctl.show.progress import (
     wait_for_each,
 )
 from ctl.show.status import not_ready_exit
-from mcpd.config.next_step import needs_login, needs_person
+from mcpd.config.next_step import needs_person
 
 if TYPE_CHECKING:
     from ctl.api_types import ServerStatus
@@ -208,29 +208,13 @@ def _is_blocked(status: ServerStatus) -> bool:
     return state in ("needs-auth", "disabled", "idle", "failed")
 
 
-def _rejects_credentials(cli: CliContext, status: ServerStatus) -> bool:
-    """Return whether a server wants other credentials in its definition or in a secret, and no login. False
-    if the daemon does not tell."""
-    if status["status"] != "needs-auth":
-        return False
-    try:
-        detail = cli.call("mcpd/server", {"server": status["name"]}, timeout=5.0).value
-    except CtlError:
-        return False
-    return not needs_login(detail.get("definition", {}))
-
-
 def _blocking_error(
     cli: CliContext, blocked: Sequence[ServerStatus], statuses: Sequence[ServerStatus]
 ) -> CtlError:
-    def describe(status: ServerStatus) -> str:
-        phrase = "rejects mcpd's credentials" if _rejects_credentials(cli, status) else state_phrase(status)
-        return f"{status['name']} {phrase}"
-
-    first, others = blocked[0], len(statuses) > 1
-    message = describe(first) + ("" if others else status_summary(first))
-    if others:
-        listed = "; ".join(map(describe, blocked))
+    first = blocked[0]
+    message = f"{first['name']} {state_phrase(first)}{status_summary(first)}"
+    if len(statuses) > 1:
+        listed = "; ".join(f"{each['name']} {state_phrase(each)}" for each in blocked)
         message = f"{len(blocked)} of {count(len(statuses), 'server')} not connected: {listed}"
     kind = AuthNeeded if all(status["status"] == "needs-auth" for status in blocked) else ServerNotReady
     return kind(

@@ -16,7 +16,7 @@ from ctl.cli.errors import CtlError, DaemonError, UsageError
 from ctl.cli.invocation import CliContext
 from ctl.cli.output import paint
 from ctl.cli.text import until
-from ctl.commands.ui import has_browser
+from ctl.commands.help_version import has_browser
 from ctl.daemon.client import DaemonClient, Json
 from ctl.show.progress import hint_for, print_status, show_warnings
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Sequence
 
 import click
 from click.shell_completion import CompletionItem
@@ -48,29 +49,21 @@ def set_(cli: CliContext, name: str, more: tuple[str, ...], wait: float) -> int:
     Prompts for the value without showing it, or reads it from stdin. It cannot be given as an argument,
     because arguments are visible to other processes and are kept in the shell history.
     """
+    how = "type the value at the prompt, or send it to stdin: COMMAND | mcpctl secret set NAME"
     if more or "=" in name:
-        hint = "type the value at the prompt, or send it to stdin: COMMAND | mcpctl secret set NAME"
-        raise UsageError("the value of a secret cannot be given as an argument", hint=hint)
+        raise UsageError("the value of a secret cannot be given as an argument", hint=how)
     if not SECRET_NAME.fullmatch(name):
         raise UsageError(f"invalid secret name '{name}'", hint="use letters, digits and _, no digit first")
     value = _prompt_for_value(name) if sys.stdin.isatty() else _read_stdin()
     if not value:
-        hint = "type the value at the prompt, or send it to stdin: COMMAND | mcpctl secret set NAME"
-        if name in _stored_secrets():
-            hint = f"delete it with: mcpctl secret remove {name}"
+        is_stored = name in _stored_secrets()
+        hint = f"delete it with: mcpctl secret remove {name}" if is_stored else how
         raise UsageError("empty value; nothing was stored", hint=hint)
     path = _change({name: value})
     used = _servers_by_secret(cli).get(name, [])
-    waiting, errors = _broken_servers(cli, used), list[DaemonError]()
     if not cli.out.json:
         cli.out.line(f"{name}: stored in {path}")
-    if waiting:
-        asked: list[Json] = [{"server": server, "wait": wait} for server in waiting]
-        statuses, errors, _ = change_each(cli, "mcpd/reconnect", asked, timeout=wait + 30.0)
-        show_errors(cli, errors, all_failed=False)
-        behind = [status["name"] for status in statuses if status["status"] in BROKEN]
-        if behind and not cli.out.json:
-            cli.out.next_step(hint_for(cli, behind[0]))
+    waiting, errors = _retry_broken(cli, used, wait)
     running = [server for server in used if server not in waiting]
     if cli.out.json:
         failed = failed_member(errors)
@@ -78,6 +71,24 @@ def set_(cli: CliContext, name: str, more: tuple[str, ...], wait: float) -> int:
     elif running:
         cli.out.next_step(f"mcpctl reconnect {' '.join(running)}   (still running with the old value)")
     return 0
+
+
+def _retry_broken(cli: CliContext, used: Sequence[str], wait: float) -> tuple[list[str], list[DaemonError]]:
+    """Reconnect those of the servers that have failed or need a login. Returns their names, and errors."""
+    try:
+        servers = cli.call("mcpd/status", timeout=5.0).value["servers"] if used else []
+    except CtlError:  # no daemon
+        return [], []
+    waiting = [each["name"] for each in servers if each["name"] in used and each["status"] in BROKEN]
+    if not waiting:
+        return [], []
+    asked: list[Json] = [{"server": server, "wait": wait} for server in waiting]
+    statuses, errors, _ = change_each(cli, "mcpd/reconnect", asked, timeout=wait + 30.0)
+    show_errors(cli, errors, all_failed=False)
+    behind = [status["name"] for status in statuses if status["status"] in BROKEN]
+    if behind and not cli.out.json:
+        cli.out.next_step(hint_for(cli, behind[0]))
+    return waiting, errors
 
 
 def _prompt_for_value(name: str) -> str:
@@ -108,18 +119,16 @@ def list_(cli: CliContext) -> int:
     """
     names = set(_stored_secrets())
     users = _servers_by_secret(cli)
-    found = [
-        {"name": name, "stored": name in names, "used_by": users.get(name, [])}
-        for name in sorted(names | users.keys())
-    ]
+    found = [(name, name in names, users.get(name, [])) for name in sorted(names | users.keys())]
     if cli.out.json:
-        cli.out.json_value({"path": str(secrets_path(os.environ)), "secrets": found})
+        secrets = [{"name": name, "stored": stored, "used_by": used} for name, stored, used in found]
+        cli.out.json_value({"path": str(secrets_path(os.environ)), "secrets": secrets})
     elif not found:
         cli.out.message("no secrets yet; store one with: mcpctl secret set NAME")
     else:
         rows: list[Line] = [
-            [name, "yes" if name in names else paint("missing", "red"), ", ".join(users.get(name, [])) or "-"]
-            for name in sorted(names | users.keys())
+            [name, "yes" if stored else paint("missing", "red"), ", ".join(used) or "-"]
+            for name, stored, used in found
         ]
         cli.out.lines(table(("SECRET", "STORED", "USED BY"), rows, fit=cli.out.columns))
     return 0
@@ -167,17 +176,6 @@ def _change(values: dict[str, str | None]) -> str:
 def _to_error(error: BadSpec) -> CtlError:
     problem = error.problems[0]
     return CtlError(problem.message, hint=problem.fix)
-
-
-def _broken_servers(cli: CliContext, names: list[str]) -> list[str]:
-    """Return those of the named servers that have failed or need a login; none without a daemon."""
-    if not names:
-        return []
-    try:
-        servers = cli.call("mcpd/status", timeout=5.0).value["servers"]
-    except CtlError:
-        return []
-    return [each["name"] for each in servers if each["name"] in names and each["status"] in BROKEN]
 
 
 def _servers_by_secret(cli: CliContext) -> dict[str, list[str]]:

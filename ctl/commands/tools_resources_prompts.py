@@ -86,7 +86,8 @@ def _list_tools(
     tag: str | None = None,
 ) -> int:
     reply = cli.call("mcpd/tools", {"server": server} if server else {})
-    tools = [tool for tool in reply.value["tools"] if _matches(tool, wanted)]
+    listed = reply.value["tools"]
+    tools = [tool for tool in listed if _matches(tool, wanted)]
     if tag is not None:
         tools = [tool for tool in tools if tag in strings(tool.get("tags"))]
     if (wanted or tag) and cli.out.json:
@@ -94,21 +95,11 @@ def _list_tools(
         return 0
     if cli.show_json(reply):
         return 0
-    if not tools and reply.value["tools"] and tag is not None:
-        cli.out.message(f"no tool{_on(server)} has the tag {tag!r}")
-    elif not tools and reply.value["tools"]:
-        cli.out.message(f"no tool{_on(server)} contains {' and '.join(map(repr, wanted))}")
-    elif not tools:
-        cli.out.message(f"no tools{_on(server)}; mcpctl status shows the state of the servers")
+    if not tools:
+        cli.out.message(_no_tools(server, wanted, tag) if listed else _no_tools(server, (), None))
     elif schema:
         for tool in tools:
-            cli.out.lines(_tool_details(tool))
-            for member in ("inputSchema", "outputSchema"):
-                if member in tool:
-                    cli.out.line(paint(f"  {member}:", "dim"))
-                    text = json.dumps(tool[member], indent=2, ensure_ascii=False)
-                    cli.out.block("\n".join(f"  {line}" for line in text.splitlines()))
-            cli.out.line()
+            _print_details(cli, tool)
     elif group:
         _print_groups(cli, tools, group)
     else:
@@ -117,6 +108,30 @@ def _list_tools(
         cli.out.message(f"{count(dropped, 'tool')} omitted because of an invalid definition")
     _report_missing(cli, objects(reply.value.get("missing")))
     return 0
+
+
+def _no_tools(server: str | None, wanted: Sequence[str], tag: str | None) -> str:
+    if tag is not None:
+        return f"no tool{_on(server)} has the tag {tag!r}"
+    if wanted:
+        return f"no tool{_on(server)} contains {' and '.join(map(repr, wanted))}"
+    return f"no tools{_on(server)}; mcpctl status shows the state of the servers"
+
+
+def _print_details(cli: CliContext, tool: Json) -> None:
+    title = f"  {tool['title']}" if tool.get("title") else ""
+    cli.out.line(paint(_target(tool), "bold"), title)
+    cli.out.lines([f"  {line}"] for line in str(tool.get("description") or "").splitlines())
+    annotations = mapping(tool.get("annotations")).items()
+    hints = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in annotations if key != "title"]
+    if hints:
+        cli.out.line(paint("  annotations: ", "dim"), ", ".join(hints))
+    for member in ("inputSchema", "outputSchema"):
+        if member in tool:
+            cli.out.line(paint(f"  {member}:", "dim"))
+            text = json.dumps(tool[member], indent=2, ensure_ascii=False)
+            cli.out.block("\n".join(f"  {line}" for line in text.splitlines()))
+    cli.out.line()
 
 
 def _report_missing(cli: CliContext, missing: Sequence[Json]) -> None:
@@ -213,16 +228,6 @@ def _bracketed(required: list[str], optional: list[str]) -> str:
     return " ".join([*required, *(f"[{name}]" for name in optional)]) or "-"
 
 
-def _tool_details(tool: Json) -> list[Line]:
-    lines: list[Line] = [[paint(_target(tool), "bold"), f"  {tool['title']}" if tool.get("title") else ""]]
-    lines += [[f"  {line}"] for line in str(tool.get("description") or "").splitlines()]
-    annotations = mapping(tool.get("annotations")).items()
-    hints = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in annotations if key != "title"]
-    if hints:
-        lines.append([paint("  annotations: ", "dim"), ", ".join(hints)])
-    return lines
-
-
 @click.command(epilog="Examples:\n\n\b\n  mcpctl resources\n  mcpctl resources everything --json")
 @click.argument("server", required=False, shell_complete=server_names)
 @click.pass_obj
@@ -233,10 +238,6 @@ def resources(cli: CliContext, server: str | None) -> int:
         return 0
     entries = [(entry, entry.get("uri")) for entry in reply.value["resources"]]
     entries += [(entry, entry.get("uriTemplate")) for entry in reply.value["resource_templates"]]
-    if not entries:
-        cli.out.message(f"no resources{_on(server)}")
-        _report_missing(cli, objects(reply.value.get("missing")))
-        return 0
     rows: list[Line] = [
         [
             str(entry.get("server", "?")),
@@ -247,7 +248,10 @@ def resources(cli: CliContext, server: str | None) -> int:
         for entry, uri in entries
     ]
     header = ("SERVER", "URI", "TYPE", "NAME")
-    cli.out.lines(table(header, rows, fit=cli.out.columns, drop=(2,), whole=1))
+    if rows:
+        cli.out.lines(table(header, rows, fit=cli.out.columns, drop=(2,), whole=1))
+    else:
+        cli.out.message(f"no resources{_on(server)}")
     _report_missing(cli, objects(reply.value.get("missing")))
     return 0
 
@@ -311,18 +315,17 @@ def prompts(cli: CliContext, server: str | None) -> int:
     reply = cli.call("mcpd/prompts", {"server": server} if server else {})
     if cli.show_json(reply):
         return 0
-    if not reply.value["prompts"]:
-        cli.out.message(f"no prompts{_on(server)}")
-        _report_missing(cli, objects(reply.value.get("missing")))
-        return 0
     rows: list[Line] = []
     for entry in reply.value["prompts"]:
         arguments = objects(entry.get("arguments"))
         required = [str(a.get("name")) for a in arguments if a.get("required") is True]
         optional = [str(a.get("name")) for a in arguments if a.get("required") is not True]
         rows.append([_target(entry), _bracketed(required, optional), _description(entry)])
-    header = ("PROMPT", "ARGUMENTS", "DESCRIPTION")
-    cli.out.lines(table(header, rows, fit=cli.out.columns, squeeze=(1,)))
+    if rows:
+        header = ("PROMPT", "ARGUMENTS", "DESCRIPTION")
+        cli.out.lines(table(header, rows, fit=cli.out.columns, squeeze=(1,)))
+    else:
+        cli.out.message(f"no prompts{_on(server)}")
     _report_missing(cli, objects(reply.value.get("missing")))
     return 0
 

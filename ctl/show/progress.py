@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ctl.cli.errors import CtlError, DaemonError, ServerNotReady, TimedOut
@@ -17,7 +17,7 @@ from ctl.cli.json_text import mapping
 from ctl.cli.text import count, in_local_time, time_left, until
 from ctl.daemon.client import Json
 from ctl.explain.next_steps import next_step
-from ctl.show.status import failure_summary, painted_state
+from ctl.show.status import BROKEN, failure_summary, painted_state
 
 if TYPE_CHECKING:
     from ctl.api_types import Failure, ServerResult, ServerStatus
@@ -187,9 +187,7 @@ def wait_for_each(
     timeout: float,
     show: bool = True,
 ) -> list[ServerStatus]:
-    """Wait until every server is settled. Returns the last statuses.
-
-    With `show`, prints each server as soon as it is settled.
+    """Wait until every server is settled, and print each then if `show`. Returns the last statuses.
 
     After `timeout` seconds, prints the others as they are and raises TimedOut. Raises ServerNotReady if one
     is removed.
@@ -200,10 +198,11 @@ def wait_for_each(
     awaited = dict.fromkeys(current)
 
     def update(status: ServerStatus) -> None:
-        current[status["name"]] = status
-        if status["name"] in awaited and is_settled(status):
-            del awaited[status["name"]]
-            line.settled(status["name"])
+        name = status["name"]
+        current[name] = status
+        if name in awaited and is_settled(status):
+            del awaited[name]
+            line.settled(name)
             if show:
                 print_status(cli, status)
             line.show()
@@ -213,33 +212,36 @@ def wait_for_each(
     try:
         for status in servers:
             update(status)
-        if awaited:
-            for note in cli.stream("mcpd/events", {"servers": list(current)}, until=deadline):
-                if note is None or "event" not in note.value:
-                    continue
-                event = note.value["event"]
-                name, changed = event.get("server"), event.get("status")
-                if name in awaited and event["kind"] == "removed":
-                    raise ServerNotReady(f"{name} was removed in the meantime", server=name)
-                if name in current and changed:
-                    update(changed)
-                if not awaited:
-                    break
+        events = cli.stream("mcpd/events", {"servers": list(current)}, until=deadline)
+        while awaited:
+            note = next(events)
+            event = note.value.get("event") if note is not None else None
+            if event is None:
+                continue
+            name, changed = event.get("server"), event.get("status")
+            if name in awaited and event["kind"] == "removed":
+                raise ServerNotReady(f"{name} was removed in the meantime", server=name)
+            if name in current and changed:
+                update(changed)
     except TimedOut:
         for name in awaited if show else ():
             print_status(cli, current[name])
-        missing = [
-            name
-            for name, status in current.items()
-            if name in awaited or status["status"] in ("pending", "failed", "needs-auth")
-        ]
-        behind = ", ".join(f"{name} {state_phrase(current[name])}" for name in missing)
-        several = "mcpctl doctor   (shows the next step for each of them)"
-        raise TimedOut(
-            f"timed out after {timeout:g} s: {behind}",
-            hint=hint_for(cli, missing[0]) if len(missing) == 1 else several,
-            servers=list(current.values()),
-        ) from None
+        raise _timed_out(cli, current, awaited, timeout) from None
     finally:
         cli.out.end_progress()
     return list(current.values())
+
+
+def _timed_out(
+    cli: CliContext, current: Mapping[str, ServerStatus], awaited: Iterable[str], timeout: float
+) -> TimedOut:
+    """Return an error that names all servers that are not ready, also those that need a person."""
+    behind = dict.fromkeys(awaited)
+    behind |= {name: None for name, status in current.items() if status["status"] in (*BROKEN, "pending")}
+    named = ", ".join(f"{name} {state_phrase(current[name])}" for name in current if name in behind)
+    step = "mcpctl doctor   (shows the next step for each of them)"
+    return TimedOut(
+        f"timed out after {timeout:g} s: {named}",
+        hint=hint_for(cli, next(iter(behind))) if len(behind) == 1 else step,
+        servers=list(current.values()),
+    )

@@ -684,9 +684,8 @@ CALLS = [
     Case(
         "calls",
         [
-            "calls --utc -n 9 --server time --failed",
+            "calls time --utc -n 9 --failed",
             "calls",
-            "calls time --server git",
             "calls --since yesterday",
         ],
         {

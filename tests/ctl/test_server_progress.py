@@ -12,20 +12,7 @@ from typing import Any
 import pytest
 
 from tests.ctl.conftest import Mcpctl
-from tests.ctl.fake_daemon import NOW, Caller, FakeDaemon, Silence, detail, failure, server, status
-
-LOGIN = failure("HTTP 401", kind="auth", http_status=401)
-
-
-def test_wait_does_not_call_a_rejected_token_a_missing_login(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """As `why` says it: the stored value has to be changed."""
-    definition = {"url": "https://hub.test/", "headers": {"Authorization": "Bearer ${secret:HUB}"}}
-    daemon.answers["mcpd/server"] = detail(
-        server("hub", "needs-auth", last_error=LOGIN), definition=definition
-    )
-    error, step = mcpctl("wait", "hub").err.splitlines()
-    assert error.startswith("error: hub rejects mcpd's credentials")
-    assert step.startswith("next: mcpctl secret set HUB")
+from tests.ctl.fake_daemon import NOW, Caller, FakeDaemon, Silence, failure, server, status
 
 
 def test_progress_is_shown_on_a_terminal(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ctl.commands import EVERYDAY
-from ctl.commands.try_ import try_
+from ctl.commands.call import try_
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.fake_daemon import Caller, FakeDaemon, Fault, server
 

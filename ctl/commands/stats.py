@@ -1,9 +1,9 @@
-"""`mcpctl stats`, `top` and `metrics`: calls, latencies and resource usage of servers."""
+"""`mcpctl stats`, `top`, `metrics`, `clients` and `cache`: what servers do, and for whom."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import click
@@ -16,7 +16,16 @@ from ctl.cli.text import ago, count, format_time, seconds_since
 from ctl.show.status import painted_state
 
 if TYPE_CHECKING:
-    from ctl.api_types import CallCounts, ClientUsage, ProcessCost, ServerStats, Stats, StatsParams
+    from ctl.api_types import (
+        CallCounts,
+        ClientsResult,
+        ClientUsage,
+        ProcessCost,
+        ServerStats,
+        ServerUsage,
+        Stats,
+        StatsParams,
+    )
 
 SORTS = ("memory", "cpu", "calls", "name")
 _SAMPLE_SECONDS = 0.5
@@ -262,3 +271,66 @@ def _format_ms(value: float | None) -> str:
 
 def _format_percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f} %"
+
+
+HEADER = ("CLIENT", "PID", "VIA", "CONNECTED", "SCOPE", "REVISION", "CALLS", "SERVERS")
+
+
+@click.command(epilog="Example:\n\n\b\n  mcpctl clients --json")
+@click.pass_obj
+def clients(cli: CliContext) -> int:
+    """List connected clients and the servers they use.
+
+    SCOPE is the server that a client is connected to, `*` for all servers, or `*PROFILE`.
+    """
+    reply = cli.call("mcpd/clients")
+    if not cli.show_json(reply):
+        cli.out.lines(clients_table(reply.value, cli.out.columns))
+    return 0
+
+
+def clients_table(answer: ClientsResult, fit: int | None) -> list[Line]:
+    """One row per client, including this mcpctl."""
+    rows: list[Line] = [
+        [
+            client["name"] or "-",
+            str(client["pid"] or "-"),
+            client["via"],
+            ago(client["since"]),
+            client.get("sees") or "-",
+            client.get("protocol_version") or "-",
+            str(client.get("calls", 0)),
+            _server_uses(client.get("servers", {})),
+        ]
+        for client in answer["clients"]
+    ]
+    return table(HEADER, rows, right=(1, 6), fit=fit) if rows else [[paint("no clients connected", "dim")]]
+
+
+def _server_uses(servers: Mapping[str, ServerUsage]) -> str:
+    """`git (12), time (3, 2025-06-18 → 2026-07-28)`."""
+    uses = []
+    for name, use in servers.items():
+        revisions = use.get("revisions", "")
+        translated = f", {revisions}" if "→" in revisions else ""
+        uses.append(f"{use.get('instance') or name} ({use['calls']}{translated})")
+    return ", ".join(uses) or "-"
+
+
+@click.group(epilog="Examples:\n\n\b\n  mcpctl cache clear\n  mcpctl cache clear github")
+def cache() -> None:
+    """Manage the results that mcpd uses again.
+
+    Servers and definitions say what may be cached; `mcpctl stats SERVER` shows how often it was used.
+    """
+
+
+@cache.command()
+@click.argument("server", required=False, shell_complete=server_names)
+@click.pass_obj
+def clear(cli: CliContext, server: str | None) -> int:
+    """Drop the cached results of one server or all servers."""
+    reply = cli.call("mcpd/cache/clear", {"server": server})
+    if not cli.show_json(reply):
+        cli.out.line(f"dropped {count(reply.value['results'], 'result')}")
+    return 0
