@@ -64,10 +64,14 @@ class Catalog:
     hints: Mapping[str, CacheHint] = attrs.field(factory=dict, eq=False)
     """By feature. Empty for servers older than 2026-07-28, which send no hints."""
 
+    def entries(self, feature: str) -> dict[str, bytes]:
+        """Return all entries of one of `FEATURES` by name or URI."""
+        fields = (kind.field for kind in LIST_METHODS if kind.feature == feature)
+        return {item.name: item.raw for field in fields for item in getattr(self, field)}
+
     def names(self, feature: str) -> set[str]:
         """Return the names or URIs of all entries of one of `FEATURES`."""
-        fields = (kind.field for kind in LIST_METHODS if kind.feature == feature)
-        return {item.name for field in fields for item in getattr(self, field)}
+        return set(self.entries(feature))
 
     def tool(self, name: str) -> Item | None:
         return self._tools_by_name.get(name)
@@ -159,20 +163,20 @@ def name_of_entry(entry: Raw, key: str) -> str | None:
 
 def describe_changes(old: Catalog | None, new: Catalog) -> list[tuple[str, str]]:
     """Return each changed feature with a summary like `+1 -1 ~0: +echo -ping`; no names if `old` is None."""
-    before = old or Catalog()
-    changes = []
-    for feature in FEATURES:
-        fields = [kind.field for kind in LIST_METHODS if kind.feature == feature]
-        was = {item.name: item.raw for field in fields for item in getattr(before, field)}
-        now = {item.name: item.raw for field in fields for item in getattr(new, field)}
-        added = [name for name in now if name not in was]
-        removed = [name for name in was if name not in now]
-        changed = [name for name in now if name in was and was[name] != now[name]]
-        if added or removed or changed:
-            counts = f"+{len(added)} -{len(removed)} ~{len(changed)}"
-            signed = [*_name_list("+", added), *_name_list("-", removed), *_name_list("~", changed)]
-            changes.append((feature, counts if old is None else f"{counts}: {' '.join(signed)}"))
-    return changes
+    changes = [(feature, _summarize_changes(feature, old, new)) for feature in FEATURES]
+    return [(feature, summary) for feature, summary in changes if summary]
+
+
+def _summarize_changes(feature: str, old: Catalog | None, new: Catalog) -> str:
+    was, now = (old or Catalog()).entries(feature), new.entries(feature)
+    added = [name for name in now if name not in was]
+    removed = [name for name in was if name not in now]
+    changed = [name for name in now if name in was and was[name] != now[name]]
+    if not (added or removed or changed):
+        return ""
+    counts = f"+{len(added)} -{len(removed)} ~{len(changed)}"
+    signed = [*_name_list("+", added), *_name_list("-", removed), *_name_list("~", changed)]
+    return counts if old is None else f"{counts}: {' '.join(signed)}"
 
 
 def _name_list(sign: str, names: list[str]) -> list[str]:

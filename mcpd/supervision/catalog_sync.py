@@ -289,12 +289,13 @@ async def fetch_catalog(
         if kind.feature not in features or not upstream.has(kind.feature):
             continue
         with trio.move_on_after(spec.timeouts.list) as waiting:
-            pages: list[CacheHint] = []
-            items, dropped = await _fetch_list(upstream, kind, warnings, pages)
+            reader = _ListReader(upstream, kind, warnings)
+            await reader.read()
         if waiting.cancelled_caught:
             raise trio.TooSlowError(f"{kind.method} took longer than {spec.timeouts.list:g} s")
+        items, pages = tuple(reader.items.values()), reader.hints
         if kind.member == "tools":
-            dropped_tools = dropped
+            dropped_tools = reader.dropped
             items = await _select_tools(upstream, spec, items, warnings)
         found[kind.field] = items
         if upstream.era == "modern" and pages:
@@ -347,64 +348,85 @@ async def _select_tools(upstream: Upstream, spec: ServerSpec, tools: Listing, wa
     return tuple(selected)
 
 
-async def _fetch_list(
-    upstream: Upstream, kind: ListMethod, warnings: list[str], pages: list[CacheHint]
-) -> tuple[Listing, int]:
-    items: dict[str, Item] = {}
-    dropped, labels = 0, list[str]()
-    cursor: str | None = None
-    seen: set[str] = set()
-    size = 0
-    turns = Turns()
-    for _ in range(MAX_PAGES):
-        try:
-            page = await upstream.request(kind.method, {} if cursor is None else {"cursor": cursor})
-            size += len(page)
-            if size > MAX_LIST_BYTES:
-                text = f"is longer than {MAX_LIST_BYTES} bytes; stopped after {len(items)} entries"
-                warnings.append(f"{kind.method} {text}")
+class _ListReader:
+    """Reads one list page by page. Whatever is wrong with it is added to `warnings`."""
+
+    def __init__(self, upstream: Upstream, kind: ListMethod, warnings: list[str]) -> None:
+        self.items: dict[str, Item] = {}
+        self.hints: list[CacheHint] = []
+        """One for each page."""
+        self.dropped = 0
+        """Entries that are unusable or duplicates."""
+        self._labels: list[str] = []
+        """The first of them."""
+        self._upstream, self._kind, self._warnings = upstream, kind, warnings
+        self._size = 0
+        self._turns = Turns()
+
+    async def read(self) -> None:
+        cursor: str | None = None
+        seen: set[str] = set()
+        for _ in range(MAX_PAGES):
+            try:
+                cursor = await self._read_page({} if cursor is None else {"cursor": cursor})
+            except UpstreamRefused as error:
+                if error.upstream_code != -32601 or self.items:  # otherwise there is no such list
+                    self._warn(f"failed: {shorten(error.message, 300)}")
                 break
-            is_large = len(page) > _LARGE_PAGE
-            members = await in_turns(wire.members_in_steps(bytes(page))) if is_large else wire.members(page)
-            await turns.pause()
-            entries, too_many = wire.first_items(members.get(kind.member, Raw(b"[]")), MAX_ENTRIES)
-            await turns.pause()
-            cursor = _read_cursor(members)
-        except UpstreamRefused as error:
-            if error.upstream_code != -32601 or items:  # "method not found" means that there is no such list
-                warnings.append(f"{kind.method} failed: {shorten(error.message, 300)}")
-            break
-        except (ProtocolViolation, *wire.DECODE_ERRORS) as error:
-            warnings.append(f"{kind.method} returned an unusable result: {error}"[:300])
-            break
-        pages.append(_read_cache_hint(members))
+            except (ProtocolViolation, *wire.DECODE_ERRORS) as error:
+                self._warn(f"returned an unusable result: {error}"[:300])
+                break
+            if cursor is None:
+                break
+            if cursor in seen:  # the empty string is a valid cursor
+                self._warn(f"repeated a cursor; stopped after {len(self.items)} entries")
+                break
+            seen.add(cursor)
+        else:
+            self._warn(f"has more than {MAX_PAGES} pages; stopped after {len(self.items)} entries")
+        if self.dropped:
+            more = f" and {self.dropped - SHOWN_NAMES} more" if self.dropped > SHOWN_NAMES else ""
+            names = ", ".join(self._labels) + more
+            left_out = f"{self.dropped} unusable or duplicate entries left out: {names}"
+            self._warnings.append(f"{self._kind.method}: {left_out}")
+
+    def _warn(self, problem: str) -> None:
+        self._warnings.append(f"{self._kind.method} {problem}")
+
+    async def _read_page(self, params: Mapping[str, object]) -> str | None:
+        """Return the cursor of the next page, or None if no other page is to be read."""
+        page = await self._upstream.request(self._kind.method, params)
+        self._size += len(page)
+        if self._size > MAX_LIST_BYTES:
+            self._warn(f"is longer than {MAX_LIST_BYTES} bytes; stopped after {len(self.items)} entries")
+            return None
+        is_large = len(page) > _LARGE_PAGE
+        members = await in_turns(wire.members_in_steps(bytes(page))) if is_large else wire.members(page)
+        await self._turns.pause()
+        entries, too_many = wire.first_items(members.get(self._kind.member, Raw(b"[]")), MAX_ENTRIES)
+        await self._turns.pause()
+        cursor = _read_cursor(members)
+        self.hints.append(_read_cache_hint(members))
         for entry in entries:
-            await turns.pause()
-            name = name_of_entry(entry, kind.key)
-            if name is None or name in items:
-                dropped += 1
-                if dropped <= SHOWN_NAMES:
-                    labels.append(_entry_label(entry, kind.key, len(items) + dropped))
-            elif len(items) < MAX_ENTRIES:
-                items[name] = Item(name, bytes(entry))
-            else:
-                too_many = True
-                break
+            await self._turns.pause()
+            too_many = not self._add(entry) or too_many
         if too_many:
-            warnings.append(f"{kind.method} has more than {MAX_ENTRIES} entries; the others were left out")
-            break
-        if cursor is None:
-            break
-        if cursor in seen:  # the empty string is a valid cursor
-            warnings.append(f"{kind.method} repeated a cursor; stopped after {len(items)} entries")
-            break
-        seen.add(cursor)
-    else:
-        warnings.append(f"{kind.method} has more than {MAX_PAGES} pages; stopped after {len(items)} entries")
-    if dropped:
-        names = ", ".join(labels) + (f" and {dropped - SHOWN_NAMES} more" if dropped > SHOWN_NAMES else "")
-        warnings.append(f"{kind.method}: {dropped} unusable or duplicate entries left out: {names}")
-    return tuple(items.values()), dropped
+            self._warn(f"has more than {MAX_ENTRIES} entries; the others were left out")
+            return None
+        return cursor
+
+    def _add(self, entry: Raw) -> bool:
+        """Return False if there is no room for the entry."""
+        name = name_of_entry(entry, self._kind.key)
+        if name is not None and name not in self.items:
+            if len(self.items) == MAX_ENTRIES:
+                return False
+            self.items[name] = Item(name, bytes(entry))
+            return True
+        self.dropped += 1
+        if self.dropped <= SHOWN_NAMES:
+            self._labels.append(_entry_label(entry, self._kind.key, len(self.items) + self.dropped))
+        return True
 
 
 def _read_cursor(page: Mapping[str, Raw]) -> str | None:

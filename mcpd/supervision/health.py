@@ -49,6 +49,12 @@ class ProbeTimer:
         self._scheduled = trio.Event()
         await trio.sleep_until(self._due)
 
+    async def comes_within(self, seconds: float) -> bool:
+        """Wait until an early check is due, for so long at most; return whether one is."""
+        with trio.move_on_after(seconds) as waiting:
+            await self.wait()
+        return not waiting.cancelled_caught
+
 
 async def run_health_checks(
     upstream: Upstream, times: Timeouts, is_stopped: Callable[[], bool], probe_timer: ProbeTimer
@@ -68,11 +74,9 @@ async def run_health_checks(
         probe_timer.misses = misses
         link = upstream.link
         quiet = trio.current_time() - link.last_received_at
-        if misses == 0 and not needs_login and quiet < times.ping_idle:
-            with trio.move_on_after(times.ping_idle - quiet) as silence:
-                await probe_timer.wait()
-            if silence.cancelled_caught:
-                continue
+        is_quiet = misses == 0 and not needs_login and quiet < times.ping_idle
+        if is_quiet and not await probe_timer.comes_within(times.ping_idle - quiet):
+            continue
         heard = link.last_received_at
         needs_login = False
         try:
@@ -84,14 +88,13 @@ async def run_health_checks(
             needs_login = True  # what the server accepted before may still be answered
             await trio.sleep(times.ping)
         except McpdError as error:
-            is_answer = isinstance(error, UpstreamRefused)
             if link.end_error is not None:
                 raise
-            if is_answer and not _is_http_error(link, error):
-                misses = 0  # an error response is a response
-            elif (link.last_received_at > heard and not is_answer) or (link.is_busy and not is_stopped()):
+            is_life = _is_answer(link, error)
+            if is_life or _shows_life(link, error, heard) or (link.is_busy and not is_stopped()):
                 misses = 0
-                await trio.sleep(times.ping)
+                if not is_life:
+                    await trio.sleep(times.ping)
             elif isinstance(error, _NO_REPLY):
                 misses += 1
             else:
@@ -105,8 +108,16 @@ async def run_health_checks(
             )
 
 
-def _is_http_error(link: Channel, error: McpdError) -> bool:
-    """Return whether the server has refused a health check with an HTTP error, as it would any request. It
-    need not know the method."""
-    known = not isinstance(error, UpstreamRefused) or error.upstream_code != _NO_SUCH_METHOD
-    return known and link.last_http_status.startswith(("HTTP 4", "HTTP 5"))
+def _is_answer(link: Channel, error: McpdError) -> bool:
+    """Return whether this is an error that a working server may answer: it need not know the method. An HTTP
+    error is none, because the server would refuse any request in this way.
+    """
+    if not isinstance(error, UpstreamRefused):
+        return False
+    is_http_error = link.last_http_status.startswith(("HTTP 4", "HTTP 5"))
+    return not is_http_error or error.upstream_code == _NO_SUCH_METHOD
+
+
+def _shows_life(link: Channel, error: McpdError, heard: float) -> bool:
+    """Return whether anything else than the failed check has been received since `heard`."""
+    return link.last_received_at > heard and not isinstance(error, UpstreamRefused)

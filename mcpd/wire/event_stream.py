@@ -194,22 +194,30 @@ class SseDecoder:
             self.overhead += 1
             return None
         if line.startswith(b"data:"):  # the most frequent and longest lines, copied only once
-            name, text = b"data", line[6 if line[5:6] == b" " else 5 :]
-        else:
-            name, _, text = line.partition(b":")
-            text = text.removeprefix(b" ")
-        if name == b"data":
-            self._has_fields = True
-            if self._dropping is not None:
-                self._drop(b"\n" + text)
-                return None
-            self._append_data(text)
-            if self._size > COUNTED_FROM and not is_counted:
-                self._count(text)
-            if self._excess:
-                self._drop(b"")
+            self._take_data(line[6 if line[5:6] == b" " else 5 :], is_counted=is_counted)
             return None
-        self.overhead += len(line) + 1
+        name, _, text = line.partition(b":")
+        text = text.removeprefix(b" ")
+        if name == b"data":
+            self._take_data(text, is_counted=is_counted)
+        else:
+            self.overhead += len(line) + 1
+            self._take_field(name, text)
+        return None
+
+    def _take_data(self, text: bytes, *, is_counted: bool) -> None:
+        self._has_fields = True
+        if self._dropping is not None:
+            self._drop(b"\n" + text)
+            return
+        self._append_data(text)
+        if self._size > COUNTED_FROM and not is_counted:
+            self._count(text)
+        if self._excess:
+            self._drop(b"")
+
+    def _take_field(self, name: bytes, text: bytes) -> None:
+        """Take another field than `data`. Comments and unknown fields are ignored."""
         if name == b"event":
             self._has_fields = True
             self._event = text.decode("utf-8", "replace")
@@ -221,7 +229,6 @@ class SseDecoder:
         elif name == b"retry" and text.isdigit() and len(text) <= _MAX_RETRY_DIGITS:
             self._has_fields = True
             self._retry = int(text)
-        return None  # the line is a comment or an unknown field
 
     def _append_data(self, text: bytes) -> None:
         if self._data is None:

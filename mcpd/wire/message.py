@@ -350,15 +350,15 @@ def merge_meta(params: Raw | bytes, ours: bytes) -> bytes:
     outer = members(body)
     given = outer.pop("_meta", None)
     inner = members(given) if given is not None and bytes(given) != b"null" else {}
-    kept = [
-        b"%b:%b" % (msgspec.json.encode(name), text)
+    kept = {
+        name: text
         for name, text in inner.items()
         if name != "progressToken" and not name.startswith(RESERVED_PREFIX)
-    ]
-    meta = b",".join([*([ours] if ours else []), *kept])
-    rest = b",".join([b"%b:%b" % (msgspec.json.encode(name), text) for name, text in outer.items()])
-    both = [*([b'"_meta":{%b}' % meta] if meta else []), *([rest] if rest else [])]
-    return b"{%b}" % b",".join(both)
+    }
+    if not ours and not kept:
+        return join_members(outer)
+    meta = join_members(kept, b"{" + ours)
+    return join_members(outer, b'{"_meta":' + meta)
 
 
 def has_reserved(meta: Raw | bytes) -> bool:

@@ -263,19 +263,25 @@ def describe_error(error: Exception) -> str:
     reason = _os_reason([cause for cause in _causes(error) if isinstance(cause, OSError)])
     if isinstance(error, httpx.ProxyError):  # its message names the proxy
         return f"it cannot be reached: {shorten(str(error))}" + (f": {reason}" if reason else "")
-    for cause in _causes(error):
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return (
-                f"its TLS certificate was rejected: {cause.verify_message} "
-                "(for a private CA, set `caFile` in its definition)"
-            )
-        if isinstance(cause, ssl.SSLError) and cause.reason in _NO_TLS:
-            return "TLS failed: the server does not use TLS (should the URL start with http://?)"
-        if isinstance(cause, ssl.SSLError):
-            return f"TLS failed: {cause.reason or cause}"
+    if tls := next(filter(None, map(_describe_tls_error, _causes(error))), ""):
+        return tls
     if isinstance(error, httpx.ConnectError):
         return f"it cannot be reached: {shorten(reason or str(error) or 'connection failed')}"
     return f"the connection broke: {shorten(reason or str(error) or type(error).__name__)}"
+
+
+def _describe_tls_error(error: BaseException) -> str:
+    """Return what is wrong with TLS; empty for another error."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"its TLS certificate was rejected: {error.verify_message} "
+            "(for a private CA, set `caFile` in its definition)"
+        )
+    if not isinstance(error, ssl.SSLError):
+        return ""
+    if error.reason in _NO_TLS:
+        return "TLS failed: the server does not use TLS (should the URL start with http://?)"
+    return f"TLS failed: {error.reason or error}"
 
 
 def _os_reason(errors: list[OSError]) -> str:
