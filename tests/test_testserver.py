@@ -8,11 +8,9 @@ import json
 import queue
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -164,26 +162,6 @@ def test_every_response_matches_the_schema_of_the_revision(version: str) -> None
             assert one.ask("logging/setLevel", {"level": "info"})["result"] == {}
 
 
-def test_structured_data_appears_only_in_revisions_that_have_it() -> None:
-    """`outputSchema` and `structuredContent` came with 2025-06-18, tool annotations with 2025-03-26."""
-    seen = {}
-    for version in (*LEGACY, MODERN):
-        with peer(version) as one:
-            tools = one.ask("tools/list", {})["result"]["tools"]
-            result = one.ask("tools/call", {"name": "json_response"})["result"]
-        if any("outputSchema" in tool for tool in tools):
-            [schema] = [tool["outputSchema"] for tool in tools if "outputSchema" in tool]
-            jsonschema.validate(result["structuredContent"], schema)
-        seen[version] = ("structuredContent" in result, any("annotations" in tool for tool in tools))
-    assert seen == {
-        "2024-11-05": (False, False),
-        "2025-03-26": (False, True),
-        "2025-06-18": (True, True),
-        "2025-11-25": (True, True),
-        "2026-07-28": (True, True),
-    }
-
-
 @pytest.mark.parametrize("version", ["2025-11-25", MODERN])
 def test_tools_return_the_expected_results(version: str) -> None:
     """`echo`, `add` and `fail`; invalid arguments lead to a tool result, not to a protocol error."""
@@ -228,81 +206,6 @@ def test_a_cancelled_call_stops_early_and_is_not_answered(version: str) -> None:
         slow = one.send("tools/call", {"name": "slow", "arguments": {"seconds": 60}})
         one.say({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": slow}})
         assert one.ask("tools/call", {"name": "echo", "arguments": {"text": "x"}})["result"]
-
-
-def test_logs_are_sent_only_on_request() -> None:
-    """Legacy clients set the level once for the session, modern ones with each request."""
-    call = {"name": "echo", "arguments": {"text": "x"}}
-    with peer("2025-06-18") as one:
-        one.ask("tools/call", call)
-        one.ask("logging/setLevel", {"level": "info"})
-        one.send("tools/call", call)
-        check("2025-06-18", "LoggingMessageNotification", one.hear())
-        one.hear()
-    with peer(MODERN) as one:
-        one.send("tools/call", call, {"io.modelcontextprotocol/logLevel": "debug"})
-        check(MODERN, "LoggingMessageNotification", one.hear())
-        one.hear()
-        one.ask("tools/call", call)
-
-
-def test_both_eras_share_one_pipe() -> None:
-    """`server/discover` works before `initialize`, and modern requests work after it."""
-    with peer() as one:
-        assert one.ask("tools/list", {})["error"]["code"] == -32600
-        assert MODERN in one.ask("server/discover", {}, META)["result"]["supportedVersions"]
-        assert one.ask("initialize", _hello("2025-03-26"))["result"]["protocolVersion"] == "2025-03-26"
-        assert one.ask("tools/list", {}, META)["result"]["resultType"] == "complete"
-        assert "resultType" not in one.ask("tools/list", {})["result"]
-
-
-def test_unknown_version_gets_the_known_versions() -> None:
-    """`initialize` returns the newest known version; a modern request is refused with a list of all."""
-    with peer() as one:
-        assert one.ask("initialize", _hello(MODERN))["result"]["protocolVersion"] == "2025-11-25"
-        later = META | {"io.modelcontextprotocol/protocolVersion": "2027-01-01"}
-        error = one.ask("server/discover", {}, later)["error"]
-        assert error["code"] == -32022
-        assert error["data"] == {"supported": [MODERN], "requested": "2027-01-01"}
-        assert one.ask("server/discover", {})["error"]["code"] == -32602
-        assert one.ask("ping", {}, META)["error"]["code"] == -32601
-
-
-@pytest.mark.parametrize(("version", "code"), [("2025-11-25", -32002), (MODERN, -32602)])
-def test_unknown_names_are_rejected(version: str, code: int) -> None:
-    """Unknown resources (the code differs by era), prompts, completions, cursors and methods."""
-    with peer(version) as one:
-        assert one.ask("resources/read", {"uri": "test://none"})["error"]["code"] == code
-        assert one.ask("prompts/get", {"name": "none"})["error"]["code"] == -32602
-        assert one.ask("tools/list", {"cursor": ""})["error"]["code"] == -32602
-        assert one.ask("completion/complete", {"ref": {}, "argument": {}})["error"]["code"] == -32602
-        assert one.ask("tasks/list", {})["error"]["code"] == -32601
-
-
-def test_invalid_input_gets_an_error_and_the_server_continues() -> None:
-    """Invalid JSON, invalid messages, a bad id and deep nesting each get an error; the next request is
-    served.
-    """
-    with peer("2025-11-25") as one:
-        assert one.process.stdin is not None
-        for line in (b"junk\n", b"3\n", b"[" * 100_000 + b"\n", b"\n"):
-            one.process.stdin.write(line)
-        one.say({"jsonrpc": "2.0", "id": 1.5, "method": "ping"})
-        one.say({"jsonrpc": "2.0", "id": 99, "method": "ping", "params": []})
-        codes = [one.hear()["error"]["code"] for _ in range(5)]
-        assert codes == [-32700, -32600, -32700, -32600, -32602]
-        assert one.ask("ping", {})["result"] == {}
-
-
-def test_batch_gets_a_batch_response_in_its_revision() -> None:
-    """Revision 2025-03-26 is the only one with batches."""
-    batch = [{"jsonrpc": "2.0", "id": n, "method": "ping"} for n in (7, 8)]
-    with peer("2025-03-26") as one:
-        one.say([*batch, {"jsonrpc": "2.0", "method": "notifications/initialized"}])
-        assert [answer["id"] for answer in one.hear()] == [7, 8]
-    with peer("2025-06-18") as one:
-        one.say(batch)
-        assert one.hear()["error"]["code"] == -32600
 
 
 @pytest.mark.parametrize("how", ["eof", "term", "reader gone"])
@@ -417,41 +320,6 @@ def test_http_keeps_a_session_for_legacy_peers(port: int) -> None:
     assert post(port, tools, **session)[0] == 404
 
 
-def test_http_cancels_a_legacy_call_by_notification(port: int) -> None:
-    """A cancelled legacy call ends its stream early and without a response."""
-    hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": _hello("2025-11-25")}
-    session = {"Mcp_Session_Id": post(port, hello)[1]["Mcp-Session-Id"]}
-    slow = {"name": "slow", "arguments": {"seconds": 60, "steps": 600}, "_meta": {"progressToken": 1}}
-    call = {"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": slow}
-    replies: queue.Queue[Reply] = queue.Queue()
-    caller = threading.Thread(target=lambda: replies.put(post(port, call, **session)))
-    caller.start()
-    cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 9}}
-    deadline = time.monotonic() + LIMIT
-    while replies.empty() and time.monotonic() < deadline:
-        assert post(port, cancel, **session)[0] == 202  # until the call has arrived
-        caller.join(0.05)
-    _, _, heard = replies.get(timeout=LIMIT)
-    assert not any("id" in event for event in heard or [])
-    caller.join(LIMIT)
-
-
-def test_http_cancels_a_modern_call_when_its_caller_hangs_up(port: int) -> None:
-    """A half-close counts as a disconnect: the server ends the connection early and without a response."""
-    params = {"name": "slow", "arguments": {"seconds": 60, "steps": 1}}
-    body = json.dumps(_modern("tools/call", params)).encode()
-    head = (
-        f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
-        "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"
-        f"MCP-Protocol-Version: {MODERN}\r\nMcp-Method: tools/call\r\nMcp-Name: slow\r\n\r\n"
-    )
-    with socket.create_connection(("127.0.0.1", port), timeout=LIMIT) as connection:
-        connection.sendall(head.encode() + body)
-        connection.shutdown(socket.SHUT_WR)
-        received = b"".join(iter(lambda: connection.recv(4096), b""))
-    assert b"took 60 s" not in received
-
-
 def test_http_refuses_web_pages_and_invalid_requests(port: int) -> None:
     """It refuses foreign origins and hosts, other paths, methods and media types, bad JSON and a missing
     length.
@@ -467,19 +335,6 @@ def test_http_refuses_web_pages_and_invalid_requests(port: int) -> None:
     assert post(port, [ping])[0] == 400
     status, headers, _ = post(port, b"", method="GET")
     assert (status, headers["Allow"]) == (405, "POST, DELETE")
-
-
-def test_a_wrong_command_line_is_explained() -> None:
-    """Status 2 with the usage on stderr; `--help` is not an error."""
-    for arguments, status in (["--stdio"], 2), (["--http", "here"], 2), (["--help"], 0):
-        done = subprocess.run(
-            [sys.executable, TEST_SERVER, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=LIMIT,
-        )
-        assert done.returncode == status
-        assert "--http [[HOST:]PORT]" in (done.stderr if status else done.stdout)
 
 
 def test_make_test_mcp_server_needs_nothing_but_python(tmp_path: Path) -> None:

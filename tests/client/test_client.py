@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import signal
 import socket
 import sys
@@ -26,7 +25,6 @@ from mcpd.client import (
     ClientError,
     ConnectionClosed,
     Denied,
-    InvalidCall,
     LoginRequired,
     Mcp,
     NotReady,
@@ -108,44 +106,6 @@ def test_prefix_renames_the_tools(start: Start, run: Any) -> None:
     run(work)
 
 
-def test_names_are_unique_and_valid_for_model_apis(start: Start, run: Any) -> None:
-    """Servers may have dots in their names, and 64 letters."""
-    names = ["a.b", "a_b", "x" * 64]
-    daemon = start({name: fake() for name in names})
-    daemon.wait_connected(*names)
-
-    async def work() -> None:
-        async with connect(daemon.socket) as mcp:
-            for prefix in ("", "p" * 60, "é"):
-                tools = await mcp.list_tools(prefix=prefix)
-                public = [tool.name for tool in tools]
-                assert len(set(public)) == len(public) > 2 * len(names)
-                assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) for name in public)
-                for tool in tools:
-                    if tool.tool == "echo":
-                        assert (await tool.execute()).success
-
-    run(work)
-
-
-def test_resources_and_prompts_are_listed_and_used(start: Start, run: Any) -> None:
-    daemon = start({"test": BUNDLED})
-    daemon.wait_connected("test")
-
-    async def work() -> None:
-        async with connect(daemon.socket) as mcp:
-            resource = next(r for r in await mcp.list_resources() if r.uri == "test://greeting")
-            assert resource.server == "test"
-            assert (await resource.read())[0]["uri"] == "test://greeting"
-            (template, *_) = await mcp.list_resource_templates(server="test")
-            assert "{" in template.uri
-            (prompt, *_) = await mcp.list_prompts()
-            values = {argument["name"]: "x" for argument in prompt.arguments}
-            assert (await prompt.get(values))[0]["role"] == "user"
-
-    run(work)
-
-
 def test_option_with_the_name_of_an_argument_is_refused() -> None:
     """`execute(timeout=5)` of a tool with an argument `timeout` must not be lost silently."""
     tool = make_tool({"type": "object", "properties": {"timeout": {"type": "number"}}})
@@ -169,27 +129,6 @@ def test_closed_connection_says_who_closed_it(start: Start, run: Any) -> None:
             (echo,) = await mcp.list_tools(match="echo")
         with pytest.raises(ConnectionClosed, match="this connection has been closed; connect again"):
             await echo.execute()
-
-    run(work)
-
-
-def test_denied_program_is_explained_with_its_profile(start: Start, run: Any) -> None:
-    """While it is connected, `mcpctl policy test` knows its profile from its name alone."""
-    daemon = start({"fs": fake()}, settings={"profiles": {"look": {"servers": ["*"], "readOnly": True}}})
-    daemon.wait_connected("fs")
-    use = {"client": "looker", "server": "fs", "tool": "fail"}
-
-    async def work() -> None:
-        async with connect(daemon.socket, client="looker", profile="look") as mcp:
-            with pytest.raises(Denied, match="`mcpctl policy test looker fail@fs --profile look` explains"):
-                await mcp.call("fs", "fail")
-            found = await mcp.connection.request("mcpd/policy", use)
-            assert (found["decision"], found["rule"]) == ("deny", "$.settings.profiles.look.readOnly")
-            assert (found["client"]["connected"], found["client"]["profile"]) == (True, "look")
-            await mcp.connection.request("mcpd/identify", {"client": "other", "profile": "*"})
-            found = await mcp.connection.request("mcpd/policy", {**use, "client": "other"})
-            assert (found["decision"], found["client"]["connected"]) == ("allow", True)
-            assert not (await mcp.connection.request("mcpd/policy", use))["client"]["connected"]
 
     run(work)
 
@@ -234,19 +173,6 @@ def test_name_and_profile_of_a_program(start: Start, run: Any) -> None:
                 answer = await mcp.connection.request("mcpd/identify", {"profile": profile})
                 assert answer["profile"] == (None if profile == "*" else "work")
             assert (await mcp.call("other", "echo")).success
-
-    run(work)
-
-
-def test_exception_in_the_block_is_raised_as_it_is(start: Start, run: Any) -> None:
-    """It is not wrapped in an exception group."""
-    daemon = start({"fs": fake()})
-    daemon.wait_connected("fs")
-
-    async def work() -> None:
-        with pytest.raises(ToolFailed):
-            async with connect(daemon.socket) as mcp:
-                await mcp.call("fs", "fail")
 
     run(work)
 
@@ -452,23 +378,6 @@ def test_progress_is_reported_while_a_call_runs(start: Start, run: Any) -> None:
     assert received == sorted(received)
 
 
-def test_exception_of_a_progress_callback_is_raised_in_its_call(start: Start, run: Any) -> None:
-    """The connection and its other calls are not affected."""
-    daemon = start({"fs": fake()})
-    daemon.wait_connected("fs")
-
-    def broken(*_: object) -> None:
-        raise KeyError("a bug of the program")
-
-    async def work() -> None:
-        async with connect(daemon.socket) as mcp:
-            with pytest.raises(KeyError, match="a bug of the program"):
-                await mcp.call("fs", "progress", {"total": 20}, progress=broken)
-            assert (await mcp.call("fs", "echo", {"text": "still there"})).success
-
-    run(work)
-
-
 def test_call_to_a_stopped_daemon_times_out(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -544,19 +453,3 @@ def test_unconvertible_schema_becomes_permissive() -> None:
         warnings.simplefilter("always")
         assert tool.converted(convert) == PERMISSIVE
     assert "s__t" in str(warned[0].message)
-
-
-def test_invalid_arguments_are_not_sent(start: Start, run: Any) -> None:
-    """Invalid arguments for the real time server raise InvalidCall and are not sent."""
-    bin_dir = Path(sys.executable).parent
-    daemon = start(
-        {"time": {"command": str(bin_dir / "mcp-server-time"), "args": ["--local-timezone", "UTC"]}}
-    )
-    daemon.wait_connected("time")
-
-    async def work() -> None:
-        async with connect(daemon.socket) as mcp:
-            with pytest.raises(InvalidCall, match="timezone"):
-                await mcp.call("time", "get_current_time", {"timezone": 5})
-
-    run(work)

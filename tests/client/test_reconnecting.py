@@ -19,7 +19,6 @@ from mcpd.client import (
     ConnectionClosed,
     InvalidCall,
     Mcp,
-    NotReady,
     NotRunning,
     Unknown,
     connect,
@@ -227,19 +226,6 @@ def test_oversized_call_is_refused_and_others_continue(daemons: Daemons, run: An
 
     run(work)
     assert [method for method, _ in daemons.fake.requests] == ["mcpd/call"]
-
-
-def test_daemon_that_does_not_stop_after_a_refusal(
-    daemons: Daemons, run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_RESTART_TIME", 0.1)
-    daemons.fake.answers["mcpd/call"] = REFUSED
-
-    async def work(mcp: Mcp) -> None:
-        with pytest.raises(NotReady, match="is stopping"):
-            await mcp.call("fs", "write")
-
-    run(work)
 
 
 def test_daemon_that_does_not_come_back(daemons: Daemons, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

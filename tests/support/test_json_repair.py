@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from mcpd.support import json_repair
 from mcpd.support.json_repair import MAX_ESCAPES, MAX_INVALID, MAX_SURROGATES, repair_in_steps, repair_json
 from tests.sampling import scaled
-from tests.stopwatch import within
 
 LARGEST = 31 * 1024 * 1024
 PIECES = [rb"\ud83d", rb"\ude00", rb"\\", rb"\n", rb"\uD800", rb"\uDFFF", rb"\u0041", b"ud800", b"u", b"x"]
@@ -51,14 +49,6 @@ def test_too_many_errors_stay(broken: bytes) -> None:
     assert repair_json(broken) == broken
 
 
-def test_large_text_with_few_errors_is_repaired() -> None:
-    """Servers cut long results anywhere."""
-    long = rb'"C:\\users\n' * 100_000
-    assert repair_json(long + rb'\ud83d"') == long + rb'\ufffd"'
-    for text in (b"x", "\u00e4".encode()):
-        assert repair_json(text * 10_000_000 + b"\xff") == text * 10_000_000 + "\ufffd".encode()
-
-
 @pytest.mark.parametrize("part", [b"x", "\u20ac".encode(), b'", "'])
 def test_large_text_is_repaired_in_steps(part: bytes) -> None:
     """And only what surrounds a surrogate or an invalid byte is changed."""
@@ -67,14 +57,3 @@ def test_large_text_is_repaired_in_steps(part: bytes) -> None:
         steps = repair_in_steps(text + broken + text)
         assert sum(1 for _ in steps) > 10
         assert repair_json(text + broken + text) == text + sound + text
-
-
-@pytest.mark.parametrize(
-    "part", [b"\\n", rb"\\", rb"\ud800", rb"\ud83d\ude00", b"\xff", b"a\xc3", "\u20ac".encode(), b"\\"]
-)
-def test_largest_text_takes_no_time(part: bytes) -> None:
-    """A function call for each escape took 5 s."""
-    text = part * (LARGEST // len(part)) + rb'","method":"\ud800"'
-    began = time.thread_time()
-    repair_json(text)
-    assert within(time.thread_time() - began, 0.25)

@@ -148,12 +148,6 @@ def test_one_traceback_per_interval_and_the_rest_is_counted() -> None:
     assert quiet.getMessage() == "an error in x"
 
 
-def test_other_statements_have_their_own_limit() -> None:
-    limit = RateLimit(Clock())
-    assert limit.filter(record_of(error=raised()))
-    assert limit.filter(record_of(error=raised(), line=2))
-
-
 def test_lines_without_a_traceback_have_a_higher_limit_and_debug_lines_none() -> None:
     limit = RateLimit(Clock())
     assert sum(limit.filter(record_of(level=logging.WARNING)) for _ in range(2 * BURST)) == BURST

@@ -197,23 +197,6 @@ async def test_released_group_is_not_killed(instance: str) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-async def test_groups_are_killed_even_if_python_has_been_uninstalled(
-    instance: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Then nothing looks for processes that have left their group."""
-    guardian = Guardian(instance)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    async with trio.open_nursery() as nursery:
-        await nursery.start(guardian.run)
-        child = await family(instance, TERM_PROOF)
-        guardian.guard(child.pid)
-        nursery.cancel_scope.cancel()
-    with trio.fail_after(BOUND):
-        assert await child.wait() == -signal.SIGKILL
-    await trio.to_thread.run_sync(wait_until, lambda: process_labels.find_marked(instance) == [])
-
-
-@pytest.mark.usefixtures("patient")
 async def test_killed_guardian_is_replaced_and_gets_all_groups(instance: str) -> None:
     """The second guardian kills all groups at the end."""
     guardian = Guardian(instance)
@@ -250,26 +233,6 @@ async def test_guardian_that_stops_reading_is_replaced_without_blocking(instance
         nursery.cancel_scope.cancel()
     with trio.fail_after(BOUND):
         assert await child.wait() == -signal.SIGTERM
-
-
-async def test_stopped_guardian_does_not_delay_shutdown(instance: str) -> None:
-    """It is asked to exit, and killed if it does not."""
-    guardian = Guardian(instance)
-    with trio.fail_after(BOUND):
-        async with trio.open_nursery() as nursery:
-            await nursery.start(guardian.run)
-            assert guardian.pid is not None
-            os.kill(guardian.pid, signal.SIGSTOP)
-            nursery.cancel_scope.cancel()
-
-
-async def test_registering_without_a_guardian_is_harmless(instance: str) -> None:
-    """`guard` and `release` never raise before, between or after guardians."""
-    guardian = Guardian(instance)
-    guardian.guard(999_999_999)
-    guardian.release(999_999_999)
-    guardian.release(999_999_998)
-    assert guardian.pid is None
 
 
 async def test_guardian_uses_little_memory_and_inherits_nothing(instance: str, tmp_path: Path) -> None:

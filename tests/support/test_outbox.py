@@ -131,16 +131,6 @@ async def test_lost_peer_breaks_the_outbox_without_an_error() -> None:
         assert pipe.outbox.backlog == 0
 
 
-async def test_closed_outbox_never_writes_again() -> None:
-    """Its descriptor's number may have been reused."""
-    async with piped(running=False) as pipe:
-        with batch():
-            pipe.outbox.put(b"held")
-            pipe.outbox.close()
-        pipe.outbox.put(b"late")
-        assert pipe.read() == b""
-
-
 async def test_peer_that_reads_nothing_overflows_at_the_limit(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

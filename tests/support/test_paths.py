@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,23 +12,6 @@ from mcpd.support import paths
 from mcpd.support.paths import UnusablePath
 
 UID = os.getuid()
-
-
-def test_the_socket_named_by_the_environment_wins(tmp_path: Path) -> None:
-    """$MCPD_SOCKET takes precedence."""
-    environ = {"MCPD_SOCKET": f"{tmp_path}/x.sock", "XDG_RUNTIME_DIR": str(tmp_path)}
-    assert paths.socket_path(environ) == f"{tmp_path}/x.sock"
-
-
-def test_a_relative_socket_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The daemon may change its working directory."""
-    monkeypatch.chdir(tmp_path)
-    assert paths.socket_path({"MCPD_SOCKET": "x.sock"}) == f"{tmp_path}/x.sock"
-
-
-def test_the_runtime_directory_is_used_when_it_is_ours(tmp_path: Path) -> None:
-    """$XDG_RUNTIME_DIR/mcpd/mcpd.sock is the usual path."""
-    assert paths.socket_path({"XDG_RUNTIME_DIR": str(tmp_path)}) == f"{tmp_path}/mcpd/mcpd.sock"
 
 
 @pytest.fixture
@@ -96,13 +77,6 @@ def test_the_xdg_directories_follow_their_variables_unless_relative() -> None:
     assert paths.config_dir(environ) == "/home/ann/.config/mcpd"
 
 
-def test_user_database_is_used_without_home() -> None:
-    """cron and containers start programs without HOME."""
-    import pwd
-
-    assert paths.state_dir({}) == f"{pwd.getpwuid(UID).pw_dir}/.local/state/mcpd"
-
-
 def test_user_without_a_database_entry_gets_directories(monkeypatch: pytest.MonkeyPatch) -> None:
     """A container may run under a uid without an entry in the user database."""
     import pwd
@@ -161,20 +135,6 @@ def test_the_directory_of_a_chosen_socket_is_not_changed_but_must_be_safe(tmp_pa
     tmp_path.chmod(0o777)
     with pytest.raises(UnusablePath, match="other users can write"):
         paths.socket_directory(f"{tmp_path}/x.sock")
-
-
-def test_a_missing_directory_of_a_chosen_socket_is_made_private(tmp_path: Path) -> None:
-    assert _mode(paths.socket_directory(f"{tmp_path}/new/x.sock")) == 0o700
-
-
-def test_importing_the_module_costs_no_further_modules() -> None:
-    """The client imports it on every run."""
-    code = (
-        "import os, stat, sys, collections.abc, __future__; had = set(sys.modules)\n"
-        "import mcpd.support.paths; print(set(sys.modules) - had)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert eval(done.stdout) <= {"mcpd", "mcpd.support", "mcpd.support.paths"}
 
 
 def _mode(path: str) -> int:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import os
-import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
@@ -109,18 +107,6 @@ async def test_other_tasks_run_during_a_flood(work: Work) -> None:
     assert longest <= 0.0065  # two slices, since tasks run in random order
 
 
-async def test_many_floods_share_a_round_of_a_few_milliseconds(work: Work) -> None:
-    with pipes(51) as made, trio.fail_after(30):
-        async with trio.open_nursery() as nursery:
-            for number, (reads, writes) in enumerate(made):
-                os.write(writes, b"x\n" * (2_000 if number else 10))
-                os.close(writes)
-                nursery.start_soon(reader(work, number, reads, 0.00002).run)
-    ends = max(index for index, (number, _) in enumerate(work.handled) if number == 0)
-    assert len(work.handled) == 50 * 2_000 + 10
-    assert ends * 0.00002 < 0.02
-
-
 async def test_single_message_overtakes_floods(work: Work) -> None:
     """Here each message takes 1 ms. One that arrives while fifty readers are busy waits for two of them."""
     with pipes(51) as made, trio.fail_after(30):
@@ -166,22 +152,6 @@ async def test_paused_reader_keeps_its_messages(work: Work) -> None:
     assert b"".join(line for _, line in work.handled) == b"abcde"
 
 
-async def test_paused_reader_can_be_cancelled(work: Work) -> None:
-    with pipes(2) as [(reads, writes), (others, into_others)], trio.fail_after(30):
-        paused = Reader(reads, lambda portion: paused.pause())
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(paused.run)
-            os.write(writes, b"a")
-            os.close(writes)
-            await trio.testing.wait_all_tasks_blocked(0.01)
-            nursery.cancel_scope.cancel()
-        paused.resume()
-        os.write(into_others, b"x\n")
-        os.close(into_others)
-        await reader(work, 1, others, 0.0).run()
-    assert work.handled == [(1, b"x")]
-
-
 async def test_failing_message_ends_only_its_reader(work: Work) -> None:
     def fail(portion: bytes) -> Iterator[None]:
         yield
@@ -215,25 +185,3 @@ async def test_ended_reader_leaves_its_messages(work: Work) -> None:
         await trio.testing.wait_all_tasks_blocked()
         os.close(writes)
     assert 0 < count == len(work.handled) < 10
-
-
-async def test_reader_that_fails_while_it_is_cancelled_is_freed_immediately() -> None:
-    """Its error refers to it; a client's connection would wait for the garbage collector."""
-    gc.disable()
-    try:
-        with pipes(1) as [(reads, writes)], trio.CancelScope() as scope:
-
-            def fail(portion: bytes) -> None:
-                scope.cancel(reason="a test")
-                raise ValueError(portion)
-
-            failing = Reader(reads, fail)
-            seen = weakref.ref(failing)
-            os.write(writes, b"x")
-            await failing.run()
-        del failing, fail
-        await trio.lowlevel.checkpoint()
-        assert scope.cancelled_caught
-        assert seen() is None
-    finally:
-        gc.enable()

@@ -50,15 +50,6 @@ async def test_processes_started_at_the_same_time_have_their_own_labels(mark: st
     assert label() == ours
 
 
-async def test_program_that_cannot_be_executed_leaves_no_label() -> None:
-    before = label()
-    with pytest.raises(FileNotFoundError):
-        await start_process(["/no/such/program"], labels_of("test.1"))
-    assert label() == before
-    process = await start_process(["true"], None, stdout=subprocess.DEVNULL)
-    assert await process.wait() == 0
-
-
 async def test_program_on_a_disk_that_does_not_answer_delays_others_by_a_second(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:

@@ -67,11 +67,3 @@ async def test_peer_that_does_not_read_is_aborted(autojump_clock: trio.testing.M
     assert wire.close_reason == "it did not read for 30 s"
     with pytest.raises(trio.ClosedResourceError):
         await near.receive_some()
-
-
-async def test_initial_data_is_received_first() -> None:
-    """Data read after the upgrade request belongs to the WebSocket."""
-    near, far = trio.testing.memory_stream_pair()
-    wire = GuardedStream(near, 30, MIB, b"before")
-    await far.send_all(b"after")
-    assert [await wire.receive_some(), await wire.receive_some()] == [b"before", b"after"]
