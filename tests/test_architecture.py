@@ -38,9 +38,9 @@ NO_TRIO = ("model", "wire", "config", "auth/oauth")
 
 FORBIDDEN = {
     "initialize": ("*legacy.py", "protocol/negotiate.py"),
-    "Mcp-Session-Id": ("*legacy.py"),
-    "resources/subscribe": ("*legacy.py"),
-    "logging/setLevel": ("*legacy.py"),
+    "Mcp-Session-Id": ("*legacy.py",),
+    "resources/subscribe": ("*legacy.py",),
+    "logging/setLevel": ("*legacy.py",),
     "server/discover": ("*modern.py", "protocol/negotiate.py"),
     "subscriptions/listen": ("*modern.py", "protocol/listen_stream.py"),
     "io.modelcontextprotocol/": ("*modern.py", "wire/message.py"),
