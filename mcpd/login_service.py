@@ -18,7 +18,7 @@ from mcpd.auth.completed_login import CompletedLogin
 from mcpd.auth.discovery import LoginError
 from mcpd.auth.dpop import load_dpop_key
 from mcpd.auth.explanation import explain_login
-from mcpd.auth.guarded_fetch import FetchError, GuardedFetch
+from mcpd.auth.guarded_fetch import FetchError, GuardedFetch, post_with_proof
 from mcpd.auth.login_attempt import LoginRequest
 from mcpd.auth.login_events import NOTIFICATION_INTERVAL, LoginEvents, notify_login_needed
 from mcpd.auth.login_key import login_key
@@ -30,9 +30,7 @@ from mcpd.auth.oauth.scopes import StepUpMemory, more_scopes
 from mcpd.auth.oauth.token_requests import TokenRequest
 from mcpd.auth.renewal_request import LoginEvent, RequestFailed, TokenAnswer
 from mcpd.auth.revocation import request_to_revoke
-from mcpd.auth.stored_clients import StoredClients, redirect_kind
 from mcpd.auth.stored_login import StoredLogin
-from mcpd.auth.token_exchange import post_with_proof
 from mcpd.auth.token_manager import ServerCredentials, TokenManager
 from mcpd.auth.token_store import StoreError, TokenStore
 from mcpd.auth.unattended import UnattendedCredentials
@@ -85,7 +83,7 @@ class LoginService:
             on_event=self._on_login_event,
             on_unlocked=self._users.reconnect_all,
         )
-        self._logins = Logins(StoredClients(self._manager), self._save, context.environ, self._events)
+        self._logins = Logins(self._manager, self._save, context.environ, self._events)
         self._notifications = LimitedNotifications(
             context.environ, may_notify, self._logins.start, NOTIFICATION_INTERVAL
         )
@@ -240,9 +238,7 @@ class LoginService:
         )
         await self._manager.add_login(stored, login.server_url)
         if login.client.origin == "dynamic":
-            kind = redirect_kind(next(iter(login.client.redirect_uris), None))
-            with suppress(StoreError):  # it is in the status
-                await self._manager.set_client(login.issuer, kind, login.client)
+            await self._manager.remember_registration(login.client)
         self._users.reconnect(login.server_url, login.account)
 
     async def _resolve(self, name: str) -> RemoteSpec:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import secrets
+import time
+from collections.abc import Callable, Collection
+from functools import partial
 
 import attrs
 
 from mcpd.auth.discovery import Discovery, LoginError
 from mcpd.auth.guarded_fetch import FetchError, GuardedFetch
-from mcpd.auth.oauth.client_authentication import NoCommonMethod
+from mcpd.auth.oauth.client_authentication import ClientAuthentication, NoCommonMethod
+from mcpd.auth.oauth.grants import assertion_claims
 from mcpd.auth.oauth.registration import (
     CLIENT_NAME,
     ClientRegistration,
@@ -21,6 +25,7 @@ from mcpd.auth.oauth.registration import (
     registration_body,
 )
 from mcpd.auth.oauth.token_requests import TokenRequest
+from mcpd.auth.signed_jwt import KeyUnusable, sign_jwt
 from mcpd.model.oauth_settings import OAuthSettings
 
 STEP = "client"
@@ -147,3 +152,24 @@ def _registration_error(found: Discovery, refusal: RegistrationRefused) -> Login
     advice = f". {found.quirks.advice}" if found.quirks.advice else ""
     message = f"{server.issuer} did not register mcpd: {refusal.message}{advice}"
     return LoginError(STEP, message, try_later=refusal.status >= 500 or refusal.status == 429)
+
+
+def client_authentication(
+    client: ClientRegistration, settings: OAuthSettings, now: Callable[[], float] = time.time
+) -> ClientAuthentication:
+    """Return how a client authenticates, with the key of the definition if it has one. Raises LoginError."""
+    if client.method != "private_key_jwt":
+        return client.authentication()
+    if settings.private_key is None:
+        raise LoginError("client", "the client signs its requests, but the definition has no `privateKey`")
+    return client.authentication(partial(_sign_assertion, client, settings.private_key, now))
+
+
+def _sign_assertion(client: ClientRegistration, key: str, now: Callable[[], float]) -> str:
+    claims = assertion_claims(
+        client.client_id, audience=client.issuer, now=now(), unique_id=secrets.token_urlsafe(16)
+    )
+    try:
+        return sign_jwt(claims, key)
+    except KeyUnusable as error:
+        raise LoginError("client", str(error)) from None

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import ipaddress
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import urlsplit
 
 import attrs
 import httpx
 import trio
 
+from mcpd.auth.dpop import DpopKey
 from mcpd.auth.oauth.documents import MAX_BYTES, quote
-from mcpd.auth.oauth.token_requests import TokenRequest
+from mcpd.auth.oauth.token_requests import TokenRequest, TokenSet, parse_token_answer
 from mcpd.auth.oauth.well_known import http_url, is_loopback_host, is_usable
 from mcpd.model.errors import ProtocolViolation
 from mcpd.transports.child_process import CannotStart
@@ -200,6 +201,43 @@ class GuardedFetch:
         if proxy_for(http_url(self.server_url), self.environ) is not None:
             return False
         return not all(map(is_public, await dial.look_up(host)))
+
+
+async def request_tokens(
+    fetch: GuardedFetch,
+    request: TokenRequest,
+    *,
+    requested: Iterable[str] | None,
+    key: DpopKey | None = None,
+    now: Callable[[], float] = time.time,
+) -> TokenSet:
+    """Send a token request and return the tokens. Raises FetchError without an answer, and TokenError.
+
+    With `key`, the tokens are bound to it.
+    """
+    sent_at = now()
+    answer = await post_with_proof(fetch, request, key)
+    return parse_token_answer(
+        answer.status, answer.body, sent_at=sent_at, content_type=answer.content_type, requested=requested
+    )
+
+
+async def post_with_proof(fetch: GuardedFetch, request: TokenRequest, key: DpopKey | None) -> Answer:
+    """Send a token request, with a proof of `key` if there is one (RFC 9449, 5). Raises FetchError.
+
+    A server that wants a nonce in the proof has done nothing yet, so the request is sent once more (8).
+    """
+    if key is None:
+        return await fetch.post(request)
+    answer = await fetch.post(_with_proof(request, key))
+    is_new = key.take_nonce(request.url, answer.headers.get("dpop-nonce"))
+    if is_new and answer.status in (400, 401) and b"use_dpop_nonce" in answer.body:
+        answer = await fetch.post(_with_proof(request, key))
+    return answer
+
+
+def _with_proof(request: TokenRequest, key: DpopKey) -> TokenRequest:
+    return attrs.evolve(request, headers={**request.headers, "DPoP": key.proof("POST", request.url)})
 
 
 def is_public(address: str) -> bool:

@@ -15,11 +15,11 @@ from collections.abc import Awaitable, Callable, Mapping
 import attrs
 import trio
 
-from mcpd.auth.client_choice import choose_client
+from mcpd.auth.client_choice import choose_client, client_authentication
 from mcpd.auth.completed_login import CompletedLogin, KnownClients
 from mcpd.auth.discovery import Discovery, LoginError, discover, probe
 from mcpd.auth.dpop import DpopKey
-from mcpd.auth.guarded_fetch import FetchError, GuardedFetch
+from mcpd.auth.guarded_fetch import FetchError, GuardedFetch, request_tokens
 from mcpd.auth.login_pages import done_page, start_page
 from mcpd.auth.oauth.authorization import (
     AnswerError,
@@ -41,7 +41,7 @@ from mcpd.auth.oauth.token_requests import (
     code_request,
 )
 from mcpd.auth.redirect_listener import Page, PortTaken, RedirectListener, open_listener
-from mcpd.auth.token_exchange import client_authentication, generate_key, request_tokens
+from mcpd.auth.signed_jwt import KeyUnusable
 from mcpd.model.oauth_settings import OAuthSettings
 
 LIFETIME = 600.0
@@ -347,7 +347,7 @@ class LoginAttempt:
             resource=found.resource,
         )
         try:
-            self._key = generate_key(found)
+            self._key = _generate_key(found)
             tokens = await request_tokens(
                 self._fetch, request, requested=scopes, key=self._key, now=self._now
             )
@@ -403,3 +403,18 @@ def _port_of(client: ClientRegistration | None) -> int | None:
         if host == "127.0.0.1" and port.isdigit():
             return int(port)
     return None
+
+
+def _generate_key(found: Discovery) -> DpopKey | None:
+    """Return a new key if the server wants tokens that are bound to one (RFC 9449). Raises LoginError."""
+    challenged = found.challenge is not None and found.challenge.scheme == "dpop"
+    required = found.metadata is not None and found.metadata.requires_dpop
+    if not (challenged or required):
+        return None
+    if found.server.dpop_algorithms and "ES256" not in found.server.dpop_algorithms:
+        message = f"{found.server.issuer} binds tokens to keys, but not with the algorithm ES256"
+        raise LoginError("token", message)
+    try:
+        return DpopKey.generate()
+    except KeyUnusable as error:
+        raise LoginError("token", str(error)) from None

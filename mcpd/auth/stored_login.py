@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from typing import Literal
 
 import attrs
 
@@ -143,10 +142,6 @@ def hash_token(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()[:32]
 
 
-RedirectKind = Literal["127.0.0.1", "localhost", "other"]
-"""Registrations differ by the host of their redirect URIs, which servers compare exactly."""
-
-
 @attrs.frozen(kw_only=True)
 class StoredLogins:
     """The contents of the file."""
@@ -188,8 +183,11 @@ def server_key(url: str, account: str) -> str:
     return f"{url}\n{account}"
 
 
-def client_key(issuer: str, kind: RedirectKind) -> str:
-    return f"{issuer}\n{kind}"
+def client_key(issuer: str, redirect_uri: str | None) -> str:
+    """Return what a registration is stored under. Servers compare the hosts of redirect URIs exactly."""
+    if redirect_uri is None or redirect_uri.startswith("http://127.0.0.1"):
+        return f"{issuer}\n127.0.0.1"
+    return f"{issuer}\nlocalhost" if redirect_uri.startswith("http://localhost") else f"{issuer}\nother"
 
 
 def to_json(logins: StoredLogins) -> dict[str, object]:

@@ -10,11 +10,12 @@ import logging
 import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import attrs
 import trio
 
+from mcpd.auth.client_choice import client_authentication
 from mcpd.auth.discovery import LoginError
 from mcpd.auth.login_file import LoginFile
 from mcpd.auth.managed_login import ManagedLogin
@@ -24,8 +25,7 @@ from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.token_requests import TokenError, TokenErrorKind
 from mcpd.auth.oauth.well_known import covers
 from mcpd.auth.renewal_request import Clocks, LoginContext, LoginEvent, SendTokenRequest
-from mcpd.auth.stored_login import RedirectKind, StoredLogin, StoredLogins, client_key, server_key
-from mcpd.auth.token_exchange import client_authentication
+from mcpd.auth.stored_login import StoredLogin, StoredLogins, client_key, server_key
 from mcpd.auth.token_store import StoreError, TokenStore
 from mcpd.model import advice
 from mcpd.model.errors import LinkLost
@@ -315,21 +315,32 @@ class TokenManager:
         await managed.wait_renewed()
         return self._status(managed, ())
 
-    async def client(self, issuer: str, kind: RedirectKind) -> ClientRegistration | None:
-        """Return the registration to use for a login at an issuer."""
-        return (await self._file.read()).clients.get(client_key(issuer, kind))
+    # ── clients (see `KnownClients`) ────────────────────────────────────────────────────────────
 
-    async def issuer_of_client(self, client_id: str) -> str | None:
-        """Return the issuer at which a client of a definition was used; it is never offered to another."""
+    async def known_issuers(self) -> Collection[str]:
+        return {each.issuer for each in (await self._file.read()).logins.values()}
+
+    async def registration(self, issuer: str, redirect_uri: str | None) -> ClientRegistration | None:
+        return (await self._file.read()).clients.get(client_key(issuer, redirect_uri))
+
+    async def bound_issuer(self, client_id: str) -> str | None:
         logins = (await self._file.read()).logins.values()
         used = (each for each in logins if each.client.client_id == client_id)
         return next((each.issuer for each in used if each.client.origin == "pre-registered"), None)
 
-    async def set_client(self, issuer: str, kind: RedirectKind, client: ClientRegistration | None) -> None:
-        """Store a registration, or forget it. Raises StoreError."""
-        if client is not None and client.client_secret:
+    async def remember_registration(self, client: ClientRegistration) -> None:
+        """Store a registration for further logins at its issuer."""
+        if client.client_secret:
             self._redactor.add([client.client_secret])
-        await self._file.set_client(client_key(issuer, kind), client)
+        await self._set_client(client, client)
+
+    async def forget_registration(self, client: ClientRegistration) -> None:
+        await self._set_client(client, None)
+
+    async def _set_client(self, of: ClientRegistration, client: ClientRegistration | None) -> None:
+        key = client_key(of.issuer, next(iter(of.redirect_uris), None))
+        with suppress(StoreError):  # it is in the status
+            await self._file.set_client(key, client)
 
     async def statuses(self) -> list[LoginStatus]:
         """Return all logins, also those that no server uses."""

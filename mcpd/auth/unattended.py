@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 import trio
 
+from mcpd.auth.client_choice import client_authentication
 from mcpd.auth.discovery import Discovery, LoginError, discover
-from mcpd.auth.guarded_fetch import FetchError, GuardedFetch
+from mcpd.auth.guarded_fetch import FetchError, GuardedFetch, request_tokens
 from mcpd.auth.oauth.challenge import Challenge, read_challenge
 from mcpd.auth.oauth.client_authentication import (
     ClientAuthentication,
@@ -30,7 +31,6 @@ from mcpd.auth.oauth.token_requests import (
     token_request,
 )
 from mcpd.auth.oauth.well_known import covers
-from mcpd.auth.token_exchange import client_authentication, request_tokens
 from mcpd.model.errors import LinkLost
 from mcpd.model.oauth_settings import OAuthSettings
 from mcpd.transports.credentials import UNSIGNED, Refusal, Signature

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
-from mcpd.auth.oauth.documents import quote
-from mcpd.auth.oauth.token_requests import parse_scopes
+from mcpd.auth.oauth.documents import parse_scopes, quote
 
 _MAX_LENGTH = 16_384
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # noqa: S105 - a regular expression

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import msgspec
@@ -15,6 +16,9 @@ MAX_VALUES = 20_000
 """JSON values in such a document."""
 MAX_STRING = 8192
 """Characters of a URL or another string that mcpd uses."""
+_MAX_SCOPES = 1000
+_SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
+"""A scope token (RFC 6749, 3.3)."""
 
 
 def json_object(body: bytes) -> Mapping[str, object] | None:
@@ -45,3 +49,11 @@ def strings(document: Mapping[str, object], key: str) -> tuple[str, ...] | None:
 def quote(text: object) -> str:
     """Return text of a server for a message: printable and at most 200 characters."""
     return shorten(text, 200) if isinstance(text, str) else ""
+
+
+def parse_scopes(value: object) -> tuple[str, ...] | None:
+    """Return the scopes of a `scope` parameter, each once; None if there is no such parameter."""
+    if not isinstance(value, str):
+        return None
+    found = dict.fromkeys(each for each in value[:65_536].split() if _SCOPE.fullmatch(each))
+    return tuple(found)[:_MAX_SCOPES]

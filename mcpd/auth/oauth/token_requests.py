@@ -16,17 +16,14 @@ from urllib.parse import parse_qsl, urlencode
 import attrs
 
 from mcpd.auth.oauth.client_authentication import ClientAuthentication
-from mcpd.auth.oauth.documents import MAX_BYTES, json_object, quote
+from mcpd.auth.oauth.documents import MAX_BYTES, json_object, parse_scopes, quote
 
 TokenType = Literal["Bearer", "DPoP"]
 
 MAX_TOKEN = 16_384
 """Characters of a token. It has to fit into a header."""
-MAX_SCOPES = 1000
 _MAX_LIFETIME = 100 * 365 * 86_400.0
 _TOKEN = re.compile(r"[\x21-\x7e]+")
-_SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
-"""A scope token (RFC 6749, 3.3)."""
 
 
 @attrs.frozen
@@ -217,14 +214,6 @@ def parse_token_answer(
         expires_at=None if lifetime is None else sent_at + lifetime,
         scopes=scopes,
     )
-
-
-def parse_scopes(value: object) -> tuple[str, ...] | None:
-    """Return the scopes of a `scope` parameter, each once; None if there is no such parameter."""
-    if not isinstance(value, str):
-        return None
-    found = dict.fromkeys(each for each in value[:65_536].split() if _SCOPE.fullmatch(each))
-    return tuple(found)[:MAX_SCOPES]
 
 
 def _fields(body: bytes, content_type: str) -> Mapping[str, object] | None:

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpd.auth.oauth.client_authentication import ClientAuthentication
+from mcpd.auth.oauth.documents import parse_scopes
 from mcpd.auth.oauth.token_requests import (
     TokenEndpoint,
     TokenError,
     TokenErrorKind,
     TokenSet,
     code_request,
-    parse_scopes,
     parse_token_answer,
     refresh_request,
     revocation_request,
