@@ -33,12 +33,14 @@ from mcpd.daemon_operations import Operations
 from mcpd.event_history import EventHistory, acting_for, current_actor
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.api import DashboardLink, HttpListener
-from mcpd.model.errors import McpdError, Unsupported
+from mcpd.model.errors import LoginFailed, McpdError, Unsupported
 from mcpd.model.events import Event
 from mcpd.model.login import LoginStatus
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.persistent_state import StateFile
 from mcpd.supervision.managed_server import ManagedServer
+from mcpd.supervision.resolve_secrets import resolve_secrets
+from mcpd.supervision.restart import SecretUnavailable
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.supervision.supervisor_context import SupervisorContext
 from mcpd.support import instance_lock, paths, process_labels, processes, systemd
@@ -50,7 +52,7 @@ from mcpd.systemd_status import SystemdStatus
 
 if TYPE_CHECKING:
     from mcpd.api.http.routes import HttpApi, HttpPort
-    from mcpd.login_service import LoginService
+    from mcpd.auth.service import LoginService
     from mcpd.transports.credentials import Credentials
 
 log = logging.getLogger("mcpd")
@@ -321,15 +323,29 @@ class _Daemon:
         self._history.record_daemon(f"mcpd {__version__} started (pid {os.getpid()})")
 
     def _create_login_service(self) -> LoginService:
-        from mcpd.login_service import LoginService
+        from mcpd.auth.service import LoginService
 
         return LoginService(
             self._supervisor,
-            self._context,
             self._state,
-            lambda: self._configuration.loaded.settings.login_notifications,
-            self._options.loaded.settings.login_storage,
+            environ=self._context.environ,
+            redactor=self._context.redactor,
+            announce=self._context.announce,
+            on_resume=self._context.on_resume,
+            resolve=self._resolve_for_login,
+            read_secret=self._context.secret_reads.fetch,
+            may_notify=lambda: self._configuration.loaded.settings.login_notifications,
+            storage=self._options.loaded.settings.login_storage,
         )
+
+    async def _resolve_for_login(self, spec: RemoteSpec) -> RemoteSpec:
+        """Return a definition with its secrets. Raises LoginFailed."""
+        try:
+            resolved = await resolve_secrets(spec, self._context)
+        except SecretUnavailable as error:
+            raise LoginFailed(f"{spec.name}: {error}", server=spec.name, step="definition") from None
+        assert isinstance(resolved, RemoteSpec)
+        return resolved
 
     def _create_http_api(self) -> HttpApi:
         from mcpd.api.http.routes import HttpApi

@@ -54,7 +54,7 @@ from mcpd.transports.child_process import child_environment, inherited_environme
 from mcpd.wire.url import redact_url
 
 if TYPE_CHECKING:
-    from mcpd.login_service import LoginService
+    from mcpd.auth.service import LoginService
 
 LOG_TAIL = 10
 HISTORY_TAIL = 5

@@ -18,8 +18,6 @@ LADDER = (
     ("gateway",),
     ("calls",),
     ("daemon_operations",),
-    ("login_service",),
-    ("login_users",),
     ("config_watcher", "systemd_status", "usage_report"),
     ("active_config",),
     ("supervision",),

@@ -14,7 +14,7 @@ import trio
 from mcpd.auth.discovery import LoginError
 from mcpd.auth.oauth.challenge import Challenge
 from mcpd.auth.oauth.registration import ClientRegistration
-from mcpd.login_service import LoginService
+from mcpd.auth.service import LoginService
 from mcpd.model.login import LoginStatus
 from tests.auth.attempts import Memory, attempting
 from tests.fakes.authorization_server import METADATA, PRM, AuthorizationServer, authorization_server

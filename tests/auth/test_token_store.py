@@ -67,7 +67,7 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
         renewed_at=7.5,
     )
     save(store, full)
-    store.change(lambda logins: logins.with_client(client_key(CLIENT.issuer, "127.0.0.1"), CLIENT))
+    store.change(lambda logins: logins.with_client(client_key(CLIENT.issuer, "http://127.0.0.1:1/"), CLIENT))
     found = store.read()
     assert found.logins == {full.id: full}
     assert found.login_of(URL, "default") == full

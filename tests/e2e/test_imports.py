@@ -12,7 +12,7 @@ _IMPORT = re.compile(r"^import time:.*\| +(\S+)$", re.MULTILINE)
 
 FOR_REMOTE_SERVERS = ("ssl", "_ssl", "_hashlib", "hmac", "idna", "anyio", "httpx", "httpcore2", "mcpd.auth")
 FOR_HTTP_CLIENTS = ("h11", "wsproto", "mcpd.api.http.routes", "mcpd.api.http_server", "mcpd.api.mcp_endpoint")
-FOR_FEW = ("asyncio", "email", "http", "ruamel", "tomlkit", "rich", "jsonschema_rs", "mcpd.login_service")
+FOR_FEW = ("asyncio", "email", "http", "ruamel", "tomlkit", "rich", "jsonschema_rs", "mcpd.auth.service")
 
 
 def test_daemon_with_local_servers_imports_nothing_for_others(start: Start) -> None:

@@ -192,7 +192,7 @@ def test_a_daemon_without_remote_servers_imports_nothing_of_it(start: Start) -> 
     daemon = start({"fake": fake()}, program=(sys.executable, "-X", "importtime", "-m", "mcpd"))
     daemon.wait_connected("fake")
     assert "mcpd.daemon\n" in daemon.log
-    for name in ("mcpd.auth", "mcpd.login_service", "mcpd.transports.credentials", "httpx"):
+    for name in ("mcpd.auth", "mcpd.auth.service", "mcpd.transports.credentials", "httpx"):
         assert name not in daemon.log
 
 
@@ -202,7 +202,7 @@ def test_nothing_of_it_is_imported_for_a_server_that_wants_no_login(start: Start
         program = (sys.executable, "-X", "importtime", "-m", "mcpd")
         daemon = start({"remote": {"url": server.url}}, program=program)
         daemon.wait_connected("remote")
-        assert "mcpd.login_service" not in daemon.log
+        assert "mcpd.auth.service" not in daemon.log
         logged_in(daemon)  # it can be logged in to although it did not ask
         with daemon.client() as client:
             client.call("remote", "echo")

@@ -6,7 +6,7 @@ Created with the first remote server that may need a login, because most daemons
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -20,9 +20,10 @@ from mcpd.auth.dpop import load_dpop_key
 from mcpd.auth.explanation import explain_login
 from mcpd.auth.guarded_fetch import FetchError, GuardedFetch, post_with_proof
 from mcpd.auth.login_attempt import LoginRequest
-from mcpd.auth.login_events import NOTIFICATION_INTERVAL, LoginEvents, notify_login_needed
+from mcpd.auth.login_events import NOTIFICATION_INTERVAL, Announce, LoginEvents, notify_login_needed
 from mcpd.auth.login_key import login_key
 from mcpd.auth.login_link import LoginLink, failed, link_of
+from mcpd.auth.login_users import LoginServers, LoginUsers
 from mcpd.auth.logins import Logins
 from mcpd.auth.named_client import with_named_client
 from mcpd.auth.oauth.challenge import Challenge, read_challenge
@@ -34,7 +35,6 @@ from mcpd.auth.stored_login import StoredLogin
 from mcpd.auth.token_manager import ServerCredentials, TokenManager
 from mcpd.auth.token_store import StoreError, TokenStore
 from mcpd.auth.unattended import UnattendedCredentials
-from mcpd.login_users import LoginUsers
 from mcpd.model.errors import InvalidArguments, LoginFailed, Problem, Unsupported
 from mcpd.model.login import (
     AuthExplanation,
@@ -48,14 +48,16 @@ from mcpd.model.login import (
     LogoutResult,
 )
 from mcpd.model.oauth_settings import LoginStorage
-from mcpd.model.server_spec import RemoteSpec, SecretReference, ServerSpec, UnavailableSecret
+from mcpd.model.server_spec import RemoteSpec, SecretReference, UnavailableSecret
 from mcpd.model.status import ServerState, rfc3339
-from mcpd.supervision.resolve_secrets import resolve_secrets
-from mcpd.supervision.restart import SecretUnavailable
-from mcpd.supervision.supervisor import Supervisor
-from mcpd.supervision.supervisor_context import SupervisorContext
+from mcpd.support.broadcast import CallbackList
 from mcpd.support.desktop_notification import LimitedNotifications
+from mcpd.support.redact import Redactor
 from mcpd.transports.credentials import Credentials
+
+ResolveSecrets = Callable[[RemoteSpec], Awaitable[RemoteSpec]]
+"""Returns a definition with its secrets. Raises LoginFailed."""
+ReadSecret = Callable[[SecretReference, Mapping[str, str]], Awaitable[str | UnavailableSecret]]
 
 
 class LoginService:
@@ -63,36 +65,42 @@ class LoginService:
 
     def __init__(
         self,
-        supervisor: Supervisor,
-        context: SupervisorContext,
+        servers: LoginServers,
         state_dir: Path,
+        *,
+        environ: Mapping[str, str],
+        redactor: Redactor,
+        announce: Announce,
+        on_resume: CallbackList[float],
+        resolve: ResolveSecrets,
+        read_secret: ReadSecret,
         may_notify: Callable[[], bool],
         storage: LoginStorage = "file",
     ) -> None:
         """`may_notify`: whether the user wants desktop notifications."""
-        self._supervisor = supervisor
-        self._users = LoginUsers(supervisor)
-        self._context = context
-        self._events = LoginEvents(context.announce, context.redactor.mask)
+        self._servers = servers
+        self._users = LoginUsers(servers)
+        self._environ, self._redactor, self._on_resume = environ, redactor, on_resume
+        self._resolve_secrets, self._read_secret = resolve, read_secret
+        self._events = LoginEvents(announce, redactor.mask)
         self._storage = storage
-        store = TokenStore(state_dir, key=login_key(storage, context.environ))
         self._manager = TokenManager(
-            store,
+            TokenStore(state_dir, key=login_key(storage, environ)),
             self._send,
-            context.redactor,
+            redactor,
             on_event=self._on_login_event,
             on_unlocked=self._users.reconnect_all,
         )
-        self._logins = Logins(self._manager, self._save, context.environ, self._events)
+        self._logins = Logins(self._manager, self._save, environ, self._events)
         self._notifications = LimitedNotifications(
-            context.environ, may_notify, self._logins.start, NOTIFICATION_INTERVAL
+            environ, may_notify, self._logins.start, NOTIFICATION_INTERVAL
         )
         self._step_ups: dict[tuple[str, str], StepUpMemory] = {}
         """By URL and account."""
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Renew tokens and run logins until cancelled."""
-        end = self._context.on_resume.add(lambda slept: self._manager.on_resume())
+        end = self._on_resume.add(lambda slept: self._manager.on_resume())
         try:
             async with self._manager.running():
                 await self._logins.run(task_status)
@@ -108,8 +116,8 @@ class LoginService:
                 spec.name,
                 spec.url,
                 spec.oauth,
-                self._context.environ,
-                partial(self._context.redactor.add_tokens, of=f"server {spec.name}"),
+                self._environ,
+                partial(self._redactor.add_tokens, of=f"server {spec.name}"),
                 spec.ca_file,
             )
         self._users.add_ca_file(spec)
@@ -243,17 +251,13 @@ class LoginService:
 
     async def _resolve(self, name: str) -> RemoteSpec:
         """Return a server's definition with its secrets. Raises UnknownServer, Unsupported, LoginFailed."""
-        spec: ServerSpec = self._supervisor.get(name).spec
+        spec = self._servers.get(name).spec
         if not isinstance(spec, RemoteSpec):
             raise Unsupported(
                 f"{name} is a program on this machine, so mcpd cannot log in to it: see its documentation",
                 server=name,
             )
-        try:
-            spec = await resolve_secrets(spec, self._context)
-        except SecretUnavailable as error:
-            raise LoginFailed(f"{name}: {error}", server=name, step="definition") from None
-        assert isinstance(spec, RemoteSpec)
+        spec = await self._resolve_secrets(spec)
         if spec.oauth.grant != "code":
             raise Unsupported(
                 f"{name} needs no person: mcpd obtains its tokens with the grant {spec.oauth.grant}",
@@ -305,7 +309,7 @@ class LoginService:
             raise LoginFailed(f"{prefix}{error}", server=name, step="storage") from None
         revoked = False
         if request is not None:
-            fetch = GuardedFetch(stored.resource, self._context.environ, ca_file)
+            fetch = GuardedFetch(stored.resource, self._environ, ca_file)
             with suppress(FetchError):
                 revoked = (await fetch.post(request)).status == 200
         for server in users:
@@ -342,7 +346,7 @@ class LoginService:
 
     async def status(self, name: str | None, *, check: bool = False) -> AuthStatus:
         """Return all logins, or that of one server. Raises UnknownServer. `check`: see `AuthStatusParams`."""
-        servers = self._supervisor.servers() if name is None else [self._supervisor.get(name)]
+        servers = self._servers.servers() if name is None else [self._servers.get(name)]
         url = account = None
         if name is not None and isinstance(spec := servers[0].spec, RemoteSpec):
             used = self._users.credentials(name)
@@ -371,7 +375,7 @@ class LoginService:
                 renewed_at=_time(found.renewed_at),
                 expires_at=_time(found.expires_at),
                 scopes=found.scopes or (),
-                reason=self._context.redactor.mask(found.reason),
+                reason=self._redactor.mask(found.reason),
                 renewals=found.renewals,
                 failed_renewals=found.failed_renewals,
             )
@@ -393,17 +397,17 @@ class LoginService:
     async def _fetch_secret(self, name: str) -> str:
         """Return a secret of the store, which is masked from now on. Raises LoginError."""
         reference = SecretReference("secret", (name,))
-        found = await self._context.secret_reads.fetch(reference, self._context.environ)
+        found = await self._read_secret(reference, self._environ)
         if isinstance(found, UnavailableSecret):
             raise LoginError("client", f"{found.message}: {found.fix}")
-        self._context.redactor.add([found])
+        self._redactor.add([found])
         return found
 
     # ── explaining ──────────────────────────────────────────────────────────────────────────────
 
     async def explain(self, name: str) -> AuthExplanation:
         """Return every step up to the choice of the client. Registers and stores nothing."""
-        return await explain_login(await self._resolve(name), self._context.environ)
+        return await explain_login(await self._resolve(name), self._environ)
 
     # ── renewals ────────────────────────────────────────────────────────────────────────────────
 
@@ -412,14 +416,14 @@ class LoginService:
         reason = next((login.why_refused() for login in users.values()), "")
         self._events.on_event(event, users, stored.issuer, reason)
         if event == "login_needed":
-            notify_login_needed(self._notifications, users, self._context.redactor.mask(reason))
+            notify_login_needed(self._notifications, users, self._redactor.mask(reason))
 
     async def _send(self, login: StoredLogin, request: TokenRequest) -> TokenAnswer:
         """Send the token request of a renewal. Raises RequestFailed."""
         managed = next(iter(self._users.of_login(login).values()), None)
         key = managed.dpop if managed is not None else load_dpop_key(login.dpop_key)
         try:
-            fetch = GuardedFetch(login.resource, self._context.environ, self._users.ca_file_of(login))
+            fetch = GuardedFetch(login.resource, self._environ, self._users.ca_file_of(login))
             answer = await post_with_proof(fetch, request, key)
         except FetchError as error:
             raise RequestFailed(error.message, may_have_arrived=error.may_have_arrived) from None

@@ -2,23 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from mcpd.auth.managed_login import ManagedLogin
 from mcpd.auth.oauth.challenge import Challenge, read_challenge
 from mcpd.auth.stored_login import StoredLogin
 from mcpd.auth.token_manager import ServerCredentials
-from mcpd.model.server_spec import RemoteSpec
+from mcpd.model.server_spec import RemoteSpec, ServerSpec
 from mcpd.model.status import ServerState
-from mcpd.supervision.managed_server import ManagedServer
-from mcpd.supervision.supervisor import Supervisor
+
+
+class LoginServer(Protocol):
+    """A server that may use a login."""
+
+    @property
+    def spec(self) -> ServerSpec: ...
+
+    @property
+    def state(self) -> ServerState: ...
+
+    def reconnect(self) -> object: ...
+
+
+class LoginServers(Protocol):
+    """The servers of the daemon."""
+
+    def get(self, name: str) -> LoginServer:
+        """Raises UnknownServer."""
+
+    def servers(self) -> Sequence[LoginServer]:
+        """Return the configured servers."""
+
+    def instances(self) -> Sequence[LoginServer]:
+        """Return those that serve some clients only."""
 
 
 class LoginUsers:
     """The servers whose credentials have been loaded, with or without a login."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
-        self._supervisor = supervisor
+    def __init__(self, servers: LoginServers) -> None:
+        self._servers = servers
         self._credentials: dict[str, ServerCredentials] = {}
         """By the name of the server."""
         self._ca_files: dict[str, str | None] = {}
@@ -48,7 +72,7 @@ class LoginUsers:
             name for name, used in self._credentials.items() if (used.url, used.account) == (url, account)
         ]
 
-    def servers(self, url: str, account: str) -> list[ManagedServer]:
+    def servers(self, url: str, account: str) -> list[LoginServer]:
         """Return the servers that `names` returns, and their dedicated instances."""
         return self._named(self.names(url, account))
 
@@ -57,7 +81,7 @@ class LoginUsers:
         found = ((name, used.login) for name, used in self._credentials.items())
         return {name: login for name, login in found if login is not None and login.stored.id == stored.id}
 
-    def servers_of_login(self, stored: StoredLogin) -> list[ManagedServer]:
+    def servers_of_login(self, stored: StoredLogin) -> list[LoginServer]:
         """Return the servers that `of_login` returns, and their dedicated instances."""
         return self._named(self.of_login(stored))
 
@@ -73,13 +97,13 @@ class LoginUsers:
         """Connect all servers that waited for logins."""
         _reconnect(self._named(self._credentials))
 
-    def _named(self, names: Iterable[str]) -> list[ManagedServer]:
+    def _named(self, names: Iterable[str]) -> list[LoginServer]:
         wanted = set(names)
-        servers = (*self._supervisor.servers(), *self._supervisor.instances())
+        servers = (*self._servers.servers(), *self._servers.instances())
         return [server for server in servers if server.spec.name in wanted]
 
 
-def _reconnect(servers: Iterable[ManagedServer]) -> None:
+def _reconnect(servers: Iterable[LoginServer]) -> None:
     for server in servers:
         if server.state in (ServerState.NEEDS_AUTH, ServerState.FAILED):
             server.reconnect()
