@@ -9,7 +9,7 @@ import attrs
 
 from mcpd.auth.oauth.documents import parse_scopes, quote
 
-_MAX_LENGTH = 16_384
+_MAX_FIELD = 16_384
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # noqa: S105 - a regular expression
 _PARAMETER = re.compile(
     rf'({_TOKEN})[ \t]*=[ \t]*(?:({_TOKEN})(?=[ \t]*(?:,|$))|"((?:[^"\\]|\\.)*)")', re.DOTALL
@@ -62,7 +62,7 @@ def parse_challenges(fields: Iterable[str]) -> list[tuple[str, Mapping[str, str]
 
     A field may have several challenges. What has no valid syntax is skipped; nothing raises.
     """
-    return [found for field in fields for found in _parse_field(field[:_MAX_LENGTH])]
+    return [found for field in fields for found in _parse_field(field[:_MAX_FIELD])]
 
 
 def _parse_field(field: str) -> Iterator[tuple[str, Mapping[str, str]]]:

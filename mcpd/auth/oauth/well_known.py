@@ -6,7 +6,7 @@ import ipaddress
 import re
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
-_MAX_LENGTH = 8192
+_MAX_URL = 8192
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _PROTECTED_RESOURCE = "/.well-known/oauth-protected-resource"
 _AUTHORIZATION_SERVER = "/.well-known/oauth-authorization-server"
@@ -40,7 +40,7 @@ def is_usable(url: str) -> bool:
         and "#" not in url
         and "\\" not in url
         and " " not in url
-        and len(url) <= _MAX_LENGTH
+        and len(url) <= _MAX_URL
         and url.isascii()
         and url.isprintable()
     )
