@@ -12,11 +12,10 @@ import trio
 
 from benchmarks.figures import Row, micro, pair
 from mcpd.auth.oauth.registration import ClientRegistration
-from mcpd.auth.oauth.token_requests import TokenRequest, TokenSet
-from mcpd.auth.renewal_request import RequestFailed, TokenAnswer
-from mcpd.auth.stored_login import StoredLogin
+from mcpd.auth.oauth.tokens import TokenRequest, TokenSet
+from mcpd.auth.renewal import RequestFailed, TokenAnswer
 from mcpd.auth.token_manager import TokenManager
-from mcpd.auth.token_store import TokenStore
+from mcpd.auth.token_store import StoredLogin, TokenStore
 from mcpd.support.redact import Redactor
 from mcpd.transports.credentials import Credentials
 from mcpd.transports.http_client.client_factory import open_client

@@ -1,38 +1,330 @@
-"""From a server to its authorization server: the challenge, then two metadata documents.
+"""From a server to its authorization server, with requests to URLs that strangers named.
 
-The order and the rules are those of MCP 2026-07-28. For a server without any metadata they are those of
-2025-03-26: its own origin is the authorization server.
+The order and the rules of the discovery are those of MCP 2026-07-28. For a server without any metadata they
+are those of 2025-03-26: its own origin is the authorization server.
+
+`GuardedFetch` guards every request: https except to this machine; a public server cannot make mcpd connect to
+private addresses, also not by a name that resolves to another address a moment later; at most 1 MiB and 10
+seconds; redirects only for metadata, only within the origin, and at most three; and a limit for the whole
+chain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import ipaddress
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import attrs
+import httpx
+import trio
 
-from mcpd.auth.guarded_fetch import Answer, FetchError, GuardedFetch
-from mcpd.auth.oauth.challenge import Challenge, read_challenge
-from mcpd.auth.oauth.issuer_quirks import Quirks, quirks_of
+from mcpd.auth.keys import DpopKey
 from mcpd.auth.oauth.metadata import (
+    MAX_BYTES,
     AuthorizationServer,
+    Challenge,
     MetadataError,
     NotMetadata,
     ProtectedResource,
+    Quirks,
     assumed_authorization_server,
-    choose_issuer,
-    parse_authorization_server,
-    parse_protected_resource,
-)
-from mcpd.auth.oauth.well_known import (
     authorization_server_urls,
     canonical,
+    choose_issuer,
+    http_url,
+    is_loopback_host,
     is_usable,
     origin,
+    parse_authorization_server,
+    parse_protected_resource,
     protected_resource_urls,
+    quirks_of,
+    quote,
+    read_challenge,
 )
+from mcpd.auth.oauth.tokens import TokenRequest, TokenSet, parse_token_answer
+from mcpd.model.errors import ProtocolViolation
 from mcpd.model.oauth_settings import OAuthSettings
 from mcpd.model.text import shorten
+from mcpd.transports.child_process import CannotStart
+from mcpd.transports.http_client import bodies, dial
+from mcpd.transports.http_client.client_factory import open_client, proxy_for
+from mcpd.transports.http_client.connection import describe_error, is_invalid, is_unreachable
+from mcpd.transports.http_client.redirects_and_refusals import parse_retry_after
+from mcpd.wire.url import redact_url, resolve_same_origin
+
+# ── guarded requests ──────────────────────────────────────────────────────────────────────────────────
+
+
+METADATA_TIMEOUT = 10.0
+"""Seconds for one request of the discovery."""
+TOKEN_TIMEOUT = 30.0
+"""Seconds for a request that issues something, which is never repeated carelessly."""
+MAX_REQUESTS = 12
+"""Requests of one discovery, with all redirects."""
+_MAX_REDIRECTS = 3
+_REDIRECTING = frozenset((301, 302, 303, 307, 308))
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+OnRequest = Callable[[str, str, str, float], None]
+"""Called after each request: method, URL without query, outcome, seconds."""
+
+
+class FetchError(Exception):
+    """A request that has no answer. The message is safe to show."""
+
+    def __init__(self, message: str, *, is_forbidden: bool = False, may_have_arrived: bool = False) -> None:
+        super().__init__(message)
+        self.message = message
+        self.is_forbidden = is_forbidden
+        """Whether a guard refused it, so that trying again is pointless."""
+        self.may_have_arrived = may_have_arrived
+        """Whether the server may have received and executed the request."""
+
+
+@attrs.frozen
+class Answer:
+    """A whole response."""
+
+    status: int
+    headers: httpx.Headers = attrs.field(repr=False)
+    body: bytes = attrs.field(repr=False)
+    url: str
+
+    @property
+    def content_type(self) -> str:
+        return str(self.headers.get("content-type", ""))
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds that the server asked to wait."""
+        return parse_retry_after(self.headers.get("retry-after", ""))
+
+
+class _ForbiddenAddress(OSError):
+    """A guard against requests to this machine and its network."""
+
+
+@attrs.define(eq=False)
+class GuardedFetch:
+    """Sends the requests of one chain that began at the MCP server `server_url`. Holds no connection."""
+
+    server_url: str
+    environ: Mapping[str, str] = attrs.field(repr=False)
+    ca_file: str | None = None
+    on_request: OnRequest | None = None
+    _left: int = MAX_REQUESTS
+    _is_private: bool | None = None
+    """Whether the MCP server itself is on a private address; None until it was looked up."""
+
+    async def get(self, url: str, headers: Mapping[str, str] | None = None) -> Answer:
+        """Return the answer to a GET, after redirects within the origin. Raises FetchError."""
+        for _ in range(_MAX_REDIRECTS + 1):
+            answer = await self._send("GET", url, headers or {}, None, METADATA_TIMEOUT)
+            if answer.status not in _REDIRECTING:
+                return answer
+            location = answer.headers.get("location", "")
+            target = resolve_same_origin(url, location) if location else None
+            if target is None:
+                where = redact_url(location, url)
+                message = f"it redirects to {quote(where)}, which is not followed"
+                raise FetchError(message, is_forbidden=True)
+            url = target
+        raise FetchError(f"more than {_MAX_REDIRECTS} redirects in a row", is_forbidden=True)
+
+    async def peek(self, url: str) -> Answer:
+        """Return the answer to a GET without following a redirect. Raises FetchError."""
+        return await self._send("GET", url, {}, None, METADATA_TIMEOUT)
+
+    async def post(self, request: TokenRequest) -> Answer:
+        """Return the answer to a request that issues something. Redirects are answers. Raises FetchError."""
+        return await self._send("POST", request.url, request.headers, request.body, TOKEN_TIMEOUT)
+
+    async def probe(self, headers: Mapping[str, str]) -> Answer:
+        """Return how the MCP server itself answers a GET; of the body only what is short."""
+        return await self._send("GET", http_url(self.server_url), headers, None, METADATA_TIMEOUT)
+
+    async def _send(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, limit: float
+    ) -> Answer:
+        began = time.perf_counter()
+        outcome = "no answer"
+        try:
+            answer = await self._guarded(method, url, headers, body, limit)
+            outcome = f"HTTP {answer.status}"
+            return answer
+        except FetchError as error:
+            outcome = error.message
+            raise
+        finally:
+            if self.on_request is not None:
+                self.on_request(method, redact_url(url), outcome, time.perf_counter() - began)
+
+    async def _guarded(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, limit: float
+    ) -> Answer:
+        is_server = url == http_url(self.server_url)
+        if not is_server and not is_usable(url):
+            message = f"{quote(redact_url(url))} is not an https URL, so nothing was sent to it"
+            raise FetchError(message, is_forbidden=True)
+        if self._left <= 0:
+            message = f"more than {MAX_REQUESTS} requests for one login"
+            raise FetchError(message, is_forbidden=True)
+        self._left -= 1
+        sent = False
+        try:
+            with trio.fail_after(limit):
+                permit = None if is_server else await self._permit(url)
+                async with open_client(
+                    url, headers, self.environ, ca_file=self.ca_file, permit=permit
+                ) as client:
+                    sent = True
+                    response = await client.send(method, url, {"Accept": "application/json"}, body)
+                    content = await self._read(response)
+                    return Answer(response.status_code, response.headers, content, url)
+        except trio.TooSlowError:
+            raise FetchError(f"no answer within {limit:g} s", may_have_arrived=sent) from None
+        except (httpx.TransportError, CannotStart) as error:
+            raise _describe(error) from None
+        except OSError as error:
+            refused = isinstance(error, _ForbiddenAddress)
+            raise FetchError(error.strerror or str(error), is_forbidden=refused) from None
+        except bodies.BodyTooLarge:
+            message = f"its answer has more than {MAX_BYTES} bytes"
+            raise FetchError(message, may_have_arrived=True) from None
+        except ProtocolViolation as error:
+            raise FetchError(error.message, may_have_arrived=True) from None
+
+    async def _read(self, response: httpx.Response) -> bytes:
+        if bodies.content_type(response) == "text/event-stream":  # the stream of a server without login
+            await bodies.close(response)
+            return b""
+        return await bodies.read(response, MAX_BYTES)
+
+    async def _permit(self, url: str) -> dial.CheckAddress | None:
+        """Return a check for the addresses of `url`. Raises OSError."""
+        host = _host(url)
+        if self._is_private is None:
+            self._is_private = await self._look_up_server()
+        may_be_private = self._is_private and (is_loopback_host(host) or _is_related(host, self.server_url))
+        if may_be_private:
+            return None
+        if is_loopback_host(host):
+            raise _forbidden(host)  # plain HTTP to this machine does not look up anything
+
+        def permit(address: str) -> None:
+            if not is_public(address):
+                raise _forbidden(host)
+
+        if proxy_for(url, self.environ) is not None and _is_address(host):
+            permit(host)
+        return permit
+
+    async def _look_up_server(self) -> bool:
+        host = _host(self.server_url)
+        if is_loopback_host(host):
+            return True
+        if _is_address(host):
+            return not is_public(host)
+        if proxy_for(http_url(self.server_url), self.environ) is not None:
+            return False
+        return not all(map(is_public, await dial.look_up(host)))
+
+
+async def request_tokens(
+    fetch: GuardedFetch,
+    request: TokenRequest,
+    *,
+    requested: Iterable[str] | None,
+    key: DpopKey | None = None,
+    now: Callable[[], float] = time.time,
+) -> TokenSet:
+    """Send a token request and return the tokens. Raises FetchError without an answer, and TokenError.
+
+    With `key`, the tokens are bound to it.
+    """
+    sent_at = now()
+    answer = await post_with_proof(fetch, request, key)
+    return parse_token_answer(
+        answer.status, answer.body, sent_at=sent_at, content_type=answer.content_type, requested=requested
+    )
+
+
+async def post_with_proof(fetch: GuardedFetch, request: TokenRequest, key: DpopKey | None) -> Answer:
+    """Send a token request, with a proof of `key` if there is one (RFC 9449, 5). Raises FetchError.
+
+    A server that wants a nonce in the proof has done nothing yet, so the request is sent once more (8).
+    """
+    if key is None:
+        return await fetch.post(request)
+    answer = await fetch.post(_with_proof(request, key))
+    is_new = key.take_nonce(request.url, answer.headers.get("dpop-nonce"))
+    if is_new and answer.status in (400, 401) and b"use_dpop_nonce" in answer.body:
+        answer = await fetch.post(_with_proof(request, key))
+    return answer
+
+
+def _with_proof(request: TokenRequest, key: DpopKey) -> TokenRequest:
+    return attrs.evolve(request, headers={**request.headers, "DPoP": key.proof("POST", request.url)})
+
+
+def is_public(address: str) -> bool:
+    """Return whether an IP address belongs to the Internet, and not to this machine or its network."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(found, ipaddress.IPv6Address):
+        inner = found.ipv4_mapped or found.sixtofour
+        if inner is None and found in _NAT64:
+            inner = ipaddress.IPv4Address(int(found) & 0xFFFF_FFFF)
+        if inner is not None:
+            return is_public(str(inner))
+    return found.is_global and not found.is_multicast
+
+
+def _forbidden(host: str) -> _ForbiddenAddress:
+    message = f"{quote(host)} has a private address, but the MCP server is on the Internet; nothing was sent"
+    return _ForbiddenAddress(0, message)
+
+
+def _describe(error: Exception) -> FetchError:
+    if isinstance(error, CannotStart):
+        return FetchError(str(error))
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, _ForbiddenAddress):
+            return FetchError(cause.strerror or str(cause), is_forbidden=True)
+        cause = cause.__cause__ or cause.__context__
+    arrived = not (is_unreachable(error) or is_invalid(error))
+    return FetchError(describe_error(error), may_have_arrived=arrived)
+
+
+def _host(url: str) -> str:
+    return (urlsplit(url).hostname or "").lower()
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_related(host: str, server_url: str) -> bool:
+    """Return whether two hosts have the same name under a registry, such as `sso.corp.example`."""
+    own = _host(server_url)
+    if host == own or _is_address(host) or _is_address(own):
+        return host == own
+    return len(own.split(".")) > 1 and host.split(".")[-2:] == own.split(".")[-2:]
+
+
+# ── discovery ─────────────────────────────────────────────────────────────────────────────────────────
+
 
 T = TypeVar("T")
 

@@ -6,36 +6,28 @@ Created with the first remote server that may need a login, because most daemons
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import attrs
 import trio
 
-from mcpd.auth.completed_login import CompletedLogin
-from mcpd.auth.discovery import LoginError
-from mcpd.auth.dpop import load_dpop_key
-from mcpd.auth.explanation import explain_login
-from mcpd.auth.guarded_fetch import FetchError, GuardedFetch, post_with_proof
-from mcpd.auth.login_attempt import LoginRequest
-from mcpd.auth.login_events import NOTIFICATION_INTERVAL, Announce, LoginEvents, notify_login_needed
-from mcpd.auth.login_key import login_key
-from mcpd.auth.login_link import LoginLink, failed, link_of
-from mcpd.auth.login_users import LoginServers, LoginUsers
-from mcpd.auth.logins import Logins
-from mcpd.auth.named_client import with_named_client
-from mcpd.auth.oauth.challenge import Challenge, read_challenge
-from mcpd.auth.oauth.scopes import StepUpMemory, more_scopes
-from mcpd.auth.oauth.token_requests import TokenRequest
-from mcpd.auth.renewal_request import LoginEvent, RequestFailed, TokenAnswer
-from mcpd.auth.revocation import request_to_revoke
-from mcpd.auth.stored_login import StoredLogin
-from mcpd.auth.token_manager import ServerCredentials, TokenManager
-from mcpd.auth.token_store import StoreError, TokenStore
+from mcpd.auth.clients import with_named_client
+from mcpd.auth.discovery import FetchError, GuardedFetch, LoginError, post_with_proof
+from mcpd.auth.keys import load_dpop_key, login_key
+from mcpd.auth.login import CompletedLogin, LoginLink, LoginRequest, Logins, explain_login, failed, link_of
+from mcpd.auth.oauth.authorization import StepUpMemory, more_scopes
+from mcpd.auth.oauth.metadata import Challenge, read_challenge
+from mcpd.auth.oauth.tokens import TokenRequest
+from mcpd.auth.renewal import LoginEvent, ManagedLogin, RequestFailed, TokenAnswer
+from mcpd.auth.token_manager import ServerCredentials, TokenManager, request_to_revoke
+from mcpd.auth.token_store import StoredLogin, StoreError, TokenStore
 from mcpd.auth.unattended import UnattendedCredentials
 from mcpd.model.errors import InvalidArguments, LoginFailed, Problem, Unsupported
+from mcpd.model.events import Event, EventKind
 from mcpd.model.login import (
     AuthExplanation,
     AuthStatus,
@@ -48,12 +40,167 @@ from mcpd.model.login import (
     LogoutResult,
 )
 from mcpd.model.oauth_settings import LoginStorage
-from mcpd.model.server_spec import RemoteSpec, SecretReference, UnavailableSecret
+from mcpd.model.server_spec import RemoteSpec, SecretReference, ServerSpec, UnavailableSecret
 from mcpd.model.status import ServerState, rfc3339
+from mcpd.model.text import shorten
 from mcpd.support.broadcast import CallbackList
 from mcpd.support.desktop_notification import LimitedNotifications
 from mcpd.support.redact import Redactor
 from mcpd.transports.credentials import Credentials
+
+# ── which servers use which login ─────────────────────────────────────────────────────────────────────
+
+
+class LoginServer(Protocol):
+    """A server that may use a login."""
+
+    @property
+    def spec(self) -> ServerSpec: ...
+
+    @property
+    def state(self) -> ServerState: ...
+
+    def reconnect(self) -> object: ...
+
+
+class LoginServers(Protocol):
+    """The servers of the daemon."""
+
+    def get(self, name: str) -> LoginServer:
+        """Raises UnknownServer."""
+
+    def servers(self) -> Sequence[LoginServer]:
+        """Return the configured servers."""
+
+    def instances(self) -> Sequence[LoginServer]:
+        """Return those that serve some clients only."""
+
+
+class LoginUsers:
+    """The servers whose credentials have been loaded, with or without a login."""
+
+    def __init__(self, servers: LoginServers) -> None:
+        self._servers = servers
+        self._credentials: dict[str, ServerCredentials] = {}
+        """By the name of the server."""
+        self._ca_files: dict[str, str | None] = {}
+        """URL of a server → its CA file."""
+
+    def add(self, spec: RemoteSpec, credentials: ServerCredentials, *, replace: bool = False) -> None:
+        """Remember what a server is accessed with, unless it is known and not to be replaced."""
+        self.add_ca_file(spec)
+        if replace or spec.name not in self._credentials:
+            self._credentials[spec.name] = credentials
+
+    def add_ca_file(self, spec: RemoteSpec) -> None:
+        """Remember the CA file for requests that concern this server's URL."""
+        self._ca_files[spec.url] = spec.ca_file
+
+    def credentials(self, name: str) -> ServerCredentials | None:
+        return self._credentials.get(name)
+
+    def challenge(self, name: str) -> Challenge | None:
+        """Return with what the server last refused a request."""
+        used = self._credentials.get(name)
+        return None if used is None else read_challenge(used.challenge)
+
+    def names(self, url: str, account: str) -> list[str]:
+        """Return the servers with this URL and account."""
+        return [
+            name for name, used in self._credentials.items() if (used.url, used.account) == (url, account)
+        ]
+
+    def servers(self, url: str, account: str) -> list[LoginServer]:
+        """Return the servers that `names` returns, and their dedicated instances."""
+        return self._named(self.names(url, account))
+
+    def of_login(self, stored: StoredLogin) -> dict[str, ManagedLogin]:
+        """Return the login by the name of each server that uses it."""
+        found = ((name, used.login) for name, used in self._credentials.items())
+        return {name: login for name, login in found if login is not None and login.stored.id == stored.id}
+
+    def servers_of_login(self, stored: StoredLogin) -> list[LoginServer]:
+        """Return the servers that `of_login` returns, and their dedicated instances."""
+        return self._named(self.of_login(stored))
+
+    def ca_file_of(self, stored: StoredLogin) -> str | None:
+        """Return the CA file of a server that uses the login."""
+        return next((self._ca_files.get(self._credentials[name].url) for name in self.of_login(stored)), None)
+
+    def reconnect(self, url: str, account: str) -> None:
+        """Connect the servers that waited for a login."""
+        _reconnect(self.servers(url, account))
+
+    def reconnect_all(self) -> None:
+        """Connect all servers that waited for logins."""
+        _reconnect(self._named(self._credentials))
+
+    def _named(self, names: Iterable[str]) -> list[LoginServer]:
+        wanted = set(names)
+        servers = (*self._servers.servers(), *self._servers.instances())
+        return [server for server in servers if server.spec.name in wanted]
+
+
+def _reconnect(servers: Iterable[LoginServer]) -> None:
+    for server in servers:
+        if server.state in (ServerState.NEEDS_AUTH, ServerState.FAILED):
+            server.reconnect()
+
+
+# ── announcements ─────────────────────────────────────────────────────────────────────────────────────
+
+
+Announce = Callable[[Event], None]
+
+NOTIFICATION_INTERVAL = 3600.0
+"""Seconds between two notifications about the same server."""
+_MAX_REASON = 200
+
+
+class LoginEvents:
+    """Announces one event for each server that a login is for. No message contains a secret of a login."""
+
+    def __init__(self, announce: Announce, mask: Callable[[str], str]) -> None:
+        self._announce = announce
+        self._mask = mask
+
+    def on_begun(self, server: str) -> None:
+        """A person began to log in."""
+        self._send([server], "began; waiting for a person to finish it in a browser")
+
+    def on_failed(self, server: str, error: LoginError) -> None:
+        """An attempt ended without a login."""
+        self._send([server], f"failed: {error}")
+
+    def on_event(self, event: LoginEvent, servers: Iterable[str], issuer: str, reason: str) -> None:
+        """A login of these servers was made, was or could not be renewed, or has ended. `reason` explains the
+        last two."""
+        why = f": {reason}" if reason else ""
+        message = {
+            "login_done": f"logged in at {issuer}",
+            "login_refreshed": f"renewed at {issuer}",
+            "renewal_failed": f"not renewed{why}",
+            "login_needed": f"needed again{why}",
+        }[event]
+        self._send(servers, message)
+
+    def _send(self, servers: Iterable[str], message: str) -> None:
+        at, masked = rfc3339(time.time()), self._mask(message)
+        for server in servers:
+            self._announce(Event(kind=EventKind.LOGIN, at=at, server=server, message=masked))
+
+
+def notify_login_needed(notifications: LimitedNotifications, servers: Collection[str], reason: str) -> None:
+    """Notify the user that these servers need a login again. `reason` contains no secrets."""
+    names = sorted(servers)
+    if names:
+        title = f"{shorten(', '.join(names), 80)}: login needed"
+        text = f"{shorten(reason, _MAX_REASON)}\nRun: mcpctl login {names[0]}".lstrip()
+        notifications.show(title, text, servers)
+
+
+# ── the service ───────────────────────────────────────────────────────────────────────────────────────
+
 
 ResolveSecrets = Callable[[RemoteSpec], Awaitable[RemoteSpec]]
 """Returns a definition with its secrets. Raises LoginFailed."""
@@ -91,7 +238,9 @@ class LoginService:
             on_event=self._on_login_event,
             on_unlocked=self._users.reconnect_all,
         )
-        self._logins = Logins(self._manager, self._save, environ, self._events)
+        self._logins = Logins(
+            self._manager, self._save, environ, self._events.on_begun, self._events.on_failed
+        )
         self._notifications = LimitedNotifications(
             environ, may_notify, self._logins.start, NOTIFICATION_INTERVAL
         )

@@ -15,18 +15,21 @@ from contextlib import asynccontextmanager, suppress
 import attrs
 import trio
 
-from mcpd.auth.client_choice import client_authentication
+from mcpd.auth.clients import client_authentication
 from mcpd.auth.discovery import LoginError
-from mcpd.auth.login_file import LoginFile
-from mcpd.auth.managed_login import ManagedLogin
-from mcpd.auth.oauth.challenge import read_challenge
-from mcpd.auth.oauth.client_authentication import ClientAuthentication
-from mcpd.auth.oauth.registration import ClientRegistration
-from mcpd.auth.oauth.token_requests import TokenError, TokenErrorKind
-from mcpd.auth.oauth.well_known import covers
-from mcpd.auth.renewal_request import Clocks, LoginContext, LoginEvent, SendTokenRequest
-from mcpd.auth.stored_login import StoredLogin, StoredLogins, client_key, server_key
-from mcpd.auth.token_store import StoreError, TokenStore
+from mcpd.auth.oauth.metadata import covers, read_challenge
+from mcpd.auth.oauth.registration import ClientAuthentication, ClientRegistration
+from mcpd.auth.oauth.tokens import TokenError, TokenErrorKind, TokenRequest, revocation_request
+from mcpd.auth.renewal import Clocks, LoginContext, LoginEvent, ManagedLogin, SendTokenRequest
+from mcpd.auth.token_store import (
+    LoginFile,
+    StoredLogin,
+    StoredLogins,
+    StoreError,
+    TokenStore,
+    client_key,
+    server_key,
+)
 from mcpd.model import advice
 from mcpd.model.errors import LinkLost
 from mcpd.model.oauth_settings import NO_SETTINGS, OAuthSettings
@@ -458,3 +461,22 @@ class TokenManager:
 
 def _ignore(stored: StoredLogin, id: str) -> None:
     """The tokens of a login that is only listed are not used, and so need not be masked."""
+
+
+def request_to_revoke(stored: StoredLogin, manager: TokenManager) -> TokenRequest | None:
+    """Return the request that revokes the refresh token, or the access token without one.
+
+    None if the server offers none, or if the client cannot authenticate. Call it before the login is removed.
+    """
+    tokens = stored.tokens
+    if stored.revocation_endpoint is None:
+        return None
+    try:
+        return revocation_request(
+            stored.revocation_endpoint,
+            manager.authentication(stored),
+            tokens.refresh_token or tokens.access_token,
+            "refresh_token" if tokens.refresh_token else "access_token",
+        )
+    except (TokenError, LoginError):
+        return None

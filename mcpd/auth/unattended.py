@@ -10,27 +10,29 @@ from collections.abc import Callable, Iterable, Mapping
 
 import trio
 
-from mcpd.auth.client_choice import client_authentication
-from mcpd.auth.discovery import Discovery, LoginError, discover
-from mcpd.auth.guarded_fetch import FetchError, GuardedFetch, request_tokens
-from mcpd.auth.oauth.challenge import Challenge, read_challenge
-from mcpd.auth.oauth.client_authentication import (
+from mcpd.auth.clients import client_authentication
+from mcpd.auth.discovery import Discovery, FetchError, GuardedFetch, LoginError, discover, request_tokens
+from mcpd.auth.oauth.authorization import first_request
+from mcpd.auth.oauth.metadata import Challenge, covers, read_challenge
+from mcpd.auth.oauth.registration import (
     ClientAuthentication,
     NoCommonMethod,
     choose_method,
+    pre_registered,
 )
-from mcpd.auth.oauth.grants import ID_TOKEN, Grant, client_credentials, id_jag_exchange, jwt_bearer
-from mcpd.auth.oauth.registration import pre_registered
-from mcpd.auth.oauth.scopes import first_request
-from mcpd.auth.oauth.token_requests import (
+from mcpd.auth.oauth.tokens import (
+    ID_TOKEN,
+    Grant,
     TokenEndpoint,
     TokenError,
     TokenErrorKind,
     TokenSet,
+    client_credentials,
+    id_jag_exchange,
+    jwt_bearer,
     parse_token_answer,
     token_request,
 )
-from mcpd.auth.oauth.well_known import covers
 from mcpd.model.errors import LinkLost
 from mcpd.model.oauth_settings import OAuthSettings
 from mcpd.transports.credentials import UNSIGNED, Refusal, Signature

@@ -30,7 +30,7 @@ from mcpd.wire import message as wire
 from mcpd.wire.message import Message
 
 if TYPE_CHECKING:
-    from mcpd.auth.login_link import LoginLink
+    from mcpd.auth.login import LoginLink
 
 DECLINED_FOR = 600.0
 """Seconds for which a client that declined a link is not shown another one for the same server."""

@@ -10,8 +10,7 @@ from typing import Any
 import attrs
 import trio
 
-from mcpd.auth.completed_login import CompletedLogin
-from mcpd.auth.login_attempt import LoginAttempt, LoginRequest
+from mcpd.auth.login import CompletedLogin, LoginAttempt, LoginRequest
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.model.oauth_settings import OAuthSettings
 

@@ -15,11 +15,10 @@ import httpx
 import trio
 
 from mcpd.auth.oauth.registration import ClientRegistration
-from mcpd.auth.oauth.token_requests import TokenRequest, TokenSet
-from mcpd.auth.renewal_request import Clocks, RequestFailed, TokenAnswer
-from mcpd.auth.stored_login import StoredLogin
+from mcpd.auth.oauth.tokens import TokenRequest, TokenSet
+from mcpd.auth.renewal import Clocks, RequestFailed, TokenAnswer
 from mcpd.auth.token_manager import ServerCredentials, TokenManager
-from mcpd.auth.token_store import TokenStore
+from mcpd.auth.token_store import StoredLogin, TokenStore
 from mcpd.support.redact import Redactor
 from mcpd.transports.credentials import Refusal, signature_for
 

@@ -11,8 +11,11 @@ import pytest
 pytest.importorskip("joserfc")
 jwt = pytest.importorskip("jwt")
 
-from mcpd.auth.dpop import DpopKey, load_dpop_key  # noqa: E402 - needs the optional library
-from mcpd.auth.signed_jwt import KeyUnusable  # noqa: E402
+from mcpd.auth.keys import (  # noqa: E402 - needs the optional library
+    DpopKey,
+    KeyUnusable,
+    load_dpop_key,
+)
 from tests.stopwatch import within  # noqa: E402
 
 URL = "https://mcp.example/mcp?key=1#x"

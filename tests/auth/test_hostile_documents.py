@@ -18,13 +18,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mcpd.auth.discovery import LoginError
-from mcpd.auth.explanation import explain_login
-from mcpd.auth.guarded_fetch import MAX_REQUESTS, FetchError, GuardedFetch
-from mcpd.auth.oauth.token_requests import TokenRequest
-from mcpd.auth.oauth.well_known import is_usable
-from mcpd.auth.renewal_request import TokenAnswer
-from mcpd.auth.stored_login import StoredLogin
+from mcpd.auth.discovery import MAX_REQUESTS, FetchError, GuardedFetch, LoginError
+from mcpd.auth.login import explain_login
+from mcpd.auth.oauth.metadata import is_usable
+from mcpd.auth.oauth.tokens import TokenRequest
+from mcpd.auth.renewal import TokenAnswer
+from mcpd.auth.token_store import StoredLogin
 from mcpd.model.server_spec import RemoteSpec
 from tests.auth.attempts import attempting
 from tests.auth.authorization_server import ISSUER, URL, a_login

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from mcpd.auth.oauth.token_requests import TokenRequest
-from mcpd.auth.renewal_request import TokenAnswer
-from mcpd.auth.stored_login import StoredLogin
+from mcpd.auth.oauth.tokens import TokenRequest
+from mcpd.auth.renewal import TokenAnswer
 from mcpd.auth.token_manager import TokenManager
-from mcpd.auth.token_store import TokenStore
+from mcpd.auth.token_store import StoredLogin, TokenStore
 from mcpd.support import atomic_files
 from mcpd.support.redact import Redactor
 from tests.auth.authorization_server import START, URL, AuthorizationServer, a_login

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from mcpd.auth.discovery import LoginError
-from mcpd.auth.oauth.challenge import Challenge
+from mcpd.auth.oauth.metadata import Challenge
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.service import LoginService
 from mcpd.model.login import LoginStatus

@@ -16,13 +16,12 @@ import attrs
 import pytest
 import trio
 
-from mcpd.auth.guarded_fetch import FetchError, GuardedFetch
+from mcpd.auth.discovery import FetchError, GuardedFetch
 from mcpd.auth.oauth.registration import ClientRegistration
-from mcpd.auth.oauth.token_requests import TokenRequest, TokenSet
-from mcpd.auth.renewal_request import Clocks, RequestFailed, TokenAnswer
-from mcpd.auth.stored_login import StoredLogin
+from mcpd.auth.oauth.tokens import TokenRequest, TokenSet
+from mcpd.auth.renewal import Clocks, RequestFailed, TokenAnswer
 from mcpd.auth.token_manager import ServerCredentials, TokenManager
-from mcpd.auth.token_store import TokenStore
+from mcpd.auth.token_store import StoredLogin, TokenStore
 from mcpd.model.errors import LinkLost, McpdError
 from mcpd.support.redact import Redactor
 from mcpd.transports.http_client import client_factory

@@ -14,12 +14,22 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mcpd.auth.login_key import CREDENTIAL, CredentialKey, KeyringKey, KeyUnavailable, login_key
-from mcpd.auth.sealed_document import CannotUnseal, seal, unseal
-from mcpd.auth.secret_service import KeyringUnavailable, _connected, read_secret, store_secret
-from mcpd.auth.stored_login import StoredLogins
+from mcpd.auth.keys import (
+    CREDENTIAL,
+    CannotUnseal,
+    CredentialKey,
+    KeyringKey,
+    KeyringUnavailable,
+    KeyUnavailable,
+    _connected,
+    login_key,
+    read_secret,
+    seal,
+    store_secret,
+    unseal,
+)
 from mcpd.auth.token_manager import TokenManager
-from mcpd.auth.token_store import StoreError, TokenStore
+from mcpd.auth.token_store import StoredLogins, StoreError, TokenStore
 from mcpd.support.redact import Redactor
 from mcpd.transports.credentials import UNSIGNED
 from tests.auth.authorization_server import START, URL, AuthorizationServer, a_login

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcpd.auth.signed_jwt import KeyUnusable, sign_jwt
+from mcpd.auth.keys import KeyUnusable, sign_jwt
 
 pytest.importorskip("joserfc")
 jwt = pytest.importorskip("jwt")

@@ -19,15 +19,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mcpd.auth.dpop import new_key
-from mcpd.auth.oauth.client_authentication import ASSERTION_TYPE
-from mcpd.auth.oauth.registration import ClientRegistration
-from mcpd.auth.oauth.token_requests import TokenRequest
-from mcpd.auth.renewal_request import TokenAnswer
-from mcpd.auth.renewal_schedule import lead_time
-from mcpd.auth.stored_login import RenewalAttempt, StoredLogin, hash_token
+from mcpd.auth.keys import new_key
+from mcpd.auth.oauth.registration import ASSERTION_TYPE, ClientRegistration
+from mcpd.auth.oauth.tokens import TokenRequest
+from mcpd.auth.renewal import TokenAnswer, lead_time
 from mcpd.auth.token_manager import TokenManager
-from mcpd.auth.token_store import TokenStore
+from mcpd.auth.token_store import RenewalAttempt, StoredLogin, TokenStore, hash_token
 from mcpd.model.errors import LinkLost
 from mcpd.model.oauth_settings import OAuthSettings
 from mcpd.support.redact import Redactor

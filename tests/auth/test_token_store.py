@@ -16,16 +16,18 @@ import attrs
 import pytest
 
 from mcpd.auth.oauth.registration import ClientRegistration
-from mcpd.auth.oauth.token_requests import TokenSet
-from mcpd.auth.stored_login import (
+from mcpd.auth.oauth.tokens import TokenSet
+from mcpd.auth.token_store import (
     Evidence,
     RenewalAttempt,
     StoredLogin,
     StoredLogins,
+    StoreError,
+    TokenStore,
     client_key,
     hash_token,
+    machine_id,
 )
-from mcpd.auth.token_store import StoreError, TokenStore, machine_id
 from tests.corruption import corrupt
 
 URL = "https://mcp.example/mcp"

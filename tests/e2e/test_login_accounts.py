@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from urllib.parse import parse_qsl
 
-from mcpd.auth.dpop import new_key
+from mcpd.auth.keys import new_key
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, Daemon
 from tests.e2e.test_login import logged_in, mcpctl, needs_login, open_page, served, start_mcpctl, visit

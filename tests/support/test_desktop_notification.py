@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.auth.login_events import NOTIFICATION_INTERVAL, notify_login_needed
+from mcpd.auth.service import NOTIFICATION_INTERVAL, notify_login_needed
 from mcpd.support import desktop_notification
 from mcpd.support.desktop_notification import LimitedNotifications, show_notification
 

@@ -1,20 +1,106 @@
-"""Client registrations: which client to be at an authorization server, and dynamic registration (RFC 7591).
+"""Registering a client (RFC 7591), and how a client proves its identity (RFC 6749, 2.3; RFC 7523, 2.2).
 
 A registration belongs to the issuer that it was made for and is never used at another one.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Collection, Mapping
-from typing import Literal, cast
-from urllib.parse import urlsplit
+from typing import Literal, cast, get_args
+from urllib.parse import quote_plus, urlsplit
 
 import attrs
 import msgspec
 
-from mcpd.auth.oauth import client_authentication
-from mcpd.auth.oauth.client_authentication import ClientAuthentication, Method, choose_method
-from mcpd.auth.oauth.documents import json_object, quote, string, strings
+from mcpd.auth.oauth.metadata import json_object, quote, string, strings
+
+# ── authentication ────────────────────────────────────────────────────────────────────────────────────
+
+
+Method = Literal["none", "client_secret_basic", "client_secret_post", "private_key_jwt"]
+
+METHODS: tuple[str, ...] = get_args(Method)
+
+ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+
+
+class NoCommonMethod(ValueError):
+    """The authorization server accepts no method of client authentication that this client can use."""
+
+
+@attrs.frozen
+class ClientAuthentication:
+    """A client ID and what proves it. `method` decides which of the other members is used."""
+
+    client_id: str
+    """Empty for a grant that identifies the client itself."""
+    method: Method = "none"
+    client_secret: str | None = attrs.field(default=None, repr=False)
+    sign_assertion: Callable[[], str] | None = attrs.field(default=None, repr=False, eq=False)
+    """Returns a new signed JWT for each request; for `private_key_jwt`."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.method in ("client_secret_basic", "client_secret_post") and not self.client_secret:
+            raise ValueError(f"{self.method} needs a client secret")
+        if self.method == "private_key_jwt" and self.sign_assertion is None:
+            raise ValueError("private_key_jwt needs a key")
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers of a token request. ID and secret are form-encoded first (RFC 6749, 2.3.1)."""
+        if self.method != "client_secret_basic":
+            return {}
+        assert self.client_secret is not None
+        pair = f"{quote_plus(self.client_id)}:{quote_plus(self.client_secret)}"
+        return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+
+    def parameters(self) -> dict[str, str]:
+        """Return the parameters in the body of a token request."""
+        match self.method:
+            case "client_secret_basic":
+                return {}
+            case "client_secret_post":
+                assert self.client_secret is not None
+                return {"client_id": self.client_id, "client_secret": self.client_secret}
+            case "private_key_jwt":
+                assert self.sign_assertion is not None
+                return {
+                    "client_id": self.client_id,
+                    "client_assertion_type": ASSERTION_TYPE,
+                    "client_assertion": self.sign_assertion(),
+                }
+            case "none":
+                return {"client_id": self.client_id} if self.client_id else {}
+
+
+def choose_method(
+    supported: Collection[str] | None, *, has_secret: bool = False, has_key: bool = False
+) -> Method:
+    """Return the method to use, given `token_endpoint_auth_methods_supported` (None: not stated).
+
+    With a key `private_key_jwt`; with a secret `client_secret_basic` before `client_secret_post`; otherwise
+    `none`. If the list is missing, `client_secret_basic` applies to clients with a secret (RFC 8414, 2).
+    Raises NoCommonMethod.
+    """
+    if has_key:
+        usable: tuple[Method, ...] = ("private_key_jwt",)
+    elif has_secret:
+        usable = ("client_secret_basic", "client_secret_post", "none")
+    else:
+        usable = ("none",)
+    if not supported or (usable == ("none",)):
+        return usable[0]  # a public client has no other choice, and many servers do not list `none`
+    for method in usable:
+        if method in supported:
+            return method
+    raise NoCommonMethod(
+        "the authorization server accepts none of the client's authentication methods: it wants "
+        + ", ".join(sorted(each[:40] for each in supported)[:8])
+    )
+
+
+# ── registration ──────────────────────────────────────────────────────────────────────────────────────
+
 
 Origin = Literal["pre-registered", "metadata-document", "dynamic"]
 
@@ -135,7 +221,7 @@ def parse_registration_answer(
         raise RegistrationRefused("its answer has no `client_id`", status=status)
     secret = string(document, "client_secret")
     assigned = string(document, "token_endpoint_auth_method")
-    if assigned is not None and assigned not in client_authentication.METHODS:
+    if assigned is not None and assigned not in METHODS:
         raise RegistrationRefused(
             f"it assigned the authentication method {quote(assigned)}, which mcpd does not know",
             status=status,
@@ -146,7 +232,7 @@ def parse_registration_answer(
         raise RegistrationRefused("it assigned private_key_jwt, but no key was registered", status=status)
     try:
         method = cast("Method", assigned) or choose_method(methods, has_secret=secret is not None)
-    except client_authentication.NoCommonMethod as error:
+    except NoCommonMethod as error:
         raise RegistrationRefused(str(error), status=status) from None
     expires = document.get("client_secret_expires_at")
     limited = isinstance(expires, (int, float)) and not isinstance(expires, bool) and 0 < expires < 1e12

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpd.auth.oauth.challenge import Challenge, parse_challenges, read_challenge
+from mcpd.auth.oauth.metadata import Challenge, parse_challenges, read_challenge
 from tests.sampling import scaled
 
 PRM = "https://mcp.example/.well-known/oauth-protected-resource"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.auth.oauth.client_authentication import (
+from mcpd.auth.oauth.registration import (
     ASSERTION_TYPE,
     ClientAuthentication,
     NoCommonMethod,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcpd.auth.oauth import grants
+from mcpd.auth.oauth import tokens as grants
 
 
 def test_client_credentials() -> None:

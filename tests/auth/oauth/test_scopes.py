@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcpd.auth.oauth.scopes import StepUpMemory, first_request, more_scopes
+from mcpd.auth.oauth.authorization import StepUpMemory, first_request, more_scopes
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpd.auth.oauth.client_authentication import ClientAuthentication
-from mcpd.auth.oauth.documents import parse_scopes
-from mcpd.auth.oauth.token_requests import (
+from mcpd.auth.oauth.metadata import parse_scopes
+from mcpd.auth.oauth.registration import ClientAuthentication
+from mcpd.auth.oauth.tokens import (
     TokenEndpoint,
     TokenError,
     TokenErrorKind,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpd.auth.oauth.well_known import (
+from mcpd.auth.oauth.metadata import (
     authorization_server_urls,
     canonical,
     covers,

@@ -1,4 +1,4 @@
-"""One login by a person: from the discovery to tokens, with a browser.
+"""Logins by a person: the attempts in progress, what the browser shows, and how a login would proceed.
 
     begin ──> discovery, client ──> offer (a link) ──> answer ──> token request ──> outcome
 
@@ -10,30 +10,37 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Protocol
+from urllib.parse import urlsplit
 
 import attrs
 import trio
 
-from mcpd.auth.client_choice import choose_client, client_authentication
-from mcpd.auth.completed_login import CompletedLogin, KnownClients
-from mcpd.auth.discovery import Discovery, LoginError, discover, probe
-from mcpd.auth.dpop import DpopKey
-from mcpd.auth.guarded_fetch import FetchError, GuardedFetch, request_tokens
-from mcpd.auth.login_pages import done_page, start_page
+from mcpd.auth.clients import choose_client, client_authentication, describe_client
+from mcpd.auth.discovery import (
+    Discovery,
+    FetchError,
+    GuardedFetch,
+    LoginError,
+    discover,
+    probe,
+    request_tokens,
+)
+from mcpd.auth.keys import DpopKey, KeyUnusable
 from mcpd.auth.oauth.authorization import (
     AnswerError,
     AuthorizationRequest,
     UnrelatedAnswer,
     build_request,
     check_pasted,
+    first_request,
+    more_scopes,
     read_answer,
 )
-from mcpd.auth.oauth.challenge import Challenge
-from mcpd.auth.oauth.metadata import MetadataError, check_for_code_grant
+from mcpd.auth.oauth.metadata import Challenge, MetadataError, check_for_code_grant
 from mcpd.auth.oauth.registration import ClientRegistration
-from mcpd.auth.oauth.scopes import first_request, more_scopes
-from mcpd.auth.oauth.token_requests import (
+from mcpd.auth.oauth.tokens import (
     TokenEndpoint,
     TokenError,
     TokenErrorKind,
@@ -41,8 +48,69 @@ from mcpd.auth.oauth.token_requests import (
     code_request,
 )
 from mcpd.auth.redirect_listener import Page, PortTaken, RedirectListener, open_listener
-from mcpd.auth.signed_jwt import KeyUnusable
-from mcpd.model.oauth_settings import OAuthSettings
+from mcpd.model.errors import LoginFailed
+from mcpd.model.login import AuthExplanation, AuthStep
+from mcpd.model.oauth_settings import DEFAULT_ACCOUNT, OAuthSettings
+from mcpd.model.server_spec import RemoteSpec
+
+
+@attrs.frozen(kw_only=True)
+class CompletedLogin:
+    """Everything that using and renewing a login needs. Secrets are not part of `repr`."""
+
+    server_url: str
+    account: str
+    issuer: str
+    resource: str
+    """The tokens may be sent to this URL and to paths below it (`well_known.covers`)."""
+    sent_resource: str | None
+    """The parameter `resource` of every token request (RFC 8707); None if it is not sent."""
+    client: ClientRegistration
+    token_endpoint: str
+    revocation_endpoint: str | None
+    requested: tuple[str, ...] | None
+    """The requested scopes; None if there was no such parameter."""
+    tokens: TokenSet
+    dpop_key: str | None = attrs.field(default=None, repr=False)
+    """The PEM key that the tokens are bound to."""
+
+
+class KnownClients(Protocol):
+    """What earlier logins left."""
+
+    async def known_issuers(self) -> Collection[str]:
+        """Return the issuers for which there is a login or a registration."""
+
+    async def registration(self, issuer: str, redirect_uri: str | None) -> ClientRegistration | None:
+        """Return the dynamic registration at an issuer, for the host of a demanded redirect URI."""
+
+    async def bound_issuer(self, client_id: str) -> str | None:
+        """Return the issuer at which a client of a definition was used before."""
+
+    async def forget_registration(self, client: ClientRegistration) -> None:
+        """Forget a dynamic registration that the issuer no longer knows."""
+
+
+# ── pages ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def start_page(server: str, account: str, issuer: str, scopes: Collection[str], url: str) -> Page:
+    """Return the page that names the server and the scopes, and links to the authorization server."""
+    which = "" if account == DEFAULT_ACCOUNT else f" (account {account})"
+    requested = f" It requests the scopes {' '.join(scopes)}." if scopes else ""
+    text = (
+        f"The MCP server {server}{which} requires a login at {issuer}. mcpd keeps the login, and all "
+        f"programs on this machine that use {server} through mcpd share it.{requested}"
+    )
+    return Page(200, f"Log in to {server}", text, url, f"Continue to {urlsplit(url).netloc}")
+
+
+def done_page(server: str) -> Page:
+    return Page(200, "Logged in", f"mcpd is logged in to {server}. You can close this page.")
+
+
+# ── one attempt ───────────────────────────────────────────────────────────────────────────────────────
+
 
 LIFETIME = 600.0
 """Seconds that a person has to finish."""
@@ -418,3 +486,177 @@ def _generate_key(found: Discovery) -> DpopKey | None:
         return DpopKey.generate()
     except KeyUnusable as error:
         raise LoginError("token", str(error)) from None
+
+
+# ── all attempts ──────────────────────────────────────────────────────────────────────────────────────
+
+
+_MAX_ENDED = 32
+"""Attempts whose outcome can still be asked for."""
+
+
+class Logins:
+    """Runs attempts in a nursery of its own, so that no client's disconnection ends one."""
+
+    def __init__(
+        self,
+        known: KnownClients,
+        save: Save,
+        environ: Mapping[str, str],
+        on_begun: Callable[[str], None],
+        on_failed: Callable[[str, LoginError], None],
+    ) -> None:
+        """The callbacks take the name of the server."""
+        self._known = known
+        self._save = save
+        self._on_begun, self._on_failed = on_begun, on_failed
+        self._environ = environ
+        self._attempts: dict[str, LoginAttempt] = {}
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run attempts until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            await trio.sleep_forever()
+
+    def start(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run a task beside the attempts."""
+        assert self._nursery is not None
+        self._nursery.start_soon(work)
+
+    def begin(self, request: LoginRequest) -> LoginAttempt:
+        """Begin to log in, or join the attempt in progress for the same server and account."""
+        assert self._nursery is not None
+        found = self.find(request)
+        if found is not None:
+            return found
+        for ended in [key for key, each in self._attempts.items() if each.outcome is not None][:-_MAX_ENDED]:
+            del self._attempts[ended]
+        attempt = LoginAttempt(request, self._known, self._save, self._environ)
+        self._attempts[attempt.id] = attempt
+        self._on_begun(request.server)
+        self._nursery.start_soon(self._run, attempt)
+        return attempt
+
+    async def _run(self, attempt: LoginAttempt) -> None:
+        await attempt.run()
+        if isinstance(attempt.outcome, LoginError):
+            self._on_failed(attempt.request.server, attempt.outcome)
+        elif attempt.outcome is not None:
+            for other in self._attempts.values():
+                if other.outcome is None and _is_same_login(other.request, attempt.request):
+                    other.supersede(attempt.outcome)
+
+    def find(self, request: LoginRequest) -> LoginAttempt | None:
+        """Return the attempt in progress for the same server and account."""
+        attempts = self._attempts.values()
+        return next(
+            (each for each in attempts if each.outcome is None and _is_same(each.request, request)), None
+        )
+
+    def get(self, id: str) -> LoginAttempt:
+        """Raises LoginError if there is no such attempt."""
+        attempt = self._attempts.get(id)
+        if attempt is None:
+            raise LoginError("login", "this attempt has ended; begin a new login")
+        return attempt
+
+
+def _is_same_login(one: LoginRequest, other: LoginRequest) -> bool:
+    return one.url == other.url and one.settings == other.settings
+
+
+def _is_same(one: LoginRequest, other: LoginRequest) -> bool:
+    return (
+        _is_same_login(one, other)
+        and one.earlier_scopes == other.earlier_scopes
+        and one.challenge == other.challenge
+    )
+
+
+# ── links that other programs show ────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen(eq=False)
+class LoginLink:
+    """The page of an attempt on this machine. Holding it does not keep the attempt alive."""
+
+    server: str
+    url: str = attrs.field(repr=False)
+    """A loopback URL. Its page names the server and the scopes, and links to the authorization server."""
+    issuer: str
+    scopes: tuple[str, ...]
+    _attempt: LoginAttempt
+
+    @property
+    def is_done(self) -> bool:
+        """Whether somebody has logged in."""
+        return isinstance(self._attempt.outcome, CompletedLogin)
+
+    async def wait(self) -> None:
+        """Wait until somebody has logged in, with this link or otherwise. Raises LoginFailed."""
+        try:
+            await self._attempt.wait()
+        except LoginError as error:
+            raise failed(error, self.server) from None
+
+
+async def link_of(attempt: LoginAttempt) -> LoginLink:
+    """Return the link as soon as there is one. Raises LoginFailed if the attempt ends before."""
+    server = attempt.request.server
+    try:
+        offer = await attempt.wait_offer()
+    except LoginError as error:
+        raise failed(error, server) from None
+    return LoginLink(server, offer.page, offer.issuer, offer.scopes or (), attempt)
+
+
+def failed(error: LoginError, server: str | None) -> LoginFailed:
+    """Return the error for the caller that requested the login."""
+    prefix = f"{server}: " if server else ""
+    later = "; try again later" if error.try_later else ""
+    return LoginFailed(f"{prefix}{error}{later}", server=server, step=error.step)
+
+
+# ── explaining ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def explain_login(spec: RemoteSpec, environ: Mapping[str, str]) -> AuthExplanation:
+    """Return every step up to the choice of the client. An error is part of the result."""
+    steps: list[AuthStep] = []
+
+    def note(method: str, url: str, outcome: str, seconds: float) -> None:
+        steps.append(AuthStep(step=f"{method} {url}", outcome=outcome, ms=round(seconds * 1000, 1)))
+
+    fetch = GuardedFetch(spec.url, environ, spec.ca_file, note)
+    try:
+        challenge = await probe(fetch)
+        said = "sent no challenge" if challenge is None else _describe_challenge(challenge)
+        steps.append(AuthStep(step="server", outcome=said))
+        found = await discover(fetch, spec.oauth, challenge)
+    except LoginError as error:
+        return AuthExplanation(server=spec.name, steps=tuple(steps), error=str(error))
+    scopes = first_request(
+        configured=spec.oauth.scopes,
+        challenge=None if challenge is None else challenge.scopes,
+        resource=None if found.metadata is None else found.metadata.scopes,
+        server=found.server.scopes,
+    )
+    return AuthExplanation(
+        server=spec.name,
+        steps=tuple(steps),
+        issuer=found.server.issuer,
+        resource=found.resource,
+        scopes=scopes or (),
+        client=describe_client(found, spec.oauth),
+    )
+
+
+def _describe_challenge(challenge: Challenge) -> str:
+    parts = [f"asked for {challenge.scheme.capitalize()}"]
+    if challenge.resource_metadata:
+        parts.append("named its metadata")
+    if challenge.scopes:
+        parts.append(f"scopes {' '.join(challenge.scopes)}")
+    return ", ".join(parts)

@@ -11,35 +11,203 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Literal
 
 import attrs
 import trio
 
-from mcpd.auth.dpop import DpopKey, load_dpop_key
-from mcpd.auth.oauth.token_requests import TokenError, TokenErrorKind
-from mcpd.auth.renewal_request import (
-    LoginContext,
-    LoginEvent,
-    RequestFailed,
-    may_be_lost,
-    request_renewal,
+from mcpd.auth.discovery import LoginError
+from mcpd.auth.keys import DpopKey, load_dpop_key
+from mcpd.auth.oauth.metadata import quirks_of
+from mcpd.auth.oauth.registration import ClientAuthentication
+from mcpd.auth.oauth.tokens import (
+    TokenEndpoint,
+    TokenError,
+    TokenErrorKind,
+    TokenRequest,
+    TokenSet,
+    parse_token_answer,
+    refresh_request,
 )
-from mcpd.auth.renewal_schedule import (
-    ACTIVE,
-    MAX_REFUSALS,
-    REFUSAL_PERIOD,
-    YOUNG,
-    Backoff,
-    Failure,
-    renewal_delay,
-)
-from mcpd.auth.stored_login import Evidence, RenewalAttempt, StoredLogin, hash_token
-from mcpd.auth.token_store import StoreError
+from mcpd.auth.token_store import Evidence, LoginFile, RenewalAttempt, StoredLogin, StoreError, hash_token
 from mcpd.model.errors import LinkLost
+from mcpd.support.suspend_detection import boottime
 from mcpd.transports.credentials import UNSIGNED, Refusal, Signature
 
 log = logging.getLogger("mcpd.auth")
+
+# ── when ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+ACTIVE = 86_400.0
+"""Logins that nobody has used for so long are renewed only when they are used."""
+YOUNG = 60.0
+"""A token that a server refuses within this time, and that it never accepted, is not worth renewing."""
+MAX_REFUSALS, REFUSAL_PERIOD = 6, 600.0
+"""How often a refused token that has not expired may cause a renewal in this time."""
+_MIN_LIFETIME = 60.0
+_MAX_DELAY = 300.0
+_MAX_RETRY_AFTER = 3600.0
+_HURRY_AFTER = 2.0
+"""Seconds after a failed renewal before a request may cause the next one, whatever the delay."""
+
+
+def lead_time(lifetime: float) -> float | None:
+    """Return how long before its end a token is renewed; None if it lives too shortly for that."""
+    if lifetime < _MIN_LIFETIME:
+        return None
+    return min(max(0.2 * lifetime, 30.0), 300.0, 0.5 * lifetime)
+
+
+def renewal_delay(lifetime: float | None, left: float, random: Callable[[], float]) -> float | None:
+    """Return in how many seconds a token with `left` seconds is renewed ahead; None if it is not.
+
+    Up to 5 % of the lead is random, so that tokens issued together are not renewed together.
+    """
+    lead = None if lifetime is None else lead_time(lifetime)
+    if lead is None:
+        return None
+    return max(0.0, left - lead * (1 + 0.05 * (2 * random() - 1)))
+
+
+@attrs.frozen
+class Failure:
+    """A renewal that failed, and may succeed later."""
+
+    message: str
+    failed_at: float
+    retry_at: float
+    may_hurry: bool = True
+    """Whether a request may cause an earlier attempt; not if the server asked to wait."""
+    needs_person: bool = False
+    """Whether it will probably fail until a person logs in again."""
+
+    def permits_attempt(self, now: float) -> bool:
+        return now >= self.retry_at or (self.may_hurry and now >= self.failed_at + _HURRY_AFTER)
+
+
+@attrs.define
+class Backoff:
+    """The delays after failures in a row: doubled from one second to five minutes, ±20 %."""
+
+    random: Callable[[], float]
+    failures: int = 0
+
+    def next_delay(self, retry_after: float | None) -> float:
+        """Count a failure, and return the delay; `retry_after` is what the server asked for."""
+        self.failures += 1
+        if retry_after is not None:
+            return min(max(1.0, retry_after), _MAX_RETRY_AFTER)
+        delay: float = min(_MAX_DELAY, 2.0 ** min(self.failures - 1, 30))
+        return delay * (0.8 + 0.4 * self.random())
+
+    def reset(self) -> None:
+        self.failures = 0
+
+
+# ── the request ───────────────────────────────────────────────────────────────────────────────────────
+
+
+RENEWAL_TIMEOUT = 30.0
+"""Seconds for a token endpoint to answer. No deadline of a caller ends a renewal."""
+
+LoginEvent = Literal["login_done", "login_refreshed", "renewal_failed", "login_needed"]
+
+
+@attrs.frozen
+class Clocks:
+    """Seconds of three clocks."""
+
+    wall: Callable[[], float] = time.time
+    boot: Callable[[], float] = boottime
+    """Includes suspended time, and never jumps."""
+    awake: Callable[[], float] = time.monotonic
+
+
+@attrs.frozen
+class TokenAnswer:
+    """The whole response of a token endpoint."""
+
+    status: int
+    body: bytes = attrs.field(repr=False)
+    content_type: str = "application/json"
+    retry_after: float | None = None
+
+
+class RequestFailed(Exception):
+    """A token request has no answer. The message is safe to show."""
+
+    def __init__(self, message: str, *, may_have_arrived: bool) -> None:
+        super().__init__(message)
+        self.message = message
+        self.may_have_arrived = may_have_arrived
+
+
+SendTokenRequest = Callable[[StoredLogin, TokenRequest], Awaitable[TokenAnswer]]
+"""Sends a request once, without following redirects. Raises RequestFailed, and nothing else."""
+
+
+@attrs.frozen(kw_only=True)
+class LoginContext:
+    """What all logins share."""
+
+    file: LoginFile
+    send: SendTokenRequest
+    clocks: Clocks
+    random: Callable[[], float]
+    start: Callable[[Callable[[], Awaitable[None]]], bool]
+    """Runs a function in a task that no caller can cancel; False if mcpd is stopping."""
+    mask: Callable[[StoredLogin, str], None]
+    """Takes a login and its id. Keeps the tokens out of everything that mcpd shows, before they are used."""
+    authenticate: Callable[[StoredLogin], ClientAuthentication]
+    """Returns how the client of a login authenticates; the definition may contain its secret."""
+    changed: Callable[[StoredLogin, LoginEvent | None], None]
+    """Called after every change; with None if only the schedule has changed."""
+
+
+async def request_renewal(login: StoredLogin, context: LoginContext) -> TokenSet:
+    """Send one request with the refresh token, and return the new tokens.
+
+    Raises TokenError for an answer without tokens, and RequestFailed without an answer.
+    """
+    tokens, quirks = login.tokens, quirks_of(login.issuer)
+    assert tokens.refresh_token is not None
+    try:
+        request = refresh_request(
+            TokenEndpoint(login.token_endpoint, context.authenticate(login)),
+            tokens.refresh_token,
+            resource=login.sent_resource,
+            scopes=tokens.scopes if quirks.scope_on_refresh else None,
+            extra=login.extra_parameters,
+        )
+    except LoginError as error:  # the key of the definition cannot sign
+        raise TokenError(TokenErrorKind.REFUSED, error.message) from None
+    sent_at = context.clocks.wall()
+    with trio.move_on_after(RENEWAL_TIMEOUT):
+        answer = await context.send(login, request)
+        return parse_token_answer(
+            answer.status,
+            answer.body,
+            sent_at=sent_at,
+            content_type=answer.content_type,
+            retry_after=answer.retry_after,
+            requested=tokens.scopes,
+            refresh_token=tokens.refresh_token,
+        )
+    raise RequestFailed(f"no answer within {RENEWAL_TIMEOUT:g} s", may_have_arrived=True)
+
+
+def may_be_lost(error: RequestFailed | TokenError) -> bool:
+    """Return whether the server may have issued tokens that did not arrive here."""
+    if isinstance(error, RequestFailed):
+        return error.may_have_arrived
+    return error.kind is TokenErrorKind.UNUSABLE and 200 <= error.status < 300
+
+
+# ── one login ─────────────────────────────────────────────────────────────────────────────────────────
+
 
 READY_TIMEOUT = 5.0
 """Seconds that a new request waits for a renewal before it is sent with the old token."""

@@ -1,0 +1,380 @@
+"""The keys of logins: they sign JWTs, prove the possession of tokens (DPoP), and encrypt the stored logins.
+
+`joserfc` is the extra `[keys]`, and `secretstorage` and `cryptography` are the extra `[keyring]`. They are
+imported on use, because hardly any server needs them. Nothing here verifies a signature.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from mcpd.support.regular_files import read_regular_file
+
+if TYPE_CHECKING:
+    from jeepney.io.blocking import DBusConnection
+    from joserfc.jwk import ECKey, RSAKey
+
+# ── signing ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+class KeyUnusable(Exception):
+    """The key cannot sign. The message does not quote it."""
+
+
+def sign_jwt(claims: Mapping[str, object], pem: str) -> str:
+    """Return a compact JWS, with ES256 for a P-256 key and RS256 for an RSA key. Raises KeyUnusable."""
+    key = load_key(pem)
+    return sign(claims, key, {"typ": "JWT", "alg": "ES256" if key.key_type == "EC" else "RS256"})
+
+
+def sign(claims: Mapping[str, object], key: ECKey | RSAKey, header: Mapping[str, Any]) -> str:
+    """Return a compact JWS with this header. Raises KeyUnusable if the key does not fit its `alg`."""
+    from joserfc import jws
+    from joserfc.errors import JoseError
+
+    try:
+        token: str = jws.serialize_compact(dict(header), msgspec.json.encode(claims), key, [header["alg"]])
+    except JoseError:
+        raise KeyUnusable(f"the private key does not fit the algorithm {header['alg']}") from None
+    return token
+
+
+def load_key(pem: str) -> ECKey | RSAKey:
+    """Return the private key in a PEM text. Raises KeyUnusable."""
+    try:
+        from joserfc.errors import JoseError
+        from joserfc.jwk import ECKey, RSAKey
+    except ImportError:
+        raise KeyUnusable("signing needs the package `joserfc`: install mcpd with the extra `keys`") from None
+    for kind in (ECKey, RSAKey):
+        try:
+            key = kind.import_key(pem)
+        except (JoseError, ValueError, TypeError):
+            continue
+        if key.is_private:
+            return key
+        raise KeyUnusable("the key is a public one, which cannot sign")
+    raise KeyUnusable("the private key is neither a P-256 nor an RSA key in unencrypted PEM")
+
+
+# ── proofs of possession (RFC 9449) ───────────────────────────────────────────────────────────────────
+
+
+_MAX_NONCES = 32
+_MAX_NONCE = 1024
+
+
+class DpopKey:
+    """An ES256 key, and the nonces that servers have asked for. The key is never shown."""
+
+    def __init__(self, pem: str, now: Callable[[], float] = time.time) -> None:
+        """Raises KeyUnusable."""
+        self.pem = pem
+        self._now = now
+        self._key = load_key(pem)
+        self._nonces: dict[str, str] = {}
+        """Origin → the nonce for the next proof there (RFC 9449, 8 and 9)."""
+        self._header = {"typ": "dpop+jwt", "alg": "ES256", "jwk": self._key.as_dict(private=False)}
+
+    @classmethod
+    def generate(cls, now: Callable[[], float] = time.time) -> DpopKey:
+        """Return a new key. Raises KeyUnusable without the library."""
+        return cls(new_key(), now)
+
+    def proof(self, method: str, url: str, access_token: str | None = None) -> str:
+        """Return the value of the header `DPoP` for one request, which must not be sent twice."""
+        claims: dict[str, object] = {
+            "jti": secrets.token_urlsafe(16),
+            "htm": method,
+            "htu": _without_query(url),
+            "iat": int(self._now()),
+        }
+        if access_token is not None:
+            digest = hashlib.sha256(access_token.encode()).digest()
+            claims["ath"] = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+        if nonce := self._nonces.get(_origin(url)):
+            claims["nonce"] = nonce
+        return sign(claims, self._key, self._header)
+
+    def take_nonce(self, url: str, nonce: str | None) -> bool:
+        """Remember a nonce for the origin of `url`; return whether it is another than before."""
+        if not nonce or len(nonce) > _MAX_NONCE or not nonce.isascii() or not nonce.isprintable():
+            return False
+        origin = _origin(url)
+        is_new = self._nonces.get(origin) != nonce
+        if origin not in self._nonces and len(self._nonces) >= _MAX_NONCES:
+            self._nonces.clear()
+        self._nonces[origin] = nonce
+        return is_new
+
+
+def load_dpop_key(pem: str | None) -> DpopKey | None:
+    """Return the key of a login; None if it has none, or if it is no longer usable."""
+    try:
+        return None if pem is None else DpopKey(pem)
+    except KeyUnusable:
+        return None  # the server refuses the token, and a person logs in again
+
+
+def new_key() -> str:
+    """Return a new P-256 key as PEM. Raises KeyUnusable without the library."""
+    try:
+        from joserfc.jwk import ECKey
+    except ImportError:
+        raise KeyUnusable(
+            "the server binds tokens to a key, which needs the package `joserfc`: install mcpd with "
+            "the extra `keys`"
+        ) from None
+    pem: bytes = ECKey.generate_key("P-256", private=True).as_pem(private=True)
+    return pem.decode()
+
+
+def _without_query(url: str) -> str:
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
+
+
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}".lower()
+
+
+# ── encrypting the stored logins ──────────────────────────────────────────────────────────────────────
+
+
+_NONCE = 12
+_CONTEXT = b"mcpd logins 2"
+"""Authenticated with the content, so that nothing else passes for a file of logins."""
+
+
+class CannotUnseal(Exception):
+    """The content is damaged, or was encrypted with another key. The message is safe to show."""
+
+
+def seal(data: bytes, key: bytes) -> dict[str, str]:
+    """Return a JSON object that contains `data`, encrypted. Raises CannotUnseal without the library."""
+    nonce = secrets.token_bytes(_NONCE)
+    sealed = _cipher(key).encrypt(nonce, data, _CONTEXT)  # type: ignore[attr-defined]
+    return {"cipher": "AES-256-GCM", "nonce": _encode(nonce), "data": _encode(sealed)}
+
+
+def unseal(document: Mapping[str, object], key: bytes) -> bytes:
+    """Return what was encrypted. Raises CannotUnseal."""
+    cipher = _cipher(key)
+    try:
+        if document.get("cipher") != "AES-256-GCM":
+            raise ValueError
+        nonce, data = (base64.b64decode(str(document[name]), validate=True) for name in ("nonce", "data"))
+        return cipher.decrypt(nonce, data, _CONTEXT)  # type: ignore[attr-defined,no-any-return]
+    except Exception:  # `InvalidTag` of the optional library, and whatever a damaged file causes
+        raise CannotUnseal("it is damaged, or was encrypted with another key") from None
+
+
+def _cipher(key: bytes) -> object:
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError:
+        raise CannotUnseal(
+            "encryption needs the package `cryptography`; reinstall mcpd with the extra `keyring`"
+        ) from None
+    return AESGCM(key)
+
+
+def _encode(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+# ── the keyring of the session ────────────────────────────────────────────────────────────────────────
+
+
+TIMEOUT = 10.0
+"""Seconds for one answer of the service."""
+_LABEL = "Key of the logins of mcpd"
+_ATTRIBUTES = {"application": "mcpd", "purpose": "logins"}
+
+
+class KeyringUnavailable(Exception):
+    """The keyring cannot be used now. The message says why, and what to do."""
+
+
+def read_secret(environ: Mapping[str, str]) -> bytes | None:
+    """Return mcpd's secret; None if the keyring has none. Raises KeyringUnavailable."""
+    with _connected(environ) as connection:
+        from secretstorage import search_items
+
+        item = next(search_items(connection, _ATTRIBUTES), None)
+        return None if item is None else item.get_secret()
+
+
+def store_secret(environ: Mapping[str, str], secret: bytes) -> None:
+    """Store mcpd's secret in the default collection. Raises KeyringUnavailable."""
+    with _connected(environ) as connection:
+        from secretstorage.collection import get_collection_by_alias
+
+        collection = get_collection_by_alias(connection, "default")
+        collection.create_item(_LABEL, _ATTRIBUTES, secret, True, "application/octet-stream")
+
+
+@contextmanager
+def _connected(environ: Mapping[str, str]) -> Iterator[DBusConnection]:
+    try:
+        from jeepney.io.blocking import open_dbus_connection
+        from jeepney.wrappers import DBusErrorResponse
+        from secretstorage import exceptions
+    except ImportError:
+        raise KeyringUnavailable(
+            "the keyring needs the package `SecretStorage`; reinstall mcpd with the extra `keyring`"
+        ) from None
+    address = environ.get("DBUS_SESSION_BUS_ADDRESS")
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    if not address and runtime and os.path.exists(f"{runtime}/bus"):
+        address = f"unix:path={runtime}/bus"
+    if not address:
+        raise KeyringUnavailable("there is no session bus, so there is no keyring")
+    try:
+        connection = open_dbus_connection(address)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise KeyringUnavailable(f"the session bus cannot be reached: {error}") from None
+    for name in ("send_and_get_reply", "recv_until_filtered"):  # secretstorage waits for ever
+        setattr(connection, name, _bounded(getattr(connection, name)))
+    with closing(connection):
+        try:
+            yield connection
+        except exceptions.LockedException:
+            message = "the keyring is locked; unlock it, and run `mcpctl auth list`"
+            raise KeyringUnavailable(message) from None
+        except exceptions.SecretServiceNotAvailableException:
+            raise KeyringUnavailable("no keyring runs in this session") from None
+        except exceptions.ItemNotFoundException:
+            raise KeyringUnavailable("the session has no default keyring; create one") from None
+        except exceptions.PromptDismissedException:
+            raise KeyringUnavailable("the keyring requires a prompt; unlock it first") from None
+        except DBusErrorResponse as error:
+            name = str(error.name).rpartition(".")[2]
+            raise KeyringUnavailable(f"the keyring returned the error {name}") from None
+        except (OSError, TimeoutError) as error:
+            raise KeyringUnavailable(f"the keyring did not answer: {str(error) or 'timeout'}") from None
+
+
+def _bounded(method: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any, timeout: float | None = None, **more: Any) -> Any:  # noqa: ANN401 - any method
+        return method(*arguments, timeout=TIMEOUT, **more)
+
+    return call
+
+
+# ── where the key of the stored logins comes from ─────────────────────────────────────────────────────
+
+
+CREDENTIAL = "mcpd-logins"
+"""The name of the systemd credential."""
+_SIZE = 32
+_MAX_CREDENTIAL = 1 << 16
+
+
+class KeyUnavailable(Exception):
+    """There is no key now. The message says why, and what to do."""
+
+
+class LoginKey(Protocol):
+    """Where a key of 32 bytes comes from. The methods block."""
+
+    may_appear: bool
+    """Whether a key that is unavailable may become available while mcpd runs."""
+
+    def read(self) -> bytes:
+        """Return the key. Raises KeyUnavailable."""
+
+    def read_or_create(self) -> bytes:
+        """Return the key, or a new one if nothing was encrypted yet. Raises KeyUnavailable."""
+
+    def check(self) -> None:
+        """Raises KeyUnavailable if there is no key now, and none can be created."""
+
+
+class KeyringKey:
+    """In the Secret Service. Kept in memory after it was read."""
+
+    may_appear = True
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._key: bytes | None = None
+
+    def read(self) -> bytes:
+        if self._key is None:
+            try:
+                key = read_secret(self._environ)
+            except KeyringUnavailable as error:
+                raise KeyUnavailable(str(error)) from None
+            if key is None or len(key) != _SIZE:
+                raise KeyUnavailable("the key of the logins is no longer in the keyring")
+            self._key = key
+        return self._key
+
+    def read_or_create(self) -> bytes:
+        if self._key is None:
+            try:
+                key = read_secret(self._environ)
+                if key is None or len(key) != _SIZE:
+                    key = secrets.token_bytes(_SIZE)
+                    store_secret(self._environ, key)
+            except KeyringUnavailable as error:
+                raise KeyUnavailable(str(error)) from None
+            self._key = key
+        return self._key
+
+    def check(self) -> None:
+        if self._key is None:
+            try:
+                read_secret(self._environ)
+            except KeyringUnavailable as error:
+                raise KeyUnavailable(str(error)) from None
+
+
+class CredentialKey:
+    """Derived from a credential that systemd provides (`LoadCredential=`, `LoadCredentialEncrypted=`)."""
+
+    may_appear = False
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._directory = environ.get("CREDENTIALS_DIRECTORY", "")
+
+    def read(self) -> bytes:
+        if not self._directory:
+            raise KeyUnavailable("systemd has not provided any credentials to mcpd")
+        try:
+            content = read_regular_file(Path(self._directory) / CREDENTIAL, _MAX_CREDENTIAL)
+        except OSError as error:
+            reason = error.strerror or error
+            raise KeyUnavailable(f"the systemd credential {CREDENTIAL} cannot be read: {reason}") from None
+        if len(content) < _SIZE:
+            raise KeyUnavailable(f"the systemd credential {CREDENTIAL} has fewer than {_SIZE} bytes")
+        return hashlib.sha256(b"mcpd logins\0" + content).digest()
+
+    def read_or_create(self) -> bytes:
+        return self.read()
+
+    def check(self) -> None:
+        self.read()
+
+
+def login_key(storage: str, environ: Mapping[str, str]) -> LoginKey | None:
+    """Return the key for a value of the setting `loginStorage`; None for `file`."""
+    match storage:
+        case "keyring":
+            return KeyringKey(environ)
+        case "credential":
+            return CredentialKey(environ)
+    return None
