@@ -35,16 +35,6 @@ def found(surroundings: UserContext) -> list[tuple[str, str, str]]:
     ]
 
 
-def test_files_are_ordered_by_scope(tmp_path: Path) -> None:
-    """The order in which names are given."""
-    files(tmp_path, ".claude.json", "src/shop/.mcp.json", "root/etc/claude-code/managed-mcp.json")
-    assert found(around(tmp_path)) == [
-        ("claude-code", "project", "src/shop/.mcp.json"),
-        ("claude-code", "user", ".claude.json"),
-        ("claude-code", "system", "root/etc/claude-code/managed-mcp.json"),
-    ]
-
-
 def test_project_files_are_searched_up_to_the_repository(tmp_path: Path) -> None:
     """Without a repository, only in the current directory."""
     files(tmp_path, "src/.mcp.json", "src/shop/.mcp.json", "src/shop/web/.mcp.json")
@@ -106,10 +96,3 @@ def test_every_editor_has_a_file_for_the_mcpd_entry(tmp_path: Path, name: str) -
     assert one.path.is_relative_to(tmp_path)
     files(tmp_path, str(one.path.relative_to(tmp_path)))
     assert (name, "user", str(one.path.relative_to(tmp_path))) in found(around(tmp_path))
-
-
-def test_existing_file_gets_the_entry(tmp_path: Path) -> None:
-    """No second file is created."""
-    files(tmp_path, ".config/opencode/opencode.jsonc")
-    [one] = install_targets(BY_NAME["opencode"], around(tmp_path), project=False)
-    assert one.path.name == "opencode.jsonc"

@@ -185,87 +185,43 @@ def test_url_with_an_unset_variable_can_be_compared() -> None:
 # ---- secrets -----------------------------------------------------------------------------------------
 
 
+BEARER, COMMIT, RANDOM = "Bearer abc123def", "0123456789abcdef" * 2 + "01234567", "q7Gd82hfK29dhQpz81Lm"
+
+
 @pytest.mark.parametrize(
-    ("definition", "after", "found"),
+    ("key", "value", "after"),
     [
-        (
-            {"env": {"GITHUB_TOKEN": "hunter22"}},
-            {"env": {"GITHUB_TOKEN": "${secret:GITHUB_TOKEN}"}},
-            ["hunter22"],
-        ),
-        ({"env": {"GITHUB_TOKEN": "${T}"}}, None, []),
-        ({"env": {"AUTH_MODE": "oauth", "KEY_FILE": "/etc/key", "PORT": "8080"}}, None, []),
-        ({"env": {"X": "ghp_abcdefghijklmnop"}}, {"env": {"X": "${secret:X}"}}, ["ghp_abcdefghijklmnop"]),
-        ({"env": {"X": "q7Gd82hfK29dhQpz81Lm"}}, {"env": {"X": "${secret:X}"}}, ["q7Gd82hfK29dhQpz81Lm"]),
-        (
-            {"headers": {"Authorization": "Bearer abc123def"}},
-            {"headers": {"Authorization": "Bearer ${secret:SRV_TOKEN}"}},
-            ["abc123def"],
-        ),
-        (
-            {"headers": {"X-Api-Key": "abc123def"}},
-            {"headers": {"X-Api-Key": "${secret:SRV_X_API_KEY}"}},
-            ["abc123def"],
-        ),
-        ({"headers": {"X-Region": "eu-west-1"}}, None, []),
-        (
-            {"args": ["--api-key", "abc123def", "-v"]},
-            {"args": ["--api-key", "${secret:API_KEY}", "-v"]},
-            ["abc123def"],
-        ),
-        ({"args": ["--token=abc123def", "x=y"]}, {"args": ["--token=${secret:TOKEN}", "x=y"]}, ["abc123def"]),
-        (
-            {"args": ["--header", "Authorization: Bearer abc123def"]},
-            {"args": ["--header", "Authorization: Bearer ${secret:SRV_TOKEN}"]},
-            ["abc123def"],
-        ),
-        (
-            {"args": ["-e", "DB_PASSWORD=abc123def"]},
-            {"args": ["-e", "DB_PASSWORD=${secret:DB_PASSWORD}"]},
-            ["abc123def"],
-        ),
-        (
-            {"args": ["postgresql://u:p4ss@h/db"]},
-            {"args": ["postgresql://u:${secret:SRV_PASSWORD}@h/db"]},
-            ["p4ss"],
-        ),
-        (
-            {"url": "https://h/mcp?key=abc123def&x=1"},
-            {"url": "https://h/mcp?key=${secret:SRV_KEY}&x=1"},
-            ["abc123def"],
-        ),
-        (
-            {"env": {"DATABASE_URL": "postgres://u:p4ss@${HOST:-h}/db"}},
-            {"env": {"DATABASE_URL": "postgres://u:${secret:SRV_PASSWORD}@${HOST:-h}/db"}},
-            ["p4ss"],
-        ),
-        (
-            {"url": "https://h/api/s/q7Gd82hfK29dhQpz81Lm/mcp?x=1"},
-            {"url": "https://h/api/s/${secret:SRV_PATH}/mcp?x=1"},
-            ["q7Gd82hfK29dhQpz81Lm"],
-        ),
-        ({"url": "https://h/${X}/q7Gd82hfK29dhQpz81Lm"}, None, []),
-        ({"args": ["--from", f"git+https://h/x@{'0123456789abcdef' * 2}01234567"]}, None, []),
-        ({"args": ["--header", "Authorization: Bearer $${AUTH_TOKEN}"]}, None, []),
-        ({"headers": {"X-Api-Key": "$${AUTH_TOKEN}"}}, None, []),
-        ({"env": {"TOKEN": "a$${b}cdef"}}, {"env": {"TOKEN": "${secret:TOKEN}"}}, ["a${b}cdef"]),
-        (
-            {"args": ["-y", "@modelcontextprotocol/server-filesystem", "--model=claude-3-5-sonnet-20241022"]},
-            None,
-            [],
-        ),
+        ("env", {"GITHUB_TOKEN": "hunter22"}, {"GITHUB_TOKEN": "${secret:GITHUB_TOKEN}"}),
+        ("env", {"GITHUB_TOKEN": "${T}"}, None),
+        ("env", {"AUTH_MODE": "oauth", "KEY_FILE": "/etc/key", "PORT": "8080"}, None),
+        ("env", {"X": "ghp_abcdefghijklmnop"}, {"X": "${secret:X}"}),
+        ("env", {"X": RANDOM}, {"X": "${secret:X}"}),
+        ("env", {"TOKEN": "a$${b}cdef"}, {"TOKEN": "${secret:TOKEN}"}),
+        ("env", {"U": "pg://u:p4ss@${H:-h}/db"}, {"U": "pg://u:${secret:SRV_PASSWORD}@${H:-h}/db"}),
+        ("headers", {"Authorization": BEARER}, {"Authorization": "Bearer ${secret:SRV_TOKEN}"}),
+        ("headers", {"X-Api-Key": "abc123def"}, {"X-Api-Key": "${secret:SRV_X_API_KEY}"}),
+        ("headers", {"X-Region": "eu-west-1", "X-Api-Key": "$${AUTH_TOKEN}"}, None),
+        ("args", ["--api-key", "abc123def", "-v"], ["--api-key", "${secret:API_KEY}", "-v"]),
+        ("args", ["--token=abc123def", "x=y"], ["--token=${secret:TOKEN}", "x=y"]),
+        ("args", ["-H", f"Authorization: {BEARER}"], ["-H", "Authorization: Bearer ${secret:SRV_TOKEN}"]),
+        ("args", ["-e", "DB_PASSWORD=abc123def"], ["-e", "DB_PASSWORD=${secret:DB_PASSWORD}"]),
+        ("args", ["postgresql://u:p4ss@h/db"], ["postgresql://u:${secret:SRV_PASSWORD}@h/db"]),
+        ("args", ["--from", f"git+https://h/x@{COMMIT}"], None),
+        ("args", ["--header", "Authorization: Bearer $${AUTH_TOKEN}"], None),
+        ("args", ["-y", "@scope/server-filesystem", "--model=claude-3-5-sonnet-20241022"], None),
+        ("url", "https://h/mcp?key=abc123def&x=1", "https://h/mcp?key=${secret:SRV_KEY}&x=1"),
+        ("url", f"https://h/s/{RANDOM}/mcp?x=1", "https://h/s/${secret:SRV_PATH}/mcp?x=1"),
+        ("url", f"https://h/${{X}}/{RANDOM}", None),
     ],
 )
-def test_secrets_are_found_and_replaced_by_references(
-    definition: dict[str, object], after: dict[str, object] | None, found: list[str]
-) -> None:
+def test_secrets_are_found_and_replaced_by_references(key: str, value: object, after: object) -> None:
     """By their names and by their form; nothing else is replaced."""
-    done = lift_secrets("srv", definition, {})
-    assert done.definition == (after or definition)
-    assert [literal.value for literal in done.secrets] == found
-    for value in found:
-        assert value not in str(masked_definition(done))
-        assert value not in repr(done.secrets)
+    done = lift_secrets("srv", {key: value}, {})
+    assert done.definition == {key: value if after is None else after}
+    assert bool(done.secrets) is (after is not None)
+    for secret in done.secrets:
+        assert secret.value not in f"{masked_definition(done)} {done.secrets!r}"
+        assert secret.value in str(value).replace("$${", "${")
 
 
 def test_each_secret_value_has_one_name() -> None:
@@ -294,10 +250,8 @@ def test_long_words_are_not_secrets(text: str) -> None:
     [
         ({"command": "/usr/bin/mcpctl", "args": ["bridge"]}, True),
         ({"command": ["mcpctl", "bridge", "--client", "x"]}, True),
-        ({"cmd": "mcpctl", "args": ["--socket", "/x", "bridge"]}, True),
         ({"command": {"path": "mcpctl", "args": ["bridge"]}}, True),
         ({"command": "mcpctl bridge"}, True),
-        ({"command": "env", "args": ["A=b", "/x/mcpctl", "bridge"]}, True),
         ({"command": "python", "args": ["-m", "ctl", "bridge"]}, True),
         ({"command": "mcpctl", "args": ["status"]}, False),
         ({"command": "npx", "args": ["-y", "bridge"]}, False),
@@ -357,15 +311,10 @@ def test_proxy_commands_are_unwrapped(definition: dict[str, object], after: dict
     ("fields", "why"),
     [
         ({"command": "x", "args": [1, None]}, "a value that must be a string is"),
-        ({"command": "x", "args": "y"}, "its 'args' is not a list"),
         ({"command": "x", "env": [1]}, "its 'env' is not an object"),
-        ({"url": "https://h", "headers": 3}, "its 'headers' is not an object"),
         ({"command": 5}, "neither a string nor a list"),
-        ({"command": []}, "neither a command nor a URL"),
-        ({"command": [""]}, "command is empty"),
         ({"command": 'a "b'}, "quotation mark"),
         ({"url": {}}, "neither a command nor a URL"),
-        ({}, "neither a command nor a URL"),
         ({"command": "x", "envFile": "/nowhere"}, "envFile /nowhere cannot be read"),
     ],
 )

@@ -122,22 +122,6 @@ def test_editor_that_had_no_servers(home: Path, config: Path, mcpctl: Mcpctl) ->
     assert entries(home)["mcpd"]["args"] == ["bridge", "--client", "cursor"]
 
 
-def test_own_excludes_other_selections(config: Path, mcpctl: Mcpctl) -> None:
-    ran = mcpctl("install", "cursor", "--own", "--server", "git")
-    assert (ran.code, "cannot be combined" in ran.err) == (2, True)
-
-
-def test_profile_is_removed_although_a_rule_names_the_editor(
-    home: Path, config: Path, mcpctl: Mcpctl
-) -> None:
-    """As an imported rule does. The rule is about the client, and the profile has the same name."""
-    rule = {"decision": "deny", "clients": ["cursor"], "servers": ["git"], "tools": ["push"]}
-    config.write_text(json.dumps({"mcpServers": OURS, "settings": {"policies": [rule]}}))
-    assert mcpctl("install", "cursor", "--own").code == 0
-    assert "  profile cursor: removed\n" in mcpctl("uninstall", "cursor").out
-    assert json.loads(config.read_text())["settings"] == {"policies": [rule]}
-
-
 @pytest.fixture
 def shop(home: Path, config: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Cursor's file of a project, with a server that the user's file does not have."""
@@ -190,15 +174,6 @@ def test_projects_with_equal_names_have_profiles_of_their_own(
     assert profiles(config) == {"cursor-shop": {"servers": ["web"]}, "cursor-shop-2": {"servers": ["mail"]}}
     assert "  profile cursor-shop-2: removed\n" in mcpctl("uninstall", "cursor", "--project").out
     assert profiles(config) == {"cursor-shop": {"servers": ["web"]}}
-
-
-def test_entries_outside_of_the_profile_are_named(home: Path, config: Path, mcpctl: Mcpctl) -> None:
-    document = {"mcpServers": OURS, "settings": {"profiles": {"cursor": {"servers": ["git"]}}}}
-    config.write_text(json.dumps(document))
-    out = mcpctl("install", "cursor", "--own", "--take-over").out
-    assert "  time: left on, because profile cursor does not include it\n" in out
-    assert "  other: left on, because mcpd does not have it\n" in out
-    assert list(entries(home)) == ["time", "other", "mcpd"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctl.editors.catalog import BY_NAME, GENERIC
-from ctl.editors.variables import UnusableEntry, VariableTranslator, parse_dotenv, read_dotenv, secret_name
+from ctl.editors.variables import UnusableEntry, VariableTranslator, parse_dotenv, read_dotenv
 from mcpd.config.variables import expand
 
 
@@ -23,7 +23,6 @@ def translator(editor: str, *, workspace: bool = True) -> VariableTranslator:
     [
         ("claude-code", "${A}", "${A}"),
         ("claude-code", "${A:-b}", "${A:-b}"),
-        ("claude-code", "${A:-${B}}", "${A:-${B}}"),
         ("claude-code", "$A", "$A"),
         ("claude-code", "${env:A}", "$${env:A}"),
         ("claude-code", "${CLAUDE_PROJECT_DIR}/x", "/w/shop/x"),
@@ -31,9 +30,7 @@ def translator(editor: str, *, workspace: bool = True) -> VariableTranslator:
         ("cursor", "${A}", "$${A}"),
         ("cursor", "${workspaceFolder}${/}x${pathSeparator}y", "/w/shop/x/y"),
         ("cursor", "${userHome}", "${HOME}"),
-        ("vscode", "${workspaceFolderBasename}", "shop"),
         ("vscode", "${workspaceFolder:api}", "/w/shop"),
-        ("windsurf", "${env:A}", "${A}"),
         ("windsurf", "${workspaceFolder}", "$${workspaceFolder}"),
         ("gemini", "$A/${B}", "${A}/${B}"),
         ("gemini", "$5", "$5"),
@@ -42,10 +39,8 @@ def translator(editor: str, *, workspace: bool = True) -> VariableTranslator:
         ("codex", "${A} $A", "$${A} $A"),
         ("zed", "${A", "$${A"),
         ("continue", "${{ secrets.a-b }}", "${secret:A_B}"),
-        ("continue", "${{secrets.A}}", "${secret:A}"),
         ("mcporter", "$env:A", "${A}"),
         ("mcpproxy", "${keyring:x}", "${secret:X}"),
-        ("file", "${A}${env:B}", "${A}${B}"),
     ],
 )
 def test_references_are_translated_and_plain_text_is_kept(editor: str, theirs: str, ours: str) -> None:
@@ -92,19 +87,11 @@ def test_value_known_only_to_the_editor_prevents_the_import(editor: str, text: s
         translator(editor, workspace=False).translate(text)
 
 
-@given(st.text())
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
 def test_text_without_references_reaches_the_server_unchanged(text: str) -> None:
     """Also after mcpd has expanded it."""
     expanded = expand(translator("zed").translate(text), {}, "$")
     assert (expanded.value, expanded.problems) == (text, ())
-
-
-@pytest.mark.parametrize(
-    ("theirs", "ours"), [("github-token", "GITHUB_TOKEN"), ("2fa", "_2FA"), ("", "SECRET")]
-)
-def test_secret_names_are_valid(theirs: str, ours: str) -> None:
-    """Capital letters, digits and underscores."""
-    assert secret_name(theirs) == ours
 
 
 def test_env_files_are_read_as_editors_do() -> None:
