@@ -238,20 +238,6 @@ def test_client_without_the_token_cannot_fill_the_log(start: Start) -> None:
 
 
 @pytest.mark.slow
-def test_thousand_idle_connections_do_not_block_new_clients(start: Start) -> None:
-    """The connection that has been idle longest is evicted; half a request times out soon."""
-    daemon, web = started(start)
-    with nothing_left(daemon), undisturbed(daemon, "calm"), ExitStack() as held:
-        for number in range(1000):
-            idle = held.enter_context(connected(web))
-            if number % 4 == 0:
-                idle.sendall(head("POST", "/mcp", right(web), 0))
-            with connected(web) as connection:
-                connection.sendall(f"GET /health HTTP/1.1\r\nHost: 127.0.0.1:{web.port}\r\n\r\n".encode())
-                assert connection.recv(MIB).startswith(b"HTTP/1.1 200 OK")
-
-
-@pytest.mark.slow
 def test_connections_without_the_token_do_not_keep_others_out(start: Start) -> None:
     """Ten times as many as there are places; each tries to stay in the middle of a request."""
     daemon, web = started(start)

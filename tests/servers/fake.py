@@ -8,10 +8,7 @@ It ends by itself after `--max-life` seconds, whatever it was told to ignore.
 
 Flags
   --era both|legacy|modern    what it speaks (default both)
-  --probe CODE|silent|exit    how a legacy server meets server/discover: error CODE (default -32601),
-                              no answer, or by exiting, as Rust's rmcp does
   --versions V,V              legacy revisions it knows (default all), newest first
-  --modern-versions V,V       modern revisions it knows (default 2026-07-28)
   --answer-version V          answer initialize with this, whatever was asked
   --never-init                never answer initialize (nor server/discover)
   --drop METHOD,METHOD        never answer these (e.g. ping, tools/list)
@@ -29,12 +26,8 @@ Flags
   --no-read                   stop reading stdin after the handshake
   --ignore-eof, --ignore-term survive the end of stdin; SIGTERM and SIGINT
   --wrapper                   run as `sh -c 'server & wait'`, as npx does; the shell keeps our pid
-  --lives FILE                add our pid to FILE at the start: a line for each life
   --record FILE               add every message to FILE: `in` or `out`, a space, and the message
-  --only-lives N              the `--at` actions happen only in the first N lives (needs --lives)
   --max-life S                end by SIGALRM after S seconds (default 1200)
-  --script JSON               more flags, as an object: {"era": "legacy", "at": [["start", "die"]]};
-                              also read from $FAKE_SCRIPT
   --at WHEN ACTION [JSON]     WHEN: start (before anything is read), init (before the handshake is
                               answered), ready (right after), call (before each tools/call is served),
                               call:N (before the Nth), eof, term
@@ -97,6 +90,7 @@ from typing import Any
 Json = dict[str, Any]
 
 LEGACY = "2025-11-25,2025-06-18,2025-03-26,2024-11-05"
+MODERN_VERSIONS = ["2026-07-28"]
 RESERVED = "io.modelcontextprotocol/"
 TASKS = f"{RESERVED}tasks"
 EXACT = (
@@ -153,7 +147,6 @@ class Fake:
         self.jobs: dict[str, Json] = {}
         self.extra_tools = 0
         self.last_reply = b"{}"
-        self.acting = True
         self.end = b"\r\n" if received.crlf else b"\n"
 
     # -- bytes ---------------------------------------------------------------------------------------
@@ -251,11 +244,11 @@ class Fake:
         if method in self.received.refuse:
             return self.error(request, self.received.refuse[method], f"{method} is refused")
         if method == "server/discover" and self.received.era == "legacy":
-            return self.meet_the_probe(request)
+            return self.error(request, -32601, "what is that?")
         if self.modern and self.received.era != "legacy":
             asked = request["params"]["_meta"][f"{RESERVED}protocolVersion"]
-            if asked not in self.received.modern_versions:
-                data = {"supported": self.received.modern_versions, "requested": asked}
+            if asked not in MODERN_VERSIONS:
+                data = {"supported": MODERN_VERSIONS, "requested": asked}
                 return self.error(request, -32022, "unsupported version", data)
 
         def agree(request: Json) -> None:
@@ -295,12 +288,6 @@ class Fake:
             return self.error(request, -32601, f"no method {method}")
         return handler(request)
 
-    def meet_the_probe(self, request: Json) -> None:
-        if self.received.probe == "exit":
-            os._exit(1)
-        if self.received.probe != "silent":
-            self.error(request, int(self.received.probe), "what is that?")
-
     def initialize(self, request: Json) -> None:
         self.act("init")
         asked = request["params"]["protocolVersion"]
@@ -315,9 +302,7 @@ class Fake:
 
     def discover(self, request: Json) -> None:
         self.act("init")
-        versions = self.received.modern_versions + (
-            self.received.versions if self.received.era == "both" else []
-        )
+        versions = MODERN_VERSIONS + (self.received.versions if self.received.era == "both" else [])
         identity = {"_meta": {f"{RESERVED}serverInfo": {"name": "fake", "version": "1"}}}
         self.reply(request, self.cached(self.hello() | {"supportedVersions": versions} | identity))
         if self.seen["server/discover"] == 1:  # later ones only ask whether we live
@@ -416,7 +401,7 @@ class Fake:
 
     def act(self, when: str) -> None:
         """Do what `--at` bound to this moment."""
-        for moment, action, *given in self.received.at if self.acting else []:
+        for moment, action, *given in self.received.at:
             if moment == when:
                 arguments = given[0] if given else {}
                 ACTIONS[action](
@@ -791,9 +776,7 @@ def _table(text: str) -> dict[str, float]:
 def _flags() -> argparse.ArgumentParser:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--era", choices=("both", "legacy", "modern"), default="both")
-    flags.add_argument("--probe", default="-32601")
     flags.add_argument("--versions", type=_names, default=_names(LEGACY))
-    flags.add_argument("--modern-versions", type=_names, default=["2026-07-28"])
     flags.add_argument("--answer-version")
     flags.add_argument("--drop", type=_names, default=[])
     flags.add_argument("--refuse", type=_table, default={})
@@ -815,20 +798,14 @@ def _flags() -> argparse.ArgumentParser:
         "deny-subscribable",
     ]:
         flags.add_argument(f"--{switch}", action="store_true")
-    flags.add_argument("--lives")
     flags.add_argument("--record")
-    flags.add_argument("--only-lives", type=int)
     flags.add_argument("--max-life", type=float, default=1200)
-    flags.add_argument("--script", default=os.environ.get("FAKE_SCRIPT", "{}"))
     flags.add_argument("--at", nargs="+", action="append", default=[])
     return flags
 
 
 def main() -> None:
     received = _flags().parse_args()
-    for name, value in json.loads(received.script).items():
-        name = name.replace("-", "_")
-        setattr(received, name, received.at + value if name == "at" else value)
     if received.wrapper:
         # A shell gives a background job /dev/null as stdin, so ours goes round by descriptor 3.
         rest = [argument for argument in sys.argv if argument != "--wrapper"]
@@ -836,12 +813,6 @@ def main() -> None:
         os.execv("/bin/sh", ["sh", "-c", shell, "wrapper", sys.executable, "-I", "-S", *rest])
     signal.setitimer(signal.ITIMER_REAL, received.max_life)
     fake = Fake(received)
-    if received.lives:
-        with open(received.lives, "a+") as file:
-            file.write(f"{os.getpid()}\n")
-            file.seek(0)
-            life = len(file.readlines())
-        fake.acting = received.only_lives is None or life <= received.only_lives
 
     def on_term(*_: object) -> None:
         fake.act("term")
