@@ -1,6 +1,6 @@
 """`mcpctl bridge`: the stdio MCP server that an editor starts, connected to the daemon's Unix socket.
 
-    loop ► daemon_link ► editor_session ► legacy, modern, pending_requests, resume, server_requests
+    loop ► daemon_link ► editor_session ► pending_requests, resume, error_replies
       └──► write_buffer, daemon_starter
 
 `editor_session` knows which requests are open and what a restarted daemon must be told. It has no input or

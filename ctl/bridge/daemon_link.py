@@ -166,7 +166,7 @@ class DaemonLink:
         if self.starter is None:
             self._schedule_retry(f"{reason} (start it with: mcpctl daemon start)", now)
             return
-        may_start = now >= self._next_start and (self._may_start_early or self.session.has_unsent_requests)
+        may_start = now >= self._next_start and (self._may_start_early or self.session.pending.has_unsent)
         if may_start and self._is_successor_likely(path, now):
             # The starter would wait, too, but one starter per bridge would slow the other process down.
             self.session.down_reason = self._start_error or reason

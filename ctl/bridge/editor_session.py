@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from msgspec import Raw
 
-from ctl.bridge import error_replies, resume_legacy, resume_modern
+from ctl.bridge import error_replies, resume
 from ctl.bridge.error_replies import ErrorObject, is_valid_id
 from ctl.bridge.pending_requests import (
     CALL_METHODS,
@@ -31,7 +31,6 @@ from ctl.bridge.pending_requests import (
 from ctl.bridge.resume import StateRestorer
 from mcpd.support.json_repair import repair_json
 from mcpd.wire import message as wire
-from mcpd.wire.limits import DroppedMessage
 from mcpd.wire.message import ABSENT, BadFrame, Message, members_or_empty
 
 SendLine = Callable[[bytes], None]
@@ -55,27 +54,17 @@ class EditorSession:
         """Whether it is connected, and the daemon has not refused a request because it stops."""
         self.down_reason: ErrorObject | str = "mcpd has not answered yet"
         """Why requests wait, for the error that answers them in the end."""
-        self._pending = PendingEditorRequests()
-        self._open, self._deadlines = self._pending.open, self._pending.deadlines
+        self.pending = PendingEditorRequests()
+        self._open, self._deadlines = self.pending.open, self.pending.deadlines
         """The same objects, because nearly every line is looked up in them."""
         self._abandoned: set[bytes] = set()
         """Requests that were answered with an error here; the daemon's late responses to them are dropped."""
         self._resume = StateRestorer(to_daemon, log)
         self._server_requests = ServerRequestRelay()
         self._batches = ResponseBatches()
-        self._legacy: resume_legacy.LegacySession | None = None
+        self._legacy: resume.LegacySession | None = None
 
     # ── for the loop ────────────────────────────────────────────────────────────────────────────
-
-    @property
-    def has_unsent_requests(self) -> bool:
-        """Return whether the editor waits for a daemon."""
-        return not self.connected and self._pending.has_unsent
-
-    @property
-    def has_open_requests(self) -> bool:
-        """Return whether a request other than a subscription is unanswered."""
-        return self._pending.has_open
 
     @property
     def is_idle(self) -> bool:
@@ -84,17 +73,17 @@ class EditorSession:
 
     def next_at(self) -> float:
         """Return when `tick` has something to do, by the loop's clock."""
-        return min(self._resume.retry_at, self._pending.next_deadline())
+        return min(self._resume.retry_at, self.pending.next_deadline())
 
     def tick(self, now: float) -> None:
         """Fail overdue requests, and repeat what the daemon refused."""
         if self._deadlines:
-            for key in self._pending.overdue(now):
+            for key in self.pending.overdue(now):
                 self._fail(key)
         if now >= self._resume.retry_at:
             self._resume.retry_at = math.inf
             if self._accepts_requests:
-                self._retry_refused()
+                self._repeat_refused()
 
     def fail_all(self) -> None:
         """Answer every open request with an error, before the bridge exits."""
@@ -122,32 +111,34 @@ class EditorSession:
                 return
         self._dispatch(line, message, now)
 
-    def reject_dropped_line(self, message: DroppedMessage) -> None:
-        """Answer a line that was too long to be read."""
-        self._reject(message.request_id(), f"a message with {message.reason} is not accepted")
-
     def _dispatch(self, line: bytes, message: Message, now: float) -> None:
         method, key = message.method, message.key
         if not method:
-            self._on_editor_response(message)
+            if not key:
+                self.reject(
+                    b"null", "a message must have a `method`, or the `id` of a request that it answers"
+                )
+            elif (response := self._server_requests.translate_response(message)) is not None:
+                self._to_daemon(response)
         elif not key:
             self._on_editor_notification(line, message)
         elif not is_valid_id(message.id):
-            self._reject(b"null", "a request id must be a string or a number")
+            self.reject(b"null", "a request id must be a string or a number")
         elif key in self._open or key in self._resume:
-            self._reject(key, "another open request has this id, so their responses could not be told apart")
+            self.reject(key, "another open request has this id, so their responses could not be told apart")
         elif method.startswith(_CONTROL_API_PREFIXES):
             self._respond(key, error_replies.not_an_mcp_method(key, method))
-        elif method == resume_legacy.PING and resume_modern.RESERVED not in line:
+        elif method == resume.PING and resume.RESERVED not in line:
             self._respond(key, wire.result(key, b"{}"))  # a legacy ping asks about this connection only
         else:
             self._forward_request(key, method, line, now)
 
-    def _reject(self, key: bytes, reason: str) -> None:
+    def reject(self, key: bytes, reason: str) -> None:
+        """Answer a message that cannot be a valid request."""
         self._to_editor(error_replies.error(key, wire.INVALID_REQUEST, reason))
 
     def _forward_request(self, key: bytes, method: str, line: bytes, now: float) -> None:
-        if not self._pending.add(key, method, line, now, sent=self._accepts_requests):
+        if not self.pending.add(key, method, line, now, sent=self._accepts_requests):
             self._respond(key, error_replies.too_many_requests(key, method))
             return
         if method in HANDSHAKE_METHODS:
@@ -159,24 +150,18 @@ class EditorSession:
         if message.method == CANCELLED:
             key = bytes(members_or_empty(message.params).get("requestId", ABSENT))
             request = self._open.get(key)
-            if request is not None and request.method == resume_legacy.INITIALIZE:
+            if request is not None and request.method == resume.INITIALIZE:
                 return  # MCP: a client must not cancel `initialize`
             if request is not None:
-                self._pending.remove(key)
+                self.pending.remove(key)
                 if (batch := self._batches.remove_request(key)) is not None:
                     self._to_editor(batch)
                 if not request.sent:
                     return
-        elif message.method == resume_legacy.INITIALIZED and self._legacy is not None:
+        elif message.method == resume.INITIALIZED and self._legacy is not None:
             self._legacy.initialized = True
         if self.connected:  # a later daemon needs lasting state only, which `on_connected` restores
             self._to_daemon(line)
-
-    def _on_editor_response(self, message: Message) -> None:
-        if not message.key:
-            self._reject(b"null", "a message must have a `method`, or the `id` of a request that it answers")
-        elif (response := self._server_requests.translate_response(message)) is not None:
-            self._to_daemon(response)
 
     def _on_unreadable_line(self, line: bytes, now: float, problem: Exception) -> None:
         text = line.strip()
@@ -199,7 +184,7 @@ class EditorSession:
             return
         keys = [message.key for _, message in messages if message.method and is_valid_id(message.id)]
         if not messages or len(set(keys)) < len(keys) or any(key in self._open for key in keys):
-            self._reject(b"null", "this batch is empty, or two requests have the same id")
+            self.reject(b"null", "this batch is empty, or two requests have the same id")
             return
         self._batches.open_batch(keys)
         for part, message in messages:
@@ -247,7 +232,7 @@ class EditorSession:
         self.down_reason = "mcpd is stopping"
         if not request.line:
             return False
-        self._pending.requeue(key, request.line, now)
+        self.pending.requeue(key, request.line, now)
         return True
 
     def _on_unmatched_response(self, line: bytes, message: Message, now: float) -> None:
@@ -275,8 +260,8 @@ class EditorSession:
             return False
         if response.result is not ABSENT:
             params = bytes(wire.decode_envelope(request.line).params)
-            if request.method == resume_legacy.INITIALIZE:
-                self._legacy = resume_legacy.LegacySession(params, bytes(response.result))
+            if request.method == resume.INITIALIZE:
+                self._legacy = resume.LegacySession(params, bytes(response.result))
             elif self._legacy is not None:
                 self._legacy.record(request.method, params)
         return True
@@ -301,8 +286,8 @@ class EditorSession:
                 if request.sent:
                     self._on_subscription_ended(request, request.subscription, now)
                 return
-        elif message.method == resume_modern.ACKNOWLEDGED:
-            key = resume_modern.subscription_id(message.params)
+        elif message.method == resume.ACKNOWLEDGED:
+            key = resume.subscription_id(message.params)
             request = self._open.get(key)
             if request is not None and request.subscription is not None:
                 for each in request.subscription.resume(key, message.params):
@@ -311,7 +296,7 @@ class EditorSession:
                     self._resume.schedule_retry(now)
                 return
             if request is not None:
-                request.subscription = resume_modern.EditorSubscription(message.params)
+                request.subscription = resume.EditorSubscription(message.params)
                 self._deadlines.pop(key, None)
         self._to_editor(line)
 
@@ -323,14 +308,15 @@ class EditorSession:
         self._abandoned.clear()
         self._resume.reset()
         session = self._legacy
-        if session is not None and not self._pending.has_method(resume_legacy.INITIALIZE):
+        if session is not None and not self.pending.has_method(resume.INITIALIZE):
             # No need to wait for the responses: the daemon handles lines in order.
-            self._resume.send(resume_legacy.INITIALIZE, session.params)
+            self._resume.send(resume.INITIALIZE, session.params)
             if session.initialized:
-                self._to_daemon(wire.notification(resume_legacy.INITIALIZED))
+                self._to_daemon(wire.notification(resume.INITIALIZED))
             for method, params in session.restore_requests():
                 self._resume.send(method, params)
-        self._send_unsent()
+        for line in self.pending.take_unsent():
+            self._to_daemon(line)
         if session is not None:
             for line in session.change_notifications():
                 self._to_editor(line)
@@ -353,14 +339,14 @@ class EditorSession:
             if not request.sent:
                 continue
             if key in safe:
-                self._pending.requeue(key, safe[key], now)
+                self.pending.requeue(key, safe[key], now)
             elif request.subscription is not None or (
                 request.method in RETRYABLE_METHODS and not request.retried
             ):
                 request.retried = True
-                self._pending.requeue(key, request.line, now)
+                self.pending.requeue(key, request.line, now)
             else:
-                self._pending.remove(key)
+                self.pending.remove(key)
                 self._respond(key, error_replies.connection_lost(key, request.method, reason))
         for line in self._server_requests.cancel_all(reason):
             self._to_editor(line)
@@ -368,30 +354,27 @@ class EditorSession:
     def daemon_unreachable(self, reason: ErrorObject | str, latest: float) -> None:
         """Stop waiting for a daemon: unsent requests fail at the time `latest` if not before."""
         self.down_reason = reason
-        self._pending.limit_deadlines(latest)
+        self.pending.limit_deadlines(latest)
 
     # ── restoring state ─────────────────────────────────────────────────────────────────────────
 
     def _on_subscription_ended(
-        self, request: EditorRequest, subscription: resume_modern.EditorSubscription, now: float
+        self, request: EditorRequest, subscription: resume.EditorSubscription, now: float
     ) -> None:
         """Open a subscription again that the daemon ended, as it does before it stops."""
         subscription.on_disconnected()
-        self._pending.mark_unsent(request)
+        self.pending.mark_unsent(request)
         self._resume.schedule_retry(now)
 
-    def _retry_refused(self) -> None:
+    def _repeat_refused(self) -> None:
         self._resume.retry_refused(self._legacy.restore_requests() if self._legacy is not None else [])
         for key, request in self._open.items():
             if request.sent and request.subscription is not None and not request.subscription.is_complete:
                 if self._resume.is_exhausted:
                     continue
                 self._to_daemon(cancellation(key, {"reason": "sent again"}))
-                self._pending.mark_unsent(request)
-        self._send_unsent()
-
-    def _send_unsent(self) -> None:
-        for line in self._pending.take_unsent():
+                self.pending.mark_unsent(request)
+        for line in self.pending.take_unsent():
             self._to_daemon(line)
 
     # ── one request ─────────────────────────────────────────────────────────────────────────────
@@ -405,7 +388,7 @@ class EditorSession:
         self._to_editor(line)
 
     def _fail(self, key: bytes) -> None:
-        request = self._pending.remove(key)
+        request = self.pending.remove(key)
         if not request.sent:
             self._respond(key, error_replies.daemon_unreachable(key, request.method, self.down_reason))
             return

@@ -161,7 +161,7 @@ class BridgeLoop:
     def _is_finished(self, now: float) -> bool:
         if self._exit_code is not None or now >= self._deadline:
             return True
-        return not self._editor_open and not self._outbox.frames and not self._session.has_open_requests
+        return not self._editor_open and not self._outbox.frames and not self._session.pending.has_open
 
     def _poll_timeout(self, now: float) -> int | None:
         """Return the milliseconds until the next timer, rounded up; None if there is none."""
@@ -229,7 +229,9 @@ class BridgeLoop:
     def _handle_lines(self, lines: list[bytes], now: float) -> None:
         from_editor = self._session.from_editor
         while self._lines.dropped:
-            self._session.reject_dropped_line(self._lines.dropped.pop(0))
+            dropped = self._lines.dropped.pop(0)
+            reason = f"a message with {dropped.reason} is not accepted"
+            self._session.reject(dropped.request_id(), reason)
         for line in lines:
             from_editor(line + b"\n", now)
         if not self._session.connected:

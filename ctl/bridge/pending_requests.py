@@ -7,7 +7,7 @@ import math
 import msgspec
 from msgspec import Raw
 
-from ctl.bridge import error_replies, resume_legacy, resume_modern
+from ctl.bridge import error_replies, resume
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, Message
 
@@ -24,21 +24,21 @@ MAX_UNSENT_BYTES = 8 * 1024 * 1024
 MAX_KEPT_LINE = 16 * 1024
 """Bytes of a line that is kept while its call is in progress."""
 
-HANDSHAKE_METHODS = frozenset((resume_legacy.INITIALIZE, resume_modern.DISCOVER))
+HANDSHAKE_METHODS = frozenset((resume.INITIALIZE, resume.DISCOVER))
 STATEFUL_METHODS = frozenset(
     (
-        resume_legacy.INITIALIZE,
-        resume_legacy.SET_LEVEL,
-        resume_legacy.SUBSCRIBE,
-        resume_legacy.UNSUBSCRIBE,
-        resume_modern.LISTEN,
+        resume.INITIALIZE,
+        resume.SET_LEVEL,
+        resume.SUBSCRIBE,
+        resume.UNSUBSCRIBE,
+        resume.LISTEN,
     )
 )
 """Requests whose responses change what a restarted daemon must be told."""
 CALL_METHODS = frozenset(("tools/call", "prompts/get", "completion/complete"))
 """Requests that need no state of their own, which are nearly all."""
 RETRYABLE_METHODS = STATEFUL_METHODS | {
-    resume_modern.DISCOVER,
+    resume.DISCOVER,
     "tools/list",
     "prompts/list",
     "resources/list",
@@ -57,7 +57,7 @@ class EditorRequest(msgspec.Struct, eq=False, gc=False):
     sent: bool
     retried: bool = False
     """Whether it was sent twice. A request that ends two daemons is not sent to a third."""
-    subscription: resume_modern.EditorSubscription | None = None
+    subscription: resume.EditorSubscription | None = None
     """Set once the daemon has acknowledged a `subscriptions/listen`."""
 
 

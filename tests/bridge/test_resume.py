@@ -197,8 +197,8 @@ def test_subscription_waits_for_a_daemon(world: World) -> None:
     world.kill()
     world.now = 10_000.0
     world.books.tick(world.now)
-    assert not world.books.has_unsent_requests
-    assert not world.books.has_open_requests
+    assert not world.books.pending.has_unsent
+    assert not world.books.pending.has_open
     assert world.answers(1) == []
 
 
