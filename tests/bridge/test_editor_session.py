@@ -45,17 +45,6 @@ def test_request_cancelled_while_waiting_is_never_sent(world: World) -> None:
     assert (world.answers(5), world.ran) == ([], {})
 
 
-def test_cancellation_is_forwarded_to_the_daemon(world: World) -> None:
-    """The request is removed, so no error response follows later."""
-    world.begin()
-    world.say("tools/call", {"name": "pay", "arguments": {"n": 1}}, 5)
-    world.say("notifications/cancelled", {"requestId": 5})
-    world.deliver()
-    assert world.daemon.seen[-1]["method"] == "notifications/cancelled"
-    world.restart()
-    assert world.answers(5) == []
-
-
 def test_handshake_is_answered_in_time(world: World) -> None:
     """Editors wait ten seconds, and then show the server as broken without a reason."""
     world.say("initialize", HELLO, 1)
@@ -142,12 +131,6 @@ def test_line_that_needs_no_response_gets_none(world: World, line: str) -> None:
     world.come()
     world.send(line)
     assert (world.got, list(world.wire)) == ([], [])
-
-
-def test_byte_order_mark_and_carriage_return_are_accepted(world: World) -> None:
-    """Windows programs write them."""
-    world.send(b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"method":"ping"}\r')
-    assert "result" in world.answers(1)[0]
 
 
 def test_lone_surrogate_is_replaced(world: World) -> None:

@@ -71,15 +71,6 @@ def test_session_continues_after_a_daemon_restart(bridge: Bridge) -> None:
     assert bridge.editor.next()["result"] == {"tools": []}
 
 
-def test_requests_without_a_daemon_are_sent_to_the_next_one(bridge: Bridge) -> None:
-    """In their order."""
-    for key in range(3):
-        bridge.editor.send(id=key, method="tools/call", params={"name": "x"})
-    bridge.listen()
-    daemon = bridge.attach()
-    assert [daemon.next()["id"] for _ in range(3)] == [0, 1, 2]
-
-
 def test_unresponsive_daemon_is_reconnected(bridge: Bridge, soon: Soon) -> None:
     """It accepts the connection and never answers."""
     bridge.listen()

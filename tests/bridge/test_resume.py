@@ -47,18 +47,6 @@ def test_uninitialized_editor_gets_no_notifications(world: World) -> None:
     assert world.daemon.initialized
 
 
-def test_initialized_notification_without_a_daemon_is_kept(world: World) -> None:
-    """The editor sends it only once."""
-    world.come()
-    world.say("initialize", HELLO, 1)
-    world.settle()
-    world.kill()
-    world.say("notifications/initialized")
-    world.come()
-    world.settle()
-    assert world.daemon.initialized
-
-
 def test_call_that_may_have_run_is_not_sent_again(world: World) -> None:
     """The model must check its effect before it repeats the call."""
     world.begin()
@@ -120,15 +108,6 @@ def test_request_refused_while_stopping_fails_after_the_timeout(world: World) ->
     assert error["message"].startswith("mcpd is stopping; tools/call was not sent")
 
 
-def test_long_call_refused_while_stopping_gets_the_refusal(world: World) -> None:
-    """It is not kept in memory while it is in progress."""
-    world.begin()
-    world.daemon.refuse["tools/call"] = STOPPING
-    world.say("tools/call", {"name": "pay", "arguments": {"n": "x" * pending_requests.MAX_KEPT_LINE}}, 5)
-    world.settle()
-    assert world.answers(5)[0]["error"] == STOPPING
-
-
 def test_server_error_that_mentions_stopping_reaches_the_editor(world: World) -> None:
     """Only mcpd's own member counts."""
     world.begin()
@@ -172,21 +151,6 @@ def test_idempotent_request_is_repeated_once(world: World, method: str) -> None:
         world.deliver()
         world.answer(1)  # the handshake's, which sends the rest
     assert "error" in world.answers(7)[0]
-
-
-def test_subscription_is_restored_with_its_id(world: World) -> None:
-    """The editor gets one acknowledgement, and then notifications that everything may have changed."""
-    world.come()
-    wanted = {"toolsListChanged": True, "promptsListChanged": False, "resourceSubscriptions": ["file:///a"]}
-    world.say("subscriptions/listen", {"notifications": wanted, "_meta": META}, "L1")
-    world.settle()
-    assert world.methods() == ["notifications/subscriptions/acknowledged"]
-    world.got.clear()
-    world.restart()
-    assert world.daemon.listens == {"L1"}
-    assert world.methods() == ["notifications/tools/list_changed", "notifications/resources/updated"]
-    assert all(m["params"]["_meta"] == {SUBSCRIPTION: "L1"} for m in world.got)
-    assert world.got[1]["params"]["uri"] == "file:///a"
 
 
 def test_subscription_waits_for_a_daemon(world: World) -> None:

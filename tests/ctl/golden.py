@@ -1,4 +1,7 @@
-"""Files with the expected output of commands. `pytest tests/ctl --update` writes them anew."""
+"""Files with command lines and their expected output. `pytest tests/ctl --update` writes the output anew.
+
+To add a command, add a line `$ mcpctl …` to a file and update it.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,11 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import attrs
 import pytest
 
 from mcpd import __version__
@@ -21,38 +23,11 @@ from tests.ctl.fake_daemon import FakeDaemon
 GOLDEN = Path(__file__).parent / "golden"
 NOW = 1795242600.0 + 200
 """200 seconds after `fake_daemon.NOW`."""
-
-
-@attrs.frozen
-class Case:
-    """Commands that are run one after the other, and the daemon's answers to them."""
-
-    name: str
-    commands: Sequence[str]
-    answers: Mapping[str, object] = attrs.Factory(dict)
-    files: Mapping[str, str] = attrs.Factory(dict)
-    """Files in the current directory."""
-
-    def run(self, daemon: FakeDaemon, mcpctl: Mcpctl) -> str:
-        daemon.answers |= self.answers
-        return "\n".join(self._run_one(line, daemon, mcpctl) for line in self.commands)
-
-    def _run_one(self, line: str, daemon: FakeDaemon, mcpctl: Mcpctl) -> str:
-        asked = len(daemon.requests)
-        ran = mcpctl(*shlex.split(line))
-        parts = [f"$ mcpctl {line}\n", ran.out]
-        parts += [f"stderr: {text}\n" for text in ran.err.splitlines()]
-        parts += [f"exit {ran.code}\n"] if ran.code else []
-        parts += [f"sent: {method} {_params(params)}\n" for method, params in daemon.requests[asked:]]
-        return "".join(parts)
-
-
-def _params(params: Mapping[str, Any]) -> str:
-    return json.dumps({name: value for name, value in params.items() if name != "_meta"})
+_PROMPT = "$ mcpctl "
 
 
 def check(
-    case: Case,
+    name: str,
     daemon: FakeDaemon,
     mcpctl: Mcpctl,
     place: Path,
@@ -60,17 +35,37 @@ def check(
     *,
     update: bool,
 ) -> None:
-    """Compare what the commands print and send with the file of the case. Times are relative to NOW."""
-    clock = SimpleNamespace(**{**vars(time), "time": lambda: NOW})
-    monkeypatch.setattr("ctl.cli.text.time", clock)
-    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "PATH"):
-        monkeypatch.setenv(name, str(place))
+    """Run the commands of a file in `place`, and compare what they print and send. The time is NOW."""
+    monkeypatch.setattr("ctl.cli.text.time", SimpleNamespace(**{**vars(time), "time": lambda: NOW}))
+    for variable in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "PATH"):
+        monkeypatch.setenv(variable, str(place))
     monkeypatch.chdir(place)
-    for name, text in case.files.items():
-        (place / name).write_text(text)
-    received = case.run(daemon, mcpctl).replace(str(place), "@DIR@").replace(__version__, "@VERSION@")
-    received = received.replace(str(daemon.path), "@SOCKET@").replace(f"try-{os.getpid()}", "try-@PID@")
-    file = GOLDEN / f"{case.name}.txt"
+    file = GOLDEN / f"{name}.txt"
+    expected = file.read_text()
+    commands = [line[len(_PROMPT) :] for line in expected.splitlines() if line.startswith(_PROMPT)]
+    received = "\n".join(_run(line, daemon, mcpctl) for line in commands)
+    for text, sign in (
+        (str(place), "@DIR@"),
+        (str(daemon.path), "@SOCKET@"),
+        (__version__, "@VERSION@"),
+        (f"try-{os.getpid()}", "try-@PID@"),
+    ):
+        received = received.replace(text, sign)
     if update:
         file.write_text(received)
-    assert received == file.read_text()
+    else:
+        assert received == expected
+
+
+def _run(line: str, daemon: FakeDaemon, mcpctl: Mcpctl) -> str:
+    asked = len(daemon.requests)
+    ran = mcpctl(*shlex.split(line))
+    parts = [f"{_PROMPT}{line}\n", ran.out]
+    parts += [f"stderr: {text}\n" for text in ran.err.splitlines()]
+    parts += [f"exit {ran.code}\n"] if ran.code else []
+    parts += [f"sent: {method} {_params(params)}\n" for method, params in daemon.requests[asked:]]
+    return "".join(parts)
+
+
+def _params(params: Mapping[str, Any]) -> str:
+    return json.dumps({name: value for name, value in params.items() if name != "_meta"})

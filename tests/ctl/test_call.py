@@ -25,20 +25,6 @@ def result(output: str = "", **more: object) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("words", [["now@time"], ["time/now"], ["time", "now"]])
-def test_tool_target_spellings(daemon: FakeDaemon, mcpctl: Mcpctl, words: list[str]) -> None:
-    """list-tools prints TOOL@SERVER; users also type the other forms."""
-    daemon.answers["mcpd/call"] = result("12:00")
-    ran = mcpctl("call", *words, "zone=Europe/Paris", "n:=3")
-    assert (ran.code, ran.out, ran.err) == (0, "12:00\n", "")
-    assert daemon.params_of("mcpd/call") == {
-        "server": "time",
-        "tool": "now",
-        "arguments": {"zone": "Europe/Paris", "n": 3},
-        "raw": False,
-    }
-
-
 def test_qualified_name_of_a_server_that_has_not_started(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """Its tools are not known, but its name is."""
     daemon.answers["mcpd/tools"] = {"tools": [], "dropped": 0}
@@ -71,12 +57,6 @@ def test_trace_context_is_forwarded(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     assert sent["_meta"] == {"traceparent": parent, "tracestate": "rojo=1", "progressToken": 1}
     mcpctl("call", "now@time", BAGGAGE="a=b")
     assert "baggage" not in daemon.requests[-1][1]["_meta"]
-
-
-def test_piped_output_is_unchanged(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """In a pipe it is data, which sanitizing would damage."""
-    daemon.answers["mcpd/call"] = result("a\x1b[1mb\u200d\n")
-    assert mcpctl("call", "now@time").out == "a\x1b[1mb\u200d\n"
 
 
 def test_progress_is_requested_but_not_shown_in_a_pipe(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:

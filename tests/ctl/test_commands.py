@@ -131,14 +131,6 @@ def test_overview_summaries_match_the_commands_help(mcpctl: Mcpctl) -> None:
         assert all(len(line) <= 80 for line in mcpctl(name, "--help").out.splitlines()), name
 
 
-def test_group_without_a_command_shows_help(mcpctl: Mcpctl) -> None:
-    """Like `mcpctl` without arguments. With --json it is an error."""
-    for group in ("daemon", "config"):
-        assert mcpctl(group).out == mcpctl(group, "--help").out
-        ran = mcpctl(group, "--json")
-        assert (ran.code, ran.error()["message"]) == (2, "Missing command.")
-
-
 def test_exit_codes_can_be_listed(mcpctl: Mcpctl) -> None:
     """With two commands, and in the documentation."""
     out = mcpctl("help", "exit-codes").out

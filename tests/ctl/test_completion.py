@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from ctl.cli.completion import bash_reply, split_last_word
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.fake_daemon import FakeDaemon
 
@@ -185,37 +184,3 @@ def test_fish_gets_names_with_descriptions(environ: dict[str, str], tmp_path: Pa
     assert completions("mcpctl call echo@test te") == ["text="]
     assert completions("mcpctl call line") == []
     assert len(completions("mcpctl call ")) == 2 + len(HOSTILE)
-
-
-@pytest.mark.parametrize(
-    ("line", "word"),
-    [
-        ("mcpctl call ec", "ec"),
-        ("mcpctl call ", ""),
-        (r"mcpctl call a\ b", r"a\ b"),
-        ("mcpctl call 'a b", "'a b"),
-        ("mcpctl call 'a b' c", "c"),
-        (r'mcpctl call "a\" b', r'"a\" b'),
-        (r"mcpctl 'a\' b", "b"),
-    ],
-)
-def test_last_word_of_the_command_line_is_found(line: str, word: str) -> None:
-    """According to shell quoting rules."""
-    assert split_last_word(line) == (line.removesuffix(word), word)
-
-
-@pytest.mark.parametrize(
-    ("value", "word", "reply"),
-    [
-        ("echo@test", "echo@te", "@test"),
-        ("times:=", "times:", "="),
-        ("a b@test", r"a\ ", r"a\ b@test"),
-        ("a b@c", '"a ', ""),
-        ("ab@c", '"a', "ab@c"),
-        ("über@test", "", "über@test"),
-        ("~x", "", r"\~x"),
-    ],
-)
-def test_bash_reply_replaces_the_last_part_of_the_word(value: str, word: str, reply: str) -> None:
-    """The quoted part after the last separator; inside quotes, only plain text."""
-    assert bash_reply(value, word) == reply

@@ -197,14 +197,6 @@ def test_restart_keeps_the_configuration_file(place: Place) -> None:
     place.ctl("daemon", "stop")
 
 
-def test_start_and_stop_are_idempotent(place: Place) -> None:
-    """The second call succeeds and reports that nothing changed."""
-    pids = [json.loads(place.ctl("daemon", "start", "--json").stdout)["pid"] for _ in range(2)]
-    assert pids[0] == pids[1]
-    answers = [json.loads(place.ctl("daemon", "stop", "--json").stdout) for _ in range(2)]
-    assert answers == [{"stopped": True}, {"stopped": False}]
-
-
 def test_daemon_without_its_socket_is_found_by_its_lock(place: Place) -> None:
     """The stub does not bind its socket again. The commands do not say that the daemon is not running."""
     pid = json.loads(place.ctl("daemon", "start", "--json").stdout)["pid"]
@@ -309,27 +301,6 @@ def test_restart_resets_the_limit_of_starts(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(systemd, "socket_is_lost", lambda: False)
     process.restart_service()
     assert commands == [("reset-failed", "mcpd.service", "mcpd.socket"), ("restart", "mcpd.service")]
-
-
-def test_status_and_stop_never_start_a_daemon(place: Place) -> None:
-    """And status suggests the command that would."""
-    done = place.ctl("daemon", "status")
-    assert (done.returncode, done.stdout.splitlines()[0]) == (3, "○ mcpd is not running")
-    assert "mcpctl daemon start" in done.stderr
-    assert json.loads(place.ctl("daemon", "status", "--json").stdout)["running"] is False
-    place.ctl("daemon", "stop")
-    assert place.started() == []
-
-
-def test_failed_start_shows_the_reason(place: Place) -> None:
-    """It shows the end of the log and exits with 3, also with --json."""
-    done = place.ctl("daemon", "start", STUB="fails")
-    assert done.returncode == 3
-    assert "cannot read the configuration: ]" in done.stderr
-    done = place.ctl("daemon", "start", "--json", STUB="fails")
-    error = json.loads(done.stderr)["error"]
-    assert (error["code"], error["exit"]) == ("daemon_unreachable", 3)
-    assert done.stdout == ""
 
 
 def test_log_of_a_background_daemon_is_shown(place: Place) -> None:
@@ -450,11 +421,3 @@ def test_unit_contains_no_environment_variable_but_path(place: Place) -> None:
 def test_quoting_for_systemd(word: str, unit_word: str) -> None:
     """See systemd.service(5): specifiers, variables, quotes."""
     assert systemd.quote_for_systemd(word) == unit_word
-
-
-def test_every_subcommand_has_help(place: Place) -> None:
-    """`--help` fits 80 columns."""
-    for name in ("", "start", "stop", "restart", "status", "logs", "install", "uninstall"):
-        done = place.ctl("daemon", *filter(None, [name]), "--help")
-        assert done.returncode == 0, done.stderr
-        assert max(map(len, done.stdout.splitlines())) <= 100

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -146,13 +145,6 @@ def test_ensure_daemon_starts_one_and_prints_one_line(place: Place) -> None:
     assert stat.S_IMODE(place.socket.parent.stat().st_mode) == 0o700
 
 
-def test_running_daemon_is_used_silently(place: Place) -> None:
-    """The second client prints and starts nothing."""
-    _, first, _ = answer(place.ensure())
-    assert answer(place.ensure()) == (0, first, "")
-    assert len(place.started()) == 1
-
-
 def test_fifty_concurrent_clients_start_one_daemon(place: Place) -> None:
     """All clients get the same daemon."""
     clients = [place.ensure() for _ in range(50)]
@@ -251,43 +243,10 @@ def test_failed_start_reports_the_end_of_the_log_immediately(place: Place) -> No
     assert within(took, 3.0)
 
 
-def test_invalid_configuration_is_named(place: Place) -> None:
-    """With the end of the log if the problem is not found from here."""
-    code, words, _ = answer(place.ensure(STUB="refuses"))
-    assert code == 3  # as the script does for any DaemonUnreachable
-    assert "mcpd was not started: stand-in " in words
-    assert "config.json cannot be used" in words
-    place.configure("{")
-    code, words, _ = answer(place.ensure(STUB="refuses"))
-    assert words == f"mcpd was not started: {place.config} is invalid mcpctl edit"
-
-
-def test_failed_start_ignores_older_log_lines(place: Place) -> None:
-    """Log records are shown as text, not as JSON."""
-    log = place.home / ".local/state/mcpd/daemon.log"
-    log.parent.mkdir(parents=True)
-    log.write_text('{"time": "then", "level": "info", "message": "an old tale"}\n')
-    code, words, _ = answer(place.ensure(STUB="fails"))
-    assert code == 3
-    assert "an old tale" not in words
-    assert "exited with status 78: stand-in " in words
-    assert " it warns first; cannot read the configuration" in words
-
-
 def test_instance_variable_of_a_server_is_not_inherited(place: Place) -> None:
     """Otherwise mcpd would kill the new daemon together with that server."""
     answer(place.ensure(MCPD_INSTANCE="somebody.3", NOTIFY_SOCKET="/nowhere"))
     assert [mark for _, mark, _ in place.started()] == ["-"]
-
-
-def test_long_log_is_rotated_at_start(place: Place) -> None:
-    """The log size is limited."""
-    log = place.home / ".local/state/mcpd/daemon.log"
-    log.parent.mkdir(parents=True)
-    log.write_bytes(b"x" * (5 * 1024 * 1024 + 1))
-    answer(place.ensure())
-    assert log.stat().st_size < 1000
-    assert log.with_name("daemon.log.1").stat().st_size > 5_000_000
 
 
 def test_socket_in_a_shared_writable_directory_is_refused(place: Place) -> None:
@@ -298,13 +257,6 @@ def test_socket_in_a_shared_writable_directory_is_refused(place: Place) -> None:
     done = place.ctl("status", MCPD_SOCKET=f"{open_to_all}/s")
     assert done.returncode == 3
     assert "other users can write" in done.stderr
-
-
-def test_daemon_next_to_mcpctl_is_preferred(place: Place) -> None:
-    """PATH comes second."""
-    done = place.ctl("daemon", "install", "--dry-run", "--json")
-    units = json.loads(done.stdout)["units"]
-    assert f"ExecStart={place.home}/bin/mcpd" in units[f"{place.home}/.config/systemd/user/mcpd.service"]
 
 
 def test_unresponsive_program_on_the_socket_is_left_alone(place: Place) -> None:

@@ -73,21 +73,6 @@ def test_why_finds_a_program_only_in_the_shells_path(daemon: FakeDaemon, mcpctl:
     assert received["evidence"]["kind"] == "spawn"
 
 
-def test_why_suggests_fixing_path_in_the_definition(daemon: FakeDaemon, mcpctl: Mcpctl, shell: Path) -> None:
-    """It overrides the daemon's PATH, so a restart would not help."""
-    gone = failure("command not found: mcp-server-files", kind="spawn", exit_code=None)
-    definition = {"command": "mcp-server-files", "env": {"PATH": "/opt/bin"}}
-    daemon.answers["mcpd/server"] = detail(
-        server("files", "failed", last_error=gone),
-        command=["mcp-server-files"],
-        executable=None,
-        path="/opt/bin",
-        definition=definition,
-    )
-    last = mcpctl("why", "files").out.splitlines()[-1]
-    assert last.startswith(f"next: mcpctl edit   (use {shell}/mcp-server-files as its command, or fix")
-
-
 def test_why_shows_which_variables_differ_most_probable_first(
     daemon: FakeDaemon, mcpctl: Mcpctl, shell: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,8 +12,6 @@ from ctl.cli.errors import UsageError
 from ctl.cli.output import Output
 from ctl.commands.add_remove_apply import read_definitions
 from ctl.commands.import_ import parse_sources
-from mcpd.config.loader import load
-from mcpd.model.errors import BadSpec
 from mcpd.support.regular_files import UnusableFile
 
 
@@ -34,16 +32,6 @@ def test_device_or_fifo_is_refused_without_reading_it(endless: str) -> None:
         parse_sources((endless,))
 
 
-def test_directory_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "servers.json").mkdir()
-    with pytest.raises(UsageError, match=r"servers\.json: it is a directory") as refused:
-        read_definitions(str(tmp_path / "servers.json"), Output({}))
-    assert "name a regular file" in refused.value.hint
-    with pytest.raises(BadSpec, match="it is a directory") as invalid:
-        load(tmp_path / "servers.json", {})
-    assert "name a file" in str(invalid.value.data())
-
-
 def test_endless_descriptor_is_refused_with_its_limit() -> None:
     handle = os.open("/dev/zero", os.O_RDONLY)
     try:
@@ -62,11 +50,3 @@ def test_output_of_another_command_is_read_from_its_descriptor() -> None:
         assert parse_json_object(f"@/dev/fd/{reading}") == {"path": "/tmp"}
     finally:
         os.close(reading)
-
-
-def test_larger_file_is_refused_with_its_limit(tmp_path: Path) -> None:
-    path = tmp_path / "servers.json"
-    with path.open("wb") as file:
-        file.truncate(1 << 30)
-    with pytest.raises(UsageError, match="it has more than 4194304 bytes"):
-        read_definitions(str(path), Output({}))

@@ -9,7 +9,6 @@ import pytest
 
 from ctl.explain.next_steps import config_step, next_step
 from mcpd.config import next_step as decision
-from mcpd.config.next_step import missing_variable, port_in_use
 from mcpd.config.secret_store import read_secrets
 from mcpd.model.errors import BadSpec
 from mcpd.model.failure_summary import NOT_MCP
@@ -220,51 +219,6 @@ def test_missing_program_is_looked_for(tmp_path: Path, monkeypatch: pytest.Monke
     assert next_step(detail).startswith(f"mcpctl edit   (use {program} as its command, or fix PATH")
 
 
-@pytest.mark.parametrize(
-    ("line", "port"),
-    [
-        (BUSY, "8080"),
-        ("[Errno 98] error while binding on address ('::1', 9000): address already in use", "9000"),
-        ("listen tcp :7000: bind: address already in use", "7000"),
-        ("port 3000 is already in use", "3000"),
-        ("address already in use", ""),
-        ("listening on 127.0.0.1:8080", ""),
-    ],
-)  # fmt: skip
-def test_port_in_use_is_found(line: str, port: str) -> None:
-    assert port_in_use([line, "bye"]) == port
-
-
-@pytest.mark.parametrize(
-    ("line", "name"),
-    [
-        ("KeyError: 'MY_API_KEY'", "MY_API_KEY"),
-        ("Missing environment variable GITHUB_TOKEN.", "GITHUB_TOKEN"),
-        ("using MY_API_KEY", ""),
-        ("the database is missing", ""),
-    ],
-)
-def test_missing_variable_is_found(line: str, name: str) -> None:
-    assert missing_variable([line]) == name
-
-
-def test_daemon_leaves_missing_programs_to_a_terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It does not know the PATH of the user's shell. It does look where version managers install programs."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    failure = {"kind": "spawn", "message": "command not found: mcp-server-files"}
-    detail = how("failed", failure, {"command": "mcp-server-files"})
-    detail["path"] = "/usr/bin"
-    step = "mcpctl why it   (looks for mcp-server-files in the PATH of your shell)"
-    assert decision.next_step(detail) == step
-    program = tmp_path / ".local" / "bin" / "mcp-server-files"
-    program.parent.mkdir(parents=True)
-    program.write_text("")
-    program.chmod(0o755)
-    assert decision.next_step(detail) == f"mcpctl edit   (use {program} as its command)"
-
-
 def test_file_of_another_program_is_moved_and_imported() -> None:
     """It must not be edited."""
     theirs = [{"path": "$", "message": "this is the configuration of another program named mcpd (…)"}]
@@ -291,11 +245,3 @@ def test_variable_that_is_not_set_is_no_reason_to_edit(monkeypatch: pytest.Monke
     has_it = "mcpctl daemon restart   (passes NOPE_TOKEN of this shell to mcpd; or write "
     assert config_step([{"message": message}], "/c.json").startswith(has_it)
     assert decision.next_step(failed).startswith("mcpctl daemon restart   (with NOPE_TOKEN set in ")
-
-
-def test_one_of_two_files_is_moved_away() -> None:
-    """Editing either does not help. The one in use is kept."""
-    message = "there are 2 configuration files: /c/config.json, /c/config.yaml"
-    keeps = "mv /c/config.json /c/config.json.unused   (keeps /c/config.yaml; or move that one)"
-    assert config_step([{"message": message}], "/c/config.yaml") == keeps
-    assert config_step([{"message": message}], "/c").startswith("mv /c/config.yaml /c/config.yaml.unused ")

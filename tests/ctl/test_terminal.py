@@ -58,19 +58,6 @@ def test_table_on_a_terminal_is_coloured_and_fits(
     assert len(row.replace("\x1b[31m", "").replace("\x1b[0m", "")) == 80
 
 
-def test_long_argument_list_leaves_room_for_the_description(
-    daemon: FakeDaemon, mcpctl: Mcpctl, terminal: tuple[int, int]
-) -> None:
-    schema = {"type": "object", "properties": {f"argument_{n}": {} for n in range(9)}}
-    tool = {"server": "s", "name": "tool", "qualified_name": "tool@s", "description": "word " * 20}
-    daemon.answers["mcpd/tools"] = {"tools": [{**tool, "inputSchema": schema}], "dropped": 0}
-    _, seen = on_terminal(terminal, mcpctl, "list-tools", NO_COLOR="1")
-    header, row = seen.splitlines()
-    assert len(row) == 80
-    assert len(row) - header.index("DESCRIPTION") == 24
-    assert row.startswith("tool@s  [argument_0]")
-
-
 @pytest.mark.parametrize("environ", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_colour_can_be_disabled(
     daemon: FakeDaemon, mcpctl: Mcpctl, terminal: tuple[int, int], environ: dict[str, str]

@@ -226,18 +226,6 @@ def test_a_modern_client_keeps_its_subscription_across_daemons(tmp_path: Path) -
             assert ed.close()[0] == 0
 
 
-def test_requests_wait_for_a_daemon_that_is_being_restarted(tmp_path: Path) -> None:
-    """The editor sees a slow response but no error."""
-    with editor(private_environment(tmp_path), tmp_path, "--no-start", "--server", "fake") as ed:
-        with running(tmp_path, {"fake": fake()}) as daemon:
-            daemon.wait_connected("fake")
-            ed.begin()
-        ed.send(id=1, method="tools/call", params={"name": "echo", "arguments": {"late": 1}})
-        with running(tmp_path, {"fake": fake()}):
-            assert "late" in ed.answer(1)["result"]["content"][0]["text"]
-            assert ed.close()[0] == 0
-
-
 def test_bridge_starts_the_daemon_when_needed(tmp_path: Path) -> None:
     """The bridge starts the daemon at first, and again when it is needed later."""
     config = tmp_path / "config" / "mcpd"
@@ -263,18 +251,6 @@ def test_bridge_starts_the_daemon_when_needed(tmp_path: Path) -> None:
                 wait_until(lambda: gone(pid), lambda: "the daemon does not stop")
 
 
-def test_bridge_without_a_daemon_responds_and_keeps_running(tmp_path: Path) -> None:
-    """`ping` is answered immediately, the rest at EOF at the latest; stdout contains nothing but MCP."""
-    environ = private_environment(tmp_path)
-    with editor(environ, tmp_path, "--no-start") as ed:
-        assert ed.ask(1, "ping")["result"] == {}
-        ed.send(id=2, method="initialize", params=HELLO)
-        assert ed.ask(3, "ping")["result"] == {}
-        assert ed.close()[0] == 0
-        assert "mcpd is not running at" in ed.answer(2)["error"]["message"]
-        assert "mcpctl bridge: mcpd is not running at" in ed.errors()
-
-
 def test_a_daemon_that_cannot_be_started_is_an_error_with_its_reason(tmp_path: Path) -> None:
     """The editor shows the error, where the user looks."""
     (tmp_path / "state").write_text("a file where the state directory should be")
@@ -282,14 +258,6 @@ def test_a_daemon_that_cannot_be_started_is_an_error_with_its_reason(tmp_path: P
         error = ed.ask(1, "initialize", **HELLO)["error"]
         assert "Not a directory" in error["message"]
         assert error["data"]["may_have_run"] is False
-        assert ed.close()[0] == 0
-
-
-def test_unknown_server_is_named_in_the_error(start: Start, tmp_path: Path) -> None:
-    """For example after a typo in the editor's configuration."""
-    daemon = start({"fake": fake()})
-    with editor(daemon.environ, tmp_path, "--server", "fkae") as ed:
-        assert "fkae" in ed.ask(1, "initialize", **HELLO)["error"]["message"]
         assert ed.close()[0] == 0
 
 
@@ -351,29 +319,6 @@ def test_bridge_ends_with_its_parent_although_others_hold_its_stdin(tmp_path: Pa
         os.close(reads)
         parent.stdout.close()
         parent.stderr.close()
-
-
-def test_invalid_input_only_gets_errors(start: Start, tmp_path: Path) -> None:
-    """Binary data, broken JSON, wrong types, deep nesting and control methods; the next request works."""
-    daemon = start({"fake": fake()})
-    daemon.wait_connected("fake")
-    with editor(daemon.environ, tmp_path, "--server", "fake") as ed:
-        ed.begin()
-        bad = [
-            bytes(range(1, 256)).replace(b"\n", b""),
-            b"{" * 50_000,
-            b'{"jsonrpc":"2.0","id":[1],"method":"tools/list"}',
-            b'{"jsonrpc":"2.0","id":9,"method":"mcpd/shutdown"}',
-            b'{"jsonrpc":"2.0","id":9,"method":7}',
-            b"[" * 100_000 + b"]" * 100_000,
-            b'"text"',
-            b'{"jsonrpc":"2.0","id":9,"method":"tools/call","params":' + b'{"a":' * 5000 + b"1" + b"}" * 5001,
-        ]
-        for line in bad:
-            ed.raw(line + b"\n")
-            assert "error" in ed.next()
-        assert "result" in ed.ask("next", "tools/list")
-        assert ed.close()[0] == 0
 
 
 def test_a_plain_command_line_imports_neither_click_nor_trio(tmp_path: Path) -> None:

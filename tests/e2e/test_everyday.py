@@ -10,7 +10,7 @@ import socket
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.harness import Refused, fake, in_flight, wait_until
+from tests.e2e.harness import fake, in_flight, wait_until
 from tests.stopwatch import within
 
 
@@ -50,17 +50,6 @@ def test_server_that_cannot_start_does_not_affect_others(start: Start) -> None:
     assert gone["attempts"] == 1
     assert "no-such-program" in gone["last_error"]["message"]
     assert daemon.client().call("fake", "echo", {})["success"]
-
-
-def test_error_of_a_call_to_a_failed_server_says_what_to_do(start: Start) -> None:
-    """The error names the problem, the server and the next step; nothing was sent."""
-    daemon = start({"gone": {"command": "no-such-program"}})
-    with pytest.raises(Refused) as refused:
-        daemon.client().call("gone", "echo")
-
-    assert refused.value.code == "not_ready"
-    assert refused.value.body["data"]["may_have_run"] is False
-    assert "mcpctl reconnect gone" in str(refused.value)
 
 
 @pytest.mark.parametrize("attach", [False, True])

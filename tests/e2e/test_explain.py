@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,7 +17,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from mcpd.model.errors import UnknownServer
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, FAKE, Client, Json, Refused, fake, in_flight, running, wait_until
-from tests.model.test_failure_summary import BINDINGS
 
 SECRET = "correct-horse-battery"
 
@@ -85,27 +83,6 @@ def test_failure_of_a_program_that_is_no_server_shows_its_output(start: Start) -
     error = daemon.wait_status("it", lambda status: status["status"] == "failed")["last_error"]
     assert error["noise"] == "1 line on its stdout was not JSON-RPC: Usage: it --token ***"
     assert error["stderr"] == ["no config"]
-
-
-def test_cause_is_shown_although_a_long_trace_follows_it(start: Start) -> None:
-    """A server in JavaScript whose native module is missing writes 40 lines after the one that says so."""
-    lines = [*BINDINGS, "", "Node.js v22.11.0"]
-    program = "import sys; sys.stderr.write(sys.argv[1]); sys.exit(1)"
-    definition = {"command": sys.executable, "args": ["-I", "-S", "-c", program, "\n".join(lines)]}
-    daemon = start({"db": definition})
-    error = daemon.wait_status("db", lambda status: status["status"] == "failed")["last_error"]
-    assert error["stderr"] == lines[:20]
-    assert error["summary"] == f"exited (1): {lines[0]}"
-    why = subprocess.run(
-        [sys.executable, "-m", "ctl", "why", "db", "--no-shell"],
-        env=daemon.environ,
-        capture_output=True,
-        text=True,
-        timeout=BOUND,
-    )
-    shown = [line.partition("stderr: ")[2] for line in why.stdout.splitlines() if "stderr" in line]
-    assert shown[0] == lines[0]
-    assert lines[1].strip() in why.stdout
 
 
 def test_history_knows_servers_that_have_left_and_no_others(start: Start) -> None:
@@ -251,25 +228,6 @@ def test_log_follower_gets_every_line_of_a_burst(start: Start) -> None:
     other.call("fake", "stderr", {"lines": 5000})
     for _ in range(5000):
         assert "line" in client.next_notification()["params"]
-
-
-def test_slow_log_follower_gets_the_number_of_dropped_lines(start: Start) -> None:
-    """The log keeps one mebibyte; the stream counts the dropped lines and continues with the newest."""
-    daemon = start({"fake": fake()})
-    daemon.wait_connected("fake")
-    client, other = daemon.client(), daemon.client()
-    client.request("mcpd/logs", server="fake", lines=0, follow=True)
-    for _ in range(40):
-        other.call("fake", "stderr", {"text": "y" * 60_000, "lines": 3})
-    other.call("fake", "stderr", {"text": "the last one"})
-    missed = lines = 0
-    while True:
-        received = client.next_notification()["params"]
-        missed += received.get("missed", 0)
-        lines += "line" in received
-        if "the last one" in received.get("line", ""):
-            break
-    assert missed + lines == 121
 
 
 def test_metrics_are_in_the_prometheus_format(start: Start) -> None:
