@@ -16,7 +16,7 @@ from msgspec import Raw
 from mcpd.api.control.calls import read_call, read_call_in_steps
 from mcpd.calls.known_items import required_arguments
 from mcpd.calls.validation import MAX_CHECKED
-from mcpd.model.api import CompleteParams, PromptParams, ReadParams
+from mcpd.model.api import PromptParams, ReadParams
 from mcpd.model.errors import InvalidArguments
 from mcpd.model.server_spec import Timeouts
 from mcpd.model.steps import run_steps
@@ -189,13 +189,6 @@ async def test_call_is_in_progress_until_its_large_result_is_sent(
     assert script.answers[answered]["result"]["output"] == result["content"][0]["text"]
 
 
-@pytest.mark.parametrize("catalog", [None, make_catalog(warnings=("it failed",))])
-async def test_server_without_lists_decides_which_tools_exist(w: World, catalog: object) -> None:
-    w.server.catalog = catalog
-    Script(w).call("unknown")
-    assert [request["params"]["name"] for request in await sent(w)] == ["unknown"]
-
-
 @pytest.mark.parametrize(
     ("spec", "catalog", "message"),
     [
@@ -304,18 +297,6 @@ async def test_result_that_takes_long_to_check_is_sent_later(
     (warning,) = script.answers[first]["result"]["warnings"]
     assert warning == "the result violates the tool's outputSchema: too long @ $.structuredContent.n"
     assert script.caller.calls == {}
-
-
-@pytest.mark.parametrize("accepts", [True, False])
-async def test_required_task_is_made_if_the_server_knows_the_param(w: World, *, accepts: bool) -> None:
-    w.server.spec = attrs.evolve(w.server.spec, timeouts=Timeouts(call=20, call_max=50))
-    w.server.upstream.accepts_task_param = accepts
-    script = Script(w)
-    script.call("task")
-    script.call("t")
-    task, other = (request["params"] for request in await sent(w))
-    assert task.get("task") == ({"ttl": 50_000} if accepts else None)
-    assert "task" not in other
 
 
 @pytest.mark.parametrize("progress_token", ["p", None])
@@ -491,15 +472,6 @@ async def test_prompt_is_checked_against_the_list(
         assert found["message"] == f"srv has no prompt 'helo'; {hint}"
 
 
-async def test_known_prompt_does_not_refresh_expired_lists(w: World) -> None:
-    w.server.catalog, w.server.lists_expired = make_catalog(prompts=["a"]), True
-    script = Script(w)
-    params = PromptParams(server=NAME, prompt="a", arguments={})
-    key = script.put(lambda key: script.caller.get_prompt(key, params))
-    await answer(w, result={"messages": []})
-    assert script.answers[key]["result"] == {"messages": []}
-
-
 @pytest.mark.parametrize(
     ("code", "resources", "error", "hint"),
     [
@@ -523,26 +495,6 @@ async def test_unlisted_resource_that_the_server_refuses_is_unknown(
     assert found["data"]["code"] == error
     assert found["message"].startswith("srv: no")
     assert hint in found["message"]
-
-
-async def test_other_error_without_a_code_does_not_mean_an_unknown_resource(w: World) -> None:
-    """The Python SDK 1.x sends the code 0 for all errors of a resource."""
-    w.server.catalog = make_catalog()
-    script = Script(w)
-    key = script.put(lambda key: script.caller.read_resource(key, ReadParams(server=NAME, uri="file:///a")))
-    await answer(w, error={"code": 0, "message": "Error reading resource file:///a"})
-    assert script.error(key)["data"]["code"] == "upstream_error"
-
-
-async def test_completion_is_passed_through(w: World) -> None:
-    script = Script(w)
-    ref, argument = {"type": "ref/prompt", "name": "a"}, {"name": "b", "value": "c"}
-    params = CompleteParams(server=NAME, ref=ref, argument=argument, context={"arguments": {}})
-    key = script.put(lambda key: script.caller.complete(key, params))
-    (request,) = await sent(w)
-    assert request["params"] == {"ref": ref, "argument": argument, "context": {"arguments": {}}}
-    w._say({"id": request["id"], "result": {"completion": {"values": []}}})
-    assert script.answers[key]["result"] == {"completion": {"values": []}}
 
 
 async def test_refusal_because_the_daemon_stops_is_marked(w: World) -> None:

@@ -11,11 +11,9 @@ import trio
 import trio.testing
 
 from mcpd.api.control import requests as control_requests
-from mcpd.api.control.methods import METHODS, Method, _list_method
+from mcpd.api.control.methods import METHODS, Method
 from mcpd.api.control.requests import MAX_RUNNING, MAX_STREAMS
-from mcpd.daemon_operations import Operations
 from mcpd.model import api
-from mcpd.usage_report import StatsReport
 from mcpd.wire import message as wire
 
 CORE = SimpleNamespace(is_stopping=False)
@@ -125,46 +123,6 @@ async def test_streams_and_requests_in_progress_are_limited(monkeypatch: pytest.
         await trio.testing.wait_all_tasks_blocked()
         assert not asked._streams
         assert not asked.is_busy
-
-
-@pytest.mark.parametrize("method", ["mcpd/tools", "mcpd/stats"])
-async def test_large_results_do_not_wait_for_their_turn(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is created when it is sent: results of 5,000 requests that waited took, and kept, 40 MiB."""
-    sent: list[bytes] = []
-    created: list[int] = []
-    """For each result, how many had been sent when it was created."""
-
-    def create(*_: object) -> object:
-        created.append(len(sent))
-        return api.EmptyResult()
-
-    async def refresh_catalogs(*_: object) -> None:
-        pass
-
-    tools = _list_method("", api.ToolsResult, create)
-    monkeypatch.setattr(control_requests, "METHODS", {**METHODS, "mcpd/tools": tools})
-    monkeypatch.setattr(Operations, "refresh_catalogs", refresh_catalogs)
-    monkeypatch.setattr(StatsReport, "build", create)
-    parts: Any = [SimpleNamespace(servers=list, instances=list), *[None] * 7]
-    stand_in: Any = SimpleNamespace(
-        core=Operations(*parts),
-        calls=None,
-        finish=sent.append,
-        describe=lambda: "a test",
-        policies=SimpleNamespace(exist=lambda: False),
-    )
-    async with trio.open_nursery() as nursery:
-        asked = control_requests.ControlRequests(
-            stand_in,
-            stand_in,
-            stand_in,
-            7,
-            lambda work, name: nursery.start_soon(work, name=name),
-            lambda view, client: None,
-        )
-        for number in range(20):
-            asked.receive(wire.parse(b'{"id":%d,"method":"%b"}' % (number, method.encode())))
-    assert created == list(range(20))
 
 
 @pytest.mark.parametrize(

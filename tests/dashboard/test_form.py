@@ -189,19 +189,6 @@ def test_user_can_switch_between_form_and_json(opened: Window) -> None:
     }
 
 
-def test_schema_without_a_form_uses_json_and_empty_schema_calls_immediately(opened: Window) -> None:
-    either = tool(opened, "either")
-    expect(either.get_by_label("Arguments as JSON")).to_be_visible()
-    press(either, "Call")
-    either.locator(".wrong:has-text('oneOf')").wait_for()
-    either.get_by_label("Arguments as JSON").fill('{"a": 5}')
-    assert json.loads(sent(either))["params"]["arguments"] == {"a": 5}
-    bare = tool(opened, "bare")
-    expect(bare.get_by_role("button", name="Call", exact=True)).to_be_visible()
-    expect(bare.get_by_label("Arguments as JSON")).to_be_hidden()
-    assert json.loads(sent(bare))["params"]["arguments"] == {}
-
-
 @pytest.mark.parametrize(
     ("schema", "kind"),
     [
@@ -238,34 +225,6 @@ def test_every_schema_leads_to_a_usable_input(opened_once: Window, schema: Any, 
     assert opened_once.page.evaluate(asked, json.dumps(schema)) == kind
 
 
-def test_small_schema_with_a_huge_form_is_cut_short(opened_once: Window) -> None:
-    """Twenty fields that each refer to the whole schema are 168,420 fields in four levels, and freeze a
-    browser.
-    """
-    schema = {"type": "object", "properties": {f"p{n}": {"$ref": "#"} for n in range(20)}}
-    counted = """async (text) => {
-      const count = (shape) => (shape.fields ?? []).reduce((sum, field) => sum + 1 + count(field.shape), 0);
-      const shape = (await import('/page/schema_fields.js')).fieldOf(JSON.parse(text));
-      return [shape.fields.length, count(shape)];
-    }"""
-    assert opened_once.page.evaluate(counted, json.dumps(schema)) == [20, 300]
-
-
-def test_only_numbers_beyond_browser_precision_are_kept_as_text(opened_once: Window) -> None:
-    """Other values must not be compared as numbers: a duration of `4.0` ms, in a result with a long number,
-    caused an error message in place of the evidence.
-    """
-    asked = """async (text) => {
-      const numbers = (await import('/page/daemon_connection.js')).parse(text);
-      return [numbers.filter((each) => typeof each === 'number'), JSON.stringify(numbers)];
-    }"""
-    held = "4.0, 0.10, -0, 0.0, 1e-05, 1.5E+3, 0.30000000000000004, 9007199254740992, 1e300"
-    odd = "12345678901234567890, 0.12345678901234567890, 1e400, 1e-400"
-    numbers, written = opened_once.page.evaluate(asked, f"[{held}, {odd}]")
-    assert numbers == json.loads(f"[{held}]")
-    assert written.endswith(odd.replace(" ", "") + "]")
-
-
 def test_each_kind_of_result_is_shown_in_its_own_way(opened: Window) -> None:
     """Errors as errors, duplicates once, pictures as pictures; other content can be saved."""
     page = opened.page
@@ -286,17 +245,6 @@ def test_each_kind_of_result_is_shown_in_its_own_way(opened: Window) -> None:
         media.get_by_role("button", name="Save").last.click()
     assert saved.value.suggested_filename == "mcpd-result.bin"
     opened.assert_nothing_else_happened()
-
-
-def test_huge_result_is_shown_in_part_and_in_full_on_request(opened: Window) -> None:
-    result = call(opened, "big")
-    wait_for_js(result.locator("pre"), "element.textContent.length === 200_000")
-    result.get_by_role("button", name="Show all 1.0 MiB").click()
-    wait_for_js(result.locator("pre"), "element.textContent.length === 1 << 20")
-    opened.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    result.get_by_role("button", name="Copy").click()
-    opened.page.wait_for_selector("#said:has-text('Text copied')")
-    assert opened.page.evaluate("navigator.clipboard.readText().then((text) => text.length)") == 1 << 20
 
 
 def test_call_shows_progress_and_can_be_cancelled(opened: Window, daemon: Daemon) -> None:

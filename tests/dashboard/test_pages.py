@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.dashboard.test_form import RICH
-from tests.dashboard.window import Window, wait_for_js, window
+from tests.dashboard.window import Window, window
 from tests.e2e.conftest import Start
 from tests.e2e.harness import Daemon, Refused, fake, wait_until
 from tests.e2e.web import PORT
@@ -61,16 +59,6 @@ def test_servers_that_need_attention_come_first(chromium: Browser, daemon: Daemo
         expect(page.locator("#attention")).to_be_hidden()
         expect(page.locator("#servers li")).to_have_count(3)
         opened.assert_nothing_else_happened()
-
-
-def test_row_that_moves_keeps_the_focus(chromium: Browser, daemon: Daemon) -> None:
-    with window(chromium, daemon) as opened:
-        page = opened.page
-        page.focus("#servers li:has-text('dead') .switch")
-        page.keyboard.press("Enter")
-        page.wait_for_selector("#servers li[data-state=disabled]:has-text('dead')")
-        assert names(opened) == ["echoes", "one", "dead"]
-        expect(page.get_by_role("switch", name="dead: on")).to_be_focused()
 
 
 def test_why_is_explained_on_the_page(chromium: Browser, daemon: Daemon) -> None:
@@ -182,18 +170,6 @@ def test_resources_are_listed_and_read(chromium: Browser, daemon: Daemon) -> Non
         page.wait_for_selector("#panel-prompts :text('once the server is connected')")
 
 
-def test_prompts_are_filled_in(chromium: Browser, daemon: Daemon) -> None:
-    with window(chromium, daemon) as opened:
-        page = opened.page
-        choose(opened, "echoes", "prompts")
-        page.locator("#panel-prompts summary").first.click()
-        prompt = page.locator("#panel-prompts details[open]")
-        prompt.get_by_label("name").fill("a word <b>")
-        prompt.get_by_role("button", name="Get").click()
-        expect(prompt.locator(".result pre").first).to_contain_text("a word <b>")
-        opened.assert_nothing_else_happened()
-
-
 def test_messages_are_shown_live_with_secrets_masked(chromium: Browser, daemon: Daemon) -> None:
     """Requests and responses, which open; they can be paused and cleared."""
     with window(chromium, daemon) as opened, daemon.client() as client:
@@ -219,64 +195,3 @@ def test_messages_are_shown_live_with_secrets_masked(chromium: Browser, daemon: 
         page.wait_for_selector("#messages summary:has-text('tools/call')")
         page.click("#tab-tools")
         opened.assert_nothing_else_happened()
-
-
-def test_memory_and_cpu_are_shown(chromium: Browser, daemon: Daemon) -> None:
-    with window(chromium, daemon) as opened:
-        page = opened.page
-        choose(opened, "echoes", "tools")
-        facts = page.locator("#head .facts")
-        expect(facts).to_contain_text(re.compile(r"\d MiB"))
-        expect(facts).to_contain_text(re.compile(r"[\d.]+ % CPU"))
-        expect(page.locator("#servers li:has-text('echoes') .about")).to_contain_text("MiB")
-        expect(page.locator("#servers li:has-text('dead') .about")).not_to_contain_text("MiB")
-
-
-def test_badges_mark_tools_that_write_or_destroy(chromium: Browser, start: Start) -> None:
-    """Nothing is said about tools that only read, or that declare nothing."""
-    table: list[tuple[Any, str]] = [
-        ({"readOnlyHint": True}, ""),
-        ({"readOnlyHint": True, "destructiveHint": True}, ""),
-        ({"destructiveHint": True}, "destroys"),
-        ({"readOnlyHint": False, "destructiveHint": True}, "destroys"),
-        ({"readOnlyHint": False}, "writes"),
-        ({"destructiveHint": False}, "writes"),
-        ({}, ""),
-        ("nonsense", ""),
-    ]
-    script = """async (all) => {
-      const { warning } = await import("/page/tools.js");
-      return all.map((each) => warning(Object(each))?.[0] ?? "");
-    }"""
-    with window(chromium, start({}, *PORT)) as opened:
-        assert opened.page.evaluate(script, [given for given, _ in table]) == [badge for _, badge in table]
-
-
-def test_tools_can_be_filtered_by_their_badge(chromium: Browser, start: Start) -> None:
-    daemon = start({"rich": RICH}, *PORT)
-    daemon.wait_connected("rich")
-    with window(chromium, daemon) as opened:
-        page = opened.page
-        expect(page.locator("details[data-tool=bare] .chip.destroys")).to_have_text("destroys")
-        expect(page.locator("details[data-tool=data] .chip.writes")).to_have_text("writes")
-        expect(page.locator(".chip")).to_have_count(2)
-        page.fill("#filter", "destroys")
-        expect(page.locator("details[data-tool]:visible")).to_have_count(1)
-        expect(page.locator("details[data-tool=bare]")).to_be_visible()
-
-
-def test_texts_of_mcpd_have_no_raw_backticks(chromium: Browser, start: Start) -> None:
-    """Quoted commands are set as code, and left out of one-line messages."""
-    missing = fake(env={"A": "${secret:NOT_STORED}"})
-    daemon = start({"it": missing}, *PORT)
-    daemon.wait_status("it", lambda status: status["status"] == "failed")
-    with window(chromium, daemon) as opened:
-        page = opened.page
-        page.wait_for_selector("#head code:text-is('mcpctl secret set NOT_STORED')")
-        page.click("#reconnect")
-        page.wait_for_selector("#said.shown")
-        for tab in ("tools", "events", "evidence"):
-            page.click(f"#tab-{tab}")
-            page.wait_for_selector(f"#panel-{tab}")
-            wait_for_js(page.locator("body"), "element.innerText.length > 0")
-            assert "`" not in page.locator("body").inner_text(), tab

@@ -76,11 +76,6 @@ def test_profile_selects_servers_and_tools(profile: Json, tools: list[str]) -> N
     assert names(aggregate(*pair(), **profile)) == tools
 
 
-def test_view_is_named_after_its_profile() -> None:
-    assert (aggregate().title, aggregate().label) == ("mcpd", "*")
-    assert (aggregate(name="work").title, aggregate(name="work").label) == ("mcpd: work", "*work")
-
-
 def test_disabled_and_dedicated_servers_are_left_out() -> None:
     one, two = pair()
     view = aggregate(one, two)
@@ -141,21 +136,6 @@ def test_index_follows_catalogs_servers_and_naming_style() -> None:
     assert names(view) == []
 
 
-def test_released_index_keeps_no_lists_and_is_built_again() -> None:
-    """The lists of a server that was removed may have taken megabytes, and nobody may ask again."""
-    one, two = pair()
-    core = make_core(one, two)
-    view = AggregateServer(core, Profile())
-    expected = [names(view), names(view.for_legacy_clients())]
-    for each in (view, view.for_legacy_clients()):
-        assert each._cached_index.entries
-    view.release_index()
-    for each in (view, view.for_legacy_clients()):
-        assert not each._cached_index.entries
-        assert not each._indexed_catalogs
-    assert [names(view), names(view.for_legacy_clients())] == expected
-
-
 @pytest.mark.parametrize(
     ("method", "params", "expected"),
     [
@@ -213,11 +193,6 @@ def test_public_names_and_uris_lead_to_their_server(method: str, params: Json, e
 def test_unknown_names_are_refused(method: str, params: Json, error: type[McpdError]) -> None:
     with pytest.raises(error):
         route(aggregate(*pair()), method, **params)
-
-
-def test_request_without_params_is_refused() -> None:
-    with pytest.raises(InvalidArguments, match=r"prompts/get: .*name"):
-        aggregate(*pair()).route("prompts/get", b"")
 
 
 def test_template_belongs_to_the_server_that_lists_it() -> None:
@@ -392,9 +367,3 @@ async def test_index_of_long_lists_is_built_in_several_turns(
         assert not lists_of.must_prepare
         assert names(lists_of)[1199:1201] == ["one__new1199", "two__echo"]
     assert route(view, "tools/call", name="one__new1199")[0] == "one"
-
-
-def test_index_of_short_lists_is_built_when_it_is_needed() -> None:
-    view = aggregate(make_server("one", make_catalog(tools=[f"t{number}" for number in range(500)])))
-    assert not view.must_prepare
-    assert len(names(view)) == 500

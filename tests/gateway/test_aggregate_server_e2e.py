@@ -44,21 +44,6 @@ def test_aggregate_names_and_routes_tools_of_two_servers_in_every_revision(
     assert refused.value.body["code"] == -32602
 
 
-def test_resource_of_two_servers_is_readable_at_both(start: Start) -> None:
-    """The first server keeps the URI; the other's gets an alias."""
-    daemon = start({"one": fake(*EVERYTHING), "two": fake(*EVERYTHING)})
-    daemon.wait_connected("one", "two")
-    client = McpClient(daemon, "2025-11-25")
-    uris = [each["uri"] for each in client.request("resources/list")["resources"]]
-    assert uris == ["fake://one", "mcpd://two/fake://one"]
-    for uri in uris:
-        assert client.request("resources/read", uri=uri)["contents"][0]["uri"] == uri
-    with pytest.raises(Refused) as refused:
-        client.request("resources/read", uri="other://nothing")
-    assert refused.value.body["code"] == -32002
-    assert refused.value.body["data"]["uri"] == "other://nothing"
-
-
 def test_merged_list_does_not_wait_for_a_hanging_server(start: Start, tmp_path: Path) -> None:
     """Clients get what is known, and are notified of the rest. A call of the server waits for it."""
     gate = tmp_path / "gate"
@@ -133,49 +118,3 @@ def test_new_tool_is_announced_and_callable(start: Start) -> None:
     client.wait_heard("notifications/tools/list_changed")
     assert "one__extra-1" in names(client)
     assert client.call("one__extra-1") == "extra-1"
-
-
-def test_changed_naming_style_applies_to_old_and_new_clients(start: Start) -> None:
-    """Although no server's list has changed."""
-    daemon = start({"one": fake()})
-    daemon.wait_connected("one")
-    here = McpClient(daemon, "2025-11-25")
-    assert "one__echo" in names(here)
-    changed = {"mcpServers": {"one": fake()}, "settings": {"clientToolNames": "suffix"}}
-    daemon.config.write_text(json.dumps(changed))
-    daemon.client().request("mcpd/reload")
-    here.wait_heard("notifications/tools/list_changed")
-    for client in (here, McpClient(daemon, "2025-11-25")):
-        assert "echo@one" in names(client)
-        assert "one__echo" not in names(client)
-    assert here.call("echo@one") == "{}"
-
-
-def test_long_list_is_paged(start: Start) -> None:
-    """A cursor is valid for its own list only."""
-    daemon = start({"many": fake("--tools", "2500")})
-    daemon.wait_connected("many")
-    client = McpClient(daemon, "2025-11-25")
-    found: list[str] = []
-    cursor: dict[str, str] = {}
-    while True:
-        page = client.request("tools/list", **cursor)
-        found += [tool["name"] for tool in page["tools"]]
-        if "nextCursor" not in page:
-            break
-        cursor = {"cursor": page["nextCursor"]}
-    assert len(found) == len(set(found)) > 2500
-    client.call("many__change")
-    client.wait_heard("notifications/tools/list_changed")
-    with pytest.raises(Refused, match="changed") as refused:
-        client.request("tools/list", **cursor)
-    assert refused.value.body["code"] == -32602
-
-
-def test_call_waits_for_its_server_and_reports_why_it_failed(start: Start) -> None:
-    daemon = start({"lazy": fake(lazy=True), "off": fake(enabled=False)})
-    client = McpClient(daemon, "2025-11-25", server="lazy")
-    assert json.loads(client.call("echo", {"a": 1})) == {"a": 1}
-    off = McpClient(daemon, "2025-11-25", server="off")
-    with pytest.raises(Refused, match="mcpctl enable off"):
-        off.call("echo")

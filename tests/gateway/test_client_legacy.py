@@ -66,14 +66,6 @@ async def test_handshake(w: World, offered: object, version: str, instructions: 
     assert session.context.accepts_server_requests
 
 
-async def test_handshake_without_params_or_with_odd_ones(w: World) -> None:
-    for params in ({}, {"capabilities": 5, "clientInfo": {"name": 5}}):
-        received = connect(w)
-        assert "result" in ask(received, "initialize", **params)
-        assert received.user.session.peer == ""
-        assert received.user.session.context.capabilities == {}
-
-
 async def test_log_level_is_set_at_the_server(w: World) -> None:
     received = connect(w)
     assert ask(received, "logging/setLevel")["error"]["code"] == -32602
@@ -158,12 +150,6 @@ async def test_roots_are_fetched_when_they_change(w: World, answer: Json, roots:
     assert found == ([1] if roots is None else roots)
     assert len(changes) == (roots is not None)
     assert session.roots_requests == 0
-
-
-async def test_client_without_roots_is_not_asked(w: World) -> None:
-    user = w.user("legacy", {"sampling": {}})
-    user.say({"method": "notifications/roots/list_changed"})
-    assert user.questions == []
 
 
 def test_requests_to_a_client() -> None:

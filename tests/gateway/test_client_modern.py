@@ -14,7 +14,7 @@ from mcpd.gateway import modern as client_modern
 from mcpd.gateway.modern import apply_request_meta
 from mcpd.model.errors import UnknownResource, UnsupportedRevision
 from mcpd.wire.message import BadFrame
-from tests.gateway.mcp_client import MODERN, P, meta
+from tests.gateway.mcp_client import P, meta
 from tests.gateway.model import LEGACY, Json, Recorder, World, make_upstream, world
 
 MINE = json.dumps(meta()).encode()
@@ -86,27 +86,6 @@ def test_malformed_meta_is_refused(members: Json, error: type[Exception]) -> Non
     without = {k: v for k, v in meta().items() if k != f"{P}clientCapabilities"}
     with pytest.raises(BadFrame):
         applied(json.dumps({"_meta": without}).encode())
-
-
-def test_log_level_is_optional() -> None:
-    assert applied(b'{"_meta":%b}' % MINE).context.log_level == ""
-    context = applied(json.dumps({"_meta": {**meta(), f"{P}logLevel": "error"}}).encode()).context
-    assert context.log_level == "error"
-
-
-def test_meta_is_cached_up_to_a_size() -> None:
-    limit = client_modern._MAX_CACHED_META
-    for size, cached in ((limit, True), (limit + 1, False)):
-        body = b'{"v":"%b"}'
-        raw = body % (b"%d" % size).ljust(size - len(body) + 2, b"x")
-        assert len(raw) == size
-        before = client_modern._parse_meta.cache_info().misses
-        applied(b'{"_meta":%b}' % raw)
-        assert (client_modern._parse_meta.cache_info().misses > before) is cached
-        declared = b'{"a":"%b"}' % (b"%d" % size).ljust(size - len(body) + 2, b"x")
-        before = client_modern._cached_context.cache_info().misses
-        client_modern._client_context(MODERN, declared, "")
-        assert (client_modern._cached_context.cache_info().misses > before) is cached
 
 
 def ask(w: World, method: str, **params: object) -> tuple[Recorder, Any]:

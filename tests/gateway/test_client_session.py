@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from copy import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,21 +14,19 @@ import trio
 import trio.testing
 from msgspec import Raw
 
-from mcpd.api.control.reports import connected_clients
 from mcpd.api.mcp.frames import BatchReply
 from mcpd.calls.call import CallState
-from mcpd.calls.client_context import ClientIdentity, ClientRequest, make_client_context
+from mcpd.calls.client_context import ClientIdentity, ClientRequest
 from mcpd.calls.server_request import ANSWER_TIMEOUT
 from mcpd.calls.server_request_router import MAX_OPEN_REQUESTS
-from mcpd.gateway import modern as client_modern
 from mcpd.gateway.gateway import METHODS
 from mcpd.gateway.subscriptions import MAX_SUBSCRIPTIONS, UPDATE_INTERVAL
 from mcpd.gateway.views import SingleServer
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, UnknownResource
 from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.wire import message as wire
-from tests.gateway.mcp_client import CAPABLE, MODERN, meta
-from tests.gateway.model import NAME, Json, Recorder, User, World, make_catalog, world
+from tests.gateway.mcp_client import MODERN, meta
+from tests.gateway.model import Json, Recorder, User, World, make_catalog, world
 
 Clock = trio.testing.MockClock
 
@@ -93,19 +90,6 @@ async def test_large_call_is_forwarded_in_turns_with_its_meta_removed(
     (work,) = w.work.values()
     w.end(work)
     assert [answer["id"] for answer in received.answers] == [90]
-
-
-async def test_large_call_is_cancelled_before_it_is_forwarded(
-    autojump_clock: trio.testing.MockClock, w: World
-) -> None:
-    received = Recorder(w.user("legacy", {}))
-    received.say({"id": 90, "method": "tools/call", "params": {"name": "t", "arguments": {"x": LARGE}}})
-    received.say(cancel(90))
-    await trio.sleep(1)
-    w.hear()
-    assert not w.work
-    assert received.answers == []
-    assert not received.user.session.is_busy
 
 
 async def test_requests_wait_until_long_lists_are_ready(
@@ -261,19 +245,6 @@ async def test_subscriptions_per_client_are_limited(autojump_clock: Clock, w: Wo
     assert len(received.answers) == MAX_SUBSCRIPTIONS + 1
 
 
-async def test_frequent_root_changes_cause_one_request_at_a_time(w: World) -> None:
-    """A client that reports a thousand changes has one open request, and is asked once more after it."""
-    user = w.user("legacy")
-    for _ in range(1000):
-        user.say({"method": "notifications/roots/list_changed"})
-    assert len(user.questions) == 1
-    user.answer()
-    assert len(user.questions) == 1
-    user.answer()
-    assert user.questions == []
-    assert not len(user.session.client_requests)
-
-
 async def test_open_server_requests_are_limited(w: World) -> None:
     """They would end in front of a person, or in a client's memory."""
     user = w.user("legacy")
@@ -396,79 +367,6 @@ async def test_bug_fails_only_the_request_that_hits_it(
     caplog.clear()
 
 
-async def test_large_client_meta_is_not_cached(w: World) -> None:
-    """Hundreds of small ones are cached; large ones would fill the daemon's memory."""
-    received = Recorder(w.user("modern"))
-    before = (
-        client_modern._parse_meta.cache_info().currsize + client_modern._cached_context.cache_info().currsize
-    )
-    for n in range(20):
-        large = {"experimental": {"x": "y" * 100_000}} if n % 2 else {}
-        received.say(call(n, _meta=meta(large, baggage=f"{n}" * 100_000)))
-    after = (
-        client_modern._parse_meta.cache_info().currsize + client_modern._cached_context.cache_info().currsize
-    )
-    w.hear()
-    assert len(w.work) == 20
-    assert after - before <= 1  # the capabilities of those that can do nothing
-
-
-async def test_thousands_of_clients_leave_nothing_behind(autojump_clock: Clock, w: World) -> None:
-    """Each subscribes, calls, cancels, is asked, and disconnects in the middle of something else."""
-    tasks = len(w.nursery.child_tasks)
-    for n in range(2000):
-        user = w.user(("legacy", "modern")[n % 2], CAPABLE)
-        w.users.clear()
-        if user.kind == "legacy":
-            Recorder(user).say(follow("f", f"a:{n % 7}"))
-            Recorder(user).say({"id": "l", "method": "logging/setLevel", "params": {"level": "debug"}})
-        else:
-            notifications = {"toolsListChanged": True, "resourceSubscriptions": [f"a:{n % 7}"]}
-            params = {"notifications": notifications, "_meta": meta(CAPABLE)}
-            Recorder(user).say({"id": "f", "method": "subscriptions/listen", "params": params})
-        asked = user.call()
-        w.hear()
-        if w.work and n % 3:
-            w.ask(next(iter(w.work.values())), ("elicitation/create", "sampling/createMessage")[n % 2])
-        if n % 5 == 0:
-            await trio.sleep(0.05)
-        if n % 4 == 0:
-            user.cancel(asked)
-        user.leave()
-        w.hear()
-    await trio.sleep(60)
-    w.hear()
-    gateway, interests = w.gateway, w.server.interests
-    assert w.empty() == []
-    assert not gateway.sessions
-    assert not gateway.subscriptions._by_session
-    assert not gateway.calls.url_elicitations._sent
-    assert not gateway.dedicated_servers._instances
-    assert not interests._followed_by
-    assert not interests._levels
-    assert not interests._results
-    assert not w.wire._queue
-    assert not w.wire._long_lived
-    assert len(w.nursery.child_tasks) <= tasks + 1  # a queued call is watched for another second
-
-
-async def test_long_session_does_not_keep_ended_servers(w: World) -> None:
-    """An editor stays open for weeks while definitions change; ended servers, with their logs and lists,
-    used to be kept. The report still counts all calls."""
-    session = w.user("legacy").session
-    for _ in range(50):
-        server = copy(w.server)
-        session.call_counts.add(server)
-        session.call_counts.add(server)
-        server.is_closed = True
-    session.call_counts.add(w.server)
-    assert list(session.call_counts.live) == [w.server]
-    assert session.call_counts.total == 101
-    assert session.calls_by_server() == {NAME: 101}
-    (received,) = connected_clients([session], []).clients
-    assert (received.calls, received.servers[NAME].calls) == (101, 101)
-
-
 async def test_frequent_resource_updates_are_rate_limited(autojump_clock: Clock, w: World) -> None:
     """Immediately, then a few times per second. The last update is not lost, and idle resources are
     forgotten."""
@@ -571,44 +469,6 @@ async def test_unknown_resource_has_the_code_of_the_revision(
     assert received.answers[0]["error"]["code"] == code
 
 
-@pytest.mark.parametrize(
-    ("method", "known"),
-    [
-        ("tools/call", True),
-        ("completion/complete", True),
-        ("tools/list", True),
-        ("ping", True),
-        ("server/discover", True),
-        ("mcpd/status", False),
-    ],
-)
-def test_methods_of_the_protocol(method: str, known: bool) -> None:
-    assert METHODS.is_known(method) is known
-
-
-async def test_new_session(w: World) -> None:
-    session = w.gateway.open_session(
-        w.gateway.view(), ClientIdentity(via="http"), lambda frame: None, w.spawn
-    )
-    assert [session.is_initialized, session.is_closed, session.is_busy] == [False] * 3
-    assert session.is_anonymous
-    session.version = "2025-03-26"
-    assert not session.is_anonymous
-    assert session.accepts_batches
-    session.version = "2025-11-25"
-    assert not session.accepts_batches
-    assert session.message_prefix("srv") == "[srv] "
-    other = w.gateway.open_session(
-        w.gateway.view("srv"), ClientIdentity(via="socket", cwd="/a b"), lambda frame: None, w.spawn
-    )
-    assert not other.is_anonymous
-    assert other.message_prefix("srv") == ""
-    assert [bytes(root) for root in other.effective_roots()] == [b'{"uri":"file:///a%20b"}']
-    other.roots = (Raw(b"1"),)
-    assert other.effective_roots() == other.roots
-    assert session.effective_roots() == ()
-
-
 async def test_closing_is_idempotent_and_cancels_what_is_in_flight(autojump_clock: Clock, w: World) -> None:
     user = w.user("legacy", {})
     user.call()
@@ -623,25 +483,6 @@ async def test_closing_is_idempotent_and_cancels_what_is_in_flight(autojump_cloc
     await trio.sleep(1)
     assert received.answers == []
     assert received.dropped == 0, "nobody is there to be told"
-
-
-async def test_error_in_a_message_without_a_response_is_logged(
-    w: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def broken(*_: object) -> None:
-        raise KeyError("a bug")
-
-    user = w.user("legacy")
-    monkeypatch.setattr(user.session.client_requests, "handle_response", broken)
-    user.say({"id": 1, "result": {}})
-    assert "in a client's response" in caplog.text
-    monkeypatch.setattr(user.session, "cancel", broken)
-    user.say({"method": "notifications/cancelled", "params": 5})
-    user.say({"method": "notifications/unknown"})
-    assert "notifications/" not in caplog.text
-    user.say(cancel(1))
-    assert "in a client's notifications/cancelled" in caplog.text
-    caplog.clear()
 
 
 @pytest.mark.parametrize(
@@ -670,17 +511,3 @@ async def test_handshake_waits_for_a_starting_server(
     await trio.sleep(2)
     assert len(received.answers) == 1
     assert user.session.request_tasks == {}
-
-
-async def test_client_is_logged_by_the_name_it_is_listed_with(w: World) -> None:
-    """The name given to its bridge, else that of its handshake, else that of the request."""
-    user = w.user("modern")
-    session = user.session
-    context = make_client_context(MODERN, {}, modern=True, client_name="agent 1.0")
-    session._handle(ClientRequest(b"1", "tools/call", b'{"name":"t"}', Recorder(user), context))
-    listed = [session.identify(context).client, connected_clients([session], []).clients[0].name]
-    session.peer = "mcp 0.1.0"
-    listed += [session.identify(context).client, connected_clients([session], []).clients[0].name]
-    session.client = msgspec.structs.replace(session.client, name="zed")
-    listed += [session.identify(context).client, connected_clients([session], []).clients[0].name]
-    assert listed == ["agent 1.0"] * 2 + ["mcp 0.1.0"] * 2 + ["zed"] * 2

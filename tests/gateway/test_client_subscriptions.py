@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,7 +11,6 @@ import trio.testing
 
 from mcpd.gateway.subscriptions import UPDATE_INTERVAL, ClientSubscriptions
 from tests.gateway.model import Stub, make_server
-from tests.stopwatch import within
 
 Clock = trio.testing.MockClock
 
@@ -123,58 +121,3 @@ async def test_closed_session_is_forgotten(made: ClientSubscriptions) -> None:
         made.on_session_closed(one)
     assert server.interests.resources == frozenset()
     assert made.count(one) == 0
-
-
-async def test_one_task_repeats_all_updates() -> None:
-    spawned: list[object] = []
-    made = ClientSubscriptions(spawned.append)
-    one: Any = Subscriber()
-    server = make_server()
-    for own in ("a:1", "a:2"):
-        made.add(one, b"", own, server, own)
-        made.on_resource_updated(server, own)
-    assert len(spawned) == 1
-
-
-async def test_an_update_is_not_compared_with_every_subscription(made: ClientSubscriptions) -> None:
-    """6 clients with 1,000 subscriptions each made 20,000 updates take 15 s."""
-    server = make_server()
-    clients: list[Any] = [Subscriber() for _ in range(6)]
-    for client in clients:
-        made.add_all(client, b"", [(f"p:{n}/x", server, f"a:{n}/x") for n in range(1000)])
-    began = time.process_time()
-    for n in range(20_000):
-        made.on_resource_updated(server, f"a:nobody/{n}/follows/this")
-    assert within(time.process_time() - began, 3)
-    made.on_resource_updated(server, "a:7/x/y/")
-    assert [client.heard for client in clients] == 6 * [[(b"", "p:7/x/y/")]]
-
-
-async def test_long_uris_of_slashes_cost_little(made: ClientSubscriptions) -> None:
-    server, one = make_server(), Subscriber()
-    made.add(one, b"", "p:/", server, "a:/")
-    began = time.process_time()
-    for text in ("/", "/x"):
-        made.on_resource_updated(server, "a:" + text * 4_000_000)
-    assert within(time.process_time() - began, 2)
-    assert len(one.heard) == 2
-
-
-async def test_subscriptions_of_a_session_leave_no_trace(made: ClientSubscriptions) -> None:
-    servers = [make_server(), make_server()]
-    clients: list[Any] = [Subscriber(), Subscriber()]
-    for client in clients:
-        for server in servers:
-            made.add_all(client, b"1", [(f"p:{n}", server, f"a:{n}") for n in range(10)])
-            made.add_all(client, b"2", [(f"p:{n}", server, f"b:{n}") for n in range(10)])
-    assert not servers[0].interests.resources, "the same URIs belong to the other server now"
-    made.on_stream_closed(clients[0], b"1")
-    made.drop_all(clients[0], b"2", ["p:1", "p:2", "p:99"])
-    assert servers[0].interests.resources | servers[1].interests.resources == {
-        f"{kind}:{n}" for kind in "ab" for n in range(10)
-    }
-    for client in clients:
-        made.on_session_closed(client)
-    assert not made._by_uri
-    assert not made._by_session
-    assert not servers[0].interests.resources

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-import attrs
 import pytest
 import trio
 import trio.testing
@@ -53,29 +52,6 @@ def test_definition_filters_tools(spec: Json, method: str, tool: str, routed: st
         return
     route = view.route(method, call(tool))
     assert (route.server, route.params, route.tool, route.alias) == (server, call(tool), routed, None)
-
-
-def test_entries_are_the_catalogs_bytes() -> None:
-    server = make_server()
-    view = SingleServer(make_core(server), server)
-    assert view.entries("tools") == ()
-    server.catalog = make_catalog(tools=["a", "b"], templates=["x:{y}"])
-    assert view.entries("tools") == (b'{"name":"a"}', b'{"name":"b"}')
-    assert view.entries("resourceTemplates") == (b'{"uriTemplate":"x:{y}"}',)
-    assert view.entries("resources") == ()
-
-
-def test_name_and_server_of_the_view() -> None:
-    server, other = make_server(), make_server("other")
-    view = SingleServer(make_core(server, other), server)
-    assert (view.label, view.title, view.servers()) == ("srv", "srv through mcpd", (server,))
-    assert view.resource("a:1") == (server, "a:1")
-    assert view.covers(server)
-    assert not view.covers(other)
-    assert view.instructions() == ""
-    server.upstream = make_upstream()
-    server.upstream.info = attrs.evolve(server.upstream.info, instructions="Use it.")
-    assert view.instructions() == "Use it."
 
 
 def test_view_follows_a_replaced_definition() -> None:
@@ -145,8 +121,3 @@ async def test_freshness_of_merged_lists(
     for member in ("resources", "resourceTemplates"):
         assert combined_freshness(catalogs, member) == expected
     assert combined_freshness(catalogs, "tools") == NOT_CACHEABLE
-
-
-def test_single_server_has_its_catalogs_freshness() -> None:
-    server = make_server(catalog=make_catalog())
-    assert SingleServer(make_core(server), server).freshness("tools") == NOT_CACHEABLE

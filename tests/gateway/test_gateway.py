@@ -17,10 +17,8 @@ from msgspec import Raw
 from mcpd.api.control.reports import connected_clients
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.client_registry import ClientConnection
-from mcpd.gateway.gateway import CAPABILITIES
 from mcpd.gateway.session import ClientSession
 from mcpd.gateway.views import View
-from mcpd.model.errors import UnknownProfile
 from mcpd.model.events import Event, EventKind
 from mcpd.model.profile import Profile
 from mcpd.model.server_spec import Share
@@ -59,10 +57,6 @@ def status(state: ServerState, name: str = "srv") -> Event:
     return Event(kind=EventKind.STATUS, at="", server=name, status=report)
 
 
-def test_what_is_declared_to_servers() -> None:
-    assert CAPABILITIES["roots"] == {"listChanged": True}
-
-
 @pytest.mark.parametrize(
     ("directory", "profile"),
     [(None, None), ("work/a", None), ("/work/a", "work"), ("/all", None), ("/elsewhere", None)],
@@ -72,21 +66,6 @@ async def test_profile_is_chosen_by_absolute_directory(
 ) -> None:
     settings(w, profile_by_directory={"/work": "work", "/all": "*", "work": "work"})
     assert w.gateway.profile_for(directory) == profile
-
-
-async def test_views_by_server_and_profile(w: World) -> None:
-    work = Profile(name="work", servers=("other",))
-    settings(w, profiles={"work": work})
-    everything = w.gateway.view()
-    assert w.gateway.view(profile="*") is everything is w.gateway.view(profile="")
-    assert [server.spec.name for server in everything.servers()] == ["srv", "other"]
-    assert [server.spec.name for server in w.gateway.view(profile="work").servers()] == ["other"]
-    assert w.gateway.view("srv").single is w.server
-    with pytest.raises(UnknownProfile, match="known profiles: work"):
-        w.gateway.view(profile="x")
-    settings(w, profiles={})
-    with pytest.raises(UnknownProfile, match="known profiles: none"):
-        w.gateway.view(profile="x")
 
 
 async def test_only_clients_that_see_the_server_hear_of_its_lists(w: World) -> None:
@@ -130,23 +109,6 @@ async def test_removal_of_an_enabled_server_changes_the_merged_lists(
     for _ in range(2):
         w.gateway._on_event(removed)
     assert (mine, both) == ([], LISTS * notified)
-
-
-async def test_lists_of_a_removed_server_are_released(w: World) -> None:
-    view = w.gateway.profile_view(None)
-    view.entries("tools")
-    assert view._indexed_catalogs
-    w.gateway._on_event(Event(kind=EventKind.REMOVED, at="", server="srv"))
-    assert not view._indexed_catalogs
-
-
-async def test_event_of_an_unknown_or_unreported_server_is_ignored(w: World) -> None:
-    _, both = listener(w, w.gateway.view())
-    w.gateway._on_event(status(ServerState.CONNECTED, "dedicated"))
-    w.gateway._on_event(status(ServerState.DISABLED, "dedicated"))
-    w.gateway._on_event(Event(kind=EventKind.TOOLS, at="", server="srv"))
-    assert both == []
-    assert w.gateway._disabled == {}
 
 
 async def test_disabled_definition_ends_its_dedicated_servers(
@@ -203,26 +165,6 @@ async def test_events_are_handled_until_cancelled(
     w.gateway._nursery = nursery
     assert "notifying clients of" in caplog.text
     caplog.clear()
-
-
-async def test_detached_tasks_contain_their_bugs_and_need_a_nursery(
-    w: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    ran: list[int] = []
-
-    async def broken() -> None:
-        ran.append(1)
-        raise KeyError("a bug")
-
-    w.gateway.spawn(broken)
-    await trio.testing.wait_all_tasks_blocked()
-    assert ran == [1]
-    assert "in a task of a client" in caplog.text
-    caplog.clear()
-    w.gateway._nursery = None
-    w.gateway.spawn(broken)
-    await trio.testing.wait_all_tasks_blocked()
-    assert ran == [1]
 
 
 async def test_new_server_gets_the_interests_of_clients_that_see_it(w: World) -> None:

@@ -137,15 +137,6 @@ def test_cursor_outside_of_the_list_is_refused(start: int) -> None:
             list_methods.answer_list(session, a_request(json.dumps({"cursor": cursor}).encode()))
 
 
-def test_modern_result_says_how_long_it_is_fresh() -> None:
-    session, answers, _ = a_session(ENTRIES[:1])
-    list_methods.answer_list(session, a_request(b"{}", modern=True))
-    list_methods.answer_list(session, a_request(b"{}"))
-    tools = [{"name": "t0"}]
-    fresh = {"resultType": "complete", "ttlMs": 5, "cacheScope": "public"}
-    assert answers == [{"tools": tools, **fresh}, {"tools": tools}]
-
-
 @pytest.mark.parametrize("method", ["prompts/list", "resources/list", "resources/templates/list"])
 def test_list_that_the_server_does_not_have_is_refused(method: str) -> None:
     session, answers, _ = a_session(())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-import attrs
 import pytest
 import trio
 import trio.testing
@@ -14,7 +13,6 @@ from msgspec import Raw
 from mcpd.calls.client_context import ClientContext, ClientIdentity, make_client_context
 from mcpd.gateway.instances import LINGER_SECONDS, DedicatedServers, declared_directory
 from mcpd.gateway.session import ClientSession
-from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.status import ServerState
 from tests.gateway.model import LEGACY, Json, World, make_server, world
 
@@ -104,13 +102,6 @@ async def test_server_of_a_root_runs_there_unless_defined_otherwise(
 ) -> None:
     server = make_server(share=share, cwd=cwd)
     assert pool.servers.server_for(pool.session(cwd="/a"), server).spec.cwd == seen  # type: ignore[attr-defined]
-
-
-async def test_remote_server_of_a_root_has_no_directory(pool: Pool) -> None:
-    server = make_server()
-    server.spec = RemoteSpec(name="srv", kind="http", url="https://a/b", share="root")
-    found = pool.servers.server_for(pool.session(cwd="/a"), server)
-    assert found.spec == attrs.evolve(server.spec, name="srv~1", lazy=True)
 
 
 @pytest.mark.parametrize(
@@ -209,12 +200,6 @@ async def test_server_of_a_root_lingers(autojump_clock: Clock, pool: Pool) -> No
     pool.servers.on_session_closed(four)
     await trio.sleep(LINGER_SECONDS + 1)
     assert pool.ended[1:] == [("srv~1", "its last client left")]
-
-
-async def test_instances_are_compared_by_identity(pool: Pool) -> None:
-    pool.servers.server_for(pool.session(), make_server(share="client"))
-    (instance,) = pool.servers._instances.values()
-    assert hash(instance)
 
 
 @pytest.mark.parametrize(

@@ -85,24 +85,6 @@ def test_disabling_a_definition_stops_its_dedicated_servers(start: Start) -> Non
     assert here.call("pid") not in (mine, str(on["pid"]))
 
 
-def test_name_of_an_ended_dedicated_server_is_reused(start: Start) -> None:
-    """Each name has a log file, and these must not fill a directory over months."""
-    daemon = start({"own": fake(share="client"), "other": fake(share="client")})
-    daemon.wait_connected("own", "other")
-
-    def there() -> set[str]:
-        return {status["name"] for status in daemon.client().request("mcpd/status")["servers"]}
-
-    staying = McpClient(daemon, NEW, server="other")
-    staying.call("pid")
-    for _ in range(3):
-        client = McpClient(daemon, NEW, server="own")
-        client.call("pid")
-        assert there() == {"own", "other", "own~1", "other~1"}
-        client.line.close()
-        wait_until(lambda: "own~1" not in there(), lambda: "its instance is still there")
-
-
 def test_share_root_gives_each_root_its_own_process(start: Start, tmp_path: Path) -> None:
     """Started in that directory, and told only about that root."""
     daemon = start({"here": fake("--era", "legacy", share="root")})

@@ -13,8 +13,8 @@ import jsonschema  # type: ignore[import-untyped]  # it has no types of its own
 import pytest
 
 from tests.e2e.conftest import start
-from tests.e2e.harness import Client, Daemon, Json, Refused, fake, in_flight
-from tests.gateway.mcp_client import VERSIONS, McpClient
+from tests.e2e.harness import Client, Daemon, Json, Refused, fake
+from tests.gateway.mcp_client import McpClient
 from tests.stopwatch import stopwatch, within
 
 __all__ = ["start"]
@@ -83,13 +83,6 @@ def test_handshake_uses_the_clients_legacy_revision(start: Start) -> None:
         )
 
 
-def test_unknown_revision_is_answered_with_the_newest(start: Start) -> None:
-    """A counter-offer, not an error (MCP 2025-11-25, lifecycle, version negotiation)."""
-    client = attached(start({"fake": fake()}))
-    for asked in ("1999-01-01", MODERN, None, 5):
-        assert client.request("initialize", protocolVersion=asked)["protocolVersion"] == LEGACY[0]
-
-
 def test_modern_client_discovers_the_server(start: Start) -> None:
     daemon = both_eras(start)
     for server in ("modern", "legacy"):
@@ -100,27 +93,6 @@ def test_modern_client_discovers_the_server(start: Start) -> None:
         assert found["supportedVersions"] == [MODERN, *LEGACY]
         assert found["_meta"][f"{P}serverInfo"]["title"] == f"{server} through mcpd"
         assert client.request("tools/call", name="echo", arguments={"a": 1}, _meta=META)["content"]
-
-
-def test_methods_of_other_revisions_are_unknown(start: Start) -> None:
-    daemon = start({"fake": fake("--era", "legacy", "--capabilities", "tools,resources,logging")})
-    client = attached(daemon)
-    for method in ("server/discover", "subscriptions/listen"):
-        assert refusal(client, method, uri="fake://one")["code"] == -32602  # it must say its revision
-    for method in ("ping", "initialize", "logging/setLevel", "resources/subscribe"):
-        assert refusal(client, method, uri="fake://one", level="debug", _meta=META)["code"] == -32601
-
-
-def test_lists_resources_and_prompts_pass_unchanged(start: Start) -> None:
-    daemon = start({"fake": fake(*EVERYTHING)})
-    client = attached(daemon)
-
-    assert len(client.request("tools/list", _meta=META)["tools"]) > 20
-    assert client.request("resources/list")["resources"] == [{"uri": "fake://one", "name": "one"}]
-    assert client.request("resources/read", uri="fake://one")["contents"][0]["text"] == "one"
-    assert client.request("prompts/get", name="hello")["messages"]
-    assert refusal(client, "no/such")["code"] == -32601
-    assert refusal(client, "tools/call", name="error", arguments={"code": -7, "data": [1.5]})["data"] == [1.5]
 
 
 FILTERS: list[tuple[Json, set[str], set[str]]] = [
@@ -156,25 +128,6 @@ def test_excluded_tools_are_neither_listed_nor_callable(start: Start, flags: tup
             assert client.request("tools/call", name=name)["content"]
 
 
-def test_progress_uses_the_clients_own_token(start: Start) -> None:
-    """Of any JSON type, unchanged; clients without a token get no progress."""
-    daemon = start({"fake": fake()})
-    client = attached(daemon)
-    arguments = {"total": 0.3, "every": 0.1}
-    for token in ("mine", 7, "\u00e9"):
-        client.request("tools/call", name="progress", arguments=arguments, _meta={"progressToken": token})
-        received = [note["params"]["progressToken"] for note in client.notifications]
-        assert received == [token] * len(received)
-        assert received
-        client.notifications.clear()
-    client.request("tools/call", name="progress", arguments=arguments)
-    assert client.notifications == []
-
-    control = daemon.client()
-    control.call("fake", "progress", arguments, _meta={"progressToken": "t"})
-    assert {note["params"]["progressToken"] for note in control.notifications} == {"t"}
-
-
 def test_timeouts_follow_the_definition_and_progress_extends_them(start: Start) -> None:
     """`timeout` (ms of silence), `toolTimeouts` for single tools; a timeout in the call wins."""
     daemon = start({"fake": fake(timeout=400, toolTimeouts={"late": 60_000, "echo": 60_000})})
@@ -203,28 +156,6 @@ def in_steps(client: Client, **arguments: float) -> bool:
         return bool(client.request("tools/call", name="progress", arguments=arguments)["content"])
     except Refused:
         return False
-
-
-def test_requests_wait_for_a_starting_server(start: Start, tmp_path: Path) -> None:
-    """Requests cancelled meanwhile are never sent."""
-    go = tmp_path / "go"
-    go.touch()
-    peer = fake("--era", "legacy")
-    when_told = f'while ! [ -e {go} ]; do sleep 0.05; done; exec "$0" "$@"'
-    daemon = start({"fake": {"command": "sh", "args": ["-c", when_told, peer["command"], *peer["args"]]}})
-    daemon.wait_connected("fake")
-    client = attached(daemon)
-    go.unlink()
-    daemon.client().request("mcpd/reconnect", server="fake")
-    kept = client.send("tools/call", name="echo", arguments={"kept": 1})
-    dropped = client.send("tools/call", name="echo", arguments={"dropped": 1})
-    client.notify("notifications/cancelled", requestId=dropped)
-    assert client.request("ping") == {}  # all of it has been read
-    go.touch()
-
-    assert client.answer(kept)["content"][0]["text"] == '{"kept": 1}'
-    seen = json.loads(daemon.client().call("fake", "counts")["output"])["seen"]
-    assert seen["tools/call"] == 2
 
 
 @pytest.mark.parametrize("version", [MODERN, *LEGACY])
@@ -298,14 +229,6 @@ def test_batch_is_answered_with_a_batch(start: Start) -> None:
             assert answer["error"]["code"] == -32700
 
 
-def test_tool_that_requires_a_task_is_callable_by_any_client(start: Start) -> None:
-    daemon = start({"fake": fake("--era", "legacy", "--capabilities", "tools,tasks")})
-    daemon.wait_connected("fake")
-    for version in VERSIONS:
-        client = McpClient(daemon, version, server="fake")
-        assert client.call("job", {"seconds": 0.2}) == "the job is done"
-
-
 def test_tasks_pass_through_between_equal_revisions(start: Start) -> None:
     """And the capability is declared."""
     daemon = start(
@@ -319,21 +242,3 @@ def test_tasks_pass_through_between_equal_revisions(start: Start) -> None:
     assert received["status"] in ("working", "completed")
     older = McpClient(daemon, LEGACY[1], server="fake")
     assert "tasks" not in older.hello["capabilities"]
-
-
-def test_duplicate_request_id_does_not_affect_the_first_request(start: Start) -> None:
-    """The first one can still be cancelled, and is when its client disconnects."""
-    daemon = start({"fake": fake()})
-    daemon.wait_connected("fake")
-    client = attached(daemon)
-    key = client.send("tools/call", name="drop", arguments={})
-    in_flight(daemon, "fake", 1)
-    odd = {f"{P}protocolVersion": "1999-01-01", f"{P}clientCapabilities": {}}
-    params = {"name": "echo", "_meta": odd}
-    client.send_raw(
-        json.dumps({"jsonrpc": "2.0", "id": key, "method": "tools/call", "params": params}).encode()
-    )
-    with pytest.raises(Refused, match="still in progress"):
-        client.answer(key)
-    client.close()
-    in_flight(daemon, "fake", 0)

@@ -75,21 +75,6 @@ def world() -> World:
     return World(gateway, SseSessions(cast("Gateway", gateway)), me, somebody)
 
 
-def test_stream_begins_with_the_message_endpoint_and_carries_all_messages(world: World) -> None:
-    stream, conversation = world.open()
-    assert endpoint(stream).startswith("/sse/caf%C3%A9?session=")
-    assert world.post(stream) == "202 Accepted"
-    message, reply = conversation.received[0]
-    assert message.method == "ping"
-    reply.send(wire.notification("notifications/progress"))
-    reply.finish(wire.result(b"1", b'{"a":\n1}'))
-    assert received(stream) == [
-        {"jsonrpc": "2.0", "method": "notifications/progress"},
-        {"jsonrpc": "2.0", "id": 1, "result": {"a": 1}},
-    ]
-    assert not stream.over
-
-
 @pytest.mark.parametrize("end", ["hang up", "close"])
 def test_session_lasts_as_long_as_its_stream(world: World, end: str) -> None:
     stream, conversation = world.open()
@@ -135,31 +120,6 @@ def test_number_of_sessions_is_limited(world: World, monkeypatch: pytest.MonkeyP
     assert b"1 HTTP+SSE sessions are open" in refused.got
     first.exchange.hang_up("left")
     world.open()
-
-
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        (b"nonsense", "400 Bad Request"),
-        (b'{"jsonrpc":"2.0"}', "400 Bad Request"),
-        (b"[" + PING + b"]", "400 Bad Request"),
-        (b'{"jsonrpc":"2.0","method":"notifications/initialized"}', "202 Accepted"),
-        (b'{"jsonrpc":"2.0","id":7,"result":{}}', "202 Accepted"),
-    ],
-)
-def test_body_must_be_a_message(world: World, body: bytes, status: str) -> None:
-    stream, conversation = world.open()
-    conversation.version = "2024-11-05"
-    assert world.post(stream, body) == status
-    assert len(conversation.received) == (status == "202 Accepted")
-
-
-def test_media_types_are_checked(world: World) -> None:
-    stream, _ = world.open()
-    assert world.post(stream, headers={b"content-type": b"text/plain"}) == "415 Unsupported Media Type"
-    line = Line(head("GET", "/sse", headers={b"accept": b"application/json"}))
-    world.sessions.open(line.exchange, VIEW, "all", world.me, cast("Any", None))
-    assert b"406 Not Acceptable" in line.got
 
 
 def test_responses_to_a_batch_are_one_message(world: World) -> None:

@@ -218,36 +218,6 @@ async def test_number_of_sessions_is_limited(
     assert all(hasattr(record, "from_outside") for record in ends), "one line per second is enough"
 
 
-@pytest.mark.parametrize("by", ["one connection", "one process", "one program", "the same program"])
-async def test_client_with_many_sessions_ends_none_of_others(
-    by: str, mock_clock: trio.testing.MockClock
-) -> None:
-    """Ten times the limit, by a client that opens a connection for each, or not, and uses none of them."""
-    registry = ClientRegistry()
-
-    def client(pid: int = 0) -> Principal:
-        return Principal("token", ClientIdentity(via="http", pid=pid), registry.add(pid or None))
-
-    async with world() as here:
-        others = [here.begin(who=client(1000 + n), peer=f"editor {n}") for n in range(50)]
-        same = here.begin(who=client(), peer="greedy") if by == "the same program" else others[0]
-        one = client(7)
-        kept: list[Principal] = []
-        http = others[0][0]
-        for n in range(10 * legacy.MAX_SESSIONS):
-            mock_clock.jump(1)
-            if by == "one connection":
-                http, _ = here.begin(who=one, peer=f"changing {n}", uses=False)
-            elif by == "one process":
-                http, _ = here.begin(who=client(7), peer="greedy", uses=False)
-            else:
-                kept.append(client())  # so that each connection is another
-                http, _ = here.begin(who=kept[-1], peer="greedy", uses=False)
-        assert len(here.sessions) == legacy.MAX_SESSIONS
-        assert list(here.sessions._sessions)[-1] == http.key
-        assert not any(conversation.closed for _, conversation in (*others, same))
-
-
 async def test_number_of_streams_per_session_is_limited() -> None:
     async with world() as here:
         http, _ = here.begin()
