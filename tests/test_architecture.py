@@ -45,6 +45,34 @@ FORBIDDEN = {
 }
 """Words of one era, and the only modules that may contain them. Docstrings do not count."""
 
+ERA_TEST = re.compile(r"\.(era|modern|prefers_legacy)\b|\bis_legacy\b")
+MAY_TEST_ERAS = ("protocol/*", "gateway/legacy.py", "gateway/modern.py", "api/mcp/*", "config/*")
+ERA_TESTS_ELSEWHERE = 46
+"""Lines of other modules that tell the eras apart. What differs should be asked of the object that speaks the
+protocol, so this number only falls."""
+
+LINES = {
+    "mcpd": 9_000,
+    "mcpd/api": 5_800,
+    "mcpd/auth": 6_300,
+    "mcpd/calls": 6_500,
+    "mcpd/client": 1_900,
+    "mcpd/config": 5_200,
+    "mcpd/gateway": 3_500,
+    "mcpd/model": 4_300,
+    "mcpd/protocol": 2_500,
+    "mcpd/supervision": 4_000,
+    "mcpd/support": 4_600,
+    "mcpd/transports": 4_700,
+    "mcpd/wire": 1_400,
+    "ctl": 9_000,
+    "ctl/bridge": 1_800,
+    "ctl/commands": 5_900,
+    "ctl/editors": 6_100,
+}
+"""What each package may have, with those inside it that are not named. A commit that raises a number says what
+a user gets for it."""
+
 CTL_MAY_IMPORT = ("mcpd", "mcpd.model", "mcpd.config", "mcpd.support", "mcpd.wire")
 
 
@@ -236,6 +264,64 @@ def test_start_imports_nothing_for_http() -> None:
     program = "import sys, mcpd.daemon; print(*{'httpx', 'httpcore2', 'anyio', 'h11'} & sys.modules.keys())"
     started = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert started.stdout == "\n"
+
+
+def fields_filled_from_outside(sources: Mapping[str, str]) -> list[str]:
+    """Return the fields of classes without a useful type (`object`, or a callable with `Any`) that another
+    module assigns. What a higher package adds to an object of a lower one needs a Protocol or a typed key.
+    """
+    vague: dict[str, str] = {}
+    for path, source in sources.items():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name | ast.Attribute):
+                kind = ast.unparse(node.annotation)
+                if kind.removesuffix(" | None") in ("object", "Any") or re.search(r"Callable.*\bAny\b", kind):
+                    name = node.target.id if isinstance(node.target, ast.Name) else node.target.attr
+                    vague[name] = path
+    return [
+        f"{path}:{target.lineno} {target.attr} of {vague[target.attr]}"
+        for path, source in sources.items()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Attribute)
+        and ast.unparse(target.value) != "self"
+        and vague.get(target.attr, path) != path
+    ]
+
+
+def test_no_field_without_a_type_is_filled_from_outside() -> None:
+    """Neither mypy nor the checks of imports would see such an arrow."""
+    sources = {str(path.relative_to(ROOT)): path.read_text() for path in modules("mcpd")}
+    assert fields_filled_from_outside(sources) == []
+    low = {"low.py": "class Low:\n    more: object = None", "high.py": "low.more = 1"}
+    assert fields_filled_from_outside(low) == ["high.py:1 more of low.py"]
+
+
+def test_few_other_modules_tell_the_eras_apart() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in modules("mcpd")
+        if not any(path.relative_to(ROOT / "mcpd").match(room) for room in MAY_TEST_ERAS)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if ERA_TEST.search(line)
+    ]
+    assert len(found) <= ERA_TESTS_ELSEWHERE, found
+
+
+def package_of(path: Path) -> str:
+    """Return the package that a module counts for: the innermost that has a budget."""
+    parts = path.relative_to(ROOT).parts[:-1]
+    names = ("/".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next(name for name in names if name in LINES)
+
+
+def test_packages_keep_within_their_lines() -> None:
+    """A package that nobody can hold in mind is divided, or loses something."""
+    counts = dict.fromkeys(LINES, 0)
+    for path in (*modules("mcpd"), *modules("ctl")):
+        counts[package_of(path)] += len(path.read_text().splitlines())
+    assert {name: count for name, count in counts.items() if count > LINES[name]} == {}
 
 
 def files_named(page: str) -> Iterator[str]:
