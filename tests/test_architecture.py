@@ -70,8 +70,8 @@ LINES = {
     "ctl/commands": 5_900,
     "ctl/editors": 6_100,
 }
-"""What each package may have, with those inside it that are not named. A commit that raises a number says what
-a user gets for it."""
+"""What each package may have, with those inside it that are not named. A commit that raises a number says
+what a user gets for it."""
 
 CTL_MAY_IMPORT = ("mcpd", "mcpd.model", "mcpd.config", "mcpd.support", "mcpd.wire")
 
