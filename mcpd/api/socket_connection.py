@@ -85,7 +85,7 @@ class SocketConnection:
             self._gateway, self, self._client, self._pid, self._start, self._open_session
         )
         if self._external_client is None:  # otherwise it is a client of HTTP, and not registered here
-            self._client.control = self._requests.calls
+            self._client.control = self._requests.calls.client
         try:
             async with trio.open_nursery() as self._nursery:
                 try:
@@ -203,13 +203,18 @@ class SocketConnection:
                 if line.strip() and not self._handle_batch(line):
                     self._refuse(error)
                 return
-        method = message.method
         session = self._session
-        if session is not None and method[:5] != "mcpd/":
-            if method == "notifications/cancelled" and self._requests.is_busy:
+        if session is not None and message.method[:5] != "mcpd/":
+            if message.method == "notifications/cancelled" and self._requests.is_busy:
                 self._requests.handle_cancelled(message)  # the id may be that of a control request
             session.receive(message, self)
-        elif not method:
+        else:
+            self._handle_control(message)
+
+    def _handle_control(self, message: Message) -> None:
+        """Handle a message of the control API. A method of MCP switches the connection to it."""
+        method = message.method
+        if not method:
             if message.id is ABSENT or (message.result is ABSENT and message.error is ABSENT):
                 self._send(wire.error(message.key, wire.error_body(INVALID_REQUEST, "no `method`")))
         elif message.id is ABSENT:

@@ -16,7 +16,6 @@ from msgspec import Raw
 from mcpd.api.control.calls import read_call, read_call_in_steps
 from mcpd.calls.known_items import required_arguments
 from mcpd.calls.validation import MAX_CHECKED
-from mcpd.model.api import PromptParams, ReadParams
 from mcpd.model.errors import InvalidArguments
 from mcpd.model.server_spec import Timeouts
 from mcpd.model.steps import run_steps
@@ -458,8 +457,8 @@ async def test_prompt_is_checked_against_the_list(
     if not has_prompts:
         del w.server.upstream.capabilities["prompts"]
     script = Script(w)
-    params = PromptParams(server=NAME, prompt=prompt, arguments=arguments)
-    key = script.put(lambda key: script.caller.get_prompt(key, params))
+    body = {"name": prompt, "arguments": arguments}
+    key = script.put(lambda key: script.caller.start(key, NAME, "prompts/get", body))
     requests = await sent(w)
     if not error:
         assert [request["params"] for request in requests] == [{"name": prompt, "arguments": arguments}]
@@ -488,8 +487,7 @@ async def test_unlisted_resource_that_the_server_refuses_is_unknown(
 ) -> None:
     w.server.catalog = None if resources is None else make_catalog(resources=resources)
     script = Script(w)
-    params = ReadParams(server=NAME, uri="file:///a")
-    key = script.put(lambda key: script.caller.read_resource(key, params))
+    key = script.put(lambda key: script.caller.start(key, NAME, "resources/read", {"uri": "file:///a"}))
     await answer(w, error={"code": code, "message": "no: Unknown resource"})
     found = script.error(key)
     assert found["data"]["code"] == error

@@ -82,7 +82,7 @@ async def test_streams_and_requests_in_progress_are_limited(monkeypatch: pytest.
 
     waits = Method("", api.NoParams, "", handler=never)
     monkeypatch.setattr(control_requests, "METHODS", {**METHODS, "mcpd/waits": waits})
-    monkeypatch.setitem(control_requests._STREAMING, "mcpd/events", never)  # type: ignore[index, unused-ignore]
+    monkeypatch.setitem(control_requests._STREAMS, "mcpd/events", never)  # type: ignore[index, unused-ignore]
     sent: list[bytes] = []
     engine = SimpleNamespace(cancel_all=lambda calls, reason: None)
     stand_in: Any = SimpleNamespace(core=CORE, calls=engine, finish=sent.append, describe=lambda: "a test")
@@ -121,7 +121,7 @@ async def test_streams_and_requests_in_progress_are_limited(monkeypatch: pytest.
         assert f"at most {MAX_RUNNING} requests" in text
         asked.cancel_all("over")
         await trio.testing.wait_all_tasks_blocked()
-        assert not asked._streams
+        assert not asked._open_streams
         assert not asked.is_busy
 
 

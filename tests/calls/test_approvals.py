@@ -334,7 +334,7 @@ async def test_client_may_answer_for_good(autojump_clock: Clock, w: World, kind:
 async def test_answer_for_good_is_written_once(autojump_clock: Clock, w: World) -> None:
     """A replayed answer changes nothing."""
     written, script = Written(w), Script(w)
-    script.caller._facts = ClientFacts(
+    script.caller.client._facts = ClientFacts(
         names=("mcpctl",), shown=("mcpctl",), executable="/usr/bin/mcpctl", transport="control"
     )
     script.call("converse", arguments={"tag": script.tag})
@@ -388,7 +388,7 @@ async def test_call_still_waits_if_the_rule_cannot_be_written(autojump_clock: Cl
         InvalidArguments, match="it cannot be allowed permanently: the client's name is not known"
     ):
         await w.gateway.approvals.answer(waiting.id, "always")
-    script.caller._facts = ClientFacts(names=("mcpctl",), shown=("mcpctl",), transport="control")
+    script.caller.client._facts = ClientFacts(names=("mcpctl",), shown=("mcpctl",), transport="control")
     script.call("converse", arguments={"tag": script.tag})
     await trio.sleep(1)
     with pytest.raises(BadSpec, match="read-only"):

@@ -16,14 +16,13 @@ import trio
 import trio.testing
 from msgspec import Raw
 
-from mcpd.api.control.calls import ControlCaller, read_call
+from mcpd.api.control.calls import ControlCaller, ControlClient, read_call
 from mcpd.api.control.reports import explain_policy
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.calls.routes import ROUTES
 from mcpd.client_registry import ClientConnection
 from mcpd.gateway.facts import SessionFacts
 from mcpd.gateway.session import ClientSession
-from mcpd.model.api import CompleteParams, PromptParams, ReadParams
 from mcpd.model.errors import McpdError
 from mcpd.model.policy import ClientFacts, Decision, PolicyRule
 from mcpd.model.policy_api import PolicyParams
@@ -377,18 +376,15 @@ async def test_control_api_is_refused_the_same(autojump_clock: Clock, w: World) 
 
     apply(w, NO_DELETE, rule("deny", prompts=("*",)), NO_SECRETS)
     facts = ClientFacts(names=("mcpctl",), transport="control")
-    caller = ControlCaller(
-        w.gateway.calls, w.gateway.core, Here(), w.spawn, ClientConnection(None), lambda: facts
-    )
+    client = ControlClient(ClientConnection(None), lambda: facts)
+    caller = ControlCaller(w.gateway.calls, w.gateway.core, Here(), w.spawn, client)
+    ref = {"ref": {"type": "ref/prompt", "name": "review"}, "argument": {}}
     attempts: tuple[Callable[[], None], ...] = (
         lambda: caller.call(b"1", read_call(Raw(b'{"server":"srv","tool":"delete_repo"}'))),
         lambda: caller.call(b"2", read_call(Raw(b'{"server":"srv","tool":"Delete_Repo"}'))),
-        lambda: caller.get_prompt(b"3", PromptParams(server="srv", prompt="review")),
-        lambda: caller.read_resource(b"4", ReadParams(server="srv", uri="file:///%73ecret/key")),
-        lambda: caller.complete(
-            b"5",
-            CompleteParams(server="srv", ref={"type": "ref/prompt", "name": "review"}, argument={}),
-        ),
+        lambda: caller.start(b"3", "srv", "prompts/get", {"name": "review"}),
+        lambda: caller.start(b"4", "srv", "resources/read", {"uri": "file:///%73ecret/key"}),
+        lambda: caller.start(b"5", "srv", "completion/complete", ref),
     )
     for attempt in attempts:
         with pytest.raises(McpdError, match="denies it"):

@@ -19,7 +19,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.api.control.calls import ControlCaller, read_call
+from mcpd.api.control.calls import ControlCaller, ControlClient, read_call
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.calls.turns import CLIENT_TURNS, WRITE_TURNS
 from mcpd.client_registry import ClientConnection
@@ -572,7 +572,7 @@ class Script:
         self.answers: dict[int, Json] = {}
         self.progress: list[Json] = []
         self.caller = ControlCaller(
-            world.gateway.calls, world.gateway.core, self, world.spawn, ClientConnection(pid)
+            world.gateway.calls, world.gateway.core, self, world.spawn, ControlClient(ClientConnection(pid))
         )
         self._keys = itertools.count(1)
 

@@ -21,7 +21,6 @@ from mcpd.client_registry import ClientConnection
 from mcpd.daemon_operations import Operations
 from mcpd.gateway.aggregate import AggregateServer
 from mcpd.model import advice, codec
-from mcpd.model.api import CompleteParams, PromptParams, ReadParams
 from mcpd.model.errors import (
     InputNeeded,
     InvalidArguments,
@@ -132,6 +131,42 @@ def read_call_in_steps(params: Raw) -> Steps[CallRequest]:
     return msgspec.structs.replace(request, arguments=arguments)
 
 
+class ControlClient:
+    """Who uses the control API on one connection: its profile, and what policies know of it. Implements
+    `ControlActivity`.
+    """
+
+    def __init__(
+        self, connection: ClientConnection, read_facts: Callable[[], ClientFacts] = ClientFacts
+    ) -> None:
+        """`read_facts` is called when a policy needs to know the client, once unless that changes."""
+        self.connection = connection
+        self.selection: AggregateServer | None = None
+        """What the client's profile selects; None: everything."""
+        self._read_facts = read_facts
+        self._facts: ClientFacts | None = None
+        self._named = ""
+        """The client's name when the facts were read."""
+
+    def select(self, selection: AggregateServer | None) -> None:
+        """Use a profile, or none. The client may also have another name from now on."""
+        self.selection = selection
+        self._facts = None
+
+    @property
+    def profile_label(self) -> str:
+        """See `ControlActivity`."""
+        return "" if self.selection is None else self.selection.label
+
+    def client_facts(self) -> ClientFacts:
+        """Return the facts of the client; always the same object while they are the same."""
+        if self._facts is None or self._named != self.connection.name:
+            self._named = self.connection.name
+            profile = "" if self.selection is None else self.selection.profile.name
+            self._facts = attrs.evolve(self._read_facts(), profile=profile)
+        return self._facts
+
+
 class ControlCaller:
     """The calls of one connection to the control API; see `Caller`."""
 
@@ -141,38 +176,29 @@ class ControlCaller:
         operations: Operations,
         responder: Responder,
         spawn: Spawn,
-        client: ClientConnection,
-        read_facts: Callable[[], ClientFacts] = ClientFacts,
+        client: ControlClient,
     ) -> None:
-        """`read_facts` is called when a policy needs to know the client, once unless that changes."""
-        self._read_facts = read_facts
-        self._facts: ClientFacts | None = None
-        self._named = ""
-        """The client's name when the facts were read."""
+        self.client = client
         self.scope = CONTROL
-        self.selection: AggregateServer | None = None
-        """What the client's profile selects; None: everything."""
         self._engine = engine
         self._operations = operations
         self._responder = responder
         self._spawn = spawn
-        self._client = client
         self.calls: dict[bytes, Call] = {}
         self.binding: Binding | None = None
 
     def select(self, selection: AggregateServer | None) -> None:
-        """Use a profile for all later calls, or none. The client may also have another name from now on."""
-        self.selection = selection
+        """Use a profile for all later calls, or none."""
+        self.client.select(selection)
         self.scope = CONTROL if selection is None else selection.control_scope
-        self._facts = None
 
     def require_selected(self, name: str, tool: str = "") -> ManagedServer:
         """Return a server. Raises UnknownServer if there is none or the profile excludes it, and UnknownTool
         if it excludes the tool.
         """
         server = self._operations.supervisor.get(name)
-        if self.selection is not None:
-            self.selection.require(server, tool)
+        if self.client.selection is not None:
+            self.client.selection.require(server, tool)
         return server
 
     # ── the methods ─────────────────────────────────────────────────────────────────────────────
@@ -194,23 +220,8 @@ class ControlCaller:
         server = self.require_selected(call.server, call.tool)
         self._begin(request, Target(server, params, call.tool))
 
-    def get_prompt(self, key: bytes, params: PromptParams) -> None:
-        """Send a `prompts/get`. Raises McpdError; nothing was sent then."""
-        body = {"name": params.prompt, "arguments": params.arguments}
-        self._start(key, params.server, "prompts/get", body)
-
-    def read_resource(self, key: bytes, params: ReadParams) -> None:
-        """Send a `resources/read`, even for a resource that is not listed. Raises McpdError."""
-        self._start(key, params.server, "resources/read", {"uri": params.uri})
-
-    def complete(self, key: bytes, params: CompleteParams) -> None:
-        """Send a `completion/complete`. Raises McpdError; nothing was sent then."""
-        body: dict[str, object] = {"ref": params.ref, "argument": params.argument}
-        if params.context is not None:
-            body["context"] = params.context
-        self._start(key, params.server, "completion/complete", body)
-
-    def _start(self, key: bytes, name: str, method: str, body: Mapping[str, object]) -> None:
+    def start(self, key: bytes, name: str, method: str, body: Mapping[str, object]) -> None:
+        """Send a request that is not a call of a tool. Raises McpdError; nothing was sent then."""
         server, params = self.require_selected(name), msgspec.json.encode(body)
         request = ControlCallRequest(key, method, params, self._responder, NO_CONTEXT)
         self._begin(request, Target(server, params))
@@ -220,7 +231,7 @@ class ControlCaller:
             self._engine.start(self, request, target)
         finally:
             # The call log needs the name when the call has ended. Then the client may have exited, too.
-            self._client.read_program_name()
+            self.client.connection.read_program_name()
 
     def cancel(self, key: bytes, reason: str) -> bool:
         """Cancel a call; it gets no response. Returns whether it was in progress."""
@@ -291,7 +302,8 @@ class ControlCaller:
             self.send_error(call, request, refused)
 
     def identify(self, context: ClientContext) -> CallerIdentity:
-        return CallerIdentity(self._client.name, self._client.pid or 0, "control")
+        client = self.client.connection
+        return CallerIdentity(client.name, client.pid or 0, "control")
 
     # ── questions: there is nobody to ask ───────────────────────────────────────────────────────
 
@@ -311,23 +323,10 @@ class ControlCaller:
         return False
 
     def facts(self, context: ClientContext) -> ClientFacts:
-        return self.client_facts()
-
-    @property
-    def profile_label(self) -> str:
-        """See `ControlActivity`."""
-        return "" if self.selection is None else self.selection.label
-
-    def client_facts(self) -> ClientFacts:
-        """Return the facts of the client; always the same object while they are the same."""
-        if self._facts is None or self._named != self._client.name:
-            self._named = self._client.name
-            profile = "" if self.selection is None else self.selection.profile.name
-            self._facts = attrs.evolve(self._read_facts(), profile=profile)
-        return self._facts
+        return self.client.client_facts()
 
     def describe(self, context: ClientContext) -> str:
-        return self._client.describe() or "a client of the control API"
+        return self.client.connection.describe() or "a client of the control API"
 
     def message_prefix(self, server: str) -> str:
         return ""

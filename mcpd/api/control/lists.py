@@ -7,11 +7,11 @@ from typing import Any
 import attrs
 from msgspec import Raw
 
+from mcpd.api.control.calls import ControlClient
 from mcpd.calls.policies import Policies
-from mcpd.daemon_operations import Operations
-from mcpd.gateway.aggregate import AggregateServer
 from mcpd.model.api import PromptsResult, ResourcesResult, ToolsResult
-from mcpd.model.policy import ClientFacts, Decision, ItemKind
+from mcpd.model.policy import Decision, ItemKind
+from mcpd.supervision.supervisor import Supervisor
 from mcpd.wire import message as wire
 
 _MEMBERS: tuple[tuple[str, ItemKind, str], ...] = (
@@ -26,52 +26,37 @@ _MEMBERS: tuple[tuple[str, ItemKind, str], ...] = (
 LISTS = (ToolsResult, PromptsResult, ResourcesResult)
 
 
-def selected(
-    result: ToolsResult | PromptsResult | ResourcesResult, operations: Operations, selection: AggregateServer
+def visible_part(
+    result: ToolsResult | PromptsResult | ResourcesResult,
+    supervisor: Supervisor,
+    policies: Policies,
+    client: ControlClient,
 ) -> ToolsResult | PromptsResult | ResourcesResult:
-    """Return a list result with the entries that a profile selects."""
+    """Return a list result with the entries that the client's profile selects and no policy forbids it."""
+    selection, facts = client.selection, client.client_facts() if policies.exist() else None
+    if selection is None and facts is None:
+        return result
 
-    def is_selected(entry: Raw, kind: ItemKind, key: str) -> bool:
-        server = operations.supervisor.find(_server_of(entry))
+    def is_visible(entry: Raw, kind: ItemKind, key: str) -> bool:
+        server = supervisor.find(_server_of(entry))
         own = wire.string_or(wire.members(entry), key)
-        return server is not None and selection.selects(server, kind, own)
+        if server is None:
+            return selection is None
+        if selection is not None and not selection.selects(server, kind, own):
+            return False
+        if facts is None or not policies.apply_to(server):
+            return True
+        return policies.verdict(facts, server, kind, own).decision is not Decision.DENY
 
     changes: Any = {}
     for member, kind, key in _MEMBERS:
         entries: tuple[Raw, ...] | None = getattr(result, member, None)
         if entries:
-            changes[member] = tuple(entry for entry in entries if is_selected(entry, kind, key))
-    if result.missing:
+            changes[member] = tuple(entry for entry in entries if is_visible(entry, kind, key))
+    if result.missing and selection is not None:
         covered = {each.spec.name for each in selection.servers()}
         changes["missing"] = tuple(each for each in result.missing if each.server in covered)
     return attrs.evolve(result, **changes)
-
-
-def without_denied(
-    result: ToolsResult | PromptsResult | ResourcesResult,
-    operations: Operations,
-    policies: Policies,
-    client: ClientFacts,
-) -> ToolsResult | PromptsResult | ResourcesResult:
-    """Return a list result with the entries that this client may use."""
-    changes: Any = {}
-    for member, kind, key in _MEMBERS:
-        entries: tuple[Raw, ...] | None = getattr(result, member, None)
-        if entries:
-            changes[member] = tuple(
-                entry for entry in entries if _is_allowed(entry, kind, key, operations, policies, client)
-            )
-    return attrs.evolve(result, **changes)
-
-
-def _is_allowed(
-    entry: Raw, kind: ItemKind, key: str, operations: Operations, policies: Policies, client: ClientFacts
-) -> bool:
-    server = operations.supervisor.find(_server_of(entry))
-    if server is None or not policies.apply_to(server):
-        return True
-    verdict = policies.verdict(client, server, kind, wire.string_or(wire.members(entry), key))
-    return verdict.decision is not Decision.DENY
 
 
 def _server_of(entry: Raw) -> str:

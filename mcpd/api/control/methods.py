@@ -64,9 +64,6 @@ class Method(msgspec.Struct, Generic[P], frozen=True):
     handler: Callable[[Gateway, P], object] | None = None
     """Returns the result, or an awaitable of it. None for methods that call a server, stream, or change the
     connection: `ControlRequests` handles them.
-
-    What is awaited may also be a function that creates the result. It is called when the response is sent, so
-    that at most one result exists at a time, however many requests wait for their turn.
     """
 
 
@@ -109,7 +106,7 @@ def _list_method(
             await operations.load_catalog(params.server)
         else:
             await operations.refresh_catalogs(operations.supervisor.servers())
-        return partial(list_items, operations, params.server)
+        return list_items(operations, params.server)
 
     return Method(summary, api.OptionalServerParam, result, handle)
 
@@ -164,8 +161,8 @@ async def _approve(gateway: Gateway, params: policy_api.ApproveParams) -> api.Em
     return api.EmptyResult()
 
 
-async def _stats(gateway: Gateway, params: StatsParams) -> Callable[[], Stats]:
-    return (await gateway.core.prepare_stats(params.server, processes=params.processes)).build
+async def _stats(gateway: Gateway, params: StatsParams) -> Stats:
+    return (await gateway.core.prepare_stats(params.server, processes=params.processes)).build()
 
 
 def _shutdown(gateway: Gateway, _: api.NoParams) -> api.EmptyResult:

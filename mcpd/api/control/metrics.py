@@ -5,7 +5,7 @@ https://prometheus.io/docs/instrumenting/exposition_formats/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from mcpd.daemon_operations import Operations
@@ -54,52 +54,77 @@ async def collect_metrics(operations: Operations) -> Metrics:
 
 def render(status: DaemonStatus, stats: Stats, logins: Sequence[LoginStatus] = ()) -> str:
     """Return the metrics page. Server and tool names are escaped."""
-    servers = stats.servers
-    costs = [(server, server.cost) for server in servers if server.cost is not None]
     tools = {each.name: each.tools for each in status.servers}
     lines: list[str] = []
+    families = {
+        **_daemon_families(status, stats),
+        **_server_families(stats.servers, tools),
+        **_call_families(stats.servers),
+    }
+    for name, samples in families.items():
+        lines.extend(_family(name, samples))
+    lines.extend(_histogram(stats.servers))
+    for name, samples in {**_cost_families(stats.servers), **_login_families(status, logins)}.items():
+        if samples:
+            lines.extend(_family(name, samples))
+    return "\n".join(lines) + "\n"
 
-    def family(name: str, samples: Iterable[Sample]) -> None:
-        lines.append(f"# HELP mcpd_{name} {_HELP[name]}")
-        lines.append(f"# TYPE mcpd_{name} {'counter' if name.endswith('_total') else 'gauge'}")
-        lines.extend(f"mcpd_{name}{_labels(labels)} {_number(value)}" for labels, value in samples)
 
-    family("build_info", [({"version": status.daemon.version}, 1)])
-    family("start_time_seconds", [({}, datetime.fromisoformat(stats.since).timestamp())])
-    family("clients", [({}, len(stats.clients))])
+def _family(name: str, samples: Iterable[Sample]) -> Iterator[str]:
+    yield f"# HELP mcpd_{name} {_HELP[name]}"
+    yield f"# TYPE mcpd_{name} {'counter' if name.endswith('_total') else 'gauge'}"
+    yield from (f"mcpd_{name}{_labels(labels)} {_number(value)}" for labels, value in samples)
+
+
+def _daemon_families(status: DaemonStatus, stats: Stats) -> dict[str, list[Sample]]:
+    families: dict[str, list[Sample]] = {
+        "build_info": [({"version": status.daemon.version}, 1)],
+        "start_time_seconds": [({}, datetime.fromisoformat(stats.since).timestamp())],
+        "clients": [({}, len(stats.clients))],
+    }
     if stats.daemon is not None:
-        family("memory_bytes", [({}, stats.daemon.memory)])
-        family("cpu_seconds_total", [({}, stats.daemon.cpu_seconds)])
-    family("server_up", [(_server(s), s.status is ServerState.CONNECTED) for s in servers])
-    family(
-        "server_state",
-        [({**_server(s), "state": state.value}, s.status is state) for s in servers for state in ServerState],
-    )
-    family("server_restarts_total", [(_server(s), s.restarts) for s in servers])
-    family("server_tools", [(_server(s), tools.get(s.server, 0)) for s in servers])
-    family("server_in_flight", [(_server(s), s.in_flight) for s in servers])
-    family("server_clients", [(_server(s), len(s.clients)) for s in servers])
-    family("server_calls_total", [sample for s in servers for sample in _outcomes(s.counts, _server(s))])
-    family(
-        "tool_calls_total",
-        [
+        families["memory_bytes"] = [({}, stats.daemon.memory)]
+        families["cpu_seconds_total"] = [({}, stats.daemon.cpu_seconds)]
+    return families
+
+
+def _server_families(servers: Sequence[ServerStats], tools: Mapping[str, int]) -> dict[str, list[Sample]]:
+    return {
+        "server_up": [(_server(s), s.status is ServerState.CONNECTED) for s in servers],
+        "server_state": [
+            ({**_server(s), "state": state.value}, s.status is state)
+            for s in servers
+            for state in ServerState
+        ],
+        "server_restarts_total": [(_server(s), s.restarts) for s in servers],
+        "server_tools": [(_server(s), tools.get(s.server, 0)) for s in servers],
+        "server_in_flight": [(_server(s), s.in_flight) for s in servers],
+        "server_clients": [(_server(s), len(s.clients)) for s in servers],
+    }
+
+
+def _call_families(servers: Sequence[ServerStats]) -> dict[str, list[Sample]]:
+    return {
+        "server_calls_total": [sample for s in servers for sample in _outcomes(s.counts, _server(s))],
+        "tool_calls_total": [
             sample
             for s in servers
             for tool in s.tools
             for sample in _outcomes(tool.counts, {**_server(s), "tool": tool.tool})
         ],
-    )
-    lines.extend(_histogram(servers))
-    if costs:
-        family("server_processes", [(_server(s), cost.processes) for s, cost in costs])
-        family("server_memory_bytes", [(_server(s), cost.memory) for s, cost in costs])
-    spent = [(_server(s), s.cpu_seconds) for s in servers if s.cost is not None or s.cpu_seconds]
-    if spent:
-        family("server_cpu_seconds_total", spent)
-    for name, samples in _login_families(status, logins).items():
-        if samples:
-            family(name, samples)
-    return "\n".join(lines) + "\n"
+    }
+
+
+def _cost_families(servers: Sequence[ServerStats]) -> dict[str, list[Sample]]:
+    """Return the samples of each server whose processes were measured, now or before."""
+    costs = [(server, server.cost) for server in servers if server.cost is not None]
+    return {
+        "server_processes": [(_server(s), cost.processes) for s, cost in costs],
+        "server_memory_bytes": [(_server(s), cost.memory) for s, cost in costs],
+        "server_cpu_seconds_total": [
+            (_server(s), s.cpu_seconds) for s in servers if s.cost is not None or s.cpu_seconds
+        ],
+    }
 
 
 def _login_families(status: DaemonStatus, logins: Sequence[LoginStatus]) -> dict[str, list[Sample]]:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
-from mcpd.calls.policies import Policies, used_item
+from mcpd.calls.policies import used_item
 from mcpd.client_registry import ClientConnection, program_name
-from mcpd.daemon_operations import Operations
-from mcpd.gateway.aggregate import AggregateServer
+from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.session import ClientSession
-from mcpd.gateway.views import View
 from mcpd.model.errors import InvalidArguments, Problem
-from mcpd.model.policy import TRANSPORTS, ClientFacts, Decision, ItemKind
+from mcpd.model.policy import TRANSPORTS, ClientFacts, Decision, ItemKind, PolicyRule, UsedItem
 from mcpd.model.policy_api import PolicyClient, PolicyLimit, PolicyParams, PolicyResult, PolicyStep
 from mcpd.model.profile import ALL_SERVERS
 from mcpd.model.status import rfc3339
@@ -78,62 +75,25 @@ def _revisions(client: str, server: ManagedServer) -> str:
     return client if client == spoken else f"{client or '?'} → {spoken or '?'}"
 
 
-class PolicyHost(Protocol):
-    """The gateway, as this module uses it."""
-
-    core: Operations
-    policies: Policies
-    sessions: dict[ClientSession, None]
-
-    def view(self, server: str | None = None, profile: str | None = None) -> View: ...
-    def profile_for(self, directory: str | None) -> str | None: ...
-
-
-def explain_policy(host: PolicyHost, params: PolicyParams) -> PolicyResult:
+def explain_policy(gateway: Gateway, params: PolicyParams) -> PolicyResult:
     """Return the decision about one use. Raises UnknownServer, UnknownProfile, InvalidArguments."""
-    server = host.core.supervisor.get(params.server)
+    server = gateway.core.supervisor.get(params.server)
     kind, name = _chosen(params)
     if params.transport is not None and params.transport not in TRANSPORTS:
         problem = Problem("$.transport", f"unknown transport; write one of {', '.join(TRANSPORTS)}")
         raise InvalidArguments(f"mcpd/policy: {problem}", [problem])
-    found = _find_client(_connected_facts(host), params.client)
-    known = found or ClientFacts(names=(params.client,), shown=(params.client,))
-    directory = known.directory if params.directory is None else params.directory
-    if params.profile is not None:
-        profile = "" if params.profile == ALL_SERVERS else params.profile
-    else:
-        profile = known.profile if found is not None else host.profile_for(directory) or ""
-    client = ClientFacts(
-        names=known.names,
-        shown=known.shown,
-        executable=known.executable if params.executable is None else params.executable,
-        transport=known.transport if params.transport is None else params.transport,
-        profile=profile,
-        directory=directory,
-    )
-    view = host.view(profile=profile)
-    assert isinstance(view, AggregateServer)
+    found = _find_client(_connected_facts(gateway), params.client)
+    client = _assumed_client(gateway, params, found)
     item = used_item(server, kind, name)
-    steps, decision, decisive = [], Decision.ALLOW, None
-    limits: list[PolicyLimit] = []
-    for rule in host.policies.of(server).rules:
-        mismatch = rule.mismatch(client, item)
-        steps.append(
-            PolicyStep(rule=rule.place, decision=rule.decision.value, matches=not mismatch, mismatch=mismatch)
-        )
-        if not mismatch and rule.decision is Decision.LIMIT:
-            rate = None if rule.rate is None else rule.rate.written
-            limits.append(PolicyLimit(rule=rule.place, rate=rate, concurrent=rule.concurrent))
-        elif not mismatch:
-            decision, decisive = rule.decision, rule
-            if decision is Decision.ASK and server.spec.trust:
-                decision = Decision.ALLOW
-            break
+    steps, limits, decisive = _apply_rules(gateway.policies.of(server).rules, client, item)
+    decision = Decision.ALLOW if decisive is None else decisive.decision
+    if decision is Decision.ASK and server.spec.trust:
+        decision = Decision.ALLOW
     return PolicyResult(
         decision=decision.value,
         rule=None if decisive is None else decisive.place,
         reason="" if decisive is None else decisive.reason,
-        source=host.core.config.loaded.source,
+        source=gateway.core.config.loaded.source,
         client=PolicyClient(
             names=client.names,
             executable=client.executable,
@@ -143,11 +103,49 @@ def explain_policy(host: PolicyHost, params: PolicyParams) -> PolicyResult:
             connected=found is not None,
         ),
         annotations=item.hints,
-        steps=tuple(steps),
-        limits=tuple(limits),
+        steps=steps,
+        limits=limits,
         known=_is_listed(server, kind, name),
-        selected=view.selects(server, kind, name),
+        selected=gateway.profile_view(client.profile).selects(server, kind, name),
     )
+
+
+def _assumed_client(gateway: Gateway, params: PolicyParams, found: ClientFacts | None) -> ClientFacts:
+    """Return the facts of the client in question: what is asked for, else what is known of it."""
+    known = found or ClientFacts(names=(params.client,), shown=(params.client,))
+    directory = known.directory if params.directory is None else params.directory
+    if params.profile is not None:
+        profile = "" if params.profile == ALL_SERVERS else params.profile
+    else:
+        profile = known.profile if found is not None else gateway.profile_for(directory) or ""
+    return ClientFacts(
+        names=known.names,
+        shown=known.shown,
+        executable=known.executable if params.executable is None else params.executable,
+        transport=known.transport if params.transport is None else params.transport,
+        profile=profile,
+        directory=directory,
+    )
+
+
+def _apply_rules(
+    rules: Iterable[PolicyRule], client: ClientFacts, item: UsedItem
+) -> tuple[tuple[PolicyStep, ...], tuple[PolicyLimit, ...], PolicyRule | None]:
+    """Return how each rule was considered, the limits that apply, and the rule that decides, if any."""
+    steps: list[PolicyStep] = []
+    limits: list[PolicyLimit] = []
+    for rule in rules:
+        mismatch = rule.mismatch(client, item)
+        steps.append(
+            PolicyStep(rule=rule.place, decision=rule.decision.value, matches=not mismatch, mismatch=mismatch)
+        )
+        if mismatch:
+            continue
+        if rule.decision is not Decision.LIMIT:
+            return tuple(steps), tuple(limits), rule
+        rate = None if rule.rate is None else rule.rate.written
+        limits.append(PolicyLimit(rule=rule.place, rate=rate, concurrent=rule.concurrent))
+    return tuple(steps), tuple(limits), None
 
 
 def _is_listed(server: ManagedServer, kind: ItemKind, name: str) -> bool | None:
@@ -171,10 +169,10 @@ def _chosen(params: PolicyParams) -> tuple[ItemKind, str]:
     return given[0]
 
 
-def _connected_facts(host: PolicyHost) -> list[ClientFacts]:
+def _connected_facts(gateway: Gateway) -> list[ClientFacts]:
     """Return what is known of the clients that speak MCP, then of those of the control API on the socket."""
-    known = [session.facts(session.context) for session in host.sessions]
-    for client in host.core.clients.connected():
+    known = [session.facts(session.context) for session in gateway.sessions]
+    for client in gateway.core.clients.connected():
         if client.control is not None and not client.attached:
             known.append(client.control.client_facts())
     return known

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import msgspec
 import trio
 
-from mcpd.api.control.calls import NO_CONTEXT, ControlCaller, read_call, read_call_in_steps
-from mcpd.api.control.lists import LISTS, selected, without_denied
+from mcpd.api.control.calls import ControlCaller, ControlClient, read_call, read_call_in_steps
+from mcpd.api.control.lists import LISTS, visible_part
 from mcpd.api.control.methods import MAX_WAIT, METHODS, decode_params, openrpc_document
 from mcpd.calls.call_limits import LARGE
 from mcpd.calls.call_log import record_filter
@@ -42,7 +42,6 @@ _MAX_PATH = 4096
 """Characters of a client's working directory; a longer one cannot exist."""
 MAX_RUNNING = 512
 """Requests in progress on one connection, apart from calls: each takes a task."""
-_STREAMS = ("mcpd/calls", "mcpd/events", "mcpd/logs", "mcpd/tap")
 
 StartTask = Callable[[Callable[[], Awaitable[None]], str], None]
 """Starts a named task that ends with the connection."""
@@ -88,12 +87,12 @@ class ControlRequests:
             gateway.core,
             responder,
             lambda work: start(work, "call"),
-            client,
-            partial(_read_facts, client, pid),  # not a method: it would be a reference cycle
+            ControlClient(client, partial(_read_facts, client, pid)),  # not a method: that would be a cycle
         )
+        self._streams = _Streams(gateway, responder)
         self._running: dict[bytes, Callable[[str], None]] = {}
         """Request id → how to cancel it, for requests other than calls."""
-        self._streams: set[bytes] = set()
+        self._open_streams: set[bytes] = set()
         """The ids of those that are streams."""
 
     @property
@@ -121,9 +120,12 @@ class ControlRequests:
         if method is not None:
             self._check_limits(name)
             params = self._params(message, method.params)
+            if name in _STREAMS:
+                self._start(message, _STREAMS[name](self._streams, message, params), None)
+                return
             if method.handler is None:
-                if (stream := _STREAMING[name](self, message, params)) is not None:
-                    self._start(message, stream, None)
+                if (work := _OF_CONNECTION[name](self, message, params)) is not None:
+                    self._start(message, work, None)
                 return
             if isinstance(params, api.OptionalServerParam) and params.server is not None:
                 self.calls.require_selected(params.server)
@@ -143,7 +145,7 @@ class ControlRequests:
 
     def _check_limits(self, method: str) -> None:
         """Raise Overloaded if the connection has too many requests in progress."""
-        if method in _STREAMS and len(self._streams) >= MAX_STREAMS:
+        if method in _STREAMS and len(self._open_streams) >= MAX_STREAMS:
             text = f"a connection can have at most {MAX_STREAMS} streams ({', '.join(_STREAMS)}) at a time"
             raise Overloaded(f"{method}: {text}; cancel one, or open another connection")
         if len(self._running) >= MAX_RUNNING:
@@ -186,80 +188,14 @@ class ControlRequests:
     def _encode(self, result: object) -> bytes:
         """Return a result as JSON. Lists are without what policies forbid this client, and what its profile
         does not select."""
-        if isinstance(result, LISTS) and self.calls.selection is not None:
-            result = selected(result, self._operations, self.calls.selection)
-        policies = self._gateway.policies
-        if isinstance(result, LISTS) and policies.exist():
-            result = without_denied(result, self._operations, policies, self.calls.facts(NO_CONTEXT))
+        if isinstance(result, LISTS):
+            result = visible_part(
+                result, self._operations.supervisor, self._gateway.policies, self.calls.client
+            )
         return codec.encode(result)
 
     def _finish_later(self, message: Message, result: object) -> None:
-        created = result() if callable(result) else result
-        self._finish(message, bytes(created) if isinstance(created, msgspec.Raw) else self._encode(created))
-
-    async def _events(self, message: Message, params: api.EventsParams) -> None:
-        servers = frozenset(params.servers)
-
-        def notify(event: Event) -> None:
-            if event.server is None or not servers or event.server in servers:
-                self._notify(message, "mcpd/event", "event", _events.encode(event))
-
-        with self._operations.watch() as (snapshot, changes):
-            turns = Turns()
-            for event in snapshot:
-                notify(event)
-                await turns.pause()
-            async for event in changes:
-                notify(event)
-        raise SlowConsumer(
-            "this client read its events too slowly; call mcpd/events again for a new snapshot"
-        )
-
-    def _notify(self, message: Message, method: str, member: str, item: object) -> None:
-        body = encode_json({"request": msgspec.Raw(message.key), member: codec.unstructure(item)})
-        self._responder.send(wire.notification(method, body))
-
-    async def _logs(self, message: Message, params: api.LogsParams) -> None:
-        log = self._operations.supervisor.get_any(params.server).log
-        position = log.position
-        tail = wire.result(message.key, codec.encode(api.LogLines(lines=log.tail(params.lines))))
-        if not params.follow:
-            self._responder.finish(tail)
-            return
-        self._responder.send(tail)
-        while True:
-            await log.wait_lines_after(position)
-            lines, missed = log.lines_after(position)
-            position = log.position
-            if missed:
-                self._notify(message, "mcpd/log", "missed", missed)
-            for line in lines:
-                self._notify(message, "mcpd/log", "line", line)
-            await self._responder.wait_drained()  # meanwhile, new lines wait in the bounded log
-
-    async def _tap(self, message: Message, params: TapParams) -> None:
-        with self._operations.tap(params) as tap:
-            while True:
-                self._notify(message, "mcpd/frame", "frame", await tap.next())
-                await self._responder.wait_drained()
-
-    async def _calls(self, message: Message, params: CallsParams) -> None:
-        log, matches = self._gateway.calls.call_log, record_filter(params)
-        if log is None:
-            raise Unsupported("mcpd/calls: this mcpd keeps no call log")
-        with log.watch() as written:
-            records = CallRecords(calls=await log.read(params), dropped=log.dropped)
-            response = wire.result(message.key, codec.encode(records))
-            if not params.follow:
-                self._responder.finish(response)
-                return
-            self._responder.send(response)
-            seen = set(records.calls)
-            async for record in written:
-                if matches(record) and record not in seen:
-                    self._notify(message, "mcpd/call-record", "call", record)
-                    await self._responder.wait_drained()
-        raise SlowConsumer("this client read the call log too slowly; call mcpd/calls again")
+        self._finish(message, self._encode(result))
 
     def _identify(self, message: Message, params: api.IdentifyParams) -> None:
         profile = None if params.profile == ALL_SERVERS else params.profile or None
@@ -330,11 +266,11 @@ class ControlRequests:
                     self._send_error(message, error)
             if self._running.get(key) is cancel:
                 del self._running[key]
-                self._streams.discard(key)
+                self._open_streams.discard(key)
 
         self._running[key] = cancel
         if message.method in _STREAMS:
-            self._streams.add(key)
+            self._open_streams.add(key)
         self._start_task(run, message.method)
 
     def _params(self, message: Message, into: type[object]) -> object:
@@ -354,25 +290,30 @@ class ControlRequests:
         if self.calls.cancel(key, "the client cancelled it"):
             return
         cancel = self._running.pop(key, None)
-        self._streams.discard(key)
+        self._open_streams.discard(key)
         if cancel is not None:
             cancel("the client cancelled it")
 
     def cancel_all(self, reason: str) -> None:
         self.calls.cancel_all(reason)
         running, self._running = list(self._running.values()), {}
-        self._streams.clear()
+        self._open_streams.clear()
         for cancel in running:
             cancel(reason)
 
     def _prompt(self, message: Message, params: api.PromptParams) -> None:
-        self.calls.get_prompt(message.key, params)
+        body = {"name": params.prompt, "arguments": params.arguments}
+        self.calls.start(message.key, params.server, "prompts/get", body)
 
     def _read(self, message: Message, params: api.ReadParams) -> None:
-        self.calls.read_resource(message.key, params)
+        """Read a resource, even one that is not listed."""
+        self.calls.start(message.key, params.server, "resources/read", {"uri": params.uri})
 
     def _complete(self, message: Message, params: api.CompleteParams) -> None:
-        self.calls.complete(message.key, params)
+        body: dict[str, object] = {"ref": params.ref, "argument": params.argument}
+        if params.context is not None:
+            body["context"] = params.context
+        self.calls.start(message.key, params.server, "completion/complete", body)
 
 
 def _usable_directory(text: str) -> str:
@@ -392,31 +333,90 @@ def _read_facts(client: ClientConnection, pid: int) -> ClientFacts:
     return client_facts(names, "control", given_name=given, peer_pid=pid, reported_pid=client.pid or 0)
 
 
-class _EventEncoder:
-    """Encodes an event once for all the streams that get it."""
+class _Streams:
+    """The methods that send notifications until they are cancelled."""
 
-    def __init__(self) -> None:
-        self._latest: Event | None = None
-        self._encoded = msgspec.Raw(b"")
+    def __init__(self, gateway: Gateway, responder: ControlResponder) -> None:
+        self._gateway = gateway
+        self._operations = gateway.core
+        self._responder = responder
 
-    def encode(self, event: Event) -> msgspec.Raw:
-        if event is not self._latest:
-            self._latest, self._encoded = event, msgspec.Raw(codec.encode(event))
-        return self._encoded
+    async def events(self, message: Message, params: api.EventsParams) -> None:
+        servers = frozenset(params.servers)
+
+        def notify(event: Event) -> None:
+            if event.server is None or not servers or event.server in servers:
+                self._notify(message, "mcpd/event", "event", event)
+
+        with self._operations.watch() as (snapshot, changes):
+            turns = Turns()
+            for event in snapshot:
+                notify(event)
+                await turns.pause()
+            async for event in changes:
+                notify(event)
+        raise SlowConsumer(
+            "this client read its events too slowly; call mcpd/events again for a new snapshot"
+        )
+
+    def _notify(self, message: Message, method: str, member: str, item: object) -> None:
+        body = encode_json({"request": msgspec.Raw(message.key), member: codec.unstructure(item)})
+        self._responder.send(wire.notification(method, body))
+
+    async def logs(self, message: Message, params: api.LogsParams) -> None:
+        log = self._operations.supervisor.get_any(params.server).log
+        position = log.position
+        tail = wire.result(message.key, codec.encode(api.LogLines(lines=log.tail(params.lines))))
+        if not params.follow:
+            self._responder.finish(tail)
+            return
+        self._responder.send(tail)
+        while True:
+            await log.wait_lines_after(position)
+            lines, missed = log.lines_after(position)
+            position = log.position
+            if missed:
+                self._notify(message, "mcpd/log", "missed", missed)
+            for line in lines:
+                self._notify(message, "mcpd/log", "line", line)
+            await self._responder.wait_drained()  # meanwhile, new lines wait in the bounded log
+
+    async def tap(self, message: Message, params: TapParams) -> None:
+        with self._operations.tap(params) as tap:
+            while True:
+                self._notify(message, "mcpd/frame", "frame", await tap.next())
+                await self._responder.wait_drained()
+
+    async def calls(self, message: Message, params: CallsParams) -> None:
+        log, matches = self._gateway.calls.call_log, record_filter(params)
+        if log is None:
+            raise Unsupported("mcpd/calls: this mcpd keeps no call log")
+        with log.watch() as written:
+            records = CallRecords(calls=await log.read(params), dropped=log.dropped)
+            response = wire.result(message.key, codec.encode(records))
+            if not params.follow:
+                self._responder.finish(response)
+                return
+            self._responder.send(response)
+            seen = set(records.calls)
+            async for record in written:
+                if matches(record) and record not in seen:
+                    self._notify(message, "mcpd/call-record", "call", record)
+                    await self._responder.wait_drained()
+        raise SlowConsumer("this client read the call log too slowly; call mcpd/calls again")
 
 
-_events = _EventEncoder()
-
-
-_STREAMING: Mapping[str, Callable[[ControlRequests, Message, Any], Awaitable[None] | None]] = {
-    "mcpd/events": ControlRequests._events,
-    "mcpd/logs": ControlRequests._logs,
-    "mcpd/tap": ControlRequests._tap,
-    "mcpd/calls": ControlRequests._calls,
+_STREAMS: Mapping[str, Callable[[_Streams, Message, Any], Awaitable[None]]] = {
+    "mcpd/calls": _Streams.calls,
+    "mcpd/events": _Streams.events,
+    "mcpd/logs": _Streams.logs,
+    "mcpd/tap": _Streams.tap,
+}
+_OF_CONNECTION: Mapping[str, Callable[[ControlRequests, Message, Any], Awaitable[None] | None]] = {
     "mcpd/identify": ControlRequests._identify,
     "mcpd/attach": ControlRequests._attach,
     "mcpd/prompt": ControlRequests._prompt,
     "mcpd/read": ControlRequests._read,
     "mcpd/complete": ControlRequests._complete,
 }
-"""The methods without a handler in METHODS, but for `mcpd/call`. An awaitable result runs in a task."""
+"""The other methods without a handler in METHODS, but for `mcpd/call`. An awaitable result runs in a task."""

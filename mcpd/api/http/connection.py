@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import socket as sockets
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol
@@ -23,17 +21,14 @@ from mcpd.api.http.exchange import (
 from mcpd.api.http.parser import MAX_BODY, Admission, BadRequest, Head, RequestParser
 from mcpd.api.listeners import MAX_ESTABLISHED, Slot
 from mcpd.support.logs import FROM_OUTSIDE
-from mcpd.support.memory_tuning import trim_heap_soon
 from mcpd.support.outbox import Outbox, batch
 from mcpd.support.pipe_reader import Reader, has_hung_up
-from mcpd.support.turns import MAX_TURN, run_in_turn
+from mcpd.support.turns import run_in_turn
 
 MAX_BUFFERED = 96 * 1024 * 1024
 """Bytes on all connections together."""
 FREE_SHARE = 256 * 1024
 """Bytes that each connection may buffer in any case, so that large bodies cannot shut out small requests."""
-_MUCH = 1024 * 1024
-"""Bytes of requests that are released before free memory is returned to the system."""
 
 
 class BodyBudget:
@@ -42,17 +37,10 @@ class BodyBudget:
     def __init__(self, limit: int = MAX_BUFFERED) -> None:
         self.limit = limit
         self.used = 0
-        self._most = 0
-        """`used` at most since memory was last returned."""
 
     def change(self, old: int, new: int) -> bool:
         """A connection now buffers `new` bytes instead of `old`. Return False if it must give them up."""
         self.used += new - old
-        if self.used > self._most:
-            self._most = self.used
-        elif self._most - self.used >= _MUCH:  # by one connection, or by many small ones
-            self._most = self.used
-            trim_heap_soon()
         return new <= max(old, FREE_SHARE) or self.used <= self.limit
 
 
@@ -65,12 +53,8 @@ HEAD_TIMEOUT = 5.0
 """Seconds within which the head of a request must arrive, from its first byte."""
 BODY_TIMEOUT = 30.0
 """Seconds without data after which a request body is given up."""
-MIN_BODY_RATE = 1024
-"""Bytes per second that a body must average after its first BODY_TIMEOUT seconds."""
 REQUEST_TIMEOUT = 300.0
 """Seconds within which a request must be complete, however fast it arrives."""
-MAX_ANONYMOUS_REQUESTS = 100
-"""Requests on a connection that has not sent an authenticated one; the last response closes it."""
 KEEP_ALIVE_TIMEOUT = 120.0
 """Seconds after which an idle connection is closed."""
 QUIET_INTERVAL = 15.0
@@ -87,8 +71,6 @@ _POLL_INTERVAL = 0.05
 
 _PIECE = 1 << 13
 """Bytes that are parsed at once."""
-MAX_ANONYMOUS_BACKLOG = 256 * 1024
-"""Bytes that may wait for a client that has not authenticated; its next request is refused."""
 
 SpawnTask = Callable[[Callable[[], Awaitable[None]]], None]
 
@@ -140,22 +122,14 @@ class HttpServerConnection:
         self._exchange: HttpExchange | None = None
         self._pipelined: deque[tuple[Head, bytes]] = deque()
         self._pipelined_size = 0
-        self._turn_ends = 0.0
-        """When other connections have their turn, although more requests have arrived."""
         self._is_beginning = False
-        self._begins_later = False
-        """Whether the waiting requests begin in another turn. Until then, nothing is read."""
         self._buffered = 0
         """Bytes that are counted in the budget."""
-        self._has_buffered_much = False
         self._error: BadRequest | None = None
         """Sent after all earlier responses. Nothing more is read."""
         self._received_at = self._sent_at = trio.current_time()
         self._incomplete_since: float | None = None
         """When the first byte of the incomplete request arrived."""
-        self._head_at = 0.0
-        """When its head was complete."""
-        self._anonymous_left: float = MAX_ANONYMOUS_REQUESTS
         self._wake = trio.Event()
         self._closed = False
         self.is_last = False
@@ -181,9 +155,10 @@ class HttpServerConnection:
             log.exception("%s: an error in mcpd itself; closing its connection", self._name)
         finally:
             self._outbox.close()  # the descriptor's number may soon be another client's
-            self._release_buffered()
-            if self._has_buffered_much:
-                trim_heap_soon()
+            self._pipelined.clear()
+            self._pipelined_size = 0
+            self._parser.release()
+            self._count_buffered()
             # These refer back to the connection; without the cycle it is freed immediately.
             del self._parser, self._handler, self._serve, self._reader
 
@@ -240,7 +215,6 @@ class HttpServerConnection:
             return
         with _batch as now:
             self._received_at = now
-            self._turn_ends = time.monotonic() + MAX_TURN
             try:
                 self._parser.feed(portion)
             except BadRequest as error:
@@ -248,7 +222,9 @@ class HttpServerConnection:
                     self._reject(error)
                 return
             if not self._parser.is_between:
-                self._note_incomplete(now)
+                if self._incomplete_since is None:
+                    self._incomplete_since = now
+                    self._wake.set()
                 self._count_buffered()
             elif self._pipelined_size != self._buffered:
                 self._count_buffered()
@@ -256,8 +232,6 @@ class HttpServerConnection:
     def _count_buffered(self) -> None:
         """Count the buffered bytes in the budget; give them up if there are too many on all connections."""
         old, self._buffered = self._buffered, self._parser.buffered + self._pipelined_size
-        if self._buffered > _MUCH:
-            self._has_buffered_much = True
         if not self._bodies.change(old, self._buffered):
             self._pipelined.clear()
             self._pipelined_size = 0
@@ -273,11 +247,8 @@ class HttpServerConnection:
 
     def take_head(self, head: Head, *, awaits_continue: bool) -> int:
         admission = self._handler.admit(head)
-        if admission.is_authenticated:
-            self._anonymous_left = math.inf
-            if not self._slot.authenticate():
-                raise BadRequest(503, f"{MAX_ESTABLISHED} connections are in use; close one")
-        self._head_at = self._received_at
+        if admission.is_authenticated and not self._slot.authenticate():
+            raise BadRequest(503, f"{MAX_ESTABLISHED} connections are in use; close one")
         limit = min(admission.max_body, self._max_body)
         length = int(head.headers.get(b"content-length", b"1"))
         if awaits_continue and 0 < length <= limit and self._exchange is None:
@@ -288,66 +259,23 @@ class HttpServerConnection:
         self._incomplete_since = None
         if self._closed or self._error is not None:
             return
-        if self._outbox.backlog > MAX_ANONYMOUS_BACKLOG and self._anonymous_left < math.inf:
-            raise BadRequest(
-                503, f"more than {MAX_ANONYMOUS_BACKLOG} bytes of earlier responses were not read"
-            )
         if self._exchange is not None or self._pipelined:
             self._pipelined.append((head, body))
             self._pipelined_size += len(body)
-            is_too_much = len(self._pipelined) > MAX_PIPELINED or self._pipelined_size > self._max_body
-            if is_too_much and not self._begins_later:
+            if len(self._pipelined) > MAX_PIPELINED or self._pipelined_size > self._max_body:
                 self._pipelined.clear()
                 raise BadRequest(503, "too many pipelined requests")
         elif not self.is_last:
-            if time.monotonic() < self._turn_ends:
-                self._begin(head, body)
-            else:
-                self._pipelined.append((head, body))
-                self._pipelined_size += len(body)
-                self._begin_later()
+            self._begin(head, body)
 
     def _begin(self, head: Head, body: bytes) -> None:
         if head is not self._routed:
             self._routed, self._serve = head, self._handler.route(head)
-        self._anonymous_left -= 1
-        if not head.keep_alive or self._anonymous_left <= 0:
+        if not head.keep_alive:
             self.is_last = True
         self._sent_at = self._received_at
         self._exchange = exchange = HttpExchange(self, head)
         self._serve(body, exchange)
-
-    def _begin_pipelined(self) -> None:
-        """Begin the waiting requests until one of them needs time. A loop: each may end while it begins."""
-        self._is_beginning = True
-        ends = time.monotonic() + MAX_TURN
-        while self._exchange is None and self._pipelined:
-            head, body = self._pipelined.popleft()
-            self._pipelined_size -= len(body)
-            self._begin(head, body)
-            if self._exchange is None and self._pipelined and time.monotonic() >= ends:
-                self._begin_later()
-                break
-        self._is_beginning = False
-        self._count_buffered()
-
-    def _begin_later(self) -> None:
-        """Begin the waiting requests after others had their turn. Read nothing until then."""
-        self._begins_later = True
-        self._reader.pause()
-        self._spawn(self._begin_in_turn)
-
-    async def _begin_in_turn(self) -> None:
-        self._begins_later = False
-        if not self._closed:
-            self._reader.resume()
-            with _batch:
-                self._begin_pipelined()
-
-    def _note_incomplete(self, now: float) -> None:
-        if self._incomplete_since is None:
-            self._incomplete_since = now
-            self._wake.set()
 
     def _reject(self, error: BadRequest) -> None:
         self._error = error
@@ -380,15 +308,19 @@ class HttpServerConnection:
 
     def ended(self, exchange: HttpExchange) -> None:
         self._exchange = None
-        if self._has_buffered_much:
-            self._has_buffered_much = False
-            trim_heap_soon()
         if self.is_last:
             self._pipelined.clear()
             self._reading.cancel(reason="this was the last response")
         elif self._pipelined:
-            if not self._is_beginning:
-                self._begin_pipelined()
+            if self._is_beginning:
+                return
+            self._is_beginning = True
+            while self._exchange is None and self._pipelined:  # a loop: each may end while it begins
+                head, body = self._pipelined.popleft()
+                self._pipelined_size -= len(body)
+                self._begin(head, body)
+            self._is_beginning = False
+            self._count_buffered()
         elif self._error is not None:
             self._send_error()
 
@@ -460,10 +392,8 @@ class HttpServerConnection:
         """Return when the incomplete request, whose first byte arrived at `since`, is late, and why."""
         if self._parser.is_in_head:
             return since + HEAD_TIMEOUT, f"the head of a request must arrive within {HEAD_TIMEOUT:g} s"
-        rate_at = self._head_at + BODY_TIMEOUT + self._parser.body_size / MIN_BODY_RATE
         return min(
             (self._received_at + BODY_TIMEOUT, f"no part of the body arrived for {BODY_TIMEOUT:g} s"),
-            (rate_at, f"the body arrived at less than {MIN_BODY_RATE} bytes per second"),
             (since + REQUEST_TIMEOUT, f"a request must arrive within {REQUEST_TIMEOUT:g} s"),
         )
 

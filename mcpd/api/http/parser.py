@@ -128,11 +128,6 @@ class RequestParser:
         """Bytes of an incomplete body that are kept."""
         return len(self._body)
 
-    @property
-    def body_size(self) -> int:
-        """Bytes of the current body that have arrived, with CHUNK_COST for each chunk."""
-        return self._size
-
     def is_known(self, data: bytes) -> bool:
         """Return whether `data` is exactly one request with a known head, which costs little to parse."""
         end = data.find(b"\r\n\r\n") + 4

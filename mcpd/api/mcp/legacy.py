@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections import Counter
 from collections.abc import Hashable, Sequence
 
 import attrs
@@ -61,9 +60,6 @@ class LegacyHttpSession:
         self.scope = scope
         self.principal = principal.name
         """The identity that created the session; the session id alone does not grant access."""
-        self.opened_by = (id(principal.connection), principal.connection.since)
-        """The connection that created the session."""
-        self.pid = principal.client.pid
         self.session: ClientSession
         self.was_used = False
         """Whether it was used after its handshake."""
@@ -235,19 +231,8 @@ class LegacyHttpSessions:
             self._gateway.spawn(self._watch)
 
     def _most_dispensable(self) -> LegacyHttpSession:
-        """Return the session to end: of the client that has most of them, one that is idle and was not used.
-
-        A client is a connection, or all those of a process (over TCP, of programs with the same name).
-        """
-        sessions = self._sessions.values()
-        by_connection = Counter(each.opened_by for each in sessions)
-        by_program = Counter((each.pid, each.session.peer) for each in sessions)
-
-        def dispensability(http: LegacyHttpSession) -> tuple[bool, int, bool, float]:
-            share = max(by_connection[http.opened_by], by_program[http.pid, http.session.peer])
-            return http.is_idle, share, not http.was_used, -http.used_at
-
-        return max(sessions, key=dispensability)
+        """Return the session to end: one that is idle, rather one that was not used after its handshake."""
+        return max(self._sessions.values(), key=lambda http: (http.is_idle, not http.was_used, -http.used_at))
 
     def find(self, key: str, view: View | None, scope: Hashable, principal: str) -> LegacyHttpSession | None:
         """Return the session `key` if it belongs to this principal, path and server."""

@@ -97,19 +97,22 @@ class HeaderCheck:
             raise _header_mismatch(head, "MCP-Protocol-Version", params.meta.version)
         if message.method != self._method:
             raise _header_mismatch(head, "Mcp-Method", message.method)
-        named_by = NAME_PARAMETERS.get(message.method)
-        if named_by is not None:
-            given: Raw | UnsetType = getattr(params, named_by)
-            if given is not UNSET and len(given) > _MAX_NAME:
-                text = f"`{named_by}` has {len(given)} bytes, and mcpd accepts at most {_MAX_NAME}"
-                raise RequestMismatch(INVALID_PARAMS, text)
-            name = None if given is UNSET else _decode_string(given)
-            if (name is not None or given is UNSET) and (name is None or name != self._plain_name):
-                _check_header(head, "Mcp-Name", name)
-            if message.method == "tools/call" and name is not None:
-                _check_parameters(head, message, name, view)
+        if message.method in NAME_PARAMETERS:
+            self._check_name(message, params, view)
         if self._is_repeated:
             raise RequestMismatch(HEADER_MISMATCH, "an Mcp- header is repeated")
+
+    def _check_name(self, message: Message, params: _Params, view: View) -> None:
+        named_by = NAME_PARAMETERS[message.method]
+        given: Raw | UnsetType = getattr(params, named_by)
+        if given is not UNSET and len(given) > _MAX_NAME:
+            text = f"`{named_by}` has {len(given)} bytes, and mcpd accepts at most {_MAX_NAME}"
+            raise RequestMismatch(INVALID_PARAMS, text)
+        name = None if given is UNSET else _decode_string(given)
+        if (name is not None or given is UNSET) and (name is None or name != self._plain_name):
+            _check_header(self._head, "Mcp-Name", name)
+        if message.method == "tools/call" and name is not None:
+            _check_parameters(self._head, message, name, view)
 
 
 def _utf8(head: Head, name: bytes) -> str | None:
