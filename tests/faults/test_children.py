@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -248,10 +249,15 @@ def test_child_that_stops_reading_fails_only_its_unread_calls(start: Start) -> N
     daemon.wait_connected("full", "calm")
     client, pid = daemon.client(), daemon.status("full")["pid"]
     with undisturbed(daemon, "calm", slowest=0.05), stopwatch() as watch:
-        assert client.call("full", "late", {"seconds": 0})[
-            "success"
-        ]  # its schema is compiled, so the next call is sent immediately
         late = client.send("mcpd/call", server="full", tool="late", arguments={"seconds": 2.5})
+
+        polls = itertools.count(1)
+
+        def arrived() -> bool:
+            number, seen = next(polls), json.loads(client.call("full", "counts")["output"])["seen"]
+            return bool(seen["tools/call"] > number)
+
+        wait_until(arrived, lambda: "the call did not arrive")
         assert client.call("full", "stop_reading")["success"]
         watch.restart()
         with pytest.raises(Refused, match="full: it has not read its input") as refused:
