@@ -39,8 +39,8 @@ from mcpd.model.login import LoginStatus
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.persistent_state import StateFile
 from mcpd.supervision.managed_server import ManagedServer
-from mcpd.supervision.resolve_secrets import resolve_secrets
 from mcpd.supervision.restart import SecretUnavailable
+from mcpd.supervision.secrets import Secrets
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.supervision.supervisor_context import SupervisorContext
 from mcpd.support import instance_lock, paths, process_labels, processes, systemd
@@ -275,6 +275,7 @@ class _Daemon:
             store=self._state_file,
             guard=self._guardian,
             redactor=redactor,
+            secrets=Secrets(instance, environ, redactor),
             log_dir=state / "logs",
             start_limiter=trio.CapacityLimiter(loaded.settings.max_starts),
             random=random.random,
@@ -333,7 +334,7 @@ class _Daemon:
             announce=self._context.announce,
             on_resume=self._context.on_resume,
             resolve=self._resolve_for_login,
-            read_secret=self._context.secret_reads.fetch,
+            read_secret=self._context.secrets.fetch,
             may_notify=lambda: self._configuration.loaded.settings.login_notifications,
             storage=self._options.loaded.settings.login_storage,
         )
@@ -341,7 +342,7 @@ class _Daemon:
     async def _resolve_for_login(self, spec: RemoteSpec) -> RemoteSpec:
         """Return a definition with its secrets. Raises LoginFailed."""
         try:
-            resolved = await resolve_secrets(spec, self._context)
+            resolved = await self._context.secrets.resolve(spec)
         except SecretUnavailable as error:
             raise LoginFailed(f"{spec.name}: {error}", server=spec.name, step="definition") from None
         assert isinstance(resolved, RemoteSpec)
@@ -490,7 +491,7 @@ class _Daemon:
 
     def _own_children(self) -> set[int]:
         pids = {server.child.pid for server in self._all_servers() if server.child is not None}
-        pids |= self._context.secret_command_pids
+        pids |= self._context.secrets.command_pids
         return pids | {pid for pid in (self._guardian.pid, schema_checker().pid) if pid is not None}
 
 

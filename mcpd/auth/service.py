@@ -204,7 +204,7 @@ def notify_login_needed(notifications: LimitedNotifications, servers: Collection
 
 ResolveSecrets = Callable[[RemoteSpec], Awaitable[RemoteSpec]]
 """Returns a definition with its secrets. Raises LoginFailed."""
-ReadSecret = Callable[[SecretReference, Mapping[str, str]], Awaitable[str | UnavailableSecret]]
+ReadSecret = Callable[[SecretReference], Awaitable[str | UnavailableSecret]]
 
 
 class LoginService:
@@ -546,7 +546,7 @@ class LoginService:
     async def _fetch_secret(self, name: str) -> str:
         """Return a secret of the store, which is masked from now on. Raises LoginError."""
         reference = SecretReference("secret", (name,))
-        found = await self._read_secret(reference, self._environ)
+        found = await self._read_secret(reference)
         if isinstance(found, UnavailableSecret):
             raise LoginError("client", f"{found.message}: {found.fix}")
         self._redactor.add([found])

@@ -1,8 +1,12 @@
-"""What other packages keep for each server: typed, and without the supervision knowing of it."""
+"""What other packages keep for each server, without the supervision knowing what it means."""
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
 
 T = TypeVar("T")
 
@@ -25,3 +29,125 @@ class Attachments(dict[Attachment[Any], Any]):
         def __getitem__(self, key: Attachment[T]) -> T: ...
         def __setitem__(self, key: Attachment[T], value: T) -> None: ...
         def get(self, key: Attachment[T]) -> T | None: ...  # type: ignore[override]
+
+
+MAX_SIZE = 4 * 1024 * 1024
+"""Bytes of all results of one server."""
+MAX_ENTRY = 1024 * 1024
+"""Bytes of one result; a larger one is not kept."""
+MAX_TOTAL = 32 * 1024 * 1024
+"""Bytes of the results of all servers."""
+_OVERHEAD = 500
+
+Key = tuple[bytes, int]
+"""What identifies the request, and who may use its result."""
+
+
+class CachedResult(msgspec.Struct, frozen=True):
+    result: bytes
+    fresh_until: float
+    """In `trio.current_time()`."""
+    size: int
+
+
+class ResultCache:
+    """Results by feature (`tools`, `resources`, `prompts`) and key. The results used last are kept longest.
+
+    A result is stored only if nothing has changed since its request was sent: the caller takes `epoch` then
+    and passes it to `put`.
+    """
+
+    total = 0
+    """Bytes of the results of all servers."""
+
+    def __init__(self) -> None:
+        self.hits = 0
+        self.misses = 0
+        self._size = 0
+        self._epoch = 0
+        self._changed: dict[str, int] = {}
+        self.pending: dict[tuple[str, bytes, int], Any] = {}
+        """Requests that are at the server, for others that wait for the same result (`calls.cache_stage`)."""
+        self._entries: OrderedDict[tuple[str, Key], CachedResult] = OrderedDict()
+
+    def epoch(self, feature: str) -> int:
+        """Return a number that differs after each change of the feature."""
+        return self._changed.get(feature, 0)
+
+    def get(self, feature: str, key: Key, now: float) -> CachedResult | None:
+        found = self._entries.get((feature, key))
+        if found is None:
+            return None
+        if found.fresh_until <= now:
+            self._remove((feature, key))
+            return None
+        self._entries.move_to_end((feature, key))
+        return found
+
+    def put(self, feature: str, key: Key, result: bytes, fresh_until: float, epoch: int) -> None:
+        """Store a result, unless it is too large or the feature has changed since `epoch`."""
+        size = _OVERHEAD + len(key[0]) + len(result)
+        if epoch != self.epoch(feature) or size > MAX_ENTRY:
+            return
+        self._remove((feature, key))
+        while self._entries and (self._size + size > MAX_SIZE or ResultCache.total + size > MAX_TOTAL):
+            self._remove(next(iter(self._entries)))
+        if ResultCache.total + size > MAX_TOTAL:
+            return  # other servers' results take the room
+        self._entries[feature, key] = CachedResult(result, fresh_until, size)
+        self._size += size
+        ResultCache.total += size
+
+    def forget(self, feature: str) -> int:
+        """Drop the results of a feature that has changed. Return how many there were."""
+        self._epoch += 1
+        self._changed[feature] = self._epoch
+        dropped = [each for each in self._entries if each[0] == feature]
+        for each in dropped:
+            self._remove(each)
+        return len(dropped)
+
+    def clear(self) -> int:
+        """Drop all results. Return how many there were."""
+        return sum(map(self.forget, ("tools", "resources", "prompts")))
+
+    def _remove(self, entry: tuple[str, Key]) -> None:
+        removed = self._entries.pop(entry, None)
+        if removed is not None:
+            self._size -= removed.size
+            ResultCache.total -= removed.size
+
+
+QUIET_AFTER = 3
+"""Calls of a tool without a request from the server after which we assume that it never sends any."""
+_MAX_KEPT = 2000
+"""Tools and methods that are remembered: clients may call any name."""
+
+
+class ElicitationHistory:
+    """What is known about one server while the daemon runs."""
+
+    def __init__(self) -> None:
+        self.names_no_calls = False
+        """Whether a request has arrived outside of its call, although the transport could name the call.
+        Servers on the Python SDK 1.x send sampling requests like this."""
+        self._quiet_calls: dict[tuple[str, str], float] = {}
+        """Method and tool → calls without a request; -∞ once there was one."""
+
+    def may_ask(self, method: str, tool: str) -> bool:
+        """Return whether the server may send elicitation or sampling requests during such a call."""
+        return self._quiet_calls.get((method, tool), 0) < QUIET_AFTER
+
+    def has_asked(self, method: str, tool: str) -> bool:
+        """Return whether the server has sent such a request during such a call, or may have."""
+        return self._quiet_calls.get((method, tool)) == -math.inf
+
+    def record_answer(self, method: str, tool: str) -> None:
+        """Count an answered call of a client that the server could have asked."""
+        if len(self._quiet_calls) >= _MAX_KEPT:
+            self._quiet_calls.clear()
+        self._quiet_calls[method, tool] = self._quiet_calls.get((method, tool), 0) + 1
+
+    def record_request(self, method: str, tool: str) -> None:
+        """Note that the server does ask during such calls, or may have: this holds while the daemon runs."""
+        self._quiet_calls[method, tool] = -math.inf

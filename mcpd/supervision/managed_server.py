@@ -25,7 +25,7 @@ from mcpd.model.status import CONNECTION_LOST, ServerState, ServerStatus, rfc333
 from mcpd.model.text import shorten
 from mcpd.protocol.upstream_session import Hooks, NotificationInterests, ServerNotification, Upstream
 from mcpd.supervision import restart
-from mcpd.supervision.attachments import Attachments
+from mcpd.supervision.attachments import Attachments, ElicitationHistory, ResultCache
 from mcpd.supervision.catalog import Catalog, summarize
 from mcpd.supervision.catalog_sync import CatalogSync
 from mcpd.supervision.connect import (
@@ -37,11 +37,9 @@ from mcpd.supervision.connect import (
     package_runner_of,
     wait_package_downloaded,
 )
-from mcpd.supervision.elicitation_history import ElicitationHistory
 from mcpd.supervision.health import ProbeTimer, run_health_checks
 from mcpd.supervision.message_tap import ConnectionTrace, ServerTaps
-from mcpd.supervision.resolve_secrets import FoundSecrets, describe_old_secret, resolve_secrets
-from mcpd.supervision.result_cache import ResultCache
+from mcpd.supervision.secrets import FoundSecrets
 from mcpd.supervision.server_log import ServerLog
 from mcpd.supervision.state import (
     DesiredState,
@@ -325,9 +323,9 @@ class ManagedServer:
         return add_connections(status, None if self.companion is None else self.companion.status())
 
     async def check_secrets(self) -> str:
-        """Say which of the secrets it uses has changed since it was started: see `describe_old_secret`."""
+        """Say which of the secrets it uses has changed since it was started: see `Secrets.describe_old`."""
         used = self.used_secrets
-        old = await describe_old_secret(used, self._context)
+        old = await self._context.secrets.describe_old(used)
         return old if self.used_secrets is used else ""
 
     def note_silence(self, seconds: float) -> None:
@@ -484,7 +482,7 @@ class ManagedServer:
         if isinstance(self.spec, InvalidSpec):
             raise restart.InvalidDefinition("; ".join(map(str, self.spec.problems)))
         self.used_secrets = {}
-        spec = await resolve_secrets(self.spec, context, self.used_secrets)
+        spec = await context.secrets.resolve(self.spec, self.used_secrets)
         if isinstance(spec, StdioSpec):
             mark = f"{context.instance}.{next(_child_numbers)}.{spec.name}"
             self.launch = prepare_launch(spec, context.environ, mark)

@@ -13,7 +13,7 @@ from mcpd.model.events import Event
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.status import OpenQuestion, WaitingCall
 from mcpd.persistent_state import StateFile
-from mcpd.supervision.secret_reads import SecretReads
+from mcpd.supervision.secrets import Secrets
 from mcpd.support.broadcast import CallbackList
 from mcpd.support.redact import Redactor
 from mcpd.transports.child_process import ProcessGroupGuard
@@ -39,18 +39,14 @@ class SupervisorContext(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     store: StateFile
     guard: ProcessGroupGuard
     redactor: Redactor
+    secrets: Secrets
     log_dir: Path
     start_limiter: trio.CapacityLimiter
     """Limits how many servers start at the same time."""
     random: Callable[[], float]
     announce: Callable[[Event], None]
-    secret_reads: SecretReads = msgspec.field(default_factory=SecretReads)
-    secret_checks: SecretReads = msgspec.field(default_factory=SecretReads)
-    """Finds out whether secrets have changed. A check that hangs must not delay or fail a start."""
     changes: ChangeCounter = msgspec.field(default_factory=ChangeCounter)
     """Changes of the set of servers, of their states and of their lists."""
-    secret_command_pids: set[int] = msgspec.field(default_factory=set)
-    """Running `${cmd:…}` processes: excluded from the cleanup of orphans."""
     credentials_for: Callable[[RemoteSpec], Awaitable[Credentials | None]] | None = None
     """Returns what the connection to a remote server is signed with; None if it has no login."""
     on_resume: CallbackList[float] = msgspec.field(default_factory=CallbackList)

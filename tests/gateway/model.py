@@ -30,10 +30,8 @@ from mcpd.model.server_spec import ServerSpec, StdioSpec
 from mcpd.model.status import ServerInfo, ServerState
 from mcpd.model.tool_names import ClientStyle
 from mcpd.protocol.upstream_session import NotificationInterests, ServerNotification, Upstream
-from mcpd.supervision.attachments import Attachments
+from mcpd.supervision.attachments import Attachments, ElicitationHistory, ResultCache
 from mcpd.supervision.catalog import Catalog, Item
-from mcpd.supervision.elicitation_history import ElicitationHistory
-from mcpd.supervision.result_cache import ResultCache
 from mcpd.support.broadcast import Broadcast
 from mcpd.support.outbox import batch
 from mcpd.transports.multiplexer import RequestMultiplexer

@@ -20,6 +20,7 @@ from mcpd.model.server_spec import StdioSpec
 from mcpd.model.status import ServerState, ServerStatus
 from mcpd.persistent_state import StateFile
 from mcpd.supervision.managed_server import ManagedServer
+from mcpd.supervision.secrets import Secrets
 from mcpd.supervision.supervisor_context import SupervisorContext
 from mcpd.support.redact import Redactor
 from mcpd.transports.child_process import Launch, describe_exit
@@ -279,12 +280,14 @@ class World:
 
 
 def surroundings(home: Path, announce: Callable[[Event], None], chance: float = 0.5) -> SupervisorContext:
+    environ, redactor = {"PATH": "/bin"}, Redactor()
     return SupervisorContext(
         instance="test",
-        environ={"PATH": "/bin"},
+        environ=environ,
         store=StateFile(home / "state", home / "cache"),
         guard=Guard(),
-        redactor=Redactor(),
+        redactor=redactor,
+        secrets=Secrets("test", environ, redactor),
         log_dir=home / "logs",
         start_limiter=trio.CapacityLimiter(8),
         random=lambda: chance,

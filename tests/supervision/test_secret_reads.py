@@ -10,8 +10,8 @@ import trio
 import trio.testing
 
 from mcpd.model.server_spec import SecretReference, UnavailableSecret
-from mcpd.supervision import secret_reads
-from mcpd.supervision.secret_reads import SecretReads
+from mcpd.supervision import secrets
+from mcpd.supervision.secrets import SecretReads
 
 BOUND = 60.0
 
@@ -45,8 +45,8 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     disk = Disk()
-    monkeypatch.setattr(secret_reads, "fetch_secret", disk.fetch)
-    monkeypatch.setattr(secret_reads, "SECRET_TIMEOUT", 0.2)
+    monkeypatch.setattr(secrets, "fetch_secret", disk.fetch)
+    monkeypatch.setattr(secrets, "SECRET_TIMEOUT", 0.2)
     yield disk
     disk.answer()
 
@@ -73,7 +73,7 @@ async def test_hung_files_do_not_delay_others(disk: Disk, monkeypatch: pytest.Mo
                     nursery.start_soon(fetch, f"hung-{number}")
             await trio.sleep(0.01)
     assert sorted(disk.reads) == sorted(f"hung-{number}" for number in range(60))
-    monkeypatch.setattr(secret_reads, "SECRET_TIMEOUT", BOUND)
+    monkeypatch.setattr(secrets, "SECRET_TIMEOUT", BOUND)
     assert await reads.fetch(file("fine"), {}) == "value of fine"
     limiter = trio.to_thread.current_default_thread_limiter()
     assert limiter.borrowed_tokens == 0
@@ -108,7 +108,7 @@ async def test_all_secrets_of_the_store_are_one_file(disk: Disk, monkeypatch: py
         await reads.fetch(SecretReference("secret", (name,)), {"XDG_CONFIG_HOME": "/somewhere"})
 
     with monkeypatch.context() as patch:
-        patch.setattr(secret_reads, "SECRET_TIMEOUT", BOUND)
+        patch.setattr(secrets, "SECRET_TIMEOUT", BOUND)
         async with trio.open_nursery() as nursery:
             for number in range(20):
                 nursery.start_soon(fetch, f"S_{number}")
