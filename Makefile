@@ -10,7 +10,7 @@ CLIENTS := tests/interop/clients
 EVERYTHING := .everything/.venv/made .everything/.venv-mcp1/made
 # A test that hangs kills its worker after faulthandler_timeout; without restarts, that ends the run.
 PARALLEL := -n auto --dist loadgroup --max-worker-restart 0
-FAST := $(addprefix tests/,model config wire protocol supervision support transports calls gateway)
+FAST := $(addprefix tests/,model config wire protocol supervision io process files privacy transports calls gateway)
 IN_MEMORY := not e2e and not browser and not slow and not root
 ARGS ?=
 SECONDS ?=

@@ -16,7 +16,7 @@ from mcpd.auth.oauth.tokens import TokenRequest, TokenSet
 from mcpd.auth.renewal import RequestFailed, TokenAnswer
 from mcpd.auth.token_manager import TokenManager
 from mcpd.auth.token_store import StoredLogin, TokenStore
-from mcpd.support.redact import Redactor
+from mcpd.privacy.redact import Redactor
 from mcpd.transports.credentials import Credentials
 from mcpd.transports.http_client.client_factory import open_client
 

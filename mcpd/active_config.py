@@ -17,6 +17,8 @@ from mcpd.config.edit_config_file import add_server, import_editor, insert_rule,
 from mcpd.config.load_at_start import describe_tolerated, load_at_start, save_last_valid
 from mcpd.config.loader import candidate_paths, load, parse_config
 from mcpd.config.masking import mask_definition
+from mcpd.files.own_thread import OwnThread
+from mcpd.io.broadcast import AsyncValue
 from mcpd.model.config_api import ApplyResult, ConfigCheck, ConfigStatus, ConfigView
 from mcpd.model.errors import BadSpec, Conflict, Problem, UnknownServer
 from mcpd.model.events import Event, EventKind
@@ -24,11 +26,9 @@ from mcpd.model.json_path import is_within, join_path
 from mcpd.model.server_spec import InvalidSpec, changed_parts
 from mcpd.model.status import rfc3339
 from mcpd.persistent_state import AppliedSet, StateFile
+from mcpd.privacy.redact import Redactor
+from mcpd.process.memory import trim_heap_soon
 from mcpd.supervision.supervisor import Supervisor
-from mcpd.support.broadcast import AsyncValue
-from mcpd.support.memory_tuning import trim_heap_soon
-from mcpd.support.own_thread import OwnThread
-from mcpd.support.redact import Redactor
 
 log = logging.getLogger("mcpd.active_config")
 

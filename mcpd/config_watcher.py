@@ -6,7 +6,7 @@ import logging
 
 from mcpd.active_config import ActiveConfig
 from mcpd.event_history import acting_for
-from mcpd.support.file_watcher import watch_files
+from mcpd.files.watcher import watch_files
 
 log = logging.getLogger("mcpd.active_config")
 

@@ -26,28 +26,29 @@ from mcpd.api import listeners
 from mcpd.api.listeners import ConnectionLimit, Slot
 from mcpd.api.socket_connection import SocketConnection
 from mcpd.calls.call_log import CallLog
+from mcpd.calls.schema_checker import schema_checker
 from mcpd.config.check_document import LoadedConfig
 from mcpd.config.settings import Address
 from mcpd.config_watcher import watch_config
 from mcpd.daemon_operations import Operations
 from mcpd.event_history import EventHistory, acting_for, current_actor
+from mcpd.files import paths
 from mcpd.gateway.gateway import Gateway
+from mcpd.io.broadcast import Broadcast
 from mcpd.model.api import DashboardLink, HttpListener
 from mcpd.model.errors import LoginFailed, McpdError, Unsupported
 from mcpd.model.events import Event
 from mcpd.model.login import LoginStatus
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.persistent_state import StateFile
+from mcpd.privacy.redact import Redactor
+from mcpd.process import instance_lock, labels, processes, systemd
+from mcpd.process.guardian import Guardian
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.restart import SecretUnavailable
 from mcpd.supervision.secrets import Secrets
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.supervision.supervisor_context import SupervisorContext
-from mcpd.support import instance_lock, paths, process_labels, processes, systemd
-from mcpd.support.broadcast import Broadcast
-from mcpd.support.orphan_guardian import Guardian
-from mcpd.support.redact import Redactor
-from mcpd.support.schema_checker import schema_checker
 from mcpd.systemd_status import SystemdStatus
 
 if TYPE_CHECKING:
@@ -97,9 +98,9 @@ async def run(options: DaemonOptions, redactor: Redactor) -> None:
             http_option=options.http,
             http_setting=options.loaded.settings.http,
         )
-        if process_labels.INSTANCE_VARIABLE not in options.environ:
+        if labels.INSTANCE_VARIABLE not in options.environ:
             # mcpctl started it from within a server of another daemon: it is not a part of that server.
-            process_labels.drop_own_label()
+            labels.drop_own_label()
         instances = os.path.join(runtime, "instances")
         paths.private_directory(instances)
         ends = [
@@ -109,7 +110,7 @@ async def run(options: DaemonOptions, redactor: Redactor) -> None:
         instance = os.urandom(8).hex()
         stack.enter_context(processes.record_instance(instances, instance))
         # Normally there are none left: stopping a server ends its processes.
-        stack.callback(process_labels.kill_marked, instance)
+        stack.callback(labels.kill_marked, instance)
         processes.become_subreaper()
         processes.disable_core_dumps()
         daemon = _Daemon(options, redactor, instance, unix, ports, runtime, ends, http_problem)

@@ -18,6 +18,7 @@ from mcpd.active_config import ActiveConfig
 from mcpd.client_registry import ClientRegistry
 from mcpd.config.next_step import next_step
 from mcpd.event_history import EventHistory
+from mcpd.io.broadcast import Broadcast
 from mcpd.model.api import (
     DaemonInfo,
     DaemonStatus,
@@ -41,15 +42,14 @@ from mcpd.model.tags import tags_of_tool
 from mcpd.model.text import shorten
 from mcpd.model.tool_names import qualified_name
 from mcpd.persistent_state import StateFile, unsaved_warning
+from mcpd.privacy.redact import Redactor
+from mcpd.process.labels import INSTANCE_VARIABLE
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.catalog import Catalog, Item
 from mcpd.supervision.legacy_companion import LegacyCompanion
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.message_tap import Tap
 from mcpd.supervision.supervisor import Supervisor
-from mcpd.support.broadcast import Broadcast
-from mcpd.support.process_labels import INSTANCE_VARIABLE
-from mcpd.support.redact import Redactor
 from mcpd.transports.child_process import child_environment, inherited_environment
 from mcpd.wire.url import redact_url
 

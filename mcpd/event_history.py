@@ -21,12 +21,12 @@ import attrs
 import msgspec
 import trio
 
+from mcpd.files.own_thread import OwnThread
+from mcpd.files.rotated import append_lines, last_lines, older
 from mcpd.model import codec
 from mcpd.model.events import Event, EventKind, History, HistoryEntry, HistoryEventKind
 from mcpd.model.status import CONNECTION_LOST, ServerState, parse_timestamp, rfc3339
 from mcpd.model.text import shorten
-from mcpd.support.own_thread import OwnThread
-from mcpd.support.rotated_lines import append_lines, last_lines, older
 
 log = logging.getLogger("mcpd.event_history")
 

@@ -36,8 +36,9 @@ def _main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     from mcpd.config.load_at_start import load_at_start
     from mcpd.config.loader import load
     from mcpd.config.settings import parse_address
+    from mcpd.files import paths
     from mcpd.model.errors import BadSpec
-    from mcpd.support import logs, paths
+    from mcpd.privacy import logs
 
     logs.log_library_warnings()
     http = None
@@ -68,10 +69,11 @@ def _run(
     import trio  # imported here so that --validate-config starts fast
 
     from mcpd import daemon
-    from mcpd.support import logs, paths
-    from mcpd.support.instance_lock import AlreadyRunning
-    from mcpd.support.memory_tuning import limit_memory_growth
-    from mcpd.support.redact import Redactor
+    from mcpd.files import paths
+    from mcpd.privacy import logs
+    from mcpd.privacy.redact import Redactor
+    from mcpd.process.instance_lock import AlreadyRunning
+    from mcpd.process.memory import limit_memory_growth
 
     debug = arguments.debug or environ.get("MCPD_DEBUG", "").lower() not in _OFF
     level = "debug" if debug else arguments.log_level or loaded.settings.log_level or "info"
@@ -132,7 +134,7 @@ class _Parser(argparse.ArgumentParser):
 
 def argument_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line. The manual page is generated from it."""
-    from mcpd.support.logs import LEVELS
+    from mcpd.privacy.logs import LEVELS
 
     parser = _Parser(
         prog="mcpd",

@@ -21,11 +21,11 @@ import attrs
 import trio
 
 from mcpd.config.cached_tools import lists_path
+from mcpd.files.atomic import remove_stale_temporaries, write_atomically
+from mcpd.files.own_thread import OwnThread
+from mcpd.files.regular import read_regular_file
 from mcpd.model import codec
 from mcpd.model.text import shorten
-from mcpd.support.atomic_files import remove_stale_temporaries, write_atomically
-from mcpd.support.own_thread import OwnThread
-from mcpd.support.regular_files import read_regular_file
 
 log = logging.getLogger("mcpd.persistent_state")
 

@@ -8,10 +8,10 @@ from collections import Counter
 import trio
 
 from mcpd.active_config import ActiveConfig
+from mcpd.io.broadcast import Broadcast
 from mcpd.model.events import Event
+from mcpd.process import systemd
 from mcpd.supervision.supervisor import Supervisor
-from mcpd.support import systemd
-from mcpd.support.broadcast import Broadcast
 
 
 class SystemdStatus:

@@ -20,8 +20,8 @@ from mcpd.model.usage_stats import (
     Stats,
     ToolStats,
 )
+from mcpd.process import processes
 from mcpd.supervision.managed_server import ManagedServer
-from mcpd.support import processes
 from mcpd.transports.tool_call_stats import ToolCallStats
 
 _MIN_BUCKET, _MAX_BUCKET = 0.00025, 300.0

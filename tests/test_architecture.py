@@ -27,7 +27,7 @@ LADDER = (
     ("persistent_state", "event_history", "client_registry"),
     ("wire",),
     ("config",),
-    ("support",),
+    ("io", "process", "files", "privacy"),
     ("model",),
 )
 """A module may import what stands further down, never up. Within a package there are no cycles."""
@@ -56,15 +56,18 @@ LINES = {
     "mcpd/api": 5_800,
     "mcpd/auth": 6_300,
     "mcpd/calls": 6_500,
-    "mcpd/client": 1_900,
+    "mcpd/client": 1_400,
     "mcpd/config": 5_200,
+    "mcpd/files": 650,
     "mcpd/gateway": 3_500,
+    "mcpd/io": 800,
     "mcpd/model": 4_300,
+    "mcpd/privacy": 550,
+    "mcpd/process": 1_100,
     "mcpd/protocol": 2_500,
     "mcpd/supervision": 4_000,
-    "mcpd/support": 4_600,
-    "mcpd/transports": 4_700,
-    "mcpd/wire": 1_400,
+    "mcpd/transports": 4_950,
+    "mcpd/wire": 1_450,
     "ctl": 9_000,
     "ctl/bridge": 1_800,
     "ctl/commands": 5_900,
@@ -73,7 +76,15 @@ LINES = {
 """What each package may have, with those inside it that are not named. A commit that raises a number says
 what a user gets for it."""
 
-CTL_MAY_IMPORT = ("mcpd", "mcpd.model", "mcpd.config", "mcpd.support", "mcpd.wire")
+CTL_MAY_IMPORT = (
+    "mcpd",
+    "mcpd.model",
+    "mcpd.config",
+    "mcpd.files",
+    "mcpd.privacy",
+    "mcpd.process",
+    "mcpd.wire",
+)
 
 
 def modules(package: str) -> list[Path]:
@@ -179,7 +190,8 @@ def test_processes_are_started_in_one_module() -> None:
     offenders = [
         f"{path.relative_to(ROOT)}:{node.lineno} {name}"
         for path in modules("mcpd")
-        if path.name != "process_labels.py" and path.parent.name != "client"  # runs in other programs
+        if path.parts[-2:] != ("process", "labels.py")
+        and path.parent.name != "client"  # runs in other programs
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call)
         and (name := getattr(node.func, "attr", getattr(node.func, "id", ""))) in starters

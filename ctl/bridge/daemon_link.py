@@ -15,8 +15,8 @@ from ctl.bridge.editor_session import EditorSession
 from ctl.bridge.error_replies import ErrorObject, parse_error
 from ctl.bridge.write_buffer import WriteBuffer
 from ctl.daemon.start_lock import STOP_TIMEOUT, SUCCESSOR_TIME, is_being_started
-from mcpd.support.instance_lock import find_lock_holder
-from mcpd.support.paths import UnusablePath
+from mcpd.files.paths import UnusablePath
+from mcpd.process.instance_lock import find_lock_holder
 from mcpd.wire import message as wire
 from mcpd.wire.framing import LineSplitter, LineTooLong
 from mcpd.wire.message import ABSENT

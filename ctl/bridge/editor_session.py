@@ -29,8 +29,8 @@ from ctl.bridge.pending_requests import (
     cancellation,
 )
 from ctl.bridge.resume import StateRestorer
-from mcpd.support.json_repair import repair_json
 from mcpd.wire import message as wire
+from mcpd.wire.json_repair import repair_json
 from mcpd.wire.message import ABSENT, BadFrame, Message, members_or_empty
 
 SendLine = Callable[[bytes], None]

@@ -15,8 +15,8 @@ from ctl.bridge.daemon_link import AttachTarget, DaemonLink
 from ctl.bridge.daemon_starter import DaemonStarter
 from ctl.bridge.editor_session import EditorSession
 from ctl.bridge.write_buffer import WriteBuffer
+from mcpd.files.paths import socket_path
 from mcpd.model.message_limit import MAX_MESSAGE
-from mcpd.support.paths import socket_path
 from mcpd.wire.framing import LineSplitter
 
 HIGH_WATER_MARK = 1024 * 1024

@@ -18,7 +18,7 @@ from click.decorators import FC
 
 from ctl.cli.errors import UsageError
 from ctl.cli.json_text import mapping, objects, strings
-from mcpd.support.regular_files import UnusableFile, read_regular_file, read_up_to
+from mcpd.files.regular import UnusableFile, read_regular_file, read_up_to
 
 _MAX_FILE_SIZE = 64 * 1024 * 1024
 """Bytes of a file with arguments."""

@@ -24,9 +24,9 @@ from mcpd.config import definition_view
 from mcpd.config.cached_tools import warn_of_uncached_tools
 from mcpd.config.check_document import Document
 from mcpd.config.loader import NO_FILE, default_path, parse_document, read_document
+from mcpd.files.atomic import write_atomically
+from mcpd.files.paths import cache_dir
 from mcpd.model.errors import BadSpec
-from mcpd.support.atomic_files import write_atomically
-from mcpd.support.paths import cache_dir
 
 EDITORS = ("sensible-editor", "editor", "nano", "vi")
 _EMPTY_FILE = '{\n  "mcpServers": {\n  }\n}\n'

@@ -43,8 +43,8 @@ CHANGES = (
 
 def socket_path(environ: Mapping[str, str]) -> str:
     """Return the default socket path. Raises DaemonUnreachable if there is no usable directory for it."""
-    from mcpd.support.paths import UnusablePath
-    from mcpd.support.paths import socket_path as find
+    from mcpd.files.paths import UnusablePath
+    from mcpd.files.paths import socket_path as find
 
     try:
         return find(environ)
@@ -295,7 +295,7 @@ def _to_reply(message: Json, text: str) -> DaemonReply | DaemonError:
 def _connect_error(path: str, error: OSError) -> tuple[str, str]:
     """Return message and hint."""
     if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
-        from mcpd.support.instance_lock import find_lock_holder
+        from mcpd.process.instance_lock import find_lock_holder
 
         if pid := find_lock_holder(path):
             message = f"mcpd is running (pid {pid}), but not listening at {path}"

@@ -23,8 +23,8 @@ from ctl.daemon import systemd
 from ctl.daemon.client import DaemonClient
 from ctl.daemon.start_lock import STOP_TIMEOUT, SUCCESSOR_TIME, is_being_started, start_lock
 from ctl.daemon.systemd import could_not_run, has_refused_configuration, service_failure
-from mcpd.support import paths
-from mcpd.support.instance_lock import find_lock_holder
+from mcpd.files import paths
+from mcpd.process.instance_lock import find_lock_holder
 
 START_TIMEOUT = 20.0
 """Seconds. A daemon usually responds within 0.3 s; a cold disk or a busy machine takes longer."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ctl.cli.errors import DaemonUnreachable
-from mcpd.support import paths
+from mcpd.files import paths
 
 LOCK_TIMEOUT = 40.0
 """Seconds to wait for another process. A restart takes at most 35: 15 to stop, and 20 to start."""

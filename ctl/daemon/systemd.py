@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ctl.cli.errors import CtlError
-from mcpd.support.atomic_files import write_atomically
+from mcpd.files.atomic import write_atomically
 
 SERVICE, SOCKET = "mcpd.service", "mcpd.socket"
 _PROPERTIES = (

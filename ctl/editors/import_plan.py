@@ -35,8 +35,8 @@ from mcpd.config.in_place_edits.document import read_document
 from mcpd.config.loader import default_path, read_layout
 from mcpd.config.secret_store import change_secrets, read_secrets
 from mcpd.config.settings import Settings
+from mcpd.files.atomic import write_atomically
 from mcpd.model.errors import BadSpec, CannotWrite, Problem
-from mcpd.support.atomic_files import write_atomically
 
 _UNSET = re.compile(r"the environment variable ([A-Za-z_]\w*) is not set")
 """The beginning of a problem that mcpd finds (mcpd/config/variables.py)."""

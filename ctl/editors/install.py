@@ -42,8 +42,8 @@ from mcpd.config.in_place_edits.document import (
     write_document,
     write_error,
 )
+from mcpd.files.paths import UnusablePath
 from mcpd.model.errors import BadSpec, Problem
-from mcpd.support.paths import UnusablePath
 
 _TRIES = 3
 

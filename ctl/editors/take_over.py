@@ -42,8 +42,8 @@ from mcpd.config.in_place_edits.document import (
     read_document,
 )
 from mcpd.config.next_step import needs_login
+from mcpd.files.regular import read_regular_file
 from mcpd.model.errors import BadSpec
-from mcpd.support.regular_files import read_regular_file
 
 if TYPE_CHECKING:
     from ctl.api_types import ServerStatus

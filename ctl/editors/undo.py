@@ -28,9 +28,9 @@ from mcpd.config.in_place_edits.document import (
     KeyPath,
     parse_document,
 )
+from mcpd.files.atomic import write_atomically
+from mcpd.files.paths import UnusablePath, private_directory, state_dir
 from mcpd.model.errors import BadSpec
-from mcpd.support.atomic_files import write_atomically
-from mcpd.support.paths import UnusablePath, private_directory, state_dir
 
 _CONTEXT = 3
 """Lines on each side that identify the position of a hunk."""

@@ -25,7 +25,7 @@ import attrs
 
 from mcpd.config.loader import MAX_FILE_SIZE
 from mcpd.config.variables import find_closing_brace
-from mcpd.support.regular_files import read_regular_file
+from mcpd.files.regular import read_regular_file
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CURLY = re.compile(r"\{(env|file):([^{}]*)\}")

@@ -22,9 +22,9 @@ from ctl.explain.doctor import DoctorReport
 from mcpd import __version__
 from mcpd.config.masking import is_secret_name, mask_definition, scrub, scrub_json
 from mcpd.config.secret_store import read_secrets
+from mcpd.files import paths
 from mcpd.model.errors import BadSpec
-from mcpd.support import paths
-from mcpd.support.redact import Redactor
+from mcpd.privacy.redact import Redactor
 
 _LOG_BYTES = 256 * 1024
 _SERVER_LOG_BYTES = 64 * 1024

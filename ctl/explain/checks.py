@@ -22,8 +22,8 @@ from ctl.explain.next_steps import this_shell
 from mcpd.config import definition_view
 from mcpd.config.next_step import missing_program_step, misspelling_note
 from mcpd.config.secret_store import read_secrets, secrets_path
+from mcpd.files.programs import find_program
 from mcpd.model.errors import BadSpec
-from mcpd.support.find_programs import find_program
 
 OK, WARN, FAIL, SKIP = "ok", "warning", "failure", "skipped"
 

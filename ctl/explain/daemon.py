@@ -19,7 +19,7 @@ from ctl.daemon.client import DaemonClient, Json
 from ctl.explain.checks import FAIL, OK, SKIP, WARN, Finding, check_installation
 from ctl.show.status import config_problem_lines, config_warning_lines
 from mcpd import __version__
-from mcpd.support.instance_lock import find_lock_holder
+from mcpd.process.instance_lock import find_lock_holder
 
 if TYPE_CHECKING:
     from ctl.api_types import ConfigView, DaemonStatus, VersionInfo

@@ -22,10 +22,10 @@ from mcpd.config import definition_view
 from mcpd.config.check_document import LoadedConfig, check
 from mcpd.config.load_at_start import load_at_start
 from mcpd.config.loader import read_document
+from mcpd.files import paths
+from mcpd.files.programs import find_program
 from mcpd.model.errors import BadSpec
 from mcpd.model.server_spec import RemoteSpec, StdioSpec
-from mcpd.support import paths
-from mcpd.support.find_programs import find_program
 
 if TYPE_CHECKING:
     from ctl.api_types import PingResult, ServerDetail

@@ -296,7 +296,7 @@ def _binary(detail: ServerDetail, login: Mapping[str, str] | None) -> Explanatio
 
     None for a remote server, and for a definition with errors, which names no program that could be run.
     """
-    from mcpd.support.find_programs import find_elsewhere, find_program
+    from mcpd.files.programs import find_elsewhere, find_program
 
     failure = detail["server"].get("last_error")
     command = detail.get("command") or definition_view.command(detail.get("definition", {}))

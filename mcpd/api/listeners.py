@@ -17,8 +17,8 @@ import trio
 
 from mcpd.config.settings import Address
 from mcpd.model.errors import Overloaded
-from mcpd.support.instance_lock import peer_credentials, remove_stale_socket
-from mcpd.support.logs import FROM_OUTSIDE
+from mcpd.privacy.logs import FROM_OUTSIDE
+from mcpd.process.instance_lock import peer_credentials, remove_stale_socket
 from mcpd.wire import message as wire
 
 MAX_ESTABLISHED = 256

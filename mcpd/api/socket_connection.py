@@ -18,13 +18,13 @@ from mcpd.client_registry import ClientConnection
 from mcpd.gateway.gateway import METHODS, Gateway
 from mcpd.gateway.session import ClientSession
 from mcpd.gateway.views import View
+from mcpd.io.outbox import Outbox, batch
+from mcpd.io.reader import READ_SMALL, Reader, has_hung_up
+from mcpd.io.turns import run_in_turn
 from mcpd.model.errors import Overloaded
 from mcpd.model.message_limit import MAX_MESSAGE
-from mcpd.support.logs import FROM_OUTSIDE
-from mcpd.support.memory_tuning import trim_heap_soon
-from mcpd.support.outbox import Outbox, batch
-from mcpd.support.pipe_reader import READ_SMALL, Reader, has_hung_up
-from mcpd.support.turns import run_in_turn
+from mcpd.privacy.logs import FROM_OUTSIDE
+from mcpd.process.memory import trim_heap_soon
 from mcpd.wire import message as wire
 from mcpd.wire.framing import LineSplitter
 from mcpd.wire.message import ABSENT, INVALID_REQUEST, BadFrame, LongId, Message

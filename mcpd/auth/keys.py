@@ -19,7 +19,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from mcpd.support.regular_files import read_regular_file
+from mcpd.files.regular import read_regular_file
 
 if TYPE_CHECKING:
     from jeepney.io.blocking import DBusConnection

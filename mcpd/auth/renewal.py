@@ -33,7 +33,7 @@ from mcpd.auth.oauth.tokens import (
 )
 from mcpd.auth.token_store import Evidence, LoginFile, RenewalAttempt, StoredLogin, StoreError, hash_token
 from mcpd.model.errors import LinkLost
-from mcpd.support.suspend_detection import boottime
+from mcpd.process.suspend import boottime
 from mcpd.transports.credentials import UNSIGNED, Refusal, Signature
 
 log = logging.getLogger("mcpd.auth")

@@ -26,6 +26,7 @@ from mcpd.auth.renewal import LoginEvent, ManagedLogin, RequestFailed, TokenAnsw
 from mcpd.auth.token_manager import ServerCredentials, TokenManager, request_to_revoke
 from mcpd.auth.token_store import StoredLogin, StoreError, TokenStore
 from mcpd.auth.unattended import UnattendedCredentials
+from mcpd.io.broadcast import CallbackList
 from mcpd.model.errors import InvalidArguments, LoginFailed, Problem, Unsupported
 from mcpd.model.events import Event, EventKind
 from mcpd.model.login import (
@@ -43,9 +44,8 @@ from mcpd.model.oauth_settings import LoginStorage
 from mcpd.model.server_spec import RemoteSpec, SecretReference, ServerSpec, UnavailableSecret
 from mcpd.model.status import ServerState, rfc3339
 from mcpd.model.text import shorten
-from mcpd.support.broadcast import CallbackList
-from mcpd.support.desktop_notification import LimitedNotifications
-from mcpd.support.redact import Redactor
+from mcpd.privacy.redact import Redactor
+from mcpd.process.desktop_notification import LimitedNotifications
 from mcpd.transports.credentials import Credentials
 
 # ── which servers use which login ─────────────────────────────────────────────────────────────────────

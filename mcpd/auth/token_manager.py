@@ -34,7 +34,7 @@ from mcpd.model import advice
 from mcpd.model.errors import LinkLost
 from mcpd.model.oauth_settings import NO_SETTINGS, OAuthSettings
 from mcpd.model.text import shorten
-from mcpd.support.redact import Redactor
+from mcpd.privacy.redact import Redactor
 from mcpd.transports.credentials import UNSIGNED, Refusal, Signature
 
 log = logging.getLogger("mcpd.auth")

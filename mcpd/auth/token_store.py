@@ -26,10 +26,10 @@ import trio
 from mcpd.auth.keys import CannotUnseal, KeyUnavailable, LoginKey, seal, unseal
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.tokens import MAX_TOKEN, TokenSet
+from mcpd.files.atomic import remove_stale_temporaries, write_atomically
+from mcpd.files.paths import UnusablePath, private_directory
+from mcpd.files.regular import UnusableFile, open_regular_file, read_up_to
 from mcpd.model import codec, json_limits
-from mcpd.support.atomic_files import remove_stale_temporaries, write_atomically
-from mcpd.support.paths import UnusablePath, private_directory
-from mcpd.support.regular_files import UnusableFile, open_regular_file, read_up_to
 
 log = logging.getLogger("mcpd.auth")
 

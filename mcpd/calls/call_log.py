@@ -22,13 +22,13 @@ from msgspec import Raw
 
 from mcpd.calls.call import Call
 from mcpd.calls.call_lines import DIGESTED, CallEntry, CallLine, LineMaker, trace_context
+from mcpd.files.own_thread import OwnThread
+from mcpd.files.rotated import append_lines, last_lines, older
+from mcpd.io.broadcast import Broadcast
+from mcpd.io.outbox import batch
 from mcpd.model.call_record import FAILURES, CallLogLevel, CallOutcome, CallRecord, CallsParams
 from mcpd.model.errors import InvalidArguments, Problem
 from mcpd.model.status import parse_timestamp, rfc3339
-from mcpd.support.broadcast import Broadcast
-from mcpd.support.outbox import batch
-from mcpd.support.own_thread import OwnThread
-from mcpd.support.rotated_lines import append_lines, last_lines, older
 
 if TYPE_CHECKING:
     from mcpd.calls.call_spans import CallSpanExporter

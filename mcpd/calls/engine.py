@@ -47,6 +47,9 @@ from mcpd.calls.turns import Turns, release_turn
 from mcpd.calls.url_elicitation import UrlElicitations
 from mcpd.config.settings import Settings
 from mcpd.daemon_operations import Operations
+from mcpd.io.outbox import batch
+from mcpd.io.reader import traffic
+from mcpd.io.turns import rest, take_turn
 from mcpd.model.call_record import CallLogLevel, CallOutcome
 from mcpd.model.errors import (
     InputNeeded,
@@ -60,9 +63,6 @@ from mcpd.model.errors import (
 )
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.managed_server import ManagedServer
-from mcpd.support.outbox import batch
-from mcpd.support.pipe_reader import traffic
-from mcpd.support.turns import rest, take_turn
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 

@@ -17,11 +17,11 @@ import trio
 from mcpd.calls.call import Spawn
 from mcpd.calls.client_context import ClientContext
 from mcpd.daemon_operations import Operations
+from mcpd.io.linger import Linger
 from mcpd.model.errors import NotReady
 from mcpd.model.status import ServerState
 from mcpd.supervision.legacy_companion import LegacyCompanion, may_have_companion
 from mcpd.supervision.managed_server import ManagedServer
-from mcpd.support.linger import Linger
 
 LINGER_SECONDS = 60.0
 """Seconds that a companion stays open without a client, since windows are closed and reopened."""

@@ -20,11 +20,11 @@ from mcpd.calls.input_rounds import InputRequired, StateSigner
 from mcpd.calls.turns import release_turn
 from mcpd.calls.url_elicitation import UrlElicitations
 from mcpd.daemon_operations import Operations
+from mcpd.io.turns import in_turns, rest
 from mcpd.model.call_record import CallOutcome
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation
 from mcpd.protocol import mcp_tasks
 from mcpd.protocol.revision_translation import R5
-from mcpd.support.turns import in_turns, rest
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 

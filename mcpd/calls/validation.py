@@ -15,12 +15,12 @@ import msgspec
 from msgspec import Raw
 
 from mcpd.calls.call import Call, Scope, StageWork
+from mcpd.calls.schema_checker import schema_checker
 from mcpd.config.settings import Settings
 from mcpd.model.errors import Problem, SchemaViolation
 from mcpd.model.text import shorten
 from mcpd.supervision.catalog import Item
 from mcpd.supervision.managed_server import ManagedServer
-from mcpd.support.schema_checker import schema_checker
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 

@@ -15,7 +15,7 @@ import anyio
 from mcpd.client.connection import Connection, is_own_socket, open_connection
 from mcpd.client.errors import NotRunning
 from mcpd.client.mcpd_client import Mcp
-from mcpd.support.paths import UnusablePath
+from mcpd.files.paths import UnusablePath
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from mcpd.client.errors import NOT_SENT, CallTimedOut, ClientError, ConnectionClosed, NotRunning
 from mcpd.client.link import CLOSED_BY_US, Link, Progress
-from mcpd.support.paths import UnusablePath, socket_path
+from mcpd.files.paths import UnusablePath, socket_path
 
 _RESTART_TIME = 20.0
 """Seconds to wait for a daemon that has closed the connection to listen again."""

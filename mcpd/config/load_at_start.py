@@ -27,11 +27,11 @@ from mcpd.config.check_document import (
 from mcpd.config.definition import check_name, parse_valid_servers
 from mcpd.config.loader import MAX_FILE_SIZE, find_path, read_document
 from mcpd.config.policies import rule_for_errors
+from mcpd.files.atomic import write_atomically
+from mcpd.files.regular import read_regular_file
 from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.json_path import closest_match, is_within, join_path, split_path
 from mcpd.model.server_spec import InvalidSpec, ServerSpec
-from mcpd.support.atomic_files import write_atomically
-from mcpd.support.regular_files import read_regular_file
 
 log = logging.getLogger("mcpd.config")
 

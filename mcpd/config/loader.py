@@ -26,13 +26,13 @@ from mcpd.config.jsonc import DocumentSyntaxError, JsonObject, parse_jsonc
 from mcpd.config.masking import quote_line
 from mcpd.config.settings import SETTINGS
 from mcpd.config.variables import expand_home
+from mcpd.files.paths import config_dir
+from mcpd.files.regular import UnusableFile, read_regular_file
 from mcpd.model.codec import Invalid, require_object
 from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.json_path import closest_match, deepest_nesting, is_too_large, join_path, type_name
 from mcpd.model.record import Record
 from mcpd.model.text import shorten
-from mcpd.support.paths import config_dir
-from mcpd.support.regular_files import UnusableFile, read_regular_file
 
 DEFAULT_NAME = "config.json"
 

@@ -78,7 +78,7 @@ def missing_program_step(program: str, shell: Shell | None, *, has_own_path: boo
 
     `has_own_path`: the definition sets PATH in `env`, which replaces that of mcpd.
     """
-    from mcpd.support.find_programs import find_elsewhere, find_program
+    from mcpd.files.programs import find_elsewhere, find_program
 
     for is_here, path in ((True, shell.path), (False, shell.login_path)) if shell else ():
         found = find_program(program, path) if path else None
@@ -101,8 +101,8 @@ _RUNNERS = ("npx", "node", "uvx", "uv", "python3", "docker", "podman", "bunx", "
 def misspelling_note(program: str, path: str) -> str:
     """Return a note for the step that installs a program, if its name is probably a misspelling of one that
     is in `path`; otherwise nothing."""
+    from mcpd.files.programs import find_program
     from mcpd.model.text import similar_names
-    from mcpd.support.find_programs import find_program
 
     similar = () if program in _RUNNERS else similar_names(program, _RUNNERS, cutoff=0.75)
     meant = next((each for each in similar if find_program(each, path)), None)
@@ -261,7 +261,7 @@ def _after_spawn_failure(detail: Members, shell: Shell | None) -> str:
     import shlex
 
     from mcpd.config import definition_view
-    from mcpd.support.find_programs import find_program
+    from mcpd.files.programs import find_program
 
     definition, name = detail.get("definition", {}), detail["server"]["name"]
     program = (detail.get("command") or definition_view.command(definition) or [""])[0]

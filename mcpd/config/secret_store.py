@@ -13,13 +13,13 @@ from pathlib import Path
 
 from mcpd.config.in_place_edits.document import write_error
 from mcpd.config.loader import MAX_FILE_SIZE, decode_utf8, parse_text
+from mcpd.files.atomic import write_atomically
+from mcpd.files.paths import UnusablePath, config_dir, private_directory
+from mcpd.files.regular import UnusableFile, open_regular_file, read_regular_file, read_up_to
 from mcpd.model.errors import BadSpec, CannotWrite, Problem
 from mcpd.model.json_path import join_path
 from mcpd.model.server_spec import SecretReference, UnavailableSecret
 from mcpd.model.text import shorten
-from mcpd.support.atomic_files import write_atomically
-from mcpd.support.paths import UnusablePath, config_dir, private_directory
-from mcpd.support.regular_files import UnusableFile, open_regular_file, read_regular_file, read_up_to
 
 SECRET_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """Valid names of secrets."""

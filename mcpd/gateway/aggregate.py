@@ -21,6 +21,7 @@ from mcpd.calls.routes import Target
 from mcpd.daemon_operations import Operations
 from mcpd.gateway.index import AggregateIndex, build_index, choose_tool, is_large, replace_member, split_alias
 from mcpd.gateway.views import CAPABILITIES_WHILE_UNKNOWN, combined_freshness
+from mcpd.io.turns import in_turns
 from mcpd.model.errors import InvalidArguments, Problem, UnknownResource, UnknownServer, UnknownTool
 from mcpd.model.policy import ItemKind
 from mcpd.model.profile import Profile
@@ -34,7 +35,6 @@ from mcpd.protocol import extensions
 from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.legacy_companion import catalog_for_legacy
 from mcpd.supervision.managed_server import ManagedServer
-from mcpd.support.turns import in_turns
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 

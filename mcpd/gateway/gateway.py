@@ -35,11 +35,11 @@ from mcpd.model.events import Event, EventKind
 from mcpd.model.policy import PolicyRule
 from mcpd.model.profile import ALL_SERVERS, Profile, match_profile
 from mcpd.model.status import ServerState, rfc3339
+from mcpd.process.desktop_notification import LimitedNotifications
 from mcpd.protocol import extensions
 from mcpd.protocol.upstream_session import LEVELS, ServerNotification
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.supervisor_context import WaitingReport
-from mcpd.support.desktop_notification import LimitedNotifications
 from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire

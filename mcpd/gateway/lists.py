@@ -14,9 +14,9 @@ from mcpd.calls.client_context import ClientRequest
 from mcpd.calls.login_tool import login_catalog
 from mcpd.gateway.session import ClientSession
 from mcpd.gateway.views import LIST_MEMBERS
+from mcpd.io.turns import take_turn
 from mcpd.model.errors import NotReady
 from mcpd.protocol.revision_translation import entry_translation
-from mcpd.support.turns import take_turn
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 

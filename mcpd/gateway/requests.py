@@ -14,9 +14,9 @@ from mcpd.calls.call import ResponseCallback, Spawn, Work
 from mcpd.calls.client_context import ClientContext, ClientRequest, Responder
 from mcpd.calls.routes import Target
 from mcpd.gateway.views import View
+from mcpd.io.turns import in_turns, rest
 from mcpd.model.errors import McpdError, Overloaded, SchemaViolation
 from mcpd.protocol.revision_translation import R4, R5
-from mcpd.support.turns import in_turns, rest
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame, Message
 

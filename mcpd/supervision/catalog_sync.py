@@ -12,6 +12,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
+from mcpd.io.turns import Turns, in_turns
 from mcpd.model.errors import McpdError, ProtocolViolation, UpstreamRefused
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.status import rfc3339
@@ -33,7 +34,6 @@ from mcpd.supervision.catalog import (
     is_tool_allowed,
     name_of_entry,
 )
-from mcpd.support.turns import Turns, in_turns
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 

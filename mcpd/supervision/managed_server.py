@@ -18,11 +18,14 @@ import attrs
 import trio
 
 from mcpd.config.definition_key import definition_key
+from mcpd.io.broadcast import CallbackList
 from mcpd.model.errors import NotReady
 from mcpd.model.events import Event, EventKind
 from mcpd.model.server_spec import InvalidSpec, RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import CONNECTION_LOST, ServerState, ServerStatus, rfc3339
 from mcpd.model.text import shorten
+from mcpd.process.memory import trim_heap_soon
+from mcpd.process.processes import CpuTimeTotal
 from mcpd.protocol.upstream_session import Hooks, NotificationInterests, ServerNotification, Upstream
 from mcpd.supervision import restart
 from mcpd.supervision.attachments import Attachments, ElicitationHistory, ResultCache
@@ -49,9 +52,6 @@ from mcpd.supervision.state import (
     unparsable_output,
 )
 from mcpd.supervision.supervisor_context import SupervisorContext, WaitingReport
-from mcpd.support.broadcast import CallbackList
-from mcpd.support.memory_tuning import trim_heap_soon
-from mcpd.support.processes import CpuTimeTotal
 from mcpd.transports.base import Channel, NullInbound
 from mcpd.transports.child_process import Child, Launch, prepare_launch
 from mcpd.transports.outgoing_request import Exchange

@@ -25,7 +25,7 @@ from mcpd.model.errors import InvalidArguments, Problem
 from mcpd.model.events import MessageDirection, TapFrame
 from mcpd.model.status import rfc3339
 from mcpd.model.text import shorten
-from mcpd.support.logs import TRAFFIC_LOGGER
+from mcpd.privacy.logs import TRAFFIC_LOGGER
 from mcpd.transports.base import Channel
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message

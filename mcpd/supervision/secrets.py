@@ -22,9 +22,9 @@ from mcpd.config.secret_store import MAX_SECRET_SIZE, decode_secret, fetch_secre
 from mcpd.model.errors import BadSpec
 from mcpd.model.server_spec import RemoteSpec, SecretReference, ServerSpec, StdioSpec, UnavailableSecret
 from mcpd.model.text import shorten
+from mcpd.privacy.redact import Redactor
+from mcpd.process.labels import INSTANCE_VARIABLE, labels_of, start_process
 from mcpd.supervision.restart import SecretUnavailable
-from mcpd.support.process_labels import INSTANCE_VARIABLE, labels_of, start_process
-from mcpd.support.redact import Redactor
 
 SECRET_TIMEOUT = 30.0
 """Seconds per secret: a password manager may ask the user for confirmation."""

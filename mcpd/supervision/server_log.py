@@ -12,10 +12,10 @@ from pathlib import Path
 
 import trio
 
+from mcpd.files.regular import open_regular_file
 from mcpd.model.failure_summary import lines_with_cause
 from mcpd.model.status import rfc3339
-from mcpd.support.redact import MIN_START, Redactor
-from mcpd.support.regular_files import open_regular_file
+from mcpd.privacy.redact import MIN_START, Redactor
 
 MAX_LINE = 16 * 1024
 MAX_RING = 1024 * 1024

@@ -12,16 +12,16 @@ import msgspec
 import trio
 
 from mcpd.event_history import current_actor
+from mcpd.io.broadcast import AsyncValue
 from mcpd.model.errors import UnknownServer
 from mcpd.model.events import Event, EventKind
 from mcpd.model.server_spec import ServersDiff, ServerSpec, diff_specs
 from mcpd.model.status import rfc3339
 from mcpd.model.text import shorten, similar_names
+from mcpd.process.suspend import watch_for_suspend
 from mcpd.supervision.legacy_companion import LegacyCompanion
 from mcpd.supervision.managed_server import ManagedServer, NoClients, ServerClients
 from mcpd.supervision.supervisor_context import SupervisorContext
-from mcpd.support.broadcast import AsyncValue
-from mcpd.support.suspend_detection import watch_for_suspend
 
 log = logging.getLogger("mcpd.supervisor")
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
+from mcpd.io.broadcast import CallbackList
 from mcpd.model.events import Event
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.status import OpenQuestion, WaitingCall
 from mcpd.persistent_state import StateFile
+from mcpd.privacy.redact import Redactor
 from mcpd.supervision.secrets import Secrets
-from mcpd.support.broadcast import CallbackList
-from mcpd.support.redact import Redactor
 from mcpd.transports.child_process import ProcessGroupGuard
 
 if TYPE_CHECKING:  # most daemons have no remote servers: test_start_imports_nothing_for_http

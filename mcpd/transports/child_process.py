@@ -15,9 +15,9 @@ from typing import Protocol
 import msgspec
 import trio
 
+from mcpd.io.turns import Turns
 from mcpd.model.server_spec import StdioSpec
-from mcpd.support.process_labels import INSTANCE_VARIABLE, labels_of, send_kill, start_process
-from mcpd.support.turns import Turns
+from mcpd.process.labels import INSTANCE_VARIABLE, labels_of, send_kill, start_process
 
 INHERITED = frozenset(
     {"HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}

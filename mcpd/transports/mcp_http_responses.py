@@ -12,10 +12,10 @@ import httpx
 import trio
 from msgspec import Raw
 
+from mcpd.io.outbox import batch
+from mcpd.io.turns import rest
 from mcpd.model.errors import LinkLost, McpdError, ProtocolViolation
-from mcpd.support.memory_tuning import trim_heap_soon
-from mcpd.support.outbox import batch
-from mcpd.support.turns import rest
+from mcpd.process.memory import trim_heap_soon
 from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.connection import describe_error
 from mcpd.transports.multiplexer import RequestMultiplexer

@@ -16,13 +16,13 @@ import msgspec
 import trio
 from msgspec import Raw
 
+from mcpd.io.outbox import batch
+from mcpd.io.turns import rest
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation
 from mcpd.model.json_limits import MAX_BYTES
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.steps import Steps
 from mcpd.model.text import shorten
-from mcpd.support.outbox import batch
-from mcpd.support.turns import rest
 from mcpd.transports.base import Dialect, Inbound, NullInbound
 from mcpd.transports.outgoing_request import (
     Exchange,

@@ -13,10 +13,10 @@ from typing import NoReturn
 import msgspec
 import trio
 
+from mcpd.io.outbox import Outbox, batch
+from mcpd.io.reader import Reader, traffic
 from mcpd.model.server_spec import ServerSpec, StdioSpec
-from mcpd.support.memory_tuning import trim_heap_soon
-from mcpd.support.outbox import Outbox, batch
-from mcpd.support.pipe_reader import Reader, traffic
+from mcpd.process.memory import trim_heap_soon
 from mcpd.transports.child_process import Child, Launch, ProcessGroupGuard, describe_exit, spawn
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_request import Exchange, connection_lost

@@ -15,12 +15,12 @@ import attrs
 import httpx
 import trio
 
+from mcpd.io.outbox import batch
+from mcpd.io.turns import rest
 from mcpd.model.errors import LinkLost, McpdError
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.text import shorten
-from mcpd.support.memory_tuning import trim_heap_soon
-from mcpd.support.outbox import batch
-from mcpd.support.turns import rest
+from mcpd.process.memory import trim_heap_soon
 from mcpd.transports.credentials import Credentials
 from mcpd.transports.http_client import bodies
 from mcpd.transports.http_client.bodies import BodyTooLarge

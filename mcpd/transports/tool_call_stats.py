@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from mcpd.model.errors import McpdError
 from mcpd.model.text import shorten
-from mcpd.support.histogram import FOLD_AT, Histogram, merge
+from mcpd.transports.histogram import FOLD_AT, Histogram, merge
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
 

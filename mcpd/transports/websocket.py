@@ -25,13 +25,12 @@ from trio_websocket import (
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import BytesMessage, Event, TextMessage
 
+from mcpd.io.outbox import batch
+from mcpd.io.turns import Turns
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError, ProtocolViolation
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.text import shorten
-from mcpd.support.memory_tuning import trim_heap_soon
-from mcpd.support.outbox import batch
-from mcpd.support.turns import Turns
-from mcpd.support.websocket import CONNECTION_ENDED, MAX_UNCOUNTED, READ_SIZE, GuardedStream, keep_alive
+from mcpd.process.memory import trim_heap_soon
 from mcpd.transports.credentials import (
     FORBIDDEN,
     MAX_REPEATS,
@@ -41,6 +40,13 @@ from mcpd.transports.credentials import (
     Signature,
     access_error,
     signature_for,
+)
+from mcpd.transports.guarded_websocket import (
+    CONNECTION_ENDED,
+    MAX_UNCOUNTED,
+    READ_SIZE,
+    GuardedStream,
+    keep_alive,
 )
 from mcpd.transports.http_client.client_factory import parse_url, ssl_context
 from mcpd.transports.http_client.connection import describe_error

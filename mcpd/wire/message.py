@@ -19,7 +19,7 @@ from mcpd.model.json_limits import MAX_BYTES, MAX_ITEMS, MAX_VALUES
 from mcpd.model.json_text import encode_json
 from mcpd.model.steps import Steps, run_steps
 from mcpd.model.text import shorten
-from mcpd.support.json_repair import check_utf_8, repair_in_steps, repair_json
+from mcpd.wire.json_repair import check_utf_8, repair_in_steps, repair_json
 
 ABSENT = Raw(b"")
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602

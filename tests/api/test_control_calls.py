@@ -15,15 +15,15 @@ from msgspec import Raw
 
 from mcpd.api.control.calls import read_call, read_call_in_steps
 from mcpd.calls.known_items import required_arguments
+from mcpd.calls.schema_checker import Answer, SchemaChecker
+from mcpd.calls.schema_checker_process import compile_validator, find_problems
 from mcpd.calls.validation import MAX_CHECKED
+from mcpd.io import turns
 from mcpd.model.errors import InvalidArguments
 from mcpd.model.server_spec import Timeouts
 from mcpd.model.steps import run_steps
 from mcpd.protocol import mcp_tasks
 from mcpd.supervision.catalog import Item
-from mcpd.support import turns
-from mcpd.support.schema_checker import Answer, SchemaChecker
-from mcpd.support.schema_checker_process import compile_validator, find_problems
 from tests.gateway.mcp_client import MODERN
 from tests.gateway.model import NAME, Json, Script, World, make_catalog, world
 

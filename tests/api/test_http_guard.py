@@ -10,7 +10,7 @@ import pytest
 
 from mcpd.api.http.guard import TcpGuard, UnixGuard, load_token
 from mcpd.api.http.parser import MAX_BODY, Admission, BadRequest, Head
-from mcpd.support.paths import UnusablePath
+from mcpd.files.paths import UnusablePath
 
 TOKEN = "t" * 43
 GUARD = TcpGuard(8931, TOKEN, {"/health": 0, "/page/session": 1024})

@@ -19,7 +19,7 @@ from mcpd.auth.oauth.tokens import TokenRequest, TokenSet
 from mcpd.auth.renewal import Clocks, RequestFailed, TokenAnswer
 from mcpd.auth.token_manager import ServerCredentials, TokenManager
 from mcpd.auth.token_store import StoredLogin, TokenStore
-from mcpd.support.redact import Redactor
+from mcpd.privacy.redact import Redactor
 from mcpd.transports.credentials import Refusal, signature_for
 
 T = TypeVar("T")

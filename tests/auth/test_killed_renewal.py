@@ -14,8 +14,8 @@ from mcpd.auth.oauth.tokens import TokenRequest
 from mcpd.auth.renewal import TokenAnswer
 from mcpd.auth.token_manager import TokenManager
 from mcpd.auth.token_store import StoredLogin, TokenStore
-from mcpd.support import atomic_files
-from mcpd.support.redact import Redactor
+from mcpd.files import atomic
+from mcpd.privacy.redact import Redactor
 from tests.auth.authorization_server import START, URL, AuthorizationServer, a_login
 
 ROUNDS = int(os.environ.get("MCPD_TEST_KILLS", "4"))
@@ -75,7 +75,7 @@ class Killer:
 def renew(home: Path, server: AuthorizationServer, state: Path, point: str) -> None:
     """Renew the login once. Runs in a process of its own, which does not survive `point`."""
     killer = Killer(point)
-    atomic_files.os = _PatchedOs(killer)  # type: ignore[assignment, attr-defined]
+    atomic.os = _PatchedOs(killer)  # type: ignore[assignment, attr-defined]
 
     async def send(login: StoredLogin, request: TokenRequest) -> TokenAnswer:
         killer.reach("before the request")
@@ -95,7 +95,7 @@ def renew(home: Path, server: AuthorizationServer, state: Path, point: str) -> N
 
 
 class _PatchedOs:
-    """The module `os` for `atomic_files`, which reports what it does."""
+    """The module `os` for `files.atomic`, which reports what it does."""
 
     def __init__(self, killer: Killer) -> None:
         self.fsync = killer.wrap("fsync", os.fsync)

@@ -23,7 +23,7 @@ from mcpd.auth.renewal import Clocks, RequestFailed, TokenAnswer
 from mcpd.auth.token_manager import ServerCredentials, TokenManager
 from mcpd.auth.token_store import StoredLogin, TokenStore
 from mcpd.model.errors import LinkLost, McpdError
-from mcpd.support.redact import Redactor
+from mcpd.privacy.redact import Redactor
 from mcpd.transports.http_client import client_factory
 from tests.fakes.http import FakeHttp, LegacyScript, ModernScript, Request, Script, fake_http
 from tests.transports.remote import answer, outcome, talking

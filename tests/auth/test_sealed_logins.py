@@ -30,7 +30,7 @@ from mcpd.auth.keys import (
 )
 from mcpd.auth.token_manager import TokenManager
 from mcpd.auth.token_store import StoredLogins, StoreError, TokenStore
-from mcpd.support.redact import Redactor
+from mcpd.privacy.redact import Redactor
 from mcpd.transports.credentials import UNSIGNED
 from tests.auth.authorization_server import START, URL, AuthorizationServer, a_login
 

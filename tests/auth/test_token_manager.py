@@ -27,7 +27,7 @@ from mcpd.auth.token_manager import TokenManager
 from mcpd.auth.token_store import RenewalAttempt, StoredLogin, TokenStore, hash_token
 from mcpd.model.errors import LinkLost
 from mcpd.model.oauth_settings import OAuthSettings
-from mcpd.support.redact import Redactor
+from mcpd.privacy.redact import Redactor
 from mcpd.transports.credentials import UNSIGNED, Refusal, Signature
 from tests.auth.authorization_server import (
     ISSUER,
@@ -600,7 +600,7 @@ async def test_t11_a_full_disk_does_not_stop_the_renewal(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-            patch.setattr("mcpd.support.atomic_files.os.replace", full)
+            patch.setattr("mcpd.files.atomic.os.replace", full)
             world.authorization.access.clear()
             assert await world.calls(10) == ["ok"] * 10
             await trio.sleep(30)
@@ -622,7 +622,7 @@ async def test_t11_tokens_in_memory_are_written_when_the_daemon_stops(
 
     async with logged_in(tmp_path) as world:
         with monkeypatch.context() as patch:
-            patch.setattr("mcpd.support.atomic_files.os.replace", full)
+            patch.setattr("mcpd.files.atomic.os.replace", full)
             world.authorization.access.clear()
             assert await world.call() == "ok"
     store = TokenStore(tmp_path, "this machine")

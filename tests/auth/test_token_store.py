@@ -230,9 +230,9 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     with monkeypatch.context() as patch:
         if where == "write":
-            patch.setattr("mcpd.support.atomic_files.tempfile.mkstemp", lambda **_: full())
+            patch.setattr("mcpd.files.atomic.tempfile.mkstemp", lambda **_: full())
         else:
-            patch.setattr(f"mcpd.support.atomic_files.os.{where}", full)
+            patch.setattr(f"mcpd.files.atomic.os.{where}", full)
         with pytest.raises(StoreError, match="No space left"):
             save(store, attrs.evolve(LOGIN, generation=2))
     assert store.path.read_bytes() == before

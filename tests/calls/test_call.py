@@ -15,8 +15,8 @@ from msgspec import Raw
 
 from mcpd.calls.call import _MOVES, Call, CallState, tool_name
 from mcpd.calls.server_responses import restore_alias
+from mcpd.io.reader import traffic
 from mcpd.model.errors import LinkLost
-from mcpd.support.pipe_reader import traffic
 from tests.gateway.mcp_client import MODERN, meta
 from tests.gateway.model import LEGACY, Json, Recorder, Stub, User, World, world
 

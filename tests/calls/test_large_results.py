@@ -9,7 +9,7 @@ import trio
 import trio.testing
 from msgspec import Raw
 
-from mcpd.support import turns
+from mcpd.io import turns
 from mcpd.wire.message import Message
 from tests.gateway.mcp_client import MODERN, meta
 from tests.gateway.model import LEGACY, Recorder, world

@@ -14,8 +14,8 @@ import sys
 import threading
 import time
 
-from mcpd.support.instance_lock import AlreadyRunning, hold_instance_lock, remove_stale_socket
-from mcpd.support.paths import socket_directory, socket_path
+from mcpd.files.paths import socket_directory, socket_path
+from mcpd.process.instance_lock import AlreadyRunning, hold_instance_lock, remove_stale_socket
 
 
 def main() -> int:

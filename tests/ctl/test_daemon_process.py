@@ -19,7 +19,7 @@ import pytest
 
 from ctl.daemon import process, systemd
 from ctl.daemon.client import DaemonClient
-from mcpd.support.instance_lock import find_lock_holder
+from mcpd.process.instance_lock import find_lock_holder
 from tests.processes import gone, wait_until
 from tests.stopwatch import stopwatch, within
 

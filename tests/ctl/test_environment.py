@@ -11,7 +11,7 @@ import pytest
 
 from ctl.daemon import process
 from ctl.explain import environment
-from mcpd.support.find_programs import find_elsewhere
+from mcpd.files.programs import find_elsewhere
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.fake_daemon import NOW, FakeDaemon, detail, failure, server
 

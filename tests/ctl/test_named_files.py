@@ -12,7 +12,7 @@ from ctl.cli.errors import UsageError
 from ctl.cli.output import Output
 from ctl.commands.add_remove_apply import read_definitions
 from ctl.commands.import_ import parse_sources
-from mcpd.support.regular_files import UnusableFile
+from mcpd.files.regular import UnusableFile
 
 
 @pytest.fixture(params=["/dev/zero", "/dev/urandom", "FIFO"])

@@ -16,7 +16,7 @@ import trio.testing
 from mcpd.api.dashboard import websocket
 from mcpd.api.dashboard.websocket import DashboardSocket
 from mcpd.api.http.parser import Head
-from mcpd.support.websocket import PING_INTERVAL, PONG_TIMEOUT
+from mcpd.transports.guarded_websocket import PING_INTERVAL, PONG_TIMEOUT
 
 ASKED = Head(
     method="GET",

@@ -101,7 +101,7 @@ def guardian(daemon: Daemon) -> int | None:
 @pytest.mark.parametrize("left_lock", ["none", "of-the-dead", "garbage"])
 @pytest.mark.parametrize("left_socket", ["none", "stale"])
 def test_daemon_starts_after_a_crashed_one(tmp_path: Path, left_socket: str, left_lock: str) -> None:
-    """A new daemon starts within 1 s. (tests/support/test_instance_lock.py repeats this a hundred times.)"""
+    """A new daemon starts within 1 s. (tests/process/test_instance_lock.py repeats this a hundred times.)"""
 
     def start_over_it(home: Path) -> float:
         directory = home / "run" / "mcpd"

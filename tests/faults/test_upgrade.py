@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ctl.daemon.process import daemon_pid
+from mcpd.calls import schema_checker
 from mcpd.calls.validation import read_schemas
-from mcpd.support import schema_checker
 from tests.e2e.harness import BOUND, Daemon, Json, fake, private_environment, running, wait_until
 from tests.e2e.test_bridge import editor
 from tests.faults.installed import ISOLATED, Installation, install, wait_code_is_read

@@ -25,6 +25,8 @@ from mcpd.calls.turns import CLIENT_TURNS, WRITE_TURNS
 from mcpd.client_registry import ClientConnection
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.session import ClientSession
+from mcpd.io.broadcast import Broadcast
+from mcpd.io.outbox import batch
 from mcpd.model.errors import McpdError, NotReady
 from mcpd.model.server_spec import ServerSpec, StdioSpec
 from mcpd.model.status import ServerInfo, ServerState
@@ -32,8 +34,6 @@ from mcpd.model.tool_names import ClientStyle
 from mcpd.protocol.upstream_session import NotificationInterests, ServerNotification, Upstream
 from mcpd.supervision.attachments import Attachments, ElicitationHistory, ResultCache
 from mcpd.supervision.catalog import Catalog, Item
-from mcpd.support.broadcast import Broadcast
-from mcpd.support.outbox import batch
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.transports.tool_call_stats import CallStats

@@ -14,12 +14,12 @@ from trio.testing import MockClock
 from mcpd.gateway import aggregate as aggregate_server
 from mcpd.gateway.aggregate import AggregateServer
 from mcpd.gateway.index import parse_template
+from mcpd.io import turns
 from mcpd.model.errors import InvalidArguments, McpdError, NotReady, UnknownResource, UnknownTool
 from mcpd.model.profile import Profile
 from mcpd.model.status import ServerState
 from mcpd.model.steps import run_steps
 from mcpd.model.tool_names import ClientStyle
-from mcpd.support import turns
 from tests.gateway.model import Json, make_catalog, make_core, make_server, make_upstream
 
 ONE = make_catalog(

@@ -19,10 +19,10 @@ from mcpd.model.events import Event
 from mcpd.model.server_spec import StdioSpec
 from mcpd.model.status import ServerState, ServerStatus
 from mcpd.persistent_state import StateFile
+from mcpd.privacy.redact import Redactor
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.secrets import Secrets
 from mcpd.supervision.supervisor_context import SupervisorContext
-from mcpd.support.redact import Redactor
 from mcpd.transports.child_process import Launch, describe_exit
 from mcpd.transports.stdio import PipeChannel
 

@@ -13,14 +13,14 @@ import trio
 import trio.testing
 
 from mcpd.model.events import MessageDirection, TapFrame
+from mcpd.privacy.logs import TRAFFIC_LOGGER
+from mcpd.privacy.redact import Redactor
 from mcpd.supervision.message_tap import (
     MAX_FRAMES,
     ConnectionTrace,
     ServerTaps,
     Tap,
 )
-from mcpd.support.logs import TRAFFIC_LOGGER
-from mcpd.support.redact import Redactor
 from tests.supervision.peer import Life, living
 
 

@@ -28,6 +28,8 @@ from mcpd.config.load_at_start import load_at_start, save_last_valid
 from mcpd.config.secret_store import read_secrets
 from mcpd.config.settings import Settings
 from mcpd.event_history import EventHistory
+from mcpd.files.paths import UnusablePath
+from mcpd.files.rotated import older
 from mcpd.model import codec
 from mcpd.model.call_record import CallsParams
 from mcpd.model.errors import BadSpec
@@ -35,13 +37,11 @@ from mcpd.model.events import HistoryEntry, HistoryEventKind
 from mcpd.model.server_spec import StdioSpec
 from mcpd.model.status import FailureKind, ServerState
 from mcpd.persistent_state import AppliedSet, PersistentState, StateFile
+from mcpd.privacy.redact import Redactor
 from mcpd.supervision.catalog import Catalog, Item, describe_changes
 from mcpd.supervision.catalog_sync import CatalogSync, dump_catalog, load_catalog
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.server_log import ServerLog
-from mcpd.support.paths import UnusablePath
-from mcpd.support.redact import Redactor
-from mcpd.support.rotated_lines import older
 from tests.corruption import corrupt
 from tests.fuzz.targets import EXAMPLES
 from tests.sampling import scaled

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from mcpd.privacy.redact import MASK, Redactor
 from mcpd.supervision.server_log import MAX_LINE, ServerLog
-from mcpd.support.redact import MASK, Redactor
 
 SECRET = "kanarie-0123456789-abcdefghijklmn"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
+from mcpd.io import turns
 from mcpd.model.server_spec import StdioSpec
-from mcpd.support import turns
 from mcpd.transports.child_process import CannotStart, Child, prepare_launch
 
 

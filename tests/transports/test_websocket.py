@@ -19,7 +19,7 @@ from mcpd.model.errors import CallTimeout, HttpRefused, LinkLost, McpdError, Nee
 from mcpd.model.server_spec import MEBIBYTE, RemoteSpec, Timeouts
 from mcpd.protocol import negotiate as eras
 from mcpd.protocol.upstream_session import Hooks
-from mcpd.support import websocket as support
+from mcpd.transports import guarded_websocket as support
 from mcpd.transports.outgoing_request import AwaitedExchange
 from mcpd.transports.websocket import WebSocketChannel, open_websocket
 from mcpd.wire import limits

@@ -20,6 +20,7 @@ from mcpd.calls.routes import CONTROL, Target
 from mcpd.client_registry import ClientConnection
 from mcpd.daemon_operations import Operations
 from mcpd.gateway.aggregate import AggregateServer
+from mcpd.io.turns import in_turns, rest
 from mcpd.model import advice, codec
 from mcpd.model.errors import (
     InputNeeded,
@@ -38,7 +39,6 @@ from mcpd.model.tool_result import encode_in_steps, normalize_in_steps, normaliz
 from mcpd.protocol.upstream_session import Upstream, to_upstream_error
 from mcpd.supervision.catalog import MAX_NAME, did_you_mean
 from mcpd.supervision.managed_server import ManagedServer
-from mcpd.support.turns import in_turns, rest
 from mcpd.wire import message as wire
 from mcpd.wire.message import RESERVED_PREFIX, BadFrame, Message
 

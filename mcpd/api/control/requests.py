@@ -23,6 +23,7 @@ from mcpd.event_history import acting_for
 from mcpd.gateway.facts import client_facts
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.views import View
+from mcpd.io.turns import Turns, in_turns, rest, take_turn
 from mcpd.model import api, codec
 from mcpd.model.call_record import CallRecords, CallsParams
 from mcpd.model.errors import McpdError, Overloaded, SlowConsumer, Unsupported
@@ -30,7 +31,6 @@ from mcpd.model.events import Event, TapParams
 from mcpd.model.json_text import encode_json
 from mcpd.model.policy import ClientFacts
 from mcpd.model.profile import ALL_SERVERS
-from mcpd.support.turns import Turns, in_turns, rest, take_turn
 from mcpd.wire import message as wire
 from mcpd.wire.message import METHOD_NOT_FOUND, BadFrame, Message
 

@@ -21,7 +21,7 @@ from mcpd.api.http.parser import Head
 from mcpd.api.socket_connection import SocketConnection
 from mcpd.client_registry import ClientConnection
 from mcpd.gateway.gateway import Gateway
-from mcpd.support.websocket import CONNECTION_ENDED, READ_SIZE, GuardedStream, keep_alive
+from mcpd.transports.guarded_websocket import CONNECTION_ENDED, READ_SIZE, GuardedStream, keep_alive
 from mcpd.wire import message as wire
 from mcpd.wire.framing import LineSplitter
 from mcpd.wire.message import ABSENT, METHOD_NOT_FOUND, BadFrame

@@ -20,10 +20,10 @@ from mcpd.api.http.exchange import (
 )
 from mcpd.api.http.parser import MAX_BODY, Admission, BadRequest, Head, RequestParser
 from mcpd.api.listeners import MAX_ESTABLISHED, Slot
-from mcpd.support.logs import FROM_OUTSIDE
-from mcpd.support.outbox import Outbox, batch
-from mcpd.support.pipe_reader import Reader, has_hung_up
-from mcpd.support.turns import run_in_turn
+from mcpd.io.outbox import Outbox, batch
+from mcpd.io.reader import Reader, has_hung_up
+from mcpd.io.turns import run_in_turn
+from mcpd.privacy.logs import FROM_OUTSIDE
 
 MAX_BUFFERED = 96 * 1024 * 1024
 """Bytes on all connections together."""

@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mcpd.api.http.parser import MAX_BODY, Admission, BadRequest, Head
+from mcpd.files.atomic import write_atomically
+from mcpd.files.paths import UnusablePath
 from mcpd.model.text import shorten
-from mcpd.support.atomic_files import write_atomically
-from mcpd.support.paths import UnusablePath
 
 log = logging.getLogger("mcpd.http")
 

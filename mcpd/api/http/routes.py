@@ -35,9 +35,9 @@ from mcpd.api.mcp.sse import SseSessions
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.client_registry import ClientConnection
 from mcpd.config.settings import Address
+from mcpd.files.atomic import write_atomically
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.api import HttpListener
-from mcpd.support.atomic_files import write_atomically
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, METHOD_NOT_FOUND, PARSE_ERROR, BadFrame
 

@@ -26,8 +26,8 @@ from mcpd.api.mcp.sse import SseSessions
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.session import ClientSession
 from mcpd.gateway.views import View
+from mcpd.io.turns import in_turns, rest
 from mcpd.model.errors import McpdError
-from mcpd.support.turns import in_turns, rest
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, LongId, Message
 

@@ -18,8 +18,8 @@ from mcpd.client_registry import ClientConnection
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.session import ClientSession
 from mcpd.gateway.views import View
+from mcpd.privacy.logs import FROM_OUTSIDE
 from mcpd.protocol.legacy import VERSIONS
-from mcpd.support.logs import FROM_OUTSIDE
 from mcpd.wire.message import ABSENT, Message
 
 log = logging.getLogger("mcpd.http")

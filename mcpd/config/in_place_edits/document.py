@@ -13,9 +13,9 @@ from typing import Protocol
 import attrs
 
 from mcpd.config.loader import MAX_FILE_SIZE, decode_utf8, format_of, parse_text
+from mcpd.files.atomic import write_atomically
+from mcpd.files.regular import UnusableFile, read_regular_file
 from mcpd.model.errors import BadSpec, CannotWrite
-from mcpd.support.atomic_files import write_atomically
-from mcpd.support.regular_files import UnusableFile, read_regular_file
 
 KeyPath = tuple[str, ...]
 """The keys that lead to a value, from the top level."""

@@ -21,8 +21,8 @@ from urllib.parse import unquote, urlsplit
 
 import httpx
 
+from mcpd.files.regular import read_regular_file
 from mcpd.model.text import shorten
-from mcpd.support.regular_files import read_regular_file
 from mcpd.transports.child_process import CannotStart
 from mcpd.transports.credentials import (
     FORBIDDEN,

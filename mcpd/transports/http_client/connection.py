@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import httpx
 import trio
 
+from mcpd.io.reader import LINGER, is_readable, traffic, unwatch, watch
 from mcpd.model.text import shorten
-from mcpd.support.pipe_reader import LINGER, is_readable, traffic, unwatch, watch
-from mcpd.support.suspend_detection import boottime
+from mcpd.process.suspend import boottime
 from mcpd.transports.http_client.dial import CONNECT_TIMEOUT, STREAM_ERRORS
 from mcpd.wire.http1 import BadResponse, Http1Response
 

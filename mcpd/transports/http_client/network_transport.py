@@ -23,8 +23,8 @@ import httpcore2
 import httpx
 import trio
 
-from mcpd.support.pipe_reader import is_readable
-from mcpd.support.suspend_detection import boottime
+from mcpd.io.reader import is_readable
+from mcpd.process.suspend import boottime
 from mcpd.transports.http_client import dial
 from mcpd.transports.http_client.connection import KEEPALIVE_EXPIRY, WRITE_TIMEOUT
 from mcpd.transports.http_client.connection_pool import MAX_IDLE

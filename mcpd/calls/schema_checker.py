@@ -1,0 +1,243 @@
+"""Checks values against JSON Schemas in a process of its own, with limits on CPU and memory.
+
+The process is started for the first check and ended after some idle seconds. If the limits end it, the
+schema at hand is refused permanently; all others are compiled again when they are needed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import OrderedDict, deque
+
+import msgspec
+import trio
+
+from mcpd.calls.schema_checker_process import CPU_SECONDS, HEADER, MEMORY
+from mcpd.process.labels import start_process
+
+_PROGRAM = (
+    "import sys; sys.path[:] = sys.argv[1:]; from mcpd.calls import schema_checker_process; "
+    "schema_checker_process.main()"
+)
+_FORWARDED_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+"""The variables that an interpreter may need to start. The others may contain secrets."""
+_WAIT_SECONDS = 2.0
+"""How long a check waits for the checks before it."""
+_CHECK_SECONDS = 10.0
+"""How long a check may take, on a busy machine too."""
+_IDLE_SECONDS = 30.0
+_MAX_WAITING = 64
+_MAX_REFUSALS = 1000
+_MAX_ANSWER = 1 << 17
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The result of a check. The value is valid if there are neither problems nor a failure."""
+
+    problems: tuple[tuple[str, str], ...] = ()
+    """The path within the value and a description, for each problem."""
+    failure: str = ""
+    """Why the value was not checked, as a clause: "compiling it took more than 1 s of CPU time"."""
+
+
+class _Job(msgspec.Struct, eq=False):
+    digest: bytes
+    schema: bytes
+    value: bytes
+    started: trio.Event = msgspec.field(default_factory=trio.Event)
+    finished: trio.Event = msgspec.field(default_factory=trio.Event)
+    answer: Answer = Answer(failure="mcpd is stopping")
+
+
+class _ProcessEnded(Exception):
+    """The process closed its output."""
+
+
+class SchemaChecker:
+    """Runs one process, one check at a time. Use `schema_checker()` for the one of this trio run."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[_Job] = deque()
+        self._process: trio.Process | None = None
+        self._sent: set[bytes] = set()
+        """The digests of the schemas that the process may know."""
+        self._refused: OrderedDict[bytes, Answer] = OrderedDict()
+        self._is_running = False
+        self._wake = trio.Event()
+
+    @property
+    def pid(self) -> int | None:
+        """The process ID; None while no process runs."""
+        return None if self._process is None else self._process.pid
+
+    async def check(self, digest: bytes, schema: bytes, value: bytes) -> Answer:
+        """Check a JSON value against a JSON Schema. Never raises.
+
+        `digest` identifies the schema (16 bytes). Returns within _WAIT_SECONDS + _CHECK_SECONDS.
+        """
+        if (refusal := self._refused.get(digest)) is not None:
+            self._refused.move_to_end(digest)
+            return refusal
+        if len(self._waiting) >= _MAX_WAITING:
+            return Answer(failure=f"{_MAX_WAITING} other checks are waiting")
+        job = _Job(digest, schema, value)
+        self._waiting.append(job)
+        self._wake.set()
+        if not self._is_running:
+            self._is_running = True
+            trio.lowlevel.spawn_system_task(self._run, name="schema checker")
+        try:
+            with trio.move_on_after(_WAIT_SECONDS):
+                await job.started.wait()
+        finally:
+            if not job.started.is_set():
+                self._waiting.remove(job)
+        if not job.started.is_set():
+            return Answer(failure=f"other checks took more than {_WAIT_SECONDS:g} s")
+        await job.finished.wait()
+        return job.answer
+
+    async def _run(self) -> None:
+        """Work until there has been nothing to do for a while. Cancelled when the trio run ends."""
+        try:
+            while True:
+                while self._waiting:
+                    job = self._waiting.popleft()
+                    job.started.set()
+                    try:
+                        job.answer = await self._answer(job)
+                    finally:
+                        job.finished.set()
+                self._wake = trio.Event()
+                with trio.move_on_after(_IDLE_SECONDS):
+                    await self._wake.wait()
+                if not self._waiting:
+                    return
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._stop()
+            self._is_running = False
+            if self._waiting:  # it came while we stopped
+                self._is_running = True
+                trio.lowlevel.spawn_system_task(self._run, name="schema checker")
+
+    async def _answer(self, job: _Job) -> Answer:
+        """Have the process answer, in a new one if another schema may have used up its memory."""
+        while True:
+            is_alone = False
+            try:
+                await self._start()
+                is_alone = self._sent <= {job.digest}
+                with trio.fail_after(_CHECK_SECONDS):
+                    return await self._exchange(job)
+            except trio.TooSlowError:
+                await self._stop()
+                return Answer(failure=f"it took more than {_CHECK_SECONDS:g} s")
+            except _ProcessEnded as ended:
+                status = await self._stop()
+                if status == -signal.SIGPROF:
+                    failure = f"{ended} took more than {CPU_SECONDS:g} s of CPU time"
+                elif status not in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS):
+                    return Answer(failure=f"the process that checks ended (status {status})")
+                elif not is_alone:
+                    continue
+                else:
+                    failure = f"{ended} took more than {MEMORY >> 20} MiB of memory"
+                return self._refuse(job.digest, failure)
+            except Exception as error:  # an exception would end the daemon: see trio.lowlevel
+                await self._stop()
+                return Answer(failure=f"the process that checks failed: {error!r}")
+
+    async def _exchange(self, job: _Job) -> Answer:
+        """Send the job and read the answer. Raises _ProcessEnded with what it was doing."""
+        is_known = job.digest in self._sent
+        self._sent.add(job.digest)
+        await self._send(job, b"" if is_known else job.schema)
+        doing = "checking a value against it" if is_known else "compiling it"
+        buffer = b""
+        while True:
+            while b"\n" not in buffer:
+                portion = await self._receive()
+                if not portion or len(buffer) > _MAX_ANSWER:
+                    raise _ProcessEnded(doing)
+                buffer += portion
+            line, _, buffer = buffer.partition(b"\n")
+            answer = msgspec.json.decode(line, type=dict[str, object])
+            if "compiled" in answer:
+                doing = "checking a value against it"
+            elif "unknown" in answer:
+                doing = "compiling it"
+                await self._send(job, job.schema)
+            elif "error" in answer:
+                if doing == "compiling it":
+                    return self._refuse(job.digest, str(answer["error"]))
+                return Answer(failure=str(answer["error"]))
+            else:
+                problems = msgspec.convert(answer["problems"], tuple[tuple[str, str], ...])
+                return Answer(problems)
+
+    def _refuse(self, digest: bytes, failure: str) -> Answer:
+        refusal = self._refused[digest] = Answer(failure=failure)
+        if len(self._refused) > _MAX_REFUSALS:
+            self._refused.popitem(last=False)
+        return refusal
+
+    async def _send(self, job: _Job, schema: bytes) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        header = HEADER.pack(job.digest, len(schema), len(job.value))
+        try:
+            for part in (header, schema, job.value):
+                await self._process.stdin.send_all(part)
+        except trio.BrokenResourceError:
+            return  # the end of its output says the rest
+
+    async def _receive(self) -> bytes:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        return bytes(await self._process.stdout.receive_some())
+
+    async def _start(self) -> None:
+        """Start the process if none runs. Raises OSError."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        await self._stop()
+        self._process = await start_process(
+            [sys.executable, "-I", "-S", "-c", _PROGRAM, *map(os.path.abspath, sys.path)],
+            None,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,  # never read: its end tells the process that the daemon has ended
+            env={name: os.environ[name] for name in _FORWARDED_VARIABLES if name in os.environ},
+            cwd="/",
+            start_new_session=True,  # so that signals to the daemon's group, such as Ctrl-C, do not reach it
+        )
+
+    async def _stop(self) -> int | None:
+        """Kill and reap the process. Return its exit status."""
+        process, self._process = self._process, None
+        self._sent.clear()
+        if process is None:
+            return None
+        process.kill()
+        status = await process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                await stream.aclose()
+        return status
+
+
+_checker: trio.lowlevel.RunVar[SchemaChecker] = trio.lowlevel.RunVar("schema checker")
+
+
+def schema_checker() -> SchemaChecker:
+    """Return the checker of this trio run."""
+    try:
+        return _checker.get()
+    except LookupError:
+        checker = SchemaChecker()
+        _checker.set(checker)
+        return checker
