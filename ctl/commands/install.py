@@ -262,14 +262,13 @@ class _Installation:
         """Return the entries to disable and their servers in mcpd, and note the others in `left_on`."""
         take_over = self.options.take_over
         redundant = entry.find(target, document)
-        left_on.clear()
-        if take_over:
-            left_on.others.update(entry.others(target, document))
-        for each in redundant if take_over != "all" else ():
-            reason = entry.reason_to_leave(each.server) if take_over else entry.reason_now(each.server)
-            if reason or not take_over:
-                left_on.add(each.entry, each.server, reason)
-        return {each.entry: each.server for each in redundant if each.entry not in left_on.reasons}
+        left_on.others = entry.others(target, document) if take_over else {}
+        left_on.redundant = {}
+        if take_over != "all":
+            reason_of = entry.reason_to_leave if take_over else entry.reason_now
+            reasons = {each: reason_of(each.server) for each in redundant}
+            left_on.redundant = {each: why for each, why in reasons.items() if why or not take_over}
+        return {each.entry: each.server for each in redundant if each not in left_on.redundant}
 
     def _report(
         self,

@@ -164,7 +164,7 @@ def uninstall(
             return FileChange(path, removed=tuple(ours), restored=True)
         document, enabled = without_mcpd(content, chosen, record if chosen == ours else None)
         lost = replaced_by_user(content, record) if record is not None and chosen == ours else ()
-        kept = backups.path_to_keep(path) if lost else None
+        kept = backups.original_path(path) if lost else None
         change = FileChange(
             path, removed=tuple(chosen), re_enabled=tuple(enabled), not_restored=lost, kept=kept
         )
@@ -172,10 +172,8 @@ def uninstall(
             if record is not None and untouched:
                 _save_record(backups, record, target, document)
             _write(path, document, data)
-            if lost:
-                change = attrs.evolve(change, kept=backups.delete_but_keep_original(path))
-            elif chosen == ours:
-                backups.delete(path)
+            if chosen == ours:
+                backups.delete(path, keep_original=bool(lost))
         return change
 
     return _retry_if_changed(path, remove_entries)

@@ -18,7 +18,7 @@ from ctl.daemon.client import Json
 from ctl.editors.entry import InstallTarget
 from ctl.editors.install import FileChange
 from ctl.editors.paths import UserContext
-from ctl.editors.take_over import OwnProfile, TakeOver
+from ctl.editors.take_over import OwnProfile, Redundant, TakeOver
 from ctl.editors.undo import EditorBackups
 
 
@@ -26,25 +26,21 @@ from ctl.editors.undo import EditorBackups
 class LeftOn:
     """The entries of an editor that stay on."""
 
-    reasons: dict[str, str] = attrs.field(factory=dict)
+    redundant: dict[Redundant, str] = attrs.field(factory=dict)
     """Those for servers that the new entry provides → why mcpd cannot serve them now; empty if it can."""
-    servers: dict[str, str] = attrs.field(factory=dict)
-    """The same entries → the server in mcpd."""
     others: dict[str, str] = attrs.field(factory=dict)
     """The other entries → why they cannot be taken over."""
 
-    def add(self, entry: str, server: str, reason: str) -> None:
-        self.reasons[entry], self.servers[entry] = reason, server
-
-    def clear(self) -> None:
-        for each in (self.reasons, self.servers, self.others):
-            each.clear()
+    @property
+    def reasons(self) -> dict[str, str]:
+        """The entries of `redundant` that mcpd cannot serve now → why."""
+        return {each.entry: reason for each, reason in self.redundant.items() if reason}
 
     def to_json(self) -> Json:
         reasons = sorted((self.others | self.reasons).items())
         return {
-            "also_in_mcpd": sorted(self.reasons),
-            "left_on": [{"name": entry, "reason": reason} for entry, reason in reasons if reason],
+            "also_in_mcpd": sorted(each.entry for each in self.redundant),
+            "left_on": [{"name": entry, "reason": reason} for entry, reason in reasons],
         }
 
 
@@ -69,7 +65,7 @@ def report_left_on(
 
     Everything is part of the answer, on stdout, because it belongs to one of several editors.
     """
-    reasons = {name: reason for name, reason in sorted(left_on.reasons.items()) if reason}
+    reasons = left_on.reasons
     if took_over:
         would = "would be " if dry_run else ""
         for name, reason in sorted((left_on.others | reasons).items()):
@@ -77,13 +73,14 @@ def report_left_on(
         if reasons:
             cli.out.line(f"  to take these over too: {again} --take-over=all")
     else:
-        for name, reason in reasons.items():
+        for name, reason in sorted(reasons.items()):
             cli.out.line(f"  {name}: also in mcpd, but {reason}")
     if reasons:
-        steps = dict.fromkeys(entry.first_step(left_on.servers[name]) for name in reasons)
+        servers = sorted(each.server for each, reason in left_on.redundant.items() if reason)
+        steps = dict.fromkeys(map(entry.first_step, servers))
         them = next(iter(reasons)) if len(reasons) == 1 else "them"
         cli.out.line(f"  so that mcpd can provide {them}: {'; '.join(steps)}")
-    if provided := [name for name, reason in sorted(left_on.reasons.items()) if not reason]:
+    if provided := sorted(each.entry for each, reason in left_on.redundant.items() if not reason):
         names = ", ".join(provided)
         cli.out.line(
             f"  also provided by mcpd: {names}; disable them in the editor with: {again} --take-over"

@@ -97,7 +97,7 @@ class TakeOver:
     def only(self, servers: Collection[str], what: str) -> TakeOver:
         """Return the same for an entry that provides only these servers."""
         visible = {name: fields for name, fields in self.visible.items() if name in servers}
-        return TakeOver(self.cli, self.user, self.target, visible, self.may_start, what)
+        return attrs.evolve(self, visible=visible, what=what)
 
     def may_deny(self, profile: Mapping[str, object]) -> bool:
         """Return whether rules, or `readOnly`, may deny tools of these servers."""
@@ -233,11 +233,10 @@ class ProjectEntry:
         """Return what happens to the entry, and how to disable it, in one line."""
         source = self.source
         where = context.display_path(source.project) if source.project is not None else "a project"
-        if self.server is None:
-            return f"{source.name}: only in {where}, where {source.title} still starts it; {self.reason}"
+        text = f"{source.name}: left on in {where}"
         if self.reason:
-            return f"{source.name}: left on in {where}, where {source.title} starts it, because {self.reason}"
-        text = f"{source.name}: left on in {where}, where {source.title} uses it in addition to mcpd"
+            return f"{text}, because {self.reason}"
+        text += f", where {source.title} uses it in addition to mcpd"
         if self.can_take_over:
             return f"{text}; in that directory: mcpctl install {source.editor} --project --take-over"
         if source.editor == "claude-code":

@@ -195,32 +195,11 @@ class EditorBackups:
         write_atomically(self.original_path(path), record.original, 0o600)
         write_atomically(self._record_path(path), json.dumps(facts).encode(), 0o600)
 
-    def delete(self, path: Path) -> None:
+    def delete(self, path: Path, *, keep_original: bool = False) -> None:
         """Delete the record of a file that was restored or no longer exists."""
-        for stored in (self._record_path(path), self.original_path(path)):
+        for stored in (self._record_path(path), *([] if keep_original else [self.original_path(path)])):
             with contextlib.suppress(OSError):
                 stored.unlink()
-
-    def delete_but_keep_original(self, path: Path) -> Path:
-        """Delete the record of a file, but keep its original content. Return where it is.
-
-        No other content is written there. If it cannot be renamed, nothing is deleted.
-        """
-        kept = self.path_to_keep(path)
-        try:
-            self.original_path(path).rename(kept)
-        except OSError:
-            return self.original_path(path)
-        self.delete(path)
-        return kept
-
-    def path_to_keep(self, path: Path) -> Path:
-        """Return where `delete_but_keep_original` will keep the original content."""
-        first = self.original_path(path)
-        names = (
-            first.with_name(f"{first.name}.kept{end}") for end in ("", *(f"-{n}" for n in range(2, 1000)))
-        )
-        return next(name for name in names if not name.exists())
 
     def keep_profile(self, added: KeptProfile) -> None:
         """Remember a profile that `install --own` added. Best effort: without this, `uninstall` leaves it."""

@@ -358,15 +358,11 @@ def test_entry_that_the_user_added_again_is_kept(home: Path, alone: Mcpctl) -> N
     dry, ran = alone("uninstall", "cursor", "--dry-run"), alone("uninstall", "cursor")
     assert (dry.code, ran.code) == (0, 0)
     assert path.read_text() == '{\n  "mcpServers": {\n    "t": {"command": "new"}\n  }\n}\n'
-    assert "  t: would not be restored, because the file has another 't' now\n" in dry.out
     assert "  t: not restored, because the file has another 't' now\n" in ran.out
     (kept,) = (home / ".local/state/mcpd/editors").iterdir()
     assert kept.read_text() == text
     assert f"  the original content is kept in ~/{kept.relative_to(home)}\n" in ran.out
     assert f"  the original content would be kept in ~/{kept.relative_to(home)}\n" in dry.out
-    alone("install", "cursor")
-    assert alone("uninstall", "cursor", "--json").json()["editors"][0]["not_restored"] == []
-    assert kept.read_text() == text
 
 
 @pytest.mark.parametrize(

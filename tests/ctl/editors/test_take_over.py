@@ -161,7 +161,7 @@ def test_servers_of_projects_are_listed_and_left_on(
     found = [line.partition(";") for line in out if "/work/" in line]
     assert [(what.split(": ")[0], step.split(": ")[-1]) for what, _, step in found] == [
         ("  lazy", "claude mcp remove --scope local lazy"),
-        ("  mine", " mcpd does not have it"),
+        ("  mine", ""),
         ("  hub", "mcpctl install claude-code --project --take-over"),
     ]
     assert json.loads(claude.read_text())["projects"] == projects
