@@ -338,6 +338,16 @@ def test_server_with_an_unknown_secret_is_blocked_without_a_terminal(home: Path,
     assert secrets(home) == {name: "mine"}
 
 
+def test_blocked_server_does_not_leave_out_a_similar_one(home: Path, cursor: Path, alone: Mcpctl) -> None:
+    npx = {"command": "npx", "args": ["-y", "x-mcp"]}
+    cursor.write_text(json.dumps({"mcpServers": {"x": {**npx, "env": {"A": "${env:SURELY_NOT_SET}"}}}}))
+    (home / ".kiro/settings").mkdir(parents=True)
+    (home / ".kiro/settings/mcp.json").write_text(json.dumps({"mcpServers": {"x": npx}}))
+    found = alone("import", "--yes", "--json").json()
+    assert (found["imported"], ours(home)) == (["x"], {"x": npx})
+    assert [(one["name"], one["source"]["editor"]) for one in found["similar"]] == [("x", "cursor")]
+
+
 def test_difference_from_the_server_in_mcpd_is_shown_by_name(home: Path, cursor: Path, alone: Mcpctl) -> None:
     """Nothing is changed in mcpd. A name alone is enough."""
     assert alone("import", "--yes").code == 0
