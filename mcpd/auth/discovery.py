@@ -86,7 +86,7 @@ class FetchError(Exception):
 
 
 @attrs.frozen
-class Answer:
+class FetchedAnswer:
     """A whole response."""
 
     status: int
@@ -120,7 +120,7 @@ class GuardedFetch:
     _is_private: bool | None = None
     """Whether the MCP server itself is on a private address; None until it was looked up."""
 
-    async def get(self, url: str, headers: Mapping[str, str] | None = None) -> Answer:
+    async def get(self, url: str, headers: Mapping[str, str] | None = None) -> FetchedAnswer:
         """Return the answer to a GET, after redirects within the origin. Raises FetchError."""
         for _ in range(_MAX_REDIRECTS + 1):
             answer = await self._send("GET", url, headers or {}, None, METADATA_TIMEOUT)
@@ -135,21 +135,21 @@ class GuardedFetch:
             url = target
         raise FetchError(f"more than {_MAX_REDIRECTS} redirects in a row", is_forbidden=True)
 
-    async def peek(self, url: str) -> Answer:
+    async def peek(self, url: str) -> FetchedAnswer:
         """Return the answer to a GET without following a redirect. Raises FetchError."""
         return await self._send("GET", url, {}, None, METADATA_TIMEOUT)
 
-    async def post(self, request: TokenRequest) -> Answer:
+    async def post(self, request: TokenRequest) -> FetchedAnswer:
         """Return the answer to a request that issues something. Redirects are answers. Raises FetchError."""
         return await self._send("POST", request.url, request.headers, request.body, TOKEN_TIMEOUT)
 
-    async def probe(self, headers: Mapping[str, str]) -> Answer:
+    async def probe(self, headers: Mapping[str, str]) -> FetchedAnswer:
         """Return how the MCP server itself answers a GET; of the body only what is short."""
         return await self._send("GET", http_url(self.server_url), headers, None, METADATA_TIMEOUT)
 
     async def _send(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, limit: float
-    ) -> Answer:
+    ) -> FetchedAnswer:
         began = time.perf_counter()
         outcome = "no answer"
         try:
@@ -165,7 +165,7 @@ class GuardedFetch:
 
     async def _guarded(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, limit: float
-    ) -> Answer:
+    ) -> FetchedAnswer:
         is_server = url == http_url(self.server_url)
         if not is_server and not is_usable(url):
             message = f"{quote(redact_url(url))} is not an https URL, so nothing was sent to it"
@@ -184,7 +184,7 @@ class GuardedFetch:
                     sent = True
                     response = await client.send(method, url, {"Accept": "application/json"}, body)
                     content = await self._read(response)
-                    return Answer(response.status_code, response.headers, content, url)
+                    return FetchedAnswer(response.status_code, response.headers, content, url)
         except trio.TooSlowError:
             raise FetchError(f"no answer within {limit:g} s", may_have_arrived=sent) from None
         except (httpx.TransportError, CannotStart) as error:
@@ -253,7 +253,7 @@ async def request_tokens(
     )
 
 
-async def post_with_proof(fetch: GuardedFetch, request: TokenRequest, key: DpopKey | None) -> Answer:
+async def post_with_proof(fetch: GuardedFetch, request: TokenRequest, key: DpopKey | None) -> FetchedAnswer:
     """Send a token request, with a proof of `key` if there is one (RFC 9449, 5). Raises FetchError.
 
     A server that wants a nonce in the proof has done nothing yet, so the request is sent once more (8).
@@ -452,6 +452,6 @@ async def _first(
     return None
 
 
-def _check_available(step: str, url: str, answer: Answer) -> None:
+def _check_available(step: str, url: str, answer: FetchedAnswer) -> None:
     if answer.status >= 500 or answer.status in (408, 425, 429):
         raise LoginError(step, f"{shorten(url)}: HTTP {answer.status}", try_later=True)

@@ -25,7 +25,7 @@ _TIMEOUT = 10.0
 _MAX_CONNECTIONS = 16
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)
 
-Answer = Callable[[str], Awaitable["Page"]]
+ShowPage = Callable[[str], Awaitable["Page"]]
 """Takes the query of a request, and returns what to show."""
 
 
@@ -60,7 +60,7 @@ class RedirectListener:
         """Return the address of another path."""
         return f"http://{urlsplit(self.uri).netloc}{path}"
 
-    async def serve(self, take: Answer, pages: Mapping[str, Answer]) -> None:
+    async def serve(self, take: ShowPage, pages: Mapping[str, ShowPage]) -> None:
         """Pass the query of each request for the redirect URI to `take`, and of other paths to that of
         `pages`, until cancelled."""
         answers = {**pages, urlsplit(self.uri).path: take}
@@ -163,7 +163,7 @@ def _hosts(uri: str) -> frozenset[str]:
 
 
 async def _respond(
-    stream: trio.SocketStream, request: bytes, answers: Mapping[str, Answer], hosts: frozenset[str]
+    stream: trio.SocketStream, request: bytes, answers: Mapping[str, ShowPage], hosts: frozenset[str]
 ) -> None:
     """Send the page, and wait until the browser has closed the connection, so that nothing of it is lost."""
     page = Page(400, "Bad request", "This address is only for the answer to a login.")

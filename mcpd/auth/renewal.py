@@ -31,7 +31,7 @@ from mcpd.auth.oauth.tokens import (
     parse_token_answer,
     refresh_request,
 )
-from mcpd.auth.token_store import Evidence, LoginFile, RenewalAttempt, StoredLogin, StoreError, hash_token
+from mcpd.auth.token_store import LoginEnd, LoginFile, RenewalAttempt, StoredLogin, StoreError, hash_token
 from mcpd.model.errors import LinkLost
 from mcpd.process.suspend import boottime
 from mcpd.transports.credentials import UNSIGNED, Refusal, Signature
@@ -73,7 +73,7 @@ def renewal_delay(lifetime: float | None, left: float, random: Callable[[], floa
 
 
 @attrs.frozen
-class Failure:
+class RenewalFailure:
     """A renewal that failed, and may succeed later."""
 
     message: str
@@ -89,7 +89,7 @@ class Failure:
 
 
 @attrs.define
-class Backoff:
+class RenewalBackoff:
     """The delays after failures in a row: doubled from one second to five minutes, ±20 %."""
 
     random: Callable[[], float]
@@ -218,41 +218,102 @@ _WRITE_INTERVAL = 1.0
 """Seconds between attempts to store tokens that could not be written."""
 
 
+class TokenTimes:
+    """When a token expires and is renewed ahead. In seconds since boot, because the wall clock may be set."""
+
+    def __init__(
+        self, tokens: TokenSet, clocks: Clocks, random: Callable[[], float], *, issued_now: bool
+    ) -> None:
+        self._tokens, self._clocks, self._random = tokens, clocks, random
+        self.issued_at = clocks.boot() if issued_now else -math.inf
+        self._suspended = clocks.boot() - clocks.awake()
+        self._set()
+
+    def _set(self) -> None:
+        clocks, expires_at = self._clocks, self._tokens.expires_at
+        left = math.inf if expires_at is None else expires_at - clocks.wall()
+        self._wall_offset = clocks.wall() - clocks.boot()
+        self.expires_at = clocks.boot() + left
+        delay = renewal_delay(self._tokens.lifetime, left, self._random)
+        self.renew_at = math.inf if delay is None else clocks.boot() + delay
+
+    def correct(self) -> None:
+        """Correct the expiry of a stored token if the wall clock was set; one issued now needs none."""
+        offset = self._clocks.wall() - self._clocks.boot()
+        if abs(offset - self._wall_offset) > _MAX_CLOCK_JUMP:
+            log.info("the clock was set by %+.0f s", offset - self._wall_offset)
+            if self.issued_at == -math.inf:
+                self._set()
+            self._wall_offset = offset
+
+    async def wait_after_suspend(self) -> None:
+        """Give the network a moment: most answers are lost right after a suspend."""
+        before, self._suspended = self._suspended, self._clocks.boot() - self._clocks.awake()
+        if self._suspended - before > _SUSPEND:
+            await trio.sleep(_AFTER_SUSPEND)
+
+
+class RefusalLimit:
+    """Decides whether a newer token may help if the server refuses one that has not expired."""
+
+    def __init__(self) -> None:
+        self._at: tuple[float, ...] = ()
+        """When renewals were caused by such tokens, in seconds since boot."""
+
+    def permits(self, now: float, times: TokenTimes, *, was_accepted: bool) -> bool:
+        if now >= times.expires_at:
+            return True
+        if now - times.issued_at < YOUNG and not was_accepted:
+            return False
+        self._at = tuple(each for each in self._at if each > now - REFUSAL_PERIOD)
+        if len(self._at) >= MAX_REFUSALS:
+            return False
+        self._at += (now,)
+        return True
+
+
+class LoginSaver:
+    """Stores a login. What could not be stored is kept in memory, and writing is tried again."""
+
+    def __init__(self, context: LoginContext) -> None:
+        self._context = context
+        self._unsaved: StoredLogin | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self._unsaved is None
+
+    async def save(self, stored: StoredLogin) -> None:
+        is_first, self._unsaved = self.is_done, stored
+        await self.save_unsaved()
+        if is_first and not self.is_done:
+            self._context.start(self._save_later)
+
+    async def _save_later(self) -> None:
+        while not self.is_done:
+            await trio.sleep(_WRITE_INTERVAL)
+            await self.save_unsaved()
+
+    async def save_unsaved(self) -> None:
+        """Try again to store what could not be stored."""
+        unsaved = self._unsaved
+        if unsaved is not None:
+            with suppress(StoreError):  # logged once
+                await self._context.file.save(unsaved)
+                self._unsaved = None if self._unsaved is unsaved else self._unsaved
+
+    def discard(self) -> None:
+        self._unsaved = None
+
+
 class ManagedLogin:
     """See the module. `stored` is what was last issued, whether it could be written or not."""
-
-    __slots__ = (  # there may be hundreds
-        "_backoff",
-        "_boot",
-        "_context",
-        "_critical",
-        "_expires_at",
-        "_fresh_until",
-        "_is_unsaved",
-        "_issued_at",
-        "_refusals",
-        "_refused",
-        "_renew_at",
-        "_renewal",
-        "_reported",
-        "_suspended",
-        "_wall_offset",
-        "dpop",
-        "failed_renewals",
-        "failure",
-        "id",
-        "is_removed",
-        "renewals",
-        "signature",
-        "stored",
-        "used_at",
-    )
 
     def __init__(self, stored: StoredLogin, context: LoginContext) -> None:
         self.stored = stored
         self.id = stored.id
         """Never changes."""
-        self.failure: Failure | None = None
+        self.failure: RenewalFailure | None = None
         self.used_at = -math.inf
         """When a request was last signed, in seconds since boot."""
         self.is_removed = False
@@ -264,20 +325,23 @@ class ManagedLogin:
         """How often a renewal failed since then."""
         self._context = context
         self._boot = context.clocks.boot
-        self._backoff: Backoff | None = None
+        self._backoff: RenewalBackoff | None = None
         """Of the failures in a row."""
         self._renewal: trio.Event | None = None
         self._critical: trio.CancelScope | None = None
-        self._refusals: tuple[float, ...] = ()
-        """When renewals were caused by refused tokens that had not expired, in seconds since boot."""
-        self._is_unsaved = False
+        self._refusals = RefusalLimit()
+        self.saver = LoginSaver(context)
         self._reported = 0
         """The generation of which it was reported that a person has to log in."""
         self._use(stored, issued_now=False)
 
+    def __repr__(self) -> str:
+        """Contains no secret."""
+        stored = self.stored
+        return f"<ManagedLogin {stored.issuer} ({stored.account}) {self.state}, token {stored.generation}>"
+
     def _use(self, stored: StoredLogin, *, issued_now: bool) -> None:
         """Sign with these tokens from now on."""
-        clocks = self._context.clocks
         self._context.mask(stored, self.id)
         self.stored = stored
         tokens = stored.tokens
@@ -286,19 +350,8 @@ class ManagedLogin:
             self.dpop = load_dpop_key(stored.dpop_key)
         self.failure = None
         self._refused = False
-        self._issued_at = clocks.boot() if issued_now else -math.inf
-        self._suspended = clocks.boot() - clocks.awake()
-        self._set_expiry()
-
-    def _set_expiry(self) -> None:
-        clocks, tokens = self._context.clocks, self.stored.tokens
-        left = math.inf if tokens.expires_at is None else tokens.expires_at - clocks.wall()
-        self._wall_offset = clocks.wall() - clocks.boot()
-        self._expires_at = clocks.boot() + left
-        """In seconds since boot, so that it holds whatever happens to the wall clock."""
-        self._fresh_until = -math.inf if self._refused else self._expires_at
-        delay = renewal_delay(tokens.lifetime, left, self._context.random)
-        self._renew_at = math.inf if delay is None else clocks.boot() + delay
+        self._times = TokenTimes(tokens, self._context.clocks, self._context.random, issued_now=issued_now)
+        self._fresh_until = self._times.expires_at
 
     # ── signing ─────────────────────────────────────────────────────────────────────────────────
 
@@ -308,20 +361,16 @@ class ManagedLogin:
         return self.signature if now < self._fresh_until else self._sign_stale(now)
 
     def _sign_stale(self, now: float) -> Signature | None:
-        self._check_clocks()
-        if now < self._fresh_until:
-            return self.signature
+        if not self._refused:
+            self._times.correct()
+            self._fresh_until = self._times.expires_at
+            if now < self._fresh_until:
+                return self.signature
         if self.why_not_renewable() or self.is_removed:
             return UNSIGNED if self._refused or self.stored.ended is not None else self.signature
         if self._renewal is None and self.failure is not None and not self.failure.permits_attempt(now):
             return None if self._refused and not self.failure.needs_person else self.signature
-        return None if self._start_renewal() else self.signature
-
-    def bind(self, signature: Signature, method: str, url: str) -> Signature:
-        """Return the signature with a proof for one request, if the token is bound to a key (RFC 9449)."""
-        if self.dpop is None or not signature.scheme:
-            return signature
-        return attrs.evolve(signature, proof=self.dpop.proof(method, url, signature.access_token))
+        return None if self.renew() else self.signature
 
     async def sign_when_ready(self) -> Signature:
         """As `Credentials.sign_when_ready`."""
@@ -331,7 +380,7 @@ class ManagedLogin:
                 await renewal.wait()
         signature = self.sign()
         if signature is None and self._renewal is None and self.failure is not None:
-            raise self._unavailable()
+            self._report_failure()
         return signature or self.signature
 
     async def refused(self, refusal: Refusal) -> bool:
@@ -344,7 +393,10 @@ class ManagedLogin:
         if not is_current and self.is_usable:
             return True  # somebody else was quicker
         if is_current and not self._refused:
-            if self._renewal is None and not self._may_renew_refused(self._boot()):
+            was_accepted = self.signature.token.was_accepted
+            if self._renewal is None and not self._refusals.permits(
+                self._boot(), self._times, was_accepted=was_accepted
+            ):
                 return False
             self._refused, self._fresh_until = True, -math.inf
         if self.why_not_renewable():
@@ -353,23 +405,11 @@ class ManagedLogin:
         if self._renewal is None:
             if self.failure is not None and not self.failure.permits_attempt(self._boot()):
                 return self._report_failure()
-            self._start_renewal()
+            self.renew()
         if self._renewal is None:
             return False  # mcpd is stopping
         await self._renewal.wait()
         return self.stored.generation > current or self._report_failure()
-
-    def _may_renew_refused(self, now: float) -> bool:
-        """Return whether a newer token might help; otherwise the refusal has another reason than its age."""
-        if now >= self._expires_at:
-            return True
-        if now - self._issued_at < YOUNG and not self.signature.token.was_accepted:
-            return False
-        self._refusals = tuple(each for each in self._refusals if each > now - REFUSAL_PERIOD)
-        if len(self._refusals) >= MAX_REFUSALS:
-            return False
-        self._refusals += (now,)
-        return True
 
     def _report_needed(self) -> None:
         """Report that a person has to log in, once for each token."""
@@ -379,24 +419,33 @@ class ManagedLogin:
 
     def _report_failure(self) -> bool:
         """Return False if only a person can help; otherwise raise LinkLost."""
-        if self.failure is None or self.failure.needs_person or self.stored.ended is not None:
+        failure = self.failure
+        if failure is None or failure.needs_person or self.stored.ended is not None:
             self._report_needed()
             return False
-        raise self._unavailable()
-
-    def _unavailable(self) -> LinkLost:
-        assert self.failure is not None
-        seconds = max(1.0, self.failure.retry_at - self._boot())
-        return LinkLost(
-            f"the login cannot be renewed: {self.failure.message}; tried again in {seconds:.0f} s",
+        seconds = max(1.0, failure.retry_at - self._boot())
+        raise LinkLost(
+            f"the login cannot be renewed: {failure.message}; tried again in {seconds:.0f} s",
             may_have_run=False,
         )
 
     # ── what is known about it ──────────────────────────────────────────────────────────────────
 
     @property
-    def is_renewing(self) -> bool:
-        return self._renewal is not None
+    def state(self) -> str:
+        """`valid`, `renewing`, `failing` (tried again), or `over` (a person has to log in)."""
+        if self.why_not_renewable() and (self.stored.ended is not None or not self.is_usable):
+            return "over"
+        if self._renewal is not None:
+            return "renewing"
+        return "valid" if self.failure is None else "failing"
+
+    @property
+    def reason(self) -> str:
+        """Why it is failing or over; empty if it is neither."""
+        if self.failure is not None:
+            return self.failure.message
+        return self.why_not_renewable() if self.state == "over" else ""
 
     @property
     def is_usable(self) -> bool:
@@ -420,7 +469,7 @@ class ManagedLogin:
             return reason
         if self.failure is not None:
             return self.failure.message
-        age = self._boot() - self._issued_at
+        age = self._boot() - self._times.issued_at
         return f"the server refuses a token that was issued {age:.0f} s ago" if age < YOUNG else ""
 
     @property
@@ -431,36 +480,29 @@ class ManagedLogin:
         if self.failure is not None:
             return self.failure.retry_at
         # The past, not now: `on_due` reads the clock a moment earlier than this.
-        return -math.inf if self.stored.is_uncertain else self._renew_at
+        return -math.inf if self.stored.is_uncertain else self._times.renew_at
 
     def on_due(self) -> None:
         """Renew the token, unless nobody has used it for a day."""
-        self._check_clocks()
+        self._times.correct()
+        self._fresh_until = -math.inf if self._refused else self._times.expires_at
         now = self._boot()
         if now < self.due_at:
             return
         is_interrupted = self.stored.is_uncertain and self.failure is None
         if is_interrupted or now - self.used_at < ACTIVE:
-            self._start_renewal()
+            self.renew()
         else:
-            self._renew_at, self.failure = math.inf, None
-
-    def _check_clocks(self) -> None:
-        """Correct the expiry of a stored token if the wall clock was set; one issued now needs none."""
-        clocks = self._context.clocks
-        jump = clocks.wall() - clocks.boot() - self._wall_offset
-        if abs(jump) > _MAX_CLOCK_JUMP:
-            log.info("the clock was set by %+.0f s", jump)
-            if self._issued_at == -math.inf:
-                self._set_expiry()
-            self._wall_offset = clocks.wall() - clocks.boot()
+            self._times.renew_at, self.failure = math.inf, None
 
     # ── renewing ────────────────────────────────────────────────────────────────────────────────
 
-    def renew(self) -> None:
-        """Begin a renewal unless one runs, because a person wants one."""
-        if not self.why_not_renewable():
-            self._start_renewal()
+    def renew(self) -> bool:
+        """Begin a renewal unless one runs. Return False if it cannot be renewed, or mcpd is stopping."""
+        can_begin = self._renewal is None and not self.why_not_renewable()
+        if can_begin and self._context.start(self._run_renewal):
+            self._renewal, self._critical = trio.Event(), trio.CancelScope(shield=True)
+        return self._renewal is not None
 
     async def wait_renewed(self) -> None:
         """Wait until no renewal runs."""
@@ -476,12 +518,6 @@ class ManagedLogin:
         """Give a renewal under way so long to end, because the daemon stops."""
         if self._critical is not None:
             self._critical.deadline = min(self._critical.deadline, trio.current_time() + seconds)
-
-    def _start_renewal(self) -> bool:
-        """Begin a renewal unless one runs. Return False if mcpd is stopping."""
-        if self._renewal is None and self._context.start(self._run_renewal):
-            self._renewal, self._critical = trio.Event(), trio.CancelScope(shield=True)
-        return self._renewal is not None
 
     async def _run_renewal(self) -> None:
         event: LoginEvent | None = None
@@ -508,8 +544,10 @@ class ManagedLogin:
 
     async def _renew(self) -> LoginEvent | None:
         """Renew the token. Raises TokenError and RequestFailed if that may succeed later."""
-        await self._wait_after_suspend()
-        if await self._adopt_newer():
+        await self._times.wait_after_suspend()
+        newer = await self._context.file.find(self.id)  # of another daemon
+        if newer is not None and newer.generation > self.stored.generation and self.saver.is_done:
+            self._use(newer, issued_now=False)
             return None
         file, before = self._context.file, self.stored
         refresh = before.tokens.refresh_token
@@ -527,7 +565,7 @@ class ManagedLogin:
         before = attrs.evolve(before, attempt=attempt)
         if not self._replaced_since(before):
             self.stored = before
-            await self._save(before)
+            await self.saver.save(before)
         try:
             tokens = await request_renewal(before, self._context)
         except (RequestFailed, TokenError) as error:
@@ -553,7 +591,7 @@ class ManagedLogin:
             ended=None,
         )
         self._context.mask(renewed, self.id)
-        await self._save(renewed)  # before anybody uses it
+        await self.saver.save(renewed)  # before anybody uses it
         if self._replaced_since(before):
             return None
         self._backoff = None
@@ -575,7 +613,7 @@ class ManagedLogin:
         if lost is not None:
             when = time.strftime("%H:%M:%S", time.localtime(lost.at))
             message = f"the answer to the renewal of {when} was lost, and {message}"
-        ended = Evidence(
+        ended = LoginEnd(
             at=self._context.clocks.wall(),
             message=message,
             error=error.error,
@@ -586,50 +624,12 @@ class ManagedLogin:
         log.warning("the login at %s (account %s) is over: %s", used.issuer, used.account, message)
         self.failed_renewals += 1
         self._report_needed()  # requests fail from now on
-        await self._save(self.stored)
+        await self.saver.save(self.stored)
         return None
 
     def _replaced_since(self, used: StoredLogin) -> bool:
         """Return whether a newer login or token has replaced this one."""
         return self.is_removed or self.stored.tokens is not used.tokens
-
-    async def _adopt_newer(self) -> bool:
-        """Use what another daemon has stored meanwhile; return whether there was anything."""
-        found = await self._context.file.find(self.stored.id)
-        if found is None or found.generation <= self.stored.generation or self._is_unsaved:
-            return False
-        self._use(found, issued_now=False)
-        return True
-
-    async def _save(self, stored: StoredLogin) -> None:
-        """Store the login. If that fails, it is kept in memory, and writing is tried again."""
-        try:
-            await self._context.file.save(stored)
-        except StoreError:
-            if not self._is_unsaved:
-                self._is_unsaved = True
-                self._context.start(self._save_later)
-        else:
-            self._is_unsaved = False
-
-    async def _save_later(self) -> None:
-        while self._is_unsaved and not self.is_removed:
-            await trio.sleep(_WRITE_INTERVAL)
-            await self.save_unsaved()
-
-    async def save_unsaved(self) -> None:
-        """Try again to store what could not be stored."""
-        if self._is_unsaved and not self.is_removed:
-            with suppress(StoreError):  # logged once
-                await self._context.file.save(self.stored)
-                self._is_unsaved = False
-
-    async def _wait_after_suspend(self) -> None:
-        """Give the network a moment: most answers are lost right after a suspend."""
-        clocks = self._context.clocks
-        before, self._suspended = self._suspended, clocks.boot() - clocks.awake()
-        if self._suspended - before > _SUSPEND:
-            await trio.sleep(_AFTER_SUSPEND)
 
     def _fail(self, error: TokenError, generation: int) -> LoginEvent | None:
         """Plan the next attempt. The login is kept. Only the first failure in a row is an event."""
@@ -637,16 +637,16 @@ class ManagedLogin:
             return None
         self.failed_renewals += 1
         now = self._boot()
-        backoff = self._backoff = self._backoff or Backoff(self._context.random)
+        backoff = self._backoff = self._backoff or RenewalBackoff(self._context.random)
         retry_at = now + backoff.next_delay(error.retry_after)
         may_hurry = error.retry_after is None and error.status != 429
-        if error.kind not in _TEMPORARY and not self._refused and self._expires_at > retry_at:
-            retry_at = self._expires_at  # it may object to an early renewal
+        if error.kind not in _TEMPORARY and not self._refused and self._times.expires_at > retry_at:
+            retry_at = self._times.expires_at  # it may object to an early renewal
         rejects_client = error.kind is TokenErrorKind.INVALID_CLIENT
         message = error.message
         if rejects_client:
             message = f"the authorization server no longer knows mcpd's registration ({message})"
-        self.failure = Failure(message, now, retry_at, may_hurry, rejects_client)
+        self.failure = RenewalFailure(message, now, retry_at, may_hurry, rejects_client)
         log.log(
             logging.WARNING if backoff.failures == 1 else logging.DEBUG,
             "cannot renew the login at %s: %s; tried again in %.0f s",

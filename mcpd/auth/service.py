@@ -429,7 +429,7 @@ class LoginService:
         if (params.server is None) is not params.all:
             message = "state either a server, or that all logins are meant"
             raise InvalidArguments(message, [Problem("$.server", message)])
-        ids = [each.id for each in await self._manager.statuses()] if params.all else []
+        ids = [login.id for login, _ in await self._manager.logins()] if params.all else []
         if params.server is not None:
             spec = await self._resolve(params.server)
             login = (await self._credentials_of(spec)).login
@@ -479,12 +479,12 @@ class LoginService:
             message = f"{name}: nobody is logged in. Run `mcpctl login {name}`"
             raise LoginFailed(message, server=name, step="renewal")
         before = login.stored.generation
-        status = await self._manager.renew(login.stored.id)
-        if status is None or status.generation == before:
-            reason = "" if status is None else status.reason
-            over = status is None or status.state == "over"
+        renewed = await self._manager.renew(login.id)
+        if renewed is None or renewed.stored.generation == before:
+            text = "" if renewed is None else renewed.reason
+            over = renewed is None or renewed.state == "over"
             advice = f". Run `mcpctl login {name}`" if over else ""
-            text = reason or "the authorization server issued no refresh token"
+            text = text or "the authorization server issued no refresh token"
             raise LoginFailed(f"{name}: it was not renewed: {text}{advice}", server=name, step="renewal")
         return (await self._statuses(spec.url, spec.oauth.account))[0]
 
@@ -513,23 +513,23 @@ class LoginService:
         return [
             LoginStatus(
                 servers=tuple(
-                    sorted(name for url in found.servers for name in self._users.names(url, found.account))
+                    sorted(name for each in urls for name in self._users.names(each, login.stored.account))
                 ),
-                url=found.resource,
-                issuer=found.issuer,
-                account=found.account,
-                state=found.state,
-                renews=found.can_renew,
-                logged_in_at=_time(found.logged_in_at or None),
-                renewed_at=_time(found.renewed_at),
-                expires_at=_time(found.expires_at),
-                scopes=found.scopes or (),
-                reason=self._redactor.mask(found.reason),
-                renewals=found.renewals,
-                failed_renewals=found.failed_renewals,
+                url=login.stored.resource,
+                issuer=login.stored.issuer,
+                account=login.stored.account,
+                state=login.state,
+                renews=not login.why_not_renewable(),
+                logged_in_at=_time(login.stored.logged_in_at or None),
+                renewed_at=_time(login.stored.renewed_at),
+                expires_at=_time(login.stored.tokens.expires_at),
+                scopes=login.stored.tokens.scopes or (),
+                reason=self._redactor.mask(login.reason),
+                renewals=login.renewals,
+                failed_renewals=login.failed_renewals,
             )
-            for found in await self._manager.statuses()
-            if (url is None or url in found.servers) and account in (None, found.account)
+            for login, urls in await self._manager.logins()
+            if (url is None or url in urls) and account in (None, login.stored.account)
         ]
 
     async def _credentials_of(self, spec: RemoteSpec) -> ServerCredentials:

@@ -73,14 +73,14 @@ class ServerCredentials:
         if login is None or not self._may_send(login.stored, url):
             return UNSIGNED
         signature = login.sign()
-        return signature if signature is None else login.bind(signature, method, url)
+        return None if signature is None else _bind(login, signature, method, url)
 
     async def sign_when_ready(self, method: str, url: str) -> Signature:
         login = self.login
         if login is None or not self._may_send(login.stored, url):
             return UNSIGNED
         try:
-            return login.bind(await login.sign_when_ready(), method, url)
+            return _bind(login, await login.sign_when_ready(), method, url)
         except LinkLost as error:
             raise self._named(error) from None
 
@@ -118,39 +118,19 @@ class ServerCredentials:
         return LinkLost(f"{self.name}: {error.message}", server=self.name, may_have_run=False)
 
 
+def _bind(login: ManagedLogin, signature: Signature, method: str, url: str) -> Signature:
+    """Return the signature with a proof for one request, if the token is bound to a key (RFC 9449)."""
+    if login.dpop is None or not signature.scheme:
+        return signature
+    return attrs.evolve(signature, proof=login.dpop.proof(method, url, signature.access_token))
+
+
 def _scope_advice(name: str, needed: Collection[str], granted: Collection[str]) -> str:
     """Return what helps if a server refuses a good token because of its scopes."""
     scopes = shorten(" ".join(needed), 200) or "more scopes"
     if needed and set(needed) <= set(granted):
         return f"it requires {scopes}, which the login already has; ask the server's operator for help"
     return advice.to_log_in_again(name, f"it requires {scopes}", "to log in with more scopes")
-
-
-@attrs.frozen(kw_only=True)
-class LoginStatus:
-    """What may be shown of a login; nothing in it is secret. Times are seconds since the epoch."""
-
-    id: str
-    resource: str
-    issuer: str
-    account: str
-    subject: str | None
-    scopes: tuple[str, ...] | None
-    state: str
-    """`valid`, `renewing`, `failing` (tried again), or `over` (a person has to log in)."""
-    reason: str
-    """Why it is failing or over."""
-    generation: int
-    logged_in_at: float
-    renewed_at: float | None
-    expires_at: float | None
-    next_attempt_at: float | None
-    can_renew: bool
-    servers: tuple[str, ...]
-    """The URLs of the servers that use it."""
-    renewals: int = 0
-    failed_renewals: int = 0
-    """Since mcpd started."""
 
 
 class TokenManager:
@@ -211,7 +191,7 @@ class TokenManager:
                             login.hurry(STOP_TIMEOUT)
                         for login in self._logins.values():
                             await login.wait_renewed()
-                            await login.save_unsaved()
+                            await login.saver.save_unsaved()
         finally:
             self._nursery = None
             self._file.close()
@@ -261,8 +241,6 @@ class TokenManager:
     def _manage(self, stored: StoredLogin) -> ManagedLogin:
         login = self._logins.get(stored.id)
         if login is None:
-            alike = (each.stored for each in self._logins.values() if each.stored.issuer == stored.issuer)
-            stored = stored.sharing(next(alike, stored))
             login = ManagedLogin(stored, self._context)
             self._logins[login.id] = login
             if self._sleep_until(login.due_at) < self._timer.deadline:
@@ -303,20 +281,20 @@ class TokenManager:
             await self._file.remove(id)
         if managed is not None:
             managed.is_removed = True
+            managed.saver.discard()
             del self._logins[id]
             self._redactor.forget_tokens(id)
             self._servers = {key: named for key, named in self._servers.items() if named != id}
         return found
 
-    async def renew(self, id: str) -> LoginStatus | None:
+    async def renew(self, id: str) -> ManagedLogin | None:
         """Renew a login now, because a person asks for it; None if there is no such login."""
         found = None if id in self._logins else await self._file.find(id)
         managed = self._manage(found) if found is not None else self._logins.get(id)
-        if managed is None:
-            return None
-        managed.renew()
-        await managed.wait_renewed()
-        return self._status(managed, ())
+        if managed is not None:
+            managed.renew()
+            await managed.wait_renewed()
+        return managed
 
     # ── clients (see `KnownClients`) ────────────────────────────────────────────────────────────
 
@@ -345,8 +323,8 @@ class TokenManager:
         with suppress(StoreError):  # it is in the status
             await self._file.set_client(key, client)
 
-    async def statuses(self) -> list[LoginStatus]:
-        """Return all logins, also those that no server uses."""
+    async def logins(self) -> list[tuple[ManagedLogin, tuple[str, ...]]]:
+        """Return all logins, also those that no server uses, each with the URLs of its servers."""
         contents: StoredLogins = await self._file.read()
         if self._unlocking is not None and not self._file.is_locked:
             self._unlocking.cancel()
@@ -357,9 +335,7 @@ class TokenManager:
             id: ManagedLogin(stored, attrs.evolve(self._context, mask=_ignore))
             for id, stored in contents.logins.items()
         }
-        return [
-            self._status(login, tuple(users.get(id, ()))) for id, login in {**found, **self._logins}.items()
-        ]
+        return [(login, tuple(users.get(id, ()))) for id, login in {**found, **self._logins}.items()]
 
     @property
     def problem(self) -> str:
@@ -371,37 +347,6 @@ class TokenManager:
     async def check(self) -> str:
         """Return `problem`, or why the key of the logins is unavailable. May take seconds."""
         return self.problem or await self._file.check_key()
-
-    def _status(self, login: ManagedLogin, servers: tuple[str, ...]) -> LoginStatus:
-        stored, now = login.stored, self._clocks.boot()
-        over = login.why_not_renewable()
-        if over and (stored.ended is not None or not login.is_usable):
-            state = "over"
-        elif login.is_renewing:
-            state = "renewing"
-        else:
-            state = "valid" if login.failure is None else "failing"
-        reason = login.failure.message if login.failure is not None else over
-        due = login.due_at
-        return LoginStatus(
-            id=stored.id,
-            resource=stored.resource,
-            issuer=stored.issuer,
-            account=stored.account,
-            subject=stored.subject,
-            scopes=stored.tokens.scopes,
-            state=state,
-            reason=reason if state in ("over", "failing") else "",
-            generation=stored.generation,
-            logged_in_at=stored.logged_in_at,
-            renewed_at=stored.renewed_at,
-            expires_at=stored.tokens.expires_at,
-            next_attempt_at=None if due == math.inf else self._clocks.wall() + max(0.0, due - now),
-            can_renew=not over,
-            servers=servers,
-            renewals=login.renewals,
-            failed_renewals=login.failed_renewals,
-        )
 
     # ── for the logins ──────────────────────────────────────────────────────────────────────────
 

@@ -39,8 +39,6 @@ log = logging.getLogger("mcpd.auth")
 _LATEST = 253402300800.0
 """Unix seconds. The year 10000, which cannot be formatted."""
 _TOKEN = re.compile(r"[\x21-\x7e]+")
-_WORDS = {each: each for each in ("Bearer", "DPoP", "default", "none", "dynamic", "metadata-document", "")}
-"""Texts of most logins."""
 
 
 def _check_times(*moments: float | None) -> None:
@@ -64,7 +62,7 @@ class RenewalAttempt:
 
 
 @attrs.frozen(kw_only=True)
-class Evidence:
+class LoginEnd:
     """Why a login is over. Nothing in it is secret."""
 
     at: float
@@ -112,7 +110,7 @@ class StoredLogin:
     renewed_at: float | None = None
     attempt: RenewalAttempt | None = None
     """Set while the answer to a renewal may be lost: the stored refresh token may be used up."""
-    ended: Evidence | None = None
+    ended: LoginEnd | None = None
     """Set when the authorization server no longer accepts the refresh token."""
 
     def __attrs_post_init__(self) -> None:
@@ -139,16 +137,6 @@ class StoredLogin:
             and refresh is not None
             and attempt.token_hash == hash_token(refresh)
         )
-
-    def sharing(self, other: StoredLogin) -> StoredLogin:
-        """Return the same login, with the objects of another one for what is equal in both."""
-        same: dict[str, object] = {}
-        for name in ("issuer", "client", "token_endpoint", "revocation_endpoint", "machine"):
-            if (value := getattr(other, name)) == getattr(self, name):
-                same[name] = value
-        if self.tokens.scopes == other.tokens.scopes:
-            same["tokens"] = attrs.evolve(self.tokens, scopes=other.tokens.scopes)
-        return attrs.evolve(self, **same)  # type: ignore[arg-type]  # fields of the same class
 
     def secrets(self) -> tuple[str, ...]:
         """Return everything in it that must not be shown."""
@@ -226,11 +214,8 @@ def to_json(logins: StoredLogins) -> dict[str, object]:
     return {name: {**logins.unreadable.get(name, {}), **entries} for name, entries in sections.items()}
 
 
-def from_json(document: Mapping[str, object], *, only: Mapping[str, str] | None = None) -> StoredLogins:
-    """Return the contents; what is not understood is in `unreadable`. Raises ValueError for no object.
-
-    With `only`, the logins are left out, except for that of `id` or of `server` (a `server_key`).
-    """
+def from_json(document: Mapping[str, object]) -> StoredLogins:
+    """Return the contents; what is not understood is in `unreadable`. Raises ValueError for no object."""
     unreadable: dict[str, dict[str, object]] = {}
 
     def section(name: str, kind: type) -> dict[str, object]:
@@ -240,33 +225,14 @@ def from_json(document: Mapping[str, object], *, only: Mapping[str, str] | None 
         found: dict[str, object] = {}
         for key, value in entries.items():
             try:
-                found[key] = codec.structure(_share(value, dict(_WORDS)), kind)
+                found[key] = codec.structure(value, kind)
             except ValueError:
                 unreadable.setdefault(name, {})[key] = value
         return found
 
     servers, clients = section("servers", str), section("clients", ClientRegistration)
-    if only is not None:
-        id = only.get("id") or str(servers.get(only.get("server", ""), ""))
-        document = {"logins": _entry(document.get("logins"), id)}
     logins = section("logins", StoredLogin)
     return StoredLogins(servers=servers, clients=clients, logins=logins, unreadable=unreadable)  # type: ignore[arg-type]  # checked by `structure`
-
-
-def _share(value: object, known: dict[str, str]) -> object:
-    """Return the value with one object for equal texts, because there may be hundreds of logins."""
-    if isinstance(value, dict):
-        return {key: _share(inner, known) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_share(inner, known) for inner in value]
-    return known.setdefault(value, value) if isinstance(value, str) else value
-
-
-def _entry(entries: object, key: str) -> object:
-    """Return a section with this entry alone; anything else as it is."""
-    if not isinstance(entries, dict):
-        return {} if entries is None else entries
-    return {key: entries[key]} if key in entries else {}
 
 
 def _storable(login: StoredLogin) -> StoredLogin:
@@ -321,10 +287,10 @@ class TokenStore:
         """Return whether anything was ever stored. Creates nothing."""
         return os.path.lexists(self.path)
 
-    def open(self, only: Mapping[str, str] | None = None) -> StoredLogins:
+    def open(self) -> StoredLogins:
         """Take the lock if it is free, and return the contents; empty if they cannot be read. Never raises.
 
-        May be called again, to find out whether the other daemon has ended. `only`: see `from_json`.
+        May be called again, to find out whether the other daemon has ended.
         """
         if self._lock is None:
             try:
@@ -335,7 +301,7 @@ class TokenStore:
         if self.is_keeper:
             remove_stale_temporaries(self.path)
         try:
-            found = self.read(only)
+            found = self.read()
             if self._key is not None and self._is_plain and self.is_keeper:
                 self.change(lambda contents: contents)  # it was not encrypted before
         except StoreError:
@@ -351,15 +317,15 @@ class TokenStore:
             return f"cannot encrypt logins: {error}"
         return ""
 
-    def read(self, only: Mapping[str, str] | None = None) -> StoredLogins:
+    def read(self) -> StoredLogins:
         """Return the contents; empty if there is no file. Raises StoreError, which has been logged."""
         try:
-            contents = self._read(only)
+            contents = self._read()
         except StoreError as error:
             self._report(str(error))
             raise
         self.is_locked = False
-        if only is None and (self.is_keeper or self.other_daemon):  # otherwise the directory cannot be used
+        if self.is_keeper or self.other_daemon:  # otherwise the directory cannot be used
             damaged = sum(map(len, contents.unreadable.values()))
             self._report(
                 f"{damaged} entries of {self.path} are damaged; they are kept and not used" if damaged else ""
@@ -409,7 +375,7 @@ class TokenStore:
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
 
-    def _read(self, only: Mapping[str, str] | None = None) -> StoredLogins:
+    def _read(self) -> StoredLogins:
         try:
             with open_regular_file(self.path) as (file, found):
                 self._check_access(found)
@@ -435,7 +401,7 @@ class TokenStore:
                 f"(format {str(document['version'])[:20]}); it is not used or changed"
             )
         try:
-            return from_json(document, only=only)
+            return from_json(document)
         except ValueError:
             raise self._damaged() from None
 
@@ -573,13 +539,11 @@ class LoginFile:
         return await self._run(self._store.open)
 
     async def find(self, id: str) -> StoredLogin | None:
-        found = await self._run(self._store.open, {"id": id})
-        return found.logins.get(id)
+        return (await self.read()).logins.get(id)
 
     async def find_for(self, url: str, account: str) -> StoredLogin | None:
         """Return the login of the server at `url`."""
-        found = await self._run(self._store.open, {"server": server_key(url, account)})
-        return found.login_of(url, account)
+        return (await self.read()).login_of(url, account)
 
     async def check_key(self) -> str:
         """See `TokenStore.check_key`."""
