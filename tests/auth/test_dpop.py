@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import time
 
 import pytest
 
@@ -13,10 +12,7 @@ jwt = pytest.importorskip("jwt")
 
 from mcpd.auth.keys import (  # noqa: E402 - needs the optional library
     DpopKey,
-    KeyUnusable,
-    load_dpop_key,
 )
-from tests.stopwatch import within  # noqa: E402
 
 URL = "https://mcp.example/mcp?key=1#x"
 NOW = 1_800_000_000.0
@@ -55,17 +51,6 @@ def test_a_proof_names_the_token_that_it_goes_with() -> None:
     assert digest == "fUHyO2r2Z3DZ53EsNrWBb0xWXoaNy59IiKCAqksmQEo"
 
 
-def test_a_proof_costs_little() -> None:
-    """At most 250 µs, because every request has its own."""
-    mine, best = key(), 1.0
-    for _ in range(20):
-        began = time.thread_time()
-        for _ in range(20):
-            mine.proof("POST", URL, "a" * 1500)
-        best = min(best, (time.thread_time() - began) / 20)
-    assert within(best, 250e-6)
-
-
 def test_a_nonce_is_used_at_its_origin_until_there_is_another() -> None:
     mine = key()
     assert mine.take_nonce(URL, "n1")
@@ -79,15 +64,3 @@ def test_a_nonce_is_used_at_its_origin_until_there_is_another() -> None:
 @pytest.mark.parametrize("nonce", [None, "", "a\nb", "ü", "x" * 2000])
 def test_an_unusable_nonce_is_ignored(nonce: str | None) -> None:
     assert not key().take_nonce(URL, nonce)
-
-
-def test_a_key_is_stored_and_loaded() -> None:
-    mine = key()
-    again = load_dpop_key(mine.pem)
-    assert again is not None
-    first, second = (jwt.get_unverified_header(each.proof("GET", URL))["jwk"] for each in (mine, again))
-    assert first == second
-    assert load_dpop_key(None) is None
-    assert load_dpop_key("damaged") is None
-    with pytest.raises(KeyUnusable):
-        DpopKey("damaged")

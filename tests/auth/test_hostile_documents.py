@@ -19,12 +19,10 @@ import trio
 from trio.testing import MockClock
 
 from mcpd.auth.discovery import MAX_REQUESTS, FetchError, GuardedFetch, LoginError
-from mcpd.auth.login import explain_login
 from mcpd.auth.oauth.metadata import is_usable
 from mcpd.auth.oauth.tokens import TokenRequest
 from mcpd.auth.renewal import TokenAnswer
 from mcpd.auth.token_store import StoredLogin
-from mcpd.model.server_spec import RemoteSpec
 from tests.auth.attempts import attempting
 from tests.auth.authorization_server import ISSUER, URL, a_login
 from tests.auth.authorization_server import AuthorizationServer as RotatingServer
@@ -132,18 +130,6 @@ async def test_t13_a_hostile_document_ends_the_login_at_its_step(name: str) -> N
         assert len(server.http.requests) <= MAX_REQUESTS + 3
         if name in DISCOVERY:
             assert server.asked("/authorize") == server.asked("/register") == []
-
-
-@pytest.mark.parametrize("name", DISCOVERY)
-async def test_t13_the_explanation_shows_the_same_step(name: str) -> None:
-    async with authorization_server() as server:
-        DISCOVERY[name](server)
-        found = await explain_login(RemoteSpec(name="fake", kind="http", url=server.url), {})
-        assert len(found.steps) >= 2
-        if found.error:  # the endpoints are looked at when they are used
-            assert found.error == str(await failure(server))
-        else:
-            assert name.startswith(("authorize", "token", "no S256"))
 
 
 @pytest.mark.parametrize("url", URLS)
@@ -313,26 +299,6 @@ async def test_t17_a_server_that_returns_a_dead_registration_again_is_asked_once
         async with attempting(server.url, memory) as attempt:
             await attempt.wait_offer()
         assert len(server.asked("/register")) == 2
-
-
-async def test_t18_nothing_of_the_old_authorization_server_reaches_the_new_one() -> None:
-    """Neither the ID of the client nor a token; a client is registered there."""
-    async with authorization_server() as server, authorization_server() as other:
-        memory = await logged_in(server)
-        other._count = 7000
-        prm(authorization_servers=[other.origin])(server)
-        async with attempting(server.url, memory) as attempt:
-            offer = await attempt.wait_offer()
-            assert offer.url.startswith(other.origin)
-            await other.return_to(await other.visit(offer.url))
-            await attempt.wait()
-        assert [login.issuer for login in memory.saved] == [server.origin, other.origin]
-        old = memory.saved[0]
-        for request in other.http.requests:
-            text = f"{request.path} {dict(request.headers)} {request.body!r}"
-            assert "Authorization" not in request.headers
-            for secret in (old.client.client_id, old.tokens.access_token, old.tokens.refresh_token):
-                assert f"{secret}" not in text
 
 
 class _TwoServers(RotatingServer):

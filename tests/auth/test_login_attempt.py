@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlsplit
 
-import attrs
 import pytest
 import trio
 
 from mcpd.auth.discovery import LoginError
 from mcpd.auth.oauth.metadata import Challenge
-from mcpd.auth.oauth.registration import ClientRegistration
-from mcpd.auth.service import LoginService
-from mcpd.model.login import LoginStatus
 from tests.auth.attempts import Memory, attempting
 from tests.fakes.authorization_server import METADATA, PRM, AuthorizationServer, authorization_server
 from tests.interop.peers import free_port
@@ -114,12 +108,6 @@ async def test_the_second_answer_is_refused() -> None:
         assert len(server.token_requests) == 1
 
 
-async def test_a_server_that_sends_no_challenge_is_found_by_its_well_known_url() -> None:
-    async with authorization_server() as server:
-        server.challenge = None
-        assert (await logged_in(server)).saved
-
-
 async def test_scopes_come_from_the_challenge() -> None:
     async with authorization_server() as server:
         server.challenge = f'Bearer scope="a b", resource_metadata="{server.origin}{PRM}"'
@@ -141,34 +129,7 @@ async def test_a_server_of_2025_03_26_without_any_metadata() -> None:
         assert (login.issuer, login.token_endpoint) == (server.origin, f"{server.origin}/token")
 
 
-async def test_a_server_without_login_is_explained() -> None:
-    async with authorization_server() as server:
-        server.prm = server.metadata = None
-        server.answers["/register"] = (404, b"")
-        error = await failure(server)
-    assert error.step == "client"
-    assert "`Authorization` header" in error.message
-
-
 # ── refusals before a browser opens ─────────────────────────────────────────────────────────────────────
-
-
-async def test_metadata_of_another_resource_stops_the_login() -> None:
-    async with authorization_server() as server:
-        assert server.prm is not None
-        server.prm["resource"] = "https://other.example/mcp"
-        error = await failure(server)
-        assert error.step == "resource metadata"
-        assert server.asked(METADATA) == []
-
-
-async def test_metadata_of_another_issuer_stops_the_login() -> None:
-    async with authorization_server() as server:
-        assert server.metadata is not None
-        server.metadata["issuer"] = "https://evil.example"
-        error = await failure(server)
-        assert error.step == "authorization server"
-        assert server.asked("/register") == []
 
 
 async def test_metadata_that_omits_the_challenge_methods_allows_a_login_with_s256() -> None:
@@ -196,20 +157,6 @@ async def test_a_server_that_cannot_answer_now_is_not_one_without_metadata(path:
         error = await failure(server)
         assert error.try_later
         assert server.asked("/register") == []
-
-
-async def test_pages_instead_of_metadata_lead_to_the_next_place() -> None:
-    """Many web applications answer every path with their page."""
-    async with authorization_server() as server:
-        server.challenge = "Bearer"
-        server.answers[PRM] = (200, b"<!doctype html>")
-        assert (await logged_in(server)).saved
-
-
-async def test_a_refused_registration_is_quoted() -> None:
-    async with authorization_server() as server:
-        server.answers["/register"] = (403, b'{"error":"access_denied","error_description":"only partners"}')
-        assert "only partners" in (await failure(server)).message
 
 
 async def test_a_server_without_registration_says_what_to_do() -> None:
@@ -256,16 +203,6 @@ async def test_a_client_metadata_document_is_preferred_to_a_registration() -> No
         assert server.asked("/register") == []
 
 
-async def test_an_old_registration_that_the_server_forgot_is_replaced_before_the_browser_opens() -> None:
-    async with authorization_server() as server:
-        memory = await logged_in(server)
-        server.clients.clear()
-        old = memory.clients[server.origin]
-        memory.clients[server.origin] = attrs.evolve(old, registered_at=time.time() - 2 * 86_400)
-        await logged_in(server, memory)
-        assert len(server.asked("/register")) == 2
-
-
 async def test_a_registration_whose_port_is_taken_is_replaced() -> None:
     async with authorization_server() as server:
         memory = await logged_in(server)
@@ -303,14 +240,6 @@ async def test_a_port_that_the_definition_demands_and_that_is_taken_is_named() -
 
 
 # ── answers ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_an_answer_of_another_issuer_reaches_no_token_endpoint() -> None:
-    async with authorization_server() as server:
-        server.iss = "https://evil.example"
-        error = await failure(server)
-        assert error.step == "answer"
-        assert server.token_requests == []
 
 
 async def test_a_required_issuer_that_is_missing_is_refused() -> None:
@@ -374,25 +303,3 @@ async def test_a_server_whose_keys_have_another_algorithm_is_refused() -> None:
         server.metadata["dpop_signing_alg_values_supported"] = ["EdDSA"]
         server.challenge = "DPoP"
         assert "ES256" in (await failure(server)).message
-
-
-def test_a_login_shows_no_secret() -> None:
-    client = ClientRegistration("https://as.example", "c", client_secret="hush")
-    assert "hush" not in repr(client)
-
-
-@pytest.mark.parametrize("problem", ["", "cannot write logins.json: No space left on device"])
-async def test_login_that_cannot_be_saved_is_a_warning(problem: str) -> None:
-    """It is used until mcpd stops, so it succeeds."""
-    status = LoginStatus(servers=("it",), url="u", issuer="i", account="", state="valid", renews=True)
-
-    async def wait() -> object:
-        return SimpleNamespace(server_url="u", account="", issuer="i")
-
-    async def statuses(*_: object) -> list[LoginStatus]:
-        return [status]
-
-    logins = {"1": SimpleNamespace(wait=wait)}
-    service: Any = SimpleNamespace(_logins=logins, _statuses=statuses, problem=problem)
-    found = await LoginService.wait(service, "1")
-    assert found.warnings == ((problem,) if problem else ())

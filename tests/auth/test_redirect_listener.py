@@ -18,7 +18,6 @@ from mcpd.auth.redirect_listener import (
     callback_path,
     open_listener,
 )
-from tests.interop.peers import free_port
 
 ISSUER = "https://as.example"
 
@@ -82,16 +81,6 @@ async def test_other_requests_do_not(request_text: str) -> None:
         answer = await talk(listener.uri, request_text.replace("PATH", urlsplit(listener.uri).path))
     assert queries == []
     assert answer.startswith("HTTP/1.1 400 ")
-
-
-async def test_localhost_is_answered_under_its_names() -> None:
-    port = free_port()
-    uri = f"http://localhost:{port}/cb"
-    async with listening(uri) as (listener, queries):
-        assert listener.uri == uri
-        for host in (f"localhost:{port}", f"127.0.0.1:{port}"):
-            await talk(f"http://127.0.0.1:{port}/", f"GET /cb?{host} HTTP/1.1\nHost: {host}\n\n")
-    assert len(queries) == 2
 
 
 async def test_the_ports_are_tried_in_order_and_then_any() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import time
 from collections import Counter
@@ -14,7 +13,6 @@ from urllib.parse import parse_qs
 
 import attrs
 import pytest
-import trio
 
 from mcpd.auth.discovery import FetchError, GuardedFetch
 from mcpd.auth.oauth.registration import ClientRegistration
@@ -22,7 +20,7 @@ from mcpd.auth.oauth.tokens import TokenRequest, TokenSet
 from mcpd.auth.renewal import Clocks, RequestFailed, TokenAnswer
 from mcpd.auth.token_manager import ServerCredentials, TokenManager
 from mcpd.auth.token_store import StoredLogin, TokenStore
-from mcpd.model.errors import LinkLost, McpdError
+from mcpd.model.errors import McpdError
 from mcpd.privacy.redact import Redactor
 from mcpd.transports.http_client import client_factory
 from tests.fakes.http import FakeHttp, LegacyScript, ModernScript, Request, Script, fake_http
@@ -172,54 +170,6 @@ async def test_t1_fifty_calls_over_http_with_a_dead_token_need_one_token_request
     assert place.tokens.reuse == 0
 
 
-async def test_t1_calls_after_the_end_of_the_token_need_one_token_request(
-    tmp_path: Path, engine: str
-) -> None:
-    """No call is sent with the old token."""
-    async with (
-        logged_in(tmp_path, ModernScript()) as place,
-        talking(place.server.url, credentials=place.credentials) as talk,
-    ):
-        place.tokens.valid = "none"  # the first token has no end
-        await answer(talk.call(round=0))
-        place.guard.seen.clear()
-        for round in range(1, ROUNDS + 1):
-            place.clock.ahead += 4000
-            exchanges = [talk.call(round=round, n=n) for n in range(50)]
-            for exchange in exchanges:
-                await answer(exchange)
-            assert place.tokens.requests == round + 1
-            assert len(place.guard.seen) == round
-    assert len(place.guard.executed) == 50 * ROUNDS + 1
-    assert set(place.guard.executed.values()) == {1}
-    assert place.tokens.reuse == 0
-
-
-async def test_an_authorization_server_in_trouble_fails_calls_without_asking_for_a_login(
-    tmp_path: Path, engine: str
-) -> None:
-    """They did not run, and work again with it."""
-    async with (
-        logged_in(tmp_path, LegacyScript()) as place,
-        talking(place.server.url, credentials=place.credentials) as talk,
-    ):
-        await answer(talk.call(n=0))
-        place.tokens.valid, place.tokens.status = "none", 500
-        error = await outcome(talk.call(n=1))
-        assert isinstance(error, LinkLost)
-        assert error.may_have_run is False
-        assert error.message.startswith("it: the login cannot be renewed: server_error; tried again in ")
-        place.tokens.status = 200
-        recovered = False
-        with trio.fail_after(30):
-            while not recovered:
-                exchange = talk.call(n=place.tokens.requests)
-                await exchange.done.wait()
-                recovered = exchange.error is None
-                await trio.sleep(0.2)
-    assert sum(place.guard.executed.values()) == 2
-
-
 async def test_t14_a_redirect_does_not_take_the_token_to_another_place(tmp_path: Path, engine: str) -> None:
     """Neither to another path of the same server, which the token is not for, nor to another server."""
     seen: list[str | None] = []
@@ -248,31 +198,3 @@ async def test_t14_a_redirect_does_not_take_the_token_to_another_place(tmp_path:
     assert seen
     assert set(seen) == {None}
     assert other.requests == []
-
-
-async def test_t15_tokens_are_in_no_log_error_or_message(
-    tmp_path: Path, engine: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """At the level DEBUG of every library; what the server repeats is masked."""
-    shown: list[str] = []
-
-    async def repeat(request: Request) -> None:
-        said = request.headers["authorization"].encode()
-        await request.reply(403, b"you sent " + said, "text/plain")
-
-    script = LegacyScript()
-    with caplog.at_level(logging.DEBUG):
-        async with logged_in(tmp_path, script) as place:
-            async with talking(place.server.url, credentials=place.credentials) as talk:
-                place.tokens.valid = "none"
-                await answer(talk.call(n=1))
-                script.on["tools/call"] = repeat
-                shown.append(place.redactor.mask(str(await outcome(talk.call(n=2)))))
-                place.tokens.valid, place.tokens.status = "none", 500
-                shown.append(str(await outcome(talk.call(n=3))))
-                shown += [str(talk.steps), repr(place.credentials.challenge), place.credentials.advice()]
-            shown.append(str(await place.manager.statuses()))
-    assert "you sent Bearer ***" in shown[0]
-    assert "canary" not in "".join(shown)
-    assert "canary" not in caplog.text
-    assert any("canary" in each for each in place.guard.seen)

@@ -18,7 +18,7 @@ import pytest
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.tokens import TokenSet
 from mcpd.auth.token_store import (
-    Evidence,
+    LoginEnd,
     RenewalAttempt,
     StoredLogin,
     StoredLogins,
@@ -26,7 +26,6 @@ from mcpd.auth.token_store import (
     TokenStore,
     client_key,
     hash_token,
-    machine_id,
 )
 from tests.corruption import corrupt
 
@@ -65,7 +64,7 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
     full = attrs.evolve(
         LOGIN,
         attempt=RenewalAttempt(generation=1, at=5.0, token_hash=hash_token("refresh-canary-1")),
-        ended=Evidence(at=6.0, message="over", error="invalid_grant", status=400, generation=1),
+        ended=LoginEnd(at=6.0, message="over", error="invalid_grant", status=400, generation=1),
         renewed_at=7.5,
     )
     save(store, full)
@@ -93,20 +92,6 @@ def test_the_secret_of_a_preregistered_client_stays_in_the_definition(tmp_path: 
     save(store, attrs.evolve(LOGIN, client=attrs.evolve(own, origin="dynamic")))
     assert "own-canary" in store.path.read_text()
     assert "canary" not in repr(store.read())
-    store.close()
-
-
-def test_one_login_is_read_without_the_others(tmp_path: Path) -> None:
-    """A daemon with many servers reads the file for each of them."""
-    store = opened(tmp_path)
-    save(store)
-    other = attrs.evolve(LOGIN, resource="https://other.example/mcp")
-    store.change(lambda logins: logins.with_login(other, "https://other.example/mcp"))
-    assert store.open({"id": other.id}).logins == {other.id: other}
-    assert store.open({"id": "unknown"}).logins == {}
-    assert store.open({"server": f"{URL}\ndefault"}).logins == {LOGIN.id: LOGIN}
-    assert store.open({"server": f"{URL}\nwork"}).logins == {}
-    assert len(store.read().logins) == 2
     store.close()
 
 
@@ -145,13 +130,6 @@ def test_the_lock_is_released_by_the_kernel(tmp_path: Path) -> None:
         store.open()
         assert store.is_keeper
         store.close()
-
-
-def test_nothing_is_created_before_it_is_needed(tmp_path: Path) -> None:
-    """Most people have no logins."""
-    store = TokenStore(tmp_path / "state")
-    assert not store.exists()
-    assert not (tmp_path / "state").exists()
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660])
@@ -205,17 +183,6 @@ def test_something_else_in_its_place_is_reported(tmp_path: Path, what: str) -> N
         save(store)
     assert os.path.lexists(store.path)
     store.close()
-
-
-def test_an_unusable_directory_is_reported(tmp_path: Path) -> None:
-    """Without the lock, nothing is written."""
-    (tmp_path / "login").write_text("no directory")
-    store = opened(tmp_path)
-    assert not store.is_keeper
-    assert "for logins" in store.problem
-    with pytest.raises(StoreError, match="for logins"):
-        save(store)
-    assert (tmp_path / "login").read_text() == "no directory"
 
 
 @pytest.mark.parametrize("where", ["write", "fsync", "replace"])
@@ -309,13 +276,3 @@ def test_ten_thousand_corruptions_never_raise_and_never_lose_a_byte(tmp_path: Pa
         logging.getLogger("mcpd.auth").disabled = False
     assert store.path.read_bytes() == data
     store.close()
-
-
-def test_the_machine_is_identified_without_its_id() -> None:
-    """The id of the machine is not for publication (machine-id(5))."""
-    found = machine_id()
-    assert found == machine_id()
-    path = Path("/etc/machine-id")
-    raw = path.read_text().strip() if path.exists() else ""
-    assert bool(found) or not raw
-    assert not raw or raw not in found

@@ -107,20 +107,6 @@ async def test_a_server_that_is_down_is_no_refusal() -> None:
             await World(server).refuse()
 
 
-async def test_the_token_goes_to_no_other_url() -> None:
-    async with authorization_server() as server:
-        world = World(server)
-        await world.refuse()
-        for url in (f"{server.origin}/other", "https://evil.example/mcp"):
-            assert world.credentials.sign("POST", url) is UNSIGNED
-
-
-async def test_a_403_without_more_scopes_is_an_ordinary_refusal() -> None:
-    async with authorization_server() as server:
-        assert not await World(server).refuse(status=403)
-        assert server.http.requests == []
-
-
 async def test_the_assertion_of_a_workload_identifies_the_client() -> None:
     async with authorization_server() as server:
         tokens = {"access_token": "t-secret", "token_type": "Bearer"}

@@ -143,96 +143,12 @@ def test_a_failed_login_names_the_step_and_exits_with_4(start: Start) -> None:
         assert "did not register mcpd" in text
 
 
-def test_servers_without_a_login_say_why(start: Start) -> None:
-    with served() as server:
-        header = {"Authorization": "Bearer x"}
-        daemon = start(
-            {
-                "local": {"command": "true", "enabled": False},
-                "keyed": {"url": server.url, "headers": header},
-                "off": {"url": server.url, "oauth": False},
-            }
-        )
-        with daemon.client() as client:
-            for name, text in (
-                ("local", "a program on this machine"),
-                ("keyed", "has credentials"),
-                ("off", "oauth"),
-            ):
-                with pytest.raises(Refused, match=text):
-                    client.request("mcpd/login/begin", server=name)
-
-
-def test_no_secret_of_a_login_reaches_log_status_or_process_list(start: Start, tmp_path: Path) -> None:
-    """Codes, tokens, states and verifiers of the fake contain `secret`."""
-    with served() as server:
-        daemon = start({"remote": {"url": server.url, "debug": True}}, "--debug")
-        needs_login(daemon)
-        login = start_mcpctl(daemon, "login", "remote", "--no-browser")
-        assert login.stdout is not None
-        open_page(visit(login.stdout.readline().strip()))
-        out, err = login.communicate(timeout=BOUND)
-        with daemon.client() as client:
-            client.call("remote", "echo")
-            shown = json.dumps(
-                [client.request("mcpd/status"), client.request("mcpd/server", server="remote")]
-            )
-        processes = command_lines(daemon)
-        assert "-secret" not in daemon.log
-        for text in (out, err, shown, processes):
-            assert "-secret" not in text
-        for file in (tmp_path / "state").rglob("*"):
-            if file.is_file() and file.name != "logins.json":
-                assert "-secret" not in file.read_text("utf-8", "replace"), file
-        stored = tmp_path / "state" / "mcpd" / "login" / "logins.json"
-        assert stored.stat().st_mode & 0o777 == 0o600
-
-
 def test_a_daemon_without_remote_servers_imports_nothing_of_it(start: Start) -> None:
     daemon = start({"fake": fake()}, program=(sys.executable, "-X", "importtime", "-m", "mcpd"))
     daemon.wait_connected("fake")
     assert "mcpd.daemon\n" in daemon.log
     for name in ("mcpd.auth", "mcpd.auth.service", "mcpd.transports.credentials", "httpx"):
         assert name not in daemon.log
-
-
-def test_nothing_of_it_is_imported_for_a_server_that_wants_no_login(start: Start) -> None:
-    with served() as server:
-        server.challenge = None
-        program = (sys.executable, "-X", "importtime", "-m", "mcpd")
-        daemon = start({"remote": {"url": server.url}}, program=program)
-        daemon.wait_connected("remote")
-        assert "mcpd.auth.service" not in daemon.log
-        logged_in(daemon)  # it can be logged in to although it did not ask
-        with daemon.client() as client:
-            client.call("remote", "echo")
-        used = server.http.requests[-1].headers.get("authorization", "")
-        assert used.removeprefix("Bearer ") in server.access_tokens
-
-
-def test_fifty_calls_with_a_revoked_token_share_one_renewal(start: Start, tmp_path: Path) -> None:
-    """Each is executed once, and the renewed login is stored."""
-    with served() as server:
-        daemon = start({"remote": {"url": server.url}})
-        needs_login(daemon)
-        logged_in(daemon)
-        with daemon.client() as client:
-            client.call("remote", "echo")
-            before = len(server.token_requests)
-            server.access_tokens.clear()
-            waiting = [
-                client.send("mcpd/call", server="remote", tool="echo", arguments={}) for _ in range(50)
-            ]
-            for key in waiting:
-                client.answer(key)
-        assert len(server.token_requests) == before + 1
-        calls = [request for request in server.asked("/mcp") if b"tools/call" in request.body]
-        signed = [request.headers["authorization"] for request in calls]
-        assert len([each for each in signed if each.removeprefix("Bearer ") in server.access_tokens]) == 50
-        assert daemon.status("remote")["status"] == "connected"
-        stored = json.loads((tmp_path / "state" / "mcpd" / "login" / "logins.json").read_text())
-        (login,) = stored["logins"].values()
-        assert login["tokens"]["access_token"] in server.access_tokens
 
 
 def test_what_happens_to_a_login_is_in_the_history_and_the_metrics(start: Start) -> None:

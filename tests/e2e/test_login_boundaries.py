@@ -6,9 +6,6 @@ import json
 import sys
 from pathlib import Path
 
-import pytest
-
-from ctl.commands import login as login_command
 from tests.e2e.conftest import Start
 from tests.e2e.harness import BOUND, wait_until
 from tests.e2e.login_people import logged_in, needs_login, open_page, served, visit
@@ -86,11 +83,3 @@ def test_the_browser_gets_the_address_as_one_argument(start: Start, tmp_path: Pa
         open_page(visit(url))
         assert login.wait(BOUND) == 0
         login.communicate()
-
-
-@pytest.mark.parametrize("url", ["javascript:alert(1)", "file:///etc/passwd", "-n", "", "ftp://x", "data:,x"])
-def test_only_web_pages_are_opened(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", opened.append)
-    assert not login_command._open(url)
-    assert opened == []

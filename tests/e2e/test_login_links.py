@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 from urllib.parse import urlsplit
@@ -125,17 +124,6 @@ def test_a_call_through_all_servers_continues_although_the_tools_were_unknown(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_login_elsewhere_continues_the_call(start: Start, version: str) -> None:
-    with served() as server:
-        daemon = start({"remote": {"url": server.url}})
-        needs_login(daemon)
-        client = client_of(daemon, version)
-        _, waiting = wait_asked(client, start_call(client))
-        logged_in(daemon)
-        assert client.wait(waiting)["content"][0]["text"] == "done"
-
-
-@pytest.mark.parametrize("version", VERSIONS)
 def test_a_declined_link_is_not_shown_again(start: Start, version: str) -> None:
     """The call fails as it would without the link, and so do later ones."""
     with served() as server:
@@ -249,34 +237,6 @@ def test_t16_a_server_that_asks_for_ever_asks_a_person_once(start: Start, versio
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_t16_a_server_that_invents_scopes_is_limited(start: Start, version: str) -> None:
-    """A first login and two more are three authorization requests, whatever it asks for."""
-    with served() as server:
-        daemon = start({"remote": {"url": server.url}})
-        needs_login(daemon)
-        logged_in(daemon)
-        client = client_of(daemon, version)
-        for number in range(5):
-            server.call_scopes = server.withheld_scopes = frozenset({f"invented{number}"})
-            before = len(links(client))
-            key = start_call(client)
-            if number < 2:
-                link, key = wait_asked_again(client, key, before)
-                follow(link["url"])
-            with pytest.raises(Refused, match=f"requires invented{number}"):
-                client.wait(key)
-        assert len(server.asked("/authorize")) == 3
-
-
-def wait_asked_again(client: McpClient, key: int, before: int) -> tuple[Json, int]:
-    if client.modern:
-        return wait_asked(client, key)
-    while len(links(client)) == before:
-        client._read()
-    return links(client)[-1], key
-
-
-@pytest.mark.parametrize("version", VERSIONS)
 def test_t16_an_ordinary_403_asks_nobody(start: Start, version: str) -> None:
     with served() as server:
         daemon = start({"remote": {"url": server.url}})
@@ -308,18 +268,3 @@ def test_a_client_that_leaves_lets_another_call_show_the_link(start: Start) -> N
         follow(link["url"])
         assert client.wait(second)["content"][0]["text"] == "done"
         assert len(server.asked("/authorize")) == 1
-
-
-def test_the_link_of_a_login_reaches_no_log(start: Start) -> None:
-    """Anyone who knows it can start the login of another user of the machine."""
-    with served() as server:
-        daemon = start({"remote": {"url": server.url, "debug": True}}, "--debug")
-        needs_login(daemon)
-        client = client_of(daemon, LEGACY)
-        link, waiting = wait_asked(client, start_call(client))
-        follow(link["url"])
-        client.wait(waiting)
-        with daemon.client() as control:
-            shown = json.dumps([control.request("mcpd/status"), control.request("mcpd/history")])
-        word = urlsplit(link["url"]).path.rpartition("/")[2]
-        assert word not in daemon.log + shown

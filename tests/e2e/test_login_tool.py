@@ -49,25 +49,6 @@ def test_the_only_tool_shows_the_link_and_gives_way_to_the_others(
         assert len(links(client)) == 1
 
 
-@pytest.mark.parametrize(
-    "definition",
-    [{"share": "client"}, {"concurrency": "serial", "validate": True, "cache": {"*": "60s"}}],
-    ids=str,
-)
-def test_the_call_is_answered_whatever_the_definition_says_of_calls(start: Start, definition: Json) -> None:
-    """Also if the client has a connection of its own, whose name it does not know."""
-    with served() as server:
-        daemon = start({"remote": {"url": server.url, **definition}})
-        needs_login(daemon)
-        client = client_of(daemon, LEGACY, server=None)
-        link, waiting = wait_asked(client, start_call(client, "remote__mcpd_log_in"))
-        follow(link["url"])
-        assert client.wait(waiting)["content"][0]["text"].startswith("remote is connected")
-        daemon.wait_connected("remote")
-        assert tools(client) == ["remote__echo"]
-        assert executed(server) == 0
-
-
 @pytest.mark.parametrize(("view", "login", "echo"), VIEWS)
 def test_a_client_may_return_when_the_tool_is_gone(
     start: Start, view: str | None, login: str, echo: str
@@ -112,28 +93,6 @@ def test_a_known_server_that_needs_a_login_again_keeps_its_own_tools(start: Star
             control.call("remote", "echo")
         needs_login(daemon)
         assert tools(client_of(daemon, LEGACY)) == ["echo"]
-
-
-@pytest.mark.parametrize(
-    ("definition", "profile"),
-    [
-        ({"excludeTools": ["mcpd_*"]}, {}),
-        ({}, {"excludeTools": ["mcpd_*"]}),
-        ({"oauth": {"grant": "client_credentials", "clientId": "a", "clientSecret": "b"}}, {}),
-        ({"headers": {"Authorization": "Bearer x"}}, {}),
-    ],
-    ids=["definition", "profile", "without a person", "with a key"],
-)
-def test_the_tool_can_be_excluded_and_is_not_listed_in_vain(
-    start: Start, definition: Json, profile: Json
-) -> None:
-    with served() as server:
-        server.answers["/token"] = (400, b'{"error":"invalid_client"}')
-        settings = {"profiles": {"work": {"servers": ["remote"], **profile}}}
-        daemon = start({"remote": {"url": server.url, **definition}}, settings=settings)
-        needs_login(daemon)
-        client = McpClient(daemon, LEGACY, profile="work")
-        assert tools(client) == []
 
 
 def test_clients_hear_of_the_tool_when_the_server_begins_to_require_a_login(start: Start) -> None:

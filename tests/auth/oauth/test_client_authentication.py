@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-from urllib.parse import unquote_plus
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mcpd.auth.oauth.registration import (
-    ASSERTION_TYPE,
     ClientAuthentication,
     NoCommonMethod,
     choose_method,
@@ -24,37 +18,6 @@ def test_basic_is_the_example_of_rfc_6749() -> None:
     client = ClientAuthentication("s6BhdRkqt3", "client_secret_basic", "7Fjfp0ZBr1KtDRbnfVdmIw")
     assert client.headers() == {"Authorization": "Basic czZCaGRSa3F0Mzo3RmpmcDBaQnIxS3REUmJuZlZkbUl3"}
     assert client.parameters() == {}
-
-
-@given(st.text(min_size=1), st.text(min_size=1))
-def test_basic_is_form_encoded_so_that_any_id_and_secret_arrive(name: str, secret: str) -> None:
-    client = ClientAuthentication(name.encode("utf-8", "replace").decode(), "client_secret_basic", secret)
-    try:
-        header = client.headers()["Authorization"]
-    except UnicodeEncodeError:  # an unpaired surrogate cannot be in a definition
-        return
-    pair = base64.b64decode(header.removeprefix("Basic ")).decode().split(":")
-    assert [unquote_plus(part) for part in pair] == [client.client_id, secret]
-
-
-def test_the_other_methods_put_the_id_into_the_body() -> None:
-    assert ClientAuthentication("id").parameters() == {"client_id": "id"}
-    post = ClientAuthentication("id", "client_secret_post", "secret")
-    assert post.parameters() == {"client_id": "id", "client_secret": "secret"}
-    assert post.headers() == {}
-    signing = ClientAuthentication("id", "private_key_jwt", sign_assertion=lambda: "jwt")
-    assert signing.parameters() == {
-        "client_id": "id",
-        "client_assertion_type": ASSERTION_TYPE,
-        "client_assertion": "jwt",
-    }
-
-
-def test_a_method_without_what_it_needs_is_refused() -> None:
-    with pytest.raises(ValueError, match="needs a client secret"):
-        ClientAuthentication("id", "client_secret_post", "")
-    with pytest.raises(ValueError, match="needs a key"):
-        ClientAuthentication("id", "private_key_jwt")
 
 
 def test_a_secret_is_not_shown() -> None:

@@ -14,7 +14,6 @@ from mcpd.auth.oauth.metadata import (
     ProtectedResource,
     assumed_authorization_server,
     check_for_code_grant,
-    choose_issuer,
     is_same_issuer,
     parse_authorization_server,
     parse_protected_resource,
@@ -160,14 +159,6 @@ def test_a_person_logs_in_only_with_pkce() -> None:
         check_for_code_grant(server(METADATA | {"code_challenge_methods_supported": ["plain"]}))
     with pytest.raises(MetadataError, match="no `authorization_endpoint`"):
         check_for_code_grant(AuthorizationServer(ISSUER, token_endpoint=f"{ISSUER}/token"))
-
-
-def test_the_choice_among_several_authorization_servers() -> None:
-    listed = ("https://a.example", "https://b.example", "https://c.example")
-    assert choose_issuer(listed, (), None) == "https://a.example"
-    assert choose_issuer(listed, ("https://b.example",), None) == "https://b.example"
-    assert choose_issuer(listed, ("https://b.example",), "https://c.example") == "https://c.example"
-    assert choose_issuer(listed, (), "https://x.example") == "https://a.example"
 
 
 MEMBERS = st.sampled_from(["resource", "authorization_servers", "scopes_supported", *METADATA])

@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 from mcpd.auth.oauth.registration import (
     ClientRegistration,
     RegistrationRefused,
-    from_metadata_document,
     is_metadata_document_url,
     member_to_omit,
     parse_registration_answer,
-    pre_registered,
     registration_body,
 )
 from tests.auth.oauth.test_token_requests import JSON
@@ -51,21 +49,6 @@ def test_the_request_declares_a_native_client_that_can_refresh() -> None:
         "application_type": "native",
         "scope": "a b",
     }
-
-
-@pytest.mark.parametrize(
-    ("methods", "asked"),
-    [
-        (None, "none"),
-        (["client_secret_basic", "none"], "none"),
-        (["client_secret_post"], "client_secret_post"),
-        (["client_secret_basic"], "client_secret_basic"),
-        (["client_secret_basic", "client_secret_post"], "client_secret_post"),
-        (["tls_client_auth"], "none"),
-    ],
-)
-def test_the_requested_authentication_method(methods: list[str] | None, asked: str) -> None:
-    assert json.loads(registration_body(REDIRECTS, methods=methods))["token_endpoint_auth_method"] == asked
 
 
 def test_a_rejected_scope_is_left_out_once() -> None:
@@ -116,13 +99,6 @@ def test_the_assigned_authentication_method(
     answer: dict[str, object], methods: list[str] | None, method: str
 ) -> None:
     assert parsed({"client_id": "c", **answer}, methods=methods).method == method
-
-
-def test_a_secret_that_never_expires() -> None:
-    assert (
-        parsed({"client_id": "c", "client_secret": "s", "client_secret_expires_at": 0}).secret_expires_at
-        is None
-    )
 
 
 @pytest.mark.parametrize(
@@ -195,12 +171,3 @@ def test_every_json_gives_a_client_or_a_refusal(status: int, answer: object) -> 
 )
 def test_urls_of_metadata_documents(url: str, is_one: bool) -> None:
     assert is_metadata_document_url(url) is is_one
-
-
-def test_other_ways_to_be_a_client() -> None:
-    assert from_metadata_document(ISSUER, "https://c.example/c.json").authentication().parameters() == {
-        "client_id": "https://c.example/c.json"
-    }
-    assert pre_registered(ISSUER, "c", "s", None, has_key=False).method == "client_secret_basic"
-    assert pre_registered(ISSUER, "c", None, None, has_key=False).method == "none"
-    assert pre_registered(ISSUER, "c", None, ["private_key_jwt"], has_key=True).method == "private_key_jwt"

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpd.auth.oauth.metadata import parse_scopes
 from mcpd.auth.oauth.registration import ClientAuthentication
 from mcpd.auth.oauth.tokens import (
     TokenEndpoint,
@@ -20,7 +19,6 @@ from mcpd.auth.oauth.tokens import (
     parse_token_answer,
     refresh_request,
     revocation_request,
-    token_request,
 )
 from tests.sampling import scaled
 
@@ -50,26 +48,6 @@ def refused(answer: object, status: int = 400, **options: object) -> TokenError:
 # ── requests ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_code_request() -> None:
-    request = code_request(
-        ENDPOINT,
-        "c&d",
-        redirect_uri="http://127.0.0.1:1/callback",
-        verifier="v",
-        resource="https://mcp.example",
-    )
-    assert request.url == "https://as.example/token"
-    assert request.headers["Content-Type"] == "application/x-www-form-urlencoded"
-    assert parse_qs(request.body.decode()) == {
-        "grant_type": ["authorization_code"],
-        "code": ["c&d"],
-        "redirect_uri": ["http://127.0.0.1:1/callback"],
-        "code_verifier": ["v"],
-        "resource": ["https://mcp.example"],
-        "client_id": ["client"],
-    }
-
-
 def test_refresh_request_names_scopes_only_when_asked_to() -> None:
     plain = refresh_request(ENDPOINT, "r", resource="https://mcp.example")
     assert parse_qs(plain.body.decode()) == {
@@ -81,19 +59,6 @@ def test_refresh_request_names_scopes_only_when_asked_to() -> None:
     scoped = parse_qs(refresh_request(ENDPOINT, "r", scopes=("a", "b"), extra={"x": "1"}).body.decode())
     assert (scoped["scope"], scoped["x"], "resource" in scoped) == (["a b"], ["1"], False)
     assert b"scope" not in refresh_request(ENDPOINT, "r", scopes=()).body
-
-
-def test_extra_parameters_replace_none_of_ours() -> None:
-    request = refresh_request(ENDPOINT, "r", extra={"refresh_token": "other", "grant_type": "password"})
-    fields = parse_qs(request.body.decode())
-    assert (fields["refresh_token"], fields["grant_type"]) == (["r"], ["refresh_token"])
-
-
-def test_a_client_secret_is_sent_by_the_method_of_the_client() -> None:
-    basic = TokenEndpoint("https://as.example/t", ClientAuthentication("id", "client_secret_basic", "s"))
-    request = token_request(basic, "client_credentials", {})
-    assert request.headers["Authorization"] == "Basic aWQ6cw=="
-    assert request.body == b"grant_type=client_credentials"
 
 
 def test_requests_do_not_show_their_secrets() -> None:
@@ -180,10 +145,6 @@ def test_granted_scopes_are_those_of_the_answer_or_else_of_the_request() -> None
     assert parsed({"access_token": "a", "scope": ""}, requested=("z",)).scopes == ()
 
 
-def test_many_scopes_are_cut() -> None:
-    assert len(parse_scopes(" ".join(map(str, range(10_000)))) or ()) == 1000
-
-
 def test_a_form_is_read_as_well() -> None:
     """GitHub answers so unless it is asked for JSON; some proxies drop `Accept`."""
     form = b"access_token=gho_1&scope=repo&token_type=bearer"
@@ -236,25 +197,6 @@ def test_refusals(status: int, answer: object, kind: TokenErrorKind) -> None:
     assert error.message
 
 
-def test_only_one_kind_means_that_the_login_is_over() -> None:
-    over = {(status, repr(answer)) for status, answer, kind in REFUSALS if kind is K.INVALID_GRANT}
-    assert len(over) == 4
-
-
-def test_text_of_the_server_is_cut_and_printable() -> None:
-    error = refused({"error": "x\n" * 500, "error_description": "\x1b[31m" + "y" * 5000})
-    assert error.message.isprintable()
-    assert len(error.message) < 500
-
-
-def test_a_refused_resource_names_the_setting() -> None:
-    assert "`oauth.resource`" in refused({"error": "invalid_target"}).message
-
-
-def test_retry_after_is_passed_on() -> None:
-    assert refused(b"", 503, retry_after=7.0).retry_after == 7.0
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -279,8 +221,3 @@ def test_every_json_gives_tokens_or_a_token_error(status: int, answer: object) -
         assert tokens.expires_at is None or tokens.expires_at >= NOW
     else:
         assert tokens.message.isprintable()
-
-
-@given(st.binary(), st.sampled_from(["application/json", "application/x-www-form-urlencoded", ""]))
-def test_any_bytes_give_tokens_or_a_token_error(body: bytes, content_type: str) -> None:
-    outcome(body, 200, content_type=content_type)

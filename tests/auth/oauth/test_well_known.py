@@ -121,12 +121,6 @@ def test_what_is_covered_has_the_same_origin(resource: str, url: str) -> None:
         assert origin(url).partition("://")[2]
 
 
-@settings(max_examples=scaled(1000))
-@given(st.text(), st.text())
-def test_covers_never_raises(resource: str, url: str) -> None:
-    covers(resource, url)
-
-
 @pytest.mark.parametrize(
     ("url", "resource"),
     [
