@@ -28,7 +28,6 @@ COLOR_CHOICES = ("auto", "always", "never")
 
 
 def main() -> None:
-    """The console script."""
     prepare_standard_streams()
     sys.exit(run(sys.argv[1:], os.environ))
 

@@ -56,7 +56,6 @@ class AttachTarget(NamedTuple):
     cwd: str | None = None
 
     def params(self) -> bytes:
-        """Return the params of `mcpd/attach`."""
         client: dict[str, object] = {"name": self.client, "pid": self.pid}
         if self.cwd is not None:
             client["cwd"] = self.cwd
@@ -106,7 +105,6 @@ class DaemonLink:
 
     @property
     def fd(self) -> int | None:
-        """Return the descriptor of the connection, if any."""
         return None if self._socket is None else self._socket.fileno()
 
     def next_at(self) -> float:
@@ -233,7 +231,6 @@ class DaemonLink:
         return True
 
     def flush(self, now: float) -> None:
-        """Write what the socket accepts."""
         if self._socket is not None and self.outbox.frames:
             connection = self._socket
             try:

@@ -72,7 +72,6 @@ class EditorSession:
         return self.connected and not self._deadlines and self._resume.retry_at == math.inf
 
     def next_at(self) -> float:
-        """Return when `tick` has something to do, by the loop's clock."""
         return min(self._resume.retry_at, self.pending.next_deadline())
 
     def tick(self, now: float) -> None:

@@ -11,8 +11,6 @@ from mcpd.wire.message import ABSENT
 
 
 class ErrorObject(msgspec.Struct, gc=False):
-    """The `error` member of a response."""
-
     code: int = wire.INTERNAL_ERROR
     message: str = "an error without a message"
     data: Raw = ABSENT
@@ -89,7 +87,6 @@ def not_an_mcp_method(key: bytes, method: str) -> bytes:
 
 
 def error(key: bytes, code: int, message: str, data: object = None) -> bytes:
-    """Return the line of an error response."""
     return wire.error(key, wire.error_body(code, message, data))
 
 

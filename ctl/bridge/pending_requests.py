@@ -49,8 +49,6 @@ RETRYABLE_METHODS = STATEFUL_METHODS | {
 
 
 class EditorRequest(msgspec.Struct, eq=False, gc=False):
-    """One request from the editor, until it is answered."""
-
     method: str
     line: bytes
     """Empty for a long call (MAX_KEPT_LINE) that was sent."""
@@ -105,7 +103,6 @@ class PendingEditorRequests:
         return True
 
     def remove(self, key: bytes) -> EditorRequest:
-        """Remove a request that is answered or cancelled."""
         request = self.open.pop(key)
         self.deadlines.pop(key, None)
         if not request.sent:
@@ -121,7 +118,6 @@ class PendingEditorRequests:
             self.deadlines.setdefault(key, now + DAEMON_WAIT_TIMEOUT)
 
     def mark_unsent(self, request: EditorRequest) -> None:
-        """Send a request again, without a new deadline."""
         request.sent = False
         self._unsent_bytes += len(request.line)
 
@@ -142,7 +138,6 @@ class PendingEditorRequests:
         return lines
 
     def limit_deadlines(self, latest: float) -> None:
-        """Move deadlines after `latest` to `latest`."""
         for key, deadline in self.deadlines.items():
             self.deadlines[key] = min(deadline, latest)
 
@@ -158,7 +153,6 @@ class ResponseBatches:
         return bool(self._batches)
 
     def open_batch(self, keys: list[bytes]) -> None:
-        """Register the ids of the requests of one array."""
         self._batches.update(dict.fromkeys(keys, (set(keys), [])))
 
     def add_response(self, key: bytes, line: bytes) -> bytes | None:
@@ -224,5 +218,4 @@ class ServerRequestRelay:
 
 
 def cancellation(key: bytes, params: dict[str, Raw] | dict[str, str]) -> bytes:
-    """Return the line that cancels the request with this id."""
     return wire.notification(CANCELLED, msgspec.json.encode({**params, "requestId": Raw(key)}))

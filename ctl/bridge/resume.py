@@ -46,7 +46,6 @@ class StateRestorer:
         return self._retries > MAX_RETRIES
 
     def reset(self) -> None:
-        """Start over with a new daemon."""
         self._retries = 0
 
     def clear(self) -> None:
@@ -122,7 +121,6 @@ class LegacySession:
         """URIs as the client spelled them, in order."""
 
     def record(self, method: str, params: bytes) -> None:
-        """Note a successful request that changes the session."""
         members = members_or_empty(params)
         if method == SET_LEVEL:
             self._level = bytes(members.get("level", ABSENT))

@@ -21,7 +21,6 @@ class WriteBuffer:
 
     @property
     def size(self) -> int:
-        """Return the number of bytes that wait."""
         return sum(map(len, self.frames)) - self._written if self.frames else 0
 
     def flush(self, write: Callable[[bytes | memoryview], int]) -> None:
@@ -45,7 +44,6 @@ class WriteBuffer:
                 return
 
     def clear(self) -> None:
-        """Drop all waiting frames."""
         self.frames.clear()
         self._written = 0
 

@@ -19,8 +19,6 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 class _HelpContext(click.Context):
-    """Prints help as JSON if `--json` was given."""
-
     def get_help(self) -> str:
         text = super().get_help()
         if not _cli_context(self).out.json:
@@ -77,8 +75,6 @@ def _set_format(cli: CliContext, value: str) -> None:
 
 
 def _option(name: str, apply: Callable[[CliContext, Any], None], help: str, **more: object) -> click.Option:
-    """Return an option whose value `apply` stores in the CliContext."""
-
     def callback(ctx: click.Context, _: click.Parameter, value: object) -> None:
         if value and ctx.find_root().obj is not None:
             apply(_cli_context(ctx), value)

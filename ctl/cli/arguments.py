@@ -55,7 +55,6 @@ def split_target(words: Sequence[str], what: str) -> tuple[str, str, list[str]]:
 
 
 def is_argument(word: str) -> bool:
-    """Return whether a word is an argument of a tool, and not the tool's name."""
     return "=" in word or word.startswith(("{", "--"))
 
 
@@ -256,7 +255,6 @@ class SecondsType(click.FloatRange):
 
 
 def seconds_option(name: str, default: float, help: str) -> Callable[[FC], FC]:
-    """Return an option for a number of seconds."""
     return click.option(
         name, metavar="SECONDS", type=SecondsType(min=0), default=default, show_default=True, help=help
     )
@@ -290,5 +288,4 @@ def parse_time(text: str, now: datetime | None = None) -> datetime:
 
 
 def rfc3339(when: datetime) -> str:
-    """Format a time for the daemon."""
     return when.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -26,7 +26,6 @@ TIMEOUT = 1.0
 
 
 def server_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete names of servers, with their states."""
     return [
         CompletionItem(str(server["name"]), help=str(server["status"]))
         for server in _query(ctx, "mcpd/status", "servers")
@@ -35,17 +34,14 @@ def server_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> lis
 
 
 def tool_targets(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete TOOL@SERVER, then the tool's arguments."""
     return _targets(ctx, _query(ctx, "mcpd/tools", "tools"), incomplete)
 
 
 def prompt_targets(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete PROMPT@SERVER, then the prompt's arguments."""
     return _targets(ctx, _query(ctx, "mcpd/prompts", "prompts"), incomplete)
 
 
 def command_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the topics of `mcpctl help`."""
     if ctx.params.get("words"):
         return []
     known = {name: entry.help for name, entry in COMMANDS.items() if not entry.hidden or name == "exit-codes"}
@@ -53,7 +49,6 @@ def command_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> li
 
 
 def editor_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the editors that can be configured."""
     return _editors(incomplete, installable=True)
 
 

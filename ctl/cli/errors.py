@@ -50,7 +50,6 @@ class CtlError(Exception):
         return [p for p in problems if isinstance(p, dict)] if isinstance(problems, list) else []
 
     def to_json(self) -> dict[str, object]:
-        """Return the `error` object of `--json`."""
         step = {"next": self.hint} if self.hint else {}
         return {"code": self.code, "message": self.message, "exit": self.exit, **self.details, **step}
 

@@ -288,27 +288,34 @@ def table(
     """
     cells: list[Line] = [[_styled_like(cell, clean(cell)) for cell in row] for row in rows]
     widths = [max(width(row[i]) for row in (header, *cells)) for i in range(len(header))]
-    last = len(header) - 1
     lines: list[Line] = [[paint(name, "bold") for name in header], *cells]
     if fit is None:
         return [_laid_out(row, widths, right) for row in lines]
+    last = len(header) - 1
     wanted = max(len(header[last]), min(widths[last], preferred))
     kept, dropped = list(range(last + 1)), list(drop)
     while dropped and sum(widths[i] for i in kept[:-1]) + wanted + 2 * (len(kept) - 1) > fit:
         kept.remove(dropped.pop(0))
     room = fit - 2 * (len(kept) - 1)
-    for i in (whole, *squeeze):  # the room of the last column comes first
-        if i is not None:
-            lack = sum(widths[j] for j in kept[:-1]) + wanted - room
-            widths[i] = min(widths[i], max(len(header[i]), _MIN_WIDTH, widths[i] - lack))
+    for i in squeeze if whole is None else (whole, *squeeze):  # the room of the last column comes first
+        lack = sum(widths[j] for j in kept[:-1]) + wanted - room
+        widths[i] = min(widths[i], max(len(header[i]), _MIN_WIDTH, widths[i] - lack))
     widths[last] = max(len(header[last]), min(widths[last], room - sum(widths[i] for i in kept[:-1])))
-    found = []
-    for row in lines:
-        shown = [_cut_cell(row[i], widths[i]) if i in squeeze else row[i] for i in kept[:-1]]
-        taken = sum(max(widths[i], width(cell)) + 2 for i, cell in zip(kept, shown, strict=False))
-        shown.append(_cut_cell(row[last], min(widths[last], fit - taken)))
-        found.append(_laid_out(shown, [widths[i] for i in kept], [kept.index(i) for i in right if i in kept]))
-    return found
+    at_right = [kept.index(i) for i in right if i in kept]
+    return [
+        _laid_out(_cut_row(row, widths, kept, squeeze, fit), [widths[i] for i in kept], at_right)
+        for row in lines
+    ]
+
+
+def _cut_row(
+    row: Line, widths: Sequence[int], kept: Sequence[int], squeeze: Sequence[int], fit: int
+) -> list[str]:
+    """Return the kept cells. The last one has what the others leave of the line, which may be wider."""
+    *others, last = kept
+    shown = [_cut_cell(row[i], widths[i]) if i in squeeze else row[i] for i in others]
+    taken = sum(max(widths[i], width(cell)) + 2 for i, cell in zip(others, shown, strict=True))
+    return [*shown, _cut_cell(row[last], min(widths[last], fit - taken))]
 
 
 def _laid_out(cells: Line, widths: Sequence[int], right: Sequence[int]) -> Line:

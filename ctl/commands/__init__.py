@@ -98,25 +98,13 @@ ALIASES = {
 SYNONYMS = {
     "start": "mcpctl enable SERVER starts a server, mcpctl daemon start the daemon",
     "stop": "mcpctl disable SERVER stops a server, mcpctl daemon stop the daemon",
-    "kill": "mcpctl disable SERVER stops a server, mcpctl daemon stop the daemon",
-    "describe": "mcpctl status SERVER describes a server, mcpctl list-tools SERVER its tools",
     "inspect": "mcpctl debug SERVER shows everything about a server",
     "show": "mcpctl status SERVER shows a server, mcpctl config show the configuration",
-    "info": "mcpctl status SERVER shows a server",
     "test": "mcpctl doctor checks everything, mcpctl why SERVER explains the state of a server",
     "check": "mcpctl doctor checks everything, mcpctl config validate a configuration file",
-    "validate": "mcpctl config validate",
     "init": "mcpctl import takes over the servers of your editors, mcpctl add adds one",
-    "setup": "mcpctl import takes over the servers of your editors, mcpctl install connects them",
     "run": "mcpctl try -- COMMAND runs a server without adding it, mcpctl call TOOL@SERVER calls a tool",
-    "exec": "mcpctl call TOOL@SERVER calls a tool",
     "rm": "mcpctl remove SERVER",
-    "delete": "mcpctl remove SERVER",
-    "update": "mcpctl add NAME --replace changes a server, mcpctl edit the configuration file",
-    "log": "mcpctl logs SERVER",
-    "connectors": "mcpctl status lists the servers",
-    "servers": "mcpctl status lists the servers",
-    "editors": "mcpctl install --help lists the editors",
 }
 """What to type instead of a command that other programs have."""
 

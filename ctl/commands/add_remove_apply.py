@@ -195,7 +195,7 @@ def _report_unconnected(
     if cli.out.json:
         cli.out.json_value({**document, "not_connected": [_problem_of(each) for each in behind]})
     elif behind:
-        cli.out.warning(warning.format(", ".join(each["name"] for each in behind)))
+        cli.out.warning(warning.replace("{}", ", ".join(each["name"] for each in behind), 1))
         cli.out.next_step(hint_for(cli, behind[0]["name"]))
     return behind
 

@@ -162,7 +162,6 @@ def _wait_successor(socket: str) -> bool:
 
 
 def log_path() -> str:
-    """Return the log file of a background daemon."""
     return os.path.join(paths.state_dir(os.environ), "daemon.log")
 
 
@@ -318,7 +317,6 @@ def _log_excerpt(log: str, before: int) -> str:
 
 
 def log_message(line: str) -> str:
-    """Return the message of a JSON log record, or the line itself."""
     try:
         return str(json.loads(line)["message"])
     except (ValueError, KeyError, TypeError):

@@ -22,7 +22,6 @@ _INSTALLATION_SPECIFIC = ("ExecStart=", "ExecReload=", "Environment=PATH=", 'Env
 
 
 def unit_directory() -> Path:
-    """Return the directory of the user's own units."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
     config = Path(base) if os.path.isabs(base) else Path(os.path.expanduser("~/.config"))
     return config / "systemd" / "user"
@@ -62,7 +61,6 @@ def is_available() -> bool:
 
 
 def unavailable_reason() -> str:
-    """Return why `is_available` is false."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if not runtime:
         return "XDG_RUNTIME_DIR is not set, so the systemd user manager cannot be reached"
@@ -79,7 +77,6 @@ def _runtime_directory() -> str:
 
 
 def manages_socket(socket: str) -> bool:
-    """Return whether systemd starts the daemon for this socket."""
     return is_available() and is_installed() and os.path.abspath(socket) == socket_path()
 
 
@@ -102,7 +99,6 @@ def systemctl(*words: str) -> str:
 
 
 def service_properties() -> dict[str, str]:
-    """Return the properties of the service."""
     lines = systemctl("show", SERVICE, f"--property={_PROPERTIES}").splitlines()
     return dict(line.split("=", 1) for line in lines if "=" in line)
 
@@ -185,7 +181,6 @@ def socket_is_lost() -> bool:
 
 
 def units_are_current(command: Sequence[str], search_path: str) -> bool:
-    """Return whether the unit files have the content that `write_units` would write."""
     try:
         return all(
             (unit_directory() / name).read_bytes() == render_unit(name, command, search_path).encode()

@@ -89,7 +89,6 @@ def check_secrets(
 
 
 def login_step(problem: str) -> str:
-    """Return the step if the logins cannot be stored."""
     if "is locked" in problem or "requires a prompt" in problem:
         return "unlock the keyring, then: mcpctl auth list"
     if "keyring" in problem or "session bus" in problem:
@@ -132,13 +131,11 @@ def _check_configuration_directory(directory: str) -> Iterator[Finding]:
 
 
 def _bits_of_others(found: os.stat_result) -> int:
-    """Return the permission bits that count for other users."""
     # A private group per user is common, and with it files that are writable by the group.
     return 0o007 if found.st_gid == os.getgid() else 0o077
 
 
 def check_path(daemon_path: str | None, login: Mapping[str, str] | None) -> Finding:
-    """Compare the PATH in which mcpd looks for commands with that of a terminal."""
     if login is None:
         message = f"your login shell ({os.environ.get('SHELL', '/bin/sh')}) did not start within 5 s"
         return Finding(

@@ -190,7 +190,6 @@ def check_socket(path: str) -> Iterator[Finding]:
 
 
 def _missing_socket(what: str, location: str, socket: str) -> Finding:
-    """Judge a socket, or its directory, that does not exist."""
     if pid := find_lock_holder(socket):
         return Finding(what, FAIL, f"{location} was removed, but mcpd is running (pid {pid})", _RESTART)
     if systemd.manages_socket(socket) and systemd.socket_is_lost():
@@ -200,7 +199,6 @@ def _missing_socket(what: str, location: str, socket: str) -> Finding:
 
 
 def _has_listener(path: str) -> bool:
-    """Return whether a process listens on a socket, without starting a service."""
     if systemd.manages_socket(path) and systemd.socket_is_active():
         return True
     with suppress(OSError), sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:

@@ -44,8 +44,6 @@ _STORAGES = {
 
 
 class DoctorReport:
-    """The findings, and what they are based on."""
-
     def __init__(self, daemon: DaemonFacts | None) -> None:
         self.findings: list[Finding] = []
         self.daemon = daemon
@@ -225,7 +223,6 @@ def _loaded_findings(number: int, source: str, warnings: Sequence[str]) -> Itera
 
 
 def _needed_programs(report: DoctorReport) -> set[str]:
-    """Return the programs of enabled servers that are looked up in PATH."""
     status = report.daemon.status if report.daemon is not None else None
     off = {each["name"] for each in status["servers"] if each["status"] == "disabled"} if status else set()
     programs = {
@@ -276,7 +273,6 @@ def ping_servers(client: DaemonClient, names: Sequence[str]) -> dict[str, tuple[
 
 
 def server_finding(detail: ServerDetail, ping: Ping, login: Mapping[str, str] | None) -> Finding:
-    """Judge a server by its state and, if it is connected, by a real request."""
     server = detail["server"]
     check, reason, failure = f"server {server['name']}", server.get("reason", ""), server.get("last_error")
     match server["status"]:

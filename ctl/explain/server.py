@@ -334,7 +334,6 @@ def _environment(detail: ServerDetail, login: Mapping[str, str] | None) -> Expla
 def explanation_lines(
     explanation: Explanation, server: ServerStatus, fit: int | None, *, utc: bool
 ) -> list[Line]:
-    """Return the text form of `mcpctl why`: the cause first, the next step last."""
     status, failure = server["status"], server.get("last_error")
     cause = in_local_time(short_message(explanation["cause"]), utc=utc)
     is_bad = status not in READY or impairment(server)
@@ -431,7 +430,6 @@ def _first(names: Sequence[str]) -> str:
 
 
 def debug_lines(detail: ServerDetail, *, utc: bool) -> list[Line]:
-    """Return everything known about a server, in sections."""
     import json
 
     status = detail["server"]

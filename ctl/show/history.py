@@ -63,7 +63,6 @@ def _past_cause(entry: HistoryEntry, *, utc: bool) -> str:
 
 
 def calls_table(records: Sequence[CallRecord], *, fit: int | None, utc: bool) -> list[Line]:
-    """The calls, oldest first."""
     header = [
         "WHEN (UTC)" if utc else "WHEN",
         "CLIENT",
@@ -91,7 +90,6 @@ def calls_table(records: Sequence[CallRecord], *, fit: int | None, utc: bool) ->
 
 
 def call_line(record: CallRecord, *, utc: bool) -> Line:
-    """One call, while following."""
     return [
         paint(clock_time(record["at"], utc=utc)[11:], "dim"),
         f"  {_client(record):<20}  {record.get('server') or '-':<16}  {_called(record):<24}  ",

@@ -34,7 +34,6 @@ def state_phrase(status: ServerStatus) -> str:
 
 
 def status_summary(status: ServerStatus) -> str:
-    """Return what follows the state in one line about a server."""
     reason = status.get("reason", "")
     if status["status"] == "connected":
         pid = f", pid {pid}" if (pid := status.get("pid")) else ""
@@ -80,7 +79,6 @@ def show_errors(cli: CliContext, errors: Sequence[CtlError], *, all_failed: bool
 
 
 def hint_for(cli: CliContext, name: str) -> str:
-    """Return the next step for a server; empty if the daemon does not tell."""
     try:
         return next_step(cli.call("mcpd/server", {"server": name}, timeout=5.0).value)
     except CtlError:
@@ -88,7 +86,6 @@ def hint_for(cli: CliContext, name: str) -> str:
 
 
 def show_warnings(cli: CliContext, warnings: Iterable[str]) -> None:
-    """Say on stderr why something could not be saved. With `--json`, this is in the document."""
     if not cli.out.json:
         for warning in warnings:
             cli.out.warning(warning)

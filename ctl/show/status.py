@@ -39,7 +39,6 @@ _FIRST_RUN = (
 
 
 def show_table(cli: CliContext, *, utc: bool = False) -> int:
-    """Print the table of all servers. Returns the exit code."""
     reply = cli.call("mcpd/status", timeout=STATUS_TIMEOUT)
     if cli.out.json:
         cli.out.json_document(_with_member(reply.text, "next", _table_step(reply.value) or None))
@@ -127,7 +126,6 @@ def status_table(result: DaemonStatus, columns: int | None, *, utc: bool = False
 
 
 def _uptime(server: ServerStatus) -> str:
-    """Return for how long a server has been connected, or `-`."""
     seconds = seconds_since(server["since"]) if server["status"] == "connected" else None
     return "-" if seconds is None else format_duration(seconds)
 
@@ -180,7 +178,6 @@ BROKEN = ("failed", "needs-auth")
 
 
 def painted_state(status: ServerStatus | ServerStats) -> str:
-    """Return the state of a server in its color."""
     return paint(status["status"], COLORS.get(status["status"], "bold"))
 
 
@@ -244,7 +241,6 @@ def config_problem_lines(config: ConfigStatus, servers: Sequence[ServerStatus]) 
 
 
 def problem_lines(problems: Sequence[Problem]) -> list[Line]:
-    """Return one line per problem of a document: where, what, and how to fix it."""
     return [
         [f"  {problem['path']}: {problem['message']}{f' ({fix})' if (fix := problem.get('fix')) else ''}"]
         for problem in problems

@@ -48,7 +48,6 @@ class QuitKeys:
             termios.tcsetattr(self._input, termios.TCSADRAIN, self._before)
 
     def quit_pressed(self, seconds: float) -> bool:
-        """Wait up to `seconds` for one of the keys."""
         if self._input is None:
             time.sleep(seconds)
             return False
@@ -101,13 +100,11 @@ def print_events(cli: CliContext, servers: Sequence[str], *, utc: bool) -> None:
 
 
 def _name_width(cli: CliContext) -> int:
-    """Return the width of the column of names."""
     names = [server["name"] for server in cli.call("mcpd/status").value["servers"]]
     return max((len(name) for name in names), default=1)
 
 
 def _event_line(event: Event, width: int, *, utc: bool) -> Line:
-    """One event: time, server, what happened."""
     kind, status, message = event["kind"], event.get("status"), event.get("message", "")
     parts = [
         paint(clock_time(event["at"], utc=utc)[11:], "dim"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.ctl.conftest import Mcpctl
-from tests.ctl.fake_daemon import Caller, FakeDaemon, Fault, Silence, detail, failure, server, status
+from tests.ctl.fake_daemon import Caller, FakeDaemon, Silence, server, status
 
 
 def result(output: str = "", **more: object) -> dict[str, object]:
@@ -70,20 +70,6 @@ def test_progress_is_requested_but_not_shown_in_a_pipe(daemon: FakeDaemon, mcpct
     daemon.answers["mcpd/call"] = answer
     ran = mcpctl("call", "now@time")
     assert (ran.out, ran.err) == ("done\n", "")
-
-
-def test_next_step_after_a_refused_call_is_that_of_the_server(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """Unless its state has changed in the meantime."""
-    login = failure("HTTP 401: rejected", kind="auth", http_status=401)
-    hub = detail(
-        server("hub", "needs-auth", last_error=login), definition={"headers": {"A": "${secret:HUB_TOKEN}"}}
-    )
-    fault = Fault("hub needs a login", code="not_ready", exit=4, server="hub", state="needs-auth")
-    daemon.answers |= {"mcpd/call": fault, "mcpd/server": hub}
-    ran = mcpctl("call", "x@hub")
-    assert "next: mcpctl secret set HUB_TOKEN   (the server rejected" in ran.err
-    daemon.answers["mcpd/server"] = detail(server("hub"))
-    assert "next: mcpctl why hub\n" in mcpctl("call", "x@hub").err
 
 
 def test_timeout_limits_the_wait_for_the_types_of_the_arguments(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:

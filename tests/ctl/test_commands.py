@@ -148,13 +148,6 @@ def test_every_command_is_documented() -> None:
         assert entry.hidden or f"mcpctl {name}" in page, name
 
 
-def test_version_works_without_a_daemon(mcpctl: Mcpctl) -> None:
-    """And does not start it."""
-    ran = mcpctl("version", MCPD_NO_START="")
-    assert (ran.code, "not running" in ran.out) == (0, True)
-    assert mcpctl("version", "--json").json()["daemon"] is None
-
-
 def test_completion_uses_names_from_the_daemon(
     daemon: FakeDaemon, mcpctl: Mcpctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -339,18 +339,6 @@ def expect(pipe: IO[bytes], text: str) -> None:
     assert said.decode() == text
 
 
-def test_json_log_record_is_shown_as_a_line(place: Place) -> None:
-    """A background daemon logs JSON; `--json` prints it unchanged."""
-    log = place.home / ".local/state/mcpd/daemon.log"
-    log.parent.mkdir(parents=True)
-    record = {"time": "2026-11-21T22:53:02Z", "level": "warning", "logger": "mcpd", "message": "no\nway"}
-    log.write_text(f"{json.dumps(record)}\nplain\n[1]\n")
-    rest = "warning no\nway\nplain\n[1]\n"
-    assert place.ctl("daemon", "logs", TZ="<-0330>3:30").stdout == f"2026-11-21 19:23:02 {rest}"
-    assert place.ctl("daemon", "logs", "--utc").stdout == f"2026-11-21T22:53:02Z {rest}"
-    assert json.loads(place.ctl("daemon", "logs", "--json").stdout)["lines"][0] == json.dumps(record)
-
-
 def test_log_follow_loses_no_line_across_rotation(tmp_path: Path) -> None:
     """Also when a start rotates the log."""
     log = tmp_path / "daemon.log"

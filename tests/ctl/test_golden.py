@@ -426,13 +426,7 @@ CALLS: dict[str, Answers] = {
                     "duration_ms": 12.4,
                     "response_bytes": 222,
                 },
-                {
-                    **record,
-                    "outcome": "failed",
-                    "message": "time: no response",
-                    "client": "",
-                    "pid": None,
-                },
+                {**record, "outcome": "failed", "message": "time: no response", "client": "", "pid": None},
                 {**record, "method": "resources/read", "name": "file:///x", "cached": True},
                 {"at": NOW, "outcome": "omitted", "count": 31},
             ],
@@ -611,9 +605,7 @@ FILES = {
     },
     "apply_and_wait": {"a.json": '{"mcpServers": {}}'},
     "apply_invalid": {"a.json": '{"mcpServers": {"git": {}}}'},
-    "config": {
-        "good.json": '{"mcpServers": {"git": {"command": "g"}}}',
-    },
+    "config": {"good.json": '{"mcpServers": {"git": {"command": "g"}}}'},
 }
 """Files in the current directory, by case."""
 
