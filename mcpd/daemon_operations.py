@@ -9,9 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import attrs
-import msgspec
 import trio
-from msgspec import Raw
 
 from mcpd import __version__, usage_report
 from mcpd.active_config import ActiveConfig
@@ -24,33 +22,26 @@ from mcpd.model.api import (
     DaemonStatus,
     DashboardLink,
     HttpListener,
-    MissingServer,
     PingResult,
-    PromptsResult,
-    ResourcesResult,
     ServerDetail,
     ServerResult,
-    ToolsResult,
 )
 from mcpd.model.codec import unstructure
 from mcpd.model.errors import CallTimeout, NotReady, UpstreamRefused
 from mcpd.model.events import Event, EventKind, History, TapParams
 from mcpd.model.login import LoginStatus
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
-from mcpd.model.status import ServerState, rfc3339
-from mcpd.model.tags import tags_of_tool
+from mcpd.model.status import rfc3339
 from mcpd.model.text import shorten
-from mcpd.model.tool_names import qualified_name
 from mcpd.persistent_state import StateFile, unsaved_warning
 from mcpd.privacy.redact import Redactor
 from mcpd.process.labels import INSTANCE_VARIABLE
 from mcpd.protocol.upstream_session import Upstream
-from mcpd.supervision.catalog import Catalog, Item
 from mcpd.supervision.legacy_companion import LegacyCompanion
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.message_tap import Tap
 from mcpd.supervision.supervisor import Supervisor
-from mcpd.transports.child_process import child_environment, inherited_environment
+from mcpd.transports.child_process import Launch, child_environment, inherited_environment
 from mcpd.wire.url import redact_url
 
 if TYPE_CHECKING:
@@ -168,22 +159,10 @@ class Operations:
         status = server.status()
         if old_secret and server.upstream is not None and not status.degraded:
             status = attrs.evolve(status, degraded=old_secret)
-        spec = server.spec
-        stdio = spec if isinstance(spec, StdioSpec) else None
-        env = child_environment(stdio, self.environ, "") if stdio else {}
-        ours = inherited_environment(self.environ)
-        inherited = {name: text for name, text in ours.items() if stdio and name not in stdio.env}
-        link, launch = server.link, server.launch
-        mask = self.redactor.mask
+        spec, link, mask = server.spec, server.link, self.redactor.mask
         detail = ServerDetail(
             server=status,
-            command=tuple(map(mask, (stdio.command, *stdio.args))) if stdio else (),
             url=mask(redact_url(spec.url)) if isinstance(spec, RemoteSpec) else "",
-            cwd=stdio.cwd if stdio else None,
-            env=tuple(sorted(env.keys() - {INSTANCE_VARIABLE})),
-            inherited_env={name: mask(text) for name, text in inherited.items()},
-            executable=launch.executable if launch else None,
-            path=env.get("PATH", ""),
             log=server.log.tail(LOG_TAIL),
             log_file=str(server.log.path),
             junk_lines=link.unparsable_lines if link else 0,
@@ -195,7 +174,22 @@ class Operations:
             definition=self.config.definition((server.original or server).spec.name),
             history=self.event_history.history(server.spec.name, HISTORY_TAIL).entries,
         )
+        if isinstance(spec, StdioSpec):
+            detail = self._with_process(detail, spec, server.launch)
         return attrs.evolve(detail, next=next_step(cast("dict[str, Any]", unstructure(detail))))
+
+    def _with_process(self, detail: ServerDetail, spec: StdioSpec, launch: Launch | None) -> ServerDetail:
+        mask, env = self.redactor.mask, child_environment(spec, self.environ, "")
+        inherited = inherited_environment(self.environ)
+        return attrs.evolve(
+            detail,
+            command=tuple(map(mask, (spec.command, *spec.args))),
+            cwd=spec.cwd,
+            env=tuple(sorted(env.keys() - {INSTANCE_VARIABLE})),
+            inherited_env={name: mask(text) for name, text in inherited.items() if name not in spec.env},
+            executable=launch.executable if launch else None,
+            path=env.get("PATH", ""),
+        )
 
     def history(self, name: str | None, limit: int) -> History:
         """Return the newest entries. Raises UnknownServer if neither the set nor the history has `name`."""
@@ -241,61 +235,6 @@ class Operations:
             yield snapshot, changes
 
     # ── lists ───────────────────────────────────────────────────────────────────────────────────
-
-    def tools(self, name: str | None) -> ToolsResult:
-        """Return the tools of one server or of all, from the cached catalogs. Raises UnknownServer."""
-        tools: list[Raw] = []
-        dropped = 0
-        style = self.config.loaded.settings.tool_names
-        for server, catalog in self._catalogs(name):
-            dropped += catalog.dropped_tools
-            tools += [
-                _add_server_member(
-                    tool,
-                    server,
-                    qualified_name=qualified_name(style, server, tool.name),
-                    **self._tags(server, tool.name),
-                )
-                for tool in catalog.tools
-            ]
-        return ToolsResult(tools=tuple(tools), dropped=dropped, missing=self._missing(name))
-
-    def _missing(self, name: str | None) -> tuple[MissingServer, ...]:
-        """Return the servers that a list lacks; none if it is that of one server."""
-        return tuple(
-            MissingServer(server=each.spec.name, state=each.state, reason=each.explain_state())
-            for each in (self.supervisor.servers() if name is None else ())
-            if each.catalog is None and each.state is not ServerState.DISABLED
-        )
-
-    def _tags(self, server: str, tool: str) -> dict[str, object]:
-        found = self.supervisor.find(server)
-        tags = () if found is None else tags_of_tool(found.spec, tool)
-        return {"tags": tags} if tags else {}
-
-    def resources(self, name: str | None) -> ResourcesResult:
-        catalogs = self._catalogs(name)
-        return ResourcesResult(
-            resources=tuple(
-                _add_server_member(item, server) for server, c in catalogs for item in c.resources
-            ),
-            resource_templates=tuple(
-                _add_server_member(item, server) for server, c in catalogs for item in c.templates
-            ),
-            missing=self._missing(name),
-        )
-
-    def prompts(self, name: str | None) -> PromptsResult:
-        return PromptsResult(
-            prompts=tuple(
-                _add_server_member(item, server) for server, c in self._catalogs(name) for item in c.prompts
-            ),
-            missing=self._missing(name),
-        )
-
-    def _catalogs(self, name: str | None) -> list[tuple[str, Catalog]]:
-        servers = self.supervisor.servers() if name is None else [self.supervisor.get(name)]
-        return [(s.spec.name, s.catalog) for s in servers if s.catalog is not None]
 
     async def load_catalog(self, name: str) -> None:
         """Wait until the server's catalog is known; this starts a lazy server. Raises NotReady.
@@ -404,11 +343,3 @@ class Operations:
 def _effective_concurrency(spec: ServerSpec) -> str:
     """Return the definition's `concurrency`; `free` if `auto` means that for this server."""
     return "free" if spec.concurrency == "auto" and not spec.takes_write_turns else spec.concurrency
-
-
-def _add_server_member(item: Item, server: str, **extra: object) -> Raw:
-    """Return the server's object with `server` and `extra` added in front; its bytes are unchanged."""
-    added = {"server": server, **extra}
-    rest = item.raw.lstrip()[1:].lstrip()
-    head = msgspec.json.encode(added)[:-1]
-    return Raw(head + (b"," if rest != b"}" else b"") + rest)

@@ -116,8 +116,14 @@ class AggregateServer:
         return self._index().owners.get(member, ())
 
     def route(self, method: str, params: bytes) -> Target:
-        if method == "tools/call" and (known := self._route_known_call(params)) is not None:
-            return known
+        if method == "tools/call":
+            # A tool that was called before is found without parsing the params.
+            end = params.find(b'"', 9) + 1  # usually the name is the first member
+            known = self._index().known_calls.get(params[:end])
+            if known is not None and is_name_unique(params):
+                server, own, first = known
+                owner = self._core.supervisor.get(server)
+                return Target(server=owner, params=first + params[end:], tool=own)
         return run_steps(self.route_in_steps(method, params))
 
     def route_in_steps(self, method: str, params: bytes) -> Steps[Target]:
@@ -135,25 +141,15 @@ class AggregateServer:
         except BadFrame as error:
             raise InvalidArguments(f"{method}: {error}", [Problem("$", str(error))]) from None
 
-    def _route_known_call(self, params: bytes) -> Target | None:
-        """Route a call of a tool that was called before, without parsing the params."""
-        end = params.find(b'"', 9) + 1  # usually the name is the first member
-        known = self._index().known_calls.get(params[:end])
-        if known is None or not is_name_unique(params):
-            return None
-        server, own, first = known
-        return Target(server=self._core.supervisor.get(server), params=first + params[end:], tool=own)
-
     def _route_by_name(self, method: str, members: dict[str, Raw]) -> Target:
         """Route a tool or prompt by its public name."""
-        name = wire.string(members, "name")
-        server, own = self._owner_of("prompts" if method == "prompts/get" else "tools", name)
+        name, index = wire.string(members, "name"), self._index()
+        server, own = self._owner_of("prompts" if method == "prompts/get" else "tools", name, index)
         if method == "tools/call" and server.catalog is not None:
-            self._index().known_calls[_name_member(name)] = server.spec.name, own, _name_member(own)
+            index.known_calls[_name_member(name)] = server.spec.name, own, _name_member(own)
         return Target(server=server, params=replace_member(members, "name", own), tool=own)
 
-    def _owner_of(self, member: str, name: str) -> tuple[ManagedServer, str]:
-        index = self._index()
+    def _owner_of(self, member: str, name: str, index: AggregateIndex) -> tuple[ManagedServer, str]:
         owned = (index.tools if member == "tools" else index.prompts).get(name)
         if owned is None and member == "tools":
             owned = choose_tool(index.app_tools.get(name, ()))
@@ -196,7 +192,7 @@ class AggregateServer:
     def _route_completion(self, members: dict[str, Raw]) -> Target:
         ref = wire.members(members.get("ref", Raw(b"{}")))
         if wire.string(ref, "type") == "ref/prompt":
-            server, own = self._owner_of("prompts", wire.string(ref, "name"))
+            server, own = self._owner_of("prompts", wire.string(ref, "name"), self._index())
             ref["name"] = Raw(msgspec.json.encode(own))
         else:
             uri = wire.string(ref, "uri")
@@ -220,12 +216,16 @@ class AggregateServer:
         for pattern, name in index.templates:
             if pattern.matches(uri):
                 return supervisor.get(name), uri
+        return self._owner_by_similar_uris(uri), uri
+
+    def _owner_by_similar_uris(self, uri: str) -> ManagedServer:
+        """Return the only server that lists resources with this scheme, or has resources at all."""
         able = [s for s in self.servers() if s.upstream is not None and s.upstream.has("resources")]
         scheme = uri.partition(":")[0] + ":"
         alike = [s for s in able if s.catalog and any(i.name.startswith(scheme) for i in s.catalog.resources)]
         for candidates in (alike, able):
             if len(candidates) == 1:
-                return candidates[0], uri
+                return candidates[0]
         raise UnknownResource(f"none of these servers has the resource {shorten(uri)!r}", uri)
 
     def capabilities(self, version: str) -> Mapping[str, object]:
@@ -267,7 +267,7 @@ class AggregateServer:
     @property
     def must_prepare(self) -> bool:
         """See `View.must_prepare`."""
-        if self._core.supervisor.changes == self._indexed_changes or not self._is_outdated():
+        if not self._is_outdated():
             return False
         return is_large(catalog for _, catalog in self._catalogs() if catalog is not None)
 

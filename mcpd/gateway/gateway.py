@@ -19,7 +19,7 @@ from mcpd.calls.call_log import CallLog
 from mcpd.calls.client_context import ClientContext, ClientIdentity
 from mcpd.calls.engine import CallEngine
 from mcpd.calls.known_items import KnownItemStageFactory
-from mcpd.calls.login_tool import LoginToolStageFactory, login_catalog
+from mcpd.calls.login_tool import LoginToolStageFactory
 from mcpd.calls.policies import Policies, PolicyStageFactory
 from mcpd.calls.use_limits import UseLimits
 from mcpd.calls.validation import ValidationStageFactory
@@ -63,7 +63,6 @@ METHODS = SessionMethods(
     modern.apply_request_meta,
     modern.read_request_meta,
 )
-_LISTS = ("tools", "resources", "prompts")
 
 
 class Gateway:
@@ -86,10 +85,8 @@ class Gateway:
         self.dedicated_servers = DedicatedServers(core, self.spawn)
         self.calls = CallEngine(core, self.spawn, self.roots, stages, call_log)
         self.subscriptions = ClientSubscriptions(self.spawn)
+        self.list_changes = lists.ListChanges(self.sessions, self.calls.companions.used_by)
         self._nursery: trio.Nursery | None = None
-        self._disabled: dict[str, bool] = {}
-        self._offered_logins: set[str] = set()
-        """The servers whose only tool is the one to log in, as clients were notified."""
         self._synced_servers: dict[str, ManagedServer] = {}
         """Servers that know all interests, by name. A name may get a new server."""
         self._announced_rules: dict[str, tuple[PolicyRule, ...]] = {}
@@ -118,7 +115,14 @@ class Gateway:
 
     def profile_view(self, profile: str | None) -> AggregateServer:
         """Return the view of all servers of a profile, or of all. Raises UnknownProfile."""
-        chosen = self._profile(profile)
+        profiles = self.core.config.loaded.settings.profiles
+        if not profile or profile == ALL_SERVERS:
+            chosen = _EVERY_SERVER
+        elif profile in profiles:
+            chosen = profiles[profile]
+        else:
+            known = ", ".join(sorted(profiles)) or "none (define them in `settings.profiles`)"
+            raise UnknownProfile(f"no profile named {profile!r}; known profiles: {known}")
         view = self._aggregates.get(chosen.name)
         if view is None:
             view = self._aggregates[chosen.name] = AggregateServer(self.core, chosen)
@@ -133,15 +137,6 @@ class Gateway:
             return None
         found = match_profile(directory, self.core.config.loaded.settings.profile_by_directory)
         return None if found == ALL_SERVERS else found
-
-    def _profile(self, name: str | None) -> Profile:
-        if not name or name == ALL_SERVERS:
-            return _EVERY_SERVER
-        profiles = self.core.config.loaded.settings.profiles
-        if name not in profiles:
-            known = ", ".join(sorted(profiles)) or "none (define them in `settings.profiles`)"
-            raise UnknownProfile(f"no profile named {name!r}; known profiles: {known}")
-        return profiles[name]
 
     def open_session(
         self, view: View, client: ClientIdentity, send: Callable[[bytes], None], spawn: Spawn
@@ -223,7 +218,7 @@ class Gateway:
     def on_notification(self, server: ManagedServer, notification: ServerNotification) -> None:
         method = notification.method
         if method.endswith("/list_changed"):
-            self._notify_list_changed(server, method.split("/")[1])
+            self.list_changes.notify(server, method.split("/")[1])
         elif method == "notifications/resources/updated":
             server.results.forget("resources")
             self.subscriptions.on_resource_updated(server, notification.uri)
@@ -249,12 +244,6 @@ class Gateway:
         """See `ServerClients`."""
         return self.calls.turns.describe(server, mask)
 
-    def _notify_list_changed(self, server: ManagedServer, feature: str) -> None:
-        for session in list(self.sessions):
-            # Not for a dedicated server, whose lists nobody sees.
-            if session.view.covers(server) or server in self.calls.companions.used_by(session):
-                session.notify_list_changed(feature)
-
     def _on_event(self, event: Event) -> None:
         """Notify clients if a server was enabled, disabled or removed, or if names or policies changed."""
         if event.server is None:
@@ -263,34 +252,23 @@ class Gateway:
             for view in self._aggregates.values():
                 if view.announced_style is not view.style:
                     view.announced_style = view.style
-                    self._on_names_changed(view)
-            return
-        if event.kind is EventKind.REMOVED:
+                    self.list_changes.notify_view(view, ("tools", "prompts"))
+        elif event.kind is EventKind.REMOVED:
             self._synced_servers.pop(event.server, None)
-            self._offered_logins.discard(event.server)
             for view in self._aggregates.values():
                 view.release_index()
-            if self._disabled.pop(event.server, True) is False:
-                self._notify_all_lists_changed(None)
+            self.list_changes.on_removed(event.server)
         elif event.status is not None and (server := self.core.supervisor.find(event.server)) is not None:
-            # Not for a dedicated server: clients see the lists of its original.
-            if server.state is ServerState.DISABLED:
-                self.dedicated_servers.on_disabled(server)
-            off = event.status.status is ServerState.DISABLED
-            was_disabled = self._disabled.get(event.server)
-            self._disabled[event.server] = off
-            if was_disabled is not None and was_disabled is not off:
-                self._notify_all_lists_changed(event.server)
-            if login_catalog(server) is not None:
-                if event.server not in self._offered_logins:
-                    self._offered_logins.add(event.server)
-                    self._notify_list_changed(server, "tools")
-            elif event.status.status is ServerState.CONNECTED and event.server in self._offered_logins:
-                self._offered_logins.discard(event.server)
-                self._notify_list_changed(server, "tools")
-            if event.status.status is ServerState.CONNECTED:
-                self._sync_interests(event.server)
-                self._prepare_decisions([server])
+            self._on_status(server, event.status.status)
+
+    def _on_status(self, server: ManagedServer, state: ServerState) -> None:
+        """Not for a dedicated server: clients see the lists of its original."""
+        if server.state is ServerState.DISABLED:
+            self.dedicated_servers.on_disabled(server)
+        self.list_changes.on_status(server, state)
+        if state is ServerState.CONNECTED:
+            self._sync_interests(server.spec.name)
+            self._prepare_decisions([server])
 
     def _announce_approval(self, server: str, message: str) -> None:
         event = Event(
@@ -315,7 +293,7 @@ class Gateway:
         self._prepare_decisions(self.core.supervisor.servers())
         for session in list(self.sessions):
             if any(server.spec.name in changed for server in session.view.servers()):
-                for feature in _LISTS:
+                for feature in lists.FEATURES:
                     session.notify_list_changed(feature)
 
     def _on_profiles_changed(self) -> None:
@@ -325,10 +303,7 @@ class Gateway:
             profile = profiles.get(name) or Profile(name=name, servers=())
             if name and profile != view.profile:
                 view.use_profile(profile)
-                for session in list(self.sessions):
-                    if session.scope is view.scope:
-                        for feature in _LISTS:
-                            session.notify_list_changed(feature)
+                self.list_changes.notify_view(view, lists.FEATURES)
 
     def _prepare_decisions(self, servers: Iterable[ManagedServer]) -> None:
         """Compare lists and clients with the rules now, and not when the first call arrives."""
@@ -337,19 +312,6 @@ class Gateway:
                 self.spawn(partial(self.policies.prepare, server))
         for session in self.sessions:
             session.prepare_decisions()
-
-    def _on_names_changed(self, view: View) -> None:
-        for session in list(self.sessions):
-            if session.scope is view.scope:
-                session.notify_list_changed("tools")
-                session.notify_list_changed("prompts")
-
-    def _notify_all_lists_changed(self, name: str | None) -> None:
-        for session in list(self.sessions):
-            single = session.view.single
-            if single is None or single.spec.name == name:
-                for feature in _LISTS:
-                    session.notify_list_changed(feature)
 
     # ── the interests of all in one server ──────────────────────────────────────────────────────
 

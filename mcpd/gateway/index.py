@@ -6,7 +6,7 @@ It is built in steps: that of 10,000 tools takes 0.1 s.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec import Raw
@@ -93,20 +93,32 @@ def build_index(
     listed["prompts"] = yield from _rename(
         prompts, ((s, item.name, item.raw) for s, c in catalogs for item in c.prompts)
     )
-    patterns = []
-    for public, (server, own) in templates.items():
-        if public == own:
-            patterns.append((parse_template(own), server))
-            yield
-    with_apps = {server for server, _ in pages}
-    app_tools: dict[str, list[OwnedName]] = {}
-    for owned in tools.values():
-        if owned[0] in with_apps:
-            app_tools.setdefault(owned[1], []).append(owned)
+    patterns = yield from _parse_templates(templates)
+    app_tools = _tools_by_own_name(tools, {server for server, _ in pages})
     yield
     entries = {member: tuple(entry for _, _, entry in each) for member, each in listed.items()}
     owners = {member: tuple((server, own) for server, own, _ in each) for member, each in listed.items()}
     return AggregateIndex(tools, prompts, entries, owners, resources, patterns, templates, app_tools)
+
+
+def _parse_templates(owners: Mapping[str, OwnedName]) -> Steps[Sequence[tuple[UriTemplate, str]]]:
+    """Return the templates without an alias, with their servers."""
+    patterns = []
+    for public, (server, own) in owners.items():
+        if public == own:
+            patterns.append((parse_template(own), server))
+            yield
+    return patterns
+
+
+def _tools_by_own_name(
+    tools: Mapping[str, OwnedName], servers: Collection[str]
+) -> Mapping[str, Sequence[OwnedName]]:
+    found: dict[str, list[OwnedName]] = {}
+    for owned in tools.values():
+        if owned[0] in servers:
+            found.setdefault(owned[1], []).append(owned)
+    return found
 
 
 _Entry = tuple[str, str, bytes]

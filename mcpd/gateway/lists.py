@@ -1,10 +1,10 @@
-"""List requests (`tools/list` and others), answered from the catalogs in pages of mcpd's own."""
+"""Lists: requests for them, answered from the catalogs in pages of mcpd's own, and who hears of changes."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 import trio
@@ -13,13 +13,16 @@ from msgspec import Raw
 from mcpd.calls.client_context import ClientRequest
 from mcpd.calls.login_tool import login_catalog
 from mcpd.gateway.session import ClientSession
-from mcpd.gateway.views import LIST_MEMBERS
+from mcpd.gateway.views import LIST_MEMBERS, View
 from mcpd.io.turns import take_turn
 from mcpd.model.errors import NotReady
+from mcpd.model.status import ServerState
 from mcpd.protocol.revision_translation import entry_translation
+from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import BadFrame
 
+FEATURES = ("tools", "resources", "prompts")
 PAGE_SIZE = 1000
 """Entries per page; most lists fit on one."""
 FIRST_START_TIMEOUT = 5.0
@@ -110,3 +113,61 @@ def _cursor(entries: Sequence[bytes], start: int) -> str:
         digest.update(b"%d:" % len(entry))
         digest.update(entry)
     return base64.urlsafe_b64encode(b"%d.%b" % (start, digest.digest()[:12])).decode()
+
+
+class ListChanges:
+    """Tells clients which lists have changed. `companions_of` returns the second connections that a client
+    uses.
+    """
+
+    def __init__(
+        self,
+        sessions: Collection[ClientSession],
+        companions_of: Callable[[ClientSession], Collection[ManagedServer]],
+    ) -> None:
+        self._sessions = sessions
+        self._companions_of = companions_of
+        self._disabled: dict[str, bool] = {}
+        self._offered_logins: set[str] = set()
+        """The servers whose only tool is the one to log in, as clients were notified."""
+
+    def notify(self, server: ManagedServer, feature: str) -> None:
+        """A list of a server has changed. Nobody sees those of a dedicated server."""
+        for session in list(self._sessions):
+            if session.view.covers(server) or server in self._companions_of(session):
+                session.notify_list_changed(feature)
+
+    def notify_view(self, view: View, features: Iterable[str]) -> None:
+        """Lists of a view of several servers have changed."""
+        for session in list(self._sessions):
+            if session.scope is view.scope:
+                for feature in features:
+                    session.notify_list_changed(feature)
+
+    def on_removed(self, name: str) -> None:
+        self._offered_logins.discard(name)
+        if self._disabled.pop(name, True) is False:
+            self._notify_all(None)
+
+    def on_status(self, server: ManagedServer, state: ServerState) -> None:
+        """A server that is enabled or disabled appears or disappears; so does the tool to log in to it."""
+        name, is_disabled = server.spec.name, state is ServerState.DISABLED
+        was_disabled = self._disabled.get(name)
+        self._disabled[name] = is_disabled
+        if was_disabled is not None and was_disabled is not is_disabled:
+            self._notify_all(name)
+        if login_catalog(server) is not None:
+            if name not in self._offered_logins:
+                self._offered_logins.add(name)
+                self.notify(server, "tools")
+        elif state is ServerState.CONNECTED and name in self._offered_logins:
+            self._offered_logins.discard(name)
+            self.notify(server, "tools")
+
+    def _notify_all(self, name: str | None) -> None:
+        """Notify the clients of several servers, and those of the server `name` alone."""
+        for session in list(self._sessions):
+            single = session.view.single
+            if single is None or single.spec.name == name:
+                for feature in FEATURES:
+                    session.notify_list_changed(feature)

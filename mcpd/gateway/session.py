@@ -175,6 +175,10 @@ class ClientSession:
         self.has_connection: Callable[[], bool] = lambda: True
         """Whether a question can reach the client now, as far as its transport knows."""
 
+    def __repr__(self) -> str:
+        state = "closed" if self.is_closed else f"{self.in_flight} in flight"
+        return f"<ClientSession {self.describe(self.context)}, {self.version or 'stateless'}, {state}>"
+
     # ── messages of the client ──────────────────────────────────────────────────────────────────
 
     def receive(self, message: Message, reply: Responder) -> None:

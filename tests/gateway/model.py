@@ -190,6 +190,7 @@ def make_core(*servers: Any, **settings: Any) -> Any:
                         "client_tool_names": ClientStyle.UNDERSCORES,
                         "validate": None,
                         "policies": (),
+                        "profiles": {},
                         "approval_notifications": False,
                         **settings,
                     }

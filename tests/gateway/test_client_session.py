@@ -177,13 +177,13 @@ async def test_no_notification_is_sent_before_the_handshake_response(autojump_cl
     )
     received = Recorder(SimpleNamespace(session=session, take=heard.append))  # type: ignore[arg-type]
     received.say({"id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}})
-    w.gateway._notify_list_changed(w.server, "tools")
+    w.gateway.list_changes.notify(w.server, "tools")
     assert heard == []
     assert received.answers == []
     w.connect()
     await trio.testing.wait_all_tasks_blocked()
     assert len(received.answers) == 1
-    w.gateway._notify_list_changed(w.server, "tools")
+    w.gateway.list_changes.notify(w.server, "tools")
     assert len(heard) == 1
 
 

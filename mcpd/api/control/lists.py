@@ -1,16 +1,22 @@
-"""The lists of the control API without what policies forbid its client, and what its profile leaves out."""
+"""The lists of the control API, without what policies forbid its client and what its profile leaves out."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import attrs
+import msgspec
 from msgspec import Raw
 
 from mcpd.api.control.calls import ControlClient
 from mcpd.calls.policies import Policies
-from mcpd.model.api import PromptsResult, ResourcesResult, ToolsResult
+from mcpd.daemon_operations import Operations
+from mcpd.model.api import MissingServer, PromptsResult, ResourcesResult, ToolsResult
 from mcpd.model.policy import Decision, ItemKind
+from mcpd.model.status import ServerState
+from mcpd.model.tags import tags_of_tool
+from mcpd.model.tool_names import qualified_name
+from mcpd.supervision.catalog import Catalog, Item
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.wire import message as wire
 
@@ -62,3 +68,72 @@ def visible_part(
 def _server_of(entry: Raw) -> str:
     """Return the server of an entry. Our own member comes first, whatever else the entry contains."""
     return bytes(entry).removeprefix(b'{"server":"').partition(b'"')[0].decode()
+
+
+def tools(operations: Operations, name: str | None) -> ToolsResult:
+    """Return the tools of one server or of all, from the cached catalogs. Raises UnknownServer."""
+    tools: list[Raw] = []
+    dropped = 0
+    style = operations.config.loaded.settings.tool_names
+    for server, catalog in _catalogs(operations, name):
+        dropped += catalog.dropped_tools
+        tools += [
+            _add_server_member(
+                tool,
+                server,
+                qualified_name=qualified_name(style, server, tool.name),
+                **_tags(operations, server, tool.name),
+            )
+            for tool in catalog.tools
+        ]
+    return ToolsResult(tools=tuple(tools), dropped=dropped, missing=_missing(operations, name))
+
+
+def _missing(operations: Operations, name: str | None) -> tuple[MissingServer, ...]:
+    """Return the servers that a list lacks; none if it is that of one server."""
+    return tuple(
+        MissingServer(server=each.spec.name, state=each.state, reason=each.explain_state())
+        for each in (operations.supervisor.servers() if name is None else ())
+        if each.catalog is None and each.state is not ServerState.DISABLED
+    )
+
+
+def _tags(operations: Operations, server: str, tool: str) -> dict[str, object]:
+    found = operations.supervisor.find(server)
+    tags = () if found is None else tags_of_tool(found.spec, tool)
+    return {"tags": tags} if tags else {}
+
+
+def resources(operations: Operations, name: str | None) -> ResourcesResult:
+    catalogs = _catalogs(operations, name)
+    return ResourcesResult(
+        resources=tuple(_add_server_member(item, server) for server, c in catalogs for item in c.resources),
+        resource_templates=tuple(
+            _add_server_member(item, server) for server, c in catalogs for item in c.templates
+        ),
+        missing=_missing(operations, name),
+    )
+
+
+def prompts(operations: Operations, name: str | None) -> PromptsResult:
+    return PromptsResult(
+        prompts=tuple(
+            _add_server_member(item, server)
+            for server, c in _catalogs(operations, name)
+            for item in c.prompts
+        ),
+        missing=_missing(operations, name),
+    )
+
+
+def _catalogs(operations: Operations, name: str | None) -> list[tuple[str, Catalog]]:
+    servers = operations.supervisor.servers() if name is None else [operations.supervisor.get(name)]
+    return [(s.spec.name, s.catalog) for s in servers if s.catalog is not None]
+
+
+def _add_server_member(item: Item, server: str, **extra: object) -> Raw:
+    """Return the server's object with `server` and `extra` added in front; its bytes are unchanged."""
+    added = {"server": server, **extra}
+    rest = item.raw.lstrip()[1:].lstrip()
+    head = msgspec.json.encode(added)[:-1]
+    return Raw(head + (b"," if rest != b"}" else b"") + rest)

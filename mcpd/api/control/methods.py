@@ -16,6 +16,7 @@ import attrs
 import msgspec
 
 from mcpd import __version__
+from mcpd.api.control import lists
 from mcpd.api.control.metrics import collect_metrics
 from mcpd.api.control.reports import connected_clients, explain_policy
 from mcpd.daemon_operations import Operations
@@ -219,11 +220,11 @@ METHODS: Mapping[str, Method[Any]] = {
         api.ServerDetail,
         lambda gateway, params: gateway.core.explain_server(params.server),
     ),
-    "mcpd/tools": _list_method("List the tools of one server or all servers.", ToolsResult, Operations.tools),
+    "mcpd/tools": _list_method("List the tools of one server or all servers.", ToolsResult, lists.tools),
     "mcpd/resources": _list_method(
         "List the resources and resource templates of one server or all servers.",
         ResourcesResult,
-        Operations.resources,
+        lists.resources,
     ),
     "mcpd/read": Method(
         "Read a resource.",
@@ -231,7 +232,7 @@ METHODS: Mapping[str, Method[Any]] = {
         MCP_RESULT,
     ),
     "mcpd/prompts": _list_method(
-        "List the prompts of one server or all servers.", PromptsResult, Operations.prompts
+        "List the prompts of one server or all servers.", PromptsResult, lists.prompts
     ),
     "mcpd/prompt": Method(
         "Get a prompt and fill in its arguments.",
