@@ -233,6 +233,9 @@ class Upstream(msgspec.Struct, eq=False):
     """If set, it must see every listed tool (name, definition) before it is called. Returns why the tool
     must not be offered, or None."""
 
+    def __repr__(self) -> str:
+        return f"<Upstream {self.link.name} {self.version} {self.link!r}>"
+
     def announce_roots(self) -> None:
         """Tell the server that the roots have changed."""
         self.expect_roots_request()

@@ -168,6 +168,9 @@ class ManagedServer:
         """The same, but dropped when the lists change."""
         self._apply_debug()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.label} {self.state.value} {self.upstream!r}>"
+
     def _open_log(self, context: SupervisorContext) -> ServerLog:
         return ServerLog(context.log_dir / f"{self.spec.name}.log", context.redactor)
 

@@ -41,6 +41,23 @@ class _RunningServer(msgspec.Struct, eq=False):
     scope: trio.CancelScope = msgspec.field(default_factory=trio.CancelScope)
     ended: trio.Event = msgspec.field(default_factory=trio.Event)
 
+    async def run(self) -> None:
+        """Run until the scope is cancelled. A bug delays this server by a second and affects no other."""
+        try:
+            with self.scope:
+                while True:
+                    try:
+                        await self.server.run()
+                    except* Exception:
+                        name = self.server.spec.name
+                        log.exception("%s: an error in mcpd itself; the server is started again", name)
+                        with suppress(Exception):  # this may raise the same bug, which has been logged
+                            self.server.reset_after_bug()
+                    await trio.sleep(_RERUN_DELAY)
+        finally:
+            self.server.close()
+            self.ended.set()
+
 
 class Supervisor:
     """Reconciles the running servers with the desired set.
@@ -188,7 +205,7 @@ class Supervisor:
 
     async def _run_instance(self, life: _RunningServer) -> None:
         try:
-            await self._run_server(life)
+            await life.run()
         finally:
             server = life.server
             del self._instances[server]
@@ -293,7 +310,7 @@ class Supervisor:
             self._context.changes.value += len(created)
             while created:
                 life = created.popleft()
-                nursery.start_soon(self._run_server, life, name=f"server {life.server.spec.name}")
+                nursery.start_soon(life.run, name=f"server {life.server.spec.name}")
                 if not len(created) % _AT_ONCE:
                     await trio.lowlevel.checkpoint()
         finally:
@@ -314,20 +331,3 @@ class Supervisor:
             event = Event(kind=EventKind.CONFIG, at=rfc3339(time.time()), server=spec.name, message=problem)
             self._context.announce(event)
             return None
-
-    async def _run_server(self, life: _RunningServer) -> None:
-        """Run one server; a bug in its task delays that server by a second and affects no other."""
-        try:
-            with life.scope:
-                while True:
-                    try:
-                        await life.server.run()
-                    except* Exception:
-                        name = life.server.spec.name
-                        log.exception("%s: an error in mcpd itself; the server is started again", name)
-                        with suppress(Exception):  # this may raise the same bug, which has been logged
-                            life.server.reset_after_bug()
-                    await trio.sleep(_RERUN_DELAY)
-        finally:
-            life.server.close()
-            life.ended.set()

@@ -86,6 +86,11 @@ class RequestMultiplexer:
         self._timer = trio.CancelScope()
         self._timer_at = math.inf
 
+    def __repr__(self) -> str:
+        state = "open" if self.end_error is None else f"ended: {self.end_error.message}"
+        counts = f"pending={len(self._pending)} queued={len(self._queue)}"
+        return f"<{type(self).__name__} {self.name} {counts} {state}>"
+
     async def run(self) -> NoReturn:
         """See `Channel.run`. Watches the deadlines while `_transfer` reads and writes."""
         reason = "the connection was closed"

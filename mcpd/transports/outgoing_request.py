@@ -55,6 +55,9 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     reports_error: bool = False
     """Whether the response is the result of a tool that reports a failure."""
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.key.decode() or 'unsent'} {self.description}>"
+
     @property
     def description(self) -> str:
         return self.label or self.method

@@ -177,18 +177,6 @@ async def test_task_is_cancelled_when_the_caller_leaves(autojump_clock: MockCloc
         all_valid(peer, era)
 
 
-async def test_task_is_not_cancelled_without_the_capability(autojump_clock: MockClock) -> None:
-    """2025-11-25 has a capability for it."""
-    async with connected() as peer:
-        upstream = await ready(peer, "legacy", {"tasks": {"requests": {"tools": {"call": {}}}}})
-        assert upstream.accepts_task_param
-        course(peer, task())
-        with trio.move_on_after(10):
-            await seen_through(upstream, created("legacy"))
-        await trio.testing.wait_all_tasks_blocked()
-        assert "tasks/cancel" not in peer.methods
-
-
 async def test_questions_inside_a_task_are_answered_once(autojump_clock: MockClock) -> None:
     """They are repeated until the server has seen the answer; new ones have new keys."""
     question = {"method": "elicitation/create", "params": {"message": "Which?"}}
@@ -333,12 +321,3 @@ async def test_task_with_unknown_outcome_may_have_run(autojump_clock: MockClock,
         with pytest.raises(LinkLost, match="became a task") as lost:
             await seen_through(upstream, created("modern"), next_connection=again)
         assert lost.value.may_have_run
-
-
-async def test_refused_poll_is_reported_as_it_is_on_the_first_connection(autojump_clock: MockClock) -> None:
-    async with connected() as peer:
-        upstream = await ready(peer, "modern")
-        peer.script["tasks/get"] = {"error": {"code": -32602, "message": "no such task"}}
-        with pytest.raises(UpstreamRefused, match="no such task"):
-            await seen_through(upstream, created("modern"))
-        await peer.hear("tasks/cancel")

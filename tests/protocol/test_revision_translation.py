@@ -317,42 +317,6 @@ def test_deeply_nested_schema_does_not_break_the_list(depth: int) -> None:
     assert translate(entry).startswith(b'{"name":"t"')
 
 
-ICONS: Json = {"type": "resource_link", "uri": "a:b", "name": "n", "icons": [], "_meta": {"v": 1}}
-
-
-@pytest.mark.parametrize(
-    ("client", "content", "seen"),
-    [
-        (R4, [5], [5, text("[1]")]),
-        (R4, [{"type": "image"}], [{"type": "image"}, text("[1]")]),
-        (R4, [ICONS], [ICONS, text("[1]")]),
-        (R4, "odd", [text("[1]")]),
-        (R3, [ICONS], [{k: v for k, v in ICONS.items() if k != "icons"}, text("[1]")]),
-        (
-            R3,
-            [{**text("a"), "annotations": {"lastModified": "x"}}],
-            [{**text("a"), "annotations": {"lastModified": "x"}}],
-        ),
-        (R2, [{**text("a"), "annotations": {"lastModified": "x"}}], [{**text("a"), "annotations": {}}]),
-        (R2, [{"type": "resource_link", "uri": "a:b", "mimeType": 5}], [text(": a:b"), text("[1]")]),
-        (
-            R1,
-            [{"type": "audio"}],
-            [
-                {"type": "resource", "resource": {"uri": "about:audio", "mimeType": "audio/*", "blob": ""}},
-                text("[1]"),
-            ],
-        ),
-        (R2, [{"type": "audio"}], [{"type": "audio"}, text("[1]")]),
-    ],
-)
-def test_content_items_are_reduced_to_what_the_client_knows(
-    client: str, content: object, seen: list[object]
-) -> None:
-    sent = {"resultType": "complete", "content": content, "structuredContent": [1]}
-    assert result(client, R5, "tools/call", sent)["content"] == seen
-
-
 @pytest.mark.parametrize("client", ALL[:4])
 def test_content_of_any_size_reaches_old_clients(client: str) -> None:
     """Its items are neither decoded nor encoded, so there is no limit but that of a message."""
@@ -413,40 +377,3 @@ def test_tool_entry_members(client: str, entry: Json, seen: Json) -> None:
     translate = entry_translation("tools", client)
     assert translate is not None
     assert json.loads(translate(json.dumps(entry).encode())) == seen
-
-
-@pytest.mark.parametrize(
-    ("client", "method", "label", "params", "seen"),
-    [
-        (R3, "sampling/createMessage", "[a] ", {"task": 1}, {}),
-        (R4, "sampling/createMessage", "[a] ", {"task": 1}, {"task": 1}),
-        (R1, "sampling/createMessage", "", {"message": 5}, {"message": 5}),
-        (R4, "elicitation/create", "", {"message": 5}, {"message": 5}),
-        (R4, "elicitation/create", "[a] ", {}, {}),
-        (R4, "elicitation/create", "[a] ", {"message": "?"}, {"message": "[a] ?"}),
-        (R4, "elicitation/create", "", {"mode": "form"}, {"mode": "form"}),
-        (R4, "elicitation/create", "", {"elicitationId": "1"}, {"elicitationId": "1"}),
-        (
-            R4,
-            "elicitation/create",
-            "",
-            {"mode": "url", "elicitationId": "1"},
-            {"mode": "url", "elicitationId": "1"},
-        ),
-        (R5, "elicitation/create", "", {"mode": "url"}, {"mode": "url"}),
-        (R5, "elicitation/create", "", {"mode": "url", "elicitationId": "1"}, {"mode": "url"}),
-        (R3, "elicitation/create", "", {"requestedSchema": {"properties": {"a": 5}}}, None),
-        (
-            R3,
-            "elicitation/create",
-            "",
-            {"requestedSchema": {"properties": 5}},
-            {"requestedSchema": {"properties": {}}},
-        ),
-    ],
-)
-def test_params_of_a_servers_request(
-    client: str, method: str, label: str, params: Json, seen: Json | None
-) -> None:
-    found = translate_request(method, raw(params), client, label)
-    assert (None if found is None else json.loads(found)) == seen

@@ -17,7 +17,6 @@ from trio.testing import MockClock
 from mcpd.protocol import listen_stream
 from mcpd.protocol.negotiate import negotiate
 from mcpd.protocol.upstream_session import Hooks, NotificationInterests, ServerNotification, Upstream
-from mcpd.transports.outgoing_request import AwaitedExchange
 from tests.transports.peer import Json, Peer, connected
 
 EVERYTHING = {"tools": {"listChanged": True}, "resources": {"subscribe": True}, "logging": {}}
@@ -310,32 +309,6 @@ async def test_listen_stream_is_replaced_without_a_gap() -> None:
         assert third["params"]["notifications"] == {"toolsListChanged": True}
 
 
-async def test_refused_resource_does_not_end_the_listen_stream() -> None:
-    """One bad URI must not stop list changes."""
-    script = modern(EVERYTHING)
-
-    def refuse(request: Json) -> Json | None:
-        bad = "resourceSubscriptions" in request["params"]["notifications"]
-        return {"error": {"code": -32602, "message": "what is that?"}} if bad else None
-
-    interests = NotificationInterests()
-    interests.follow_resources("x", [A])
-    script["subscriptions/listen"] = refuse
-    async with talking(script, interests) as talk:
-        second = await talk.peer.hear("subscriptions/listen", 2)
-        assert second["params"]["notifications"] == {"toolsListChanged": True}
-        await acknowledge(talk.peer, second)
-        with trio.fail_after(30):
-            assert "what is that?" in await interests.wait_subscribed(A)
-            await talk.upstream.notifications_ready.wait()
-        interests.follow_resources("y", [B])  # refused too: the one for the lists stays
-        await talk.peer.hear("subscriptions/listen", 3)
-        with trio.fail_after(30):
-            assert "what is that?" in await interests.wait_subscribed(B)
-        assert "notifications/cancelled" not in talk.peer.methods
-        assert talk.upstream.announces_changes == {"tools"}
-
-
 async def test_listen_stream_cancelled_by_the_server_is_reopened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -373,18 +346,3 @@ async def test_unstable_listen_stream_is_reopened_with_backoff(autojump_clock: M
     pauses = [later - earlier for earlier, later in itertools.pairwise(asked_at)]
     for pause, usual in zip(pauses, (5, 10, 20, 40, 60, 60), strict=True):
         assert usual * 0.5 <= pause <= usual * 1.5 + 0.01
-
-
-async def test_request_for_one_client_declares_its_capabilities() -> None:
-    """In place of the union of all clients; the progress token stays ours."""
-    async with talking(modern(EVERYTHING)) as talk:
-        call = AwaitedExchange()
-        call.meta = talk.upstream.request_meta({"sampling": {}}, "debug")
-        talk.upstream.submit(call, "tools/call", b'{"name":"x"}')
-        meta = (await talk.peer.hear("tools/call"))["params"]["_meta"]
-        assert meta["io.modelcontextprotocol/clientCapabilities"] == {"sampling": {}}
-        assert meta["io.modelcontextprotocol/logLevel"] == "debug"
-        assert meta["io.modelcontextprotocol/protocolVersion"] == "2026-07-28"
-        assert meta["progressToken"] == int(call.key)
-    async with talking(legacy(EVERYTHING)) as talk:
-        assert talk.upstream.request_meta({"sampling": {}}, "debug") == b""

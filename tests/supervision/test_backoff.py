@@ -45,19 +45,6 @@ def test_fifteen_failures_within_ten_minutes_are_a_crash_loop() -> None:
     assert not any(slow.record_end(at).crash_loop for at in range(0, 3000, 43))
 
 
-def test_crash_loop_retries_every_five_minutes_with_jitter() -> None:
-    """Jitter keeps servers in crash loops from being retried simultaneously."""
-    backoff, drawn = Backoff(RestartPolicy(), random.Random(20261121).random), []
-    for number in range(2015):
-        pause = backoff.record_end(number * 300.0 if number > 15 else 0.0)
-        if pause.crash_loop:
-            drawn.append(pause.seconds)
-    assert len(drawn) == 2001
-    assert (min(drawn) >= 240, max(drawn) <= 360) == (True, True)
-    assert max(drawn) - min(drawn) > 110
-    assert abs(statistics.fmean(drawn) - 300) < 5
-
-
 def test_reset_clears_the_backoff() -> None:
     """A reset ends a crash loop as well."""
     backoff = Backoff(RestartPolicy(), lambda: 0.999)

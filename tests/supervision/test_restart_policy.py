@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -150,20 +149,6 @@ async def test_reconnect_ends_the_delay_and_resets_the_backoff(
         await world.wait(lambda status: status.attempts == 2)
         assert world.starts[LOOP] - before < 0.01
         assert world.pauses[LOOP] == pytest.approx(0.375, abs=0.01)
-
-
-async def test_failing_server_logs_one_line_per_step_then_nothing(
-    autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A whole day at INFO logs five warnings, and another one that reports the crash loop."""
-    caplog.set_level(logging.INFO)
-    async with living(tmp_path, DYING, era="legacy") as world:
-        await trio.sleep(24 * HOUR)
-    assert [record.levelname for record in caplog.records] == ["WARNING"] * 6
-    assert "exited with status 1" in caplog.records[0].message
-    assert "next attempt in 0.4 s" in caplog.records[0].message
-    assert "crash loop, next attempt in 300.0 s" in caplog.records[5].message
-    assert len(world.starts) > 280
 
 
 async def test_a_server_that_keeps_restarting_is_degraded_until_a_user_acts(

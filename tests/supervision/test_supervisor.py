@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -198,3 +199,34 @@ async def test_enabled_setting_survives_a_daemon_restart(autojump_clock: MockClo
         server.set_enabled(True)
         await trio.sleep(1)
         assert server.state.value == "connected"
+
+
+async def test_bug_in_one_servers_construction_does_not_affect_others(
+    autojump_clock: MockClock,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The server is left out, which its history says, and is started when a set is applied again."""
+    sound, broken = ManagedServer.__init__, ["buggy"]
+
+    def init(self: ManagedServer, spec: StdioSpec, *more: Any, **named: Any) -> None:
+        if spec.name in broken:
+            raise UnicodeDecodeError("utf-8", b"", 0, 1, "injected")
+        sound(self, spec, *more, **named)
+
+    monkeypatch.setattr(ManagedServer, "__init__", init)
+    async with supervising(tmp_path) as world:
+        await world.apply(world.spec("first"), world.spec("buggy"), world.spec("last"))
+        assert [server.spec.name for server in world.supervisor.servers()] == ["first", "last"]
+        assert world.starts() == {"first": 1, "buggy": 0, "last": 1}
+        (announced,) = (event for event in world.events if event.kind is EventKind.CONFIG)
+        assert announced.server == "buggy"
+        assert [
+            record.exc_info is not None for record in caplog.records if "buggy" in record.getMessage()
+        ] == [True]
+        await world.apply(world.spec("first"), world.spec("last"))  # it was never there
+        broken.clear()
+        await world.apply(world.spec("first"), world.spec("buggy"))
+        assert world.starts() == {"first": 1, "buggy": 1, "last": 1}
+        assert world.supervisor.get("buggy").state is ServerState.CONNECTED

@@ -216,29 +216,6 @@ async def test_request_is_sent_immediately_on_an_idle_connection() -> None:
         assert server.connections == 1
 
 
-async def test_response_in_pieces_is_read_asynchronously() -> None:
-    """`then` gets the head; the body follows as usual."""
-
-    async def slowly(request: Request) -> None:
-        if len(server.requests) > 1:
-            await request.raw(b"HTTP/1.1 200 O")
-            await trio.sleep(0.01)
-            await request.raw(b"K\r\nContent-Length: 4\r\n\r\nsl")
-            await trio.sleep(0.05)
-            await request.raw(b"ow")
-        else:
-            await ok(request)
-
-    async with fake_http(slowly) as server, open_client(server.url, {}, {}) as client:
-        await get(client, server)
-        response = await ImmediateRequest(client, server).response()
-        assert complete_body(response) is None
-        assert isinstance(response.stream, httpx.AsyncByteStream)
-        with trio.fail_after(BOUND):
-            assert b"".join([part async for part in response.stream]) == b"slow"
-        assert server.connections == 1
-
-
 async def test_request_sent_without_a_task_can_be_aborted_or_fail() -> None:
     """An aborted request reports nothing; a failed one reports its error once."""
     hung_up = trio.Event()

@@ -217,33 +217,6 @@ async def test_an_authorization_header_in_the_definition_switches_credentials_of
     assert not tokens.urls
 
 
-async def test_the_stream_for_unsolicited_messages_survives_an_expired_token(engine: str) -> None:
-    """It is opened again with the newer token."""
-    hear = trio.Event()
-
-    async def stream(request: Request) -> None:
-        await request.events()
-        await request.event(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}')
-        await hear.wait()
-        await request.end()
-
-    script = LegacyScript(on={"GET": stream}, capabilities={"tools": {"listChanged": True}})
-    tokens = Tokens()
-    async with fake_http(Guard(script)) as server, talking(server.url, credentials=tokens) as talk:
-        await asked(server, "GET")
-        guarding(server).valid = {"Bearer t3"}
-        hear.set()
-        await asked(server, "GET", 3)
-        assert [request.headers["authorization"] for request in server.of("GET")][:3] == [
-            "Bearer t2",
-            "Bearer t2",
-            "Bearer t3",
-        ]
-        with trio.fail_after(BOUND):
-            while len(talk.changes) < 2:  # noqa: ASYNC110 - a test's wait
-                await trio.sleep(0.01)
-
-
 async def test_http_sse_signs_its_stream_and_its_messages(engine: str) -> None:
     """The stream, and each message, is repeated with the newer token."""
     guard = Guard(SseScript())

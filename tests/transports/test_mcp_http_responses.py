@@ -151,30 +151,6 @@ async def test_a_broken_stream_is_resumed_where_its_last_event_ended() -> None:
             assert len(server.of("tools/call")) == 1
 
 
-async def test_a_stream_that_cannot_be_resumed_fails_its_call() -> None:
-    """No event had an id, or the server does not know the id any more."""
-
-    async def nameless(request: Request) -> None:
-        await request.events()
-        await request.event(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}')
-        await request.end()
-
-    async def named(request: Request) -> None:
-        await request.events()
-        await request.event(b"", id="s:1", retry="100")
-        await request.end()
-
-    for script in (nameless, named):
-        async with (
-            fake_http(LegacyScript(on={"tools/call": script})) as server,
-            talking(server.url, follow=False) as talk,
-        ):
-            error = await outcome(talk.call())
-            assert isinstance(error, LinkLost)
-            assert error.may_have_run
-            await answer_of_a_list(talk)
-
-
 async def test_a_modern_stream_that_breaks_is_a_lost_request() -> None:
     """Modern servers have no event ids, so no stream is resumed."""
 

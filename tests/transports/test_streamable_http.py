@@ -156,32 +156,6 @@ async def test_batches_are_accepted_in_the_revision_that_allows_them() -> None:
         assert talk.changes == ["tools"]
 
 
-@pytest.mark.parametrize(
-    ("status", "kind", "body", "words"),
-    [
-        (202, "", b"", "HTTP 202"),
-        (200, "text/html", b"<html>Log in to the hotel</html>", "text/html instead of JSON"),
-        (200, "application/json", b'{"jsonrpc":"2.0","id":9999,"result":{}}', "an unrelated message"),
-        (200, "application/json", b"not JSON", "an unrelated message"),
-        (200, "application/json", b"", "an unrelated message"),
-    ],
-)
-async def test_unrelated_response_fails_the_call_immediately(
-    status: int, kind: str, body: bytes, words: str
-) -> None:
-    """The call does not wait for its timeout."""
-
-    async def wrong(request: Request) -> None:
-        await request.reply(status, body, kind)
-
-    async with fake_http(LegacyScript(on={"tools/call": wrong})) as server, talking(server.url) as talk:
-        error = await outcome(talk.call())
-        assert isinstance(error, ProtocolViolation)
-        assert words in error.message
-        assert error.message.startswith("it: ")
-        await answer_of_a_list(talk)
-
-
 # ── requests from the server ────────────────────────────────────────────────────────────────────
 
 

@@ -238,34 +238,6 @@ async def test_fragmented_message_has_a_time_limit() -> None:
             await asked(channel, "echo")
 
 
-@pytest.mark.parametrize(
-    ("code", "reason", "words"),
-    [
-        (1000, "done", "closed the connection with code 1000: done"),
-        (1001, None, "closed the connection with code 1001"),
-        (1008, "policy\x07", "closed the connection with code 1008: policy\N{REPLACEMENT CHARACTER}"),
-        (1009, "too big for me", "rejected a message from mcpd as too long: too big for me"),
-        (4001, "kicked", "closed the connection with code 4001: kicked"),
-    ],
-)
-async def test_close_code_and_reason_are_reported(code: int, reason: str | None, words: str) -> None:
-    """The reason is sanitized, and the error states whether the call may have run."""
-
-    async def handler(request: WebSocketRequest) -> None:
-        connection = await request.accept(subprotocol="mcp")
-        await connection.get_message()
-        await connection.aclose(code, reason)
-
-    async with serving(handler) as port, connected(a_spec(port)) as channel:
-        with pytest.raises(LinkLost) as caught:
-            await asked(channel, "tools/call", {"name": "x"})
-        assert words in caught.value.message
-        assert caught.value.may_have_run
-        with pytest.raises(LinkLost) as later:
-            channel.submit(AwaitedExchange(), "echo")
-        assert not later.value.may_have_run
-
-
 async def test_connection_broken_without_close_frame_is_lost() -> None:
     """The server process died without a closing handshake."""
 

@@ -207,20 +207,3 @@ def test_written_event_is_read_back(lines: list[bytes], crlf: bool) -> None:
 def portions(random: random.Random, text: str) -> list[str]:
     edges = sorted({0, len(text), *(random.randrange(len(text) + 1) for _ in range(random.randrange(4)))})
     return [text[start:end] for start, end in pairwise(edges)]
-
-
-def test_fields_of_exactly_the_limit_are_used() -> None:
-    longest, digits = b"x" * 4096, b"9" * 18
-    assert decoded(b"id: %b\n\n" % longest) == [SseEvent("message", b"", longest.decode(), None)]
-    assert decoded(b"id: %bx\n\n" % longest) == []
-    assert decoded(b"retry: %b\n\n" % digits) == [SseEvent("message", b"", None, int(digits))]
-    assert decoded(b"retry: %b9\n\n" % digits) == []
-    assert decoded(b"event: ping\n\n") == [SseEvent("ping", b"", None, None)]
-    assert decoded(b"other: 5\n\n") == []
-
-
-def test_byte_order_mark_is_removed_only_at_the_start() -> None:
-    decoder = SseDecoder(LIMIT)
-    assert decoder.feed(b"data: a") == []
-    (event,) = decoder.feed(b"\xef\xbb\xbf\n\n")
-    assert event.data == b"a\xef\xbb\xbf"

@@ -139,24 +139,6 @@ def test_invalid_annotation_is_reported(properties: dict[str, object]) -> None:
     assert invalid_annotations(schema(**properties))
 
 
-@given(
-    st.recursive(
-        st.text() | st.integers() | st.none(),
-        lambda inner: (
-            st.lists(inner)
-            | st.dictionaries(
-                st.sampled_from(["properties", "items", "anyOf", "$defs", "x-mcp-header", "type", "a"]), inner
-            )
-        ),
-    )
-)
-def test_any_json_is_accepted_as_schema(strange: object) -> None:
-    """No schema of a server may raise an error here."""
-    whole = {"properties": strange, "type": "object"}
-    assert invalid_annotations(whole) is None or mirrored_properties(whole) is not None
-    assert isinstance(param_headers(whole, {"a": "x"}), dict)
-
-
 def test_deep_schema_needs_no_recursion() -> None:
     """The server chooses the depth."""
     deep: dict[str, object] = mirrored()
