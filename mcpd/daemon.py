@@ -21,7 +21,6 @@ import attrs
 import trio
 
 from mcpd import __version__
-from mcpd.active_config import ActiveConfig
 from mcpd.api import listeners
 from mcpd.api.listeners import ConnectionLimit, Slot
 from mcpd.api.socket_connection import SocketConnection
@@ -29,9 +28,7 @@ from mcpd.calls.call_log import CallLog
 from mcpd.calls.schema_checker import schema_checker
 from mcpd.config.check_document import LoadedConfig
 from mcpd.config.settings import Address
-from mcpd.config_watcher import watch_config
 from mcpd.daemon_operations import Operations
-from mcpd.event_history import EventHistory, acting_for, current_actor
 from mcpd.files import paths
 from mcpd.gateway.gateway import Gateway
 from mcpd.io.broadcast import Broadcast
@@ -40,10 +37,12 @@ from mcpd.model.errors import LoginFailed, McpdError, Unsupported
 from mcpd.model.events import Event
 from mcpd.model.login import LoginStatus
 from mcpd.model.server_spec import RemoteSpec
-from mcpd.persistent_state import StateFile
 from mcpd.privacy.redact import Redactor
 from mcpd.process import instance_lock, labels, processes, systemd
 from mcpd.process.guardian import Guardian
+from mcpd.state.active_config import ActiveConfig, watch_config
+from mcpd.state.history import EventHistory, acting_for, current_actor
+from mcpd.state.state_file import StateFile
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.restart import SecretUnavailable
 from mcpd.supervision.secrets import Secrets

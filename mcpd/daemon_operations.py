@@ -12,10 +12,7 @@ import attrs
 import trio
 
 from mcpd import __version__, usage_report
-from mcpd.active_config import ActiveConfig
-from mcpd.client_registry import ClientRegistry
 from mcpd.config.next_step import next_step
-from mcpd.event_history import EventHistory
 from mcpd.io.broadcast import Broadcast
 from mcpd.model.api import (
     DaemonInfo,
@@ -33,10 +30,13 @@ from mcpd.model.login import LoginStatus
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec
 from mcpd.model.status import rfc3339
 from mcpd.model.text import shorten
-from mcpd.persistent_state import StateFile, unsaved_warning
 from mcpd.privacy.redact import Redactor
 from mcpd.process.labels import INSTANCE_VARIABLE
 from mcpd.protocol.upstream_session import Upstream
+from mcpd.state.active_config import ActiveConfig
+from mcpd.state.clients import ClientRegistry
+from mcpd.state.history import EventHistory
+from mcpd.state.state_file import StateFile, unsaved_warning
 from mcpd.supervision.legacy_companion import LegacyCompanion
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.message_tap import Tap

@@ -7,10 +7,10 @@ from collections import Counter
 
 import trio
 
-from mcpd.active_config import ActiveConfig
 from mcpd.io.broadcast import Broadcast
 from mcpd.model.events import Event
 from mcpd.process import systemd
+from mcpd.state.active_config import ActiveConfig
 from mcpd.supervision.supervisor import Supervisor
 
 

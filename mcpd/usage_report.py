@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import trio
 
-from mcpd.client_registry import ClientConnection
 from mcpd.model.status import rfc3339
 from mcpd.model.tags import tags_of_tool
 from mcpd.model.usage_stats import (
@@ -21,6 +20,7 @@ from mcpd.model.usage_stats import (
     ToolStats,
 )
 from mcpd.process import processes
+from mcpd.state.clients import ClientConnection
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.transports.tool_call_stats import ToolCallStats
 

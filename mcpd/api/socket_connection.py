@@ -14,7 +14,6 @@ from mcpd.api.control.requests import ControlRequests
 from mcpd.api.listeners import Slot
 from mcpd.api.mcp.frames import BatchReply, count_requests, parse_batch
 from mcpd.calls.client_context import ClientIdentity
-from mcpd.client_registry import ClientConnection
 from mcpd.gateway.gateway import METHODS, Gateway
 from mcpd.gateway.session import ClientSession
 from mcpd.gateway.views import View
@@ -25,6 +24,7 @@ from mcpd.model.errors import Overloaded
 from mcpd.model.message_limit import MAX_MESSAGE
 from mcpd.privacy.logs import FROM_OUTSIDE
 from mcpd.process.memory import trim_heap_soon
+from mcpd.state.clients import ClientConnection
 from mcpd.wire import message as wire
 from mcpd.wire.framing import LineSplitter
 from mcpd.wire.message import ABSENT, INVALID_REQUEST, BadFrame, LongId, Message

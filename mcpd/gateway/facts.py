@@ -10,11 +10,11 @@ import msgspec
 
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.calls.policies import Policies
-from mcpd.client_registry import program_name
 from mcpd.gateway.views import View
 from mcpd.model.errors import Overloaded
 from mcpd.model.policy import ClientFacts, Decision, ItemKind
 from mcpd.model.profile import Profile
+from mcpd.state.clients import program_name
 from mcpd.supervision.managed_server import ManagedServer
 
 _MAX_NAME = 100

@@ -39,7 +39,6 @@ from mcpd.calls.engine import CallEngine
 from mcpd.calls.policies import Policies, refuse_denied
 from mcpd.calls.routes import Target
 from mcpd.calls.server_request import ANSWER_TIMEOUT
-from mcpd.client_registry import program_name
 from mcpd.daemon_operations import Operations
 from mcpd.gateway.facts import ServerCallCounts, SessionFacts, VisibleEntries
 from mcpd.gateway.instances import DedicatedServers
@@ -53,6 +52,7 @@ from mcpd.model.text import shorten
 from mcpd.protocol.legacy import BATCH_VERSION, VERSIONS
 from mcpd.protocol.revision_translation import R4, translate_request
 from mcpd.protocol.upstream_session import Upstream
+from mcpd.state.clients import program_name
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message, may_have_meta

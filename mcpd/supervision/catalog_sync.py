@@ -17,8 +17,8 @@ from mcpd.model.errors import McpdError, ProtocolViolation, UpstreamRefused
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.status import rfc3339
 from mcpd.model.text import shorten
-from mcpd.persistent_state import StateFile
 from mcpd.protocol.upstream_session import FEATURES, Upstream
+from mcpd.state.state_file import StateFile
 from mcpd.supervision.attachments import Attachments
 from mcpd.supervision.catalog import (
     LIST_METHODS,

@@ -15,7 +15,6 @@ from mcpd.model.errors import HttpRefused, NoCommonVersion, UpstreamRefused
 from mcpd.model.package_runners import PackageRunner
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec, Timeouts
 from mcpd.model.status import Failure, FailureKind
-from mcpd.persistent_state import StateFile
 from mcpd.protocol.negotiate import (
     Hint,
     NotStreamableHttp,
@@ -25,6 +24,7 @@ from mcpd.protocol.negotiate import (
     negotiate,
 )
 from mcpd.protocol.upstream_session import Hooks, Upstream
+from mcpd.state.state_file import StateFile
 from mcpd.supervision.restart import (
     Evidence,
     NotMcpOutput,

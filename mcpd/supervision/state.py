@@ -28,8 +28,8 @@ from mcpd.model.status import (
     rfc3339,
 )
 from mcpd.model.text import shorten
-from mcpd.persistent_state import StateFile
 from mcpd.protocol.upstream_session import Upstream
+from mcpd.state.state_file import StateFile
 from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.connect import TransportKind
 from mcpd.supervision.server_log import ServerLog

@@ -11,7 +11,6 @@ from contextlib import suppress
 import msgspec
 import trio
 
-from mcpd.event_history import current_actor
 from mcpd.io.broadcast import AsyncValue
 from mcpd.model.errors import UnknownServer
 from mcpd.model.events import Event, EventKind
@@ -19,6 +18,7 @@ from mcpd.model.server_spec import ServersDiff, ServerSpec, diff_specs
 from mcpd.model.status import rfc3339
 from mcpd.model.text import shorten, similar_names
 from mcpd.process.suspend import watch_for_suspend
+from mcpd.state.history import current_actor
 from mcpd.supervision.legacy_companion import LegacyCompanion
 from mcpd.supervision.managed_server import ManagedServer, NoClients, ServerClients
 from mcpd.supervision.supervisor_context import SupervisorContext

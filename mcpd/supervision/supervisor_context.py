@@ -13,8 +13,8 @@ from mcpd.io.broadcast import CallbackList
 from mcpd.model.events import Event
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.status import OpenQuestion, WaitingCall
-from mcpd.persistent_state import StateFile
 from mcpd.privacy.redact import Redactor
+from mcpd.state.state_file import StateFile
 from mcpd.supervision.secrets import Secrets
 from mcpd.transports.child_process import ProcessGroupGuard
 

@@ -14,7 +14,7 @@ from mcpd.api.http.exchange import HttpExchange, ServeRequest
 from mcpd.api.http.parser import MAX_BODY, Admission, Head
 from mcpd.api.listeners import ConnectionLimit, Slot
 from mcpd.api.socket_connection import SocketConnection
-from mcpd.client_registry import ClientRegistry
+from mcpd.state.clients import ClientRegistry
 
 BOUND = 60.0
 

@@ -18,12 +18,12 @@ import trio.testing
 
 from mcpd.calls.call_lines import server_label
 from mcpd.calls.call_log import MAX_PER_SECOND, MAX_WAITING_BYTES, CallLog, record_filter
-from mcpd.client_registry import program_name
 from mcpd.files.rotated import older
 from mcpd.model.advice import temporary_name
 from mcpd.model.call_record import CallLogLevel, CallOutcome, CallRecord, CallsParams
 from mcpd.model.errors import InvalidArguments
 from mcpd.model.server_spec import RemoteSpec, StdioSpec
+from mcpd.state.clients import program_name
 from tests.calls.test_cache_stage import answer, read
 from tests.calls.test_engine import put, sent
 from tests.gateway.mcp_client import MODERN

@@ -20,13 +20,13 @@ from mcpd.api.control.calls import ControlCaller, ControlClient, read_call
 from mcpd.api.control.reports import explain_policy
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.calls.routes import ROUTES
-from mcpd.client_registry import ClientConnection
 from mcpd.gateway.facts import SessionFacts
 from mcpd.gateway.session import ClientSession
 from mcpd.model.errors import McpdError
 from mcpd.model.policy import ClientFacts, Decision, PolicyRule
 from mcpd.model.policy_api import PolicyParams
 from mcpd.model.profile import Profile
+from mcpd.state.clients import ClientConnection
 from mcpd.wire import message as wire
 from tests.gateway.mcp_client import meta
 from tests.gateway.model import LEGACY, Json, World, make_catalog, make_server, make_upstream, world

@@ -14,7 +14,7 @@ from mcpd.config.cached_tools import warn_of_uncached_tools
 from mcpd.config.definition_key import definition_key
 from mcpd.config.loader import parse_config
 from mcpd.model.server_spec import StdioSpec
-from mcpd.persistent_state import StateFile
+from mcpd.state.state_file import StateFile
 from mcpd.supervision.catalog_sync import dump_catalog
 from mcpd.supervision.managed_server import ManagedServer
 from tests.gateway.model import make_catalog

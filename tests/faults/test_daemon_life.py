@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from mcpd.persistent_state import StateFile
+from mcpd.state.state_file import StateFile
 from mcpd.supervision.managed_server import ManagedServer
 from tests.e2e.conftest import Start
 from tests.e2e.harness import (
@@ -424,10 +424,10 @@ SAVER = """
 import os, random, signal, sys, time
 from pathlib import Path
 import trio
-from mcpd import persistent_state
-from mcpd.persistent_state import AppliedSet, StateFile
+from mcpd.state import state_file
+from mcpd.state.state_file import AppliedSet, StateFile
 
-persistent_state._SAVE_INTERVAL = 0  # or most kills would come between two saves
+state_file._SAVE_INTERVAL = 0  # or most kills would come between two saves
 home, rounds, dice = Path(sys.argv[1]), int(sys.argv[2]), random.Random(int(sys.argv[3]))
 
 async def save_for_ever(version, ready):

@@ -22,7 +22,6 @@ from msgspec import Raw
 from mcpd.api.control.calls import ControlCaller, ControlClient, read_call
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.calls.turns import CLIENT_TURNS, WRITE_TURNS
-from mcpd.client_registry import ClientConnection
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.session import ClientSession
 from mcpd.io.broadcast import Broadcast
@@ -32,6 +31,7 @@ from mcpd.model.server_spec import ServerSpec, StdioSpec
 from mcpd.model.status import ServerInfo, ServerState
 from mcpd.model.tool_names import ClientStyle
 from mcpd.protocol.upstream_session import NotificationInterests, ServerNotification, Upstream
+from mcpd.state.clients import ClientConnection
 from mcpd.supervision.attachments import Attachments, ElicitationHistory, ResultCache
 from mcpd.supervision.catalog import Catalog, Item
 from mcpd.transports.multiplexer import RequestMultiplexer

@@ -16,7 +16,6 @@ from msgspec import Raw
 
 from mcpd.api.control.reports import connected_clients
 from mcpd.calls.client_context import ClientIdentity
-from mcpd.client_registry import ClientConnection
 from mcpd.gateway.session import ClientSession
 from mcpd.gateway.views import View
 from mcpd.model.events import Event, EventKind
@@ -25,6 +24,7 @@ from mcpd.model.server_spec import Share
 from mcpd.model.status import ServerState, ServerStatus
 from mcpd.model.tool_names import ClientStyle
 from mcpd.protocol.upstream_session import ServerNotification
+from mcpd.state.clients import ClientConnection
 from tests.gateway.mcp_client import MODERN
 from tests.gateway.model import LEGACY, Json, Script, World, make_server, make_upstream, world
 

@@ -23,8 +23,8 @@ import attrs
 
 from mcpd.api.mcp.legacy import MAX_SESSIONS
 from mcpd.config.secret_store import change_secrets
-from mcpd.event_history import MAX_ENTRIES
 from mcpd.files.paths import state_dir
+from mcpd.state.history import MAX_ENTRIES
 from tests.e2e import web
 from tests.e2e.harness import Daemon, Json, fake, private_environment, running, wait_until
 from tests.faults import bystander

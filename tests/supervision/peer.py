@@ -18,8 +18,8 @@ import trio
 from mcpd.model.events import Event
 from mcpd.model.server_spec import StdioSpec
 from mcpd.model.status import ServerState, ServerStatus
-from mcpd.persistent_state import StateFile
 from mcpd.privacy.redact import Redactor
+from mcpd.state.state_file import StateFile
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.secrets import Secrets
 from mcpd.supervision.supervisor_context import SupervisorContext

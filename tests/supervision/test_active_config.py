@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from mcpd.active_config import ActiveConfig
 from mcpd.config.check_document import LoadedConfig
 from mcpd.config.load_at_start import load_at_start
 from mcpd.config.loader import load
 from mcpd.model.errors import BadSpec, Conflict
 from mcpd.model.events import Event
 from mcpd.model.server_spec import InvalidSpec, StdioSpec
+from mcpd.state.active_config import ActiveConfig
 from mcpd.supervision.supervisor import Supervisor
 from tests.e2e.harness import BOUND
 from tests.supervision.peer import surroundings
@@ -360,7 +360,7 @@ async def test_event_loop_continues_while_the_file_is_parsed(
         assert turn.wait(BOUND)
         return load(path, environ)
 
-    monkeypatch.setattr("mcpd.active_config.load", slow)
+    monkeypatch.setattr("mcpd.state.active_config.load", slow)
     work: list[Callable[[], Awaitable[object]]] = [
         active.reload,
         partial(active.add, "b", {"command": "x"}, save=True),

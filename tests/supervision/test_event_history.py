@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from mcpd import event_history
-from mcpd.event_history import EventHistory
 from mcpd.model.events import Event, EventKind
 from mcpd.model.status import Failure, FailureKind, ServerState, ServerStatus, rfc3339
+from mcpd.state import history as event_history
+from mcpd.state.history import EventHistory
 from tests.supervision.peer import Life, living
 
 AT = "2026-11-21T06:30:00.000Z"

@@ -27,7 +27,6 @@ from mcpd.config.definition_key import fingerprint
 from mcpd.config.load_at_start import load_at_start, save_last_valid
 from mcpd.config.secret_store import read_secrets
 from mcpd.config.settings import Settings
-from mcpd.event_history import EventHistory
 from mcpd.files.paths import UnusablePath
 from mcpd.files.rotated import older
 from mcpd.model import codec
@@ -36,8 +35,9 @@ from mcpd.model.errors import BadSpec
 from mcpd.model.events import HistoryEntry, HistoryEventKind
 from mcpd.model.server_spec import StdioSpec
 from mcpd.model.status import FailureKind, ServerState
-from mcpd.persistent_state import AppliedSet, PersistentState, StateFile
 from mcpd.privacy.redact import Redactor
+from mcpd.state.history import EventHistory
+from mcpd.state.state_file import AppliedSet, PersistentState, StateFile
 from mcpd.supervision.catalog import Catalog, Item, describe_changes
 from mcpd.supervision.catalog_sync import CatalogSync, dump_catalog, load_catalog
 from mcpd.supervision.managed_server import ManagedServer

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from mcpd.config.definition_key import fingerprint
-from mcpd.persistent_state import AppliedSet, StateFile, unsaved_warning
+from mcpd.state.state_file import AppliedSet, StateFile, unsaved_warning
 from tests.processes import wait_until
 
 
@@ -153,7 +153,7 @@ async def test_a_file_that_another_daemon_has_damaged_is_replaced(tmp_path: Path
 
 async def test_cached_lists_are_kept_and_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The most recently used definitions are kept, including a change just before shutdown."""
-    monkeypatch.setattr("mcpd.persistent_state._MAX_CACHED_LISTS", 3)
+    monkeypatch.setattr("mcpd.state.state_file._MAX_CACHED_LISTS", 3)
     store = StateFile(tmp_path, tmp_path)
 
     def change() -> None:
@@ -257,7 +257,7 @@ async def test_unsaved_state_is_written_when_the_disk_has_space(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Saving is retried without another change, and logged once."""
-    monkeypatch.setattr("mcpd.persistent_state._RETRY_INTERVAL", 0.005)
+    monkeypatch.setattr("mcpd.state.state_file._RETRY_INTERVAL", 0.005)
     state = tmp_path / "state"
     state.write_text("a file where the directory should be")
     store = StateFile(state, state)
@@ -295,7 +295,7 @@ async def test_changes_in_quick_succession_are_saved_together(
     def write(path: Path, data: bytes, mode: int) -> None:
         writes.append(path)
 
-    monkeypatch.setattr("mcpd.persistent_state.write_atomically", write)
+    monkeypatch.setattr("mcpd.state.state_file.write_atomically", write)
     store = StateFile(tmp_path, tmp_path)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(store.run)

@@ -12,11 +12,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mcpd.event_history import acting_for
 from mcpd.model.errors import NotReady, UnknownServer
 from mcpd.model.events import Event, EventKind
 from mcpd.model.server_spec import StdioSpec
 from mcpd.model.status import ServerState
+from mcpd.state.history import acting_for
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.supervision.supervisor import Supervisor
 from tests.supervision.peer import Life, Script, scripted, surroundings

@@ -11,11 +11,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mcpd.event_history import EventHistory
 from mcpd.files.atomic import write_atomically
 from mcpd.model import codec
 from mcpd.model.errors import NotReady
 from mcpd.model.status import ServerState, rfc3339
+from mcpd.state.history import EventHistory
 from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.managed_server import ManagedServer
 from tests.supervision.peer import living

@@ -17,7 +17,6 @@ from mcpd.calls.call_limits import LARGE
 from mcpd.calls.client_context import ClientContext, ClientRequest, Responder
 from mcpd.calls.engine import CallEngine
 from mcpd.calls.routes import CONTROL, Target
-from mcpd.client_registry import ClientConnection
 from mcpd.daemon_operations import Operations
 from mcpd.gateway.aggregate import AggregateServer
 from mcpd.io.turns import in_turns, rest
@@ -37,6 +36,7 @@ from mcpd.model.steps import Steps
 from mcpd.model.text import shorten
 from mcpd.model.tool_result import encode_in_steps, normalize_in_steps, normalize_result
 from mcpd.protocol.upstream_session import Upstream, to_upstream_error
+from mcpd.state.clients import ClientConnection
 from mcpd.supervision.catalog import MAX_NAME, did_you_mean
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Sequence
 
 from mcpd.calls.policies import used_item
-from mcpd.client_registry import ClientConnection, program_name
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.session import ClientSession
 from mcpd.model.errors import InvalidArguments, Problem
@@ -15,6 +14,7 @@ from mcpd.model.policy_api import PolicyClient, PolicyLimit, PolicyParams, Polic
 from mcpd.model.profile import ALL_SERVERS
 from mcpd.model.status import rfc3339
 from mcpd.model.usage_stats import ClientsResult, ConnectedClient, ServerUsage
+from mcpd.state.clients import ClientConnection, program_name
 from mcpd.supervision.legacy_companion import catalog_for_legacy
 from mcpd.supervision.managed_server import ManagedServer
 

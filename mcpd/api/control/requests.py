@@ -18,8 +18,6 @@ from mcpd.api.control.methods import MAX_WAIT, METHODS, decode_params, openrpc_d
 from mcpd.calls.call_limits import LARGE
 from mcpd.calls.call_log import record_filter
 from mcpd.calls.client_context import ClientIdentity
-from mcpd.client_registry import MAX_REPORTED, ClientConnection
-from mcpd.event_history import acting_for
 from mcpd.gateway.facts import client_facts
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.views import View
@@ -31,6 +29,8 @@ from mcpd.model.events import Event, TapParams
 from mcpd.model.json_text import encode_json
 from mcpd.model.policy import ClientFacts
 from mcpd.model.profile import ALL_SERVERS
+from mcpd.state.clients import MAX_REPORTED, ClientConnection
+from mcpd.state.history import acting_for
 from mcpd.wire import message as wire
 from mcpd.wire.message import METHOD_NOT_FOUND, BadFrame, Message
 

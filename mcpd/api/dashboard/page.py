@@ -18,9 +18,9 @@ import msgspec
 from mcpd.api.dashboard.websocket import PROTOCOL, DashboardSocket
 from mcpd.api.http.exchange import JSON, TEXT, HttpExchange
 from mcpd.api.http.parser import Head
-from mcpd.client_registry import ClientConnection
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.api import DashboardLink
+from mcpd.state.clients import ClientConnection
 
 CODE_LIFETIME = 60.0
 """Seconds after which a code expires."""

@@ -19,8 +19,8 @@ from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_st
 from mcpd.api.http.connection import STALL_TIMEOUT
 from mcpd.api.http.parser import Head
 from mcpd.api.socket_connection import SocketConnection
-from mcpd.client_registry import ClientConnection
 from mcpd.gateway.gateway import Gateway
+from mcpd.state.clients import ClientConnection
 from mcpd.transports.guarded_websocket import CONNECTION_ENDED, READ_SIZE, GuardedStream, keep_alive
 from mcpd.wire import message as wire
 from mcpd.wire.framing import LineSplitter

@@ -33,11 +33,11 @@ from mcpd.api.mcp.frames import EVENT_HEADERS, EVENT_STREAM, KEEP_ALIVE, respond
 from mcpd.api.mcp.legacy import LegacyHttpSessions, Principal
 from mcpd.api.mcp.sse import SseSessions
 from mcpd.calls.client_context import ClientIdentity
-from mcpd.client_registry import ClientConnection
 from mcpd.config.settings import Address
 from mcpd.files.atomic import write_atomically
 from mcpd.gateway.gateway import Gateway
 from mcpd.model.api import HttpListener
+from mcpd.state.clients import ClientConnection
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, METHOD_NOT_FOUND, PARSE_ERROR, BadFrame
 

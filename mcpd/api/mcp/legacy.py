@@ -14,12 +14,12 @@ from mcpd.api.http.parser import Head
 from mcpd.api.mcp.frames import EVENT_HEADERS, EVENT_STREAM, count_requests, is_request, respond_error
 from mcpd.api.mcp.streams import KeptBytes, ResumableStream, SessionStreams
 from mcpd.calls.client_context import ClientIdentity
-from mcpd.client_registry import ClientConnection
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.session import ClientSession
 from mcpd.gateway.views import View
 from mcpd.privacy.logs import FROM_OUTSIDE
 from mcpd.protocol.legacy import VERSIONS
+from mcpd.state.clients import ClientConnection
 from mcpd.wire.message import ABSENT, Message
 
 log = logging.getLogger("mcpd.http")

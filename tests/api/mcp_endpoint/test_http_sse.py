@@ -13,8 +13,8 @@ from mcpd.api.mcp import sse as http_sse
 from mcpd.api.mcp.legacy import Principal
 from mcpd.api.mcp.sse import SseSessions
 from mcpd.calls.client_context import ClientIdentity
-from mcpd.client_registry import ClientRegistry
 from mcpd.gateway.gateway import Gateway
+from mcpd.state.clients import ClientRegistry
 from mcpd.wire import message as wire
 from tests.api.mcp_endpoint.line import Line
 from tests.api.mcp_endpoint.test_legacy import VIEW, Conversation, Everything, StandIn

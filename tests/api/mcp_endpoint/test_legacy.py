@@ -14,9 +14,9 @@ from msgspec import Raw
 from mcpd.api.mcp import legacy
 from mcpd.api.mcp.legacy import LegacyHttpSession, LegacyHttpSessions, Principal
 from mcpd.calls.client_context import ClientIdentity, Responder
-from mcpd.client_registry import ClientRegistry
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.views import View
+from mcpd.state.clients import ClientRegistry
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
 from tests.api.mcp_endpoint.line import Line

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import attrs
 import trio
@@ -18,19 +19,20 @@ from mcpd.config.load_at_start import describe_tolerated, load_at_start, save_la
 from mcpd.config.loader import candidate_paths, load, parse_config
 from mcpd.config.masking import mask_definition
 from mcpd.files.own_thread import OwnThread
+from mcpd.files.watcher import watch_files
 from mcpd.io.broadcast import AsyncValue
 from mcpd.model.config_api import ApplyResult, ConfigCheck, ConfigStatus, ConfigView
 from mcpd.model.errors import BadSpec, Conflict, Problem, UnknownServer
 from mcpd.model.events import Event, EventKind
 from mcpd.model.json_path import is_within, join_path
-from mcpd.model.server_spec import InvalidSpec, changed_parts
+from mcpd.model.server_spec import InvalidSpec, ServersDiff, ServerSpec, changed_parts
 from mcpd.model.status import rfc3339
-from mcpd.persistent_state import AppliedSet, StateFile
 from mcpd.privacy.redact import Redactor
 from mcpd.process.memory import trim_heap_soon
-from mcpd.supervision.supervisor import Supervisor
+from mcpd.state.history import acting_for
+from mcpd.state.state_file import AppliedSet, StateFile
 
-log = logging.getLogger("mcpd.active_config")
+log = logging.getLogger("mcpd.state.active_config")
 
 Definitions = Mapping[str, Mapping[str, object]]
 """Name → definition as written."""
@@ -43,6 +45,26 @@ _STARTUP_ONLY = (
     ("login_storage", "loginStorage"),
 )
 """Settings that are read only at start, and their names in the configuration."""
+
+
+class ManagedSet(Protocol):
+    """The servers that are supervised."""
+
+    @property
+    def generation(self) -> int: ...
+
+    @property
+    def desired(self) -> Mapping[str, ServerSpec]: ...
+
+    def plan(self, specs: Mapping[str, ServerSpec]) -> ServersDiff: ...
+
+    def set_desired(self, specs: Mapping[str, ServerSpec]) -> tuple[int, ServersDiff]: ...
+
+    def get(self, name: str) -> object:
+        """Raises UnknownServer, with similar names."""
+        ...
+
+    def announce(self, event: Event) -> None: ...
 
 
 class ActiveConfig:
@@ -59,7 +81,7 @@ class ActiveConfig:
         first: LoadedConfig,
         flag: Path | None,
         environ: Mapping[str, str],
-        supervisor: Supervisor,
+        supervisor: ManagedSet,
         store: StateFile,
         redactor: Redactor,
         state_dir: Path,
@@ -493,3 +515,26 @@ def _changed_settings(before: LoadedConfig, after: LoadedConfig) -> tuple[str, .
     """Return the names of the settings that are written differently in two configurations, sorted."""
     old, new = before.written_settings, after.written_settings
     return tuple(sorted(name for name in {*old, *new} if old.get(name) != new.get(name)))
+
+
+async def watch_config(configuration: ActiveConfig) -> None:
+    """Apply every change of the file while the setting `watch` is on. Runs until cancelled."""
+    while True:
+        await configuration.watch_enabled.wait_until(bool)
+        try:
+            with watch_files(map(str, configuration.candidate_paths())) as changes:
+                while configuration.watch_enabled.value:
+                    # Also before the first change: it may have changed since it was loaded.
+                    await _reload_if_changed(configuration)
+                    await changes.next_change()
+        except OSError as error:
+            log.warning("cannot watch the configuration file (%s); run `mcpctl reload` after changes", error)
+            await configuration.watch_enabled.wait_until(lambda watched: not watched)
+
+
+async def _reload_if_changed(configuration: ActiveConfig) -> None:
+    try:
+        with acting_for(lambda: "a change of the file"):
+            await configuration.reload_in_background()
+    except Exception:
+        log.exception("reloading the configuration failed; nothing was changed")

@@ -28,7 +28,7 @@ from mcpd.model.events import Event, EventKind, History, HistoryEntry, HistoryEv
 from mcpd.model.status import CONNECTION_LOST, ServerState, parse_timestamp, rfc3339
 from mcpd.model.text import shorten
 
-log = logging.getLogger("mcpd.event_history")
+log = logging.getLogger("mcpd.state.history")
 
 MAX_FILE_SIZE = 1024 * 1024
 """Bytes after which a file is rotated."""

@@ -27,7 +27,7 @@ from mcpd.files.regular import read_regular_file
 from mcpd.model import codec
 from mcpd.model.text import shorten
 
-log = logging.getLogger("mcpd.persistent_state")
+log = logging.getLogger("mcpd.state.state_file")
 
 _RETRY_INTERVAL = 2.0
 """Seconds until a failed write is retried."""
