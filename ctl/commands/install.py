@@ -42,7 +42,7 @@ from ctl.editors.install_report import (
     report_installed,
     report_left_on,
     report_own_profile,
-    report_profiles,
+    report_profile,
     report_uninstalled,
     warn_about_git,
 )
@@ -52,10 +52,9 @@ from ctl.editors.take_over import (
     ProjectEntry,
     TakeOver,
     add_own_profile,
-    own_profile_name,
     own_servers,
     project_entries,
-    remove_own_profiles,
+    remove_own_profile,
 )
 from ctl.editors.undo import EditorBackups
 from mcpd.config.in_place_edits.document import Document, KeyPath, parse_document
@@ -127,16 +126,18 @@ def install(
     """
     if sum(map(bool, (server, profile, own))) > 1:
         raise UsageError("--server, --profile and --own cannot be combined")
+    if own and project:
+        raise UsageError("--own is for your own file of the editor", hint="use --profile NAME with --project")
     user = UserContext(os.environ, Path.cwd())
     targets = _targets(cli, editors, every, project, user)
     for target in targets:
         if via == "socket" and not target.editor.supports_socket_url:
             message = f"{target.editor.title} cannot connect to a Unix socket"
             raise UsageError(message, hint="omit --via socket")
-    options = _Options(server, profile, own, name, take_over, via, project, every, dry_run)
+    options = _InstallOptions(server, profile, own, name, take_over, via, project, every, dry_run)
     backups = EditorBackups(os.environ)
     if only_print:
-        return _print(cli, targets, options, backups)
+        return _print(cli, targets, options)
     may_start = cli.may_start and not dry_run
     _warn_if_unknown(cli, server, profile)
     everything = _take_over(cli, user, server, profile, may_start=may_start)
@@ -144,7 +145,7 @@ def install(
 
 
 @attrs.frozen
-class _Options:
+class _InstallOptions:
     """The options of `mcpctl install`."""
 
     server: str | None
@@ -157,19 +158,10 @@ class _Options:
     every: bool
     dry_run: bool
 
-    def entry_name(self, own_profile: str | None) -> str:
-        """Return the name of the new entry.
-
-        Those of different entries differ, because a project's entry hides one of the user with its name.
-        """
-        if own_profile and self.project:
-            return self.name or f"{NAME}-project"
+    @property
+    def entry_name(self) -> str:
+        """The name of the new entry."""
         return self.name or "-".join(filter(None, (NAME, self.server or self.profile)))
-
-    def replaced_names(self) -> set[str]:
-        if not self.project or self.server or self.profile:
-            return set()
-        return {self.name or NAME, self.name or f"{NAME}-project"}
 
     def command(self, editor: EditorSpec) -> str:
         """Return the command that was run, without what the entry provides."""
@@ -183,9 +175,9 @@ class _Options:
 
 
 def _entry_maker(
-    cli: CliContext, editor: EditorSpec, options: _Options, own_profile: str | None
+    cli: CliContext, editor: EditorSpec, options: _InstallOptions, own_profile: str | None
 ) -> MakeEntry:
-    profile, name = own_profile or options.profile, options.entry_name(own_profile)
+    profile, name = own_profile or options.profile, options.entry_name
     if options.via == "socket" or (
         options.via is None and editor.supports_socket_url and systemd.manages_socket(cli.socket)
     ):
@@ -203,7 +195,7 @@ class _Installation:
 
     cli: CliContext
     user: UserContext
-    options: _Options
+    options: _InstallOptions
     backups: EditorBackups
     everything: TakeOver
 
@@ -222,11 +214,10 @@ class _Installation:
         own_name = None if own is None else own.name
         change = install_entry(
             target,
-            options.entry_name(own_name),
+            options.entry_name,
             _entry_maker(self.cli, target.editor, options, own_name),
             entries_to_disable,
             self.backups,
-            replaces=options.replaced_names(),
             dry_run=options.dry_run,
         )
         elsewhere = project_entries(entry, target) if options.take_over else []
@@ -249,11 +240,10 @@ class _Installation:
         active = self.everything.target
         if active is None:
             return None
-        name = own_profile_name(target, had, active.profiles, self.backups)
-        if self.options.every and not had and name not in active.profiles:
+        if self.options.every and not had and target.editor.name not in active.profiles:
             return None
         return add_own_profile(
-            self.cli, active, target, name, had, self.backups, dry_run=self.options.dry_run
+            self.cli, active, target.editor, had, self.backups, dry_run=self.options.dry_run
         )
 
     def _to_disable(
@@ -339,11 +329,11 @@ def uninstall(
         facts = as_json(target, change, None) | {"dry_run": dry_run}
         if target is not last[name] or (dry_run and names):
             return facts
-        files = [each for each in targets if each.editor.name == name]
-        profiles = remove_own_profiles(name, files, backups, dry_run=dry_run)
+        files = [each.path for each in targets if each.editor.name == name]
+        removed = remove_own_profile(name, files, backups, dry_run=dry_run)
         if not cli.out.json:
-            report_profiles(cli, profiles, dry_run=dry_run)
-        return facts | {"profile_removed": any(profiles.values())}
+            report_profile(cli, name, removed, dry_run=dry_run)
+        return facts | {"profile_removed": bool(removed)}
 
     code = _for_each(cli, targets, uninstall_one)
     if every and targets and not (changed or code or cli.out.json):
@@ -450,15 +440,15 @@ def _take_over(
     return TakeOver(cli, user, active, active.visible_servers(server, profile), may_start, what)
 
 
-def _print(cli: CliContext, targets: list[InstallTarget], options: _Options, backups: EditorBackups) -> int:
+def _print(cli: CliContext, targets: list[InstallTarget], options: _InstallOptions) -> int:
     """Print each entry alone, as a file of its own."""
     answers: list[Json] = []
     for target in targets:
-        own = own_profile_name(target, [], {}, backups) if options.own else None
+        own = target.editor.name if options.own else None
         key_path = slot_of(target, _read_document(target))
         fields = _entry_maker(cli, target.editor, options, own)(key_path)
         empty = parse_document(b"", target.path, foreign=True)
-        text = empty.with_entry(key_path, options.entry_name(own), fields, listed=is_listed(target)).text
+        text = empty.with_entry(key_path, options.entry_name, fields, listed=is_listed(target)).text
         answers.append({"editor": target.editor.name, "path": str(target.path), "text": text})
         if not cli.out.json:
             cli.out.message(paint(f"{target.editor.title}: ", "bold"), f"into {target.path}")

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 from urllib.parse import quote, unquote, urlsplit
@@ -214,13 +214,13 @@ class FileContent:
         names, addresses = self.document.entry_names(self.slot), self.target.addresses
         return [name for name in names if is_mcpd_entry(self.entry(name), addresses)]
 
-    def replaced_by(self, names: Collection[str], new: Mapping[str, object]) -> list[str]:
-        """Return mcpd's entries that a new one replaces: with these names, or also for all servers."""
+    def replaced_by(self, name: str, new: Mapping[str, object]) -> list[str]:
+        """Return mcpd's entries that a new one replaces: with its name, or also for all servers."""
         for_all = not _is_partial(new)
         return [
             other
             for other in self.mcpd_entries()
-            if other in names or (for_all and not _is_partial(self.entry(other)))
+            if other == name or (for_all and not _is_partial(self.entry(other)))
         ]
 
     def without(self, names: list[str]) -> FileContent:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import attrs
@@ -82,13 +82,12 @@ def install(
     take_over: Callable[[KeyPath, Document], Mapping[str, str]],
     backups: EditorBackups,
     *,
-    replaces: Collection[str] = (),
     dry_run: bool = False,
 ) -> FileChange:
     """Write mcpd's entry, and disable the entries that `take_over` returns with their servers in mcpd.
 
-    It replaces mcpd's entries with this name or one of `replaces`; an entry for all servers also replaces
-    mcpd's others for all servers. The original file is kept until `uninstall`. Raises BadSpec or
+    It replaces mcpd's entry with this name; an entry for all servers also replaces mcpd's others for all
+    servers. The original file is kept until `uninstall`. Raises BadSpec or
     CannotWrite, with the file unchanged, if it cannot be read, edited or written.
     """
     path, editor = target.path, target.editor
@@ -97,7 +96,7 @@ def install(
         record = backups.load(path) if data is not None else None
         content = parse_content(target, data)
         slot, new = content.slot, entry_for(content.slot)
-        replaced = content.replaced_by({name, *replaces}, new)
+        replaced = content.replaced_by(name, new)
         document = content.without(replaced).document
         if name in document.entry_names(slot):
             fix = "choose another name with --name"

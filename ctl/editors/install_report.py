@@ -105,13 +105,12 @@ def report_own_profile(cli: CliContext, profile: OwnProfile, *, dry_run: bool) -
         cli.out.line(f"  profile {profile.name}: {would}added with {', '.join(profile.servers)}")
 
 
-def report_profiles(cli: CliContext, profiles: Mapping[str, bool], *, dry_run: bool) -> None:
-    """Print which of mcpctl's own profiles were removed. False: the profile stays."""
-    for name, removed in profiles.items():
-        if removed:
-            cli.out.line(f"  profile {name}: {'would be ' if dry_run else ''}removed")
-        else:
-            cli.out.line(f"  profile {name}: kept, because it was changed or is used in the settings")
+def report_profile(cli: CliContext, editor: str, removed: bool | None, *, dry_run: bool) -> None:
+    """Print whether mcpctl's own profile was removed. None: there is none to remove."""
+    if removed:
+        cli.out.line(f"  profile {editor}: {'would be ' if dry_run else ''}removed")
+    elif removed is not None:
+        cli.out.line(f"  profile {editor}: kept, because it was changed or is used in the settings")
 
 
 def report_uninstalled(
@@ -203,10 +202,9 @@ def describe_tools(
 
 def _advice(target: InstallTarget, tools: int, servers: Set[str], had: Collection[str], again: str) -> str:
     """Return how the editor can see fewer tools; empty if it does not see too many."""
-    if had and not servers <= {*had}:
-        whose = "this project" if target.project is not None else "it"
+    if had and not servers <= {*had} and target.project is None:
         number = count(len(had), "server")  # it may have had others that mcpd does not have
-        return f"; for only the {number} in mcpd that {whose} had: {again} --own"
+        return f"; for only the {number} in mcpd that it had: {again} --own"
     return f"; for fewer, define a profile and run: {again} --profile NAME" if tools >= _MANY_TOOLS else ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from ctl.cli.errors import CtlError, DaemonError, NotFound, TimedOut
 from ctl.cli.invocation import CliContext
 from ctl.cli.json_text import mapping, objects
 from ctl.daemon.client import Json
-from ctl.editors.catalog import BY_NAME
+from ctl.editors.catalog import EditorSpec
 from ctl.editors.entry import InstallTarget
 from ctl.editors.import_plan import ImportTarget
 from ctl.editors.merge import KnownServers
@@ -326,54 +326,32 @@ def own_servers(everything: TakeOver, target: InstallTarget, backups: EditorBack
     return [name for name, fields in everything.visible.items() if name in found and is_enabled(fields)]
 
 
-def own_profile_name(
-    target: InstallTarget, servers: Sequence[str], profiles: Mapping[str, object], backups: EditorBackups
-) -> str:
-    """Return the name of the profile for an editor's file: that of the editor. In a project, it is followed
-    by the name of the directory, and by a number if that is the name of another profile.
-
-    `servers` are those that the profile is for, and `profiles` are those in mcpd's configuration.
-    """
-    if target.project is None:
-        return target.editor.name
-    kept = backups.kept_profiles()
-    if known := [each.name for each in kept if each.path == str(target.path)]:
-        return known[0]
-    directory = re.sub(r"\W+", "-", target.project.name, flags=re.ASCII).strip("-") or "project"
-    taken = {each.name for each in kept} | BY_NAME.keys()
-    taken |= {name for name, profile in profiles.items() if profile != {"servers": [*servers]}}
-    names = (f"{target.editor.name}-{directory}{end}" for end in ("", *(f"-{n}" for n in range(2, 1000))))
-    return next(name for name in names if name not in taken)
-
-
 def add_own_profile(
     cli: CliContext,
     active: ImportTarget,
-    target: InstallTarget,
-    name: str,
+    editor: EditorSpec,
     servers: Sequence[str],
     backups: EditorBackups,
     *,
     dry_run: bool,
 ) -> OwnProfile:
-    """Add the profile to mcpd's configuration and reload the daemon; an existing profile is used unchanged.
+    """Add a profile with the name of the editor to mcpd's configuration, and reload the daemon; an existing
+    profile is used unchanged.
 
-    `name` is what `own_profile_name` returns, and `servers` are what `own_servers` returns. Raises NotFound
-    if the editor had no server that mcpd has, and BadSpec, CannotWrite or DaemonError if the file cannot be
-    changed.
+    `servers` are what `own_servers` returns. Raises NotFound if the editor had no server that mcpd has, and
+    BadSpec, CannotWrite or DaemonError if the file cannot be changed.
     """
+    name = editor.name
     if name in active.profiles:
-        return OwnProfile(
-            name, tuple(active.visible_servers(None, name)), mapping(active.profiles[name]), False
-        )
+        fields = mapping(active.profiles[name])
+        return OwnProfile(name, tuple(active.visible_servers(None, name)), fields, False)
     if not servers:
-        where = "" if target.project is None else f"'s {target.path}"
-        hint = f"mcpctl import {target.editor.name}, or omit --own to provide all servers"
-        raise NotFound(f"{target.editor.title}{where} has no servers that are in mcpd", hint=hint)
+        hint = f"mcpctl import {name}, or omit --own to provide all servers"
+        raise NotFound(f"{editor.title} has no servers that are in mcpd", hint=hint)
     profile = {"servers": [*servers]}
     if not dry_run:
         put_profile(active.path, name, profile)
-        backups.keep_profile(KeptProfile(name, active.path, profile, str(target.path)))
+        backups.keep_profile(name, KeptProfile(active.path, profile))
         if active.running:
             errors = objects(cli.call("mcpd/reload").value.get("errors"))
             if errors:
@@ -382,28 +360,22 @@ def add_own_profile(
     return OwnProfile(name, tuple(servers), profile, True)
 
 
-def remove_own_profiles(
-    editor: str, targets: Iterable[InstallTarget], backups: EditorBackups, *, dry_run: bool
-) -> dict[str, bool]:
-    """Remove the profiles that `install --own` added for an editor and for its files; a running daemon
-    notices the change.
+def remove_own_profile(
+    editor: str, files: Collection[Path], backups: EditorBackups, *, dry_run: bool
+) -> bool | None:
+    """Remove the profile that `install --own` added for an editor; a running daemon notices the change.
 
-    `targets` are the editor's files, from which mcpd's entries have been removed unless it is a `dry_run`.
-    Return the names of the profiles that no file uses any more, and whether each was removed. False: it
-    stays because it was changed, or because another setting refers to it. Raises BadSpec and
-    CannotWrite.
+    mcpd's entries have been removed from `files` unless it is a `dry_run`. Return whether it was removed;
+    None if there is none, or if another file uses it. False: it stays because it was changed, or because
+    another setting refers to it. Raises BadSpec and CannotWrite.
     """
-    files = [target.path for target in targets]
+    kept = backups.kept_profile(editor)
     using = [*backups.other_files(files), *([] if dry_run else files)]
-    removed: dict[str, bool] = {}
-    for kept in backups.kept_profiles():
-        is_ours = kept.name == editor or kept.path in map(str, files)
-        if is_ours and not any(_may_use(path, kept.name) for path in using):
-            exists = kept.config.exists()
-            if dry_run or exists:
-                removed[kept.name] = dry_run or remove_profile(kept.config, kept.name, kept.profile)
-            if not dry_run:
-                backups.forget_profile(kept.name)
+    if kept is None or any(_may_use(path, editor) for path in using):
+        return None
+    removed = dry_run or (kept.config.exists() and remove_profile(kept.config, editor, kept.profile))
+    if not dry_run:
+        backups.forget_profile(editor)
     return removed
 
 

@@ -34,8 +34,6 @@ from mcpd.model.errors import BadSpec
 
 _CONTEXT = 3
 """Lines on each side that identify the position of a hunk."""
-_PROFILE = ".profile"
-"""The end of the names of the files that remember a profile."""
 
 
 class DiffHunk(msgspec.Struct, frozen=True, array_like=True):
@@ -155,15 +153,12 @@ class BackupRecord(msgspec.Struct, frozen=True, rename=_FILE_NAMES.get):
 
 @attrs.frozen
 class KeptProfile:
-    """A profile that `install --own` added to mcpd's configuration."""
+    """A profile that `install --own` added to mcpd's configuration for an editor, with the editor's name."""
 
-    name: str
     config: Path
     """The configuration file."""
     profile: Mapping[str, object]
     """The profile as it was added."""
-    path: str = ""
-    """The editor's file with the entry that uses it; empty if a former version added it."""
 
 
 class EditorBackups:
@@ -201,32 +196,28 @@ class EditorBackups:
             with contextlib.suppress(OSError):
                 stored.unlink()
 
-    def keep_profile(self, added: KeptProfile) -> None:
+    def keep_profile(self, editor: str, added: KeptProfile) -> None:
         """Remember a profile that `install --own` added. Best effort: without this, `uninstall` leaves it."""
         with contextlib.suppress(OSError, UnusablePath):
             private_directory(str(self.directory.parent))
             private_directory(str(self.directory))
-            facts = {"config": str(added.config), "profile": added.profile, "path": added.path}
-            write_atomically(self._profile_path(added.name), json.dumps(facts).encode(), 0o600)
+            facts = {"config": str(added.config), "profile": added.profile}
+            write_atomically(self._profile_path(editor), json.dumps(facts).encode(), 0o600)
 
-    def kept_profiles(self) -> list[KeptProfile]:
-        """Return the profiles that were remembered. Unreadable records are omitted."""
-        found: list[KeptProfile] = []
-        for record in sorted(self.directory.glob(f"*{_PROFILE}")):
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-                facts = json.loads(record.read_bytes())
-                config, path = Path(facts["config"]), str(facts.get("path", ""))
-                found.append(
-                    KeptProfile(record.name.removesuffix(_PROFILE), config, dict(facts["profile"]), path)
-                )
-        return found
+    def kept_profile(self, editor: str) -> KeptProfile | None:
+        """Return the profile that was remembered; None if there is none or it is unreadable."""
+        try:
+            facts = json.loads(self._profile_path(editor).read_bytes())
+            return KeptProfile(Path(facts["config"]), dict(facts["profile"]))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None
 
-    def forget_profile(self, name: str) -> None:
+    def forget_profile(self, editor: str) -> None:
         with contextlib.suppress(OSError):
-            self._profile_path(name).unlink()
+            self._profile_path(editor).unlink()
 
-    def _profile_path(self, name: str) -> Path:
-        return self.directory / f"{name}{_PROFILE}"
+    def _profile_path(self, editor: str) -> Path:
+        return self.directory / f"{editor}.profile"
 
     def other_files(self, paths: Iterable[Path]) -> list[Path]:
         """Return the files with a record that are not among `paths`. Deletes the records of missing files."""

@@ -122,60 +122,6 @@ def test_editor_that_had_no_servers(home: Path, config: Path, mcpctl: Mcpctl) ->
     assert entries(home)["mcpd"]["args"] == ["bridge", "--client", "cursor"]
 
 
-@pytest.fixture
-def shop(home: Path, config: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Cursor's file of a project, with a server that the user's file does not have."""
-    path = home / "shop/.cursor/mcp.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"mcpServers": {"web": OURS["web"]}}))
-    monkeypatch.chdir(home / "shop")
-    return path
-
-
-@pytest.mark.parametrize("taken_over_before", [False, True])
-def test_own_in_a_project_provides_the_servers_of_its_file(
-    taken_over_before: bool, home: Path, config: Path, shop: Path, mcpctl: Mcpctl
-) -> None:
-    """In a profile of its own, and in an entry that does not hide the one of the user."""
-    before = shop.read_bytes()
-    assert mcpctl("install", "cursor", "--own").code == 0
-    if taken_over_before:
-        out = mcpctl("install", "cursor", "--project", "--take-over").out
-        assert (
-            "for only the 1 server in mcpd that this project had: mcpctl install cursor --project --own\n"
-            in out
-        )
-        assert list(json.loads(shop.read_text())["mcpServers"]) == ["mcpd"]
-    out = mcpctl("install", "cursor", "--project", "--own", "--take-over").out
-    assert ("  web: removed until mcpctl uninstall" in out) is not taken_over_before
-    assert "  profile cursor-shop: added with web\n" in out
-    entry = {"mcpd-project": ["bridge", "--client", "cursor", "--profile", "cursor-shop"]}
-    written = json.loads(shop.read_text())["mcpServers"]
-    assert {name: fields["args"] for name, fields in written.items()} == entry
-    assert profiles(config) == {"cursor": {"servers": ["git", "time"]}, "cursor-shop": {"servers": ["web"]}}
-    assert "already configured" in mcpctl("install", "cursor", "--project", "--own").out
-    assert mcpctl("install", "cursor", "--project").code == 0
-    assert list(json.loads(shop.read_text())["mcpServers"]) == ["mcpd"], "it replaces the other one"
-    assert mcpctl("install", "cursor", "--project", "--own").code == 0
-    assert "  profile cursor-shop: removed\n" in mcpctl("uninstall", "cursor", "--project").out
-    assert shop.read_bytes() == before
-    assert profiles(config) == {"cursor": {"servers": ["git", "time"]}}, "the user's file uses it"
-
-
-def test_projects_with_equal_names_have_profiles_of_their_own(
-    home: Path, shop: Path, config: Path, mcpctl: Mcpctl, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert mcpctl("install", "cursor", "--project", "--own").code == 0
-    other = home / "old/shop/.cursor/mcp.json"
-    other.parent.mkdir(parents=True)
-    other.write_text(json.dumps({"mcpServers": {"mail": OURS["mail"]}}))
-    monkeypatch.chdir(home / "old/shop")
-    assert mcpctl("install", "cursor", "--project", "--own").code == 0
-    assert profiles(config) == {"cursor-shop": {"servers": ["web"]}, "cursor-shop-2": {"servers": ["mail"]}}
-    assert "  profile cursor-shop-2: removed\n" in mcpctl("uninstall", "cursor", "--project").out
-    assert profiles(config) == {"cursor-shop": {"servers": ["web"]}}
-
-
 @pytest.mark.parametrize(
     ("changes", "servers"),
     [({"args": ["time-mcp", "--utc"]}, ["git", "time"]), ({"enabled": False}, ["git"]), (None, ["git"])],
