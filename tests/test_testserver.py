@@ -199,45 +199,6 @@ def test_slow_call_reports_progress_and_does_not_block_others(version: str) -> N
         assert note["params"]["progressToken"] == "p-1"
 
 
-@pytest.mark.parametrize("version", ["2025-11-25", MODERN])
-def test_a_cancelled_call_stops_early_and_is_not_answered(version: str) -> None:
-    """The next message after the cancellation is the response to another request."""
-    with peer(version) as one:
-        slow = one.send("tools/call", {"name": "slow", "arguments": {"seconds": 60}})
-        one.say({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": slow}})
-        assert one.ask("tools/call", {"name": "echo", "arguments": {"text": "x"}})["result"]
-
-
-@pytest.mark.parametrize("how", ["eof", "term", "reader gone"])
-def test_server_ends_cleanly_during_a_call(how: str) -> None:
-    """Exit immediately with status 0 and an empty stderr at EOF, on SIGTERM and on a broken pipe."""
-    command = [sys.executable, TEST_SERVER]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        try:
-            line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}).encode() + b"\n"
-            slow = {"name": "slow", "arguments": {"seconds": 60}, "_meta": META}
-            call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": slow}
-            process.stdin.write(json.dumps(call).encode() + b"\n" + line)
-            process.stdin.flush()
-            process.stdout.readline()
-            if how == "eof":
-                process.stdin.close()
-            elif how == "term":
-                process.send_signal(signal.SIGTERM)
-            else:
-                process.stdout.close()
-                process.stdin.write(line)
-                process.stdin.flush()
-            assert process.wait(LIMIT) == 0
-            assert process.stderr.read() == b""
-        finally:
-            process.kill()
-
-
 @pytest.fixture
 def port() -> Iterator[int]:
     """Run the server over HTTP on a port that it chooses."""

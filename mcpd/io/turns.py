@@ -18,7 +18,7 @@ REST = 0.002
 """Seconds in which a server answers a small request, and mcpd passes the response on."""
 
 
-class Turns:
+class TurnLimit:
     """Call `pause` often during long work: it lets other tasks run if a turn has lasted MAX_TURN.
 
     The work must tolerate that other tasks run, and cancellation, wherever it calls `pause`.

@@ -33,7 +33,7 @@ _MAX_QUEUED = 10_000
 """Lines that may wait for a slow stderr. Further lines are dropped, so that the daemon never waits."""
 
 
-class RateLimit(logging.Filter):
+class LogRateLimit(logging.Filter):
     """Admits BURST lines per INTERVAL for each statement that logs; one, if it has a traceback or uses
     FROM_OUTSIDE.
 
@@ -205,7 +205,7 @@ def log_to_stderr(level: str, redactor: Redactor) -> Iterator[None]:
     stream.setFormatter(HumanFormatter(redactor) if sys.stderr.isatty() else JsonFormatter(redactor))
     records: queue.Queue[logging.LogRecord | None] = queue.Queue(_MAX_QUEUED)
     handler = _DroppingQueueHandler(records, stream)
-    handler.addFilter(RateLimit())
+    handler.addFilter(LogRateLimit())
     writer = threading.Thread(target=_write_records, args=(records, stream), name="log", daemon=True)
     root = logging.getLogger()
     root.addHandler(handler)

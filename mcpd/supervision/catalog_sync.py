@@ -12,7 +12,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.io.turns import Turns, in_turns
+from mcpd.io.turns import TurnLimit, in_turns
 from mcpd.model.errors import McpdError, ProtocolViolation, UpstreamRefused
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.status import rfc3339
@@ -332,7 +332,7 @@ def _read_cache_hint(page: Mapping[str, Raw]) -> CacheHint:
 
 async def _select_tools(upstream: Upstream, spec: ServerSpec, tools: Listing, warnings: list[str]) -> Listing:
     """Return the tools that may be offered to clients; add warnings for those that must not be."""
-    turns = Turns()
+    turns = TurnLimit()
     selected = []
     refused = []
     for tool in tools:
@@ -361,7 +361,7 @@ class _ListReader:
         """The first of them."""
         self._upstream, self._kind, self._warnings = upstream, kind, warnings
         self._size = 0
-        self._turns = Turns()
+        self._turns = TurnLimit()
 
     async def read(self) -> None:
         cursor: str | None = None

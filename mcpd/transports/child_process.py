@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 import trio
 
-from mcpd.io.turns import Turns
+from mcpd.io.turns import TurnLimit
 from mcpd.model.server_spec import StdioSpec
 from mcpd.process.labels import INSTANCE_VARIABLE, labels_of, send_kill, start_process
 
@@ -144,7 +144,7 @@ class Child:
 
         `sink` gets small portions, and other tasks run between them. Nothing that was read is lost.
         """
-        turns = Turns()
+        turns = TurnLimit()
         while True:
             await trio.lowlevel.wait_readable(self._stderr)
             try:

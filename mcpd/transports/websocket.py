@@ -26,7 +26,7 @@ from wsproto import ConnectionType, WSConnection
 from wsproto.events import BytesMessage, Event, TextMessage
 
 from mcpd.io.outbox import batch
-from mcpd.io.turns import Turns
+from mcpd.io.turns import TurnLimit
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError, ProtocolViolation
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.text import shorten
@@ -376,7 +376,7 @@ class WebSocketChannel(RequestMultiplexer):
 
     async def _receive_large(self, line: bytes) -> None:
         """Handle a message that may have too much structure, in turns that do not delay other tasks."""
-        turns, counter = Turns(), StructureCounter(self._max_frame)
+        turns, counter = TurnLimit(), StructureCounter(self._max_frame)
         try:
             for start in range(0, len(line), _PORTION):
                 counter.feed(line[start : start + _PORTION])

@@ -100,24 +100,6 @@ def test_failed_asyncio_task_group_in_the_block_does_not_cancel_the_program(list
     assert asyncio.run(main()) == "after the block"
 
 
-def test_cancelled_asyncio_task_leaves_the_block(listening: str) -> None:
-    async def stay(inside: asyncio.Event) -> None:
-        async with connect(listening):
-            inside.set()
-            await asyncio.Event().wait()
-
-    async def main() -> None:
-        inside = asyncio.Event()
-        task = asyncio.create_task(stay(inside))
-        await asyncio.wait_for(inside.wait(), BOUND)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(task, BOUND)
-        assert task.cancelled()
-
-    asyncio.run(main())
-
-
 @pytest.mark.parametrize("nested", [False, True])
 def test_exception_of_a_background_task_leaves_the_block_unchanged(nested: bool) -> None:
     """trio raises KeyboardInterrupt in the task that is running, which may be one of the library."""

@@ -168,36 +168,6 @@ def test_call_that_a_stopping_daemon_refused_is_repeated(daemons: Daemons, run: 
     assert [method for method, _ in daemons.fake.requests] == ["mcpd/call"] * 2
 
 
-def test_call_that_a_stopping_daemon_interrupts_is_not_repeated(daemons: Daemons, run: Any) -> None:
-    """The error is the same as when the daemon is killed. A request that only reads is repeated."""
-    stopped = Fault("mcpd is stopping", code="link_lost", may_have_run=True, daemon_stopped=True)
-
-    def interrupt_once(then: object) -> Callable[[Caller, Any], object]:
-        left = [1]
-
-        def answer(caller: Caller, _: Any) -> object:
-            if not left:
-                return then
-            left.pop()
-            caller.line({"jsonrpc": "2.0", "id": caller.request, "error": stopped.error})
-            caller.hang_up()
-            return Silence()
-
-        return answer
-
-    daemons.fake.answers["mcpd/call"] = interrupt_once(DONE)
-    daemons.fake.answers["mcpd/read"] = interrupt_once({"contents": []})
-
-    async def work(mcp: Mcp) -> None:
-        with pytest.raises(ConnectionClosed, match="mcpd is stopping") as lost:
-            await mcp.call("fs", "write")
-        assert (lost.value.may_have_run, lost.value.code) == (True, "link_lost")
-        assert await mcp.read("fs", "x:y") == []
-
-    run(work)
-    assert [method for method, _ in daemons.fake.requests] == ["mcpd/call", *["mcpd/read"] * 2]
-
-
 def test_oversized_call_is_refused_and_others_continue(daemons: Daemons, run: Any) -> None:
     """It is not sent, so that the daemon need not skip it."""
     waiting: list[Caller] = []

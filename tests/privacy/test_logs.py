@@ -16,7 +16,7 @@ from mcpd.privacy.logs import (
     INTERVAL,
     HumanFormatter,
     JsonFormatter,
-    RateLimit,
+    LogRateLimit,
     log_library_warnings,
     log_to_stderr,
 )
@@ -137,7 +137,7 @@ def raised() -> Exception:
 
 def test_one_traceback_per_interval_and_the_rest_is_counted() -> None:
     clock = Clock()
-    limit = RateLimit(clock)
+    limit = LogRateLimit(clock)
     assert [limit.filter(record_of(error=raised())) for _ in range(5)] == [True] + 4 * [False]
     clock.now += INTERVAL
     later = record_of(error=raised())
@@ -149,14 +149,14 @@ def test_one_traceback_per_interval_and_the_rest_is_counted() -> None:
 
 
 def test_lines_without_a_traceback_have_a_higher_limit_and_debug_lines_none() -> None:
-    limit = RateLimit(Clock())
+    limit = LogRateLimit(Clock())
     assert sum(limit.filter(record_of(level=logging.WARNING)) for _ in range(2 * BURST)) == BURST
     assert all(limit.filter(record_of(level=logging.DEBUG)) for _ in range(2 * BURST))
 
 
 def test_lines_that_anybody_can_cause_are_logged_once_per_interval() -> None:
     clock = Clock()
-    limit = RateLimit(clock)
+    limit = LogRateLimit(clock)
 
     def refused() -> logging.LogRecord:
         made = record_of(level=logging.WARNING)

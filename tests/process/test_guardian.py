@@ -149,20 +149,6 @@ def ignores(pid: int, number: signal.Signals) -> bool:
     return bool(int(ignored, 16) >> (number - 1) & 1)
 
 
-async def test_a_daemon_that_stops_in_order_leaves_no_guardian(instance: str) -> None:
-    """It also leaves no descriptor of the guardian open."""
-    before = sorted(os.listdir("/proc/self/fd"))
-    guardian = Guardian(instance)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(guardian.run)
-        pid = guardian.pid
-        assert pid is not None
-        nursery.cancel_scope.cancel()
-    assert guardian.pid is None
-    assert gone(pid)
-    assert sorted(os.listdir("/proc/self/fd")) == before
-
-
 @pytest.mark.usefixtures("patient")
 async def test_registered_groups_are_killed_after_an_orderly_stop(instance: str) -> None:
     """A bug that skips the stop of a server must not leave an orphan."""

@@ -64,18 +64,3 @@ def test_all_threads_share_one_heap() -> None:
     """With several heaps, each grows to its own maximum because memory freed in one is not available to
     others."""
     assert output_of_subprocess(THREADS).count("Arena ") == 1
-
-
-GENERATED = """
-import linecache
-import mcpd.model.api
-from mcpd.process.memory import limit_memory_growth
-
-before = len(linecache.cache)
-limit_memory_growth()
-print(before > 50, len(linecache.cache))
-"""
-
-
-def test_source_of_generated_methods_is_dropped() -> None:
-    assert output_of_subprocess(GENERATED) == "True 0\n"

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from mcpd.process import guardian_process as program
 from mcpd.process import labels, processes
 from mcpd.process.labels import carrying, labels_of
 from tests.processes import wait_until
@@ -95,23 +94,6 @@ def test_own_process_and_zombies_are_not_found(mark: str, started: list[subproce
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: " Z " in Path(f"/proc/{pid}/stat").read_text())
     assert labels.find_marked(mark) == []
-
-
-def test_children_of_a_process_that_ended_during_the_scan_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process 7 forks 8 and exits after it was listed, so 8 is in no list yet."""
-    lists, ended, killed = [["1", "5", "7"], ["1", "5", "8"], ["1", "5"]], {7}, []
-
-    def is_child(pid: int, *_: object) -> bool:
-        if pid in ended:
-            raise ProcessLookupError
-        return pid == 8
-
-    monkeypatch.setattr(program, "is_child", is_child)
-    monkeypatch.setattr(program, "read", lambda pid, name: b"8 (sh) S 1")
-    monkeypatch.setattr(os, "listdir", lambda path: lists.pop(0))
-    monkeypatch.setattr(os, "kill", lambda pid, number: killed.append((pid, number)))
-    assert program.kill_children("any", 1, 2) == [8]
-    assert killed == [(8, signal.SIGKILL)]
 
 
 STRAYS = """

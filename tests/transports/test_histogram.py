@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.transports.histogram import Histogram, merge, upper_bound
+from mcpd.transports.tool_call_stats import Histogram, merge, upper_bound
 
 times = st.floats(min_value=2e-5, max_value=8000)
 

@@ -21,7 +21,7 @@ from mcpd.calls.client_context import ClientIdentity
 from mcpd.gateway.facts import client_facts
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.views import View
-from mcpd.io.turns import Turns, in_turns, rest, take_turn
+from mcpd.io.turns import TurnLimit, in_turns, rest, take_turn
 from mcpd.model import api, codec
 from mcpd.model.call_record import CallRecords, CallsParams
 from mcpd.model.errors import McpdError, Overloaded, SlowConsumer, Unsupported
@@ -349,7 +349,7 @@ class _Streams:
                 self._notify(message, "mcpd/event", "event", event)
 
         with self._operations.watch() as (snapshot, changes):
-            turns = Turns()
+            turns = TurnLimit()
             for event in snapshot:
                 notify(event)
                 await turns.pause()
