@@ -110,7 +110,6 @@ class WaitingCall(TypedDict):
 
 class ConnectionStatus(TypedDict):
     status: ServerState
-    state: NotRequired[ServerState]
     revision: NotRequired[str | None]
     era: NotRequired[str | None]
     pid: NotRequired[int | None]
@@ -124,8 +123,6 @@ class ServerStatus(TypedDict):
     status: ServerState
     since: str
     transport: str
-    server: NotRequired[str]
-    state: NotRequired[ServerState]
     reason: NotRequired[str]
     pid: NotRequired[int | None]
     tools: NotRequired[int]
@@ -364,7 +361,6 @@ class ServerUsage(TypedDict):
 
 class ConnectedClient(TypedDict):
     via: str
-    door: NotRequired[str]
     name: str
     pid: int | None
     since: str
@@ -475,7 +471,6 @@ class ProcessCost(TypedDict):
 class ServerStats(TypedDict):
     server: str
     status: ServerState
-    state: ServerState
     counts: CallCounts
     seconds: float
     in_flight: int

@@ -91,7 +91,6 @@ def _server_stats(
     return ServerStats(
         server=name,
         status=status.status,
-        state=status.status,
         counts=_call_counts(total),
         seconds=round(total.times.total, 6),
         in_flight=sum(each.upstream.link.in_flight for each in instances if each.upstream is not None),

@@ -173,9 +173,6 @@ class ConnectionStatus(Record):
     the legacy era."""
 
     status: ServerState
-    """The former name of `state`. It will be removed in the next version."""
-    state: ServerState = ServerState.PENDING
-    """The connection's state. Always set from `status`."""
     revision: str | None = None
     """The protocol revision. This is null until it has been negotiated."""
     era: str | None = None
@@ -185,25 +182,15 @@ class ConnectionStatus(Record):
     in_flight: int = 0
     last_error: Failure | None = None
 
-    def __attrs_post_init__(self) -> None:
-        """Set the member that has replaced `status`, also for a copy by `attrs.evolve`."""
-        object.__setattr__(self, "state", self.status)
-
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class ServerStatus(Record):
     """A server's status, as shown by `mcpctl status`."""
 
     name: str
-    """The former name of `server`. It will be removed in the next version."""
     status: ServerState
-    """The former name of `state`. It will be removed in the next version."""
     since: str
     transport: str
-    server: str = ""
-    """The server's name. Always set from `name`."""
-    state: ServerState = ServerState.PENDING
-    """The server's state. Always set from `status`."""
     reason: str = ""
     """A short reason for the state, such as "connecting" or "crash loop: …"."""
     pid: int | None = None
@@ -249,11 +236,6 @@ class ServerStatus(Record):
     warnings: tuple[str, ...] = ()
     connections: tuple[ConnectionStatus, ...] = ()
     """The server's connections. The other fields describe the first one."""
-
-    def __attrs_post_init__(self) -> None:
-        """Set the members that have replaced `name` and `status`, also for a copy by `attrs.evolve`."""
-        object.__setattr__(self, "server", self.name)
-        object.__setattr__(self, "state", self.status)
 
 
 def rfc3339(timestamp: float) -> str:

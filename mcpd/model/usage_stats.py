@@ -96,8 +96,6 @@ class ClientUsage(Record):
 class ServerStats(Record):
     server: str
     status: ServerState
-    """The former name of `state`. It will be removed in the next version."""
-    state: ServerState
     counts: CallCounts
     seconds: float
     """The total time of all calls that received a response."""
@@ -152,8 +150,6 @@ class ConnectedClient(Record):
 
     via: str
     """The type of the connection, which is `socket`, `bridge`, `http`, or `page` for the dashboard."""
-    door: str = attrs.field(default=attrs.Factory(lambda self: self.via, takes_self=True))
-    """The former name of `via`, with the same value. The next version will remove it."""
     name: str
     """The name that mcpd uses for the client, the name that the client provided, or the name of its
     program."""

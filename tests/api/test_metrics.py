@@ -30,7 +30,6 @@ def test_names_with_special_characters_are_escaped() -> None:
     server = ServerStats(
         server="it",
         status=ServerState.CONNECTED,
-        state=ServerState.CONNECTED,
         counts=counts,
         seconds=0.5,
         in_flight=0,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 from pathlib import Path
@@ -17,9 +16,7 @@ from mcpd.config.in_place_edits.document import (
     check_writable,
     parse_document,
     read_document,
-    write_error,
 )
-from mcpd.config.in_place_edits.insert_text import has_content
 from mcpd.model.errors import BadSpec, CannotWrite
 from tests.sampling import scaled
 
@@ -160,16 +157,6 @@ def test_existing_object_stays_an_object_even_where_a_list_is_preferred() -> Non
     assert document.with_entry(("s",), "n", {}, listed=True).value == {"s": {"a": {}, "n": {}}}
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [("a.json", "{}"), ("a.json", '{"s": null}'), ("a.yaml", "s: null\n"), ("a.yaml", "s:\n")],
-)
-def test_null_is_replaced_by_an_object_or_a_list(name: str, text: str) -> None:
-    document = parse_document(text.encode(), Path(name))
-    assert document.with_entry(("s",), "n", {"x": 1}).value == {"s": {"n": {"x": 1}}}
-    assert document.with_entry(("s",), "n", {}, listed=True).value == {"s": [{"name": "n"}]}
-
-
 def test_other_elements_of_a_list_stay_when_an_entry_is_removed() -> None:
     document = parse_document(b'{"s": ["x", {"name": "a"}, {"name": "b"}, 5]}', Path("a.json"))
     assert document.entry_names(("s",)) == ["a", "b"]
@@ -232,27 +219,6 @@ def test_file_without_write_permission_is_refused(tmp_path: Path) -> None:
     path.chmod(0o444)
     with pytest.raises(CannotWrite, match="is read-only"):
         check_writable(path)
-
-
-@pytest.mark.parametrize(
-    ("error", "message", "fix"),
-    [
-        (OSError(errno.ENOSPC, "No space left"), "cannot write a: No space left", "free space on its disk"),
-        (OSError(errno.EACCES, "Permission denied"), "cannot write a: Permission denied", "permissions"),
-        (OSError("odd"), "cannot write a: odd", "permissions"),
-    ],
-)
-def test_write_error_has_the_systems_reason(error: OSError, message: str, fix: str) -> None:
-    found = write_error(Path("a"), error)
-    assert found.reason == message
-    assert fix in found.fix
-
-
-@pytest.mark.parametrize(
-    ("line", "result"), [("a\n", True), (" a # b", True), ("", False), (" \n", False), (" # a\n", False)]
-)
-def test_comments_and_blank_lines_have_no_content(line: str, result: bool) -> None:
-    assert has_content(line) is result
 
 
 def test_device_or_pipe_in_place_of_a_file_is_not_read(tmp_path: Path) -> None:

@@ -13,9 +13,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from mcpd.config.loader import MAX_FILE_SIZE, decode_utf8, load, parse_config, parse_text, read_layout
-from mcpd.model.errors import BadSpec, Problem
-from mcpd.model.server_spec import StdioSpec
+from mcpd.config.loader import MAX_FILE_SIZE, load, parse_config, parse_text, read_layout
+from mcpd.model.errors import BadSpec
 from tests.stopwatch import within
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "config"
@@ -240,12 +239,6 @@ def test_misplaced_setting_is_reported_with_its_place(
     assert warning.endswith(said)
 
 
-def test_settings_beside_mcp_are_refused(tmp_path: Path, environ: dict[str, str]) -> None:
-    """A warning that names the wrong location would be misleading."""
-    path = write(tmp_path / "c.json", '{"watch": false, "mcp": {}}')
-    assert load(path, environ).warnings[0].endswith("did you mean 'watch' in 'mcp.globalSettings'?")
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -281,14 +274,6 @@ def test_unreadable_file_is_refused(tmp_path: Path, environ: dict[str, str]) -> 
         assert words in str(refused(tmp_path / name, environ))
 
 
-def test_cwd_is_relative_to_the_configuration_file(tmp_path: Path, environ: dict[str, str]) -> None:
-    """It does not depend on the daemon's working directory."""
-    path = write(tmp_path / "sub/c.json", '{"mcpServers": {"a": {"command": "x", "cwd": "../w"}}}')
-    spec = load(path, environ).specs["a"]
-    assert isinstance(spec, StdioSpec)
-    assert spec.cwd == str(tmp_path / "w")
-
-
 def test_definitions_are_kept_as_written(tmp_path: Path, environ: dict[str, str]) -> None:
     """They can be shown and saved without the values of variables."""
     path = write(tmp_path / "c.json", '{"mcpServers": {"a": {"command": "x", "env": {"K": "${HOME}"}}}}')
@@ -316,12 +301,6 @@ def test_unknown_server_in_a_profile_is_a_warning(environ: dict[str, str], tmp_p
     assert load(write(tmp_path / "c.json", json.dumps({**value, "mcpServers": {}})), environ).warnings == ()
 
 
-def test_file_of_exactly_the_maximum_size_is_decoded() -> None:
-    assert decode_utf8(b"\xef\xbb\xbfabc", "source", max_size=6) == "abc"
-    with pytest.raises(BadSpec, match="has 7 bytes; a configuration has at most 6"):
-        decode_utf8(b"\xef\xbb\xbfabcd", "source", max_size=6)
-
-
 def test_foreign_document_may_be_large_and_have_duplicate_keys() -> None:
     large = json.dumps({"a": [0] * 200_000})
     assert parse_text(large, "JSON", "source", foreign=True) == json.loads(large)
@@ -332,78 +311,10 @@ def test_foreign_document_may_be_large_and_have_duplicate_keys() -> None:
         parse_text('[{"a": 1, "a": 2}]', "JSON", "source")
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "message", "path"),
-    [
-        ("a: [x\nb: 1\n", "YAML", "not valid YAML: expected ',' or ']', but got ':', in `b: 1`", "s:2:2"),
-        ("a: *b\n", "YAML", "found undefined alias", "s:1:4"),
-        ("a: \x07\n", "YAML", "special characters are not allowed", "s:1:1"),
-        ("a = ", "TOML", "Invalid value (at end of document), in `a =`", "s:1:4"),
-        ("a = 1\nb = [\n", "TOML", "not valid TOML: ", "s:2:"),
-        ("{\n", "JSON", "not valid JSON: Expecting property name enclosed in double quotes", "s:2:1"),
-    ],
-)
-def test_syntax_error_has_a_message_and_a_position(text: str, kind: str, message: str, path: str) -> None:
-    with pytest.raises(BadSpec) as caught:
-        parse_text(text, kind, "s")
-    (problem,) = caught.value.problems
-    assert message in problem.message
-    assert problem.path.startswith(path)
-
-
-@pytest.mark.parametrize("text", ["", "# nothing\n", "---\n"])
-def test_empty_yaml_is_an_empty_object(text: str) -> None:
-    assert parse_text(text, "YAML", "s") == {}
-
-
-@pytest.mark.parametrize(
-    ("document", "paths"),
-    [
-        ({}, []),
-        ({"mcpServers": None, "settings": None}, []),
-        ({"mcpServers": {"a": {}}, "settings": {}}, []),
-        ({"$schema": "x", "_note": 1, "mcpServers": {}, "other": 1}, []),
-        ({"$schema": "x", "_note": 1}, []),
-        ({"name": "filesystem", "includeTools": ["read_*"]}, ["$"]),
-        ({"services": {"mcp": {"servers": {}}}}, ["$"]),
-        ({"mcp": {"enabled": True, "servers": [], "globalSettings": {}}}, []),
-        ({"mcp": {"servers": {"a": {}}}, "settings": {}}, ["$.settings"]),
-        ({"mcp": []}, ["$.mcp"]),
-        ({"mcp": {"enabled": 1}}, ["$.mcp.enabled"]),
-        ({"mcp": {}, "mcpServers": {}}, ["$.mcp"]),
-        ({"settings": []}, ["$.settings"]),
-        ({"mcpServers": 5}, ["$.mcpServers"]),
-        ({"mcpServers": [5]}, ["$.mcpServers[0]"]),
-        ({"mcpServers": [{"command": "x"}]}, ["$.mcpServers[0]"]),
-        ({"servers": {}}, ["$.servers"]),
-        ({"setings": {}}, ["$.setings"]),
-        ({5: 1}, ["$"]),
-        ([], ["$"]),
-    ],
-)
-def test_layout_problems_have_the_path_of_the_part(document: object, paths: list[str]) -> None:
-    problems: list[Problem] = []
-    read_layout(document, problems, [])
-    assert [problem.path for problem in problems] == paths
-
-
 def test_only_unused_keys_that_are_not_comments_are_warnings() -> None:
     warnings: list[str] = []
     read_layout({"$schema": "x", "_note": 1, "other": 1, "mcpServers": {}}, [], warnings)
     assert [line.partition(":")[0] for line in warnings] == ["$.other"]
-
-
-@pytest.mark.parametrize(
-    ("enabled", "result"), [("", True), ('"enabled": true, ', True), ('"enabled": false, ', False)]
-)
-def test_servers_are_enabled_unless_mcp_is_disabled(
-    enabled: str, result: bool, environ: dict[str, str]
-) -> None:
-    text = f'{{"mcp": {{{enabled}"servers": [{{"name": "a", "command": "x"}}]}}}}'
-    found = parse_config(Path("/none/c.json"), text.encode(), environ)
-    assert found.specs["a"].enabled is result
-    assert found.definitions == {"a": {"command": "x"}}
-    assert len(found.warnings) == (0 if result else 1)
 
 
 def test_commands_need_a_file_that_others_cannot_write(tmp_path: Path, environ: dict[str, str]) -> None:
@@ -417,12 +328,6 @@ def test_commands_need_a_file_that_others_cannot_write(tmp_path: Path, environ: 
     assert not parse_config(path, b"{}", environ).settings.allow_commands
     with pytest.raises(BadSpec, match="other users can write"):
         parse_config(path, allowed, environ)
-
-
-def test_unreadable_path_is_reported_with_the_systems_reason(tmp_path: Path, environ: dict[str, str]) -> None:
-    write(tmp_path / "file", "")
-    message = refused(tmp_path / "file" / "c.json", environ).problems[0].message
-    assert message.endswith(": Not a directory")
 
 
 def test_loaded_configuration_shows_no_secret(environ: dict[str, str]) -> None:
@@ -454,14 +359,6 @@ def test_document_that_is_slow_to_parse_is_refused(kind: str, text: str, problem
         parse_text(text, kind, "source")
     assert within(time.thread_time() - began, 3.0)
     assert len(str(error.value.problems[0])) < 500
-
-
-def test_ordinary_documents_are_not_too_nested() -> None:
-    """Closed brackets, brackets in strings, and sentences."""
-    many = ",".join(['{"a":["[",{}]}'] * 1000)
-    parse_text(f"[{many}]", "JSON", "source")
-    parse_text(f'a.b.c = "{"x.y, z " * 500}"\nd = [{many.replace(":", "=")}]', "TOML", "source")
-    parse_text("a: [" + "[]," * 1000 + "]", "YAML", "source")
 
 
 def test_error_in_a_long_file_takes_little_memory() -> None:

@@ -12,14 +12,11 @@ import pytest
 from mcpd.config.loader import load
 from mcpd.config.masking import mask_definition
 from mcpd.config.secret_store import (
-    MAX_SECRET_SIZE,
     change_secrets,
-    decode_secret,
     fetch_secret,
     read_secrets,
     secrets_path,
 )
-from mcpd.config.variables import expand
 from mcpd.model.errors import BadSpec
 from mcpd.model.server_spec import RemoteSpec, SecretReference, UnavailableSecret
 
@@ -117,49 +114,6 @@ def test_file_and_credential_lose_the_final_line_break(tmp_path: Path) -> None:
     assert isinstance(fetch_secret(SecretReference("credential", ("one",)), {}), UnavailableSecret)
 
 
-@pytest.mark.parametrize(
-    ("written", "kind", "words"),
-    [
-        ("${secret:A_1}", "secret", ("A_1",)),
-        ("${credential:a.b-c}", "credential", ("a.b-c",)),
-        ("${file:x/../y}", "file", ("/base/y",)),
-        ("${file:~/${WHO}}", "file", ("/home/me/ada o",)),
-        ("${file:/a:-d}", "file", ("/a",)),
-        ("${cmd:pass show 'a b'}", "cmd", ("pass", "show", "a b")),
-        ("${cmd:op read ${WHO}}", "cmd", ("op", "read", "ada o")),
-        ("${cmd:sh -c 'jq {a} | x'}", "cmd", ("sh", "-c", "jq {a} | x")),
-    ],
-)
-def test_reference_names_the_secret_to_fetch(written: str, kind: str, words: tuple[str, ...]) -> None:
-    """A variable expands to at most a part of one word."""
-    found = expand(
-        f"<{written}>", {"HOME": "/home/me", "WHO": "ada o"}, "$", base_dir=Path("/base"), fetched={}
-    )
-    assert found.problems == ()
-    ((_, reference),) = found.unresolved
-    assert (reference.kind, reference.arguments) == (kind, words)
-    again = expand(f"<{written}>", {"HOME": "/home/me", "WHO": "ada o"}, "$", fetched={reference: "${X}"})
-    assert kind == "file" or again.value == "<${X}>"
-
-
-@pytest.mark.parametrize(
-    "written",
-    [
-        "${secret:}",
-        "${secret:a b}",
-        "${credential:../x}",
-        "${credential:.}",
-        "${file:}",
-        "${cmd:}",
-        "${cmd:'x}",
-    ],
-)
-def test_empty_reference_is_refused(written: str) -> None:
-    """Credentials must be in their directory."""
-    (problem,) = expand(written, {}, "$").problems
-    assert "names no" in problem.message or "cannot be split" in problem.message
-
-
 def test_secret_is_refused_in_fields_not_passed_to_the_server(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
@@ -213,34 +167,6 @@ def test_invalid_secret_name_is_refused(environ: dict[str, str], name: str) -> N
     with pytest.raises(BadSpec, match="invalid secret name"):
         change_secrets(environ, {"OK": "1", name: "x"})
     assert read_secrets(environ) == {}
-
-
-def test_store_is_plain_text_that_people_can_read(environ: dict[str, str]) -> None:
-    path = change_secrets(environ, {"A": "ä"})
-    assert path.read_text() == '{\n  "A": "ä"\n}\n'
-
-
-def test_secret_of_exactly_the_maximum_size_is_accepted() -> None:
-    assert decode_secret(b"x" * MAX_SECRET_SIZE, "it") == "x" * MAX_SECRET_SIZE
-    assert isinstance(decode_secret(b"x" * (MAX_SECRET_SIZE + 1), "it"), UnavailableSecret)
-
-
-@pytest.mark.parametrize(
-    ("reference", "is_missing"),
-    [
-        (SecretReference("secret", ("A",)), True),
-        (SecretReference("credential", ("A",)), True),
-        (SecretReference("file", ("/dev/null/x",)), True),
-        (SecretReference("file", ("/dev/null",)), False),
-        (SecretReference("file", ("x" * 5000,)), False),
-    ],
-)
-def test_default_applies_only_to_a_secret_that_does_not_exist(
-    environ: dict[str, str], reference: SecretReference, is_missing: bool
-) -> None:
-    found = fetch_secret(reference, environ)
-    assert isinstance(found, UnavailableSecret)
-    assert found.missing is is_missing
 
 
 def test_unreadable_store_is_reported_with_its_reason(environ: dict[str, str]) -> None:

@@ -278,24 +278,6 @@ def test_validate_of_the_server_overrides_the_settings(own: bool | None, default
     assert found.identity == spec({"command": "x"}).identity
 
 
-@pytest.mark.parametrize("wrong", ["yes", 1, {}])
-def test_validate_is_a_boolean(wrong: object) -> None:
-    assert [problem.path for problem in problems({"command": "x", "validate": wrong})] == [
-        "$.mcpServers.a.validate"
-    ]
-
-
-def test_long_timeout_raises_the_default_max_timeout() -> None:
-    """An explicit maximum is kept."""
-    assert spec({"command": "x", "timeout": 3_600_000}).timeouts.call_max == 3600
-    assert spec({"command": "x", "timeout": 3_600_000, "maxTimeout": 5000}).timeouts.call_max == 5
-
-
-def test_timeout_below_one_second_is_a_warning() -> None:
-    """Many other products use seconds instead of milliseconds."""
-    assert "0.06 seconds" in parsed({"command": "x", "timeout": 60}).warnings[0]
-
-
 def test_secrets_are_variable_values_and_literals_with_secret_names() -> None:
     """Bare tokens count too; short words, the home directory and values not passed to the server do not."""
     found = parsed(
@@ -395,36 +377,6 @@ def test_references_are_replaced(text: str, value: str) -> None:
     found = spec({"command": "x", "args": [text]})
     assert isinstance(found, StdioSpec)
     assert found.args == (value,)
-
-
-@pytest.mark.parametrize(
-    ("definition", "place", "message"),
-    [
-        ({1: "x", "command": "x"}, "", "must be an object"),
-        (None, "", "must be an object, not null"),
-        ({"command": "x", "name": "b"}, ".name", "unknown field 'name'"),
-        ({"command": "x", "qqqq": "a"}, ".qqqq", "unknown field 'qqqq'"),
-        ({"command": "x", "comand": "a"}, ".comand", "unknown field 'comand'"),
-    ],
-)
-def test_unknown_key_is_one_problem(definition: object, place: str, message: str) -> None:
-    (found,) = problems(definition)
-    assert found.path == f"$.mcpServers.a{place}"
-    assert message in found.message
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("", "'' is empty"),
-        ("a b", "'a b' is not valid"),
-        (" " * 64, "is not valid"),
-        (" " * 65, "has 65 characters; at most 64 are allowed"),
-    ],
-)
-def test_invalid_server_name_is_refused_with_the_reason(name: str, reason: str) -> None:
-    (found,) = problems({"unknown": "x"}, name=name)
-    assert reason in found.message
 
 
 def test_server_name_must_be_a_string() -> None:

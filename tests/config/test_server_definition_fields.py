@@ -99,13 +99,6 @@ def test_other_lifetimes_are_refused(value: object) -> None:
     assert len(problems({"command": "x", "cache": value})) == 1
 
 
-@pytest.mark.parametrize("field", ["lazy", "trust", "debug"])
-def test_booleans_are_checked_and_false_by_default(field: str) -> None:
-    assert getattr(stdio(), field, False) is False
-    assert stdio(**{field: False}) == stdio()
-    assert len(problems({"command": "x", field: "yes"})) == 1
-
-
 @pytest.mark.parametrize(
     ("definition", "unused"),
     [
@@ -180,11 +173,6 @@ def test_invalid_combination_or_value_is_one_problem(definition: dict[str, objec
 
 def test_problem_of_an_invalid_url_does_not_hide_others() -> None:
     assert len(problems({"url": "h", "caFile": 5, "headers": {"a b": "c"}})) == 3
-
-
-def test_headers_may_contain_spaces_and_tabs() -> None:
-    headers = {"Authorization": "Bearer x", "X-Tab": "a\tb"}
-    assert remote(headers=headers).headers == headers
 
 
 def test_paths_are_relative_to_the_configuration_and_may_begin_with_home() -> None:

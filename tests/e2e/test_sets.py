@@ -114,30 +114,6 @@ def test_a_set_made_for_another_generation_is_refused(start: Start) -> None:
     assert refused.value.body["data"]["generation"] == generation + 1
 
 
-def test_a_bad_file_keeps_the_last_good_set_and_shows_in_status(start: Start) -> None:
-    """SIGHUP with an invalid file keeps the last valid set. The file is not watched here."""
-    daemon = start({"fake": fake()}, settings={"watch": False})
-    daemon.wait_connected("fake")
-    before = pids(daemon)
-    client = daemon.client()
-    client.send("mcpd/events")
-    assert client.next_notification()["params"]["event"]["kind"] == "snapshot"
-    daemon.config.write_text('{"mcpServers": {"fake": {"comand": "x"}}}')
-    daemon.process.send_signal(signal.SIGHUP)
-    while "rejected" not in (event := client.next_notification()["params"]["event"])["message"]:
-        assert event["kind"] in ("snapshot", "status")
-    config = daemon.client().request("mcpd/status")["config"]
-
-    assert "comand" in json.dumps(config["problems"])
-    assert pids(daemon) == before
-
-    write(daemon, {"fake": fake(), "more": fake()})
-    applied = daemon.client().request("mcpd/reload")
-    assert (applied["added"], applied["unchanged"]) == (["more"], ["fake"])
-    assert daemon.client().request("mcpd/status")["config"]["problems"] == []
-    assert pids(daemon)["fake"] == before["fake"]
-
-
 def test_a_set_from_the_api_outlives_the_daemon_until_the_file_changes(tmp_path: Path) -> None:
     """A crash must not restore the replaced set, but a newer file replaces the set."""
     with harness.running(tmp_path, {"file": fake()}) as daemon:

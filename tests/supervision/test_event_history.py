@@ -143,13 +143,6 @@ async def test_truncated_line_loses_only_that_line(tmp_path: Path, cut: int) -> 
     assert len(survivors) == (3 if cut == 1 else 2)
 
 
-def test_invalid_lines_are_skipped(tmp_path: Path) -> None:
-    """A user may have edited the file, or a newer mcpd may have written it."""
-    good = b'{"at":"%b","what":"daemon","message":"mcpd starts","news":1}\n' % AT.encode()
-    (tmp_path / "history.jsonl").write_bytes(b"\x00\xff\n{}\n[]\n" + b"[" * 100_000 + b"\n" + good)
-    assert summaries(opened(tmp_path), None) == ["daemon: mcpd starts"]
-
-
 async def test_event_history_is_bounded_in_memory(tmp_path: Path) -> None:
     """The number of events per server and the number of servers are limited."""
     it = opened(tmp_path)

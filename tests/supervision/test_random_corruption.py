@@ -35,15 +35,12 @@ from mcpd.model.errors import BadSpec
 from mcpd.model.events import HistoryEntry, HistoryEventKind
 from mcpd.model.server_spec import StdioSpec
 from mcpd.model.status import FailureKind, ServerState
-from mcpd.privacy.redact import Redactor
 from mcpd.state.history import EventHistory
 from mcpd.state.state_file import AppliedSet, PersistentState, StateFile
 from mcpd.supervision.catalog import Catalog, Item, describe_changes
 from mcpd.supervision.catalog_sync import CatalogSync, dump_catalog, load_catalog
 from mcpd.supervision.managed_server import ManagedServer
-from mcpd.supervision.server_log import ServerLog
 from tests.corruption import corrupt
-from tests.fuzz.targets import EXAMPLES
 from tests.sampling import scaled
 from tests.supervision.peer import surroundings
 
@@ -260,24 +257,6 @@ def test_secrets(tmp_path: Path) -> None:
     assert COUNT * 0.01 < usable < COUNT
 
 
-@pytest.mark.parametrize(
-    ("kind", "count"),
-    [("json", scaled(10_000, 4)), ("toml", scaled(10_000, 4)), ("yaml", scaled(10_000, 16))],
-)
-@pytest.mark.filterwarnings("ignore")  # of the YAML parser; the daemon does not show them
-def test_configuration(tmp_path: Path, kind: str, count: int) -> None:
-    """It is refused, or read as far as possible, with the problems. YAML takes ten times as long."""
-    config, dice, usable = tmp_path / f"config.{kind}", random.Random(9), 0
-    environ = {"HOME": str(tmp_path), "A": "x"}
-    for _ in range(count):
-        config.write_bytes(corrupt(EXAMPLES[kind], dice))
-        with suppress(BadSpec):
-            loaded = load_at_start(config, environ, tmp_path / "nowhere")
-            usable += 1
-            codec.encode(loaded.problems)
-    assert count * 0.01 < usable < count
-
-
 def test_last_valid_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -298,16 +277,6 @@ def test_last_valid_configuration(
             codec.encode(loaded.problems)
             save_last_valid(loaded, tmp_path)
     assert COUNT * 0.01 < usable < COUNT
-
-
-async def test_log_of_a_server(tmp_path: Path) -> None:
-    file, count = tmp_path / "it.log", scaled(10_000, 4)
-    for data in damages(f"{AT} a line with \N{GRINNING FACE}\n{AT} another one\n".encode(), count):
-        file.write_bytes(data)
-        log = ServerLog(file, Redactor())
-        log.add_line("one more")
-        log.close()
-        codec.encode(log.last_lines())
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: data.replace(b"echo", b"ec\xffo")])

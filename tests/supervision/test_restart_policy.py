@@ -333,7 +333,7 @@ async def test_server_that_exits_on_the_probe_is_restarted_as_legacy(
         assert world.pauses == pytest.approx([0.25], abs=0.01)
         assert "failed" not in world.states()
         world.server.reconnect()
-        await world.wait(lambda status: len(world.starts) == 3 and status.state is ServerState.CONNECTED)
+        await world.wait(lambda status: len(world.starts) == 3 and status.status is ServerState.CONNECTED)
         assert world.script.asked.count("server/discover") == 1
 
 
@@ -378,7 +378,7 @@ async def test_dual_era_server_that_answers_slowly_is_modern_from_the_second_sta
         await world.wait_connected()
         assert world.server.status().era == "legacy"
         world.server.reconnect()
-        await world.wait(lambda status: len(world.starts) == 2 and status.state is ServerState.CONNECTED)
+        await world.wait(lambda status: len(world.starts) == 2 and status.status is ServerState.CONNECTED)
         assert world.server.status().era == "modern"
         assert trio.current_time() - world.starts[1] < 9  # the wait ends with the answer
 
@@ -422,11 +422,11 @@ async def test_only_connections_after_a_failure_count_as_restarts(
     async with living(tmp_path, Life(lasts=5), Life(), era="legacy") as world:
         await world.wait(lambda status: status.restarts == 1)
         world.server.reconnect()
-        await world.wait(lambda status: len(world.starts) == 3 and status.state is ServerState.CONNECTED)
+        await world.wait(lambda status: len(world.starts) == 3 and status.status is ServerState.CONNECTED)
         world.server.set_enabled(False)
-        await world.wait(lambda status: status.state is ServerState.DISABLED)
+        await world.wait(lambda status: status.status is ServerState.DISABLED)
         world.server.set_enabled(True)
-        await world.wait(lambda status: len(world.starts) == 4 and status.state is ServerState.CONNECTED)
+        await world.wait(lambda status: len(world.starts) == 4 and status.status is ServerState.CONNECTED)
         assert world.server.status().restarts == 1
 
 
