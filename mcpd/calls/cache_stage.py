@@ -94,7 +94,7 @@ class CacheStage(msgspec.Struct, eq=False):
 
     def before(self, call: Call) -> Answer | StageWork | None:
         upstream = self.server.upstream
-        if upstream is None or (self.lifetime is None and upstream.era != "modern"):
+        if upstream is None or (self.lifetime is None and not upstream.sends_cache_hints):
             return None
         key = _key(call.params)
         return None if key is None else self._find(call, key)

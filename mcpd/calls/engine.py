@@ -122,7 +122,7 @@ class CallEngine:
             if self.suspended_calls.resume(caller, request):
                 return
             params = self._state_signer.restore(server.spec.name, params)
-        elif context.prefers_legacy and ((own := server.upstream) is None or own.era != "legacy"):
+        elif context.prefers_legacy and ((own := server.upstream) is None or not own.asks_by_request):
             may_open = request.method in INTERACTIVE_METHODS
             server = self.companions.choose(caller, context, server, may_open=may_open)
         route = self.routes.find(caller.scope, server, request.method, target.tool, params)

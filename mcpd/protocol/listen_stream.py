@@ -248,7 +248,6 @@ class UpstreamListenStream:
 
 
 def _acknowledged(message: Message) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the features and the resources that the server accepted."""
     try:
         accepted = wire.mapping(wire.members_or_empty(message.params).get("notifications"))
     except BadFrame:
@@ -261,7 +260,6 @@ def _acknowledged(message: Message) -> tuple[frozenset[str], frozenset[str]]:
 
 
 async def _wait_first(*events: trio.Event) -> None:
-    """Return when one of the events is set."""
     async with trio.open_nursery() as nursery:
 
         async def wait_for(event: trio.Event) -> None:

@@ -156,7 +156,6 @@ class _TaskPoller(msgspec.Struct, eq=False):
         self.upstream = connection
 
     async def _result(self, task: _Task) -> Raw:
-        """Return the result of a finished task. Raises if it failed."""
         if task.status == "cancelled":
             text = task.message or "no reason given"
             raise UpstreamRefused(

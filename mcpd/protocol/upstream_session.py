@@ -90,7 +90,6 @@ class NotificationInterests:
         self._notify_changed()
 
     def forget(self, holder: object) -> None:
-        """Remove all interests of this holder."""
         self._levels.pop(holder, None)
         self.follow_resources(holder, ())
 
@@ -237,12 +236,10 @@ class Upstream(msgspec.Struct, eq=False):
         return f"<Upstream {self.link.name} {self.version} {self.link!r}>"
 
     def announce_roots(self) -> None:
-        """Tell the server that the roots have changed."""
         self.expect_roots_request()
         self.notify_roots_changed()
 
     def expect_roots_request(self) -> None:
-        """Set `reads_roots_until`."""
         self.reads_roots_until = trio.current_time() + _ROOTS_REQUEST_TIMEOUT
 
     async def start_subscriptions(self, nursery: trio.Nursery) -> None:
@@ -260,6 +257,15 @@ class Upstream(msgspec.Struct, eq=False):
         if part is None:
             return isinstance(declared, Mapping)
         return isinstance(declared, Mapping) and declared.get(part) is True
+
+    @property
+    def asks_by_request(self) -> bool:
+        """Whether the server asks its clients by requests of its own, as before 2026-07-28."""
+        return self.era == "legacy"
+
+    @property
+    def sends_cache_hints(self) -> bool:
+        return self.era == "modern"
 
     @property
     def may_take_subscriptions(self) -> bool:

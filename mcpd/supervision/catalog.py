@@ -77,7 +77,6 @@ class Catalog:
         return self._tools_by_name.get(name)
 
     def raw_tool(self, name: str) -> bytes | None:
-        """Return the list entry of a tool."""
         item = self.tool(name)
         return None if item is None else item.raw
 

@@ -298,7 +298,7 @@ async def fetch_catalog(
             dropped_tools = reader.dropped
             items = await _select_tools(upstream, spec, items, warnings)
         found[kind.field] = items
-        if upstream.era == "modern" and pages:
+        if upstream.sends_cache_hints and pages:
             pages += [hints[kind.feature]] if kind.feature in hints else []
             hints[kind.feature] = _combine_hints(pages)
     base = old or Catalog()

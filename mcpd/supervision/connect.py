@@ -336,7 +336,6 @@ _PULLED = r"Status: (?:Downloaded|Image is up to date)|Writing manifest|Storing 
 
 
 def package_runner_of(spec: ServerSpec) -> PackageRunner | None:
-    """Return the runner that downloads the server before running it, if any."""
     return find_runner(spec.command, spec.args) if isinstance(spec, StdioSpec) else None
 
 
@@ -396,7 +395,6 @@ def _process_tree(pid: int) -> Iterator[int]:
 
 
 def _has_stdin(pid: int, pipe: int) -> bool:
-    """Whether the stdin of the process is that pipe."""
     try:
         return os.stat(f"/proc/{pid}/fd/0").st_ino == pipe
     except OSError:

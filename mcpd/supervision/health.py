@@ -44,7 +44,6 @@ class ProbeTimer:
             self._next_access_check = max(now, self._next_access_check) + ACCESS_CHECK_INTERVAL
 
     async def wait(self) -> None:
-        """Wait until an early check is due."""
         await self._scheduled.wait()
         self._scheduled = trio.Event()
         await trio.sleep_until(self._due)

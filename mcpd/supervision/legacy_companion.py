@@ -109,7 +109,7 @@ def may_have_companion(server: ManagedServer) -> bool:
     if upstream is None:
         if server.companion is None:
             return False
-    elif upstream.era == "legacy":
+    elif upstream.asks_by_request:
         return False
     spec = server.spec
     return (
@@ -123,7 +123,7 @@ def may_have_companion(server: ManagedServer) -> bool:
 
 def _why_unusable(upstream: Upstream) -> str:
     """Return why a server cannot ask anything on this connection; empty if it can."""
-    if upstream.era != "legacy":
+    if not upstream.asks_by_request:
         return f"it speaks {upstream.version} only"
     if upstream.link.session == "":
         return f"its {upstream.version} has no session, without which it cannot ask"

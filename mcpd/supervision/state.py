@@ -106,11 +106,9 @@ class StateTracker:
             self.retry_at, self.retry_due = time.time() + pause, now + pause
 
     def record_start(self) -> None:
-        """Record that a process is started for the server."""
         self._restarts_process = self._has_failed
 
     def record_connected(self) -> None:
-        """Record that the server is connected."""
         self.connections += 1
         is_back = self._has_failed and self.connections > 1
         if is_back or self._restarts_process:

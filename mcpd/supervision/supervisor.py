@@ -138,7 +138,6 @@ class Supervisor:
         raise UnknownServer(f"no server named {shown!r}; {hint}", server=shown)
 
     def find(self, name: str) -> ManagedServer | None:
-        """Return the configured server `name`, or None."""
         life = self._running.get(name)
         return None if life is None else life.server
 

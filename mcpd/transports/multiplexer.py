@@ -187,7 +187,6 @@ class RequestMultiplexer:
             exchange.stats.cancelled += 1
 
     def _remove(self, exchange: Exchange, reason: str) -> bool:
-        """Remove a request; return whether it was still pending."""
         table = self._long_lived if exchange.long_lived else self._pending
         if table.get(exchange.key) is exchange:
             del table[exchange.key]

@@ -122,7 +122,6 @@ class PipeChannel(RequestMultiplexer):
         return None
 
     def _receive_dropped(self) -> None:
-        """Handle the messages that exceed a limit."""
         trim_heap_soon()
         with _batch:
             for message in self._splitter.dropped:

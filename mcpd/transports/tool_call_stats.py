@@ -166,7 +166,6 @@ class ToolCallStats:
         return False
 
     def add_lost(self, error: McpdError) -> None:
-        """Count a call without a response."""
         self.lost += 1
         self._log_failure(self.lost, error.message.removeprefix(f"{error.server}: "))
 
@@ -197,11 +196,9 @@ class CallStats:
         return self._tools.setdefault(tool, ToolCallStats(name))
 
     def by_tool(self) -> Mapping[str, ToolCallStats]:
-        """Return the statistics by tool name."""
         return self._tools
 
     def total(self) -> ToolCallStats:
-        """Return the sum over all tools."""
         whole, counts = ToolCallStats(), list(self._tools.values())
         whole.times = merge(count.times for count in counts)
         whole.errors = sum(count.errors for count in counts)

@@ -82,7 +82,6 @@ class WholeMessages(WSConnection):
                 yield message
 
     def _take(self, fragment: TextMessage | BytesMessage) -> BytesMessage | None:
-        """Take a fragment; return the message that it completes."""
         data = fragment.data.encode() if isinstance(fragment, TextMessage) else bytes(fragment.data)
         self._size += len(data)
         if self._dropping is None and self._size > self._limit:
@@ -368,7 +367,6 @@ class WebSocketChannel(RequestMultiplexer):
             return self._wire.close_reason or self._describe(error.reason)
 
     def _receive_dropped(self) -> None:
-        """Handle the messages that exceed a limit."""
         trim_heap_soon()
         with _batch:
             while self._messages.dropped:

@@ -168,7 +168,6 @@ class SseDecoder:
             raise EventTooLong(longest)
 
     def _take_long_line(self, last: bytes) -> SseEvent | None:
-        """Take the last part of a line that came in several."""
         self._parts.append(last)
         if self._counter is not None:
             self._count(last)

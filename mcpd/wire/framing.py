@@ -80,7 +80,6 @@ class LineSplitter:
         return self._open.getvalue()
 
     def clear(self) -> None:
-        """Forget the open line."""
         self._open = BytesIO()
         self._size = 0
         self._counter = None
@@ -112,7 +111,6 @@ class LineSplitter:
         return kept
 
     def _begin_drop(self, reason: str) -> None:
-        """Drop the open line."""
         self._dropping = DroppedMessage(reason)
         self._dropping.add(self._open.getvalue())  # not a copy
         self.clear()

@@ -87,7 +87,6 @@ def mirrored_properties(schema: Mapping[str, object]) -> dict[tuple[str, ...], s
 
 
 def param_headers(schema: Mapping[str, object], arguments: Mapping[str, object]) -> dict[str, str]:
-    """Return the headers for a call of the tool with this input schema."""
     headers = {}
     for path, name in mirrored_properties(schema).items():
         text = _header_text(_argument_at(arguments, path))

@@ -270,7 +270,6 @@ _METHODS: dict[str, bytes] = {}
 
 
 def method_json(method: str) -> bytes:
-    """Return a method name as JSON."""
     known = _METHODS.get(method)
     if known is None:
         known = msgspec.json.encode(method)

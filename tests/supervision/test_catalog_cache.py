@@ -26,7 +26,7 @@ class FakeUpstream:
     """Answers a list request by calling `answers[method]` with the cursor."""
 
     admit_tool = None
-    era = "modern"
+    sends_cache_hints = True
 
     def __init__(self, **answers: Answer) -> None:
         self.answers = {name.replace("_", "/"): answer for name, answer in answers.items()}

@@ -70,7 +70,6 @@ class HTTP11Connection:
         return idle and boottime() < self._expires and not is_readable(self.fd)
 
     def close(self) -> None:
-        """Close the socket immediately."""
         if self._on_outcome is not None:
             self._on_outcome = None
             unwatch(self)
@@ -218,7 +217,6 @@ class HttpBody(httpx.AsyncByteStream):
         self._parts = deque(parts)
 
     def complete(self) -> bytes | None:
-        """Return the whole body if it has already arrived."""
         return b"".join(self._parts) if self._response.complete else None
 
     def __aiter__(self) -> AsyncIterator[bytes]:
