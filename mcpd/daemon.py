@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import socket as sockets
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
@@ -28,7 +29,6 @@ from mcpd.calls.call_log import CallLog
 from mcpd.calls.schema_checker import schema_checker
 from mcpd.config.check_document import LoadedConfig
 from mcpd.config.settings import Address
-from mcpd.daemon_operations import Operations
 from mcpd.files import paths
 from mcpd.gateway.gateway import Gateway
 from mcpd.io.broadcast import Broadcast
@@ -37,6 +37,7 @@ from mcpd.model.errors import LoginFailed, McpdError, Unsupported
 from mcpd.model.events import Event
 from mcpd.model.login import LoginStatus
 from mcpd.model.server_spec import RemoteSpec
+from mcpd.operations import Operations
 from mcpd.privacy.redact import Redactor
 from mcpd.process import instance_lock, labels, processes, systemd
 from mcpd.process.guardian import Guardian
@@ -48,7 +49,6 @@ from mcpd.supervision.restart import SecretUnavailable
 from mcpd.supervision.secrets import Secrets
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.supervision.supervisor_context import SupervisorContext
-from mcpd.systemd_status import SystemdStatus
 
 if TYPE_CHECKING:
     from mcpd.api.http.routes import HttpApi, HttpPort
@@ -497,3 +497,45 @@ class _Daemon:
 
 def _accept(accepting: trio.Nursery, clients: trio.Nursery, port: HttpPort) -> None:
     accepting.start_soon(listeners.serve, port.listener, port.serve, clients, port.limit)
+
+
+class SystemdStatus:
+    """Keeps systemd informed. Sends nothing unless the daemon is a service."""
+
+    def __init__(self, supervisor: Supervisor, configuration: ActiveConfig, events: Broadcast[Event]) -> None:
+        self._supervisor = supervisor
+        self._configuration = configuration
+        self._events = events
+
+    async def run(self) -> None:
+        """Send the status line whenever it changes, and the watchdog signal for as long as the event loop is
+        not blocked. Runs until cancelled."""
+        interval = systemd.watchdog_interval()
+        async with trio.open_nursery() as nursery:
+            if interval is not None:
+                nursery.start_soon(self._feed_watchdog, interval)
+            if os.environ.get("NOTIFY_SOCKET"):
+                nursery.start_soon(self._update_status_line)
+
+    async def _feed_watchdog(self, interval: float) -> None:
+        while True:
+            systemd.notify(WATCHDOG="1")
+            await trio.sleep(interval)
+
+    async def _update_status_line(self) -> None:
+        last = ""
+        while True:
+            with self._events.listen() as changes:
+                async for _ in changes:
+                    if (line := self.line()) != last:
+                        last = line
+                        systemd.notify(STATUS=line)
+
+    def line(self) -> str:
+        """Return the status line: how many servers are in each state, and whether the configuration has
+        errors."""
+        states = Counter(server.state.value for server in self._supervisor.servers())
+        counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+        total = states.total()
+        line = f"{total} server{'' if total == 1 else 's'}: {counts}" if total else "no servers"
+        return f"{line}; the configuration has errors" if self._configuration.status().problems else line

@@ -17,8 +17,8 @@ LADDER = (
     ("api",),
     ("gateway",),
     ("calls",),
-    ("daemon_operations",),
-    ("systemd_status", "usage_report"),
+    ("operations",),
+    ("usage_report"),
     ("supervision",),
     ("protocol",),
     ("auth",),
@@ -177,8 +177,8 @@ def test_a_planted_violation_is_found() -> None:
     """The checks above detect violations."""
     wire = rung("mcpd.wire")
     assert wire is not None
-    assert upward_imports("from mcpd.daemon_operations import Operations", wire) == [
-        "line 1: mcpd.daemon_operations.Operations"
+    assert upward_imports("from mcpd.operations import Operations", wire) == [
+        "line 1: mcpd.operations.Operations"
     ]
     assert forbidden_words('METHOD = "server/discover"', "core.py") == ["line 1: server/discover"]
     assert forbidden_words('METHOD = "server/discover"', "protocol/modern.py") == []

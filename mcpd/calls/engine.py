@@ -46,7 +46,6 @@ from mcpd.calls.suspended_calls import SuspendedCalls
 from mcpd.calls.turns import Turns, release_turn
 from mcpd.calls.url_elicitation import UrlElicitations
 from mcpd.config.settings import Settings
-from mcpd.daemon_operations import Operations
 from mcpd.io.outbox import batch
 from mcpd.io.reader import traffic
 from mcpd.io.turns import rest, take_turn
@@ -61,6 +60,7 @@ from mcpd.model.errors import (
     Problem,
     ProtocolViolation,
 )
+from mcpd.operations import Operations
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire

@@ -16,10 +16,10 @@ import trio
 
 from mcpd.calls.call import Spawn
 from mcpd.calls.client_context import ClientContext
-from mcpd.daemon_operations import Operations
 from mcpd.io.linger import Linger
 from mcpd.model.errors import NotReady
 from mcpd.model.status import ServerState
+from mcpd.operations import Operations
 from mcpd.supervision.legacy_companion import LegacyCompanion, may_have_companion
 from mcpd.supervision.managed_server import ManagedServer
 

@@ -20,11 +20,11 @@ from msgspec import Raw
 
 from mcpd.calls.call import INTERACTIVE_METHODS, Call, Caller, Spawn
 from mcpd.calls.suspended_calls import Question
-from mcpd.daemon_operations import Operations
 from mcpd.model.errors import LoginLinkOpen, McpdError, NeedsAuth, NotReady
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.status import ServerState
 from mcpd.model.text import shorten
+from mcpd.operations import Operations
 from mcpd.protocol.revision_translation import R4, translate_request
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message

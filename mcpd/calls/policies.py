@@ -19,7 +19,6 @@ from mcpd.calls.call import Call, Scope, StageWork, is_name_unique
 from mcpd.calls.passed_rounds import PassedRounds
 from mcpd.calls.use_limits import UseLimits
 from mcpd.config.settings import Settings
-from mcpd.daemon_operations import Operations
 from mcpd.model.errors import Denied, InvalidArguments, Problem
 from mcpd.model.json_path import join_path
 from mcpd.model.policy import (
@@ -36,6 +35,7 @@ from mcpd.model.policy import (
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.tags import tags_of_similar_tools, tags_of_tool
 from mcpd.model.text import shorten
+from mcpd.operations import Operations
 from mcpd.supervision.attachments import Attachment
 from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.legacy_companion import catalog_for_legacy

@@ -14,9 +14,9 @@ from mcpd.calls import turns
 from mcpd.calls.call import Binding, Caller, ResultStage, Route, Scope, Stage, is_name_unique, tool_name
 from mcpd.calls.client_context import ClientContext
 from mcpd.config.settings import Settings
-from mcpd.daemon_operations import Operations
 from mcpd.model import tool_annotations
 from mcpd.model.tool_annotations import declares
+from mcpd.operations import Operations
 from mcpd.protocol.revision_translation import no_translation, translation
 from mcpd.protocol.upstream_session import Upstream
 from mcpd.supervision.attachments import Attachment

@@ -19,10 +19,10 @@ from mcpd.calls.call_limits import LARGE
 from mcpd.calls.input_rounds import InputRequired, StateSigner
 from mcpd.calls.turns import release_turn
 from mcpd.calls.url_elicitation import UrlElicitations
-from mcpd.daemon_operations import Operations
 from mcpd.io.turns import in_turns, rest
 from mcpd.model.call_record import CallOutcome
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation
+from mcpd.operations import Operations
 from mcpd.protocol import mcp_tasks
 from mcpd.protocol.revision_translation import R5
 from mcpd.wire import message as wire

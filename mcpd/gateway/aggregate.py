@@ -18,7 +18,6 @@ from msgspec import Raw
 from mcpd.calls.call import Scope, is_name_unique
 from mcpd.calls.login_tool import LOGIN_TOOL, login_catalog, may_offer_login
 from mcpd.calls.routes import Target
-from mcpd.daemon_operations import Operations
 from mcpd.gateway.index import AggregateIndex, build_index, choose_tool, is_large, replace_member, split_alias
 from mcpd.gateway.views import CAPABILITIES_WHILE_UNKNOWN, combined_freshness
 from mcpd.io.turns import in_turns
@@ -31,6 +30,7 @@ from mcpd.model.steps import Steps, run_steps
 from mcpd.model.tags import all_tags, tags_of_tool
 from mcpd.model.text import shorten
 from mcpd.model.tool_names import ClientStyle, OwnedName, own_name
+from mcpd.operations import Operations
 from mcpd.protocol import extensions
 from mcpd.supervision.catalog import Catalog
 from mcpd.supervision.legacy_companion import catalog_for_legacy

@@ -23,7 +23,6 @@ from mcpd.calls.login_tool import LoginToolStageFactory
 from mcpd.calls.policies import Policies, PolicyStageFactory
 from mcpd.calls.use_limits import UseLimits
 from mcpd.calls.validation import ValidationStageFactory
-from mcpd.daemon_operations import Operations
 from mcpd.gateway import legacy, lists, modern
 from mcpd.gateway.aggregate import AggregateServer
 from mcpd.gateway.instances import DedicatedServers
@@ -35,6 +34,7 @@ from mcpd.model.events import Event, EventKind
 from mcpd.model.policy import PolicyRule
 from mcpd.model.profile import ALL_SERVERS, Profile, match_profile
 from mcpd.model.status import ServerState, rfc3339
+from mcpd.operations import Operations
 from mcpd.process.desktop_notification import LimitedNotifications
 from mcpd.protocol import extensions
 from mcpd.protocol.upstream_session import LEVELS, ServerNotification

@@ -18,10 +18,10 @@ from msgspec import Raw
 
 from mcpd.calls.call import Spawn
 from mcpd.calls.client_context import ClientContext, ClientIdentity
-from mcpd.daemon_operations import Operations
 from mcpd.io.linger import Linger
 from mcpd.model.server_spec import StdioSpec
 from mcpd.model.status import ServerState
+from mcpd.operations import Operations
 from mcpd.supervision.managed_server import ManagedServer
 from mcpd.wire import message as wire
 

@@ -39,7 +39,6 @@ from mcpd.calls.engine import CallEngine
 from mcpd.calls.policies import Policies, refuse_denied
 from mcpd.calls.routes import Target
 from mcpd.calls.server_request import ANSWER_TIMEOUT
-from mcpd.daemon_operations import Operations
 from mcpd.gateway.facts import ServerCallCounts, SessionFacts, VisibleEntries
 from mcpd.gateway.instances import DedicatedServers
 from mcpd.gateway.requests import ClientRequests, WaitingRequests, exception_response, route_large_request
@@ -49,6 +48,7 @@ from mcpd.model.errors import McpdError, ProtocolViolation
 from mcpd.model.policy import ClientFacts
 from mcpd.model.profile import ALL_SERVERS
 from mcpd.model.text import shorten
+from mcpd.operations import Operations
 from mcpd.protocol.legacy import BATCH_VERSION, VERSIONS
 from mcpd.protocol.revision_translation import R4, translate_request
 from mcpd.protocol.upstream_session import Upstream

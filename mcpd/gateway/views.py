@@ -11,9 +11,9 @@ import trio
 from mcpd.calls.call import Scope, tool_name
 from mcpd.calls.login_tool import login_catalog
 from mcpd.calls.routes import DIRECT, Target
-from mcpd.daemon_operations import Operations
 from mcpd.model.errors import UnknownTool
 from mcpd.model.steps import Steps
+from mcpd.operations import Operations
 from mcpd.protocol import extensions
 from mcpd.supervision.catalog import Catalog, Item, is_tool_allowed
 from mcpd.supervision.legacy_companion import catalog_for_legacy

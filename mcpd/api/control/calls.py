@@ -17,7 +17,6 @@ from mcpd.calls.call_limits import LARGE
 from mcpd.calls.client_context import ClientContext, ClientRequest, Responder
 from mcpd.calls.engine import CallEngine
 from mcpd.calls.routes import CONTROL, Target
-from mcpd.daemon_operations import Operations
 from mcpd.gateway.aggregate import AggregateServer
 from mcpd.io.turns import in_turns, rest
 from mcpd.model import advice, codec
@@ -35,6 +34,7 @@ from mcpd.model.policy import ClientFacts
 from mcpd.model.steps import Steps
 from mcpd.model.text import shorten
 from mcpd.model.tool_result import encode_in_steps, normalize_in_steps, normalize_result
+from mcpd.operations import Operations
 from mcpd.protocol.upstream_session import Upstream, to_upstream_error
 from mcpd.state.clients import ClientConnection
 from mcpd.supervision.catalog import MAX_NAME, did_you_mean

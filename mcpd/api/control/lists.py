@@ -10,12 +10,12 @@ from msgspec import Raw
 
 from mcpd.api.control.calls import ControlClient
 from mcpd.calls.policies import Policies
-from mcpd.daemon_operations import Operations
 from mcpd.model.api import MissingServer, PromptsResult, ResourcesResult, ToolsResult
 from mcpd.model.policy import Decision, ItemKind
 from mcpd.model.status import ServerState
 from mcpd.model.tags import tags_of_tool
 from mcpd.model.tool_names import qualified_name
+from mcpd.operations import Operations
 from mcpd.supervision.catalog import Catalog, Item
 from mcpd.supervision.supervisor import Supervisor
 from mcpd.wire import message as wire

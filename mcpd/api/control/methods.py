@@ -19,7 +19,6 @@ from mcpd import __version__
 from mcpd.api.control import lists
 from mcpd.api.control.metrics import collect_metrics
 from mcpd.api.control.reports import connected_clients, explain_policy
-from mcpd.daemon_operations import Operations
 from mcpd.gateway.gateway import Gateway
 from mcpd.model import api, codec, login, policy_api
 from mcpd.model.api import (
@@ -47,6 +46,7 @@ from mcpd.model.status import parse_timestamp
 from mcpd.model.text import shorten
 from mcpd.model.tool_result import ToolResult
 from mcpd.model.usage_stats import CacheCleared, CacheClearParams, ClientsResult, Stats, StatsParams
+from mcpd.operations import Operations
 from mcpd.protocol.negotiate import PROTOCOL_VERSIONS
 from mcpd.supervision.managed_server import ManagedServer
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
-from mcpd.daemon_operations import Operations
 from mcpd.model.api import DaemonStatus, Metrics
 from mcpd.model.login import LoginStatus
 from mcpd.model.status import ServerState
 from mcpd.model.usage_stats import CallCounts, ServerStats, Stats
+from mcpd.operations import Operations
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
