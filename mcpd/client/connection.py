@@ -83,6 +83,9 @@ class Connection:
         """Why it was not back the last time."""
         self._is_closed = False
 
+    def __repr__(self) -> str:
+        return f"<Connection to mcpd by {self._link!r}>"
+
     async def request(
         self,
         method: str,
@@ -213,15 +216,10 @@ def _earlier(seconds: float, deadline: float | None) -> float:
 
 
 def _describe_missing(path: str | None, error: Exception) -> str:
-    """Return why there is no daemon at `path`, and what to do."""
+    option = ""
     with suppress(UnusablePath):
-        if path is not None and not is_own_socket(path):
-            return (
-                f"no daemon is listening at {path} ({error}); leave the path out to use your daemon, at "
-                f"{socket_path(os.environ)}; or start one at this path: "
-                f"mcpctl --socket {shlex.quote(path)} daemon start"
-            )
-    return f"mcpd is not running at {path or 'its socket'} ({error}); start it with `mcpctl daemon start`"
+        option = "" if path is None or is_own_socket(path) else f" --socket {shlex.quote(path)}"
+    return f"mcpd is not running at {path or 'its socket'} ({error}); start it: `mcpctl{option} daemon start`"
 
 
 def is_own_socket(path: str) -> bool:

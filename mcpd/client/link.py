@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import json
 import math
@@ -25,10 +24,6 @@ _MAX_LINE = 128 * 1024 * 1024
 """Maximum length of a line; the daemon's own limits are lower."""
 CLOSED_BY_US = "this connection has been closed; connect again"
 _CLOSED_BY_DAEMON = "the daemon has closed the connection"
-_ASYNC_PROGRESS = (
-    "`progress` must be a plain function, because it is not awaited; to do something asynchronous with the "
-    "progress, have it start a task or write to a queue"
-)
 _SEND_TIMEOUT = 30.0
 """Seconds within which the daemon must read a request; otherwise it is stopped or hangs."""
 
@@ -42,14 +37,6 @@ class _PendingRequest:
         self.progress = progress
         self.progress_error: BaseException | None = None
         """The exception that `progress` has raised."""
-
-    def report(self, progress: float, total: float | None, message: str) -> None:
-        """Call `progress`. Raises what it raises, and TypeError if that would have to be awaited."""
-        assert self.progress is not None
-        returned: object = self.progress(progress, total, message)
-        if inspect.iscoroutine(returned):  # of a lambda or an object, which is not recognized before
-            returned.close()
-            raise TypeError(_ASYNC_PROGRESS)
 
 
 class Link:
@@ -70,6 +57,9 @@ class Link:
         self._scope = anyio.CancelScope()
         """Of `run`."""
 
+    def __repr__(self) -> str:
+        return f"<Link: {self.close_reason or f'{len(self._pending)} requests in progress'}>"
+
     async def request(
         self, method: str, params: Mapping[str, object] | None = None, progress: Progress | None = None
     ) -> Any:  # noqa: ANN401 # JSON
@@ -78,8 +68,6 @@ class Link:
         Cancelling this call cancels the request. `may_have_run` of a ConnectionClosed is False if the daemon
         cannot have read the whole request.
         """
-        if inspect.iscoroutinefunction(progress):
-            raise TypeError(_ASYNC_PROGRESS)
         key = next(self._ids)
         pending = _PendingRequest(progress)
         arguments: dict[str, object] = dict(params or {})
@@ -167,7 +155,9 @@ class Link:
             pending = self._pending.get(params.get("progressToken", 0))
             if pending is not None and pending.progress is not None:
                 try:
-                    pending.report(params.get("progress", 0), params.get("total"), params.get("message", ""))
+                    pending.progress(
+                        params.get("progress", 0), params.get("total"), params.get("message", "")
+                    )
                 except BaseException as error:  # the caller's own error; other requests continue
                     pending.progress_error = error
                     pending.done.set()

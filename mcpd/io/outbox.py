@@ -52,6 +52,10 @@ class Outbox:
         self._drained = trio.Event()
         self._batched = False
 
+    def __repr__(self) -> str:
+        state = f"broken ({self.broken})" if self.broken is not None else f"{self.backlog} bytes wait"
+        return f"<Outbox of descriptor {self.fd}: {state}>"
+
     def put(self, frame: bytes, tag: object = None) -> None:
         """Write `frame` after all earlier ones. `tag` identifies it for `unsent` and `withdraw`."""
         if self._is_blocked and (

@@ -66,6 +66,10 @@ class Reader:
         self._error: Exception | None = None
         self.is_paused = False
 
+    def __repr__(self) -> str:
+        state = "paused" if self.is_paused else "has work" if self._steps is not None else "waiting"
+        return f"<Reader of descriptor {self.fd}: {state}>"
+
     def pause(self) -> None:
         """Stop reading, and handling what was read, until `resume`. A no-op before and after `run`."""
         if not self.is_paused:

@@ -210,8 +210,8 @@ def test_daemon_at_another_path_is_not_started(tmp_path: Path, monkeypatch: pyte
     own, other = str(tmp_path / "own.sock"), str(tmp_path / "other one.sock")
     monkeypatch.setenv("MCPD_SOCKET", own)
     for path, may_start, expected in (
-        (other, None, f"no daemon is listening at {other}"),
-        (other, False, f"at {own}; or start one at this path: mcpctl --socket '{other}' daemon start"),
+        (other, None, f"mcpd is not running at {other}"),
+        (other, False, f"mcpctl --socket '{other}' daemon start"),
         (own, False, f"mcpd is not running at {own}"),
     ):
         with pytest.raises(NotRunning) as missing:
@@ -298,7 +298,7 @@ def test_failures_raise_specific_exceptions(start: Start, run: Any) -> None:
             assert isinstance(lost.value, ClientError)
 
     run(work)
-    with pytest.raises(NotRunning, match=r"daemon start$"):
+    with pytest.raises(NotRunning, match=r"daemon start`$"):
         trio.run(connect_to, daemon.socket + "-none")
 
 

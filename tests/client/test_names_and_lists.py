@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,23 +141,3 @@ def test_exception_of_a_progress_callback_cancels_the_call(daemon: FakeDaemon) -
                 mcp.call("time", "now", progress=broken, timeout=timeout)
             assert daemon.wait_for("notifications/cancelled")["requestId"]
         assert mcp.status()["servers"]
-
-
-async def forward(progress: float, total: float | None, message: str) -> None: ...
-
-
-def test_progress_callback_that_would_have_to_be_awaited_is_refused(daemon: FakeDaemon) -> None:
-    """At once if it is an async function, else when it is first called."""
-
-    def report(caller: Caller, params: dict[str, Any]) -> object:
-        caller.notify("notifications/progress", {"progressToken": caller.request, "progress": 1})
-        return Silence()
-
-    daemon.answers["mcpd/call"] = report
-    with connect(str(daemon.path), start=False) as mcp:
-        for wrong in (forward, partial(forward)):
-            with pytest.raises(TypeError, match="not awaited"):
-                mcp.call("time", "now", progress=wrong)  # type: ignore[arg-type]
-        assert not daemon.requests
-        with pytest.raises(TypeError, match="not awaited"):
-            mcp.call("time", "now", progress=lambda *report: forward(*report))  # type: ignore[arg-type]
