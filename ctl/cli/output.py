@@ -65,7 +65,7 @@ class Output:
 
     def line(self, *parts: str) -> None:
         """Print one line of the answer."""
-        self._write(sys.stdout, self._styled(parts, self._colored(sys.stdout)))
+        _write(sys.stdout, _styled(parts, _is_colored(sys.stdout, self.color, self._environ)))
 
     def lines(self, lines: Iterable[Line]) -> None:
         for parts in lines:
@@ -73,7 +73,7 @@ class Output:
 
     def block(self, text: str) -> None:
         """Print text and keep its lines. In a pipe it is data and passes unchanged."""
-        self._write(sys.stdout, clean_block(text) if self.tty else text)
+        _write(sys.stdout, clean_block(text) if self.tty else text)
 
     def data(self, data: bytes) -> None:
         """Write bytes, for a file or a pipe."""
@@ -112,7 +112,7 @@ class Output:
         """Print one element of a stream as one line of JSON, and flush."""
         import json
 
-        self._write(sys.stdout, json.dumps(value, separators=(",", ":")))
+        _write(sys.stdout, json.dumps(value, separators=(",", ":")))
         sys.stdout.flush()
 
     def flush(self) -> None:
@@ -122,7 +122,7 @@ class Output:
         """Print one line on stderr, for a person."""
         self.end_progress()
         sys.stdout.flush()
-        self._write(sys.stderr, self._styled(parts, self._colored(sys.stderr)))
+        _write(sys.stderr, _styled(parts, _is_colored(sys.stderr, self.color, self._environ)))
 
     def warning(self, text: str) -> None:
         self.message(paint("warning: ", "yellow"), text)
@@ -144,7 +144,7 @@ class Output:
     def message_block(self, text: str) -> None:
         self.end_progress()
         sys.stdout.flush()
-        self._write(sys.stderr, clean_block(text) if sys.stderr.isatty() else text)
+        _write(sys.stderr, clean_block(text) if sys.stderr.isatty() else text)
 
     @property
     def shows_progress(self) -> bool:
@@ -178,7 +178,7 @@ class Output:
             import json
 
             error.hint = self._for_socket(error.hint)
-            self._write(sys.stderr, json.dumps({"error": error.to_json()}))
+            _write(sys.stderr, json.dumps({"error": error.to_json()}))
             return
         self.message(paint("error: ", "red"), _headline(error))
         for problem in error.problems:
@@ -205,30 +205,31 @@ class Output:
 
     def styled(self, parts: Line) -> str:
         """Return one line as it would be printed, for a live display."""
-        return self._styled(parts, self._colored(sys.stdout))
+        return _styled(parts, _is_colored(sys.stdout, self.color, self._environ))
 
-    def _colored(self, stream: TextIO) -> bool:
-        if self.color != "auto":
-            return self.color == "always"
-        if self._environ.get("NO_COLOR"):
-            return False
-        if self._environ.get("FORCE_COLOR"):
-            return True
-        return stream.isatty() and self._environ.get("TERM") != "dumb"
 
-    @staticmethod
-    def _styled(parts: Line, colored: bool) -> str:
-        shown = []
-        for part in parts:
-            text = _clean_inner(part)
-            if colored and isinstance(part, Painted):
-                text = f"\x1b[{_STYLES[part.style]}m{text}\x1b[0m"
-            shown.append(text)
-        return "".join(shown).rstrip() if not colored else "".join(shown)
+def _is_colored(stream: TextIO, color: str, environ: Mapping[str, str]) -> bool:
+    if color != "auto":
+        return color == "always"
+    if environ.get("NO_COLOR"):
+        return False
+    if environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and environ.get("TERM") != "dumb"
 
-    @staticmethod
-    def _write(stream: TextIO, text: str) -> None:
-        stream.write(text if text.endswith("\n") else text + "\n")
+
+def _styled(parts: Line, colored: bool) -> str:
+    shown = []
+    for part in parts:
+        text = _clean_inner(part)
+        if colored and isinstance(part, Painted):
+            text = f"\x1b[{_STYLES[part.style]}m{text}\x1b[0m"
+        shown.append(text)
+    return "".join(shown) if colored else "".join(shown).rstrip()
+
+
+def _write(stream: TextIO, text: str) -> None:
+    stream.write(text if text.endswith("\n") else text + "\n")
 
 
 def columns(stream: TextIO, environ: Mapping[str, str]) -> int:

@@ -137,7 +137,8 @@ def call_tool(
 def _resolve_target(cli: CliContext, words: tuple[str, ...]) -> tuple[str, str, list[str]]:
     """Like `split_target`, but also resolve qualified names, for which the list of tools is needed."""
     name, *rest = words or ("",)
-    if not name or any(mark in name for mark in "@/:") or (rest and not is_argument(rest[0])):
+    has_server = any(mark in name for mark in "@/:") or (rest and not is_argument(rest[0]))
+    if not name or has_server:
         return split_target(words, "tool")
     try:
         listed = cli.call("mcpd/tools").value["tools"]
@@ -147,11 +148,12 @@ def _resolve_target(cli: CliContext, words: tuple[str, ...]) -> tuple[str, str, 
         return split_target(words, "tool")
     if len(found) == 1:
         return (*found[0], rest)
-    if not found and any(server == name for server, _ in tools):
+    if not found and name in dict(tools):
         raise _which_tool(cli, name, listed)
-    if meant := found or [(server, tool) for server, tool in tools if tool == name]:
-        targets = " or ".join([f"{tool}@{server}" for server, tool in meant][:5])
-        raise UsageError(f"'{name}' does not name one tool of one server", hint=f"use {targets}")
+    targets = [f"{tool}@{server}" for server, tool in found or tools if found or tool == name]
+    if targets:
+        message = f"'{name}' does not name one tool of one server"
+        raise UsageError(message, hint=f"use {' or '.join(targets[:5])}")
     return split_target(words, "tool")
 
 

@@ -87,9 +87,7 @@ def _list_tools(
 ) -> int:
     reply = cli.call("mcpd/tools", {"server": server} if server else {})
     listed = reply.value["tools"]
-    tools = [tool for tool in listed if _matches(tool, wanted)]
-    if tag is not None:
-        tools = [tool for tool in tools if tag in strings(tool.get("tags"))]
+    tools = [tool for tool in listed if _matches(tool, wanted, tag)]
     if (wanted or tag) and cli.out.json:
         cli.out.json_value({**reply.value, "tools": tools})
         return 0
@@ -182,7 +180,9 @@ def print_tools(cli: CliContext, tools: Sequence[Json], *, with_server: bool = T
     cli.out.lines(table(header, rows, fit=cli.out.columns, squeeze=(1,)))
 
 
-def _matches(tool: Json, wanted: Sequence[str]) -> bool:
+def _matches(tool: Json, wanted: Sequence[str], tag: str | None) -> bool:
+    if tag is not None and tag not in strings(tool.get("tags")):
+        return False
     members = ("name", "server", "title", "description")
     text = " ".join((*(str(tool.get(key) or "") for key in members), _target(tool))).lower()
     return all(each.lower() in text for each in wanted)

@@ -27,9 +27,6 @@ from mcpd.model.errors import BadSpec
 
 OK, WARN, FAIL, SKIP = "ok", "warning", "failure", "skipped"
 
-_RUNTIMES = ("node", "npx", "uvx", "python3", "docker")
-_VERSION_TIMEOUT = 10.0
-
 
 class Finding(NamedTuple):
     """The result of one check, with the next step for a problem."""
@@ -151,47 +148,15 @@ def check_path(daemon_path: str | None, login: Mapping[str, str] | None) -> Find
 
 
 def check_programs(needed: set[str], path: str, login: Mapping[str, str] | None) -> Iterator[Finding]:
-    """Check the programs that servers need: that they are found, and that a common runtime starts."""
+    """Check that the programs of servers are found."""
     for name in sorted(needed):
-        found = find_program(name, path)
-        if found is not None:
-            if name in _RUNTIMES:
-                yield _check_version(name, found, path)
-            continue
-        step = missing_program_step(name, this_shell(login))
-        message = "is required but not in the PATH of mcpd" if step else "is required but was not found"
-        yield Finding(
-            "program", FAIL, f"{name} {message}", step or f"install {name}{misspelling_note(name, path)}"
-        )
-
-
-def _check_version(name: str, found: str, path: str) -> Finding:
-    import subprocess
-    import time
-
-    started = time.monotonic()
-    try:
-        done = subprocess.run(
-            [found, "--version"],
-            env={**os.environ, "PATH": path},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_VERSION_TIMEOUT,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        message = f"{found} --version did not finish within {_VERSION_TIMEOUT:g} s"
-        return Finding("program", WARN, message, f"{found} --version")
-    except OSError as error:
-        return Finding("program", FAIL, f"{found} does not run: {error.strerror}", f"reinstall {name}")
-    ms = round((time.monotonic() - started) * 1000, 1)
-    output = (done.stdout or done.stderr).strip().splitlines()
-    if done.returncode != 0:
-        reason = output[-1] if output else f"exit status {done.returncode}"
-        return Finding("program", FAIL, f"{found} does not run: {reason}", f"reinstall {name}", ms)
-    return Finding("program", OK, f"{name} {output[0] if output else ''} ({found})", ms=ms)
+        if find_program(name, path) is None:
+            step = missing_program_step(name, this_shell(login))
+            message = "is required but not in the PATH of mcpd" if step else "is required but was not found"
+            if name.startswith("/"):
+                message, step = "does not exist, or is not executable", "mcpctl edit   (correct `command`)"
+            step = step or f"install {name}{misspelling_note(name, path)}"
+            yield Finding("program", FAIL, f"{name} {message}", step)
 
 
 def check_name(search_path: str) -> Iterator[Finding]:

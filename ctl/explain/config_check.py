@@ -36,20 +36,17 @@ class NextEnvironment(NamedTuple):
     variables: Mapping[str, str]
     of_service: bool
     """Whether systemd starts it."""
-    is_complete: bool
-    """False if systemd did not say which variables the service gets; then `variables` are those of this
-    process."""
 
     def unset_warning(self, problem: Problem) -> str:
-        """Return the warning for a variable that is not set, but that the service may have; empty for other
-        problems, and for a daemon that gets the environment of this shell."""
+        """Return the warning for a variable that a service lacks: it affects only the server that needs it.
+
+        Empty for other problems, and for a daemon that gets the environment of this shell.
+        """
         names = unset_variables([problem.message])
         if not (names and self.of_service):
             return ""
-        subject = f"{problem.path}: the environment variable {names[0]} is not set"
-        if self.is_complete:
-            return f"{subject} in the environment of the service (EnvironmentFile, set-environment)"
-        return f"{subject} in this shell; the service may have it (EnvironmentFile, set-environment)"
+        where = "in the environment of the service (EnvironmentFile, set-environment)"
+        return f"{problem.path}: the environment variable {names[0]} is not set {where}"
 
 
 def check_config(cli: CliContext, document: Document, data: bytes | None) -> CheckedConfig:
@@ -77,12 +74,12 @@ def check_config(cli: CliContext, document: Document, data: bytes | None) -> Che
 
 def next_environment(socket: str, environ: Mapping[str, str]) -> NextEnvironment:
     """Return the environment of a daemon that is started now for this socket, from a shell with `environ`."""
-    if not (socket and systemd.manages_socket(socket)):
-        return NextEnvironment(environ, of_service=False, is_complete=True)
-    try:
-        return NextEnvironment(systemd.service_environment(), of_service=True, is_complete=True)
-    except CtlError:
-        return NextEnvironment(environ, of_service=True, is_complete=False)
+    of_service = bool(socket) and systemd.manages_socket(socket)
+    variables: Mapping[str, str] = environ
+    if of_service:
+        with suppress(CtlError):  # systemctl does not answer
+            variables = systemd.service_environment()
+    return NextEnvironment(variables, of_service)
 
 
 def _socket(cli: CliContext) -> str:

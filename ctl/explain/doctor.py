@@ -13,7 +13,7 @@ from ctl.cli.text import count
 from ctl.daemon.client import DaemonClient, Json
 from ctl.explain import checks
 from ctl.explain.checks import FAIL, OK, SKIP, WARN, Finding
-from ctl.explain.config_check import NextEnvironment, next_environment
+from ctl.explain.config_check import next_environment
 from ctl.explain.daemon import DaemonFacts, check_daemon, check_service, check_socket
 from ctl.explain.environment import login_environment
 from ctl.explain.next_steps import config_step, next_step
@@ -23,9 +23,7 @@ from mcpd.config.check_document import LoadedConfig, check
 from mcpd.config.load_at_start import load_at_start
 from mcpd.config.loader import read_document
 from mcpd.files import paths
-from mcpd.files.programs import find_program
 from mcpd.model.errors import BadSpec
-from mcpd.model.server_spec import RemoteSpec, StdioSpec
 
 if TYPE_CHECKING:
     from ctl.api_types import PingResult, ServerDetail
@@ -97,10 +95,10 @@ def run_checks(cli: CliContext, environ: Mapping[str, str], *, shell: bool) -> D
     }
     report.findings += checks.check_directories(directories)
     running = report.daemon is not None and report.daemon.status is not None
-    own = NextEnvironment(environ, of_service=False, is_complete=True)
-    environment = own if running else next_environment(socket, environ)
-    configuration = list(_check_configuration(report, environ, environment))
-    if not running and _refuses_to_start(report, environment.variables):
+    next_environ = next_environment(socket, environ).variables
+    variables = environ if running else next_environ
+    configuration = list(_check_configuration(report, environ, variables))
+    if not running and _refuses_to_start(report, variables):
         # The first step is to correct the configuration, and not to start the daemon.
         report.findings = [
             each._replace(next="") if each.result == SKIP else each for each in report.findings
@@ -113,13 +111,11 @@ def run_checks(cli: CliContext, environ: Mapping[str, str], *, shell: bool) -> D
     path = version["search_path"] if version else None
     if shell:
         report.findings.append(checks.check_path(path, login))
-    path = path or next_environment(socket, environ).variables.get("PATH", _DEFAULT_PATH)
+    path = path or next_environ.get("PATH", _DEFAULT_PATH)
     report.findings += checks.check_name(environ.get("PATH", _DEFAULT_PATH))
     report.findings += checks.check_programs(_needed_programs(report), path, login)
     if running:
         report.findings += _check_servers(report, login)
-    else:
-        report.findings += _check_configured_servers(report, path)
     return report
 
 
@@ -158,15 +154,15 @@ def _check_logins(report: DoctorReport) -> Iterator[Finding]:
 
 
 def _check_configuration(
-    report: DoctorReport, environ: Mapping[str, str], environment: NextEnvironment
+    report: DoctorReport, environ: Mapping[str, str], variables: Mapping[str, str]
 ) -> Iterator[Finding]:
     """Report the daemon's view if it is running: its environment may have variables that ours lacks.
 
-    `environ` determines which file is read, and `environment` the values of variables in it.
+    `environ` determines which file is read, and `variables` are those that it may refer to.
     """
     failed: BadSpec | None = None
     try:
-        report.loaded = check(read_document(None, environ), environment.variables)
+        report.loaded = check(read_document(None, environ), variables)
     except BadSpec as error:
         failed = error
     path = report.loaded.path if report.loaded else ""
@@ -184,9 +180,6 @@ def _check_configuration(
             yield from _loaded_findings(number, config["source"], config.get("warnings", []))
     elif failed is not None:
         for each in failed.problems:
-            if not environment.is_complete and (warning := environment.unset_warning(each)):
-                yield Finding("configuration", WARN, warning, "mcpctl daemon start, then: mcpctl status")
-                continue
             message = f"{each.message} at {each.path} of {failed.source}"
             step = config_step([{"message": each.message}], failed.source, each.fix)
             yield Finding("configuration", FAIL, message, step)
@@ -231,7 +224,11 @@ def _needed_programs(report: DoctorReport) -> set[str]:
         if name not in off and definition_view.is_enabled(definition)
         for program in definition_view.command(definition)[:1]
     }
-    return {program for program in programs if program and "/" not in program and "${" not in program}
+    return {
+        program
+        for program in programs
+        if program and "${" not in program and ("/" not in program or program.startswith("/"))
+    }
 
 
 def _check_servers(report: DoctorReport, login: Mapping[str, str] | None) -> Iterator[Finding]:
@@ -306,20 +303,3 @@ def _connected_finding(detail: ServerDetail, ping: Ping, login: Mapping[str, str
     took = sum(step["ms"] for step in detail.get("negotiation", ()))
     message = f"connected in {took:.0f} ms, {count(server.get('tools', 0), 'tool')}; responds"
     return Finding(check, OK, message, ms=ping["ms"])
-
-
-def _check_configured_servers(report: DoctorReport, path: str) -> Iterator[Finding]:
-    """Without a daemon, check only whether the program of each server exists."""
-    for name, spec in (report.loaded.specs if report.loaded is not None else {}).items():
-        check = f"server {name}"
-        if not spec.enabled:
-            yield Finding(check, SKIP, "disabled in its definition")
-        elif isinstance(spec, RemoteSpec):
-            yield Finding(check, SKIP, "not checked: mcpd is not running")
-        elif isinstance(spec, StdioSpec):
-            found = find_program(spec.command, spec.env.get("PATH", path))
-            if found is None:
-                message = f"command not found: {spec.command}"
-                yield Finding(check, FAIL, message, "mcpctl edit   (use its full path as `command`)")
-            else:
-                yield Finding(check, OK, f"runs {found} (not started: mcpd is not running)")

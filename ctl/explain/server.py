@@ -270,9 +270,8 @@ def _cause(server: ServerStatus, requested: HistoryEntry | None) -> str:
         return blocked
     if status == "pending":
         return f"{reason or 'connecting'}{'; the previous attempt failed: ' if message else ''}{message}"
-    before = f"; last failure {ago(failure['at'])}: {message}" if failure else ""
-    degraded = server.get("degraded")
-    return f"connected, but {degraded}{before}" if degraded else f"healthy{before}"
+    health = f"connected, but {degraded}" if (degraded := server.get("degraded")) else "healthy"
+    return f"{health}; last failure {ago(failure['at'])}: {message}" if failure else health
 
 
 def _down_since(server: ServerStatus, history: Sequence[HistoryEntry]) -> str | None:

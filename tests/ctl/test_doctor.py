@@ -23,14 +23,14 @@ def test_doctor_reports_an_update_under_a_running_daemon(mcpctl: Mcpctl) -> None
     assert finding.result == "ok"
 
 
-def test_doctor_fails_for_a_broken_program_only_if_needed(tmp_path: Path) -> None:
-    """For example a stale shim of a version manager."""
-    shim = tmp_path / "npx"
-    shim.write_text("#!/bin/sh\necho 'no version is set' >&2\nexit 126\n")
-    shim.chmod(0o755)
-    (found,) = checks.check_programs({"npx"}, str(tmp_path), None)
-    assert (found.result, found.message) == ("failure", f"{shim} does not run: no version is set")
-    assert not list(checks.check_programs(set(), str(tmp_path), None))
+def test_doctor_fails_for_a_program_that_is_missing(tmp_path: Path) -> None:
+    found = list(
+        checks.check_programs({"sh", "no-such-program", str(tmp_path / "it")}, "/usr/bin:/bin", None)
+    )
+    assert [(each.result, each.next) for each in found] == [
+        ("failure", "mcpctl edit   (correct `command`)"),
+        ("failure", "install no-such-program"),
+    ]
 
 
 def test_doctor_names_secrets_that_are_not_stored(tmp_path: Path) -> None:

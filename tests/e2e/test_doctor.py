@@ -55,12 +55,11 @@ def test_doctor_works_without_a_daemon_and_starts_none(tmp_path: Path) -> None:
     found = findings(done)
     assert done.returncode == 1
     assert found["daemon"]["result"] == "skipped"
-    assert found["server good"]["result"] == "ok"
-    assert found["server gone"] == {
-        "check": "server gone",
+    assert found["program"] == {
+        "check": "program",
         "result": "failure",
-        "message": "command not found: no-such-program",
-        "next": "mcpctl edit   (use its full path as `command`)",
+        "message": "no-such-program is required but was not found",
+        "next": "install no-such-program",
         "ms": None,
     }
     assert not (tmp_path / "run/mcpd/mcpd.sock").exists()
