@@ -103,7 +103,7 @@ def _run(
 
 
 def _print_validation(loaded: LoadedConfig, cache_directory: Path) -> int:
-    from mcpd.config.cached_tools import warn_of_uncached_tools
+    from mcpd.config.learned import warn_of_uncached_tools
 
     for warning in (*loaded.warnings, *warn_of_uncached_tools(loaded.specs, cache_directory)):
         print(f"warning: {warning}", file=sys.stderr)

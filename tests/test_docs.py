@@ -19,7 +19,7 @@ from ctl.cli.app import app
 from ctl.cli.errors import EXIT_CODES
 from ctl.commands import COMMANDS
 from ctl.editors.catalog import BY_NAME
-from mcpd.config.json_schema import json_schema
+from mcpd.config.definition import json_schema
 from mcpd.config.loader import parse_config
 from mcpd.model import errors
 from mcpd.model.status import FailureKind, ServerState

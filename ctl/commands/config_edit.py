@@ -21,8 +21,8 @@ from ctl.commands.add_remove_apply import show_applied
 from ctl.daemon import systemd
 from ctl.explain.config_check import check_config, next_environment
 from mcpd.config import definition_view
-from mcpd.config.cached_tools import warn_of_uncached_tools
 from mcpd.config.check_document import Document
+from mcpd.config.learned import warn_of_uncached_tools
 from mcpd.config.loader import NO_FILE, default_path, parse_document, read_document
 from mcpd.files.atomic import write_atomically
 from mcpd.files.paths import cache_dir

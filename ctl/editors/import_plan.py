@@ -29,11 +29,11 @@ from ctl.editors.secrets import (
 )
 from ctl.editors.variables import NeededSecret, secret_reference
 from ctl.explain.next_steps import config_step
-from mcpd.config.definition import parse_servers
 from mcpd.config.edit_config_file import put_servers
 from mcpd.config.in_place_edits.document import read_document
 from mcpd.config.loader import default_path, read_layout
 from mcpd.config.secret_store import change_secrets, read_secrets
+from mcpd.config.server_specs import parse_servers
 from mcpd.config.settings import Settings
 from mcpd.files.atomic import write_atomically
 from mcpd.model.errors import BadSpec, CannotWrite, Problem

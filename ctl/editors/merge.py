@@ -18,9 +18,9 @@ from ctl.editors.map import is_proxy, unwrap_proxy
 from ctl.editors.read import EntrySource, ImportCandidate
 from ctl.editors.secrets import env_secrets_in, lift_secrets, replace_text, replace_variable
 from ctl.editors.variables import NeededSecret, secret_reference
-from mcpd.config.definition import MAX_NAME_LENGTH, parse_servers
 from mcpd.config.definition_view import is_enabled
 from mcpd.config.secret_store import read_secrets
+from mcpd.config.server_specs import MAX_NAME_LENGTH, parse_servers
 from mcpd.config.settings import Settings
 from mcpd.model.errors import BadSpec
 from mcpd.model.package_runners import find_runner

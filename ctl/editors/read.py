@@ -24,8 +24,8 @@ from ctl.editors.map import Fields, RawEntry, is_disabled, map_entry, unwrap_pro
 from ctl.editors.paths import EditorFile, UserContext
 from ctl.editors.rules import ToolPermission, entry_permissions
 from ctl.editors.variables import NeededSecret, UnusableEntry, VariableTranslator, read_dotenv
-from mcpd.config.definition import MAX_NAME_LENGTH
 from mcpd.config.in_place_edits.document import Document, KeyPath, read_document
+from mcpd.config.server_specs import MAX_NAME_LENGTH
 from mcpd.model.errors import BadSpec
 
 IS_MCPD = "it is mcpd itself"

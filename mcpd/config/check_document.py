@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 import msgspec
 
-from mcpd.config.definition import ParsedServers, parse_valid_servers
+from mcpd.config.server_specs import ParsedServers, parse_valid_servers
 from mcpd.config.settings import Settings, parse_settings
 from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.json_path import closest_match, join_path

@@ -24,9 +24,9 @@ from mcpd.config.check_document import (
     check,
     check_settings,
 )
-from mcpd.config.definition import check_name, parse_valid_servers
 from mcpd.config.loader import MAX_FILE_SIZE, find_path, read_document
 from mcpd.config.policies import rule_for_errors
+from mcpd.config.server_specs import check_name, parse_valid_servers
 from mcpd.files.atomic import write_atomically
 from mcpd.files.regular import read_regular_file
 from mcpd.model.errors import BadSpec, Problem

@@ -13,11 +13,11 @@ import attrs
 import trio
 
 from mcpd.config.check_document import LoadedConfig
-from mcpd.config.definition import ParsedServers, parse_servers, parse_valid_servers
 from mcpd.config.edit_config_file import add_server, import_editor, insert_rule, remove_server
 from mcpd.config.load_at_start import describe_tolerated, load_at_start, save_last_valid
 from mcpd.config.loader import candidate_paths, load, parse_config
 from mcpd.config.masking import mask_definition
+from mcpd.config.server_specs import ParsedServers, parse_servers, parse_valid_servers
 from mcpd.files.own_thread import OwnThread
 from mcpd.files.watcher import watch_files
 from mcpd.io.broadcast import AsyncValue

@@ -20,7 +20,7 @@ from typing import TypeVar
 import attrs
 import trio
 
-from mcpd.config.cached_tools import lists_path
+from mcpd.config.learned import lists_path
 from mcpd.files.atomic import remove_stale_temporaries, write_atomically
 from mcpd.files.own_thread import OwnThread
 from mcpd.files.regular import read_regular_file

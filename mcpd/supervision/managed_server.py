@@ -17,7 +17,7 @@ from typing import Protocol
 import attrs
 import trio
 
-from mcpd.config.definition_key import definition_key
+from mcpd.config.learned import definition_key
 from mcpd.io.broadcast import CallbackList
 from mcpd.model.errors import NotReady
 from mcpd.model.events import Event, EventKind

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from mcpd.config.cached_tools import uncached_tools
+from mcpd.config.learned import uncached_tools
 from mcpd.model import advice
 from mcpd.model.errors import NotReady
 from mcpd.model.server_spec import ServerSpec

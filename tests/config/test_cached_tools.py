@@ -10,8 +10,7 @@ import trio
 
 from ctl.main import run
 from mcpd import main
-from mcpd.config.cached_tools import warn_of_uncached_tools
-from mcpd.config.definition_key import definition_key
+from mcpd.config.learned import definition_key, warn_of_uncached_tools
 from mcpd.config.loader import parse_config
 from mcpd.model.server_spec import StdioSpec
 from mcpd.state.state_file import StateFile

@@ -9,9 +9,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from mcpd.config.definition import Definition
+from mcpd.config.definition import Definition, json_schema
 from mcpd.config.fields import spellings, written_fields
-from mcpd.config.json_schema import json_schema
 from mcpd.config.jsonc import parse_jsonc
 from mcpd.config.loader import load
 from mcpd.config.settings import WrittenRestart, WrittenSettings, WrittenTimeouts

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mcpd.config.definition import parse_servers
-from mcpd.config.known_servers import find_traits
+from mcpd.config.server_specs import find_traits, parse_servers
 from mcpd.config.settings import Settings
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcpd.config.definition import parse_servers
+from mcpd.config.server_specs import parse_servers
 from mcpd.config.settings import Settings
 from mcpd.model.errors import BadSpec
 from mcpd.model.oauth_settings import IdentityProvider, OAuthSettings, account_problem

@@ -7,8 +7,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from mcpd.config.definition import ParsedServers, parse_servers
 from mcpd.config.masking import mask_definition
+from mcpd.config.server_specs import ParsedServers, parse_servers
 from mcpd.config.settings import Settings
 from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.server_spec import RemoteSpec, RestartPolicy, ServerSpec, StdioSpec, Timeouts

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mcpd.config.definition import parse_servers
+from mcpd.config.server_specs import parse_servers
 from mcpd.config.settings import Settings
 from mcpd.model.errors import BadSpec
 from mcpd.model.server_spec import RemoteSpec, ServerSpec, StdioSpec

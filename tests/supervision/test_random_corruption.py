@@ -22,10 +22,10 @@ import pytest
 from ctl.show.history import calls_table, history_table
 from mcpd.api.http.guard import load_token
 from mcpd.calls.call_log import CallLog, record_filter
-from mcpd.config.definition import parse_servers
-from mcpd.config.definition_key import fingerprint
+from mcpd.config.learned import fingerprint
 from mcpd.config.load_at_start import load_at_start, save_last_valid
 from mcpd.config.secret_store import read_secrets
+from mcpd.config.server_specs import parse_servers
 from mcpd.config.settings import Settings
 from mcpd.files.paths import UnusablePath
 from mcpd.files.rotated import older

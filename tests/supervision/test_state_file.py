@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.config.definition_key import fingerprint
+from mcpd.config.learned import fingerprint
 from mcpd.state.state_file import AppliedSet, StateFile, unsaved_warning
 from tests.processes import wait_until
 

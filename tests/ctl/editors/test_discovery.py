@@ -11,7 +11,7 @@ import pytest
 from ctl.editors.catalog import EDITORS
 from ctl.editors.paths import UserContext, find_editor_files
 from ctl.editors.read import ImportCandidate, discover
-from mcpd.config.definition import parse_servers
+from mcpd.config.server_specs import parse_servers
 from mcpd.config.settings import Settings
 from tests.ctl.editors.golden import CASES, expected, settle
 

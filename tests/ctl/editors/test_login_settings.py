@@ -9,7 +9,7 @@ import pytest
 from ctl.editors.catalog import BY_NAME
 from ctl.editors.map import MappedEntry, RawEntry, has_own_login, map_entry
 from ctl.editors.secrets import lift_secrets, masked_definition
-from mcpd.config.definition import parse_servers
+from mcpd.config.server_specs import parse_servers
 from mcpd.config.settings import Settings
 from mcpd.model.server_spec import RemoteSpec
 from tests.ctl.editors.test_variables import translator

@@ -1,14 +1,14 @@
-"""Finds tools that a definition's `cache` names although their results are never cached."""
+"""What mcpd has learned of a definition: its key, its file, and the tools that its `cache` names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from hashlib import sha256
 from pathlib import Path
 
 import msgspec
 from msgspec import Raw
 
-from mcpd.config.definition_key import definition_key
 from mcpd.files.regular import read_regular_file
 from mcpd.model import json_limits
 from mcpd.model.server_spec import ServerSpec
@@ -17,6 +17,16 @@ from mcpd.model.tool_annotations import is_read_only
 
 _MAX_SIZE = 64 << 20
 """Bytes. Larger files were not written by mcpd and are ignored."""
+
+
+def definition_key(spec: ServerSpec) -> str:
+    """Return the key. Definitions have the same one if they lead to the same server in the same way."""
+    return fingerprint(spec.identity if spec.era == "auto" else (spec.era, *spec.identity))
+
+
+def fingerprint(identity: object) -> str:
+    """Return a stable name for a definition, safe in file names. Does not reveal its secrets."""
+    return sha256(repr(identity).encode()).hexdigest()[:32]
 
 
 def uncached_tools(
