@@ -108,20 +108,15 @@ class ServerTaps:
 
         Raises InvalidArguments if `limit` is greater than MAX_LIMIT, or `methods` are too many or long.
         """
-        longest = max(map(len, methods), default=0)
-        for member, problem in (
-            ("limit", limit > MAX_LIMIT and f"must be at most {MAX_LIMIT}, not {limit}"),
-            (
-                "methods",
-                len(methods) > MAX_METHODS and f"must be at most {MAX_METHODS} methods, not {len(methods)}",
-            ),
-            (
-                "methods",
-                longest > MAX_METHOD and f"must have at most {MAX_METHOD} characters each, not {longest}",
-            ),
-        ):
-            if problem:
-                raise InvalidArguments(f"mcpd/tap: {member} {problem}", [Problem(f"$.{member}", problem)])
+        problem, member = "", "methods"
+        if limit > MAX_LIMIT:
+            problem, member = f"must be at most {MAX_LIMIT}, not {limit}", "limit"
+        elif len(methods) > MAX_METHODS:
+            problem = f"must be at most {MAX_METHODS} methods, not {len(methods)}"
+        elif (longest := max(map(len, methods), default=0)) > MAX_METHOD:
+            problem = f"must have at most {MAX_METHOD} characters each, not {longest}"
+        if problem:
+            raise InvalidArguments(f"mcpd/tap: {member} {problem}", [Problem(f"$.{member}", problem)])
         tap = Tap(self._server, self._mask, methods, limit)
         self._taps.add(tap)
         self._install_all()

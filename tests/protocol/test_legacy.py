@@ -33,18 +33,6 @@ def test_session_is_opened_before_the_version_is_negotiated() -> None:
         assert not dialect.disconnect_cancels
 
 
-async def test_cancelled_handshake_is_not_reported_to_the_server() -> None:
-    async with connected() as peer:
-        with trio.fail_after(PATIENCE):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(legacy.initialize, peer.link, hooks())
-                await peer.hear("initialize")
-                nursery.cancel_scope.cancel()
-            peer.link.notify("notifications/last")
-            await peer.hear("notifications/last")
-        assert peer.methods == ["initialize", "notifications/last"]
-
-
 async def test_cancelled_request_is_reported_to_the_server() -> None:
     async with connected(initialized({})) as peer:
         with trio.fail_after(PATIENCE):

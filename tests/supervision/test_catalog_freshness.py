@@ -99,19 +99,6 @@ def lists_within(seconds: float) -> Any:
     return Timeouts(list=seconds)
 
 
-async def test_refresh_does_not_wait_for_a_closed_connection(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
-    """The cached list is used; the next connection fetches new lists."""
-    life = Life(modern=True, hints=MINUTE, deaf_after=61, lasts=63)
-    async with living(tmp_path, life, Life(lists=lambda: ["new"])) as world:
-        await world.wait_connected()
-        await trio.sleep_until(world.starts[0] + 62)
-        began = trio.current_time()
-        await world.server.refresh_expired_lists()
-        assert trio.current_time() - began < 5
-
-
 async def test_cache_hints_of_all_pages_and_lists_are_combined(
     autojump_clock: MockClock,
 ) -> None:

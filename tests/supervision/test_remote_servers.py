@@ -535,14 +535,6 @@ async def test_next_call_detects_a_server_that_went_down(tmp_path: Path) -> None
         await world.wait(ServerState.FAILED)
 
 
-async def test_health_check_detects_a_server_that_went_down(tmp_path: Path) -> None:
-    times = Timeouts(ping_idle=0.1, ping=1)
-    async with living_and_down(tmp_path, timeouts=times) as (world, server):
-        assert server.nursery is not None
-        server.nursery.cancel_scope.cancel()
-        await world.wait(ServerState.FAILED)
-
-
 @asynccontextmanager
 async def living_and_down(home: Path, **definition: Any) -> AsyncIterator[tuple[World, FakeHttp]]:
     """Run a connected server for a test that stops it; reconnection attempts are delayed."""

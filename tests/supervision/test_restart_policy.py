@@ -208,15 +208,6 @@ async def test_handshake_times_out_after_thirty_seconds(autojump_clock: MockCloc
         assert trio.current_time() - world.starts[0] == pytest.approx(30, abs=0.2)
 
 
-async def test_list_times_out_after_fifteen_seconds(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """The start fails with an error that names the list."""
-    async with living(tmp_path, Life(list_takes=100), era="legacy") as world:
-        status = await world.wait(lambda status: status.status is ServerState.FAILED)
-        assert trio.current_time() - world.starts[0] == pytest.approx(15, abs=0.2)
-        assert status.last_error is not None
-        assert status.last_error.message == "tools/list took longer than 15 s"
-
-
 # ── health checks ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -368,19 +359,6 @@ async def test_hanging_starts_block_other_starts_for_two_seconds_at_most(
             await trio.sleep(3.5)  # two batches of eight start before it
             assert supervisor.get("well").state is ServerState.CONNECTED
             nursery.cancel_scope.cancel()
-
-
-async def test_dual_era_server_that_answers_slowly_is_modern_from_the_second_start_on(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
-    """It is treated as legacy once, and its late answer to the probe is remembered."""
-    async with living(tmp_path, Life(dual=True, discover_takes=8)) as world:
-        await world.wait_connected()
-        assert world.server.status().era == "legacy"
-        world.server.reconnect()
-        await world.wait(lambda status: len(world.starts) == 2 and status.status is ServerState.CONNECTED)
-        assert world.server.status().era == "modern"
-        assert trio.current_time() - world.starts[1] < 9  # the wait ends with the answer
 
 
 async def test_server_that_is_no_longer_modern_is_detected(autojump_clock: MockClock, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mcpd.model.errors import NotReady, UnknownServer
+from mcpd.model.errors import NotReady
 from mcpd.model.events import Event, EventKind
 from mcpd.model.server_spec import StdioSpec
 from mcpd.model.status import ServerState
@@ -117,16 +117,6 @@ async def test_superseded_set_is_skipped(autojump_clock: MockClock, tmp_path: Pa
         assert generation == 10_001
         assert [server.spec.name for server in world.supervisor.servers()] == ["last"]
         assert sum(world.starts().values()) <= 1
-
-
-async def test_unknown_server_error_suggests_similar_names(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """The error lists the configured servers."""
-    async with supervising(tmp_path) as world:
-        await world.apply(world.spec("github"))
-        with pytest.raises(UnknownServer, match="did you mean github"):
-            world.supervisor.get("githab")
-        with pytest.raises(UnknownServer, match="configured servers: github"):
-            world.supervisor.get("zzz")
 
 
 async def test_bug_in_one_server_task_does_not_affect_others(

@@ -29,19 +29,6 @@ async def get(client: HttpClient, server: FakeHttp, body: bytes = b"x", **header
 
 
 @pytest.mark.usefixtures("engine")
-async def test_one_connection_is_enough_for_one_request_at_a_time() -> None:
-    """The pool opens as many connections as there were concurrent requests."""
-    async with fake_http(ok) as server, open_client(server.url, {}, {}) as client:
-        for number in range(20):
-            assert await get(client, server, b"%d" % number) == b"%d" % number
-        assert server.connections == 1
-        async with trio.open_nursery() as nursery:
-            for _ in range(8):
-                nursery.start_soon(get, client, server)
-        assert server.connections <= 8
-
-
-@pytest.mark.usefixtures("engine")
 async def test_a_connection_that_the_server_has_closed_is_not_used_again() -> None:
     """Servers close idle connections, often after five seconds; the next request must not fail."""
 

@@ -7,7 +7,7 @@ import json
 import pytest
 import trio
 
-from mcpd.model.errors import HttpRefused, LinkLost, NeedsAuth, ProtocolViolation
+from mcpd.model.errors import HttpRefused, LinkLost, ProtocolViolation
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.transports.legacy_http_sse import open_http_sse
 from mcpd.transports.outgoing_request import AwaitedExchange
@@ -170,44 +170,3 @@ async def test_a_refused_message_fails_its_call_alone() -> None:
         script.accepts = 202
         with trio.fail_after(BOUND):
             await talk.call().wait_response()
-
-
-async def test_cancellation_is_sent_as_a_notification() -> None:
-    """The call has no stream that could be closed."""
-    script = SseScript()
-    script.calls = False
-    async with fake_http(script) as server, talking(sse(server), kind="sse", hint="legacy") as talk:
-        exchange = talk.call()
-        with trio.fail_after(BOUND):
-            while len(script.posted) < 3:  # noqa: ASYNC110 - a test's wait
-                await trio.sleep(0.01)
-            talk.link.cancel(exchange, "enough")
-            while len(script.posted) < 4:  # noqa: ASYNC110 - a test's wait
-                await trio.sleep(0.01)
-        assert script.posted[3]["method"] == "notifications/cancelled"
-        assert json.dumps(script.posted[3]["params"]["requestId"]) == exchange.key.decode()
-
-
-@pytest.mark.parametrize(
-    ("status", "kind", "error"),
-    [
-        (401, "text/plain", NeedsAuth),
-        (405, "text/plain", HttpRefused),
-        (200, "text/html", ProtocolViolation),
-    ],
-)
-async def test_response_other_than_a_stream_is_reported(
-    status: int, kind: str, error: type[Exception]
-) -> None:
-    """`run` raises the reason, and submitted requests fail."""
-
-    async def no(request: Request) -> None:
-        await request.reply(status, b"no", kind)
-
-    async with fake_http(no) as server:
-        async with open_http_sse(RemoteSpec(name="it", kind="sse", url=sse(server)), {}) as link:
-            exchange = AwaitedExchange()
-            link.submit(exchange, "initialize", b"{}")
-            with pytest.raises(error), trio.fail_after(BOUND):
-                await link.run()
-        assert isinstance(exchange.error, error)

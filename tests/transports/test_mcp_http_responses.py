@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from mcpd.model.errors import LinkLost, ProtocolViolation
+from mcpd.model.errors import ProtocolViolation
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_request import AwaitedExchange, Exchange
 from tests.fakes.http import LegacyScript, ModernScript, Request, fake_http
@@ -149,19 +149,6 @@ async def test_a_broken_stream_is_resumed_where_its_last_event_ended() -> None:
             assert within(taken[1] - taken[0], 0.6)
             assert talk.changes == ["tools"]
             assert len(server.of("tools/call")) == 1
-
-
-async def test_a_modern_stream_that_breaks_is_a_lost_request() -> None:
-    """Modern servers have no event ids, so no stream is resumed."""
-
-    async def begin(request: Request) -> None:
-        await request.events()
-        await request.event(b"", id="s:1", retry="10")
-        await request.end()
-
-    async with fake_http(ModernScript(on={"tools/call": begin})) as server, talking(server.url) as talk:
-        assert isinstance(await outcome(talk.call()), LinkLost)
-        assert server.of("GET") == []
 
 
 LISTENING = {"tools": {"listChanged": True}}

@@ -5,22 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Literal
 
 import httpx
 import pytest
 import trio
 
-from mcpd.model.errors import LinkLost
-from mcpd.model.server_spec import RemoteSpec
-from mcpd.supervision.connect import open_remote
-from mcpd.transports.child_process import CannotStart
 from mcpd.transports.http_client import bodies, client_factory, dial
 from mcpd.transports.http_client.client_factory import is_loopback, open_client
-from mcpd.transports.streamable_http import HttpChannel
-from tests.fakes.http import ModernScript, Request, fake_http
+from tests.fakes.http import Request, fake_http
 from tests.processes import wait_until
-from tests.transports.remote import answer_of_a_list, outcome, talking
 
 BOUND = 60
 
@@ -171,23 +164,6 @@ async def test_rejected_header_is_not_quoted() -> None:
         assert server.requests == []
 
 
-async def test_request_that_cannot_be_sent_fails_alone(engine: str) -> None:
-    """The error says so, nothing has run, and the server stays connected."""
-    async with fake_http(ModernScript()) as server, talking(server.url) as talk:
-        assert isinstance(talk.link, HttpChannel)
-        headers = talk.link._headers
-
-        def invalid(method: str, *others: Any) -> dict[str, str]:
-            return {**headers(method, *others), **({"X": "a\x00b"} if method == "tools/call" else {})}
-
-        talk.link._headers = invalid  # type: ignore[method-assign, assignment]
-        error = await outcome(talk.call())
-        assert isinstance(error, LinkLost)
-        assert error.message.startswith("it: the request cannot be sent: a header")
-        assert not error.may_have_run
-        await answer_of_a_list(talk)
-
-
 # ── names and URLs ──────────────────────────────────────────────────────────────────────────────
 
 
@@ -219,13 +195,3 @@ async def test_hanging_lookups_leave_threads_for_other_work(monkeypatch: pytest.
             assert await trio.to_thread.run_sync(lambda: 1) == 1
     finally:
         released.set()
-
-
-@pytest.mark.parametrize("kind", ["http", "sse", "ws"])
-async def test_invalid_url_is_a_permanent_error(kind: Literal["http", "sse", "ws"]) -> None:
-    """httpx refuses some URLs that Python's parser accepts."""
-    scheme = "ws" if kind == "ws" else "http"
-    spec = RemoteSpec(name="it", kind=kind, url=f"{scheme}://a\u202eb.example/mcp")
-    with pytest.raises(CannotStart, match=r"its URL is invalid: Invalid IDNA hostname.*`url`"):
-        async with open_remote(spec, kind, {}):
-            pass

@@ -11,7 +11,6 @@ import trio.testing
 
 from mcpd.model.errors import (
     CallTimeout,
-    HttpRefused,
     LinkLost,
     NeedsAuth,
     ProtocolViolation,
@@ -86,16 +85,6 @@ async def test_headers_of_the_definition_go_with_every_request() -> None:
         await answer(talk.call())
     assert {request.headers["authorization"] for request in server.requests} == {"Bearer t"}
     assert {request.headers["x-team"] for request in server.requests} == {"a"}
-
-
-async def test_a_list_and_ten_calls_cost_one_handshake_and_at_most_three_connections() -> None:
-    """Connections are reused, and no request is repeated."""
-    async with fake_http(LegacyScript()) as server, talking(server.url) as talk:
-        await talk.upstream.request("tools/list")
-        for number in range(10):
-            assert (await answer(talk.call(n=number)))["echo"] == {"n": number}
-        assert len(server.of("initialize")) == 1
-        assert server.connections <= 3
 
 
 # ── received messages ───────────────────────────────────────────────────────────────────────────
@@ -296,19 +285,6 @@ async def test_unauthorized_call_reports_a_required_login(status: int) -> None:
         error = await outcome(talk.call())
         assert isinstance(error, NeedsAuth)
         assert "Authorization" in error.message
-        await answer_of_a_list(talk)
-
-
-async def test_retry_after_of_a_busy_server_is_reported() -> None:
-    """429 and 503 fail the call with the time to wait; the connection stays open."""
-
-    async def busy(request: Request) -> None:
-        await request.reply(503, b"later", "text/plain", Retry_After="7")
-
-    async with fake_http(LegacyScript(on={"tools/call": busy})) as server, talking(server.url) as talk:
-        error = await outcome(talk.call())
-        assert isinstance(error, HttpRefused)
-        assert (error.status, error.retry_after) == (503, 7.0)
         await answer_of_a_list(talk)
 
 
