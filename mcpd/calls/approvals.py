@@ -21,8 +21,6 @@ import trio
 from msgspec import Raw
 
 from mcpd.calls.call import SUSPENDED, Call, Caller
-from mcpd.calls.lasting_rules import NoLastingRuleError, lasting_rule
-from mcpd.calls.suspended_calls import Question
 from mcpd.model.errors import Denied, InvalidArguments, McpdError, Overloaded, Problem
 from mcpd.model.policy import ClientFacts, ItemKind, PolicyRule
 from mcpd.model.policy_api import PendingApproval
@@ -31,6 +29,45 @@ from mcpd.model.text import shorten
 from mcpd.protocol.revision_translation import R3, translate_request
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
+
+_PATTERN = re.compile(r"[*?\[\]]")
+"""What rules cannot take literally."""
+_MEMBERS: dict[ItemKind, str] = {"tool": "tools", "prompt": "prompts", "resource": "resources"}
+_MAX_NAME = 500
+
+
+class NoLastingRuleError(ValueError):
+    """No rule can allow exactly this. Its text says why."""
+
+
+def lasting_rule(client: ClientFacts, use: tuple[str, ItemKind, str]) -> dict[str, object]:
+    """Return a rule, as it is written, that allows the client this use. Raises NoLastingRuleError.
+
+    The client is identified by its program, according to the kernel, and by the name under which the person
+    who approved it saw it, because an interpreter such as `node` runs many programs.
+    """
+    server, kind, name = use
+    if kind not in _MEMBERS:
+        raise NoLastingRuleError(f"no rule is about the method {name!r} only")
+    for text in (server, name):
+        if _PATTERN.search(text) or not text.isprintable() or len(text) > _MAX_NAME:
+            raise NoLastingRuleError(f"a rule cannot contain the name {text[:80]!r} literally")
+    if not client.shown:
+        raise NoLastingRuleError("the client's name is not known")
+    own = client.shown[-1]
+    if _PATTERN.search(own):
+        raise NoLastingRuleError(f"a rule cannot contain the client's name {own!r} literally")
+    rule: dict[str, object] = {"decision": "allow", "clients": [own]}
+    if client.executable and not _PATTERN.search(client.executable):
+        if client.executable.endswith(" (deleted)"):
+            raise NoLastingRuleError(
+                "the client's program has been replaced since it was started; restart it"
+            )
+        rule["executables"] = [client.executable]
+    else:
+        rule["transports"] = [client.transport]
+    return {**rule, "servers": [server], _MEMBERS[kind]: [name]}
+
 
 log = logging.getLogger("mcpd.calls")
 
@@ -108,21 +145,22 @@ class _ClientQuestion(msgspec.Struct, eq=False):
 class Approvals:
     """All calls that wait for approval, and what was allowed until a client disconnects."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        announce: Callable[[str, str], None],
+        notify: Callable[[str, str], None],
+        insert_rule: Callable[[int, Mapping[str, object], str], Awaitable[None]],
+    ) -> None:
+        """`announce` is called with a server and a message when a call begins to wait, and when it ends to;
+        `notify` shows a notification with a title and a text on the desktop; `insert_rule` is
+        `ActiveConfig.insert_rule`.
+        """
+        self.announce = announce
+        self.notify = notify
+        self.insert_rule = insert_rule
         self._pending: dict[str, _Pending] = {}
         self._numbers = itertools.count(1)
         self._granted: weakref.WeakKeyDictionary[Caller, set[_Use]] = weakref.WeakKeyDictionary()
-        self.ask_modern_client: Callable[[Call, Question, bytes], None] = lambda call, question, params: None
-        """`SuspendedCalls.ask`. Set by the gateway."""
-        self.withdraw_from_modern_client: Callable[[Call, Question], None] = lambda call, question: None
-        """`SuspendedCalls.withdraw`. Set by the gateway."""
-        self.insert_rule: Callable[[int, Mapping[str, object], str], Awaitable[None]] = _cannot_insert
-        """`ActiveConfig.insert_rule`. Set by the gateway."""
-        self.announce: Callable[[str, str], None] = lambda server, message: None
-        """Called with a server and a message when a call begins to wait, and when it ends to. Set by the
-        gateway."""
-        self.notify: Callable[[str, str], None] = lambda title, text: None
-        """Shows a notification with this title and text on the desktop. Set by the gateway."""
 
     async def wait_approved(self, call: Call, use: _Use, rule: PolicyRule) -> None:
         """Return when a person has approved the call. Raises Denied if not, Overloaded if too many wait."""
@@ -146,7 +184,7 @@ class Approvals:
             self.announce(use[0], f"{what} {_OUTCOMES.get(pending.answer, 'was approved')}")
         if pending.question is not None:
             if call.state is not SUSPENDED:
-                self.withdraw_from_modern_client(call, pending.question)  # which need not be asked any more
+                call.handler.withdraw(call, pending.question)  # which need not be asked any more
             elif pending.answer in _APPROVED:
                 await pending.question.returned.wait()  # answered elsewhere: the client is expected to return
         if pending.answer == "session":
@@ -168,7 +206,7 @@ class Approvals:
         elif call.context.modern:
             question = pending.question = _ClientQuestion(pending, Message(method="elicitation/create"))
             with call.handler.asking(call, question.message.method, params):
-                self.ask_modern_client(call, question, params)
+                call.handler.ask_with_result(call, question, params)
                 await self._wait_answered(pending, question.wait_answer)
         else:
 
@@ -295,10 +333,6 @@ def _user() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return f"user {os.getuid()}"
-
-
-async def _cannot_insert(before: int, rule: Mapping[str, object], comment: str) -> None:
-    raise NoLastingRuleError("the configuration is not in a file")
 
 
 def _can_last(pending: _Pending) -> bool:

@@ -138,7 +138,8 @@ class Binding(msgspec.Struct, frozen=True, eq=False):
     translation: Translation
     is_verbatim: bool
     """Whether the client gets a legacy server's results as they are."""
-    is_modern_to_legacy: bool
+    awaits_visits: bool
+    """Whether answers in a request tell mcpd, and not the server, that a URL was visited."""
     meta: bytes
     """See `Exchange.meta`."""
     may_ask: bool
@@ -228,6 +229,15 @@ class Caller(Protocol):
         """Return what precedes a server's questions, so that a person knows who asks."""
 
 
+class Question(Protocol):
+    """What a client is asked: a server's request, or mcpd's own."""
+
+    @property
+    def message(self) -> Message: ...
+    def respond(self, result: Raw | bytes) -> None: ...
+    def decline(self, reason: str) -> None: ...
+
+
 class CallHandler(Protocol):
     """The part of the engine that calls, and those who watch or continue them, use."""
 
@@ -242,6 +252,12 @@ class CallHandler(Protocol):
 
     def asking(self, call: Call, method: str, params: bytes) -> AbstractContextManager[object]:
         """Record, while the block runs, that the call's client is asked."""
+
+    def ask_with_result(self, call: Call, question: Question, params: bytes) -> None:
+        """Ask a modern client, by a result of its request; it returns with the answer in another one."""
+
+    def withdraw(self, call: Call, question: Question) -> None:
+        """Do not ask the question of `ask_with_result` any more, and ignore an answer."""
 
     def drop_questions(self, call: Call, question: str, reason: str) -> None:
         """End what a call has asked its client, as if the client did not answer. `question` is what it asked,
@@ -310,7 +326,7 @@ class Call(Exchange):
     missing_capabilities: dict[str, object] | None = None
     """Client capabilities whose absence made us decline requests of the server."""
     resumed_after_url: bool = False
-    """Whether the client has returned from visiting a URL (`url_elicitation`)."""
+    """Whether the client has returned from visiting a URL (`questions.rounds`)."""
     login_links: int = 0
     """How often its client was shown a link to log in (`login_links`)."""
     progress_high: float = -math.inf
@@ -319,7 +335,7 @@ class Call(Exchange):
     """Progress of earlier rounds, added to that of this round."""
     counted_bytes: int = 0
     counted_for: Caller | None = None
-    """The client whose budget for large arguments contains this call (`call_limits`)."""
+    """The client whose budget for large arguments contains this call (`limits`)."""
     is_cached: bool = False
     """Whether a stage has answered it, so that the server did not."""
     was_asked: bool = False
@@ -330,6 +346,9 @@ class Call(Exchange):
     """Called with a result after which the client sends the call again, with the requested input."""
     notes: tuple[str, ...] = ()
     """What the stages noticed about the result."""
+
+    def __repr__(self) -> str:
+        return f"<Call {self.description} at {self.server.spec.name!r}, {self.state.name}>"
 
     def move(self, state: CallState) -> None:
         """Change the state. Only the moves in `_MOVES` are legal."""

@@ -13,7 +13,6 @@ from functools import partial
 import trio
 from msgspec import Raw
 
-from mcpd.calls import input_rounds, url_elicitation
 from mcpd.calls.call import (
     BETWEEN_ROUNDS,
     DONE,
@@ -31,20 +30,19 @@ from mcpd.calls.call import (
     StageWork,
     Work,
 )
-from mcpd.calls.call_limits import LARGE, SMALL, ArgumentBudget, ConnectingCalls
 from mcpd.calls.call_log import CallLog
 from mcpd.calls.client_context import ClientRequest
-from mcpd.calls.input_rounds import StateSigner
-from mcpd.calls.kept_messages import KeptMessages
-from mcpd.calls.legacy_companions import LegacyCompanions
+from mcpd.calls.companions import LegacyCompanions
+from mcpd.calls.limits import LARGE, SMALL, ArgumentBudget, ConnectingCalls, KeptMessages
 from mcpd.calls.login_links import LoginLinks
-from mcpd.calls.open_questions import OpenQuestions
+from mcpd.calls.questions import rounds
+from mcpd.calls.questions.open_questions import OpenQuestions
+from mcpd.calls.questions.rounds import StateSigner, UrlElicitations
+from mcpd.calls.questions.router import ServerRequestRouter
+from mcpd.calls.questions.suspended import SuspendedCalls
+from mcpd.calls.responses import ServerResponses
 from mcpd.calls.routes import RouteTable, StageFactory, Target, make_binding
-from mcpd.calls.server_request_router import ServerRequestRouter
-from mcpd.calls.server_responses import ServerResponses
-from mcpd.calls.suspended_calls import SuspendedCalls
-from mcpd.calls.turns import Turns, release_turn
-from mcpd.calls.url_elicitation import UrlElicitations
+from mcpd.calls.turns import CallTurns, release_turn
 from mcpd.config.settings import Settings
 from mcpd.io.outbox import batch
 from mcpd.io.reader import traffic
@@ -94,10 +92,11 @@ class CallEngine:
         self._arguments = ArgumentBudget()
         self.open_questions = OpenQuestions()
         self.asking = self.open_questions.asking
-        self.turns = Turns(self._start_turn, spawn, self, self.open_questions)
+        self.turns = CallTurns(self._start_turn, spawn, self, self.open_questions)
         self.companions = LegacyCompanions(operations, spawn)
         self.kept_messages = KeptMessages()
         self.suspended_calls = SuspendedCalls(self, spawn, self.kept_messages)
+        self.ask_with_result, self.withdraw = self.suspended_calls.ask, self.suspended_calls.withdraw
         self.url_elicitations = UrlElicitations()
         self._responses = ServerResponses(self, operations, self._state_signer, self.url_elicitations)
         self.login_links = LoginLinks(operations, self.suspended_calls.ask, spawn)
@@ -111,6 +110,9 @@ class CallEngine:
         )
 
     # ── the way of a call to its server ─────────────────────────────────────────────────────────
+
+    def __repr__(self) -> str:
+        return f"<CallEngine {len(self._connecting)} connecting, {len(self.suspended_calls)} suspended>"
 
     def start(self, caller: Caller, request: ClientRequest, target: Target) -> None:
         """Send a client's request to its server, immediately if possible.
@@ -148,15 +150,25 @@ class CallEngine:
             else:
                 self._send(call, upstream)
         except Exception as error:
-            if isinstance(error, NeedsAuth) and self.login_links.may_help(call, error):
-                self._send_after_login(call, error)
-                return
-            code = error.code if isinstance(error, McpdError) else ""
-            self._record(call, CallOutcome.FAILED, code, str(error))
-            caller.calls.pop(request.key, None)
-            call.move(DONE)
-            self._release(call)
-            raise
+            if not self._wait_for_login(call, error):
+                self._refuse(call, error)
+                raise
+
+    def _wait_for_login(self, call: Call, error: Exception) -> bool:
+        """Send the call after a login, if it failed because of that. Returns False otherwise."""
+        if not isinstance(error, NeedsAuth) or not self.login_links.may_help(call, error):
+            return False
+        self._send_after_login(call, error)
+        return True
+
+    def _refuse(self, call: Call, error: Exception) -> None:
+        """End a call that could not be started. Its caller responds."""
+        code = error.code if isinstance(error, McpdError) else ""
+        self._record(call, CallOutcome.FAILED, code, str(error))
+        if call.request is not None:
+            call.caller.calls.pop(call.request.key, None)
+        call.move(DONE)
+        self._release(call)
 
     def _apply_settings(self, settings: Settings) -> None:
         log = self.call_log
@@ -239,8 +251,8 @@ class CallEngine:
     def _send(self, call: Call, upstream: Upstream) -> None:
         """Submit the call now, or when its turn comes."""
         binding = self._bind(call, upstream)
-        if binding.is_modern_to_legacy and call.state is PREPARING and b'"inputResponses"' in call.params:
-            url_elicitation.accept_visit(call)
+        if binding.awaits_visits and call.state is PREPARING and b'"inputResponses"' in call.params:
+            rounds.accept_visit(call)
         may_be_misrouted = binding.may_ask and not upstream.link.correlates_server_requests
         if (may_be_misrouted or call.route.may_wait) and not self.turns.enter(call):
             call.work = None
@@ -285,7 +297,7 @@ class CallEngine:
         upstream, method = binding.upstream, request.method
         try:
             if call.route.requires_task and upstream.accepts_task_param:
-                input_rounds.add_task_param(call)
+                rounds.add_task_param(call)
             params, call.stats = call.params, call.route.stats
             if not binding.translation.same:
                 params = binding.translation.params(method, params)

@@ -18,8 +18,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls.call import INTERACTIVE_METHODS, Call, Caller, Spawn
-from mcpd.calls.suspended_calls import Question
+from mcpd.calls.call import INTERACTIVE_METHODS, Call, Caller, Question, Spawn
 from mcpd.model.errors import LoginLinkOpen, McpdError, NeedsAuth, NotReady
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.model.status import ServerState

@@ -186,15 +186,14 @@ def make_binding(caller: Caller, context: ClientContext, upstream: Upstream) -> 
         if context.version
         else no_translation(upstream.version)
     )
-    is_legacy = upstream.era == "legacy"
     return Binding(
         upstream=upstream,
         context=context,
         translation=translated,
-        is_verbatim=translated.same and is_legacy,
-        is_modern_to_legacy=context.modern and is_legacy,
+        is_verbatim=translated.same and not upstream.types_results,
+        awaits_visits=context.modern and upstream.asks_by_request,
         meta=caller.request_meta(upstream, context),
-        may_ask=context.accepts_server_requests and is_legacy,
+        may_ask=context.accepts_server_requests and upstream.asks_by_request,
     )
 
 

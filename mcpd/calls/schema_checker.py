@@ -34,7 +34,7 @@ _MAX_REFUSALS = 1000
 _MAX_ANSWER = 1 << 17
 
 
-class Answer(msgspec.Struct, frozen=True):
+class CheckResult(msgspec.Struct, frozen=True):
     """The result of a check. The value is valid if there are neither problems nor a failure."""
 
     problems: tuple[tuple[str, str], ...] = ()
@@ -49,7 +49,7 @@ class _Job(msgspec.Struct, eq=False):
     value: bytes
     started: trio.Event = msgspec.field(default_factory=trio.Event)
     finished: trio.Event = msgspec.field(default_factory=trio.Event)
-    answer: Answer = Answer(failure="mcpd is stopping")
+    answer: CheckResult = CheckResult(failure="mcpd is stopping")
 
 
 class _ProcessEnded(Exception):
@@ -64,7 +64,7 @@ class SchemaChecker:
         self._process: trio.Process | None = None
         self._sent: set[bytes] = set()
         """The digests of the schemas that the process may know."""
-        self._refused: OrderedDict[bytes, Answer] = OrderedDict()
+        self._refused: OrderedDict[bytes, CheckResult] = OrderedDict()
         self._is_running = False
         self._wake = trio.Event()
 
@@ -73,7 +73,7 @@ class SchemaChecker:
         """The process ID; None while no process runs."""
         return None if self._process is None else self._process.pid
 
-    async def check(self, digest: bytes, schema: bytes, value: bytes) -> Answer:
+    async def check(self, digest: bytes, schema: bytes, value: bytes) -> CheckResult:
         """Check a JSON value against a JSON Schema. Never raises.
 
         `digest` identifies the schema (16 bytes). Returns within _WAIT_SECONDS + _CHECK_SECONDS.
@@ -82,7 +82,7 @@ class SchemaChecker:
             self._refused.move_to_end(digest)
             return refusal
         if len(self._waiting) >= _MAX_WAITING:
-            return Answer(failure=f"{_MAX_WAITING} other checks are waiting")
+            return CheckResult(failure=f"{_MAX_WAITING} other checks are waiting")
         job = _Job(digest, schema, value)
         self._waiting.append(job)
         self._wake.set()
@@ -96,7 +96,7 @@ class SchemaChecker:
             if not job.started.is_set():
                 self._waiting.remove(job)
         if not job.started.is_set():
-            return Answer(failure=f"other checks took more than {_WAIT_SECONDS:g} s")
+            return CheckResult(failure=f"other checks took more than {_WAIT_SECONDS:g} s")
         await job.finished.wait()
         return job.answer
 
@@ -124,7 +124,7 @@ class SchemaChecker:
                 self._is_running = True
                 trio.lowlevel.spawn_system_task(self._run, name="schema checker")
 
-    async def _answer(self, job: _Job) -> Answer:
+    async def _answer(self, job: _Job) -> CheckResult:
         """Have the process answer, in a new one if another schema may have used up its memory."""
         while True:
             is_alone = False
@@ -135,13 +135,13 @@ class SchemaChecker:
                     return await self._exchange(job)
             except trio.TooSlowError:
                 await self._stop()
-                return Answer(failure=f"it took more than {_CHECK_SECONDS:g} s")
+                return CheckResult(failure=f"it took more than {_CHECK_SECONDS:g} s")
             except _ProcessEnded as ended:
                 status = await self._stop()
                 if status == -signal.SIGPROF:
                     failure = f"{ended} took more than {CPU_SECONDS:g} s of CPU time"
                 elif status not in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS):
-                    return Answer(failure=f"the process that checks ended (status {status})")
+                    return CheckResult(failure=f"the process that checks ended (status {status})")
                 elif not is_alone:
                     continue
                 else:
@@ -149,9 +149,9 @@ class SchemaChecker:
                 return self._refuse(job.digest, failure)
             except Exception as error:  # an exception would end the daemon: see trio.lowlevel
                 await self._stop()
-                return Answer(failure=f"the process that checks failed: {error!r}")
+                return CheckResult(failure=f"the process that checks failed: {error!r}")
 
-    async def _exchange(self, job: _Job) -> Answer:
+    async def _exchange(self, job: _Job) -> CheckResult:
         """Send the job and read the answer. Raises _ProcessEnded with what it was doing."""
         is_known = job.digest in self._sent
         self._sent.add(job.digest)
@@ -174,13 +174,13 @@ class SchemaChecker:
             elif "error" in answer:
                 if doing == "compiling it":
                     return self._refuse(job.digest, str(answer["error"]))
-                return Answer(failure=str(answer["error"]))
+                return CheckResult(failure=str(answer["error"]))
             else:
                 problems = msgspec.convert(answer["problems"], tuple[tuple[str, str], ...])
-                return Answer(problems)
+                return CheckResult(problems)
 
-    def _refuse(self, digest: bytes, failure: str) -> Answer:
-        refusal = self._refused[digest] = Answer(failure=failure)
+    def _refuse(self, digest: bytes, failure: str) -> CheckResult:
+        refusal = self._refused[digest] = CheckResult(failure=failure)
         if len(self._refused) > _MAX_REFUSALS:
             self._refused.popitem(last=False)
         return refusal

@@ -3,7 +3,7 @@
 - Exclusive calls (`concurrency` in the definition) run one at a time.
 - A legacy server that cannot tell which call its requests belong to gets the calls of one client at a time,
   if the tool has not shown yet that it asks nothing. After QUESTION_WAIT they overlap; what the server then
-  asks is declined unless it can belong to one client only (`server_request_router`). A call of a tool that
+  asks is declined unless it can belong to one client only (`questions.router`). A call of a tool that
   has asked before waits that long for each other client, because it will need its turn.
 - Calls that may change something have short turns, because many servers read a file, change it and write it
   back. Such a change usually takes milliseconds. A turn ends with its call, or after `Route.write_turn`, and
@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from mcpd.calls.call import INTERACTIVE_METHODS, QUEUED, Call, CallHandler, Spawn
-from mcpd.calls.open_questions import AskedQuestion, OpenQuestions
+from mcpd.calls.questions.open_questions import AskedQuestion, OpenQuestions
 from mcpd.model.errors import Overloaded
 from mcpd.model.status import WaitingCall, format_time, rfc3339
 from mcpd.supervision.attachments import Attachment
@@ -291,7 +291,7 @@ CLIENT_TURNS = Attachment[ClientTurns]("the turns of clients")
 WRITE_TURNS = Attachment[WriteTurns]("the turns of calls that write")
 
 
-class Turns:
+class CallTurns:
     """Decides when calls may be sent. `start` sends a call whose turn has come, and must not raise. `spawn`
     must run tasks that outlive the calls.
     """

@@ -13,15 +13,15 @@ import trio
 from msgspec import Raw
 
 from mcpd.calls.approvals import NOTIFICATION_INTERVAL, Approvals
-from mcpd.calls.cache_stage import CacheStageFactory
+from mcpd.calls.cache import CacheStageFactory
 from mcpd.calls.call import INTERACTIVE_METHODS, Call, Caller, Spawn
 from mcpd.calls.call_log import CallLog
 from mcpd.calls.client_context import ClientContext, ClientIdentity
 from mcpd.calls.engine import CallEngine
 from mcpd.calls.known_items import KnownItemStageFactory
+from mcpd.calls.limits import UseLimits
 from mcpd.calls.login_tool import LoginToolStageFactory
-from mcpd.calls.policies import Policies, PolicyStageFactory
-from mcpd.calls.use_limits import UseLimits
+from mcpd.calls.policy import Policies, PolicyStageFactory
 from mcpd.calls.validation import ValidationStageFactory
 from mcpd.gateway import legacy, lists, modern
 from mcpd.gateway.aggregate import AggregateServer
@@ -73,7 +73,16 @@ class Gateway:
         self.sessions: dict[ClientSession, None] = {}
         self.waiting_requests: set[trio.CancelScope] = set()
         """The tasks of clients' requests that wait for something."""
-        self.policies, self.approvals = Policies(core), Approvals()
+        notifications = LimitedNotifications(
+            core.environ,
+            lambda: core.config.loaded.settings.approval_notifications,
+            self.spawn,
+            NOTIFICATION_INTERVAL,
+        )
+        self.policies = Policies(core)
+        self.approvals = Approvals(
+            self._announce_approval, notifications.show, lambda *rule: core.config.insert_rule(*rule)
+        )
         stages = (
             LoginToolStageFactory(),  # its answer needs no permission, and is never sent
             # This comes before the cache, because it also applies to cached results.
@@ -93,16 +102,6 @@ class Gateway:
         """The policies that clients know of, by server."""
         self._aggregates: dict[str, AggregateServer] = {}
         """The views of several servers, by the names of their profiles."""
-        self.approvals.notify = LimitedNotifications(
-            core.environ,
-            lambda: core.config.loaded.settings.approval_notifications,
-            self.spawn,
-            NOTIFICATION_INTERVAL,
-        ).show
-        self.approvals.announce = self._announce_approval
-        self.approvals.insert_rule = lambda *rule: core.config.insert_rule(*rule)
-        self.approvals.ask_modern_client = self.calls.suspended_calls.ask
-        self.approvals.withdraw_from_modern_client = self.calls.suspended_calls.withdraw
         self.calls.login_links.notify_complete = _notify_elicitation_complete
 
     # ── clients come and go ─────────────────────────────────────────────────────────────────────

@@ -27,7 +27,6 @@ from mcpd.calls.call import (
     Spawn,
     Work,
 )
-from mcpd.calls.call_limits import LARGE
 from mcpd.calls.client_context import (
     ClientContext,
     ClientIdentity,
@@ -36,9 +35,10 @@ from mcpd.calls.client_context import (
     forwarded_capabilities,
 )
 from mcpd.calls.engine import CallEngine
-from mcpd.calls.policies import Policies, refuse_denied
+from mcpd.calls.limits import LARGE
+from mcpd.calls.policy import Policies, refuse_denied
+from mcpd.calls.questions.router import ANSWER_TIMEOUT
 from mcpd.calls.routes import Target
-from mcpd.calls.server_request import ANSWER_TIMEOUT
 from mcpd.gateway.facts import ServerCallCounts, SessionFacts, VisibleEntries
 from mcpd.gateway.instances import DedicatedServers
 from mcpd.gateway.requests import ClientRequests, WaitingRequests, exception_response, route_large_request

@@ -264,6 +264,11 @@ class Upstream(msgspec.Struct, eq=False):
         return self.era == "legacy"
 
     @property
+    def types_results(self) -> bool:
+        """Whether its results have a type, and may be unfinished."""
+        return self.era == "modern"
+
+    @property
     def sends_cache_hints(self) -> bool:
         return self.era == "modern"
 

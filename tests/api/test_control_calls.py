@@ -15,7 +15,7 @@ from msgspec import Raw
 
 from mcpd.api.control.calls import read_call, read_call_in_steps
 from mcpd.calls.known_items import required_arguments
-from mcpd.calls.schema_checker import Answer, SchemaChecker
+from mcpd.calls.schema_checker import CheckResult, SchemaChecker
 from mcpd.calls.schema_checker_process import compile_validator, find_problems
 from mcpd.calls.validation import MAX_CHECKED
 from mcpd.io import turns
@@ -41,14 +41,14 @@ TASK: Json = {"name": "task", "execution": {"taskSupport": "required"}}
 def checker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check schemas in this process: the tests set the clock."""
 
-    async def check(_: SchemaChecker, digest: bytes, schema: bytes, value: bytes) -> Answer:
+    async def check(_: SchemaChecker, digest: bytes, schema: bytes, value: bytes) -> CheckResult:
         await trio.lowlevel.checkpoint()
         try:
-            return Answer(
+            return CheckResult(
                 tuple(find_problems(compile_validator(json.loads(schema)), msgspec.json.decode(value)))
             )
         except msgspec.MsgspecError as error:
-            return Answer(failure=str(error))
+            return CheckResult(failure=str(error))
 
     monkeypatch.setattr(SchemaChecker, "check", check)
 
@@ -243,12 +243,12 @@ class Checker:
         self.gate = trio.Event()
         self.values: list[bytes] = []
 
-        async def check(_: SchemaChecker, digest: bytes, schema: bytes, value: bytes) -> Answer:
+        async def check(_: SchemaChecker, digest: bytes, schema: bytes, value: bytes) -> CheckResult:
             if b'"n"' not in schema:
-                return Answer()
+                return CheckResult()
             self.values.append(value)
             await self.gate.wait()
-            return Answer(((".n", "too long"),))
+            return CheckResult(((".n", "too long"),))
 
         monkeypatch.setattr(SchemaChecker, "check", check)
 

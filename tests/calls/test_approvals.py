@@ -15,7 +15,7 @@ import trio.testing
 from msgspec import Raw
 
 from mcpd.calls.approvals import APPROVAL_TIMEOUT, MAX_PENDING
-from mcpd.calls.suspended_calls import ORPHAN_TIMEOUT, RESUME_TIMEOUT
+from mcpd.calls.questions.suspended import ORPHAN_TIMEOUT, RESUME_TIMEOUT
 from mcpd.gateway.facts import SessionFacts
 from mcpd.model.errors import BadSpec, InvalidArguments
 from mcpd.model.policy import ClientFacts, RateLimit

@@ -14,7 +14,7 @@ import trio.testing
 from msgspec import Raw
 
 from mcpd.calls.call import _MOVES, Call, CallState, tool_name
-from mcpd.calls.server_responses import restore_alias
+from mcpd.calls.responses import restore_alias
 from mcpd.io.reader import traffic
 from mcpd.model.errors import LinkLost
 from tests.gateway.mcp_client import MODERN, meta

@@ -16,8 +16,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.calls.call_lines import server_label
-from mcpd.calls.call_log import MAX_PER_SECOND, MAX_WAITING_BYTES, CallLog, record_filter
+from mcpd.calls.call_log import MAX_PER_SECOND, MAX_WAITING_BYTES, CallLog, record_filter, server_label
 from mcpd.files.rotated import older
 from mcpd.model.advice import temporary_name
 from mcpd.model.call_record import CallLogLevel, CallOutcome, CallRecord, CallsParams

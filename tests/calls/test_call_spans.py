@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mcpd.calls import call_spans
-from mcpd.calls.call_spans import LOG_INTERVAL, Rarely, SpanFacts, span_attributes
+from mcpd.calls import spans
+from mcpd.calls.spans import LOG_INTERVAL, Rarely, SpanFacts, span_attributes
 from mcpd.model.call_record import CallOutcome, CallRecord
 
 FACTS = SpanFacts(1000.0, 0.5, "", "", '"a-1"', "2025-11-25")
@@ -94,7 +94,7 @@ def test_attributes(record: dict[str, Any], attributes: dict[str, object]) -> No
 def test_one_warning_per_interval_is_logged_whatever_else_is(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     clock = SimpleNamespace(monotonic=lambda: now)
-    monkeypatch.setattr(call_spans, "time", clock)
+    monkeypatch.setattr(spans, "time", clock)
     rarely = Rarely()
 
     def is_logged(level: int) -> bool:

@@ -12,11 +12,11 @@ import trio
 import trio.testing
 from msgspec import Raw
 
-from mcpd.calls.byte_budget import MAX_PER_PEER
 from mcpd.calls.call import CallState
+from mcpd.calls.limits import MAX_PER_PEER
+from mcpd.calls.questions.rounds import RETRY_INTERVAL
 from mcpd.calls.routes import ROUTES
 from mcpd.calls.turns import CLIENT_TURNS
-from mcpd.calls.url_elicitation import RETRY_INTERVAL
 from mcpd.model.errors import LinkLost
 from mcpd.model.server_spec import Timeouts
 from mcpd.wire.message import Message

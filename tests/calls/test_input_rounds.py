@@ -13,7 +13,7 @@ import trio.testing
 from msgspec import Raw
 
 from mcpd.calls.call import CallState
-from mcpd.calls.input_rounds import MAX_ROUNDS, StateSigner, add_task_param
+from mcpd.calls.questions.rounds import MAX_ROUNDS, StateSigner, add_task_param
 from mcpd.calls.routes import requires_task
 from mcpd.gateway.session import _knows_method
 from mcpd.model.errors import LinkLost

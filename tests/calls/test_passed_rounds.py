@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 
-from mcpd.calls.passed_rounds import PassedRounds
+from mcpd.calls.questions.suspended import PassedRounds
 
 
 async def test_long_states_are_not_remembered_in_full() -> None:

@@ -12,7 +12,7 @@ import trio
 from msgspec import Raw
 
 from mcpd.api.control.calls import ControlCaller
-from mcpd.calls.input_rounds import MAX_ROUNDS, result_type
+from mcpd.calls.questions.rounds import MAX_ROUNDS, result_type
 from mcpd.model.errors import InputNeeded, ProtocolViolation
 from mcpd.protocol.negotiate import negotiate
 from mcpd.protocol.upstream_session import Hooks, Upstream

@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from mcpd.calls import schema_checker as module
-from mcpd.calls.schema_checker import Answer, SchemaChecker, schema_checker
+from mcpd.calls.schema_checker import CheckResult, SchemaChecker, schema_checker
 from tests.processes import gone, state, wait_until
 
 Json = dict[str, Any]
@@ -34,7 +34,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_CHECK_SECONDS", 60.0)
 
 
-async def check(schema: object, value: object = "a", checker: SchemaChecker | None = None) -> Answer:
+async def check(schema: object, value: object = "a", checker: SchemaChecker | None = None) -> CheckResult:
     source = json.dumps(schema).encode()
     data = json.dumps(value).encode()
     digest = hashlib.blake2b(source, digest_size=16).digest()
@@ -51,15 +51,15 @@ async def test_values_are_checked_with_the_paths_of_their_problems() -> None:
     """One process answers all checks, and compiles each schema once."""
     schema = {"properties": {"a": {"items": {"type": "integer"}}}, "required": ["b"]}
     assert schema_checker().pid is None
-    assert await check(schema) == Answer()
+    assert await check(schema) == CheckResult()
     first = pid()
-    assert await check(schema, {"b": 1}) == Answer()
+    assert await check(schema, {"b": 1}) == CheckResult()
     answer = await check(schema, {"a": [1, "x"]})
     assert dict(answer.problems) == {
         ".a[1]": '"x" is not of type "integer"',
         "": '"b" is a required property',
     }
-    assert await check({"type": "string"}, 5) == Answer((("", '5 is not of type "string"'),))
+    assert await check({"type": "string"}, 5) == CheckResult((("", '5 is not of type "string"'),))
     assert pid() == first
 
 
@@ -95,14 +95,14 @@ async def test_value_that_cannot_be_decoded_is_a_failure(value: bytes) -> None:
     """The next one is checked."""
     answer = await schema_checker().check(b"d" * 16, b"{}", value)
     assert answer.failure
-    assert await schema_checker().check(b"d" * 16, b"{}", b"1") == Answer()
+    assert await schema_checker().check(b"d" * 16, b"{}", b"1") == CheckResult()
 
 
 async def test_compiling_is_limited_in_memory() -> None:
     """The attack: 250 patterns of 10 to 18 MB in 12 KB. Other schemas are checked afterwards."""
     answer = await check({"allOf": [{"pattern": f"{LARGE}{n}"} for n in range(250)]})
-    assert answer == Answer(failure="compiling it took more than 100 MiB of memory")
-    assert await check({"pattern": LARGE}, "x") == Answer((("", f'"x" does not match "{LARGE}"'),))
+    assert answer == CheckResult(failure="compiling it took more than 100 MiB of memory")
+    assert await check({"pattern": LARGE}, "x") == CheckResult((("", f'"x" does not match "{LARGE}"'),))
 
 
 async def test_compiling_is_limited_in_cpu_time() -> None:
@@ -126,40 +126,40 @@ async def test_another_schema_that_used_up_the_memory_is_not_blamed() -> None:
     for number in range(10):
         schema = {"pattern": f"{LARGE}{number}"}
         assert len((await check(schema, "x")).problems) == 1, number
-    assert await check({"pattern": f"{LARGE}0"}, "x" * 180 + "0") == Answer()
+    assert await check({"pattern": f"{LARGE}0"}, "x" * 180 + "0") == CheckResult()
 
 
 async def test_schema_that_the_process_forgot_is_sent_again() -> None:
-    assert await check({"const": 0}, 0) == Answer()
+    assert await check({"const": 0}, 0) == CheckResult()
     first = pid()
     for number in range(1, 80):
-        assert await check({"const": number}, number) == Answer()
-    assert await check({"const": 0}, 0) == Answer()
+        assert await check({"const": number}, number) == CheckResult()
+    assert await check({"const": 0}, 0) == CheckResult()
     assert pid() == first
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 async def test_process_that_was_killed_is_replaced(number: int) -> None:
     """No schema is blamed for it."""
-    assert await check({"type": "string"}, "x") == Answer()
+    assert await check({"type": "string"}, "x") == CheckResult()
     first = pid()
     os.kill(first, number)
     await trio.to_thread.run_sync(wait_until, lambda: gone(first))
     await check({"type": "string"}, "x")
-    assert await check({"type": "string"}, "x") == Answer()
+    assert await check({"type": "string"}, "x") == CheckResult()
     assert pid() != first
 
 
 async def test_process_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert await check({}, 1) == Answer()
+    assert await check({}, 1) == CheckResult()
     first = pid()
     os.kill(first, signal.SIGSTOP)
     monkeypatch.setattr(module, "_CHECK_SECONDS", 0.1)
     answer = await check({}, 1)
-    assert answer == Answer(failure="it took more than 0.1 s")
+    assert answer == CheckResult(failure="it took more than 0.1 s")
     assert gone(first)
     monkeypatch.setattr(module, "_CHECK_SECONDS", 60.0)
-    assert await check({}, 1) == Answer()
+    assert await check({}, 1) == CheckResult()
 
 
 async def test_process_that_cannot_be_started_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,16 +167,16 @@ async def test_process_that_cannot_be_started_is_a_failure(monkeypatch: pytest.M
     assert "FileNotFoundError" in (await check({}, 1)).failure
     monkeypatch.undo()
     monkeypatch.setattr(module, "_PROGRAM", "raise SystemExit(3)")
-    assert await check({}, 1) == Answer(failure="the process that checks ended (status 3)")
+    assert await check({}, 1) == CheckResult(failure="the process that checks ended (status 3)")
 
 
 async def test_waiting_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """In time and in number; nobody waits for an expensive check of another server for long."""
     monkeypatch.setattr(module, "_WAIT_SECONDS", 0.05)
     monkeypatch.setattr(module, "_MAX_WAITING", 3)
-    assert await check({}) == Answer()
+    assert await check({}) == CheckResult()
     os.kill(pid(), signal.SIGSTOP)
-    answers: list[Answer] = []
+    answers: list[CheckResult] = []
 
     async def one() -> None:
         answers.append(await check({}, 1))
@@ -196,29 +196,29 @@ async def test_waiting_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_cancelled_check_leaves_the_process_usable() -> None:
-    assert await check({}) == Answer()
+    assert await check({}) == CheckResult()
     first = pid()
     os.kill(first, signal.SIGSTOP)
     with trio.move_on_after(0.05) as scope:
         await check({}, 1)
     assert scope.cancelled_caught
     os.kill(first, signal.SIGCONT)
-    assert await check({}, 1) == Answer()
+    assert await check({}, 1) == CheckResult()
     assert pid() == first
 
 
 async def test_idle_process_is_ended_and_reaped(monkeypatch: pytest.MonkeyPatch) -> None:
     """And started again for the next check."""
     monkeypatch.setattr(module, "_IDLE_SECONDS", 0.01)
-    assert await check({}, 1) == Answer()
+    assert await check({}, 1) == CheckResult()
     checker = schema_checker()
     await trio.to_thread.run_sync(wait_until, lambda: checker.pid is None)
-    assert await check({}, 1) == Answer()
+    assert await check({}, 1) == CheckResult()
 
 
 def test_end_of_the_run_ends_the_process() -> None:
     async def run() -> int:
-        assert await check({}, 1) == Answer()
+        assert await check({}, 1) == CheckResult()
         return pid()
 
     assert gone(trio.run(run))

@@ -14,9 +14,16 @@ import trio.testing
 from msgspec import Raw
 
 from mcpd.calls.call import Call
-from mcpd.calls.open_questions import OpenQuestions
-from mcpd.calls.server_request import ANSWER_TIMEOUT, REJECTED, ServerRequest, ambiguous_with
-from mcpd.calls.server_request_router import AMBIGUITY_TIMEOUT, MAX_OPEN_REQUESTS, candidates
+from mcpd.calls.questions.open_questions import OpenQuestions
+from mcpd.calls.questions.router import (
+    AMBIGUITY_TIMEOUT,
+    ANSWER_TIMEOUT,
+    MAX_OPEN_REQUESTS,
+    REJECTED,
+    ServerRequest,
+    ambiguous_with,
+    candidates,
+)
 from mcpd.model.server_spec import Share
 from mcpd.transports.outgoing_request import AwaitedExchange
 from mcpd.wire import message as wire

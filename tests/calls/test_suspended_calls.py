@@ -11,9 +11,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.calls import engine, kept_messages, server_responses, suspended_calls
+from mcpd.calls import engine, limits, responses
 from mcpd.calls.call import Call
-from mcpd.calls.suspended_calls import ORPHAN_TIMEOUT, RESUME_TIMEOUT, request_digest
+from mcpd.calls.questions import suspended
+from mcpd.calls.questions.suspended import ORPHAN_TIMEOUT, RESUME_TIMEOUT, request_digest
 from mcpd.calls.turns import CLIENT_TURNS
 from mcpd.model.errors import LinkLost
 from mcpd.wire import message as wire
@@ -222,7 +223,7 @@ async def test_call_of_a_client_that_left_is_kept_for_a_shorter_time(autojump_cl
 async def test_suspended_calls_are_limited(
     autojump_clock: Clock, w: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(suspended_calls, "_MAX_CALLS", 2)
+    monkeypatch.setattr(suspended, "_MAX_CALLS", 2)
     user = w.user("modern")
     for _ in range(2):
         asked = user.call()
@@ -247,7 +248,7 @@ async def test_messages_that_wait_for_clients_are_limited(
     autojump_clock: Clock, w: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thousand calls could keep a response of 32 MiB each. An error names the limit and its setting."""
-    monkeypatch.setattr(kept_messages, "ALLOWANCE", 1000 - w.server.spec.max_frame)
+    monkeypatch.setattr(limits, "ALLOWANCE", 1000 - w.server.spec.max_frame)
     budget = w.gateway.calls.kept_messages.budget
     user = w.user("modern")
     calls = [await suspend(w, user) for _ in range(2)]
@@ -269,7 +270,7 @@ async def test_messages_that_wait_for_clients_are_limited(
 async def test_request_too_large_to_wait_for_a_client_is_refused(
     w: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_messages, "ALLOWANCE", 1000 - w.server.spec.max_frame)
+    monkeypatch.setattr(limits, "ALLOWANCE", 1000 - w.server.spec.max_frame)
     user = w.user("modern")
     user.call()
     (call,) = user.session.calls.values()
@@ -314,8 +315,8 @@ async def test_client_is_not_asked_while_mcpd_works_on_the_result(
     autojump_clock: Clock, w: World, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """The server has answered the call, and with it nobody waits for the answer to its question."""
-    monkeypatch.setattr(server_responses, "LARGE", 10)
-    monkeypatch.setattr(server_responses, "rest", partial(trio.sleep, 1))
+    monkeypatch.setattr(responses, "LARGE", 10)
+    monkeypatch.setattr(responses, "rest", partial(trio.sleep, 1))
     monkeypatch.setattr(engine, "LARGE", 10)
     user = w.user(kind)
     asked = user.call()

@@ -13,10 +13,9 @@ import trio
 import trio.testing
 
 from mcpd.calls.call import Binding, Call
-from mcpd.calls.open_questions import OpenQuestions
+from mcpd.calls.questions.open_questions import OpenQuestions
+from mcpd.calls.questions.router import AMBIGUITY_TIMEOUT, ANSWER_TIMEOUT
 from mcpd.calls.routes import DIRECT, is_read_only, resolve_route
-from mcpd.calls.server_request import ANSWER_TIMEOUT
-from mcpd.calls.server_request_router import AMBIGUITY_TIMEOUT
 from mcpd.calls.turns import (
     ABSENT_WAIT,
     ANSWER_WAIT,
@@ -680,7 +679,7 @@ def a_call(server: Any, caller: Any, method: str = "tools/call", **more: Any) ->
         context=context,
         translation=Stub(),  # type: ignore[arg-type]
         is_verbatim=True,
-        is_modern_to_legacy=False,
+        awaits_visits=False,
         meta=b"",
         may_ask=more.get("may_ask", True),
     )

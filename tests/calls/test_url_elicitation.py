@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcpd.calls import url_elicitation
+from mcpd.calls.questions import rounds
 from tests.gateway.mcp_client import MODERN
 from tests.gateway.model import Asked, Json, User, Working, World, world
 from tests.gateway.valid import complaints
@@ -84,10 +84,10 @@ async def test_call_is_repeated_periodically_without_a_completion_message(
     user = w.user("modern")
     asked = send_away(w, user)
     user.come_back(asked)
-    for _ in range(url_elicitation.MAX_RETRIES):
+    for _ in range(rounds.MAX_RETRIES):
         w.end(called(w), REQUIRED)
         assert asked.needs is None
-        await trio.sleep(url_elicitation.RETRY_INTERVAL + 0.1)
+        await trio.sleep(rounds.RETRY_INTERVAL + 0.1)
     w.end(called(w), REQUIRED)
     assert asked.needs is not None
 
@@ -157,7 +157,7 @@ async def test_progress_increases_over_all_rounds_of_a_call(autojump_clock: Cloc
         call.progress = 0
         w.progress(call)  # a step back, which is not passed on
         w.end(call, error)
-        await trio.sleep(url_elicitation.RETRY_INTERVAL + 0.1)
+        await trio.sleep(rounds.RETRY_INTERVAL + 0.1)
     assert user.progress == [1, 2, 3, 4, 5, 6]
 
 

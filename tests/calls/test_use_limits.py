@@ -226,7 +226,7 @@ async def test_calls_that_wait_for_approval_are_limited_first(autojump_clock: Cl
 
 
 async def test_counters_are_bounded(autojump_clock: Clock, w: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcpd.calls.use_limits._MAX_COUNTERS", 3)
+    monkeypatch.setattr("mcpd.calls.limits._MAX_COUNTERS", 3)
     apply(w, limit(), rule("allow", tools=("none",)))
     clients = [Client(w) for _ in range(5)]
     for number, client in enumerate(clients):

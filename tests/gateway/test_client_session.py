@@ -17,8 +17,7 @@ from msgspec import Raw
 from mcpd.api.mcp.frames import BatchReply
 from mcpd.calls.call import CallState
 from mcpd.calls.client_context import ClientIdentity, ClientRequest
-from mcpd.calls.server_request import ANSWER_TIMEOUT
-from mcpd.calls.server_request_router import MAX_OPEN_REQUESTS
+from mcpd.calls.questions.router import ANSWER_TIMEOUT, MAX_OPEN_REQUESTS
 from mcpd.gateway.gateway import METHODS
 from mcpd.gateway.subscriptions import MAX_SUBSCRIPTIONS, UPDATE_INTERVAL
 from mcpd.gateway.views import SingleServer

@@ -12,7 +12,7 @@ import trio.testing
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from mcpd.calls.server_request_router import AMBIGUITY_TIMEOUT
+from mcpd.calls.questions.router import AMBIGUITY_TIMEOUT
 from tests.gateway.mcp_client import MODERN
 from tests.gateway.model import LEGACY, Script, User, World, world
 from tests.sampling import scaled

@@ -13,9 +13,9 @@ import trio
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from mcpd.calls.call import Binding, Call, CallerIdentity, ResponseCallback, Spawn, Work
-from mcpd.calls.call_limits import LARGE
 from mcpd.calls.client_context import ClientContext, ClientRequest, Responder
 from mcpd.calls.engine import CallEngine
+from mcpd.calls.limits import LARGE
 from mcpd.calls.routes import CONTROL, Target
 from mcpd.gateway.aggregate import AggregateServer
 from mcpd.io.turns import in_turns, rest

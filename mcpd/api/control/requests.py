@@ -15,9 +15,9 @@ import trio
 from mcpd.api.control.calls import ControlCaller, ControlClient, read_call, read_call_in_steps
 from mcpd.api.control.lists import LISTS, visible_part
 from mcpd.api.control.methods import MAX_WAIT, METHODS, decode_params, openrpc_document
-from mcpd.calls.call_limits import LARGE
 from mcpd.calls.call_log import record_filter
 from mcpd.calls.client_context import ClientIdentity
+from mcpd.calls.limits import LARGE
 from mcpd.gateway.facts import client_facts
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.views import View

@@ -16,8 +16,8 @@ from msgspec import Raw
 
 from mcpd.calls.approvals import Approvals
 from mcpd.calls.call import Call, Scope, StageWork, is_name_unique
-from mcpd.calls.passed_rounds import PassedRounds
-from mcpd.calls.use_limits import UseLimits
+from mcpd.calls.limits import UseLimits
+from mcpd.calls.questions.suspended import PassedRounds
 from mcpd.config.settings import Settings
 from mcpd.model.errors import Denied, InvalidArguments, Problem
 from mcpd.model.json_path import join_path

@@ -13,12 +13,11 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from mcpd.calls import input_rounds, url_elicitation
 from mcpd.calls.call import INTERACTIVE_METHODS, Call, CallHandler
-from mcpd.calls.call_limits import LARGE
-from mcpd.calls.input_rounds import InputRequired, StateSigner
+from mcpd.calls.limits import LARGE
+from mcpd.calls.questions import rounds
+from mcpd.calls.questions.rounds import InputRequired, StateSigner, UrlElicitations
 from mcpd.calls.turns import release_turn
-from mcpd.calls.url_elicitation import UrlElicitations
 from mcpd.io.turns import in_turns, rest
 from mcpd.model.call_record import CallOutcome
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, ProtocolViolation
@@ -52,13 +51,13 @@ class ServerResponses:
             self._handler.continue_with(call, partial(self._await_task, call, result))
         elif len(result) > LARGE:
             self._handler.continue_with(call, partial(self._on_large_result, call, result))
-        elif call.upstream.era == "legacy" or not self._continue_unfinished(call, result):
+        elif not call.upstream.types_results or not self._continue_unfinished(call, result):
             self.complete(call, result)
 
     async def _on_large_result(self, call: Call, result: Raw) -> None:
         """Do the same as `on_result`, but let other tasks run between the steps."""
-        if call.upstream.era == "modern":
-            kind = await in_turns(input_rounds.result_type_in_steps(result))
+        if call.upstream.types_results:
+            kind = await in_turns(rounds.result_type_in_steps(result))
             await rest()
             if self._continue_unfinished(call, result, kind):
                 return
@@ -68,7 +67,7 @@ class ServerResponses:
         """Continue a call whose modern server needs input or created a task. Returns False for a final
         result. `kind`: the type of the result if it is known already.
         """
-        kind = kind or input_rounds.result_type(result)
+        kind = kind or rounds.result_type(result)
         if kind == "complete":
             return False
         if kind == "input_required" and call.route.method in INTERACTIVE_METHODS:
@@ -86,21 +85,21 @@ class ServerResponses:
 
     def _on_input_required(self, call: Call, result: Raw) -> None:
         try:
-            needed = input_rounds.parse_input_required(call, result)
+            needed = rounds.parse_input_required(call, result)
         except McpdError as error:
             self._handler.fail(call, error)
             return
         if not call.context.modern:
             self._handler.continue_with(call, lambda: self._run_round(call, needed))
             return
-        passed_on = input_rounds.pass_on(call, needed, self._state_signer)
+        passed_on = rounds.pass_on(call, needed, self._state_signer)
         if call.on_input_required is not None:
             call.on_input_required(passed_on)
         self._handler.finish(call, passed_on, CallOutcome.INPUT_REQUIRED)
 
     async def _run_round(self, call: Call, needed: InputRequired) -> None:
         """Ask the client what the server wants to know, and send the call again with the answers."""
-        await input_rounds.answer_round(call, needed)
+        await rounds.answer_round(call, needed)
         await trio.lowlevel.checkpoint_if_cancelled()
         try:
             self._handler.submit(call)
@@ -124,7 +123,7 @@ class ServerResponses:
         result = await mcp_tasks.await_task(
             call.upstream,
             created,
-            lambda method, params: input_rounds.ask(call, method, params),
+            lambda method, params: rounds.ask(call, method, params),
             what=call.description,
             timeout=call.idle_timeout,
             limit=call.hard_deadline - trio.current_time(),
@@ -189,14 +188,14 @@ class ServerResponses:
             self._handler.continue_with(call, lambda: self._finish_large_error(call, error))
             return
         translation = call.translation
-        if translation.server < R5 and url_elicitation.is_url_required(error):
+        if translation.server < R5 and rounds.is_url_required(error):
             if not translation.to_modern:
                 self._url_elicitations.record_all(call, error)
-            elif call.resumed_after_url and call.rounds < url_elicitation.MAX_RETRIES:
+            elif call.resumed_after_url and call.rounds < rounds.MAX_RETRIES:
                 call.start_round()
                 self._handler.send_again(call, self._url_elicitations.next_completion())
                 return
-            elif (result := url_elicitation.as_input_required(call, error)) is not None:
+            elif (result := rounds.as_input_required(call, error)) is not None:
                 self._handler.finish(call, result, CallOutcome.INPUT_REQUIRED)
                 return
         members = wire.members_or_empty(error)
@@ -213,8 +212,8 @@ class ServerResponses:
         translation = call.translation
         error, own_code = translation.error(call.route.method, server_error), 0
         if translation.to_modern and call.missing_capabilities:
-            error = url_elicitation.missing_capability_error(call.missing_capabilities, server_error)
-            own_code = url_elicitation.MISSING_CLIENT_CAPABILITY
+            error = rounds.missing_capability_error(call.missing_capabilities, server_error)
+            own_code = rounds.MISSING_CLIENT_CAPABILITY
         self._handler.finish_with_error(call, error, own_code, code=code, message=message)
 
 

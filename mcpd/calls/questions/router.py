@@ -15,11 +15,10 @@ import trio
 from msgspec import Raw
 
 from mcpd.calls.call import INTERACTIVE_METHODS, Call, Spawn
-from mcpd.calls.kept_messages import KeptMessages
-from mcpd.calls.open_questions import OpenQuestions
-from mcpd.calls.server_request import REJECTED, ServerRequest, ambiguous_with
-from mcpd.calls.suspended_calls import SuspendedCalls
-from mcpd.calls.url_elicitation import UrlElicitations
+from mcpd.calls.limits import KeptMessage, KeptMessages
+from mcpd.calls.questions.open_questions import AskedQuestion, OpenQuestions
+from mcpd.calls.questions.rounds import UrlElicitations
+from mcpd.calls.questions.suspended import SuspendedCalls
 from mcpd.model.errors import ProtocolViolation
 from mcpd.model.text import shorten
 from mcpd.protocol.revision_translation import translate_request
@@ -29,6 +28,112 @@ from mcpd.transports.base import Channel
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.message import ABSENT, BadFrame, Message
+
+ANSWER_TIMEOUT = 900.0
+"""Seconds for a person to answer. Meanwhile the call does not time out."""
+REJECTED = -1
+"""The error code of a question that nobody answers."""
+
+
+class ServerRequest(msgspec.Struct, eq=False):
+    """An elicitation, sampling or roots request of a server, until it is answered."""
+
+    server: ManagedServer
+    link: Channel
+    message: Message
+    forget: Callable[[ServerRequest], None]
+    """Takes the request off the open ones."""
+    open_questions: OpenQuestions
+    """Where it is recorded that a client is asked."""
+    asked: AskedQuestion | None = None
+    """The record while it is attached to a call."""
+    call: Call | None = None
+    client_key: bytes = b""
+    """The id of our request, if a legacy client is asked."""
+    client_params: bytes = b""
+    """The params in the client's own revision."""
+    is_settled: bool = False
+    kept: KeptMessage | None = None
+    """Counts the message until it is settled."""
+
+    @property
+    def feature(self) -> str:
+        return self.message.method.partition("/")[0]
+
+    def respond(self, result: Raw | bytes) -> None:
+        if self._settle():
+            self.link.respond(self.message, bytes(result))
+
+    def refuse(self, code: int, text: str) -> None:
+        if self._settle():
+            self.link.refuse(self.message, code, text)
+
+    def decline(self, reason: str) -> None:
+        """Answer for a client that cannot be asked: `decline` for elicitation, otherwise an error."""
+        if self.feature == "elicitation":
+            self.respond(b'{"action":"decline"}')
+        else:
+            self.refuse(REJECTED, reason)
+
+    def keep(self, messages: KeptMessages) -> None:
+        """Count the message while it waits for a client. Raises ProtocolViolation if there is no room."""
+        what = f"its request {shorten(self.message.method, 60)}"
+        self.kept = messages.keep(self.message, self.server, what)
+        self.message = self.kept.message
+
+    def drop(self) -> None:
+        """Let it have no answer from mcpd any more."""
+        self.is_settled = True
+        if self.kept is not None:
+            self.kept.release()
+        self.detach()
+
+    def _settle(self) -> bool:
+        """Return False if it was settled before, or its connection has ended."""
+        was_settled = self.is_settled
+        if not was_settled:
+            self.forget(self)
+            self.drop()
+        return not was_settled and self.link.end_error is None
+
+    def attach(self, call: Call) -> None:
+        """Assign the request to `call`, and extend the deadlines of all calls it may belong to."""
+        self.call = call
+        call.open_questions += 1
+        call.was_asked = True
+        self.asked = self.open_questions.add(call, self.message.method, self.client_params)
+        for each in ambiguous_with(call):
+            self.link.extend_deadline(each, ANSWER_TIMEOUT)
+
+    def detach(self) -> None:
+        """Take the request off its call. With no other request open, normal deadlines apply again."""
+        call, self.call = self.call, None
+        asked, self.asked = self.asked, None
+        if asked is not None:
+            self.open_questions.remove(asked)
+        if call is not None:
+            call.open_questions -= 1
+            together = ambiguous_with(call)
+            if not any(each.open_questions for each in together):
+                for each in together:
+                    self.link.extend_deadline(each, each.idle_timeout)
+
+
+def ambiguous_with(call: Call) -> list[Call]:
+    """Return the call and those of its client that a request on this connection may also belong to."""
+    link = call.upstream.link
+    if link.correlates_server_requests:
+        return [call]
+    others = (
+        each
+        for each in link.outstanding()
+        if isinstance(each, Call)
+        and each is not call
+        and each.caller is call.caller
+        and each.method in INTERACTIVE_METHODS
+    )
+    return [call, *others]
+
 
 AMBIGUITY_TIMEOUT = 10.0
 """Seconds to wait until only one client is left that a request may belong to."""
@@ -186,52 +291,52 @@ class ServerRequestRouter:
 
     def _send_to_client(self, question: ServerRequest, exchange: Exchange | None) -> None:
         """Ask the client that made the call, if it can be asked."""
-        name = question.server.spec.name
         call = exchange if isinstance(exchange, Call) else None
-        request = call.request if call is not None else None
-        reason = f"no client can be asked for {question.feature}"
-        if call is None or (request is None and not self._suspended_calls.holds(call)):
-            question.decline(reason)
+        if call is None or (call.request is None and not self._suspended_calls.holds(call)):
+            question.decline(f"no client can be asked for {question.feature}")
             return
-        context = call.context
         params = question.message.params if question.message.params is not ABSENT else Raw(b"{}")
         mode = wire.string_or(wire.members_or_empty(params), "mode")
         url = question.feature == "elicitation" and mode == "url"
-        if not context.supports(question.feature) or (url and not context.supports("elicitation", "url")):
-            call.missing_capabilities = {
-                **(call.missing_capabilities or {}),
-                question.feature: {"url": {}} if url else {},
-            }
-            if url and context.supports("elicitation"):
-                question.refuse(_INVALID_PARAMS, "the client does not support URL elicitation")
-            else:
-                question.decline(reason)
+        if self._refuse_unsupported(question, call, url=url):
             return
-        caller = call.caller
+        caller, context = call.caller, call.context
+        prefix = caller.message_prefix(question.server.spec.name)
         try:
-            client_params = translate_request(
-                question.message.method, params, context.version, caller.message_prefix(name)
-            )
+            translated = translate_request(question.message.method, params, context.version, prefix)
         except BadFrame as error:
             question.refuse(_INVALID_PARAMS, f"invalid params: {error}")
             return
-        if client_params is None:
+        if translated is None:
             question.decline("the client's protocol version does not support it")
             return
-        question.client_params = client_params
+        question.client_params = translated
         question.attach(call)
         if context.modern:
-            self._suspended_calls.ask(call, question, client_params)
+            self._suspended_calls.ask(call, question, translated)
             return
-        assert request is not None
+        assert call.request is not None
         if url:
             self._url_elicitations.record(caller, question.server, params)
         question.client_key = caller.send_request(
             question.message.method,
-            client_params,
-            request.responder,
+            translated,
+            call.request.responder,
             lambda response: self._on_response(question, response),
         )
+
+    def _refuse_unsupported(self, question: ServerRequest, call: Call, *, url: bool) -> bool:
+        """Answer what the client has not declared to support. Returns False if it supports it."""
+        context, feature = call.context, question.feature
+        if context.supports(feature) and not (url and not context.supports("elicitation", "url")):
+            return False
+        missing: dict[str, object] = {feature: {"url": {}} if url else {}}
+        call.missing_capabilities = {**(call.missing_capabilities or {}), **missing}
+        if url and context.supports("elicitation"):
+            question.refuse(_INVALID_PARAMS, "the client does not support URL elicitation")
+        else:
+            question.decline(f"no client can be asked for {feature}")
+        return True
 
     def _on_response(self, question: ServerRequest, response: Message | None) -> None:
         if response is None:
