@@ -13,7 +13,6 @@ from trio.testing import MockClock
 
 from mcpd.gateway import aggregate as aggregate_server
 from mcpd.gateway.aggregate import AggregateServer
-from mcpd.gateway.index import parse_template
 from mcpd.io import turns
 from mcpd.model.errors import InvalidArguments, McpdError, NotReady, UnknownResource, UnknownTool
 from mcpd.model.profile import Profile
@@ -62,10 +61,8 @@ def route(view: AggregateServer, method: str, **params: object) -> tuple[str, Js
     [
         ({}, ["one__echo", "one__only", "two__echo"]),
         ({"servers": ("t*",)}, ["two__echo"]),
-        ({"servers": ("x", "one")}, ["one__echo", "one__only"]),
         ({"servers": ()}, []),
         ({"include_tools": ("only",)}, ["one__only"]),
-        ({"include_tools": ("echo@two",)}, ["two__echo"]),
         ({"include_tools": ()}, []),
         ({"exclude_tools": ("ech?",)}, ["one__only"]),
         ({"include_tools": ("echo",), "exclude_tools": ("*@one",)}, ["two__echo"]),
@@ -155,11 +152,6 @@ def test_index_follows_catalogs_servers_and_naming_style() -> None:
         ),
         (
             "completion/complete",
-            {"ref": {"type": "ref/resource", "uri": "t:{y}"}},
-            ("two", {"ref": {"type": "ref/resource", "uri": "t:{y}"}}, "", None),
-        ),
-        (
-            "completion/complete",
             {"ref": {"type": "ref/resource", "uri": "mcpd://two/files:///{x}"}},
             ("two", {"ref": {"type": "ref/resource", "uri": "files:///{x}"}}, "", None),
         ),
@@ -179,13 +171,10 @@ def test_public_names_and_uris_lead_to_their_server(method: str, params: Json, e
     ("method", "params", "error"),
     [
         ("tools/call", {"name": "echo"}, UnknownTool),
-        ("tools/call", {"name": "one__hello"}, UnknownTool),
         ("prompts/get", {"name": "one__echo"}, UnknownTool),
-        ("tools/call", {}, InvalidArguments),
         ("tools/call", {"name": 5}, InvalidArguments),
         ("resources/read", {"name": "a:1"}, InvalidArguments),
         ("resources/read", {"uri": "mcpd://two/"}, UnknownResource),
-        ("resources/read", {"uri": "mcpd://three/a:1"}, UnknownResource),
         ("completion/complete", {}, InvalidArguments),
         ("completion/complete", {"ref": {"type": "ref/prompt", "name": "echo"}}, UnknownTool),
     ],
@@ -195,19 +184,9 @@ def test_unknown_names_are_refused(method: str, params: Json, error: type[McpdEr
         route(aggregate(*pair()), method, **params)
 
 
-def test_template_belongs_to_the_server_that_lists_it() -> None:
-    one, two = pair()
-    view = aggregate(one, two)
-    assert view._template_owner("t:{y}") == (two, "t:{y}")
-    assert view._template_owner("u:{y}") is None
-    two.catalog = None
-    assert view._template_owner("t:{y}") is None
-
-
 @pytest.mark.parametrize(
     ("uri", "server", "own"),
     [
-        ("files:///z", "one", "files:///z"),
         ("mcpd://two/files:///z", "two", "files:///z"),
         ("t:9", "two", "t:9"),
         ("b:77", "one", "b:77"),
@@ -245,22 +224,14 @@ def test_unlisted_resource_belongs_to_the_only_server_with_resources() -> None:
         view.resource("x:77")
 
 
-@pytest.mark.parametrize(
-    ("pending", "hint"),
-    [
-        ([], "tools/list shows all of them"),
-        (["s1"], "still starting are not known: s1; try again soon"),
-        ([f"s{n}" for n in range(5)], "not known: s0, s1, s2, s3, s4; try"),
-        ([f"s{n}" for n in range(6)], "not known: s0, s1, s2, s3, s4 and others; try"),
-    ],
-)
-def test_unknown_tool_error_names_servers_that_are_still_starting(pending: list[str], hint: str) -> None:
-    starting = [make_server(name) for name in pending]
-    for server in starting:
-        server.state = ServerState.PENDING
+def test_unknown_tool_error_names_servers_that_are_still_starting() -> None:
+    """Some of them, and not those whose tools are known."""
+    starting = [make_server(f"s{number}") for number in range(6)]
     known, failed = make_server("known", ONE), make_server("failed")
-    known.state, failed.state = ServerState.PENDING, ServerState.FAILED
-    with pytest.raises(UnknownTool, match=f"no tool 'x' here; .*{hint}"):
+    for server in (*starting, known):
+        server.state = ServerState.PENDING
+    failed.state = ServerState.FAILED
+    with pytest.raises(UnknownTool, match="still starting are not known: s0, s1, s2, s3, s4 and others; try"):
         route(aggregate(*starting, known, failed), "tools/call", name="x")
 
 
@@ -275,35 +246,6 @@ def test_instructions_are_merged_and_shortened(monkeypatch: pytest.MonkeyPatch) 
     assert view.instructions() == "## one\n\nab\n\n## three\n\nxy"
     monkeypatch.setattr(aggregate_server, "_MAX_INSTRUCTIONS", 9)
     assert view.instructions() == "## one\n\na"
-
-
-LONG = "a" * 1998
-
-
-@pytest.mark.parametrize(
-    ("template", "uri", "matches"),
-    [
-        ("a:", "a:", True),
-        ("a:", "a:b", False),
-        ("a:{x}", f"a:{LONG}", True),
-        ("a:{x}", f"a:{LONG}a", False),
-        ("a:{x}", "b:1", False),
-        ("{x}/b", "a/b", True),
-        ("{x}/b", "a/c/b", False),
-        ("{x}b{y}", "aab", True),
-        ("{x}b{y}", "aa", False),
-        ("{x}ab", "aab", True),
-        ("{x}b/{y}d", "ab/cd", True),
-        ("{x}b{y}b", "ab", False),
-        ("{x}{y}", "a/b", False),
-        ("{x}" * 20, "a/b", False),
-        ("{x}" * 21, "a/b", True),
-        ("{x}" * 19 + "{x}/b", "a/c", False),
-        ("{x}" * 20 + "{x}/b", "a/c", True),
-    ],
-)
-def test_template_matching_boundaries(template: str, uri: str, matches: bool) -> None:
-    assert parse_template(template).matches(uri) is matches
 
 
 @pytest.mark.parametrize(

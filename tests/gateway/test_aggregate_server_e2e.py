@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,55 +41,6 @@ def test_aggregate_names_and_routes_tools_of_two_servers_in_every_revision(
     assert refused.value.body["code"] == -32602
 
 
-def test_merged_list_does_not_wait_for_a_hanging_server(start: Start, tmp_path: Path) -> None:
-    """Clients get what is known, and are notified of the rest. A call of the server waits for it."""
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)  # who opens one end waits for the other
-    slow = fake()
-    slow = {"command": "sh", "args": ["-c", f'cat {gate}; exec "$0" "$@"', slow["command"], *slow["args"]]}
-    daemon = start({"slow": slow, "quick": fake()})
-    daemon.wait_connected("quick")
-    client = McpClient(daemon, "2025-11-25")
-    assert client.hello["capabilities"]["tools"] == {"listChanged": True}
-    assert not any(name.startswith("slow__") for name in names(client))
-    with pytest.raises(Refused, match=r"'echo' here; .*still starting are not known: slow; try again soon"):
-        client.call("echo")
-    early = client.send("tools/call", name="slow__echo", arguments={})
-    gate.write_text("")
-    assert not client.wait(early).get("isError")
-    client.wait_heard("notifications/tools/list_changed")
-    daemon.wait_connected("slow")
-    assert any(name.startswith("slow__") for name in names(client))
-
-
-def test_tools_are_listed_after_a_restart_before_their_servers_are_connected(
-    start: Start, tmp_path: Path
-) -> None:
-    """Editors ask once, when they start, and must not see an empty list because the daemon is starting,
-    too. Calls wait for their server. Tools that the definition now excludes are not listed."""
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
-    peer = fake()
-    slow = {"command": "sh", "args": ["-c", f'cat {gate}; exec "$0" "$@"', peer["command"], *peer["args"]]}
-    before = start({"slow": slow})
-    gate.write_text("")
-    before.wait_connected("slow")
-    known = set(names(McpClient(before, "2025-11-25")))
-    assert {"slow__echo", "slow__pid"} <= known
-    before.stop()
-
-    daemon = start({"slow": {**slow, "excludeTools": ["pid"]}})
-    client = McpClient(daemon, "2025-11-25")
-    assert daemon.status("slow")["status"] == "pending"
-    assert set(names(client)) == known - {"slow__pid"}
-    with pytest.raises(Refused, match="no tool 'slow__pid' here"):
-        client.call("slow__pid")
-    call = client.send("tools/call", name="slow__echo", arguments={"a": 1})
-    assert daemon.status("slow")["status"] == "pending"
-    gate.write_text("")
-    assert json.loads(client.wait(call)["content"][0]["text"]) == {"a": 1}
-
-
 def test_disabled_server_disappears_and_clients_are_notified(start: Start) -> None:
     daemon = start({"one": fake(), "two": fake()})
     daemon.wait_connected("one", "two")
@@ -108,13 +56,3 @@ def test_disabled_server_disappears_and_clients_are_notified(start: Start) -> No
         assert {name.split("__")[0] for name in names(client)} == {"one"}
         with pytest.raises(Refused, match=r"two is disabled.*Nothing was sent.*mcpctl enable two"):
             client.call("two__pid")
-
-
-def test_new_tool_is_announced_and_callable(start: Start) -> None:
-    daemon = start({"one": fake()})
-    daemon.wait_connected("one")
-    client = McpClient(daemon, "2025-11-25")
-    client.call("one__change")
-    client.wait_heard("notifications/tools/list_changed")
-    assert "one__extra-1" in names(client)
-    assert client.call("one__extra-1") == "extra-1"

@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 
-import attrs
 import pytest
 import trio
 import trio.testing
 from msgspec import Raw
 
 from mcpd.calls.client_context import ClientIdentity
-from mcpd.gateway.requests import ClientRequests
-from mcpd.gateway.subscriptions import MAX_SUBSCRIPTIONS
-from mcpd.wire import message as wire
 from tests.gateway.mcp_client import MODERN
 from tests.gateway.model import LEGACY, Json, Recorder, User, World, make_upstream, world
 
@@ -48,9 +44,7 @@ def ask(received: Recorder, method: str, **params: object) -> Json:
     ("offered", "version"),
     [("2024-11-05", "2024-11-05"), (LEGACY, LEGACY), ("2026-07-28", LEGACY), (5, LEGACY)],
 )
-@pytest.mark.parametrize("instructions", ["", "Use it."])
-async def test_handshake(w: World, offered: object, version: str, instructions: str) -> None:
-    w.server.upstream.info = attrs.evolve(w.server.upstream.info, instructions=instructions)
+async def test_handshake(w: World, offered: object, version: str) -> None:
     received = connect(w)
     session = received.user.session
     assert not session.is_initialized
@@ -60,7 +54,7 @@ async def test_handshake(w: World, offered: object, version: str, instructions: 
         "result"
     ]
     assert result["protocolVersion"] == version == session.version == session.context.version
-    assert ("instructions" in result) is bool(instructions)
+    assert "instructions" not in result
     assert session.is_initialized
     assert session.peer == "n" * 80 + " 1"
     assert session.context.accepts_server_requests
@@ -79,23 +73,15 @@ async def test_log_level_is_set_at_the_server(w: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "count", "subscribable", "error"),
-    [
-        ("", 0, True, None),
-        ("refused: no", 0, True, "unsupported"),
-        ("", 0, False, "unsupported"),
-        ("", MAX_SUBSCRIPTIONS - 1, True, None),
-        ("", MAX_SUBSCRIPTIONS, True, "overloaded"),
-    ],
+    ("outcome", "subscribable", "error"),
+    [("", True, None), ("refused: no", True, "unsupported"), ("", False, "unsupported")],
 )
 async def test_subscription(
-    autojump_clock: Clock, w: World, outcome: str, count: int, subscribable: bool, error: str | None
+    autojump_clock: Clock, w: World, outcome: str, subscribable: bool, error: str | None
 ) -> None:
     version = LEGACY if subscribable else MODERN  # a legacy server is asked, whatever it declares
-    w.server.upstream = make_upstream(w.wire, version, resources={"subscribe": subscribable})
+    w.server.upstream = make_upstream(w.wire, version, resources={})
     received = connect(w)
-    subscriptions = w.gateway.subscriptions
-    subscriptions.count = lambda session: count  # type: ignore[method-assign]
     received.say({"id": 1, "method": "resources/subscribe", "params": {"uri": "a:1"}})
     await trio.testing.wait_all_tasks_blocked()
     w.server.interests._set_result("a:1", outcome)
@@ -108,20 +94,6 @@ async def test_subscription(
     assert not w.server.interests.resources
     assert "uri" in ask(received, "resources/unsubscribe")["error"]["message"]
     assert "uri" in ask(received, "resources/subscribe")["error"]["message"]
-
-
-async def test_repeated_subscription_survives_the_cancellation_of_its_repetition(
-    autojump_clock: Clock, w: World
-) -> None:
-    """The one that was cancelled goes away only if it was the first."""
-    received = connect(w)
-    for key, cancelled in ((1, True), (2, False), (3, True)):
-        received.say({"id": key, "method": "resources/subscribe", "params": {"uri": "a:1"}})
-        await trio.sleep(1)
-        if cancelled:
-            received.user.session.cancel(b"%d" % key, "why")
-        await trio.sleep(20)
-        assert (w.server.interests.resources == {"a:1"}) is (key > 1)
 
 
 @pytest.mark.parametrize(
@@ -150,29 +122,3 @@ async def test_roots_are_fetched_when_they_change(w: World, answer: Json, roots:
     assert found == ([1] if roots is None else roots)
     assert len(changes) == (roots is not None)
     assert session.roots_requests == 0
-
-
-def test_requests_to_a_client() -> None:
-    """Each is answered once: with a response, or with None when the client has left."""
-    sent: list[Json] = []
-    requests = ClientRequests(lambda frame: sent.append(json.loads(frame)))
-    heard: list[object] = []
-
-    def answer(key: int) -> None:
-        requests.handle_response(wire.parse(b'{"jsonrpc":"2.0","id":%d,"result":{}}' % key))
-
-    for _ in range(3):
-        requests.send_request("ping", b"", None, heard.append)
-    assert [each["id"] for each in sent] == [1, 2, 3]
-    answer(1)
-    answer(1)
-    answer(9)
-    assert (len(heard), len(requests)) == (1, 2)
-    requests.cancel(b"2", "why")
-    requests.cancel(b"2", "why")
-    assert [each["method"] for each in sent[3:]] == ["notifications/cancelled"]
-    requests.close()
-    assert heard[1:] == [None]
-    requests.send_request("ping", b"", None, heard.append)
-    assert heard[2:] == [None]
-    assert len(sent) == 4

@@ -19,10 +19,9 @@ from mcpd.calls.call import CallState
 from mcpd.calls.client_context import ClientIdentity, ClientRequest
 from mcpd.calls.questions.router import ANSWER_TIMEOUT, MAX_OPEN_REQUESTS
 from mcpd.gateway.gateway import METHODS
-from mcpd.gateway.subscriptions import MAX_SUBSCRIPTIONS, UPDATE_INTERVAL
+from mcpd.gateway.subscriptions import MAX_SUBSCRIPTIONS
 from mcpd.gateway.views import SingleServer
 from mcpd.model.errors import LinkLost, McpdError, Overloaded, UnknownResource
-from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.wire import message as wire
 from tests.gateway.mcp_client import MODERN, meta
 from tests.gateway.model import Json, Recorder, User, World, make_catalog, world
@@ -115,15 +114,6 @@ async def test_requests_wait_until_long_lists_are_ready(
     assert [working.tag for working in w.work.values()] == ["90"]
 
 
-@pytest.mark.parametrize("method", ["tools/list", "resources/subscribe", "logging/setLevel"])
-async def test_large_params_of_a_request_to_mcpd_are_refused(w: World, method: str) -> None:
-    received = Recorder(w.user("legacy", {}))
-    received.say({"id": 90, "method": method, "params": {"uri": LARGE, "cursor": LARGE, "level": LARGE}})
-    (answer,) = received.answers
-    assert answer["error"]["code"] == -32602
-    assert "mcpd accepts at most 2097152" in answer["error"]["message"]
-
-
 @pytest.mark.parametrize("member", ["name", "uri", "requestState", "_meta"])
 async def test_long_member_that_mcpd_reads_is_refused(
     autojump_clock: trio.testing.MockClock, w: World, member: str
@@ -139,13 +129,6 @@ async def test_long_member_that_mcpd_reads_is_refused(
     assert "mcpd accepts at most 1048576" in answer["error"]["message"]
 
 
-async def test_long_method_is_not_forwarded(w: World) -> None:
-    received = Recorder(w.user("legacy", {}))
-    received.say({"id": 90, "method": "x" * 1001, "params": {}})
-    (answer,) = received.answers
-    assert answer["error"]["code"] == -32601
-
-
 @pytest.mark.parametrize("key", [None, True, [], {"a": 1}])
 async def test_null_and_structured_ids_are_refused(w: World, key: object) -> None:
     received = Recorder(w.user("legacy", {}))
@@ -157,7 +140,7 @@ async def test_null_and_structured_ids_are_refused(w: World, key: object) -> Non
     assert not w.work
 
 
-@pytest.mark.parametrize("key", [0, -1, "", "1", 1.5, 10**18, "x" * 1000])
+@pytest.mark.parametrize("key", [0, "", "1", 1.5, 10**18])
 async def test_any_other_id_is_returned_unchanged(w: World, key: object) -> None:
     received = Recorder(w.user("legacy", {}))
     received.say(call(key))
@@ -221,17 +204,6 @@ async def test_client_that_disconnects_while_subscribing_is_forgotten(
     await trio.sleep(20)
     assert w.server.interests.resources == frozenset()
     assert not w.gateway.subscriptions._by_session
-
-
-async def test_subscription_survives_one_of_two_subscribers(autojump_clock: Clock, w: World) -> None:
-    one, two = w.user("legacy"), w.user("legacy")
-    for user in (one, two):
-        Recorder(user).say(follow(1, "a:1"))
-    await trio.sleep(20)
-    one.leave()
-    assert w.server.interests.resources == {"a:1"}
-    two.leave()
-    assert w.server.interests.resources == frozenset()
 
 
 async def test_subscriptions_per_client_are_limited(autojump_clock: Clock, w: World) -> None:
@@ -366,29 +338,6 @@ async def test_bug_fails_only_the_request_that_hits_it(
     caplog.clear()
 
 
-async def test_frequent_resource_updates_are_rate_limited(autojump_clock: Clock, w: World) -> None:
-    """Immediately, then a few times per second. The last update is not lost, and idle resources are
-    forgotten."""
-    users = [w.user("legacy"), w.user("legacy")]
-    for user in users:
-        Recorder(user).say(follow(1, "a:1"))
-    await trio.sleep(20)
-    changed = ServerNotification("notifications/resources/updated", Raw(b"{}"), None, "a:1")
-    heard: list[float] = []
-    users[0].session.send = users[1].session.send = lambda frame: heard.append(trio.current_time())
-    began = trio.current_time()
-    for _ in range(1000):
-        w.gateway.on_notification(w.server, changed)
-    assert len(heard) == 2
-    await trio.sleep(1)
-    assert [round(at - began, 3) for at in heard] == [0, 0, UPDATE_INTERVAL, UPDATE_INTERVAL]
-    w.gateway.on_notification(w.server, changed)
-    assert len(heard) == 6
-    await trio.sleep(1)
-    assert len(heard) == 6
-    assert not w.gateway.subscriptions._recent_updates
-
-
 def say(user: User, key: object, method: str, params: object = None) -> Recorder:
     received = Recorder(user)
     received.say({"id": key, "method": method, **({} if params is None else {"params": params})})
@@ -417,7 +366,6 @@ async def test_id_in_use_is_refused(w: World, held_by: str) -> None:
     ("kind", "method", "code", "forwarded"),
     [
         ("legacy", "server/discover", -32601, False),
-        ("modern", "initialize", -32601, False),
         ("modern", "ping", -32601, False),
         ("legacy", "vendor/x", None, True),
         ("modern", "vendor/x", -32601, False),

@@ -111,13 +111,3 @@ async def test_subscriptions_move_to_the_server_that_replaces_theirs(
     assert (new.interests.resources == {"a:1"}) is moved
     made.on_resource_updated(new, "a:1")
     assert (len(one.heard) == 1) is moved
-
-
-async def test_closed_session_is_forgotten(made: ClientSubscriptions) -> None:
-    one: Any = Subscriber()
-    server = make_server()
-    made.add(one, b"", "a:1", server, "a:1")
-    for _ in range(2):
-        made.on_session_closed(one)
-    assert server.interests.resources == frozenset()
-    assert made.count(one) == 0

@@ -59,18 +59,6 @@ def test_resource_is_subscribed_once_for_all_clients(start: Start, version: str)
     assert deaf.heard == []
 
 
-@pytest.mark.parametrize("version", [MODERN, NEW])
-def test_undeclared_subscriptions_work(start: Start, version: str) -> None:
-    """As with every server on the Python SDK 1.x, which declares `subscribe: false` and answers it."""
-    capabilities = ("--capabilities", "resources", "--subscribable", "--deny-subscribable")
-    daemon = start({"fake": fake("--era", "legacy", *capabilities)})
-    daemon.wait_connected("fake")
-    client = McpClient(daemon, version, server="fake")
-    follow(client)
-    update(daemon)
-    assert client.wait_heard("notifications/resources/updated")["params"]["uri"] == "fake://one"
-
-
 def test_listen_streams_are_notified_under_their_own_ids(start: Start) -> None:
     """After one ends, the other continues."""
     daemon = start({"fake": fake("--era", "legacy", *EVERYTHING)})
@@ -88,40 +76,6 @@ def test_listen_streams_are_notified_under_their_own_ids(start: Start) -> None:
     client.call("echo")
     update(daemon)
     assert client.wait_heard("notifications/resources/updated")["params"]["_meta"][name] == second
-
-
-def test_log_messages_reach_only_the_client_of_their_call(start: Start) -> None:
-    """From the client's log level on."""
-    daemon = start({"fake": fake("--era", "legacy", *EVERYTHING)})
-    daemon.wait_connected("fake")
-    legacy, modern = McpClient(daemon, NEW, server="fake"), McpClient(daemon, MODERN, server="fake")
-    legacy.request("logging/setLevel", level="warning")
-    wait_until(lambda: seen(daemon).get("logging/setLevel") == 1, lambda: str(seen(daemon)))
-
-    def message(level: str) -> Json:
-        return {"method": "notifications/message", "params": {"level": level, "data": level}}
-
-    for level in ("info", "error"):
-        legacy.call("notify", message(level))
-    received = [each["params"]["level"] for each in legacy.heard if each["method"] == "notifications/message"]
-    assert received == ["error"]
-    modern.call("notify", message("error"))
-    assert modern.heard == []
-    wished: Json = {"_meta": {"io.modelcontextprotocol/logLevel": "info"}}
-    modern.request("tools/call", name="notify", arguments=message("info"), **wished)
-    assert modern.wait_heard("notifications/message")["params"]["data"] == "info"
-    assert [each for each in legacy.heard if each["method"] == "notifications/message"][1:] == []
-
-
-def test_daemon_shutdown_ends_listen_streams_with_a_result(start: Start) -> None:
-    """The result tells the client that it was no accident (2026-07-28, subscriptions)."""
-    daemon = start({"fake": fake()})
-    daemon.wait_connected("fake")
-    client = McpClient(daemon, MODERN)
-    key = client.send("subscriptions/listen", notifications={"toolsListChanged": True})
-    client.wait_heard("notifications/subscriptions/acknowledged")
-    daemon.process.terminate()
-    assert client.wait(key)["resultType"] == "complete"
 
 
 def test_reconnected_server_is_subscribed_again(start: Start) -> None:

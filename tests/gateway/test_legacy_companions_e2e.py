@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.e2e.conftest import start
 from tests.e2e.harness import BOUND, Daemon, Json, fake, wait_until
-from tests.gateway.mcp_client import MODERN, McpClient
+from tests.gateway.mcp_client import McpClient
 from tests.processes import gone
 
 __all__ = ["start"]
@@ -36,46 +36,6 @@ def mcpctl(daemon: Daemon, *words: str) -> str:
         timeout=BOUND,
         check=True,
     ).stdout
-
-
-def test_both_connections_are_shown_as_one_server(start: Start) -> None:
-    """Status, statistics, history and clients know one server; its second process is a detail of it."""
-    daemon = start({"one": fake()})
-    daemon.wait_connected("one")
-    control = daemon.client()
-    assert [each["revision"] for each in connections(daemon)] == [MODERN]
-    modern, plain = McpClient(daemon, MODERN), McpClient(daemon, LEGACY, capabilities={})
-    mine = modern.call("one__pid")
-    assert plain.call("one__pid") == mine
-    assert len(connections(daemon)) == 1
-    legacy = McpClient(daemon, LEGACY, client={"name": "editor"})
-    other = McpClient(daemon, "2025-06-18", server="one")
-    yours = legacy.call("one__pid")
-    assert other.call("pid") == yours != mine
-    first, second = connections(daemon)
-    assert [each["state"] for each in (first, second)] == ["connected", "connected"]
-    assert (first["revision"], str(first["pid"])) == (MODERN, mine)
-    assert (second["revision"], str(second["pid"])) == (LEGACY, yours)
-    assert [each["name"] for each in control.request("mcpd/status")["servers"]] == ["one"]
-    (stats,) = control.request("mcpd/stats", processes=True)["servers"]
-    assert (stats["counts"]["calls"], stats["cost"]["processes"]) == (4, 2)
-    states = [entry["state"] for entry in control.request("mcpd/history", server="one")["entries"]]
-    assert states == ["connected"]
-    used = [each["servers"]["one"] for each in control.request("mcpd/clients")["clients"] if each["servers"]]
-    assert sorted(each["revisions"] for each in used) == [
-        f"2025-06-18 → {LEGACY}",
-        LEGACY,
-        f"{LEGACY} → {MODERN}",
-        MODERN,
-    ]
-    assert not any(each.get("instance") for each in used)
-    shown = f"connection 2: {LEGACY} · pid {yours}; for clients of older revisions"
-    assert shown in mcpctl(daemon, "status", "one")
-    assert shown in mcpctl(daemon, "why", "one")
-    assert [each["pid"] for each in json.loads(mcpctl(daemon, "why", "one", "--json"))["connections"]] == [
-        int(mine),
-        int(yours),
-    ]
 
 
 def test_second_process_is_supervised_and_ends_with_the_server(start: Start) -> None:

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 from msgspec import Raw
 
-from mcpd.calls.client_context import ClientContext, ClientIdentity, make_client_context
+from mcpd.calls.client_context import ClientIdentity, make_client_context
 from mcpd.gateway.instances import LINGER_SECONDS, DedicatedServers, declared_directory
 from mcpd.gateway.session import ClientSession
 from mcpd.model.status import ServerState
@@ -139,28 +139,6 @@ async def test_ending_server_is_replaced(pool: Pool) -> None:
     first = pool.servers.server_for(session, server)
     pool.ending.add(first)
     assert pool.servers.server_for(session, server) is not first
-
-
-@pytest.mark.parametrize(
-    ("level", "modern", "set_level"), [("error", False, True), ("error", True, False), ("", False, False)]
-)
-async def test_new_server_gets_the_log_level_of_its_client(
-    pool: Pool, level: str, modern: bool, set_level: bool
-) -> None:
-    session = pool.session()
-    session.context = ClientContext(LEGACY, modern, log_level=level)
-    found = pool.servers.server_for(session, make_server(share="client"))
-    assert (found.interests.log_level == "error") is set_level
-
-
-async def test_server_of_a_client_ends_with_it(pool: Pool) -> None:
-    server, session, other = make_server(share="client"), pool.session(), pool.session()
-    pool.servers.server_for(session, server)
-    pool.servers.on_session_closed(other)
-    assert pool.ended == []
-    pool.servers.on_session_closed(session)
-    assert pool.ended == [("srv~1", "its last client left")]
-    pool.servers.on_session_closed(session)
 
 
 async def test_only_clients_that_declare_a_root_leave_the_shared_server(pool: Pool) -> None:

@@ -188,17 +188,6 @@ def test_end_of_a_dedicated_server_does_not_notify_other_clients(start: Start) -
     assert [message["method"] for message in staying.heard] == []
 
 
-def test_enabled_server_gets_the_log_level_set_while_it_was_disabled(start: Start) -> None:
-    daemon = start({"off": fake("--era", "legacy", "--capabilities", "tools,logging"), "on": fake()})
-    daemon.wait_connected("off", "on")
-    daemon.client().request("mcpd/disable", server="off")
-    client = McpClient(daemon, NEW)
-    client.request("logging/setLevel", level="debug")
-    daemon.client().request("mcpd/enable", server="off")
-    daemon.wait_connected("off")
-    wait_until(lambda: seen(client, "logging/setLevel", "off") == 1, lambda: "it was told no level")
-
-
 def test_changed_definition_replaces_its_dedicated_servers(start: Start) -> None:
     daemon = start({"own": fake(share="client")})
     daemon.wait_connected("own")
@@ -210,20 +199,3 @@ def test_changed_definition_replaces_its_dedicated_servers(start: Start) -> None
     wait_until(lambda: not Path(f"/proc/{before}").exists(), lambda: "its process is still there")
     assert client.call("tool-00001") == "tool-00001"
     assert client.call("pid") != before
-
-
-def test_concurrency_writes_serializes_calls_that_write(start: Start) -> None:
-    """Each is sent once the previous one has been answered."""
-    daemon = start({"slow": fake(concurrency="writes")})
-    daemon.wait_connected("slow")
-    client = McpClient(daemon, NEW, server="slow", capabilities={})
-    keys = [client.send("tools/call", name="late", arguments={"seconds": 0.2}) for _ in range(3)]
-    keys.append(client.send("tools/call", name="counts", arguments={}))
-    results = [client.wait(key) for key in keys]
-    seen = json.loads(results[-1]["content"][0]["text"])["seen"]
-    assert seen["tools/call"] == 4
-    assert [result["content"][0]["text"] for result in results[:3]] == ["late"] * 3
-    both = [daemon.client() for _ in range(2)]
-    sent = [one.send("mcpd/call", server="slow", tool="late", arguments={"seconds": 0.2}) for one in both]
-    for one, key in zip(both, sent, strict=True):
-        assert one.answer(key)["output"] == "late"

@@ -14,7 +14,7 @@ import pytest
 
 from tests.e2e import harness
 from tests.e2e.harness import Daemon, Json, fake, wait_until
-from tests.gateway.mcp_client import CAPABLE, MODERN, VERSIONS, McpClient
+from tests.gateway.mcp_client import MODERN, VERSIONS, McpClient
 from tests.gateway.valid import complaints_of_server
 
 FORM: Json = {
@@ -217,8 +217,3 @@ def is_subscribed(home: Path, server: str, uri: str) -> bool:
         for way, message in recorded(home, server)
         if way == "in"
     )
-
-
-def test_declared_capabilities_are_all_that_a_client_has() -> None:
-    """Otherwise the tests above would prove less."""
-    assert set(CAPABLE) == {"elicitation", "sampling", "roots"}

@@ -20,9 +20,17 @@ from mcpd.gateway.index import parse_template
         ("plain:x", "plain:x", True),
         ("plain:x", "plain:xy", False),
         ("open{brace", "open{brace", True),
+        ("{x}b{y}", "aab", True),
+        ("{x}b{y}", "aa", False),
+        ("{x}b{y}b", "ab", False),
+        ("a:{x}", "a:" + "a" * 1998, True),
+        ("a:{x}", "a:" + "a" * 1999, False),
+        ("{x}" * 20, "a/b", False),
+        ("{x}" * 21, "a/b", True),
     ],
 )
 def test_simple_slot_matches_within_one_path_segment(template: str, uri: str, matches: bool) -> None:
+    """A long URI matches nothing, and a template of many slots matches by its literal parts alone."""
     assert parse_template(template).matches(uri) is matches
 
 
