@@ -48,31 +48,11 @@ from mcpd.auth.oauth.tokens import (
     code_request,
 )
 from mcpd.auth.redirect_listener import Page, PortTaken, RedirectListener, open_listener
+from mcpd.auth.token_store import StoredLogin
 from mcpd.model.errors import LoginFailed
 from mcpd.model.login import AuthExplanation, AuthStep
 from mcpd.model.oauth_settings import DEFAULT_ACCOUNT, OAuthSettings
 from mcpd.model.server_spec import RemoteSpec
-
-
-@attrs.frozen(kw_only=True)
-class CompletedLogin:
-    """Everything that using and renewing a login needs. Secrets are not part of `repr`."""
-
-    server_url: str
-    account: str
-    issuer: str
-    resource: str
-    """The tokens may be sent to this URL and to paths below it (`well_known.covers`)."""
-    sent_resource: str | None
-    """The parameter `resource` of every token request (RFC 8707); None if it is not sent."""
-    client: ClientRegistration
-    token_endpoint: str
-    revocation_endpoint: str | None
-    requested: tuple[str, ...] | None
-    """The requested scopes; None if there was no such parameter."""
-    tokens: TokenSet
-    dpop_key: str | None = attrs.field(default=None, repr=False)
-    """The PEM key that the tokens are bound to."""
 
 
 class KnownClients(Protocol):
@@ -151,8 +131,8 @@ class Offer:
     """The loopback URL of a page that leads to `url`."""
 
 
-Save = Callable[[CompletedLogin], Awaitable[None]]
-"""Stores a login and begins to use it. The attempt succeeds when it returns."""
+Save = Callable[[StoredLogin, str], Awaitable[None]]
+"""Stores a login to the server at a URL, and begins to use it. The attempt succeeds when it returns."""
 
 
 class LoginAttempt:
@@ -170,7 +150,7 @@ class LoginAttempt:
         self.request = request
         self.expires_at = now() + LIFETIME
         self.offer: Offer | None = None
-        self.outcome: CompletedLogin | LoginError | None = None
+        self.outcome: StoredLogin | LoginError | None = None
         self._known = known
         self._save = save
         self._now = now
@@ -194,10 +174,10 @@ class LoginAttempt:
         assert self.offer is not None
         return self.offer
 
-    async def wait(self) -> CompletedLogin:
+    async def wait(self) -> StoredLogin:
         """Return the login. Raises LoginError."""
         await self._ended.wait()
-        if isinstance(self.outcome, CompletedLogin):
+        if isinstance(self.outcome, StoredLogin):
             return self.outcome
         assert self.outcome is not None
         raise LoginError(self.outcome.step, self.outcome.message, try_later=self.outcome.try_later)
@@ -213,7 +193,7 @@ class LoginAttempt:
         except AnswerError:
             return  # it is the outcome of the attempt
 
-    def supersede(self, login: CompletedLogin) -> None:
+    def supersede(self, login: StoredLogin) -> None:
         """End the attempt with the login that another attempt has completed, if it is as good."""
         if self.offer is not None and set(self.offer.scopes or ()) <= set(login.tokens.scopes or ()):
             self._end(login)
@@ -239,14 +219,14 @@ class LoginAttempt:
         finally:
             self._end(LoginError("login", "it was cancelled"))
 
-    def _end(self, outcome: CompletedLogin | LoginError) -> None:
+    def _end(self, outcome: StoredLogin | LoginError) -> None:
         """Wake those who wait. Only the first outcome counts."""
         if self.outcome is None:
             self.outcome = outcome
             self._offered.set()
             self._ended.set()
 
-    async def _log_in(self) -> CompletedLogin | LoginError:
+    async def _log_in(self) -> StoredLogin | LoginError:
         request, settings = self.request, self.request.settings
         challenge = request.challenge or await probe(self._fetch)
         found = await discover(
@@ -309,7 +289,7 @@ class LoginAttempt:
         scopes: tuple[str, ...] | None,
         stored: ClientRegistration | None,
         listener: RedirectListener,
-    ) -> CompletedLogin | LoginError:
+    ) -> StoredLogin | LoginError:
         if stored is not None and listener.uri not in stored.redirect_uris:
             stored = None  # its port is taken, and the server would refuse another
         client = await self._choose_client(found, scopes, listener.uri, stored)
@@ -319,7 +299,7 @@ class LoginAttempt:
             client = await self._choose_client(found, scopes, listener.uri, None)
             authorization = self._authorize(found, scopes, client, listener.uri)
         self._authorization = authorization
-        outcome: CompletedLogin | LoginError
+        outcome: StoredLogin | LoginError
         page = f"/login/{secrets.token_urlsafe(16)}"
         offer = Offer(
             url=authorization.url,
@@ -404,7 +384,7 @@ class LoginAttempt:
         scopes: tuple[str, ...] | None,
         client: ClientRegistration,
         authorization: AuthorizationRequest,
-    ) -> CompletedLogin:
+    ) -> StoredLogin:
         if self._rejection is not None:
             raise LoginError("answer", str(self._rejection))
         request = code_request(
@@ -445,10 +425,9 @@ class LoginAttempt:
         scopes: tuple[str, ...] | None,
         client: ClientRegistration,
         tokens: TokenSet,
-    ) -> CompletedLogin:
+    ) -> StoredLogin:
         assert found.server.token_endpoint is not None
-        login = CompletedLogin(
-            server_url=self.request.url,
+        login = StoredLogin(
             account=self.request.settings.account,
             issuer=found.server.issuer,
             resource=found.audience,
@@ -456,11 +435,12 @@ class LoginAttempt:
             client=client,
             token_endpoint=found.server.token_endpoint,
             revocation_endpoint=found.server.revocation_endpoint,
-            requested=scopes,
+            requested_scopes=scopes,
             tokens=tokens,
             dpop_key=self._key.pem if self._key is not None and tokens.is_bound else None,
+            logged_in_at=self._now(),
         )
-        await self._save(login)
+        await self._save(login, self.request.url)
         return login
 
 
@@ -592,7 +572,7 @@ class LoginLink:
     @property
     def is_done(self) -> bool:
         """Whether somebody has logged in."""
-        return isinstance(self._attempt.outcome, CompletedLogin)
+        return isinstance(self._attempt.outcome, StoredLogin)
 
     async def wait(self) -> None:
         """Wait until somebody has logged in, with this link or otherwise. Raises LoginFailed."""

@@ -18,7 +18,7 @@ import trio
 from mcpd.auth.clients import with_named_client
 from mcpd.auth.discovery import FetchError, GuardedFetch, LoginError, post_with_proof
 from mcpd.auth.keys import load_dpop_key, login_key
-from mcpd.auth.login import CompletedLogin, LoginLink, LoginRequest, Logins, explain_login, failed, link_of
+from mcpd.auth.login import LoginLink, LoginRequest, Logins, explain_login, failed, link_of
 from mcpd.auth.oauth.authorization import StepUpMemory, more_scopes
 from mcpd.auth.oauth.metadata import Challenge, read_challenge
 from mcpd.auth.oauth.tokens import TokenRequest
@@ -367,7 +367,7 @@ class LoginService:
             login = await attempt.wait()
         except LoginError as error:
             raise failed(error, None) from None
-        statuses = await self._statuses(login.server_url, login.account)
+        statuses = await self._statuses(attempt.request.url, login.account)
         found = next(each for each in statuses if each.issuer == login.issuer)
         return attrs.evolve(found, warnings=(self.problem,) if self.problem else ())
 
@@ -378,25 +378,12 @@ class LoginService:
         except LoginError as error:
             raise failed(error, None) from None
 
-    async def _save(self, login: CompletedLogin) -> None:
-        """Store a login, and connect the servers that waited for it."""
-        stored = StoredLogin(
-            resource=login.resource,
-            issuer=login.issuer,
-            account=login.account,
-            client=login.client,
-            token_endpoint=login.token_endpoint,
-            tokens=login.tokens,
-            sent_resource=login.sent_resource,
-            revocation_endpoint=login.revocation_endpoint,
-            requested_scopes=login.requested,
-            dpop_key=login.dpop_key,
-            logged_in_at=time.time(),
-        )
-        await self._manager.add_login(stored, login.server_url)
+    async def _save(self, login: StoredLogin, url: str) -> None:
+        """Store a login to the server at `url`, and connect the servers that waited for it."""
+        await self._manager.add_login(login, url)
         if login.client.origin == "dynamic":
             await self._manager.remember_registration(login.client)
-        self._users.reconnect(login.server_url, login.account)
+        self._users.reconnect(url, login.account)
 
     async def _resolve(self, name: str) -> RemoteSpec:
         """Return a server's definition with its secrets. Raises UnknownServer, Unsupported, LoginFailed."""

@@ -10,8 +10,9 @@ from typing import Any
 import attrs
 import trio
 
-from mcpd.auth.login import CompletedLogin, LoginAttempt, LoginRequest
+from mcpd.auth.login import LoginAttempt, LoginRequest
 from mcpd.auth.oauth.registration import ClientRegistration
+from mcpd.auth.token_store import StoredLogin
 from mcpd.model.oauth_settings import OAuthSettings
 
 
@@ -21,7 +22,7 @@ class Memory:
 
     clients: dict[str, ClientRegistration] = attrs.field(factory=dict)
     bound: dict[str, str] = attrs.field(factory=dict)
-    saved: list[CompletedLogin] = attrs.field(factory=list)
+    saved: list[StoredLogin] = attrs.field(factory=list)
 
     async def known_issuers(self) -> Collection[str]:
         return self.clients
@@ -35,7 +36,7 @@ class Memory:
     async def forget_registration(self, client: ClientRegistration) -> None:
         self.clients.pop(client.issuer, None)
 
-    async def save(self, login: CompletedLogin) -> None:
+    async def save(self, login: StoredLogin, url: str) -> None:
         self.saved.append(login)
         if login.client.origin == "dynamic":
             self.clients[login.issuer] = login.client

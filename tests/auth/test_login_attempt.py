@@ -111,14 +111,14 @@ async def test_the_second_answer_is_refused() -> None:
 async def test_scopes_come_from_the_challenge() -> None:
     async with authorization_server() as server:
         server.challenge = f'Bearer scope="a b", resource_metadata="{server.origin}{PRM}"'
-        assert (await logged_in(server)).saved[0].requested == ("a", "b")
+        assert (await logged_in(server)).saved[0].requested_scopes == ("a", "b")
 
 
 async def test_a_login_for_more_scopes_keeps_the_earlier_ones() -> None:
     async with authorization_server() as server:
         challenge = Challenge(scopes=("b",), error="insufficient_scope")
         memory = await logged_in(server, challenge=challenge, earlier_scopes=("a",))
-        assert memory.saved[0].requested == ("a", "b")
+        assert memory.saved[0].requested_scopes == ("a", "b")
 
 
 async def test_a_server_of_2025_03_26_without_any_metadata() -> None:
