@@ -204,12 +204,12 @@ _LABEL = "Key of the logins of mcpd"
 _ATTRIBUTES = {"application": "mcpd", "purpose": "logins"}
 
 
-class KeyringUnavailable(Exception):
-    """The keyring cannot be used now. The message says why, and what to do."""
+class KeyUnavailable(Exception):
+    """There is no key now. The message says why, and what to do."""
 
 
 def read_secret(environ: Mapping[str, str]) -> bytes | None:
-    """Return mcpd's secret; None if the keyring has none. Raises KeyringUnavailable."""
+    """Return mcpd's secret; None if the keyring has none. Raises KeyUnavailable."""
     with _connected(environ) as connection:
         from secretstorage import search_items
 
@@ -218,7 +218,7 @@ def read_secret(environ: Mapping[str, str]) -> bytes | None:
 
 
 def store_secret(environ: Mapping[str, str], secret: bytes) -> None:
-    """Store mcpd's secret in the default collection. Raises KeyringUnavailable."""
+    """Store mcpd's secret in the default collection. Raises KeyUnavailable."""
     with _connected(environ) as connection:
         from secretstorage.collection import get_collection_by_alias
 
@@ -233,7 +233,7 @@ def _connected(environ: Mapping[str, str]) -> Iterator[DBusConnection]:
         from jeepney.wrappers import DBusErrorResponse
         from secretstorage import exceptions
     except ImportError:
-        raise KeyringUnavailable(
+        raise KeyUnavailable(
             "the keyring needs the package `SecretStorage`; reinstall mcpd with the extra `keyring`"
         ) from None
     address = environ.get("DBUS_SESSION_BUS_ADDRESS")
@@ -241,11 +241,11 @@ def _connected(environ: Mapping[str, str]) -> Iterator[DBusConnection]:
     if not address and runtime and os.path.exists(f"{runtime}/bus"):
         address = f"unix:path={runtime}/bus"
     if not address:
-        raise KeyringUnavailable("there is no session bus, so there is no keyring")
+        raise KeyUnavailable("there is no session bus, so there is no keyring")
     try:
         connection = open_dbus_connection(address)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise KeyringUnavailable(f"the session bus cannot be reached: {error}") from None
+        raise KeyUnavailable(f"the session bus cannot be reached: {error}") from None
     for name in ("send_and_get_reply", "recv_until_filtered"):  # secretstorage waits for ever
         setattr(connection, name, _bounded(getattr(connection, name)))
     with closing(connection):
@@ -253,18 +253,18 @@ def _connected(environ: Mapping[str, str]) -> Iterator[DBusConnection]:
             yield connection
         except exceptions.LockedException:
             message = "the keyring is locked; unlock it, and run `mcpctl auth list`"
-            raise KeyringUnavailable(message) from None
+            raise KeyUnavailable(message) from None
         except exceptions.SecretServiceNotAvailableException:
-            raise KeyringUnavailable("no keyring runs in this session") from None
+            raise KeyUnavailable("no keyring runs in this session") from None
         except exceptions.ItemNotFoundException:
-            raise KeyringUnavailable("the session has no default keyring; create one") from None
+            raise KeyUnavailable("the session has no default keyring; create one") from None
         except exceptions.PromptDismissedException:
-            raise KeyringUnavailable("the keyring requires a prompt; unlock it first") from None
+            raise KeyUnavailable("the keyring requires a prompt; unlock it first") from None
         except DBusErrorResponse as error:
             name = str(error.name).rpartition(".")[2]
-            raise KeyringUnavailable(f"the keyring returned the error {name}") from None
+            raise KeyUnavailable(f"the keyring returned the error {name}") from None
         except (OSError, TimeoutError) as error:
-            raise KeyringUnavailable(f"the keyring did not answer: {str(error) or 'timeout'}") from None
+            raise KeyUnavailable(f"the keyring did not answer: {str(error) or 'timeout'}") from None
 
 
 def _bounded(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -281,10 +281,6 @@ CREDENTIAL = "mcpd-logins"
 """The name of the systemd credential."""
 _SIZE = 32
 _MAX_CREDENTIAL = 1 << 16
-
-
-class KeyUnavailable(Exception):
-    """There is no key now. The message says why, and what to do."""
 
 
 class LoginKey(Protocol):
@@ -312,35 +308,28 @@ class KeyringKey:
         self._environ = environ
         self._key: bytes | None = None
 
-    def read(self) -> bytes:
+    def _find(self) -> bytes | None:
         if self._key is None:
-            try:
-                key = read_secret(self._environ)
-            except KeyringUnavailable as error:
-                raise KeyUnavailable(str(error)) from None
-            if key is None or len(key) != _SIZE:
-                raise KeyUnavailable("the key of the logins is no longer in the keyring")
-            self._key = key
+            key = read_secret(self._environ)
+            self._key = key if key is not None and len(key) == _SIZE else None
         return self._key
+
+    def read(self) -> bytes:
+        key = self._find()
+        if key is None:
+            raise KeyUnavailable("the key of the logins is no longer in the keyring")
+        return key
 
     def read_or_create(self) -> bytes:
-        if self._key is None:
-            try:
-                key = read_secret(self._environ)
-                if key is None or len(key) != _SIZE:
-                    key = secrets.token_bytes(_SIZE)
-                    store_secret(self._environ, key)
-            except KeyringUnavailable as error:
-                raise KeyUnavailable(str(error)) from None
+        key = self._find()
+        if key is None:
+            key = secrets.token_bytes(_SIZE)
+            store_secret(self._environ, key)
             self._key = key
-        return self._key
+        return key
 
     def check(self) -> None:
-        if self._key is None:
-            try:
-                read_secret(self._environ)
-            except KeyringUnavailable as error:
-                raise KeyUnavailable(str(error)) from None
+        self._find()
 
 
 class CredentialKey:

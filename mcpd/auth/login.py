@@ -44,7 +44,6 @@ from mcpd.auth.oauth.tokens import (
     TokenEndpoint,
     TokenError,
     TokenErrorKind,
-    TokenSet,
     code_request,
 )
 from mcpd.auth.redirect_listener import Page, PortTaken, RedirectListener, open_listener
@@ -403,9 +402,21 @@ class LoginAttempt:
             raise LoginError("token", error.message, try_later=not error.is_forbidden) from None
         except TokenError as error:
             raise await self._token_failure(error, client) from None
-        return await self._complete(found, scopes, client, tokens)
-
-    # ── tokens ──────────────────────────────────────────────────────────────────────────────────
+        login = StoredLogin(
+            account=self.request.settings.account,
+            issuer=found.server.issuer,
+            resource=found.audience,
+            sent_resource=found.resource,
+            client=client,
+            token_endpoint=request.url,
+            revocation_endpoint=found.server.revocation_endpoint,
+            requested_scopes=scopes,
+            tokens=tokens,
+            dpop_key=self._key.pem if self._key is not None and tokens.is_bound else None,
+            logged_in_at=self._now(),
+        )
+        await self._save(login, self.request.url)
+        return login
 
     def _endpoint(self, found: Discovery, client: ClientRegistration) -> TokenEndpoint:
         assert found.server.token_endpoint is not None
@@ -418,30 +429,6 @@ class LoginAttempt:
             await self._known.forget_registration(client)
             message += ". mcpd registers again with the next login: start it once more"
         return LoginError("token", message, try_later=error.kind is TokenErrorKind.UNAVAILABLE)
-
-    async def _complete(
-        self,
-        found: Discovery,
-        scopes: tuple[str, ...] | None,
-        client: ClientRegistration,
-        tokens: TokenSet,
-    ) -> StoredLogin:
-        assert found.server.token_endpoint is not None
-        login = StoredLogin(
-            account=self.request.settings.account,
-            issuer=found.server.issuer,
-            resource=found.audience,
-            sent_resource=found.resource,
-            client=client,
-            token_endpoint=found.server.token_endpoint,
-            revocation_endpoint=found.server.revocation_endpoint,
-            requested_scopes=scopes,
-            tokens=tokens,
-            dpop_key=self._key.pem if self._key is not None and tokens.is_bound else None,
-            logged_in_at=self._now(),
-        )
-        await self._save(login, self.request.url)
-        return login
 
 
 def _port_of(client: ClientRegistration | None) -> int | None:

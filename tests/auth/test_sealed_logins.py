@@ -19,7 +19,6 @@ from mcpd.auth.keys import (
     CannotUnseal,
     CredentialKey,
     KeyringKey,
-    KeyringUnavailable,
     KeyUnavailable,
     _connected,
     login_key,
@@ -178,7 +177,7 @@ def session(tmp_path: Path) -> Iterator[Mapping[str, str]]:
     try:
         assert bus.stdout is not None
         environ["DBUS_SESSION_BUS_ADDRESS"] = bus.stdout.readline().strip()
-        with pytest.raises(KeyringUnavailable, match="no keyring runs"):
+        with pytest.raises(KeyUnavailable, match="no keyring runs"):
             read_secret({"DBUS_SESSION_BUS_ADDRESS": environ["DBUS_SESSION_BUS_ADDRESS"]})
         keyring = subprocess.Popen(
             ["gnome-keyring-daemon", "--foreground", "--components=secrets", "--unlock"],
@@ -234,9 +233,9 @@ def test_a_locked_keyring_is_not_unlocked_with_a_dialog(session: Mapping[str, st
 
 def test_without_a_session_there_is_no_keyring(tmp_path: Path) -> None:
     pytest.importorskip("secretstorage", reason="SecretStorage is not installed")
-    with pytest.raises(KeyringUnavailable, match="no session bus"):
+    with pytest.raises(KeyUnavailable, match="no session bus"):
         read_secret({})
-    with pytest.raises(KeyringUnavailable, match="cannot be reached"):
+    with pytest.raises(KeyUnavailable, match="cannot be reached"):
         read_secret({"DBUS_SESSION_BUS_ADDRESS": f"unix:path={tmp_path}/none"})
 
 
