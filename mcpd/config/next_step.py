@@ -168,11 +168,17 @@ def _after_degradation(server: Members, degraded: str) -> str:
 
 
 def _after_failure(server: Members, failure: Members, detail: Members, shell: Shell | None) -> str:
-    from mcpd.model.failure_summary import NOT_MCP
+    again = "" if server["status"] == "pending" else f", then: mcpctl reconnect {server['name']}"
+    return (
+        _definition_step(server["name"], failure, detail, shell, again)
+        or _answer_step(server, failure)
+        or _output_step(server, failure, again)
+    )
 
-    name, remote, message = server["name"], server["transport"] != "stdio", failure["message"]
-    again = "" if server["status"] == "pending" else f", then: mcpctl reconnect {name}"
-    stderr = failure.get("stderr", [])
+
+def _definition_step(name: str, failure: Members, detail: Members, shell: Shell | None, again: str) -> str:
+    """Return the step if the cause is in the definition, or in what it refers to."""
+    message = failure["message"]
     match failure["kind"]:
         case "secret" if path := _loose_secrets_file(message):
             return f"chmod 600 {path}{again}"
@@ -187,6 +193,15 @@ def _after_failure(server: Members, failure: Members, detail: Members, shell: Sh
             return "mcpctl edit   (fix the definition; the server is restarted when the file is saved)"
         case "spawn":
             return _after_spawn_failure(detail, shell)
+    return ""
+
+
+def _answer_step(server: Members, failure: Members) -> str:
+    """Return the step if the server, or what is at its address, gave no answer or the wrong one."""
+    from mcpd.model.failure_summary import NOT_MCP
+
+    name, remote, message = server["name"], server["transport"] != "stdio", failure["message"]
+    match failure["kind"]:
         case "http" if failure.get("http_status") == 429 or (failure.get("http_status") or 0) >= 500:
             return f"mcpctl reconnect {name}   (when it has recovered; mcpd also retries automatically)"
         case "http" | "protocol" if remote:
@@ -203,7 +218,14 @@ def _after_failure(server: Members, failure: Members, detail: Members, shell: Sh
             return f"mcpctl reconnect {name}   (when the server is running; or fix its `url`: mcpctl edit)"
         case "timeout" if remote:
             return f"mcpctl reconnect {name}   (when it has recovered; or raise the timeout: mcpctl edit)"
-        case "timeout" if "`connectTimeout`" in message and not _names_a_cause(stderr):
+    return ""
+
+
+def _output_step(server: Members, failure: Members, again: str) -> str:
+    """Return the step that follows from how a local server ended, and what it wrote."""
+    name, stderr = server["name"], failure.get("stderr", [])
+    match failure["kind"]:
+        case "timeout" if "`connectTimeout`" in failure["message"] and not _names_a_cause(stderr):
             return "mcpctl edit   (raise its `connectTimeout`; it did not finish starting in time)"
         case "wedged" if server["status"] == "pending" or server.get("retry_at"):
             return f"mcpctl wait {name}   (mcpd restarts it automatically)"
@@ -217,7 +239,7 @@ def _after_failure(server: Members, failure: Members, detail: Members, shell: Sh
             return f"mcpctl reconnect {name}   (something else ended it; mcpd also retries automatically)"
         case _ if stderr:
             return f"mcpctl logs {name}   (fix the error shown there){again}"
-        case _ if not remote:
+        case _ if server["transport"] == "stdio":
             return f"mcpctl debug {name}   (run its command by hand to see the error){again}"
     return f"mcpctl debug {name}{again}"
 

@@ -130,36 +130,54 @@ _ONE_OF = f"write one of {', '.join(each.value for each in Decision)}"
 def _rule(value: object, path: str, environ: Mapping[str, str], problems: list[Problem]) -> PolicyRule:
     before = len(problems)
     members = set_members(read(value, WrittenRule, path, problems))
-
-    def problem(key: str, message: str, fix: str) -> None:
-        problems.append(Problem(join_path(path, key) if key else path, message, fix))
-
     decision = members.pop("decision", None)
-    if decision is None and len(problems) == before:
-        problem("decision", "'decision' is missing", _ONE_OF)
+    if len(problems) == before:
+        _check_decision(decision, members, path, problems)
+    for name in [name for name, member in members.items() if member == ()]:
+        message = f"'{name}' is empty, so the rule would never match"
+        problems.append(Problem(join_path(path, name), message, "add a pattern, or remove it"))
+    if "annotations" in members:
+        members["hints"] = _hints(members.pop("annotations"), join_path(path, "annotations"), problems)
+    if "directories" in members:
+        place = join_path(path, "directories")
+        members["directories"] = _directories(members["directories"], place, environ, problems)
+    return PolicyRule(decision=decision or Decision.DENY, place=path, **members)
+
+
+def _check_decision(
+    decision: Decision | None, members: Mapping[str, object], path: str, problems: list[Problem]
+) -> None:
     limits = [key for key in ("rate", "concurrent") if key in members]
-    if decision is Decision.LIMIT and not limits and len(problems) == before:
-        problem("", "a rule that limits needs 'rate' or 'concurrent'", 'write "rate": "10/min"')
-    elif decision not in (Decision.LIMIT, None):
+    if decision is None:
+        problems.append(Problem(join_path(path, "decision"), "'decision' is missing", _ONE_OF))
+    elif decision is Decision.LIMIT and not limits:
+        message = "a rule that limits needs 'rate' or 'concurrent'"
+        problems.append(Problem(path, message, 'write "rate": "10/min"'))
+    elif decision is not Decision.LIMIT:
         for key in limits:
             fix = 'write "decision": "limit", and a rule for the decision after it'
-            problem(key, f"only rules with the decision 'limit' can have '{key}'", fix)
-    for name in [name for name, member in members.items() if member == ()]:
-        problem(name, f"'{name}' is empty, so the rule would never match", "add a pattern, or remove it")
-    if "annotations" in members:
-        hints = set_members(members.pop("annotations"))
-        names = {name: attribute for name, (attribute, _) in written_fields(WrittenHints).items()}
-        members["hints"] = {name: hints[names[name]] for name in HINTS if names[name] in hints}
-        if not hints:
-            problem("annotations", "'annotations' is empty", 'write {"readOnlyHint": false}, or remove it')
-    directories = [expand_home(each, environ) for each in members.get("directories", ())]
-    for index, directory in enumerate(directories):
+            message = f"only rules with the decision 'limit' can have '{key}'"
+            problems.append(Problem(join_path(path, key), message, fix))
+
+
+def _hints(written: WrittenHints, path: str, problems: list[Problem]) -> dict[str, bool]:
+    found = set_members(written)
+    if not found:
+        fix = 'write {"readOnlyHint": false}, or remove it'
+        problems.append(Problem(path, "'annotations' is empty", fix))
+    names = {name: attribute for name, (attribute, _) in written_fields(WrittenHints).items()}
+    return {name: found[names[name]] for name in HINTS if names[name] in found}
+
+
+def _directories(
+    patterns: tuple[str, ...], path: str, environ: Mapping[str, str], problems: list[Problem]
+) -> tuple[str, ...]:
+    expanded = [expand_home(each, environ) for each in patterns]
+    for index, directory in enumerate(expanded):
         if not directory.startswith("/"):
-            problem_path = join_path(join_path(path, "directories"), index)
-            problems.append(Problem(problem_path, "not an absolute directory", "begin it with / or ~/"))
-    if directories:
-        members["directories"] = tuple(map(os.path.normpath, directories))
-    return PolicyRule(decision=decision or Decision.DENY, place=path, **members)
+            message = "not an absolute directory"
+            problems.append(Problem(join_path(path, index), message, "begin it with / or ~/"))
+    return tuple(map(os.path.normpath, expanded))
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

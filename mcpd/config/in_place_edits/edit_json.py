@@ -110,16 +110,20 @@ def remove(text: str, key_path: tuple[str, ...], listed: bool, name: str) -> str
         comma = bare.index(",", every[index - 1].end)
         between = text[comma + 1 : start]  # keep a comment here, too
         return text[:comma] + (between if between.strip() else "") + text[entry.end :]
-    if index and index + 1 == len(every) and "," in text[entry.end : _after_comma(text, entry.end)]:
-        return text[:start] + text[end:]  # keep the trailing comma if the file uses them
     if index and index + 1 == len(every):
+        if "," in text[entry.end : _after_comma(text, entry.end)]:
+            return text[:start] + text[end:]  # keep the trailing comma if the file uses them
         comma = bare.index(",", every[index - 1].end)
         return text[:comma] + text[comma + 1 : start] + text[end:]
-    if len(every) == 1 and not text[at + 1 : start].strip():
-        closing = _skip(bare, end)
-        if not text[end:closing].strip():
-            return text[: at + 1] + text[closing:]
-    return text[:start] + text[end:]
+    return _without_only_entry(text, bare, at, start, end) if len(every) == 1 else text[:start] + text[end:]
+
+
+def _without_only_entry(text: str, bare: str, at: int, start: int, end: int) -> str:
+    """Remove what is between `start` and `end`, and the white space of an object that has nothing else."""
+    closing = _skip(bare, end)
+    if text[at + 1 : start].strip() or text[end:closing].strip():
+        return text[:start] + text[end:]
+    return text[: at + 1] + text[closing:]
 
 
 def insert(
