@@ -282,14 +282,6 @@ async def test_calls_that_wait_for_approval_are_limited(autojump_clock: Clock, w
     assert heard(w) == []
 
 
-async def test_open_question_is_shown(autojump_clock: Clock, w: World) -> None:
-    await asked(w, w.user("modern"))
-    describe = w.gateway.describe_waiting
-    assert describe is not None
-    (question,), _, _ = describe(w.server, str)
-    assert question.text.startswith("May the tool 'converse' of srv be used")
-
-
 # ── for good ────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -13,7 +13,6 @@ import trio
 import trio.testing
 
 from mcpd.calls import engine
-from mcpd.calls.routes import ROUTES
 from mcpd.protocol.upstream_session import ServerNotification
 from mcpd.supervision.attachments import MAX_ENTRY, MAX_SIZE, ResultCache
 from mcpd.wire.message import ABSENT
@@ -258,12 +257,6 @@ async def test_nothing_is_cached_if_the_definition_says_so() -> None:
             read(user)
             (request,) = sent(w)
             answer(w, request)
-
-
-async def test_route_without_cache_has_no_stage() -> None:
-    async with world(version=MODERN) as w:
-        put(w.user("legacy", {}), name="t")
-        assert [route.stages for route in w.server.list_attachments[ROUTES].values()] == [(), ()]
 
 
 @pytest.mark.parametrize("seed", range(100))

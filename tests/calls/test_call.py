@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -32,14 +31,6 @@ def make_call(state: CallState = CallState.PREPARING) -> Call:
     )
 
 
-def test_new_call_is_in_no_special_state() -> None:
-    call = make_call()
-    assert (call.state, call.alias, call.binding, call.work) == (CallState.PREPARING, None, None, None)
-    assert [call.is_task, call.has_been_suspended, call.resumed_after_url, call.holds_turn] == [False] * 4
-    assert (call.open_questions, call.rounds, call.progress_base) == (0, 0, 0.0)
-    assert call.progress_high == -math.inf
-
-
 def test_only_the_listed_moves_are_legal() -> None:
     for before, after in itertools.product(CallState, CallState):
         call = make_call(before)
@@ -49,11 +40,6 @@ def test_only_the_listed_moves_are_legal() -> None:
         else:
             with pytest.raises(AssertionError, match=f"from {before.name} to {after.name}"):
                 call.move(after)
-
-
-def test_every_state_but_the_last_leads_to_the_end() -> None:
-    assert all(CallState.DONE in moves for state, moves in _MOVES.items() if state is not CallState.DONE)
-    assert _MOVES[CallState.DONE] == frozenset()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import pytest
 
 from mcpd.calls.client_context import (
     ClientContext,
-    ClientRequest,
     forwarded_capabilities,
     make_client_context,
 )
@@ -44,15 +43,6 @@ def test_client_that_declares_elicitation_or_sampling_accepts_server_requests(
     assert make_client_context(LEGACY, declared).accepts_server_requests is accepts
 
 
-def test_defaults_of_a_context() -> None:
-    context = make_client_context(LEGACY, {})
-    assert (context.version, context.modern, context.log_level) == (LEGACY, False, "")
-    assert not ClientContext(LEGACY).modern
-    assert not ClientContext(LEGACY).accepts_server_requests
-    modern = make_client_context(MODERN, {"sampling": {}}, modern=True, log_level="info")
-    assert (modern.modern, modern.log_level, modern.accepts_server_requests) == (True, "info", True)
-
-
 @pytest.mark.parametrize(
     ("declared", "modern", "is_single", "forwarded"),
     [
@@ -71,16 +61,3 @@ def test_defaults_of_a_context() -> None:
 def test_forwarded_capabilities(declared: Json, modern: bool, is_single: bool, forwarded: Json) -> None:
     context = make_client_context(MODERN, declared, modern=modern)
     assert forwarded_capabilities(context, is_single_server=is_single) == forwarded
-
-
-def test_request_may_have_meta_unless_known_otherwise() -> None:
-    request = ClientRequest(b"1", "ping", b"", None, ClientContext(LEGACY))  # type: ignore[arg-type]
-    assert not request.has_no_meta
-    assert bytes(request.raw_key) == b"1"
-
-
-def test_contexts_and_requests_are_compared_by_identity() -> None:
-    one, two = ClientContext(LEGACY), ClientContext(LEGACY)
-    assert one != two
-    first, second = (ClientRequest(b"1", "ping", b"", None, one) for _ in range(2))  # type: ignore[arg-type]
-    assert first != second

@@ -20,7 +20,7 @@ from mcpd.calls.turns import CLIENT_TURNS
 from mcpd.model.errors import LinkLost
 from mcpd.model.server_spec import Timeouts
 from mcpd.wire.message import Message
-from tests.gateway.mcp_client import CAPABLE, MODERN, meta
+from tests.gateway.mcp_client import MODERN, meta
 from tests.gateway.model import (
     LEGACY,
     NAME,
@@ -142,19 +142,6 @@ async def test_consent_to_a_url_visit_is_read_for_legacy_servers(
         assert ("inputResponses" in request["params"]) is ("inputResponses" in params and not accepted)
 
 
-@pytest.mark.parametrize(
-    ("concurrency", "capabilities", "waits"),
-    [("writes", {}, True), ("auto", CAPABLE, True), ("free", CAPABLE, False), ("serial", {}, True)],
-)
-async def test_call_waits_for_its_turn_if_it_needs_one(
-    concurrency: str, capabilities: Json, waits: bool
-) -> None:
-    async with world(concurrency=concurrency) as w:
-        for user in (w.user("legacy", capabilities), w.user("legacy", capabilities)):
-            put(user, name="t")
-        assert len(sent(w)) == (1 if waits else 2)
-
-
 async def test_request_waits_for_its_server_once(autojump_clock: Clock, w: World) -> None:
     user = w.user("legacy", {})
     w.lose()
@@ -170,16 +157,6 @@ async def test_request_waits_for_its_server_once(autojump_clock: Clock, w: World
     late = put(user, name="t")
     await trio.sleep(60)
     assert late.answers[0]["error"]["data"]["code"] == "not_ready"
-
-
-async def test_request_that_cannot_be_sent_leaves_no_trace() -> None:
-    async with world(concurrency="serial") as w:
-        w.wire.choke()
-        user = w.user("legacy", {})
-        received = put(user, name="t")
-        assert received.answers[0]["error"]["data"]["code"] == "overloaded"
-        assert user.session.calls == {}
-        assert len(w.server.attachments[CLIENT_TURNS]) == 0
 
 
 def modern_meta(w: World) -> list[tuple[Json, object]]:

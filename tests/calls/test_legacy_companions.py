@@ -338,21 +338,6 @@ async def test_announced_change_of_a_list_reaches_the_clients(
         assert not [event for event in world.events if event.kind is EventKind.TOOLS and ":" in event.message]
 
 
-async def test_tap_shows_the_messages_of_both_connections(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """Each connection has request ids of its own."""
-    async with living(tmp_path) as world:
-        with world.server.taps.open_tap(["initialize", "tools/list"], 1000) as tap:
-            companion = await world.companion()
-            seen: list[tuple[str, str]] = []
-            while len(seen) < 4:
-                frame = await tap.next()
-                if frame.method:
-                    seen.append((frame.direction.value, frame.method))
-            assert {method for _, method in seen} == {"initialize", "tools/list"}
-            await companion.upstream.request("tools/list")  # type: ignore[union-attr]
-            assert (await tap.next()).method == "tools/list"
-
-
 async def test_second_connection_ends_when_the_server_has_become_legacy(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:

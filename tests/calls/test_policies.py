@@ -217,14 +217,6 @@ async def test_without_rules_there_is_no_stage(w: World) -> None:
     assert not client.session._facts.are_read, "nothing was read about the client"
 
 
-async def test_rules_do_not_look_at_results(w: World) -> None:
-    client = Client(w)
-    apply(w, rule("allow", "$[0]", tools=("get_issue",)))
-    client.ask("tools/call", name="get_issue", arguments={})
-    assert {len(route.stages) for route in w.server.list_attachments[ROUTES].values()} == {1}
-    assert {len(route.result_stages) for route in w.server.list_attachments[ROUTES].values()} == {0}
-
-
 async def test_lists_are_compared_when_they_or_the_rules_change(autojump_clock: Clock, w: World) -> None:
     """And not when a call comes. What a rule may ask of a client is read before its first call, too."""
     w.server.catalog = make_catalog(tools=[f"tool_{n}" for n in range(200)])

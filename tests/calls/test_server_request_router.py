@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -21,8 +20,6 @@ from mcpd.calls.questions.router import (
     MAX_OPEN_REQUESTS,
     REJECTED,
     ServerRequest,
-    ambiguous_with,
-    candidates,
 )
 from mcpd.model.server_spec import Share
 from mcpd.transports.outgoing_request import AwaitedExchange
@@ -87,14 +84,6 @@ async def test_request_is_answered_once(w: World) -> None:
     request.decline("no")
     assert request.is_settled
     assert len(w.wire.frames) == 1
-
-
-@pytest.mark.parametrize(
-    ("method", "expected"), [("elicitation/create", DECLINED), ("sampling/createMessage", -1)]
-)
-async def test_declined_request(w: World, method: str, expected: object) -> None:
-    a_request(w, method).decline("nobody")
-    assert outcome(w, "q") == expected
 
 
 async def test_request_of_an_ended_connection_is_not_answered(w: World) -> None:
@@ -290,15 +279,6 @@ async def test_only_a_client_that_declared_it_is_asked(
         assert user.questions == []
 
 
-async def test_missing_capabilities_accumulate(w: World) -> None:
-    user = w.user("legacy", {})
-    user.call()
-    (call,) = calls_of(user)
-    for method in ("elicitation/create", "sampling/createMessage"):
-        ask(w, method)
-    assert call.missing_capabilities == {"elicitation": {}, "sampling": {}}
-
-
 async def test_url_elicitation_is_recorded_for_its_completion(w: World) -> None:
     user = w.user("legacy")
     user.call()
@@ -480,46 +460,6 @@ async def test_calls_take_turns_once_a_request_has_not_named_its_call(w: World) 
     second.call()
     third.call()
     assert [call.state.name for call in (*calls_of(second), *calls_of(third))] == ["SENT", "QUEUED"]
-
-
-def in_flight(*exchanges: Any) -> Any:
-    return SimpleNamespace(outstanding=lambda: exchanges, correlates_server_requests=False)
-
-
-def fake_call(caller: object, method: str = "tools/call", questions: int = 0) -> Call:
-    call = Call(
-        **dict.fromkeys(("handler", "context", "request", "server", "route")),  # type: ignore[arg-type]
-        caller=caller,  # type: ignore[arg-type]
-        params=b"",
-    )
-    call.method, call.open_questions = method, questions
-    return call
-
-
-def test_candidates_are_one_call_per_client() -> None:
-    """The first without an open question; a call without a client counts as well."""
-    one, two = object(), object()
-    busy, free, later = fake_call(one, questions=1), fake_call(one), fake_call(one)
-    other, pending = fake_call(two, questions=1), fake_call(two, questions=1)
-    listing, script = fake_call(two, "completion/complete"), AwaitedExchange()
-    script.method = "tools/call"
-    assert candidates(in_flight(listing), None) == ()
-    assert candidates(in_flight(busy, other), free) == (free,)
-    assert candidates(in_flight(busy, free, later, listing), None) == (free,)
-    assert candidates(in_flight(later, free, busy), None) == (later,)
-    assert candidates(in_flight(busy, other, pending, script), None) == (busy, other, script)
-
-
-def test_ambiguous_calls_are_those_of_the_same_client_on_the_same_connection() -> None:
-    one, two = object(), object()
-    calls = [fake_call(one), fake_call(one), fake_call(two), fake_call(one, "completion/complete")]
-    link = in_flight(*calls, AwaitedExchange())
-    for call in calls:
-        call.binding = SimpleNamespace(upstream=SimpleNamespace(link=link))  # type: ignore[assignment]
-    assert ambiguous_with(calls[0]) == [calls[0], calls[1]]
-    assert ambiguous_with(calls[2]) == [calls[2]]
-    link.correlates_server_requests = True
-    assert ambiguous_with(calls[0]) == [calls[0]]
 
 
 async def test_question_of_an_ended_call_moves_to_one_without_questions(w: World) -> None:

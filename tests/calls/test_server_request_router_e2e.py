@@ -62,16 +62,6 @@ def test_sampling_reaches_clients_of_every_revision(start: Start, version: str, 
     assert received["result"]["model"] == "m"
 
 
-def test_modern_server_may_ask_in_several_rounds(start: Start) -> None:
-    """A legacy client sees one call; a modern one carries the signed state from round to round."""
-    daemon = start({"fake": fake("--era", "modern")})
-    for version in (MODERN, "2025-11-25"):
-        client = McpClient(daemon, version, server="fake", answer=answer)
-        received = json.loads(client.call("ask", {"params": FORM, "rounds": 3}))
-        assert received["state"] == "round-3"
-        assert [method for method, _ in client.asked if method != "roots/list"] == ["elicitation/create"] * 3
-
-
 def test_client_without_the_capability_is_not_asked(start: Start) -> None:
     """Elicitation is declined and sampling refused immediately; the call continues."""
     daemon = start({"fake": fake("--era", "legacy")})
@@ -113,19 +103,6 @@ def test_request_state_is_valid_once_and_only_for_its_request(start: Start) -> N
         if server == "legacy":
             with pytest.raises(Refused):
                 client.wait(client.send("tools/call", **asked, **again, requestState=state))
-
-
-def test_call_with_an_oversized_number_can_be_suspended(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is valid JSON, and passes through as spelled."""
-    daemon = start({"legacy": fake("--era", "legacy")})
-    client = McpClient(daemon, MODERN, server="legacy", answer=answer)
-    send = client.line.send_raw
-    monkeypatch.setattr(client.line, "send_raw", lambda line: send(line.replace(b'"huge"', b"1E+400")))
-    arguments = {"method": "elicitation/create", "params": FORM, "number": "huge"}
-    received = json.loads(client.call("ask", arguments))
-    assert received.get("result", {}).get("action") == "accept", received
 
 
 def test_client_may_resume_a_call_over_another_connection(start: Start) -> None:

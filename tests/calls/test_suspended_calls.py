@@ -291,25 +291,6 @@ def ask(w: World, call: Call, key: str, text: str = "x") -> None:
     w.on_request(wire.parse(json.dumps(message).encode()), call)
 
 
-async def test_unknown_call_is_ignored(w: World) -> None:
-    user = w.user("modern")
-    user.call()
-    (call,) = user.session.calls.values()
-    suspended = w.gateway.calls.suspended_calls
-    suspended.on_failed(call, LinkLost("gone", may_have_run=True))
-    suspended.remove(call)
-    assert not suspended.holds(call)
-    assert len(suspended) == 0
-
-
-async def test_suspended_calls_are_compared_by_identity(autojump_clock: Clock, w: World) -> None:
-    user = w.user("modern")
-    await suspend(w, user)
-    (held,) = w.gateway.calls.suspended_calls._calls.values()
-    assert hash(held)
-    assert not held.is_gathering
-
-
 @pytest.mark.parametrize("kind", ["modern", "legacy"])
 async def test_client_is_not_asked_while_mcpd_works_on_the_result(
     autojump_clock: Clock, w: World, monkeypatch: pytest.MonkeyPatch, kind: str

@@ -408,17 +408,6 @@ async def test_queued_call_is_sent_to_the_next_process(autojump_clock: Clock, w:
     assert w.empty() == []
 
 
-async def test_queued_call_fails_if_its_server_stays_away(autojump_clock: Clock, w: World) -> None:
-    one, two = w.user("legacy"), w.user("legacy")
-    one.call()
-    waiting = two.call()
-    w.lose()
-    await trio.sleep(31)
-    assert waiting.done is not None
-    assert waiting.done["error"]["data"]["code"] == "not_ready"
-    assert w.empty() == []
-
-
 async def test_cancellation_together_with_the_servers_return_is_honored(
     autojump_clock: Clock, w: World
 ) -> None:
