@@ -33,8 +33,8 @@ from mcpd.calls.call import (
 from mcpd.calls.call_log import CallLog
 from mcpd.calls.client_context import ClientRequest
 from mcpd.calls.companions import LegacyCompanions
+from mcpd.calls.editor_login import LoginLinks
 from mcpd.calls.limits import LARGE, SMALL, ArgumentBudget, ConnectingCalls, KeptMessages
-from mcpd.calls.login_links import LoginLinks
 from mcpd.calls.questions import rounds
 from mcpd.calls.questions.open_questions import OpenQuestions
 from mcpd.calls.questions.rounds import StateSigner, UrlElicitations

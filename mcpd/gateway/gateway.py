@@ -17,10 +17,10 @@ from mcpd.calls.cache import CacheStageFactory
 from mcpd.calls.call import INTERACTIVE_METHODS, Call, Caller, Spawn
 from mcpd.calls.call_log import CallLog
 from mcpd.calls.client_context import ClientContext, ClientIdentity
+from mcpd.calls.editor_login import LoginToolStageFactory
 from mcpd.calls.engine import CallEngine
 from mcpd.calls.known_items import KnownItemStageFactory
 from mcpd.calls.limits import UseLimits
-from mcpd.calls.login_tool import LoginToolStageFactory
 from mcpd.calls.policy import Policies, PolicyStageFactory
 from mcpd.calls.validation import ValidationStageFactory
 from mcpd.gateway import legacy, lists, modern

@@ -9,7 +9,7 @@ import msgspec
 import trio
 
 from mcpd.calls.call import Scope, tool_name
-from mcpd.calls.login_tool import login_catalog
+from mcpd.calls.editor_login import login_catalog
 from mcpd.calls.routes import DIRECT, Target
 from mcpd.model.errors import UnknownTool
 from mcpd.model.steps import Steps
