@@ -18,7 +18,7 @@ LADDER = (
     ("gateway",),
     ("calls",),
     ("operations",),
-    ("usage_report"),
+    ("usage_report",),
     ("supervision",),
     ("protocol",),
     ("auth",),

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 import attrs
 import pytest
 
-from mcpd.api import listeners as connection_limit
 from mcpd.api.listeners import MAX_ESTABLISHED, MAX_PER_PROCESS, MAX_PROVISIONAL, ConnectionLimit, Slot
 
 
@@ -102,16 +101,3 @@ def test_short_request_is_served_while_all_places_are_in_use(unix: World) -> Non
     unix.limit.close(held[0].slot)
     assert [each.slot.is_established for each in late if not each.reason][:2] == [True, False]
     assert len(unix.limit) == MAX_ESTABLISHED + MAX_PROVISIONAL["unix"] - 1
-
-
-def test_connection_that_is_not_served_yet_can_be_closed(tcp: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(connection_limit.MAX_PROVISIONAL, "tcp", 1)
-    limit = ConnectionLimit("tcp")
-    first = limit.open(0)
-    assert isinstance(first, Slot)
-    limit.open(0)
-    connection = Connection(first)
-    with first.held_by(connection):
-        assert connection.reason
-    limit.close(first)  # as the caller does when it has ended
-    assert len(limit) == 1

@@ -18,7 +18,6 @@ from mcpd.calls.known_items import required_arguments
 from mcpd.calls.schema_checker import CheckResult, SchemaChecker
 from mcpd.calls.schema_checker_process import compile_validator, find_problems
 from mcpd.calls.validation import MAX_CHECKED
-from mcpd.io import turns
 from mcpd.model.errors import InvalidArguments
 from mcpd.model.server_spec import Timeouts
 from mcpd.model.steps import run_steps
@@ -168,26 +167,6 @@ async def test_call_is_sent_with_the_arguments_as_written(w: World) -> None:
     assert script.caller.calls == {}
 
 
-async def test_call_is_in_progress_until_its_large_result_is_sent(
-    autojump_clock: Clock, w: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Otherwise, the connection of a client that only stopped writing could be closed before."""
-    monkeypatch.setattr(turns, "MAX_TURN", 0.0)
-    script = Script(w)
-    result = {"content": [{"type": "text", "text": "x" * (3 << 20)}]}
-    answered, cancelled = script.call(), script.call()
-    for request in await sent(w):
-        w._say({"id": request["id"], "result": result})
-    script.caller.cancel(b"%d" % cancelled, "why")
-    while answered not in script.answers:
-        assert b"%d" % answered in script.caller.calls
-        await trio.sleep(turns.REST / 2)
-    assert script.caller.calls == {}
-    await trio.sleep(1)
-    assert script.answers.keys() == {answered}
-    assert script.answers[answered]["result"]["output"] == result["content"][0]["text"]
-
-
 @pytest.mark.parametrize(
     ("spec", "catalog", "message"),
     [
@@ -205,19 +184,6 @@ async def test_unknown_tool_is_refused(w: World, spec: Json, catalog: Any, messa
     assert error["data"]["code"] == "unknown_tool"
     assert message in error["message"]
     assert await sent(w) == []
-
-
-async def test_tool_may_exist_by_now_if_the_lists_have_expired(w: World) -> None:
-    async def refresh() -> None:
-        await trio.lowlevel.checkpoint()
-        w.server.catalog = make_catalog(tools=["new"])
-
-    w.server.lists_expired, w.server.refresh_expired_lists = True, refresh
-    script = Script(w)
-    script.call("new")
-    never = script.call("never")
-    assert [request["params"]["name"] for request in await sent(w)] == ["new"]
-    assert script.error(never)["data"]["code"] == "unknown_tool"
 
 
 async def test_call_waits_for_its_server(autojump_clock: Clock, w: World) -> None:
@@ -345,20 +311,6 @@ async def test_question_of_a_modern_server_fails_the_call(
             assert script.error(key)["data"]["code"] == code
         else:
             assert script.answers[key]["result"] == result
-
-
-async def test_request_is_repeated_for_a_server_that_only_wants_that(autojump_clock: Clock) -> None:
-    async with world(version=MODERN) as w:
-        await prepare(w)
-        script = Script(w)
-        key = script.call(raw=True, arguments={"x": 1})
-        await answer(w, result={"resultType": "input_required", "requestState": "s"})
-        await trio.sleep(1)
-        (request,) = await sent(w)
-        assert request["params"]["requestState"] == "s"
-        assert request["params"]["arguments"] == {"x": 1}
-        w._say({"id": request["id"], "result": {"resultType": "complete", "done": 1}})
-        assert script.answers[key]["result"] == {"resultType": "complete", "done": 1}
 
 
 @pytest.mark.parametrize(

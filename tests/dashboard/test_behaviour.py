@@ -114,35 +114,6 @@ def test_invalid_configuration_is_shown(chromium: Browser, start: Start) -> None
         page.wait_for_selector("#config", state="hidden")
 
 
-def test_failure_is_shown_with_its_stderr_and_its_age(chromium: Browser, start: Start) -> None:
-    dead = {"command": "sh", "args": ["-c", "echo 'ECONNREFUSED 10.0.3.17' >&2; exit 3"]}
-    daemon = start({"dead": dead, "lazy": fake(lazy=True)}, *PORT)
-    daemon.wait_status("dead", lambda status: status["status"] == "failed")
-    with window(chromium, daemon) as opened:
-        page = opened.page
-        page.wait_for_selector("#head pre >> text=ECONNREFUSED 10.0.3.17")
-        page.click("#why")
-        page.wait_for_selector("#panel-evidence >> text=mcpctl why dead")
-        page.click("#tab-tools")
-        page.wait_for_selector("#panel-tools >> text=Tools are unknown")
-        ages = """async () => {
-          const { distance, tick } = await import("/page/units.js");
-          const at = Date.now(), age = distance(new Date(at).toISOString(), "ago"), now = Date.now;
-          document.body.append(age);
-          const seen = [1, 89, 91, 7200].map((seconds) => {
-            Date.now = () => at + seconds * 1000;
-            tick();
-            return age.textContent;
-          });
-          Date.now = now;
-          return seen;
-        }"""
-        assert page.evaluate(ages) == ["1 s ago", "89 s ago", "2 min ago", "2 h ago"]
-        page.keyboard.press("j")
-        page.get_by_role("button", name="Start", exact=True).click()
-        page.wait_for_selector("details[data-tool]")
-
-
 def test_waiting_call_is_shown_and_answered(chromium: Browser, start: Start) -> None:
     """It is shown on every page, but only while it waits."""
     policies = [{"decision": "ask", "tools": ["add"], "reason": "<b>sums</b> are dangerous"}]

@@ -81,43 +81,6 @@ def test_why_is_explained_on_the_page(chromium: Browser, daemon: Daemon) -> None
         expect(why.get_by_text("mcpctl edit", exact=True)).to_have_js_property("tagName", "CODE")
 
 
-def test_tab_shows_only_the_events_of_its_server(chromium: Browser, daemon: Daemon) -> None:
-    """Past and new ones; the page of events shows those of all servers, with the time and the culprit."""
-    with window(chromium, daemon) as opened, daemon.client() as client:
-        page = opened.page
-        choose(opened, "one", "events")
-        page.wait_for_selector("#events li:has-text('connected')")
-        client.request("mcpd/reconnect", server="echoes", wait=10)
-        client.request("mcpd/disable", server="one", wait=10)
-        page.wait_for_selector("#events li:has-text('disabled')")
-        expect(page.locator("#events .name")).to_have_count(0)
-        expect(page.locator("#events li:has-text('dead')")).to_have_count(0)
-        page.keyboard.press("e")
-        page.wait_for_selector("#all-events li[data-state=disabled]:has-text('one')")
-        page.wait_for_selector("#all-events li:has-text('echoes')")
-        page.wait_for_selector("#all-events li:has-text('dead')")
-        expect(page).to_have_url(f"{opened.base}/#//events")
-        page.reload()
-        page.wait_for_selector("#all-events li:has-text('dead')")
-        page.keyboard.press("j")  # nothing is selected that is not on the screen
-        page.keyboard.press("s")
-        page.wait_for_selector("#servers li.chosen:has-text('dead')")
-
-
-def test_clients_page_shows_who_uses_which_server(chromium: Browser, daemon: Daemon) -> None:
-    with window(chromium, daemon) as opened, daemon.client() as client:
-        page = opened.page
-        client.call("one", "echo", {"text": "x"})
-        page.click("#page-clients")
-        page.wait_for_selector("#clients tbody tr:has-text('one (1)')")
-        page.wait_for_selector("#clients tbody tr:has-text('dashboard')")
-        expect(page.locator("#list")).to_be_hidden()
-        page.go_back()
-        page.wait_for_selector("#servers li")
-        expect(page.locator("#clients-page")).to_be_hidden()
-        opened.assert_nothing_else_happened()
-
-
 def test_calls_page_shows_past_and_new_calls(chromium: Browser, daemon: Daemon) -> None:
     with daemon.client() as client:
         for _ in range(2):

@@ -211,19 +211,6 @@ def test_unlisted_resource_is_found_by_template_or_similar_uris(
         assert (found.spec.name, name) == (server, own)
 
 
-def test_unlisted_resource_belongs_to_the_only_server_with_resources() -> None:
-    one, two = pair()
-    one.upstream, two.upstream = make_upstream(tools={}), make_upstream(resources={})
-    view = aggregate(one, two)
-    assert view.resource("x:77") == (two, "x:77")
-    assert view.resource("b:77") == (two, "b:77"), "one cannot be asked"
-    two.catalog = None
-    assert view.resource("x:77") == (two, "x:77")
-    two.upstream = None
-    with pytest.raises(UnknownResource):
-        view.resource("x:77")
-
-
 def test_unknown_tool_error_names_servers_that_are_still_starting() -> None:
     """Some of them, and not those whose tools are known."""
     starting = [make_server(f"s{number}") for number in range(6)]
@@ -271,17 +258,6 @@ def test_repeated_call_goes_to_the_same_server(
         sent = json.loads(found.params)
         assert (found.server.spec.name, found.tool, sent["name"]) == (server, "echo", "echo")
         assert sent.get("arguments") == arguments
-
-
-def test_known_call_follows_a_changed_list() -> None:
-    one, two = pair()
-    view = aggregate(one, two)
-    params = b'{"name":"two__echo"}'
-    for _ in range(2):
-        assert view.route("tools/call", params).server is two
-    two.catalog = make_catalog(tools=["other"])
-    with pytest.raises(UnknownTool):
-        view.route("tools/call", params)
 
 
 async def test_index_of_long_lists_is_built_in_several_turns(

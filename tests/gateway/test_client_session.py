@@ -140,16 +140,6 @@ async def test_null_and_structured_ids_are_refused(w: World, key: object) -> Non
     assert not w.work
 
 
-@pytest.mark.parametrize("key", [0, "", "1", 1.5, 10**18])
-async def test_any_other_id_is_returned_unchanged(w: World, key: object) -> None:
-    received = Recorder(w.user("legacy", {}))
-    received.say(call(key))
-    w.hear()
-    (working,) = w.work.values()
-    w.end(working)
-    assert [answer["id"] for answer in received.answers] == [key]
-
-
 async def test_no_notification_is_sent_before_the_handshake_response(autojump_clock: Clock, w: World) -> None:
     """A starting server may report its lists while the client's first request waits for it."""
     w.lose()
@@ -193,17 +183,6 @@ async def test_subscription_cancelled_immediately_leaves_nothing(autojump_clock:
     received.say(cancel(4))
     await trio.sleep(20)
     assert w.server.interests.resources == {"a:3"}
-
-
-async def test_client_that_disconnects_while_subscribing_is_forgotten(
-    autojump_clock: Clock, w: World
-) -> None:
-    user = w.user("legacy")
-    Recorder(user).say(follow(1, "a:1"))
-    user.leave()
-    await trio.sleep(20)
-    assert w.server.interests.resources == frozenset()
-    assert not w.gateway.subscriptions._by_session
 
 
 async def test_subscriptions_per_client_are_limited(autojump_clock: Clock, w: World) -> None:
@@ -272,25 +251,6 @@ async def test_call_lost_in_a_later_round_may_have_run(
         assert asked.done is not None
         assert "may have partly run" in asked.done["error"]["message"]
         assert asked.done["error"]["data"]["may_have_run"]
-
-
-async def test_resumed_call_leaves_no_task(autojump_clock: Clock, w: World) -> None:
-    """The timeout for returning ends when the client returns."""
-    user = w.user("modern")
-    before = len(w.nursery.child_tasks)
-    for _ in range(20):
-        asked = user.call()
-        w.hear()
-        (working,) = w.work.values()
-        w.ask(working)
-        await trio.sleep(1)
-        user.come_back(asked)
-        w.hear()
-        w.end(working)
-        assert asked.done is not None
-    await trio.testing.wait_all_tasks_blocked()
-    assert len(w.nursery.child_tasks) == before
-    assert w.empty() == []
 
 
 async def test_unanswered_question_of_a_modern_server_times_out(autojump_clock: Clock, w: World) -> None:

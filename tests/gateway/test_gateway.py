@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
-import attrs
 import msgspec
 import pytest
 import trio
@@ -20,7 +19,6 @@ from mcpd.gateway.session import ClientSession
 from mcpd.gateway.views import View
 from mcpd.model.events import Event, EventKind
 from mcpd.model.profile import Profile
-from mcpd.model.server_spec import Share
 from mcpd.model.status import ServerState, ServerStatus
 from mcpd.model.tool_names import ClientStyle
 from mcpd.protocol.upstream_session import ServerNotification
@@ -278,14 +276,6 @@ async def test_roots_are_those_of_all_clients_that_see_the_server(w: World) -> N
     assert roots(w, dedicated) == []
 
 
-@pytest.mark.parametrize("share", ["root", "declared-root", "client"])
-async def test_original_of_dedicated_servers_gets_no_roots(w: World, share: Share) -> None:
-    session, _ = listener(w, w.gateway.view("srv"))
-    session.roots = (Raw(b'{"uri":"file:///a"}'),)
-    w.server.spec = attrs.evolve(w.server.spec, share=share)
-    assert roots(w, w.server) == []
-
-
 async def test_shared_server_is_not_given_the_directory_of_a_bridge(w: World) -> None:
     """The client would declare no roots if it were connected directly."""
     client = ClientIdentity(via="socket", cwd="/a")
@@ -331,14 +321,6 @@ async def test_session_report_counts_calls_and_names_revisions(w: World) -> None
     session.client = msgspec.structs.replace(session.client, name="editor", pid=4711)
     (report,) = connected_clients([session], []).clients
     assert (report.name, report.pid) == ("editor", 4711)
-
-
-async def test_shutdown_ends_listen_streams(w: World) -> None:
-    session, _ = listener(w, w.gateway.view())
-    ended: list[int] = []
-    session.listen_streams[b"1"] = SimpleNamespace(end=lambda: ended.append(1))
-    w.gateway.end_subscriptions()
-    assert (ended, session.listen_streams) == ([1], {})
 
 
 async def test_control_api_gets_no_log_messages(w: World) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +11,6 @@ from typing import Any
 from tests.e2e.conftest import start
 from tests.e2e.harness import BOUND, Daemon, Json, fake, wait_until
 from tests.gateway.mcp_client import McpClient
-from tests.processes import gone
 
 __all__ = ["start"]
 
@@ -36,30 +33,6 @@ def mcpctl(daemon: Daemon, *words: str) -> str:
         timeout=BOUND,
         check=True,
     ).stdout
-
-
-def test_second_process_is_supervised_and_ends_with_the_server(start: Start) -> None:
-    daemon = start({"one": fake()})
-    daemon.wait_connected("one")
-    client, control = McpClient(daemon, LEGACY, server="one"), daemon.client()
-    pid = int(client.call("pid"))
-    os.kill(pid, signal.SIGKILL)
-    wait_until(
-        lambda: connections(daemon)[1]["restarts"] == 1 and connections(daemon)[1]["status"] == "connected",
-        lambda: f"{connections(daemon)}",
-    )
-    assert daemon.status("one")["restarts"] == 0
-    pids = [each["pid"] for each in connections(daemon)]
-    assert client.call("pid") == str(pids[1]) != str(pid)
-    control.request("mcpd/disable", server="one", wait=BOUND)
-    assert all(gone(each) for each in pids)
-    assert [each["pid"] for each in connections(daemon)] == [None, None]
-    control.request("mcpd/enable", server="one", wait=BOUND)
-    again = [each["pid"] for each in connections(daemon)]
-    assert client.call("pid") == str(again[1])
-    daemon.config.write_text(json.dumps({"mcpServers": {}}))
-    control.request("mcpd/reload")
-    wait_until(lambda: all(map(gone, again)), lambda: "a process is left")
 
 
 def test_modern_only_server_serves_all_clients_over_one_connection(start: Start) -> None:

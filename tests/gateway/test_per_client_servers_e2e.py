@@ -85,24 +85,6 @@ def test_disabling_a_definition_stops_its_dedicated_servers(start: Start) -> Non
     assert here.call("pid") not in (mine, str(on["pid"]))
 
 
-def test_share_root_gives_each_root_its_own_process(start: Start, tmp_path: Path) -> None:
-    """Started in that directory, and told only about that root."""
-    daemon = start({"here": fake("--era", "legacy", share="root")})
-    daemon.wait_connected("here")
-    places = [tmp_path / "a", tmp_path / "b"]
-    for place in places:
-        place.mkdir()
-    clients = [
-        McpClient(daemon, NEW, server="here", client={"name": "e", "cwd": str(place)}, capabilities={})
-        for place in (places[0], places[1], places[0])
-    ]
-    pids = [client.call("pid") for client in clients]
-    assert pids[0] == pids[2] != pids[1]
-    assert clients[0].call("cwd") == str(places[0])
-    roots = json.loads(clients[0].call("ask", {"method": "roots/list"}))["result"]["roots"]
-    assert roots == [{"uri": places[0].as_uri()}]
-
-
 def test_filesystem_server_keeps_the_directories_of_clients_apart(start: Start, tmp_path: Path) -> None:
     """The real server replaces the directories in its command with the roots that it receives."""
     program = shutil.which(

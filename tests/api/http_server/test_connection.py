@@ -207,14 +207,6 @@ async def test_buffered_bodies_share_one_limit() -> None:
         assert bodies.used == 0
 
 
-async def test_100_continue_is_sent_to_clients_that_expect_it() -> None:
-    async with connected(echo) as peer:
-        await peer.send(b"POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
-        assert await peer.read(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-        await peer.send(b"hi")
-        assert (await peer.read(b" hi")).startswith(b"HTTP/1.1 200 OK\r\n")
-
-
 @pytest.mark.parametrize(
     "last", [request("/", more="Connection: close\r\n"), request("/", version="1.0")], ids=["close", "1.0"]
 )
@@ -245,20 +237,6 @@ async def test_a_stream_is_chunked_and_the_connection_stays() -> None:
         peer.answers = echo
         await peer.send(request("/2"))
         assert (await peer.read(b"/2 ")).startswith(b"HTTP/1.1 200 OK")
-
-
-async def test_a_stream_for_an_old_client_ends_with_its_connection() -> None:
-    """HTTP/1.0 knows no chunks."""
-    async with connected() as peer:
-        await peer.send(b"GET / HTTP/1.0\r\n\r\n")
-        exchange = peer.asked[0][2]
-        exchange.stream(b"text/event-stream")
-        exchange.write(b"data: 1\n\n")
-        exchange.end()
-        head, _, body = (await peer.read()).partition(b"\r\n\r\n")
-        assert b"chunked" not in head
-        assert b"Connection: close" in head
-        assert body == b"data: 1\n\n"
 
 
 @pytest.mark.parametrize("unix", [False, True], ids=["tcp", "unix"])
@@ -367,23 +345,6 @@ async def test_client_that_does_not_read_is_disconnected(
         await peer.settled()
         for _ in range(5):
             await later(mock_clock, peer, 10)
-        await peer.wait_ended()
-        assert peer.over == "the client does not read"
-        assert "does not read" in caplog.text
-
-
-async def test_a_stream_that_runs_far_ahead_of_its_reader_is_closed(
-    mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The bound is on what waits, not on time: nothing of the daemon's memory is the client's."""
-    async with connected() as peer:
-        await peer.send(request("/1"))
-        exchange = peer.asked[0][2]
-        exchange.stream(b"text/event-stream")
-        for _ in range(100):
-            exchange.write(b"x" * MIB)
-            mock_clock.jump(0.1)
-        assert exchange.is_finished
         await peer.wait_ended()
         assert peer.over == "the client does not read"
         assert "does not read" in caplog.text
