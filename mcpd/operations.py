@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import attrs
 import trio
 
-from mcpd import __version__, usage_report
+from mcpd import __version__
 from mcpd.config.next_step import next_step
 from mcpd.io.broadcast import Broadcast
 from mcpd.model.api import (
@@ -99,7 +99,7 @@ class Operations:
     environ: Mapping[str, str] = attrs.field(factory=dict)
     store: StateFile | None = None
     """What keeps the desired state over restarts."""
-    _started_at: float = attrs.field(factory=time.time)
+    started_at: float = attrs.field(factory=time.time)
     _ready_waits: set[trio.CancelScope] = attrs.field(factory=set)
     """The scopes of callers that wait for a server; cancelled when the daemon stops."""
     is_stopping: bool = False
@@ -122,7 +122,7 @@ class Operations:
         return DaemonInfo(
             version=__version__,
             pid=os.getpid(),
-            started_at=rfc3339(self._started_at),
+            started_at=rfc3339(self.started_at),
             socket=self.socket,
             instance=self.instance,
             clients=len(self.clients),
@@ -207,14 +207,6 @@ class Operations:
             for each in every
             if server is None or (each.original or each).spec.name == server
         )
-
-    async def prepare_stats(self, name: str | None, *, processes: bool = False) -> usage_report.StatsReport:
-        """Measure the processes if requested; return what creates the statistics. Raises UnknownServer."""
-        servers = self.supervisor.servers() if name is None else [self.supervisor.get(name)]
-        chosen = frozenset(servers)
-        instances = [each for each in self.supervisor.instances() if each.original in chosen]
-        costs = await usage_report.measure_costs([*servers, *instances]) if processes else {}
-        return usage_report.StatsReport(servers, instances, self.clients.connected(), self._started_at, costs)
 
     def tap(self, params: TapParams) -> AbstractContextManager[Tap]:
         """Record the messages of one server while the block runs. Raises UnknownServer."""

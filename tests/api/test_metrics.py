@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from mcpd.api.control.metrics import render
+from mcpd.api.control.stats import render
 from mcpd.model.api import DaemonInfo, DaemonStatus
 from mcpd.model.config_api import ConfigStatus
 from mcpd.model.login import LoginStatus

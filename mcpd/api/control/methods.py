@@ -17,8 +17,8 @@ import msgspec
 
 from mcpd import __version__
 from mcpd.api.control import lists
-from mcpd.api.control.metrics import collect_metrics
 from mcpd.api.control.reports import connected_clients, explain_policy
+from mcpd.api.control.stats import collect_metrics, collect_stats
 from mcpd.gateway.gateway import Gateway
 from mcpd.model import api, codec, login, policy_api
 from mcpd.model.api import (
@@ -163,7 +163,7 @@ async def _approve(gateway: Gateway, params: policy_api.ApproveParams) -> api.Em
 
 
 async def _stats(gateway: Gateway, params: StatsParams) -> Stats:
-    return (await gateway.core.prepare_stats(params.server, processes=params.processes)).build()
+    return await collect_stats(gateway.core, params.server, processes=params.processes)
 
 
 def _shutdown(gateway: Gateway, _: api.NoParams) -> api.EmptyResult:

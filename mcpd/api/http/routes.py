@@ -20,8 +20,8 @@ from urllib.parse import unquote
 import attrs
 import trio
 
-from mcpd.api.control.metrics import collect_metrics
 from mcpd.api.control.requests import ControlRequests
+from mcpd.api.control.stats import collect_metrics
 from mcpd.api.dashboard.page import PATHS, Dashboard
 from mcpd.api.http.connection import BodyBudget, HttpServerConnection, SpawnTask
 from mcpd.api.http.exchange import TEXT, HttpExchange, ServeRequest

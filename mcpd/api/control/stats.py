@@ -1,18 +1,152 @@
-"""Render the status and statistics in the Prometheus text format (version 0.0.4).
+"""Usage statistics by server, tool and client, computed on request; and as metrics for Prometheus.
 
-https://prometheus.io/docs/instrumenting/exposition_formats/
+https://prometheus.io/docs/instrumenting/exposition_formats/ (text format, version 0.0.4)
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
+import trio
+
 from mcpd.model.api import DaemonStatus, Metrics
 from mcpd.model.login import LoginStatus
-from mcpd.model.status import ServerState
-from mcpd.model.usage_stats import CallCounts, ServerStats, Stats
+from mcpd.model.status import ServerState, rfc3339
+from mcpd.model.tags import tags_of_tool
+from mcpd.model.usage_stats import (
+    CallCounts,
+    ClientUsage,
+    LatencyBucket,
+    ProcessCost,
+    ServerStats,
+    Stats,
+    ToolStats,
+)
 from mcpd.operations import Operations
+from mcpd.process import processes
+from mcpd.state.clients import ClientConnection
+from mcpd.supervision.managed_server import ManagedServer
+from mcpd.transports.tool_call_stats import ToolCallStats
+
+_MIN_BUCKET, _MAX_BUCKET = 0.00025, 300.0
+"""Seconds; only buckets between them are reported."""
+
+
+async def collect_stats(operations: Operations, name: str | None, *, processes: bool) -> Stats:
+    """Return the statistics of one server or of all. `processes`: with memory and CPU time.
+
+    Raises UnknownServer.
+    """
+    supervisor, clients = operations.supervisor, operations.clients.connected()
+    servers = supervisor.servers() if name is None else [supervisor.get(name)]
+    chosen = frozenset(servers)
+    instances = [each for each in supervisor.instances() if each.original in chosen]
+    costs = await measure_costs([*servers, *instances]) if processes else {}
+
+    def stats_of(server: ManagedServer) -> ServerStats:
+        """The usage of a dedicated instance counts for its server."""
+        own = [server, *(each for each in instances if each.original is server)]
+        return _server_stats(server, own, clients, _sum_costs([costs.get(each) for each in own]))
+
+    return Stats(
+        since=rfc3339(operations.started_at),
+        at=rfc3339(time.time()),
+        servers=tuple(map(stats_of, servers)),
+        clients=tuple(_client_use(client, None) for client in clients),
+        daemon=_sum_costs([costs.get(None)]),
+    )
+
+
+async def measure_costs(servers: Sequence[ManagedServer]) -> dict[ManagedServer | None, ProcessCost]:
+    """Return memory and CPU time by server; None is the daemon. Reads /proc in a thread.
+
+    Also adds the CPU time of instances to the total of their server.
+    """
+    marks = {server: server.child.mark for server in servers if server.child is not None}
+    roots = {server.child.mark: (server.child.pid, server.child.mark) for server in servers if server.child}
+    found = await trio.to_thread.run_sync(processes.measure_trees, roots)
+    for server in servers:
+        if server.original is None:
+            own = (marks[each] for each in marks if each is server or each.original is server)
+            server.cpu_usage.update({mark: found[mark].cpu_seconds for mark in own})
+    return {**{server: found[mark] for server, mark in marks.items()}, None: processes.measure_self()}
+
+
+def _sum_costs(costs: Sequence[ProcessCost | None]) -> ProcessCost | None:
+    known = [cost for cost in costs if cost is not None]
+    if not known:
+        return None
+    return ProcessCost(
+        processes=sum(cost.processes for cost in known),
+        memory=sum(cost.memory for cost in known),
+        cpu_seconds=round(sum(cost.cpu_seconds for cost in known), 2),
+    )
+
+
+def _server_stats(
+    server: ManagedServer,
+    instances: Sequence[ManagedServer],
+    clients: Sequence[ClientConnection],
+    cost: ProcessCost | None,
+) -> ServerStats:
+    name, tally, status = server.spec.name, server.call_stats, server.status()
+    total = tally.total()
+    tools = sorted(tally.by_tool().items(), key=lambda item: (-item[1].calls, item[0]))
+    return ServerStats(
+        server=name,
+        status=status.status,
+        counts=_call_counts(total),
+        seconds=round(total.times.total, 6),
+        in_flight=sum(each.upstream.link.in_flight for each in instances if each.upstream is not None),
+        restarts=status.restarts,
+        cache_hits=sum(each.results.hits for each in instances),
+        cache_misses=sum(each.results.misses for each in instances),
+        buckets=tuple(
+            LatencyBucket(seconds=seconds, calls=calls)
+            for seconds, calls in total.times.cumulative_counts()
+            if _MIN_BUCKET < seconds < _MAX_BUCKET
+        ),
+        tools=tuple(
+            ToolStats(tool=tool, counts=_call_counts(count), tags=tags_of_tool(server.spec, tool))
+            for tool, count in tools
+        ),
+        clients=tuple(
+            _client_use(client, name)
+            for client in clients
+            if client.attached == name or client.calls.get(name)
+        ),
+        cost=cost,
+        cpu_seconds=server.cpu_usage.seconds,
+    )
+
+
+def _call_counts(count: ToolCallStats) -> CallCounts:
+    return CallCounts(
+        calls=count.calls,
+        errors=count.errors,
+        lost=count.lost,
+        cancelled=count.cancelled,
+        p50_ms=_ms(count.times.quantile(0.5)),
+        p95_ms=_ms(count.times.quantile(0.95)),
+        p99_ms=_ms(count.times.quantile(0.99)),
+    )
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)
+
+
+def _client_use(client: ClientConnection, server: str | None) -> ClientUsage:
+    return ClientUsage(
+        pid=client.pid,
+        name=client.name,
+        since=rfc3339(client.since),
+        attached=client.attached,
+        calls=sum(client.calls.values()) if server is None else client.calls.get(server, 0),
+    )
+
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -47,9 +181,9 @@ _HELP = {
 
 async def collect_metrics(operations: Operations) -> Metrics:
     """Return the metrics of now."""
-    report = await operations.prepare_stats(None, processes=True)
+    stats = await collect_stats(operations, None, processes=True)
     logins = await operations.logins.statuses()
-    return Metrics(content_type=CONTENT_TYPE, text=render(operations.status(), report.build(), logins))
+    return Metrics(content_type=CONTENT_TYPE, text=render(operations.status(), stats, logins))
 
 
 def render(status: DaemonStatus, stats: Stats, logins: Sequence[LoginStatus] = ()) -> str:
