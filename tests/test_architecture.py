@@ -61,7 +61,7 @@ LINES = {
     "mcpd/io": 800,
     "mcpd/model": 4_300,
     "mcpd/privacy": 550,
-    "mcpd/process": 1_100,
+    "mcpd/process": 1_180,
     "mcpd/protocol": 2_500,
     "mcpd/state": 1_450,
     "mcpd/supervision": 4_000,
