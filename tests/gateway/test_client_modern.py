@@ -110,7 +110,7 @@ async def test_discovery(w: World, instructions: str) -> None:
 async def test_listen_stream_acknowledges_what_will_be_reported(
     w: World, wanted: Json, accepted: Json
 ) -> None:
-    w.server.upstream = make_upstream(w.wire, tools={}, resources={})  # it is asked all the same
+    w.server.upstream = make_upstream(w.wire, tools={}, resources={"subscribe": True})
     received, heard = ask(w, "subscriptions/listen", notifications=wanted)
     (acknowledged,) = heard
     assert acknowledged["params"]["notifications"] == accepted

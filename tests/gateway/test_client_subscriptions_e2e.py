@@ -59,6 +59,17 @@ def test_resource_is_subscribed_once_for_all_clients(start: Start, version: str)
     assert deaf.heard == []
 
 
+def test_undeclared_subscriptions_work(start: Start) -> None:
+    """As with every server on the Python SDK 1.x, which declares `subscribe: false` and answers it."""
+    capabilities = ("--capabilities", "resources", "--subscribable", "--deny-subscribable")
+    daemon = start({"fake": fake("--era", "legacy", *capabilities)})
+    daemon.wait_connected("fake")
+    client = McpClient(daemon, MODERN, server="fake")
+    follow(client)
+    update(daemon)
+    assert client.wait_heard("notifications/resources/updated")["params"]["uri"] == "fake://one"
+
+
 def test_listen_streams_are_notified_under_their_own_ids(start: Start) -> None:
     """After one ends, the other continues."""
     daemon = start({"fake": fake("--era", "legacy", *EVERYTHING)})
