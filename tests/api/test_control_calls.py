@@ -19,11 +19,8 @@ from mcpd.calls.schema_checker import CheckResult, SchemaChecker
 from mcpd.calls.schema_checker_process import compile_validator, find_problems
 from mcpd.calls.validation import MAX_CHECKED
 from mcpd.model.errors import InvalidArguments
-from mcpd.model.server_spec import Timeouts
 from mcpd.model.steps import run_steps
-from mcpd.protocol import mcp_tasks
 from mcpd.supervision.catalog import Item
-from tests.gateway.mcp_client import MODERN
 from tests.gateway.model import NAME, Json, Script, World, make_catalog, world
 
 Clock = trio.testing.MockClock
@@ -83,11 +80,9 @@ async def answer(w: World, **members: object) -> None:
     [
         (b'[{"name":"a","required":true},{"name":"b"},{"name":"c","required":false}]', ["a"]),
         (b'[{"required":true},{"name":"a","required":true}]', ["a"]),
-        (b'[{"name":["a"],"required":true}]', []),
         (b'[{"name":null,"required":true},7,null]', []),
         (b'[{"name":"a","required":"yes"}]', []),
         (b'{"a":true}', []),
-        (b"null", []),
         (DEEP, []),
     ],
 )
@@ -100,7 +95,6 @@ def test_malformed_prompt_arguments_are_ignored(arguments: bytes, names: list[st
     ("meta", "token", "forwarded"),
     [
         (None, b"", {}),
-        ({}, b"", {}),
         ({"progressToken": 5, "a": 1}, b"5", {"_meta": {"a": 1}}),
         ({"io.modelcontextprotocol/x": 1}, b"", {}),
     ],
@@ -116,20 +110,12 @@ def test_meta_of_a_call(meta: Json | None, token: bytes, forwarded: Mapping[str,
     assert not request.raw
 
 
-def test_long_name_of_a_tool_is_refused() -> None:
-    with pytest.raises(
-        InvalidArguments, match="the name has 65537 characters, and mcpd accepts at most 65536"
-    ):
-        read_call(Raw(json.dumps({"server": "s", "tool": "x" * 65_537}).encode()))
-
-
 @pytest.mark.parametrize(
     "params",
     [
         b"",
         b"{}",
         b'{"server":"s","tool":"t","timeout":0}',
-        b'{"server":"s","tool":"t","arguments":[]}',
         b'{"server":"s","tool":"t","arguments":null}',
         b'{"server":"s","tool":"t","other":1}',
     ],
@@ -173,7 +159,6 @@ async def test_call_is_sent_with_the_arguments_as_written(w: World) -> None:
         ({"exclude_tools": ("x*",)}, make_catalog(tools=["xy"]), "the definition excludes 'xy'"),
         ({}, make_catalog(tools=["xyz"]), "no tool 'xy'; did you mean xyz"),
         ({}, make_catalog(), "no tool 'xy'; `mcpctl list-tools srv` lists them"),
-        ({}, make_catalog(tools=["a"], warnings=("w",)), "no tool 'xy'; `mcpctl list-tools srv`"),
     ],
 )
 async def test_unknown_tool_is_refused(w: World, spec: Json, catalog: Any, message: str) -> None:
@@ -198,7 +183,8 @@ async def test_call_waits_for_its_server(autojump_clock: Clock, w: World) -> Non
     w.lose()
     late = script.call()
     await trio.sleep(60)
-    assert script.error(late)["data"]["code"] == "not_ready"
+    data = script.error(late)["data"]
+    assert (data["code"], data["may_have_run"]) == ("not_ready", False)
     assert script.answers.keys() == {1, late}
 
 
@@ -264,55 +250,6 @@ async def test_result_that_takes_long_to_check_is_sent_later(
     assert script.caller.calls == {}
 
 
-@pytest.mark.parametrize("progress_token", ["p", None])
-async def test_modern_result_may_be_a_task(
-    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, progress_token: str | None
-) -> None:
-    """Its status messages are progress for those who ask for that."""
-
-    async def poll(upstream: object, first: object, handler: object, **how: Any) -> Raw:
-        await trio.lowlevel.checkpoint()
-        assert how["timeout"] == 20
-        assert how["limit"] == pytest.approx(50)
-        how["on_status"]("working")
-        how["on_status"]("still working")
-        return Raw(b'{"done":1}')
-
-    monkeypatch.setattr(mcp_tasks, "await_task", poll)
-    async with world(version=MODERN) as w:
-        await prepare(w)
-        w.server.spec = attrs.evolve(w.server.spec, timeouts=Timeouts(call=20, call_max=50))
-        script = Script(w)
-        key = script.call(raw=True, _meta={"progressToken": progress_token} if progress_token else {})
-        await answer(w, result={"resultType": "task", "taskId": "1"})
-        assert script.answers[key]["result"] == {"done": 1}
-        reports = [(each["progress"], each["message"]) for each in script.progress]
-        assert reports == ([(1, "working"), (2, "still working")] if progress_token else [])
-
-
-@pytest.mark.parametrize(
-    ("result", "code"),
-    [
-        ({"resultType": "input_required", "inputRequests": {"a": {"method": "m"}}}, "input_required"),
-        ({"resultType": "other"}, "protocol"),
-        ({"resultType": "complete"}, ""),
-        ({}, ""),
-    ],
-)
-async def test_question_of_a_modern_server_fails_the_call(
-    autojump_clock: Clock, result: Json, code: str
-) -> None:
-    async with world(version=MODERN) as w:
-        await prepare(w)
-        script = Script(w)
-        key = script.call(raw=True)
-        await answer(w, result=result)
-        if code:
-            assert script.error(key)["data"]["code"] == code
-        else:
-            assert script.answers[key]["result"] == result
-
-
 @pytest.mark.parametrize(
     ("result", "warning"),
     [
@@ -354,16 +291,6 @@ async def test_error_of_the_server_keeps_its_code(w: World) -> None:
     assert error["data"]["may_have_run"] is True  # servers can act first, and fail then
 
 
-async def test_error_before_a_call_is_sent_says_that_it_did_not_run(w: World) -> None:
-    """Even if that is found out later, such as when the lists have been fetched."""
-    w.server.lists_expired, w.server.refresh_expired_lists = True, trio.lowlevel.checkpoint
-    script = Script(w)
-    key = script.call("none")
-    assert await sent(w) == []
-    data = script.error(key)["data"]
-    assert (data["code"], data["may_have_run"]) == ("unknown_tool", False)
-
-
 async def test_cancelled_call_is_withdrawn_and_gets_no_answer(w: World) -> None:
     script = Script(w)
     key = script.call()
@@ -387,7 +314,6 @@ HELLO: Json = {"name": "hello", "arguments": [{"name": "who", "required": True},
         ("hello", {"who": "x"}, make_catalog(prompts=[HELLO]), True, ""),
         ("hello", {"how": "x"}, make_catalog(prompts=[HELLO]), True, "invalid_arguments"),
         ("helo", {}, make_catalog(prompts=[HELLO]), True, "unknown_prompt"),
-        ("helo", {}, make_catalog(prompts=[HELLO], warnings=("w",)), True, "unknown_prompt"),
         ("helo", {}, make_catalog(), True, "unknown_prompt"),
         ("helo", {}, make_catalog(warnings=("w",)), True, ""),
         ("helo", {}, make_catalog(prompts=[HELLO]), False, "unsupported"),
@@ -458,10 +384,3 @@ async def test_refusal_because_the_daemon_stops_is_marked(w: World) -> None:
     lost = script.error(running)
     assert (lost["data"]["may_have_run"], lost["data"]["daemon_stopped"]) == (True, True)
     assert "stopping" not in lost["data"]
-
-
-async def test_call_whose_server_has_ended_is_not_marked_as_stopped(w: World) -> None:
-    script = Script(w)
-    running = script.call()
-    w.lose()
-    assert "daemon_stopped" not in script.error(running)["data"]

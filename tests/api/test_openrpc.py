@@ -11,7 +11,7 @@ import pytest
 from mcpd.api.control.methods import METHODS, decode_params, openrpc_document
 from mcpd.model.errors import InvalidArguments
 from tests.e2e.conftest import start
-from tests.e2e.harness import Refused, fake
+from tests.e2e.harness import fake
 
 __all__ = ["start"]
 
@@ -74,31 +74,3 @@ def test_unknown_parameters_are_rejected_with_their_path(method: str) -> None:
     with pytest.raises(InvalidArguments) as refused:
         decode_params(method, {"no_such_thing": 1}, METHODS[method].params)
     assert any("no_such_thing" in problem.message for problem in refused.value.problems)
-
-
-def test_streams_start_with_the_current_state_and_end_when_cancelled(start: Start) -> None:
-    """Events start with a snapshot, logs with the last lines; new entries follow."""
-    daemon = start({"fake": fake()})
-    daemon.wait_connected("fake")
-    client, other = daemon.client(), daemon.client()
-    events = client.send("mcpd/events", servers=["fake"])
-    first = client.next_notification()["params"]
-    assert (first["request"], first["event"]["kind"]) == (events, "snapshot")
-    logs = client.send("mcpd/logs", server="fake", follow=True)
-    client.answer(logs)
-    other.call("fake", "stderr", {"text": "hello from stderr"})
-    line = client.next_notification()
-    while line["method"] != "mcpd/log":
-        line = client.next_notification()
-    assert line["params"]["request"] == logs
-    assert "hello from stderr 0" in line["params"]["line"]
-    for key in (events, logs):
-        client.notify("notifications/cancelled", requestId=key)
-    client.request("mcpd/version")
-    client.notifications.clear()
-    other.call("fake", "stderr", {"text": "nobody listens"})
-    other.request("mcpd/disconnect", server="fake", wait=5)
-    client.request("mcpd/version")
-    assert client.notifications == []
-    with pytest.raises(Refused, match="unknown member"):
-        client.request("mcpd/events", server="fake")

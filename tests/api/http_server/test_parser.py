@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import sys
 
@@ -85,28 +84,6 @@ def test_portions_do_not_matter(requests: list[bytes], cuts: list[int]) -> None:
     assert taken.parser.is_between
 
 
-def test_repeated_head_is_recognized() -> None:
-    """It was judged once; and another body of the same length goes with it."""
-    taken = fed(POST, POST[:-2] + b"ho", GET, POST)
-    heads = [head for head, _ in taken.requests]
-    assert heads[0] is heads[1]
-    assert heads[0] is heads[3]
-    assert [body for _, body in taken.requests] == [b"hi", b"ho", b"", b"hi"]
-    assert len(taken.heads) == 2
-
-
-def test_known_head_is_used_only_for_a_single_complete_request() -> None:
-    """More or less than its body in the same portion is for the parser."""
-    for portions, expected in (
-        ([POST + GET], [POST, POST, GET]),
-        ([POST[:-1], b"i"], [POST, POST]),
-        ([POST + POST[:-1], b"i" + POST], [POST, POST, POST, POST]),
-    ):
-        taken = fed(POST, *portions)
-        assert taken.received == [EXPECTED[each] for each in expected]
-        assert taken.parser.is_between
-
-
 @pytest.mark.parametrize(
     ("sent", "status"),
     [
@@ -137,14 +114,6 @@ def test_what_cannot_be_framed_or_is_too_much_is_refused(sent: bytes, status: in
     with pytest.raises(BadRequest) as refusal:
         fed(sent)
     assert refusal.value.status == status
-
-
-@pytest.mark.parametrize("endless", [b"GET /" + b"x" * 999, b"GET / HTTP/1.1\r\nA: " + b"x" * 999])
-def test_a_head_without_an_end_is_refused_in_time(endless: bytes) -> None:
-    """The parser below keeps what it cannot hand out yet."""
-    with pytest.raises(BadRequest) as refusal:
-        fed(endless, *[b"x" * 1000] * 100)
-    assert refusal.value.status in (400, 431)
 
 
 @pytest.mark.parametrize(
@@ -206,13 +175,3 @@ def test_an_absolute_target_of_this_host_is_its_path() -> None:
     """RFC 9112, 3.2.2: every server has to take it."""
     taken = fed(b"GET http://h/a?b HTTP/1.1\r\nHost: h\r\n\r\n")
     assert taken.received[0][1:3] == ("/a", "b")
-
-
-@settings(derandomize=True, max_examples=scaled(500), deadline=None)
-@given(
-    st.lists(st.binary(max_size=60), max_size=6), st.sampled_from([b"", POST[:20], POST[:-3], CHUNKED[:70]])
-)
-def test_garbage_is_rejected_or_parsed_without_other_errors(portions: list[bytes], start: bytes) -> None:
-    """Malformed input is rejected without an internal error."""
-    with contextlib.suppress(BadRequest):
-        fed(start, *portions)

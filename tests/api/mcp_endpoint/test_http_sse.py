@@ -15,7 +15,6 @@ from mcpd.api.mcp.sse import SseSessions
 from mcpd.calls.client_context import ClientIdentity
 from mcpd.gateway.gateway import Gateway
 from mcpd.state.clients import ClientRegistry
-from mcpd.wire import message as wire
 from tests.api.mcp_endpoint.line import Line
 from tests.api.mcp_endpoint.test_legacy import VIEW, Conversation, Everything, StandIn
 
@@ -120,13 +119,3 @@ def test_number_of_sessions_is_limited(world: World, monkeypatch: pytest.MonkeyP
     assert b"1 HTTP+SSE sessions are open" in refused.got
     first.exchange.hang_up("left")
     world.open()
-
-
-def test_responses_to_a_batch_are_one_message(world: World) -> None:
-    """Revision 2025-03-26 has batches."""
-    stream, conversation = world.open()
-    conversation.version = "2025-03-26"
-    assert world.post(stream, b"[%b,%b]" % (PING, PING.replace(b"1", b"2", 1))) == "202 Accepted"
-    for key, (_, reply) in zip((b"1", b"2"), conversation.received, strict=True):
-        reply.finish(wire.result(key, b"{}"))
-    assert received(stream) == [[{"jsonrpc": "2.0", "id": key, "result": {}} for key in (1, 2)]]
