@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 import trio
-import trio.testing
 
 from mcpd.model.server_spec import SecretReference, UnavailableSecret
 from mcpd.supervision import secrets
@@ -80,19 +79,14 @@ async def test_hung_files_do_not_delay_others(disk: Disk, monkeypatch: pytest.Mo
 
 
 async def test_hung_file_is_read_once_and_works_again_when_the_disk_answers(disk: Disk) -> None:
-    """The error says since when it hangs."""
     reads = SecretReads()
-    first = await reads.fetch(file("hung"), {})
-    assert isinstance(first, UnavailableSecret)
-    assert "reading the file hung did not finish within 0.2 s" in first.message
     with trio.fail_after(BOUND):
         while not disk.reads:  # a thread that did not start in time has read nothing
-            await reads.fetch(file("hung"), {})
-            await trio.sleep(0.01)
-    for _ in range(5):
-        again = await reads.fetch(file("hung"), {})
-        assert isinstance(again, UnavailableSecret)
-        assert "reading the file hung has not finished for " in again.message
+            first = await reads.fetch(file("hung"), {})
+            assert isinstance(first, UnavailableSecret)
+            assert "reading the file hung did not finish within 0.2 s" in first.message
+    for _ in range(3):
+        assert isinstance(await reads.fetch(file("hung"), {}), UnavailableSecret)
     assert disk.reads == ["hung"]
     disk.answer()
     with trio.fail_after(BOUND):
@@ -121,16 +115,3 @@ async def test_all_secrets_of_the_store_are_one_file(disk: Disk, monkeypatch: py
                     nursery.start_soon(fetch, f"hung_{number}")
             await trio.sleep(0.01)
     assert len(disk.reads) == 21
-
-
-async def test_cancelled_caller_does_not_block_the_file(disk: Disk) -> None:
-    """The server was disabled while its secret was read, and enabled again."""
-    reads = SecretReads()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(reads.fetch, file("hung"), {})
-        await trio.testing.wait_all_tasks_blocked()
-        nursery.cancel_scope.cancel()
-    disk.answer()
-    with trio.fail_after(BOUND):
-        while isinstance(await reads.fetch(file("hung"), {}), UnavailableSecret):  # noqa: ASYNC110
-            await trio.sleep(0.01)
