@@ -25,8 +25,8 @@ READ_SIZE = 1 << 13
 """Bytes per read, at most."""
 _SMALL_READ = 1 << 9
 """Bytes per read from a peer that sends thousands of tiny frames."""
-MAX_UNCOUNTED = 1 << 16
-"""Bytes allowed around a message, and for the response to the upgrade request."""
+_MAX_UNCOUNTED = 1 << 16
+"""Bytes allowed around a message."""
 _SEND_PORTION = 1 << 16
 """Bytes that a peer must read within `write_timeout`. Long messages are sent in such portions."""
 _CONTROL_BYTES_PER_SECOND = 4096
@@ -48,8 +48,7 @@ class GuardedStream(trio.abc.Stream):
         self.close_reason = ""
         self._stream = stream
         self._write_timeout = write_timeout
-        self.longest_message = max_frame
-        """Bytes of the message that is arriving."""
+        self._longest_message = max_frame
         self._initial_data = initial_data
         self._received = 0
         """Bytes received since the last complete message."""
@@ -109,8 +108,8 @@ class GuardedStream(trio.abc.Stream):
         """The bytes of a message, the headers of its fragments, and pings. The library counts the payload of
         fragments only, and keeps every fragment, even empty ones."""
         return (
-            self.longest_message * 9 / 8
-            + MAX_UNCOUNTED
+            self._longest_message * 9 / 8
+            + _MAX_UNCOUNTED
             + _CONTROL_BYTES_PER_SECOND * (self.last_received_at - self._message_at)
         )
 

@@ -92,10 +92,9 @@ class SseChannel(RequestMultiplexer):
                 self._max_frame,
                 self._take_event,
                 partial(receive_large_event, self, None),
-                self.receive_dropped,
             )
         except EventTooLong as error:
-            return f"it sent an event of more than {error.limit} bytes (`maxFrame` allows {self._max_frame})"
+            return f"it sent an event with {error} (raise `maxFrame` in its definition to allow this)"
 
     def _take_event(self, event: SseEvent) -> None:
         if event.event == "endpoint":

@@ -22,7 +22,6 @@ from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_request import Exchange
 from mcpd.wire import message as wire
 from mcpd.wire.event_stream import EventTooLong, SseDecoder, SseEvent
-from mcpd.wire.limits import DroppedMessage
 from mcpd.wire.message import BadFrame, Message
 
 EVENT_STREAM, JSON = "text/event-stream", "application/json"
@@ -50,10 +49,10 @@ def complete_messages(response: httpx.Response, key: bytes, limit: int) -> list[
         return [whole] if kind == JSON else []
     if len(whole) > _MAX_IMMEDIATE_EVENTS:
         return []
-    messages = [event.data for event in SseDecoder(limit).feed(whole) if event.event == "message"]
     try:
+        messages = [event.data for event in SseDecoder(limit).feed(whole) if event.event == "message"]
         answer = wire.parse(messages[-1]) if messages else Message()
-    except BadFrame:
+    except (BadFrame, EventTooLong):
         return []
     is_answer = not answer.method and wire.normalize_id(bytes(answer.id)) == key
     return [message for message in messages if message] if is_answer else []
@@ -153,14 +152,12 @@ async def read_events(
     limit: int,
     take: Callable[[SseEvent], None],
     take_large: Callable[[SseEvent], Awaitable[None]],
-    take_dropped: Callable[[DroppedMessage], None],
 ) -> str:
     """Pass every event of a response to `take` until it ends; return why.
 
-    Events with more than LARGE bytes are passed to `take_large` instead. `limit` bounds an event's data; a
-    message that exceeds it is passed to `take_dropped`.
-    Raises EventTooLong (also if the end cuts off such an event), ProtocolViolation (also for too many bytes
-    without an event), and what the functions raise.
+    Events with more than LARGE bytes are passed to `take_large` instead. Raises EventTooLong for an event
+    with more than `limit` bytes of data, ProtocolViolation (also for too many bytes without an event), and
+    what the functions raise.
     """
     decoder = SseDecoder(limit)
     last_event = trio.current_time()
@@ -184,9 +181,6 @@ async def read_events(
                     heard.record(event)
                     take(event)
                     last_event = trio.current_time()
-                while decoder.dropped:
-                    trim_heap_soon()
-                    take_dropped(decoder.dropped.pop(0))
             if decoder.overhead > _MAX_OVERHEAD:
                 seconds = trio.current_time() - last_event
                 if decoder.overhead > _MAX_OVERHEAD + _OVERHEAD_PER_SECOND * seconds:
@@ -198,11 +192,9 @@ async def read_events(
         try:
             await bodies.feed_body(response, feed, math.inf, _EVENT_PORTION)
         except httpx.TransportError as error:
-            decoder.end()
             return describe_error(error)
     if silence.cancelled_caught:
         return f"its event stream was silent for {SILENCE:g} s"
-    decoder.end()
     return "its event stream ended"
 
 

@@ -395,10 +395,10 @@ class RequestMultiplexer:
             how = f"with {unreadable.reason}: {shorten(line)}"
             self._fail_lost(answered, protocol_violation(self.name, answered, how))
 
-    def receive_dropped(self, dropped: DroppedMessage, exchange: Exchange | None = None) -> None:
+    def receive_dropped(self, dropped: DroppedMessage) -> None:
         """Fail the request that a message answers which exceeds a limit, or refuse that of the server.
 
-        Call this within a `batch()`. `exchange`: as for `receive`.
+        Call this within a `batch()`.
         """
         self.last_received_at = _batch.now
         self._count_deviation(f"messages with {dropped.reason} were dropped (raise `maxFrame` to allow them)")
@@ -410,22 +410,20 @@ class RequestMultiplexer:
                 self.refuse(message, wire.INVALID_PARAMS, f"{what} was dropped: it has {dropped.reason}")
         elif message is not None and is_response(message):
             what = "a response to no request in progress"
-            answered = self._pop_pending(self._key_answered(message, exchange))
+            answered = self._pop_pending(self._key_answered(message))
             if answered is not None:
                 what = f"the response to {answered.description}"
                 self._send_queued()
                 self._fail_lost(answered, answer_dropped(self.name, answered, dropped.reason))
         log.warning("%s: %s was dropped: it has %s", self.name, what, dropped.reason)
 
-    def _key_answered(self, message: Message, exchange: Exchange | None) -> bytes:
+    def _key_answered(self, message: Message) -> bytes:
         """Return the id of the request that a dropped response answers; empty if that is unknown.
 
-        If no id could be read, this is the request on whose stream it came, or the only one in progress.
+        If no id could be read, this is the only request in progress.
         """
         if message.id is not ABSENT:
             return wire.normalize_id(message.key)
-        if exchange is not None:
-            return exchange.key
         keys = [*self._pending, *self._long_lived]
         return keys[0] if len(keys) == 1 else b""
 

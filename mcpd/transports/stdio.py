@@ -20,10 +20,8 @@ from mcpd.process.memory import trim_heap_soon
 from mcpd.transports.child_process import Child, Launch, ProcessGroupGuard, describe_exit, spawn
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_request import Exchange, connection_lost
-from mcpd.wire import message as wire
-from mcpd.wire.framing import LineSplitter, LineTooLong, MultilineJoiner
+from mcpd.wire.framing import LineSplitter, LineTooLong
 from mcpd.wire.limits import longest_dropped
-from mcpd.wire.message import ABSENT, BadFrame
 
 _batch = batch()
 _EOF_GRACE = 0.5
@@ -47,7 +45,6 @@ class PipeChannel(RequestMultiplexer):
         self._splitter = LineSplitter(
             spec.max_frame, longest=longest_dropped(spec.max_frame), limit_structure=True
         )
-        self._spread = MultilineJoiner(spec.max_frame)
         self._write_timeout = spec.timeouts.write
         self._why_ended = why_ended
 
@@ -127,21 +124,6 @@ class PipeChannel(RequestMultiplexer):
             for message in self._splitter.dropped:
                 self.receive_dropped(message)
         self._splitter.dropped.clear()
-
-    def _count_unparsable(self, line: bytes) -> None:
-        super()._count_unparsable(line)
-        whole = self._spread.feed(line)
-        if whole is None:
-            return
-        try:
-            message = wire.parse(whole)
-        except BadFrame:
-            return
-        if message.method or message.id is not ABSENT:
-            self._count_deviation(
-                "messages spanned several lines; the specification requires one line for each"
-            )
-            self.receive(whole)
 
     async def _watch_writes(self, running: trio.CancelScope) -> None:
         """Fail requests that cannot be sent because the server does not read its input.

@@ -222,8 +222,7 @@ class HttpChannel(RequestMultiplexer):
             except httpx.TransportError as error:
                 self._handle_transport_error(exchange, error)
             except (BodyTooLarge, EventTooLong, TooMuchStructure) as error:
-                is_dense = isinstance(error, TooMuchStructure)
-                reason = str(error) if is_dense else f"more than {self._max_frame} bytes"
+                reason = str(error) or f"more than {self._max_frame} bytes"
                 self._fail_if_pending(exchange, answer_dropped(self.name, exchange, reason))
             except McpdError as error:
                 self._fail_if_pending(exchange, error)
@@ -329,9 +328,8 @@ class HttpChannel(RequestMultiplexer):
             if event.data and event.event == "message":
                 self.receive(bodies.to_one_line(event.data), exchange)
 
-        take_dropped = partial(self.receive_dropped, exchange=exchange)
         take_large = partial(receive_large_event, self, exchange)
-        return await read_events(response, heard, self._max_frame, take, take_large, take_dropped)
+        return await read_events(response, heard, self._max_frame, take, take_large)
 
     async def listen(self, on_gap: Callable[[], None], on_open: Callable[[], None]) -> None:
         """Keep the stream for unsolicited messages open; return if the server offers none."""

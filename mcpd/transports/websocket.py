@@ -6,7 +6,6 @@ trio-websocket sometimes leaves sockets to the garbage collector, so the stream 
 
 from __future__ import annotations
 
-import os
 import re
 from collections import deque
 from collections.abc import AsyncIterator, Generator
@@ -43,119 +42,38 @@ from mcpd.transports.credentials import (
 )
 from mcpd.transports.guarded_websocket import (
     CONNECTION_ENDED,
-    MAX_UNCOUNTED,
     READ_SIZE,
     GuardedStream,
     keep_alive,
 )
 from mcpd.transports.http_client.client_factory import parse_url, ssl_context
 from mcpd.transports.http_client.connection import describe_error
-from mcpd.transports.http_client.dial import CONNECT_TIMEOUT, open_tcp, start_tls
+from mcpd.transports.http_client.dial import CONNECT_TIMEOUT, STREAM_ERRORS, open_tcp, start_tls
 from mcpd.transports.multiplexer import RequestMultiplexer
 from mcpd.transports.outgoing_request import Exchange
-from mcpd.wire.limits import COUNTED_FROM, DroppedMessage, StructureCounter, TooMuchStructure, longest_dropped
-
-
-class WholeMessages(WSConnection):
-    """Joins the fragments of each message. A message over `limit` bytes is dropped while it arrives.
-
-    An empty message takes its place, and what is known of it is added to `dropped`, which the caller empties.
-    """
-
-    def __init__(self, limit: int, stream: GuardedStream) -> None:
-        """`stream`: where the fragments come from. It bounds the bytes without a complete message."""
-        super().__init__(ConnectionType.CLIENT)
-        self.dropped: list[DroppedMessage] = []
-        self._limit = limit
-        self._stream = stream
-        self._parts: list[bytes] = []
-        self._size = 0
-        """Bytes of the open message."""
-        self._dropping: DroppedMessage | None = None
-
-    def events(self) -> Generator[Event, None, None]:
-        """Return the pending events. Raises wsproto's RemoteProtocolError."""
-        for event in super().events():
-            if not isinstance(event, (TextMessage, BytesMessage)):
-                yield event
-            elif (message := self._take(event)) is not None:
-                yield message
-
-    def _take(self, fragment: TextMessage | BytesMessage) -> BytesMessage | None:
-        data = fragment.data.encode() if isinstance(fragment, TextMessage) else bytes(fragment.data)
-        self._size += len(data)
-        if self._dropping is None and self._size > self._limit:
-            self._dropping = DroppedMessage(f"more than {self._limit} bytes")
-            self._dropping.add(b"".join(self._parts))
-            self._parts.clear()
-            self._stream.longest_message = longest_dropped(self._limit)
-        if self._dropping is not None:
-            self._dropping.add(data)
-        elif data:
-            self._parts.append(data)
-        return self._finish_message() if fragment.message_finished else None
-
-    def _finish_message(self) -> BytesMessage:
-        whole = b"".join(self._parts)  # not a copy of a single fragment
-        if self._dropping is not None:
-            self.dropped.append(self._dropping)
-            self._dropping = None
-            self._stream.longest_message = self._limit
-        self._parts.clear()
-        self._size = 0
-        self._stream.message_received()
-        return BytesMessage(data=whole)
-
+from mcpd.wire.limits import COUNTED_FROM, StructureCounter, TooMuchStructure
 
 SUBPROTOCOL = "mcp"
 _MALFORMED = (h11.ProtocolError, wsproto.utilities.ProtocolError)
 """What the libraries raise if the server's answer to the upgrade request is not valid HTTP."""
-_FIRST_FINAL, _LAST_STATUS = 200, 599
-_HEAD = re.compile(rb"HTTP/1\.\d (\d{3})[^\r\n]*\r?\n")
 
 
-class UpgradedStream(GuardedStream):
-    """The stream under the WebSocket. During the HTTP upgrade the server may refuse, or stay silent."""
+class _Messages(WSConnection):
+    """Returns all messages as bytes, and tells the stream when one is complete."""
 
-    def __init__(self, stream: trio.abc.Stream, write_timeout: float, max_frame: int) -> None:
-        super().__init__(stream, write_timeout, max_frame)
-        self.handshake: trio.CancelScope | None = trio.CancelScope()
-        """Cancelled when the stream ends; None after the handshake."""
-        self._answer = bytearray()
-        """The server's response to the upgrade request, as far as it was received."""
+    def __init__(self, stream: GuardedStream) -> None:
+        super().__init__(ConnectionType.CLIENT)
+        self._stream = stream
 
-    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        data: bytes | bytearray = b""
-        try:
-            data = await super().receive_some(max_bytes)
-        finally:
-            if not data:
-                self._cancel_handshake()
-        if self.handshake is not None:
-            self._answer += data
-            if len(self._answer) > MAX_UNCOUNTED:
-                self._cancel_handshake()
-                raise trio.BrokenResourceError("the handshake response is too long")
-        return data
-
-    async def aclose(self) -> None:
-        self._cancel_handshake()
-        await super().aclose()
-
-    def end_handshake(self) -> tuple[int, httpx.Headers]:
-        """Return the status and the headers of the server's response; 0 if it did not send a status."""
-        self.handshake = None
-        answer, self._answer = bytes(self._answer), bytearray()
-        found = _HEAD.match(answer)
-        if found is None:
-            return 0, httpx.Headers()
-        head = answer[found.end() :].replace(b"\r\n", b"\n").partition(b"\n\n")[0]
-        fields = [line.partition(b":") for line in head.split(b"\n") if b":" in line]
-        return int(found[1]), httpx.Headers([(name.strip(), value.strip()) for name, _, value in fields])
-
-    def _cancel_handshake(self) -> None:
-        if self.handshake is not None:
-            self.handshake.cancel(reason="the stream has ended")
+    def events(self) -> Generator[Event, None, None]:
+        for event in super().events():
+            if not isinstance(event, (TextMessage, BytesMessage)):
+                yield event
+                continue
+            data = event.data.encode() if isinstance(event, TextMessage) else bytes(event.data)
+            if event.message_finished:
+                self._stream.message_received()
+            yield BytesMessage(data=data, message_finished=event.message_finished)
 
 
 async def connect(spec: RemoteSpec) -> trio.abc.Stream:
@@ -170,32 +88,22 @@ async def connect(spec: RemoteSpec) -> trio.abc.Stream:
         with trio.fail_after(CONNECT_TIMEOUT):
             stream = await open_tcp(host, url.port or (443 if secure else 80))
             return stream if context is None else await start_tls(stream, host, context)
-    except trio.TooSlowError:
-        reason = f"it cannot be reached: no connection within {CONNECT_TIMEOUT:g} s"
-    except trio.BrokenResourceError as error:
-        reason = describe_error(error)
-    except OSError as error:
-        reason = f"it cannot be reached: {_describe_os_error(error)}"
+    except (trio.TooSlowError, *STREAM_ERRORS) as error:
+        is_late = isinstance(error, trio.TooSlowError)
+        failed = httpx.ConnectTimeout("") if is_late else httpx.ConnectError(str(error))
+        failed.__cause__ = error
+        reason = describe_error(failed)
     raise LinkLost(f"{spec.name}: {reason}", server=spec.name, may_have_run=False)
-
-
-def _describe_os_error(error: OSError) -> str:
-    """Return the cause of a connection error; trio's own message only lists addresses."""
-    cause = error.__cause__
-    for one in cause.exceptions if isinstance(cause, BaseExceptionGroup) else (cause, error):
-        if isinstance(one, OSError) and one.errno is not None:
-            return os.strerror(one.errno) if one.errno > 0 else str(one.strerror)  # negative: name resolution
-    return str(error)
 
 
 class UpgradeRefused(Exception):
     """The server answered the upgrade request with another HTTP status than 101."""
 
-    def __init__(self, status: int, headers: httpx.Headers, body: bytes = b"") -> None:
-        super().__init__(f"HTTP {status}")
-        self.status = status
-        self.headers = headers
-        self.body = body
+    def __init__(self, rejected: ConnectionRejected) -> None:
+        super().__init__(f"HTTP {rejected.status_code}")
+        self.status = rejected.status_code
+        self.headers = httpx.Headers(list(rejected.headers))
+        self.body = rejected.body or b""
 
     def to_error(
         self, name: str, refusal: Refusal, credentials: Credentials | None, *, own: bool
@@ -211,60 +119,49 @@ class UpgradeRefused(Exception):
 
 
 async def upgrade(
-    spec: RemoteSpec,
-    nursery: trio.Nursery,
-    wire: UpgradedStream,
-    messages: WholeMessages,
-    signature: Signature,
+    spec: RemoteSpec, nursery: trio.Nursery, wire: GuardedStream, signature: Signature
 ) -> WebSocketConnection:
-    """Perform the WebSocket handshake. Raises LinkLost, UpgradeRefused.
+    """Perform the WebSocket handshake. Raises LinkLost.
 
     The connection is read in `nursery`, which may raise too; see `unwrap_failure`.
     """
     url = parse_url(spec.url)
-    assert wire.handshake is not None
     connection = WebSocketConnection(
         wire,
-        messages,
+        _Messages(wire),
         host=url.netloc.decode("ascii"),
         path=url.raw_path.decode("ascii"),
         client_subprotocols=[SUBPROTOCOL],
         client_extra_headers=[
             (name.encode(), value.encode()) for name, value in (*spec.headers.items(), *signature.headers)
         ],
-        max_message_size=spec.max_frame,  # `messages` drops longer ones
+        max_message_size=spec.max_frame,
         receive_buffer_size=READ_SIZE,
     )
-    is_open = False
-    with trio.move_on_after(CONNECT_TIMEOUT) as waiting, wire.handshake:
-        # As `wrap_client_stream` of the library, which does not take `messages`.
-        nursery.start_soon(connection._reader_task)
+
+    async def read() -> None:
+        try:
+            await connection._reader_task()
+        finally:
+            waiting.cancel(reason="the stream has ended")
+
+    with trio.move_on_after(CONNECT_TIMEOUT) as waiting:
+        # As `wrap_client_stream` of the library, which takes no `WSConnection`.
+        nursery.start_soon(read)
         await connection._open_handshake.wait()
-        is_open = True
-    status, headers = wire.end_handshake()
-    if is_open:
         return connection
-    if status:
-        raise UpgradeRefused(status, headers)
-    how = "does not respond" if waiting.cancelled_caught else "is not a WebSocket server"
-    raise LinkLost(f"{spec.name}: it {how}", server=spec.name, may_have_run=False)
+    reason = "it does not answer as a WebSocket server"
+    raise LinkLost(f"{spec.name}: {reason}", server=spec.name, may_have_run=False)
 
 
-def unwrap_failure(
-    name: str, group: BaseExceptionGroup[BaseException], wire: UpgradedStream
-) -> BaseException:
+def unwrap_failure(name: str, group: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return why there is no connection, unwrapped from the nursery's exception group."""
     reasons = list(group.exceptions)
-    if all(isinstance(reason, _MALFORMED) for reason in reasons):
-        # The libraries also raise it while they handle an invalid response, as if it were our error.
-        status, headers = wire.end_handshake()
-        if _FIRST_FINAL <= status <= _LAST_STATUS:
-            return UpgradeRefused(status, headers)
-        return ProtocolViolation(f"{name}: its response to the WebSocket upgrade is invalid", server=name)
     rejected = next((reason for reason in reasons if isinstance(reason, ConnectionRejected)), None)
     if rejected is not None:
-        headers = httpx.Headers(list(rejected.headers))
-        return UpgradeRefused(rejected.status_code, headers, rejected.body or b"")
+        return UpgradeRefused(rejected)
+    if any(isinstance(reason, _MALFORMED) for reason in reasons):
+        return ProtocolViolation(f"{name}: its response to the WebSocket upgrade is invalid", server=name)
     return reasons[0] if len(reasons) == 1 else group
 
 
@@ -284,12 +181,10 @@ class WebSocketChannel(RequestMultiplexer):
         self,
         spec: RemoteSpec,
         connection: WebSocketConnection,
-        messages: WholeMessages,
         wire: GuardedStream,
     ) -> None:
         super().__init__(spec)
         self._connection = connection
-        self._messages = messages
         self._wire = wire
         self._max_frame = spec.max_frame
         self._waiting: deque[tuple[bytes, Exchange | None]] = deque()
@@ -356,8 +251,6 @@ class WebSocketChannel(RequestMultiplexer):
             while True:
                 line = await self._connection.get_message()
                 assert isinstance(line, bytes)
-                if self._messages.dropped:
-                    self._receive_dropped()
                 if len(line) > COUNTED_FROM:
                     await self._receive_large(line)
                     continue
@@ -365,34 +258,23 @@ class WebSocketChannel(RequestMultiplexer):
                     self.receive(line)
         except ConnectionClosed as error:
             return self._wire.close_reason or self._describe(error.reason)
-
-    def _receive_dropped(self) -> None:
-        trim_heap_soon()
-        with _batch:
-            while self._messages.dropped:
-                self.receive_dropped(self._messages.dropped.pop(0))
+        except TooMuchStructure as error:
+            return f"it sent a message with {error} (raise `maxFrame` in its definition to allow this)"
 
     async def _receive_large(self, line: bytes) -> None:
-        """Handle a message that may have too much structure, in turns that do not delay other tasks."""
+        """Handle a message in turns that do not delay other tasks. Raises TooMuchStructure."""
         turns, counter = TurnLimit(), StructureCounter(self._max_frame)
-        try:
-            for start in range(0, len(line), _PORTION):
-                counter.feed(line[start : start + _PORTION])
-                await turns.pause()
-        except TooMuchStructure as error:
-            with _batch:
-                dropped = DroppedMessage(str(error))
-                dropped.add(line)
-                self.receive_dropped(dropped)
-        else:
-            await self.receive_in_turns(line)
+        for start in range(0, len(line), _PORTION):
+            counter.feed(line[start : start + _PORTION])
+            await turns.pause()
+        await self.receive_in_turns(line)
         trim_heap_soon()
 
     def _describe(self, reason: CloseReason | None) -> str:
         code = 1006 if reason is None else reason.code
         detail = "" if reason is None or not reason.reason else shorten(reason.reason)
         if code == 1009:
-            return "it rejected a message from mcpd as too long" + (f": {detail}" if detail else "")
+            return "a message was too long" + (f": {detail} (see `maxFrame`)" if detail else "")
         if code == 1006:
             return "the connection broke"
         return f"it closed the connection with code {code}" + (f": {detail}" if detail else "")
@@ -439,13 +321,12 @@ async def _open(
 @asynccontextmanager
 async def _connect_once(spec: RemoteSpec, signature: Signature) -> AsyncIterator[WebSocketChannel]:
     stream = await connect(spec)
-    wire = UpgradedStream(stream, spec.timeouts.write, spec.max_frame)
-    messages = WholeMessages(spec.max_frame, wire)
+    wire = GuardedStream(stream, spec.timeouts.write, spec.max_frame)
     channel: WebSocketChannel | None = None
     try:
         async with trio.open_nursery() as nursery:
-            connection = await upgrade(spec, nursery, wire, messages, signature)
-            channel = WebSocketChannel(spec, connection, messages, wire)
+            connection = await upgrade(spec, nursery, wire, signature)
+            channel = WebSocketChannel(spec, connection, wire)
             try:
                 yield channel
             finally:
@@ -455,7 +336,7 @@ async def _connect_once(spec: RemoteSpec, signature: Signature) -> AsyncIterator
                 nursery.cancel_scope.cancel(reason="the connection is closed")
     except BaseExceptionGroup as group:
         if channel is None:
-            raise unwrap_failure(spec.name, group, wire) from None
+            raise unwrap_failure(spec.name, group) from None
         _, others = group.split(CONNECTION_ENDED)
         if others is not None:
             raise others from None

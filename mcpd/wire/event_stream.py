@@ -10,7 +10,7 @@ import re
 
 import msgspec
 
-from mcpd.wire.limits import COUNTED_FROM, DroppedMessage, StructureCounter, TooMuchStructure, longest_dropped
+from mcpd.wire.limits import COUNTED_FROM, StructureCounter, TooMuchStructure
 
 _BOM = b"\xef\xbb\xbf"
 _MAX_FIELD_PREFIX = len(b"retry: ")
@@ -22,11 +22,7 @@ _MAX_RETRY_DIGITS = 18
 
 
 class EventTooLong(ValueError):
-    """An event passed a limit, and its end is not waited for. The rest of the stream cannot be parsed."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"a server-sent event is longer than the limit of {limit} bytes")
-        self.limit = limit
+    """An event exceeds a limit, which the message names. The rest of the stream is not read."""
 
 
 class SseEvent(msgspec.Struct, frozen=True, gc=False):
@@ -46,17 +42,14 @@ class SseEvent(msgspec.Struct, frozen=True, gc=False):
 class SseDecoder:
     """The decoder of one stream. Use a new one for a resumed stream.
 
-    An event that is incomplete at the end of the stream is dropped, as the standard requires. If the data of
-    an event exceeds `limit`, or has too much structure (`wire/limits.py`), the event is returned
-    without it, and what is known of the data of a message is added to `dropped`, which the caller empties.
+    An event that is incomplete at the end of the stream is dropped, as the standard requires.
     """
 
     def __init__(self, limit: int) -> None:
-        self.dropped: list[DroppedMessage] = []
+        """`limit`: bytes of data in one event. It also bounds its structure (`wire/limits.py`)."""
         self.overhead = 0
         """Bytes since the last event that are not data: comments, blank lines, and fields without data."""
         self._limit = limit
-        """Bytes of data in one event."""
         self._start = b""
         self._started = False
         self._after_cr = False
@@ -72,18 +65,7 @@ class SseDecoder:
         self._size = 0
         self._counter: StructureCounter | None = None
         """Counts the data once it is long."""
-        self._excess = ""
-        """Which limit the data exceeds."""
-        self._dropping: DroppedMessage | None = None
-        """The data, once it exceeds a limit."""
-        self._is_cut = False
-        """Whether the beginning of the open line is in `_dropping`, and nothing of it in `_parts`."""
         self._retry: int | None = None
-
-    def end(self) -> None:
-        """Take the end of the stream. Raises EventTooLong if it cuts off an event whose data is too long."""
-        if self._dropping is not None:
-            raise EventTooLong(self._limit)
 
     def feed(self, data: bytes) -> list[SseEvent]:
         """Take what was read; return the events that it completed.
@@ -103,13 +85,7 @@ class SseDecoder:
         lines = data.split(b"\n")  # `splitlines` takes three times as long
         rest = lines.pop()
         events = []
-        if self._is_cut:
-            self._drop(lines[0] if lines else rest)
-            if not lines:
-                return []
-            self._is_cut = False
-            del lines[0]
-        elif lines and self._parts and (event := self._take_long_line(lines.pop(0))) is not None:
+        if lines and self._parts and (event := self._take_long_line(lines.pop(0))) is not None:
             events.append(event)
         events += [event for line in lines if (event := self._take_line(line)) is not None]
         if rest:
@@ -125,47 +101,13 @@ class SseDecoder:
         return start.removeprefix(_BOM)
 
     def _extend_line(self, rest: bytes) -> None:
-        """Add to the open line. Raises EventTooLong."""
         self._parts.append(rest)
         self._open += len(rest)
-        size = self._open if self._dropping is not None else self._size + self._open
+        size = self._size + self._open
         if size > self._limit + _MAX_FIELD_PREFIX:
-            self._cut_line(self._too_long)
-            return
-        if size > COUNTED_FROM and self._dropping is None:
+            raise EventTooLong(f"more than {self._limit} bytes")
+        if size > COUNTED_FROM:
             self._count(rest)
-        if self._excess and self._open > _MAX_FIELD_PREFIX:
-            self._cut_line(self._excess)
-
-    def _cut_line(self, excess: str) -> None:
-        """Drop what the open line adds to data that exceeds a limit. Raises EventTooLong."""
-        line = b"".join(self._parts)
-        if line.startswith(b"data:"):
-            self._excess = excess
-            self._parts.clear()
-            self._open = 0
-            self._is_cut = True
-            self._drop(b"\n" + line[5:])
-        elif len(line) > min(self._limit, COUNTED_FROM):  # such as a comment
-            raise EventTooLong(self._limit)
-        else:
-            self._parts = [line]
-
-    @property
-    def _too_long(self) -> str:
-        return f"more than {self._limit} bytes"
-
-    def _drop(self, text: bytes) -> None:
-        """Take data that is not kept. Raises EventTooLong."""
-        if self._dropping is None:
-            self._dropping = DroppedMessage(self._excess)
-            self._dropping.add(bytes(self._data or b""))
-            self._data, self._counter = None, None
-        self._has_fields = True
-        self._dropping.add(text)
-        longest = longest_dropped(self._limit)
-        if self._dropping.size > longest:
-            raise EventTooLong(longest)
 
     def _take_long_line(self, last: bytes) -> SseEvent | None:
         self._parts.append(last)
@@ -184,7 +126,7 @@ class SseDecoder:
         try:
             self._counter.feed(portion)
         except TooMuchStructure as error:
-            self._excess = self._excess or str(error)
+            raise EventTooLong(str(error)) from None
 
     def _take_line(self, line: bytes, *, is_counted: bool = False) -> SseEvent | None:
         if not line:
@@ -206,14 +148,18 @@ class SseDecoder:
 
     def _take_data(self, text: bytes, *, is_counted: bool) -> None:
         self._has_fields = True
-        if self._dropping is not None:
-            self._drop(b"\n" + text)
-            return
-        self._append_data(text)
+        if self._data is None:
+            self._data = text
+        else:
+            if isinstance(self._data, bytes):
+                self._data = bytearray(self._data)
+            self._data += b"\n"
+            self._data += text
+        self._size = len(self._data)
+        if self._size > self._limit:
+            raise EventTooLong(f"more than {self._limit} bytes")
         if self._size > COUNTED_FROM and not is_counted:
             self._count(text)
-        if self._excess:
-            self._drop(b"")
 
     def _take_field(self, name: bytes, text: bytes) -> None:
         """Take another field than `data`. Comments and unknown fields are ignored."""
@@ -229,22 +175,8 @@ class SseDecoder:
             self._has_fields = True
             self._retry = int(text)
 
-    def _append_data(self, text: bytes) -> None:
-        if self._data is None:
-            self._data = text
-        else:
-            if isinstance(self._data, bytes):
-                self._data = bytearray(self._data)
-            self._data += b"\n"
-            self._data += text
-        self._size = len(self._data)
-        if self._size > self._limit:
-            self._excess = self._too_long
-
     def _finish_event(self) -> SseEvent:
         event = SseEvent(self._event or "message", bytes(self._data or b""), self._id, self._retry)
-        if self._dropping is not None and event.event == "message":
-            self.dropped.append(self._dropping)
         self._clear()
         self.overhead = 0
         return event

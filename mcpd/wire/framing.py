@@ -1,13 +1,10 @@
-"""Newline framing with a bound: bytes in any portions → lines, and messages that span several lines."""
+"""Newline framing with a bound: bytes in any portions → lines."""
 
 from __future__ import annotations
 
 from io import BytesIO
 
 from mcpd.wire.limits import COUNTED_FROM, DroppedMessage, StructureCounter, TooMuchStructure
-
-MAX_JOINED = 4 * 1024 * 1024
-"""Bytes of a message that spans several lines."""
 
 
 class LineTooLong(ValueError):
@@ -126,31 +123,3 @@ class LineSplitter:
         if has_ended:
             self._dropping = None
             self.dropped.append(line)
-
-
-class MultilineJoiner:
-    """Joins messages that a server spread over several lines, against the rules of the stdio transport.
-
-    `feed` takes the lines that are not messages. Indented JSON begins with a line that is only `{` and ends
-    with one that is only `}`, neither indented. Nothing is kept for a server that follows the rules.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = min(limit, MAX_JOINED)
-        self._lines: list[bytes] = []
-        self._size = 0
-
-    def feed(self, line: bytes) -> bytes | None:
-        """At a `}`, return the lines since the last `{` joined into one, which may be a message."""
-        line = line.rstrip()
-        if line == b"{":
-            self._lines, self._size = [], 0
-        elif not self._lines:
-            return None
-        self._lines.append(line)
-        self._size += len(line) + 1
-        if line != b"}" and self._size <= self._limit:
-            return None
-        joined = b" ".join(self._lines)
-        self._lines, self._size = [], 0
-        return joined if line == b"}" else None

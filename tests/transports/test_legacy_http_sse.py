@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import trio
 
@@ -12,7 +10,7 @@ from mcpd.model.server_spec import RemoteSpec
 from mcpd.transports.legacy_http_sse import open_http_sse
 from mcpd.transports.outgoing_request import AwaitedExchange
 from tests.fakes.http import FakeHttp, Json, Request, fake_http
-from tests.transports.remote import answer, outcome, talking
+from tests.transports.remote import outcome, talking
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -104,39 +102,19 @@ async def test_an_endpoint_of_another_origin_is_refused(endpoint: str) -> None:
         assert len(server.requests) == 1
 
 
-async def test_message_longer_than_the_limit_fails_only_the_call_that_it_answers() -> None:
-    """The stream carries the responses to all calls. A request of the server is refused."""
+async def test_message_over_the_limit_ends_the_channel() -> None:
     script = SseScript()
     script.calls = False
-    text = "x" * 70_000
     async with (
         fake_http(script) as server,
         talking(sse(server), kind="sse", hint="legacy", max_frame=1 << 16) as talk,
     ):
-        calls = [talk.call(), talk.call()]
-        with trio.fail_after(BOUND):
-            while len(ids := [each["id"] for each in script.posted if each["method"] == "tools/call"]) < 2:  # noqa: ASYNC110
-                await trio.sleep(0.01)
+        call = talk.call()
         assert script.stream is not None
-        asking = {
-            "jsonrpc": "2.0",
-            "id": ids[1],
-            "method": "sampling/createMessage",
-            "params": {"text": text},
-        }
-        await script.stream.event(json.dumps(asking).encode(), event="message")
-        long = {"jsonrpc": "2.0", "result": {"text": text}, "id": ids[0]}
-        await script.stream.event(json.dumps(long).encode(), event="message")
-        error = await outcome(next(call for call in calls if call.key == b"%d" % ids[0]))
-        assert isinstance(error, ProtocolViolation)
-        assert "with more than 65536 bytes (raise `maxFrame`" in str(error)
-        short = {"jsonrpc": "2.0", "result": {"content": []}, "id": ids[1]}
-        await script.stream.event(json.dumps(short).encode(), event="message")
-        assert await answer(next(call for call in calls if call.key == b"%d" % ids[1])) == {"content": []}
-        with trio.fail_after(BOUND):
-            while not (refused := [each for each in script.posted if "error" in each]):  # noqa: ASYNC110
-                await trio.sleep(0.01)
-    assert [each["id"] for each in refused] == [ids[1]]
+        await script.stream.event(b'{"text":"%b"}' % (b"x" * 70_000), event="message")
+        error = await outcome(call)
+        assert isinstance(error, LinkLost)
+        assert "an event with more than 65536 bytes (raise `maxFrame`" in error.message
 
 
 async def test_end_of_the_stream_ends_the_channel() -> None:

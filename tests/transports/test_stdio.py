@@ -358,25 +358,6 @@ async def test_response_id_of_another_type_is_matched(spelt: str) -> None:
         assert list(peer.link.protocol_deviations.values()) == [1]
 
 
-@pytest.mark.parametrize("indent", [2, "\t"])
-async def test_response_over_several_lines_is_joined(indent: Any) -> None:
-    """The specification forbids it, so the lines are counted, but the answer is delivered on one line."""
-    result = {"content": [{}, {"a": [], "b": {"c": "}\n{"}}], "e": 1}
-    async with connected({"m": OK}) as peer:
-        asked = AwaitedExchange(total_timeout=5)
-        peer.link.submit(asked, "tools/call", b"{}")
-        key = (await peer.hear("tools/call"))["id"]
-        await peer.say(b"{\nnot this\n")  # a line that looks like the start of a message
-        message = {"jsonrpc": "2.0", "id": key, "result": result}
-        await peer.say(json.dumps(message, indent=indent).encode() + b"\n")
-        answer = await asked.wait_response()
-        assert json.loads(bytes(answer.result)) == result
-        assert b"\n" not in bytes(answer.result)
-        assert peer.link.unparsable_lines > 10
-        assert list(peer.link.protocol_deviations.values()) == [1]
-        await send_request(peer.link, "m", timeout=5)
-
-
 async def test_long_lived_request_has_no_deadline_and_is_not_counted() -> None:
     """With a window of one, calls continue beside a subscription; the end of the link ends it."""
     async with connected({"m": OK}, max_in_flight=1) as peer:

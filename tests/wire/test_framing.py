@@ -1,22 +1,16 @@
-"""Newline framing: lines in any portions, the limit, and messages over several lines."""
+"""Newline framing: lines in any portions, and the limit."""
 
 from __future__ import annotations
 
-import json
 import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpd.wire.framing import LineSplitter, LineTooLong, MultilineJoiner
+from mcpd.wire.framing import LineSplitter, LineTooLong
 from tests.sampling import scaled
 from tests.stopwatch import within
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-)
 
 
 @settings(derandomize=True, max_examples=scaled(300))
@@ -104,32 +98,3 @@ def test_dropped_line_that_does_not_end_raises(portion: int) -> None:
         splitter.feed(b"x" * portion)
     assert splitter.dropped == []
     assert splitter.feed(b"\nz\n") == [b"z"]
-
-
-@given(st.dictionaries(st.text(), JSON, min_size=1), st.sampled_from([1, 4, "\t"]))
-def test_indented_json_is_joined(value: object, indent: int | str) -> None:
-    """Any content; the last line ends the message."""
-    *lines, last = json.dumps(value, indent=indent).encode().split(b"\n")
-    joiner = MultilineJoiner(1 << 20)
-    assert [joiner.feed(line) for line in lines] == [None] * len(lines)
-    joined = joiner.feed(last + b"\r")
-    assert joined is not None
-    assert json.loads(joined) == value
-    assert b"\n" not in joined
-
-
-def test_lines_outside_of_braces_are_not_joined() -> None:
-    """Most output that is not a message is a banner or a log line."""
-    joiner = MultilineJoiner(1 << 20)
-    assert [joiner.feed(line) for line in (b"}", b"hello", b"{not json}", b"}")] == [None] * 4
-    assert joiner._lines == []
-
-
-def test_endless_message_is_bounded() -> None:
-    """A server may open a brace and never close it."""
-    joiner = MultilineJoiner(1000)
-    joiner.feed(b"{")
-    for _ in range(1000):
-        assert joiner.feed(b"x" * 100) is None
-        assert joiner._size <= 1000
-    assert joiner.feed(b"}") is None
