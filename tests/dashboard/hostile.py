@@ -1,4 +1,4 @@
-"""An MCP server whose every text is an attack on the program that shows it: 200 payloads in all fields.
+"""An MCP server whose every text is an attack on the program that shows it: 40 payloads in all fields.
 
 python -I -S hostile.py        standard library only; a payload that runs in a browser sets `window.pwned`
 """
@@ -45,9 +45,12 @@ AROUND = [
     "\\u003cb\\u003e{}&lt;&#60;",
 ]
 PAYLOADS = [
-    around.replace("{}", element.format(*["window.pwned=1"] * 3)) for around in AROUND for element in ELEMENTS
+    AROUND[(3 * number + number // len(ELEMENTS)) % len(AROUND)].replace(
+        "{}", element.format(*["window.pwned=1"] * 3)
+    )
+    for number, element in enumerate(ELEMENTS * 2)
 ]
-assert len(PAYLOADS) == 200
+"""Each element in two surroundings."""
 
 
 def tool(number: int) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def test_user_can_see_and_toggle_servers_call_tools_and_read_logs(chromium: Brow
 
 @pytest.mark.slow
 def test_server_texts_are_never_executed(chromium: Browser, start: Start) -> None:
-    """200 payloads, each as name, description, schema, log line, result and error, are only shown as text."""
+    """40 payloads, each as name, description, schema, log line, result and error, are only shown as text."""
     dead = {"command": "sh", "args": ["-c", f"echo '{PAYLOADS[1]}' >&2; exit 3"]}
     daemon = start({"hostile": HOSTILE, "dead": dead}, *PORT)
     daemon.wait_connected("hostile")

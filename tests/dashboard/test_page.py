@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-import signal
 from pathlib import Path
 
 import httpx
 import pytest
-from wsproto.events import BytesMessage, Ping, Pong, TextMessage
+from wsproto.events import TextMessage
 
 from mcpd.api.dashboard import page
-from mcpd.api.dashboard.websocket import ALLOWED_METHODS, MAX_MESSAGE
-from tests.dashboard.visitor import KEY, Socket, Visitor, code_of, log_in, opened, redeem, socket_of
+from mcpd.api.dashboard.websocket import ALLOWED_METHODS
+from tests.dashboard.visitor import KEY, Socket, code_of, log_in, opened, redeem, socket_of
 from tests.e2e import web
 from tests.e2e.conftest import Start
-from tests.e2e.harness import BOUND, Daemon, fake, in_flight, wait_until
+from tests.e2e.harness import Daemon, fake, in_flight
 from tests.e2e.web import PORT, http_endpoint, over_unix, request
 
 
@@ -36,19 +35,6 @@ def test_code_is_exchanged_for_a_cookie_limited_to_the_page(daemon: Daemon) -> N
     assert answer.headers["cache-control"] == "no-store"
     secrets = [name.partition("=")[2], answer.json()["key"], http_endpoint(daemon).token]
     assert not [secret for secret in secrets if secret in daemon.log]
-
-
-def test_second_use_of_a_code_ends_both_sessions(daemon: Daemon) -> None:
-    """Both the first and the second user of the code lose access, and the log says what to do."""
-    where, code = http_endpoint(daemon), code_of(daemon)
-    first = redeem(where, code)
-    visitor = Visitor(where, first.headers["set-cookie"].partition(";")[0], first.json()["key"])
-    with socket_of(visitor) as socket:
-        assert redeem(where, code).status_code == 403
-        assert socket.closed().code == 1001
-    with opened(visitor) as got:
-        assert got == 401
-    wait_until(lambda: "used twice" in daemon.log, lambda: daemon.log)
 
 
 @pytest.mark.parametrize(
@@ -139,30 +125,6 @@ def test_methods_that_start_programs_are_refused(daemon: Daemon) -> None:
         assert socket.message()["result"]["pid"] == daemon.pid
 
 
-def test_page_can_look_call_and_toggle(daemon: Daemon) -> None:
-    """Streams and results share one socket, and other clients see who made a change."""
-    with socket_of(log_in(daemon)) as socket:
-        socket.send(TextMessage(data='{"jsonrpc":"2.0","id":90,"method":"mcpd/events"}'))
-        assert socket.message()["params"]["event"]["server"] == "one"
-        text = '{"jsonrpc":"2.0","id":91,"method":"mcpd/logs","params":{"server":"one","follow":true}}'
-        socket.send(TextMessage(data=text))
-        assert socket.message()["id"] == 91
-        called = socket.ask("mcpd/call", server="one", tool="stderr", arguments={"text": "told"})
-        assert called["result"]["success"]
-        while not socket.received:
-            socket.received.append(socket.message())
-        assert "told 0" in socket.received[0]["params"]["line"]
-        big = socket.ask("mcpd/call", server="one", tool="big", arguments={"mb": 8})
-        assert len(big["result"]["output"]) == 8 << 20
-        assert (
-            socket.ask("mcpd/disable", server="one", wait=BOUND)["result"]["server"]["status"] == "disabled"
-        )
-        said = [each["params"]["event"]["by"] for each in socket.received if "event" in each["params"]]
-        assert "the page" in said
-        with daemon.client() as client:
-            assert "the page" in [each["name"] for each in client.request("mcpd/clients")["clients"]]
-
-
 def test_closing_the_page_cancels_its_calls(daemon: Daemon) -> None:
     with socket_of(log_in(daemon)) as socket:
         text = (
@@ -184,33 +146,6 @@ def test_logout_ends_the_session(daemon: Daemon) -> None:
         assert "Max-Age=0" in gone.headers["set-cookie"]
         assert socket.closed().code == 1001
     assert web.get(session, headers=visitor.headers).status_code == 401
-
-
-def test_broken_frames_end_only_their_own_socket(daemon: Daemon) -> None:
-    """Frames that are too long, not text or malformed; a ping gets a pong."""
-    visitor = log_in(daemon)
-    with socket_of(visitor) as other:
-        with socket_of(visitor) as socket:
-            socket.send(Ping(payload=b"there?"))
-            assert socket.next() == Pong(payload=b"there?")
-            for _ in range(5):
-                socket.send(TextMessage(data="x" * (MAX_MESSAGE // 4), message_finished=False))
-            assert socket.closed().code == 1009
-        with socket_of(visitor) as socket:
-            socket.send(BytesMessage(data=b"x"))
-            assert socket.closed().code == 1003
-        with socket_of(visitor) as socket:
-            socket.raw(b"\x83\x00")
-            assert socket.closed().code == 1002
-        assert other.ask("mcpd/version")["result"]["pid"] == daemon.pid
-    assert "an error in mcpd itself" not in daemon.log
-
-
-def test_stopping_daemon_closes_the_socket_with_a_reason(daemon: Daemon) -> None:
-    with socket_of(log_in(daemon)) as socket:
-        daemon.process.send_signal(signal.SIGTERM)
-        end = socket.closed()
-        assert (end.code, end.reason) == (1001, "mcpd is stopping")
 
 
 def test_files_are_cached_and_restricted_by_a_policy(daemon: Daemon) -> None:

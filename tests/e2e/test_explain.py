@@ -40,38 +40,14 @@ def causes(client: Client, server: str | None = None) -> list[str]:
     return [f"{entry['state'] or entry['what']}: {entry['message']}" for entry in entries]
 
 
-def test_history_names_events_and_their_causes_across_a_restart(tmp_path: Path) -> None:
-    """The history survives a restart of the daemon, and a line truncated by its death."""
-    with running(tmp_path, {"fake": fake()}) as daemon:
-        daemon.wait_connected("fake")
-        client = daemon.client()
-        client.request("mcpd/disable", server="fake", wait=BOUND)
-        saved = [tmp_path / "state/mcpd" / name for name in ("history.jsonl", "state.json")]
-        wait_until(
-            lambda: (
-                all(file.exists() for file in saved)
-                and b"disabled" in saved[0].read_bytes()
-                and b'"fake":false' in saved[1].read_bytes()
-            ),
-            lambda: "what changed was not written",
-        )
+def test_history_says_that_the_previous_daemon_died(tmp_path: Path) -> None:
+    journal = tmp_path / "state/mcpd/history.jsonl"
+    with running(tmp_path, {}) as daemon:
+        wait_until(journal.exists, lambda: "nothing was written")
         os.kill(daemon.pid, signal.SIGKILL)
         daemon.process.wait(BOUND)
-    journal = tmp_path / "state/mcpd/history.jsonl"
-    journal.write_bytes(journal.read_bytes() + b'{"at":"2026-11')
-    with running(tmp_path, {"fake": fake()}) as daemon:
-        daemon.wait_status("fake", lambda status: status["status"] == "disabled")
-        client = daemon.client()
-        client.request("mcpd/enable", server="fake", wait=BOUND)
-        entries = client.request("mcpd/history", server="fake")["entries"]
-        received = [(entry["state"], bool(entry["by"])) for entry in entries]
-        assert received[:2] == [("connected", False), ("disabled", True)]
-        assert received[-2:] == [("pending", True), ("connected", False)]
-        assert re.search(rf"\(pid {os.getpid()}\)$", entries[1]["by"])
-        assert sum(cause.startswith("daemon: mcpd") for cause in causes(client)) == 2
-        assert any("the previous mcpd ended without stopping" in cause for cause in causes(client))
-        assert any("+fake" in cause for cause in causes(client) if cause.startswith("config"))
-        assert client.request("mcpd/server", server="fake")["history"] == entries[-5:]
+    with running(tmp_path, {}) as daemon:
+        assert any("the previous mcpd ended without stopping" in each for each in causes(daemon.client()))
     assert journal.stat().st_mode & 0o777 == 0o600
 
 
@@ -133,39 +109,6 @@ def test_calls_are_counted_by_outcome_over_all_connections(start: Start) -> None
     assert server["cost"] is None
 
 
-def test_clients_of_a_server_are_listed_by_program_and_client_info(start: Start) -> None:
-    """A bridge reports the client for which it works."""
-    daemon = start({"fake": fake()})
-    daemon.wait_connected("fake")
-    caller, bridge = daemon.client(), daemon.client()
-    caller.call("fake", "echo")
-    bridge.request("mcpd/attach", server="fake", client={"name": "zed", "pid": 1})
-    bridge.request("tools/call", name="echo", arguments={})
-    clients = stats_of(caller, "fake")["clients"]
-    assert {(c["pid"], c["attached"], c["calls"]) for c in clients} == {(os.getpid(), "", 1), (1, "fake", 1)}
-    assert {c["name"] for c in clients if c["pid"] == 1} == {"zed"}
-    bridge.close()
-    wait_until(
-        lambda: len(stats_of(caller, "fake")["clients"]) == 1, lambda: "the one that left is still listed"
-    )
-
-
-def test_memory_and_processor_time_are_those_of_the_whole_tree(start: Start) -> None:
-    """Including processes that left the process group and the session."""
-    daemon = start({"fake": fake("--wrapper")})
-    daemon.wait_connected("fake")
-    client = daemon.client()
-    before = stats_of(client, "fake", processes=True)["cost"]
-    assert before["processes"] == 2
-    assert before["memory"] > 5_000_000
-    client.call("fake", "spawn")
-    wait_until(
-        lambda: stats_of(client, "fake", processes=True)["cost"]["processes"] == 3,
-        lambda: "the grandchild is not counted",
-    )
-    assert client.request("mcpd/stats", processes=True)["daemon"]["memory"] > 10_000_000
-
-
 def test_a_process_that_left_its_tree_is_counted_with_who_started_it(start: Start) -> None:
     """Its parent is dead and its session its own; the mark in its environment names the server."""
     script = f"(setsid sleep 60 </dev/null >/dev/null 2>&1 &); exec {sys.executable} -I -S {FAKE}"
@@ -201,22 +144,6 @@ def test_tap_shows_messages_without_secrets_across_a_reconnect(start: Start) -> 
         "opening a connection",
         "server/discover",
     ]
-
-
-def test_unread_tap_loses_frames_and_delays_no_calls(start: Start) -> None:
-    """The buffer is bounded, the tap reports dropped frames, and calls continue."""
-    daemon = start({"fake": fake()})
-    daemon.wait_connected("fake")
-    watcher, client = daemon.client(), daemon.client()
-    watcher.send("mcpd/tap", server="fake", limit=200_000)
-    wait_begun(watcher)
-    for _ in range(300):
-        assert client.call("fake", "echo", {"text": "x" * 40_000})["success"]
-    dropped = seen = 0
-    while dropped + seen < 600:
-        dropped += watcher.next_notification()["params"]["frame"]["dropped"]
-        seen += 1
-    assert dropped > 0
 
 
 def test_log_follower_gets_every_line_of_a_burst(start: Start) -> None:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.e2e.harness import Daemon, Json, fake, in_flight, running, wait_until
-from tests.e2e.web import PORT, HttpEndpoint, events, http_endpoint, over_unix, request
+from tests.e2e.web import PORT, HttpEndpoint, events, http_endpoint, request
 
 REVISION = "2024-11-05"
 PROFILES = {"profiles": {"small": {"servers": ["one"]}}}
@@ -80,11 +80,6 @@ def test_each_scope_has_an_endpoint(web: HttpEndpoint, path: str, tool: str) -> 
         assert ("two__echo" in names) is (path == "/sse")
         result = client.ask("tools/call", name=tool, arguments={"a": 1})["result"]
         assert json.loads(result["content"][0]["text"]) == {"a": 1}
-
-
-def test_unix_socket_serves_it_too(daemon: Daemon) -> None:
-    with connected(over_unix(daemon), "/servers/one/sse") as client:
-        assert client.ask("ping")["result"] == {}
 
 
 def test_everything_of_a_call_comes_on_the_stream(web: HttpEndpoint) -> None:
