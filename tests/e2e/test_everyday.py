@@ -14,17 +14,6 @@ from tests.e2e.harness import fake, in_flight, wait_until
 from tests.stopwatch import within
 
 
-def test_a_tool_is_called_and_its_result_normalised(start: Start) -> None:
-    """A result has text, data and success; the raw result is available too."""
-    daemon = start({"fake": fake()})
-    daemon.wait_connected("fake")
-    result = daemon.client().call("fake", "echo", {"text": "hello"})
-
-    assert result["success"] is True
-    assert result["output"] == '{"text": "hello"}'
-    assert result["error"] is None
-
-
 def test_killed_server_restarts_and_its_failure_is_shown(start: Start) -> None:
     """The server reconnects, and the evidence of the failure stays."""
     daemon = start({"fake": fake()})

@@ -32,17 +32,6 @@ def test_a_disconnected_server_waits_for_connect(start: Start) -> None:
     assert again["pid"] == back["pid"], "connect is idempotent"
 
 
-def test_reconnect_starts_a_new_process(start: Start) -> None:
-    """Reconnect starts a new process immediately, regardless of the backoff."""
-    daemon = start({"fake": fake()})
-    daemon.wait_connected("fake")
-    before = daemon.status("fake")
-    after = daemon.client().request("mcpd/reconnect", server="fake", wait=BOUND)["server"]
-
-    assert after["status"] == "connected"
-    assert after["pid"] != before["pid"]
-
-
 def test_a_lazy_server_starts_on_first_use_and_is_remembered(start: Start) -> None:
     """A lazy server is idle, listed from the cache, and started by a call."""
     daemon = start({"lazy": fake(lazy=True)})
