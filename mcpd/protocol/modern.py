@@ -42,8 +42,6 @@ VERSIONS = ("2026-07-28",)
 HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION = -32020, -32021, -32022
 MODERN_ONLY_ERRORS = frozenset({HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION})
 """Errors that only a modern server sends."""
-
-"""The extension by which a tool call may become a task."""
 _CHECK_INTERVAL = 0.1
 """Seconds between two checks whether a server has read the probe: nothing announces it."""
 _NO_CAPABILITIES: Mapping[str, object] = {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
 from typing import Literal, TypeGuard
 
 import msgspec
@@ -50,7 +49,7 @@ class NotStreamableHttp(Exception):
 
     def __init__(self, steps: Sequence[str], status: int | None = None) -> None:
         """`steps`: what was tried and its outcome, as in `Trace`: `initialize: HTTP 404 Not Found`."""
-        super().__init__(join_steps(steps))
+        super().__init__(", ".join(steps))
         self.steps = (*steps,)
         self.status = status
 
@@ -58,15 +57,6 @@ class NotStreamableHttp(Exception):
     def may_be_temporary(self) -> bool:
         """Whether it was an internal error of the server, so that the URL may be right."""
         return self.status == 500
-
-
-def join_steps(steps: Sequence[str]) -> str:
-    """Join the steps to one sentence; equal outcomes in a row are given once."""
-    joined = []
-    for outcome, alike in groupby((step.partition(": ") for step in steps), lambda parts: parts[2]):
-        *tried, last = [parts[0] for parts in alike]
-        joined.append(f"{', '.join(tried)} and {last}: {outcome}" if tried else f"{last}: {outcome}")
-    return ", ".join(joined)
 
 
 _TEMPORARY = (408, 429)

@@ -21,7 +21,7 @@ MAX_ENTRIES = 10_000
 MAX_NAME = 64 * 1024
 """Bytes of the name or URI of an entry, as JSON: names are compared, renamed, and shown."""
 SHOWN_NAMES = 5
-"""Names in a description of changed or unusable entries; of the others, only the number is shown."""
+"""Names in a description of changed entries; of the others, only the number is shown."""
 
 
 class Item(msgspec.Struct, frozen=True):

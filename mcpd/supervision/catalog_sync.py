@@ -23,8 +23,6 @@ from mcpd.supervision.attachments import Attachments
 from mcpd.supervision.catalog import (
     LIST_METHODS,
     MAX_ENTRIES,
-    MAX_NAME,
-    SHOWN_NAMES,
     CacheHint,
     Catalog,
     Item,
@@ -35,7 +33,6 @@ from mcpd.supervision.catalog import (
     name_of_entry,
 )
 from mcpd.wire import message as wire
-from mcpd.wire.message import BadFrame
 
 log = logging.getLogger("mcpd.server")
 _MIN_REFRESH_INTERVAL = 0.5
@@ -69,8 +66,6 @@ class CatalogSync:
         """The features whose fetch each event waits for."""
         self._announced_features: Collection[str] = ()
         """The features whose changes the current connection announces."""
-        self._may_ask_undeclared = True
-        """Whether a server without declared lists survives being asked for them."""
         if (cached := store.cached_lists(fingerprint)) is not None:
             self.catalog = load_catalog(cached, spec)
             if self.catalog is None:
@@ -133,11 +128,6 @@ class CatalogSync:
         """Fetch all lists of a new connection without replacing the catalog. Raises as `fetch_catalog`."""
         self._stale_features.clear()
         self._announced_changes.clear()
-        if self._may_ask_undeclared:
-            try:
-                await find_undeclared_lists(upstream)
-            finally:
-                self._may_ask_undeclared = upstream.link.end_error is None
         self._announced_features = upstream.announces_changes
         return await fetch_catalog(upstream, self.spec)
 
@@ -227,39 +217,6 @@ def load_catalog(data: bytes, spec: ServerSpec) -> Catalog | None:
 def _load_list(data: Raw, key: str) -> Listing:
     named = [(name_of_entry(raw, key), raw) for raw in wire.first_items(data, MAX_ENTRIES)[0]]
     return tuple(Item(name, bytes(raw)) for name, raw in named if name is not None)
-
-
-_TIMEOUT = 5.0
-"""Seconds for an answer: a server that ignores unknown methods must not be kept from connecting for long."""
-
-
-async def find_undeclared_lists(upstream: Upstream) -> None:
-    """Ask for `tools/list` if the server declared no tools, and for all lists if it declared none of them.
-
-    A feature whose list the server answers counts as declared (`Upstream.has`) from then on. Raises LinkLost
-    if the connection ends.
-    """
-    async with trio.open_nursery() as nursery:
-        for feature in _undeclared(upstream):
-            nursery.start_soon(_ask, upstream, feature)
-    if upstream.link.end_error is not None:
-        raise upstream.link.end_error
-
-
-def _undeclared(upstream: Upstream) -> Iterable[str]:
-    if not any(upstream.has(feature) for feature in FEATURES):
-        return FEATURES
-    return () if upstream.has("tools") else ("tools",)
-
-
-async def _ask(upstream: Upstream, feature: str) -> None:
-    try:
-        result = await upstream.request(f"{feature}/list", {}, timeout=_TIMEOUT)
-        members = wire.members(result)
-    except (McpdError, BadFrame):
-        return
-    if bytes(members.get(feature, b"")).startswith(b"["):
-        upstream.capabilities = {**upstream.capabilities, feature: {}}
 
 
 MAX_PAGES = 1000
@@ -357,8 +314,6 @@ class _ListReader:
         """One for each page."""
         self.dropped = 0
         """Entries that are unusable or duplicates."""
-        self._labels: list[str] = []
-        """The first of them."""
         self._upstream, self._kind, self._warnings = upstream, kind, warnings
         self._size = 0
         self._turns = TurnLimit()
@@ -385,10 +340,7 @@ class _ListReader:
         else:
             self._warn(f"has more than {MAX_PAGES} pages; stopped after {len(self.items)} entries")
         if self.dropped:
-            more = f" and {self.dropped - SHOWN_NAMES} more" if self.dropped > SHOWN_NAMES else ""
-            names = ", ".join(self._labels) + more
-            left_out = f"{self.dropped} unusable or duplicate entries left out: {names}"
-            self._warnings.append(f"{self._kind.method}: {left_out}")
+            self._warn(f"has {self.dropped} unusable or duplicate entries, which were left out")
 
     def _warn(self, problem: str) -> None:
         self._warnings.append(f"{self._kind.method} {problem}")
@@ -424,8 +376,6 @@ class _ListReader:
             self.items[name] = Item(name, bytes(entry))
             return True
         self.dropped += 1
-        if self.dropped <= SHOWN_NAMES:
-            self._labels.append(_entry_label(entry, self._kind.key, len(self.items) + self.dropped))
         return True
 
 
@@ -435,14 +385,3 @@ def _read_cursor(page: Mapping[str, Raw]) -> str | None:
     if len(raw) > _MAX_CURSOR:
         raise ProtocolViolation(f"`nextCursor` has {len(raw)} bytes, and mcpd accepts at most {_MAX_CURSOR}")
     return msgspec.json.decode(raw, type=str | None)
-
-
-def _entry_label(entry: Raw, key: str, position: int) -> str:
-    """Return the name of an unusable entry, or its position in the list if it has none."""
-    try:
-        name = wire.members(entry)[key]
-        if len(name) > MAX_NAME:
-            return f"entry {position} (`{key}` has {len(name)} bytes, and mcpd accepts at most {MAX_NAME})"
-        return shorten(msgspec.json.decode(name, type=str), 60) or f"entry {position}"
-    except (KeyError, *wire.DECODE_ERRORS):
-        return f"entry {position}"

@@ -20,7 +20,6 @@ from mcpd.protocol.negotiate import (
     NotStreamableHttp,
     ServerDiedDuringProbe,
     Trace,
-    join_steps,
     negotiate,
 )
 from mcpd.protocol.upstream_session import Hooks, Upstream
@@ -245,7 +244,7 @@ class ConnectStrategy:
         before, self._not_streamable = self._not_streamable, None
         if before is None:
             return failure, verdict
-        tried = join_steps([*before.steps, f"GET for HTTP+SSE: {failure.message}"])
+        tried = ", ".join([*before.steps, f"GET for HTTP+SSE: {failure.message}"])
         message = f"no MCP server answers at its URL ({tried})"
         if before.may_be_temporary and verdict is Verdict.WAIT:
             failure, verdict = attrs.evolve(failure, http_status=before.status), Verdict.RETRY

@@ -6,14 +6,11 @@ does not read; and after some errors it leaves sockets to the garbage collector.
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 from wsproto.utilities import LocalProtocolError
-
-from mcpd.io.turns import MAX_TURN
 
 CONNECTION_ENDED = (ConnectionClosed, LocalProtocolError)
 """Normal exceptions of the library's reader task; the second if a peer sends a ping after we closed."""
@@ -22,9 +19,7 @@ PING_INTERVAL = 15.0
 PONG_TIMEOUT = 10.0
 """Seconds in which the peer must send something after a ping."""
 READ_SIZE = 1 << 13
-"""Bytes per read, at most."""
-_SMALL_READ = 1 << 9
-"""Bytes per read from a peer that sends thousands of tiny frames."""
+"""Bytes per read. A peer may send thousands of tiny frames in them."""
 _MAX_UNCOUNTED = 1 << 16
 """Bytes allowed around a message."""
 _SEND_PORTION = 1 << 16
@@ -37,7 +32,7 @@ class GuardedStream(trio.abc.Stream):
     """Wraps the transport stream of a WebSocket. The caller closes that stream.
 
     Aborts the connection if the peer does not read, or sends too much without completing a message. The
-    library handles all frames of one read in one turn, so reads are short if that has taken long.
+    library handles all frames of one read in one turn, so reads are short.
     """
 
     def __init__(
@@ -53,9 +48,6 @@ class GuardedStream(trio.abc.Stream):
         self._received = 0
         """Bytes received since the last complete message."""
         self._message_at = self.last_received_at
-        self._read_size = _SMALL_READ
-        self._read_at = 0.0
-        """The processor time of the thread after the last read."""
         self._is_cut = False
         """A frame was sent only in part, so nothing can follow it."""
 
@@ -83,26 +75,17 @@ class GuardedStream(trio.abc.Stream):
         await self._stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        size = self._next_size()
         if self._initial_data:
             await trio.lowlevel.checkpoint()
-            came, self._initial_data = self._initial_data[:size], self._initial_data[size:]
-            self._read_at = time.thread_time()
+            came, self._initial_data = self._initial_data[:READ_SIZE], self._initial_data[READ_SIZE:]
             return came
-        data = await self._stream.receive_some(size if max_bytes is None else min(size, max_bytes))
-        self._read_at = time.thread_time()
+        data = await self._stream.receive_some(READ_SIZE if max_bytes is None else min(READ_SIZE, max_bytes))
         self.last_received_at = trio.current_time()
         self._received += len(data)
         if self._received > self._allowance():
             await self.abort(f"it sent {self._received} bytes without a complete message")
             raise trio.BrokenResourceError("the peer sent an endless message")
         return data
-
-    def _next_size(self) -> int:
-        """Return how much to read, by the time that handling what was read last has taken."""
-        took = time.thread_time() - self._read_at
-        self._read_size = _SMALL_READ if took > MAX_TURN else min(2 * self._read_size, READ_SIZE)
-        return self._read_size
 
     def _allowance(self) -> float:
         """The bytes of a message, the headers of its fragments, and pings. The library counts the payload of

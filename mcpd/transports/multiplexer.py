@@ -42,9 +42,6 @@ _MAX_BATCH = 1000
 _SAMPLE = 4096
 """Bytes kept of unparsable output: secrets in it are masked before it is shortened."""
 
-_SENT_BY_BOTH = ("ping", "tasks/")
-"""The prefixes of the methods that servers may send, too."""
-
 
 class RequestMultiplexer:
     """The part of a `Channel` that all transports share; see there for the public members.
@@ -334,7 +331,7 @@ class RequestMultiplexer:
     def _fail_lost(self, exchange: Exchange, error: McpdError) -> None:
         """Fail a removed request that will get no response."""
         if exchange.stats is not None:
-            exchange.stats.add_lost(error)
+            exchange.stats.lost += 1
         self._notify_failed(exchange, error)
 
     def _notify_failed(self, exchange: Exchange, error: McpdError) -> None:
@@ -352,8 +349,7 @@ class RequestMultiplexer:
         if len(message.params) > MAX_BYTES:
             self._refuse_large(message)
         elif message.id is not ABSENT:
-            if message.method.startswith(_SENT_BY_BOTH) or not self._receive_echo(message):
-                self.inbound.on_request(message, exchange)
+            self.inbound.on_request(message, exchange)
         elif message.method == "notifications/progress":
             self._receive_progress(message)
         else:
@@ -363,7 +359,7 @@ class RequestMultiplexer:
         """Refuse a request of the server, or ignore a notification, that is too large to be decoded."""
         if message.id is ABSENT:
             self._count_deviation(f"notifications longer than {MAX_BYTES} bytes were ignored")
-        elif not self._receive_echo(message):
+        else:
             size, method = len(message.params), shorten(message.method, 60)
             text = f"the params of {method} have {size} bytes, and mcpd accepts at most {MAX_BYTES}"
             self.refuse(message, wire.INVALID_PARAMS, text)
@@ -406,7 +402,7 @@ class RequestMultiplexer:
         what = "a message of unknown kind, which may be the response to a call in progress"
         if message is not None and message.method:
             what = shorten(message.method, 60)
-            if message.id is not ABSENT and not self._receive_echo(message):
+            if message.id is not ABSENT:
                 self.refuse(message, wire.INVALID_PARAMS, f"{what} was dropped: it has {dropped.reason}")
         elif message is not None and is_response(message):
             what = "a response to no request in progress"
@@ -426,20 +422,6 @@ class RequestMultiplexer:
             return wire.normalize_id(message.key)
         keys = [*self._pending, *self._long_lived]
         return keys[0] if len(keys) == 1 else b""
-
-    def _receive_echo(self, message: Message) -> bool:
-        """Fail a request that the server sent back unchanged; return whether `message` is one."""
-        sent = self._pending.get(message.key) or self._long_lived.get(message.key)
-        if sent is None or sent.method != message.method:
-            return False
-        self._pop_pending(message.key)
-        self._send_queued()
-        text = (
-            f"{self.name}: it sent mcpd's own {sent.method} request back, as `cat` does, so it is not an MCP "
-            "server; check its command and arguments (some programs need one such as `mcp` or `stdio`)"
-        )
-        self._fail_lost(sent, ProtocolViolation(text, server=self.name))
-        return True
 
     def _receive_unmatched(self, message: Message, line: bytes) -> None:
         key = message.key

@@ -1,30 +1,22 @@
-"""Call statistics of one server, by tool, recorded when responses arrive. Failed calls are also logged."""
+"""Call statistics of one server, by tool, recorded when responses arrive."""
 
 from __future__ import annotations
 
-import logging
 import math
 import sys
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from msgspec import Raw
 
-from mcpd.model.errors import McpdError
-from mcpd.model.text import shorten
 from mcpd.wire import message as wire
-from mcpd.wire.message import ABSENT, BadFrame, Message
-
-log = logging.getLogger("mcpd.calls")
+from mcpd.wire.message import ABSENT, Message
 
 MAX_TOOLS = 500
 """Tool names come from clients; calls of further names are counted together as `OTHERS`."""
 OTHERS, NAMELESS = "(others)", "?"
 _MAX_NAME = 200
-_MAX_VALUES, _MAX_BYTES = 1000, 64 * 1024
-"""Limits for the JSON of an error that is decoded for the log."""
 _IS_ERROR = b'"isError"'
 _END = 256
 """Bytes at either end of a result in which `isError` is searched for; all SDKs put it there."""
@@ -130,11 +122,9 @@ def merge(histograms: Iterable[Histogram]) -> Histogram:
 class ToolCallStats:
     """The finished calls of one tool. `times` includes the responses that are errors."""
 
-    __slots__ = ("cancelled", "errors", "lost", "name", "times")
+    __slots__ = ("cancelled", "errors", "lost", "times")
 
-    def __init__(self, name: str = "") -> None:
-        self.name = name
-        """For the log: `read_file@files`. Nothing is logged without it."""
+    def __init__(self) -> None:
         self.times = Histogram()
         self.errors = 0
         """The tool reported a failure, or the server refused the call."""
@@ -155,45 +145,29 @@ class ToolCallStats:
         if len(fresh) >= FOLD_AT:
             self.times.fold()
         if message.error is not ABSENT:
-            self._add_error("refused", message.error)
+            self.errors += 1
             return False
         at = line.find(_IS_ERROR, -_END)
         if at < 0 and len(line) > _END:
             at = line.find(_IS_ERROR, 0, _END)
         if at >= 0 and line[at + 10 : at + 11] != b"f" and is_error_result(message.result):
-            self._add_error("failed", message.result)
+            self.errors += 1
             return True
         return False
-
-    def add_lost(self, error: McpdError) -> None:
-        self.lost += 1
-        self._log_failure(self.lost, error.message.removeprefix(f"{error.server}: "))
-
-    def _add_error(self, what: str, details: Raw) -> None:
-        self.errors += 1
-        if self.name and _is_logged(self.errors):
-            self._log_failure(self.errors, f"{what}: {_error_text(details)}")
-
-    def _log_failure(self, count: int, text: str) -> None:
-        """Log the 1st, 2nd, 4th, 8th failure and so on, so that a tool that keeps failing fills no log."""
-        if self.name and _is_logged(count):
-            log.info("%s: %s%s", self.name, shorten(text, 300), f" (failure {count})" if count > 1 else "")
 
 
 class CallStats:
     """The statistics of one server, kept across its connections."""
 
-    def __init__(self, server: str = "") -> None:
-        self._server = server
+    def __init__(self) -> None:
         self._tools: dict[str, ToolCallStats] = {}
 
     def for_tool(self, tool: str) -> ToolCallStats:
         """Return the statistics of a tool. `tool` may be empty: the call did not name one."""
         tool = tool[:_MAX_NAME] or NAMELESS
         if len(self._tools) >= MAX_TOOLS and tool not in self._tools:
-            return self._tools.setdefault(OTHERS, ToolCallStats())
-        name = f"{shorten(tool, 60)}@{self._server}" if self._server else ""
-        return self._tools.setdefault(tool, ToolCallStats(name))
+            tool = OTHERS
+        return self._tools.setdefault(tool, ToolCallStats())
 
     def by_tool(self) -> Mapping[str, ToolCallStats]:
         return self._tools
@@ -210,19 +184,3 @@ class CallStats:
 def is_error_result(result: Raw) -> bool:
     """Return whether the result itself has a true `isError`, as opposed to something nested in it."""
     return bytes(wire.members_or_empty(result).get("isError", b"")) == b"true"
-
-
-def _is_logged(count: int) -> bool:
-    return count & (count - 1) == 0
-
-
-def _error_text(details: Raw) -> str:
-    """Return the text of a JSON-RPC error, or of a result with `isError`."""
-    try:
-        found: Any = wire.value(details, _MAX_VALUES, _MAX_BYTES)
-        if "message" in found:
-            return f"{found['message']} ({found.get('code')})"
-        texts = [block["text"] for block in found["content"] if block.get("type") == "text"]
-        return " ".join(texts) or "without a text"
-    except (BadFrame, AttributeError, KeyError, TypeError):
-        return "without a readable text"

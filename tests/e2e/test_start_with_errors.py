@@ -90,12 +90,3 @@ import mcpd.main
 pathlib.Path(sys.argv[sys.argv.index("--config") + 1]).write_text('{"mcpServers": {')
 mcpd.main.main()
 """
-
-
-def test_program_that_copies_its_input_is_recognized(start: Start) -> None:
-    daemon = start({"copies": {"command": "cat"}})
-    status = daemon.wait_status("copies", lambda status: bool(status["last_error"]))
-    assert "sent mcpd's own initialize request back" in status["last_error"]["message"]
-    shown = ctl(daemon, "why", "copies").stdout
-    assert "as `cat` does" in shown
-    assert "mcpctl edit   (fix its command" in shown

@@ -180,7 +180,7 @@ async def test_url_without_mcp_server_is_reported_with_all_statuses_and_not_retr
         status = await world.wait(ServerState.FAILED)
         assert status.last_error is not None
         message = status.last_error.message
-        assert "(server/discover and initialize: HTTP 404 No, GET for HTTP+SSE: HTTP 405 No)" in message
+        assert "initialize: HTTP 404 No, GET for HTTP+SSE: HTTP 405 No)" in message
         assert message.count("no MCP server") == 1
         assert status.retry_at is None
         asked = len(server.requests)

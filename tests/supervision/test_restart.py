@@ -20,7 +20,7 @@ from mcpd.model.errors import (
 )
 from mcpd.model.server_spec import RestartPolicy
 from mcpd.model.status import ServerState
-from mcpd.protocol.negotiate import NotStreamableHttp, ServerDiedDuringProbe, join_steps
+from mcpd.protocol.negotiate import NotStreamableHttp, ServerDiedDuringProbe
 from mcpd.supervision.restart import (
     Backoff,
     Evidence,
@@ -110,15 +110,6 @@ def test_retry_after_is_the_requested_delay() -> None:
     assert requested_delay(ExceptionGroup("", [LOST, ExceptionGroup("", [busy])])) == 7
     assert requested_delay(HttpRefused("it: HTTP 503", server="it", status=503)) == 0
     assert requested_delay(LOST) == 0
-
-
-def test_failures_of_several_steps_are_reported_once() -> None:
-    """Repeating a long server response would hide the other failures."""
-    down = 'HTTP 500: {"error": "no database: gone"}'
-    steps = [f"server/discover: {down}", f"initialize: {down}", "GET for HTTP+SSE: HTTP 405"]
-    assert str(NotStreamableHttp(steps[:2])) == f"server/discover and initialize: {down}"
-    assert join_steps(steps) == f"server/discover and initialize: {down}, GET for HTTP+SSE: HTTP 405"
-    assert join_steps(["a: 1", "b: 1", "c: 1", "d: 2", "e: 1"]) == "a, b and c: 1, d: 2, e: 1"
 
 
 def test_failure_contains_the_evidence() -> None:

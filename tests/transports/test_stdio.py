@@ -318,21 +318,6 @@ async def test_line_that_does_not_end_closes_the_connection(monkeypatch: pytest.
             await exchange.wait_response()
 
 
-@pytest.mark.parametrize("method", ["initialize", "server/discover", "tools/call"])
-async def test_request_that_comes_back_is_recognized(method: str) -> None:
-    """`cat` is the program that users try first."""
-    async with connected({"m": OK}) as peer:
-        peer.script[method] = lambda request: json.dumps(request).encode() + b"\n"
-        expected = f"sent mcpd's own {method} request back.*check its command"
-        with pytest.raises(ProtocolViolation, match=expected):
-            await send_request(peer.link, method, {"a": 1})
-        await send_request(peer.link, "m")
-        await peer.say({"jsonrpc": "2.0", "id": 1, "method": method})
-        await peer.say({"jsonrpc": "2.0", "id": 9, "method": "roots/list"})
-        await send_request(peer.link, "m")
-    assert "error" not in [key for message in peer.heard for key in message]
-
-
 @pytest.mark.parametrize("spelt", ['"%d"', "%d.0"])
 async def test_response_id_of_another_type_is_matched(spelt: str) -> None:
     """All ids and progress tokens of mcpd are integers. The message is recorded unchanged."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 from msgspec import Raw
 
-from mcpd.model.errors import CallTimeout
 from mcpd.transports.tool_call_stats import MAX_TOOLS, NAMELESS, CallStats, ToolCallStats
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
@@ -65,24 +62,3 @@ def test_invented_tool_names_are_bounded() -> None:
     assert len(tally.by_tool()) == MAX_TOOLS + 1
     assert tally.total().calls == 3 * MAX_TOOLS + 1
     assert tally.by_tool()["tool-1"].calls == 2
-
-
-def test_failed_calls_are_logged_ever_more_rarely(caplog: pytest.LogCaptureFixture) -> None:
-    """With the tool, the server and the reason; a successful call is not logged."""
-    caplog.set_level(logging.INFO)
-    stats = CallStats("files").for_tool("read_file")
-    failed = Message(result=Raw(b'{"content":[{"type":"text","text":"no such file"}],"isError":true}'))
-    for _ in range(9):
-        stats.add_response(0.1, OK, b"{}")
-        stats.add_response(0.1, failed, bytes(failed.result))
-    refused = Message(error=Raw(b'{"code":-32603,"message":"disk on fire"}'))
-    CallStats("files").for_tool("write").add_response(0.1, refused, b"")
-    CallStats("files").for_tool("slow").add_lost(CallTimeout("files: no response", server="files", after=2))
-    assert caplog.messages == [
-        "read_file@files: failed: no such file",
-        "read_file@files: failed: no such file (failure 2)",
-        "read_file@files: failed: no such file (failure 4)",
-        "read_file@files: failed: no such file (failure 8)",
-        "write@files: refused: disk on fire (-32603)",
-        "slow@files: no response",
-    ]
