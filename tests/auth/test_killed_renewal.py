@@ -156,15 +156,3 @@ def test_t7_a_killed_renewal_leaves_a_valid_file(tmp_path: Path, point: str, gra
             assert "was lost" in recovered.ended.message  # known from what was stored before the request
         else:
             assert recovered.tokens.refresh_token == server.refresh
-
-
-def test_every_point_is_reached_and_a_whole_renewal_passes_them_all(tmp_path: Path) -> None:
-    """The points of the test above exist: twelve, and none is misspelled."""
-    assert len(set(POINTS)) == 12
-    server = AuthorizationServer(takes=0)
-    store = TokenStore(tmp_path, "m")
-    store.open()
-    store.change(lambda found: found.with_login(a_login(server.issue(), START, machine="m"), URL))
-    store.close()
-    assert in_child(lambda: renew(tmp_path, server, tmp_path / "state", "never")) == 0
-    assert set(POINTS) >= SENT_AND_NOT_STORED

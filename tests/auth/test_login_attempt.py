@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import parse_qs, parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 import trio
 
 from mcpd.auth.discovery import LoginError
-from mcpd.auth.oauth.metadata import Challenge
 from tests.auth.attempts import Memory, attempting
 from tests.fakes.authorization_server import METADATA, PRM, AuthorizationServer, authorization_server
 from tests.interop.peers import free_port
@@ -74,15 +73,6 @@ async def test_the_second_login_uses_the_same_registration_and_port() -> None:
         assert memory.saved[0].client == memory.saved[1].client
 
 
-async def test_a_pasted_address_ends_the_login_too() -> None:
-    async with authorization_server() as server, attempting(server.url) as attempt:
-        offer = await attempt.wait_offer()
-        address = await server.visit(offer.url)
-        attempt.answer(f"  {address}\n")
-        login = await attempt.wait()
-        assert login.tokens.access_token in server.access_tokens
-
-
 @pytest.mark.parametrize("text", ["code-1-secret", "code=x", "http://127.0.0.1/?code=x&state=other"])
 async def test_what_is_no_answer_to_this_login_does_not_end_it(text: str) -> None:
     async with authorization_server() as server, attempting(server.url) as attempt:
@@ -95,30 +85,6 @@ async def test_what_is_no_answer_to_this_login_does_not_end_it(text: str) -> Non
         assert server.token_requests == []
         await server.return_to(await server.visit(offer.url))
         await attempt.wait()
-
-
-async def test_the_second_answer_is_refused() -> None:
-    async with authorization_server() as server, attempting(server.url) as attempt:
-        offer = await attempt.wait_offer()
-        address = await server.visit(offer.url)
-        attempt.answer(address)
-        with pytest.raises(LoginError, match="answered already"):
-            attempt.answer(address)
-        await attempt.wait()
-        assert len(server.token_requests) == 1
-
-
-async def test_scopes_come_from_the_challenge() -> None:
-    async with authorization_server() as server:
-        server.challenge = f'Bearer scope="a b", resource_metadata="{server.origin}{PRM}"'
-        assert (await logged_in(server)).saved[0].requested_scopes == ("a", "b")
-
-
-async def test_a_login_for_more_scopes_keeps_the_earlier_ones() -> None:
-    async with authorization_server() as server:
-        challenge = Challenge(scopes=("b",), error="insufficient_scope")
-        memory = await logged_in(server, challenge=challenge, earlier_scopes=("a",))
-        assert memory.saved[0].requested_scopes == ("a", "b")
 
 
 async def test_a_server_of_2025_03_26_without_any_metadata() -> None:
@@ -139,14 +105,6 @@ async def test_metadata_that_omits_the_challenge_methods_allows_a_login_with_s25
         del server.metadata["code_challenge_methods_supported"]
         await logged_in(server)
         assert "code_challenge_method=S256" in server.asked("/authorize")[0].path
-
-
-async def test_a_server_without_pkce_is_refused() -> None:
-    async with authorization_server() as server:
-        assert server.metadata is not None
-        server.metadata["code_challenge_methods_supported"] = ["plain"]
-        assert "S256" in (await failure(server)).message
-        assert server.asked("/register") == []
 
 
 @pytest.mark.parametrize("path", [PRM, METADATA])
@@ -240,26 +198,6 @@ async def test_a_port_that_the_definition_demands_and_that_is_taken_is_named() -
 
 
 # ── answers ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_a_required_issuer_that_is_missing_is_refused() -> None:
-    async with authorization_server() as server:
-        assert server.metadata is not None
-        server.metadata["authorization_response_iss_parameter_supported"] = True
-        assert (await failure(server)).step == "answer"
-        assert server.token_requests == []
-        server.iss = server.origin
-        assert (await logged_in(server)).saved
-
-
-async def test_a_person_who_refuses() -> None:
-    async with authorization_server() as server, attempting(server.url) as attempt:
-        offer = await attempt.wait_offer()
-        state = parse_qs(urlsplit(offer.url).query)["state"][0]
-        page = await server.return_to(f"{offer.redirect_uri}?error=access_denied&state={state}")
-        assert page.status_code == 400
-        with pytest.raises(LoginError, match="access_denied"):
-            await attempt.wait()
 
 
 async def test_a_failed_token_request_is_shown_in_the_browser_too() -> None:

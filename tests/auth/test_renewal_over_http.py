@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -23,10 +22,9 @@ from mcpd.auth.token_store import StoredLogin, TokenStore
 from mcpd.model.errors import McpdError
 from mcpd.privacy.redact import Redactor
 from mcpd.transports.http_client import client_factory
-from tests.fakes.http import FakeHttp, LegacyScript, ModernScript, Request, Script, fake_http
-from tests.transports.remote import answer, outcome, talking
+from tests.fakes.http import FakeHttp, LegacyScript, Request, Script, fake_http
+from tests.transports.remote import outcome, talking
 
-ROUNDS = int(os.environ.get("MCPD_TEST_ROUNDS", "10"))
 """Of fifty calls each; the full run has 200."""
 
 
@@ -148,26 +146,6 @@ async def logged_in(home: Path, script: Script) -> AsyncIterator[Place]:
         )
         await manager.add_login(login, server.url)
         yield Place(server, guard, tokens, credentials, manager, redactor, clock)
-
-
-@pytest.mark.parametrize("script", [LegacyScript, ModernScript])
-async def test_t1_fifty_calls_over_http_with_a_dead_token_need_one_token_request(
-    tmp_path: Path, engine: str, script: type[LegacyScript] | type[ModernScript]
-) -> None:
-    """Six rounds, as many as the limit for unexplained refusals permits. No call is executed twice."""
-    async with (
-        logged_in(tmp_path, script()) as place,
-        talking(place.server.url, credentials=place.credentials) as talk,
-    ):
-        for round in range(1, 7):
-            place.tokens.valid = "none"
-            exchanges = [talk.call(round=round, n=n) for n in range(50)]
-            for exchange in exchanges:
-                await answer(exchange)
-            assert place.tokens.requests == round
-    assert len(place.guard.executed) == 300
-    assert set(place.guard.executed.values()) == {1}
-    assert place.tokens.reuse == 0
 
 
 async def test_t14_a_redirect_does_not_take_the_token_to_another_place(tmp_path: Path, engine: str) -> None:

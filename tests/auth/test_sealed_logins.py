@@ -231,14 +231,6 @@ def test_a_locked_keyring_is_not_unlocked_with_a_dialog(session: Mapping[str, st
             attempt()
 
 
-def test_without_a_session_there_is_no_keyring(tmp_path: Path) -> None:
-    pytest.importorskip("secretstorage", reason="SecretStorage is not installed")
-    with pytest.raises(KeyUnavailable, match="no session bus"):
-        read_secret({})
-    with pytest.raises(KeyUnavailable, match="cannot be reached"):
-        read_secret({"DBUS_SESSION_BUS_ADDRESS": f"unix:path={tmp_path}/none"})
-
-
 async def test_servers_are_connected_again_when_the_keyring_is_unlocked(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

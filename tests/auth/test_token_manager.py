@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import errno
 import json
 import logging
 import os
 import random
-import time
 from pathlib import Path
 
 import attrs
@@ -17,16 +15,15 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mcpd.auth.keys import new_key
-from mcpd.auth.oauth.registration import ASSERTION_TYPE, ClientRegistration
+from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.oauth.tokens import TokenRequest
 from mcpd.auth.renewal import TokenAnswer, lead_time
 from mcpd.auth.token_manager import TokenManager
-from mcpd.auth.token_store import RenewalAttempt, StoredLogin, TokenStore, hash_token
+from mcpd.auth.token_store import StoredLogin, TokenStore
 from mcpd.model.errors import LinkLost
 from mcpd.model.oauth_settings import OAuthSettings
 from mcpd.privacy.redact import Redactor
-from mcpd.transports.credentials import UNSIGNED, Refusal, Signature
+from mcpd.transports.credentials import UNSIGNED, Refusal
 from tests.auth.authorization_server import (
     ISSUER,
     START,
@@ -43,7 +40,6 @@ from tests.auth.authorization_server import (
     run_inline,
     unsent,
 )
-from tests.stopwatch import within
 
 
 async def days(number: int) -> None:
@@ -330,29 +326,6 @@ async def test_t6_a_lost_answer_is_asked_for_once_more(
             assert "was lost" in ended.message
             assert await world.calls(5) == ["401"] * 5
             assert len(server.requests) == 2
-
-
-@pytest.mark.parametrize("grace", [True, False])
-async def test_an_interrupted_renewal_is_repeated_when_the_daemon_starts(
-    autojump_clock: MockClock, tmp_path: Path, grace: bool
-) -> None:
-    """At once, because the server may accept the old token only for some seconds."""
-    server = AuthorizationServer(grace=grace)
-    async with logged_in(tmp_path, server) as world:
-        stored = world.stored()
-        assert stored.tokens.refresh_token is not None
-        attempt = RenewalAttempt(
-            generation=stored.generation, at=START, token_hash=hash_token(stored.tokens.refresh_token)
-        )
-        world.store.change(lambda found: found.with_login(attrs.evolve(stored, attempt=attempt)))
-    request = TokenRequest("", {}, f"refresh_token={stored.tokens.refresh_token}".encode())
-    server.handle(request)
-    async with logged_in(tmp_path, server, login=False) as world:
-        await trio.sleep(1)
-        assert len(server.requests) == 1
-        assert (await world.call() == "ok") is grace
-        assert (world.stored().ended is None) is grace
-        assert len(server.requests) == 1
 
 
 async def test_a_login_without_refresh_token_is_used_until_it_is_refused(
@@ -672,38 +645,6 @@ async def test_the_secret_of_a_preregistered_client_comes_from_the_definition(
         assert "own-canary" not in world.store.path.read_text()
 
 
-async def test_a_renewal_is_signed_with_the_key_of_the_definition(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
-    """`private_key_jwt`: each request has a new assertion for the issuer. An unusable key ends nothing."""
-    client = ClientRegistration(ISSUER, "own", "pre-registered", "private_key_jwt")
-    server = AuthorizationServer()
-    async with logged_in(tmp_path, server, client=client) as world:
-        server.access.clear()
-        for key, error in ((None, "no `privateKey`"), ("not a key", "unencrypted PEM")):
-            settings = OAuthSettings(client_id="own", private_key=key)
-            await world.manager.credentials_for("it", URL, settings)
-            with pytest.raises(LinkLost, match=error):
-                await world.call()
-            await trio.sleep(20)
-        pem = new_key()
-        await world.manager.credentials_for("it", URL, OAuthSettings(client_id="own", private_key=pem))
-        login = world.credentials.login
-        assert login is not None
-        await trio.sleep(40)
-        assert await world.call() == "ok"
-        seen = set()
-        for _ in range(3):
-            await world.manager.renew(login.stored.id)
-            sent = server.requests[-1]
-            assert sent["client_assertion_type"] == ASSERTION_TYPE
-            claims = json.loads(base64.urlsafe_b64decode(sent["client_assertion"].split(".")[1] + "=="))
-            assert (claims["iss"], claims["sub"], claims["aud"]) == ("own", "own", ISSUER)
-            seen.add(claims["jti"])
-        assert len(seen) == 3
-        assert pem.splitlines()[1] not in world.store.path.read_text()
-
-
 # ── stopping, secrets and cost ──────────────────────────────────────────────────────────────────
 
 
@@ -805,25 +746,6 @@ async def test_the_end_of_a_login_is_reported_before_a_request_fails(
             assert world.events.count("login_needed") == 1
             stored.set()
         assert world.events.count("login_needed") == 1
-
-
-async def test_signing_costs_little_and_idle_logins_cost_nothing(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    """At most 20 µs for a signature. Logins wake nobody up."""
-    async with logged_in(tmp_path) as world:
-        best = 1.0
-        for _ in range(20):
-            began = time.thread_time()
-            for _ in range(1000):
-                world.credentials.sign("POST", URL)
-            best = min(best, (time.thread_time() - began) / 1000)
-        assert within(best, 20e-6)
-        await days(2)  # it was used, and so is renewed for a day
-        watches = world.manager._timer
-        await days(10)
-        assert world.manager._timer is watches
-    assert isinstance(UNSIGNED, Signature)
 
 
 async def test_a_late_success_does_not_replace_a_newer_login(

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.harness import BOUND, Daemon, Refused, command_lines, fake, wait_until
+from tests.e2e.harness import BOUND, Daemon, Refused, command_lines, wait_until
 from tests.e2e.login_people import logged_in, needs_login, open_page, served, visit
 from tests.e2e.web import PORT
 
@@ -141,14 +141,6 @@ def test_a_failed_login_names_the_step_and_exits_with_4(start: Start) -> None:
         code, text = mcpctl(daemon, "login", "remote", "--no-browser")
         assert code == 4
         assert "did not register mcpd" in text
-
-
-def test_a_daemon_without_remote_servers_imports_nothing_of_it(start: Start) -> None:
-    daemon = start({"fake": fake()}, program=(sys.executable, "-X", "importtime", "-m", "mcpd"))
-    daemon.wait_connected("fake")
-    assert "mcpd.daemon\n" in daemon.log
-    for name in ("mcpd.auth", "mcpd.auth.service", "mcpd.transports.credentials", "httpx"):
-        assert name not in daemon.log
 
 
 def test_what_happens_to_a_login_is_in_the_history_and_the_metrics(start: Start) -> None:

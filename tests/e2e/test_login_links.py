@@ -107,23 +107,6 @@ def test_t20_a_connected_server_that_ends_the_login_is_handled_alike(start: Star
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_call_through_all_servers_continues_although_the_tools_were_unknown(
-    start: Start, version: str
-) -> None:
-    """Nobody has ever logged in to the server, so nothing but the login is listed."""
-    with served() as server:
-        daemon = start({"remote": {"url": server.url}})
-        needs_login(daemon)
-        client = client_of(daemon, version, server=None)
-        assert [tool["name"] for tool in client.request("tools/list")["tools"]] == ["remote__mcpd_log_in"]
-        link, waiting = wait_asked(client, start_call(client, "remote__echo"), "remote__echo")
-        follow(link["url"])
-        assert client.wait(waiting)["content"][0]["text"] == "done"
-        (tool,) = client.request("tools/list")["tools"]
-        assert tool["name"] == "remote__echo"
-
-
-@pytest.mark.parametrize("version", VERSIONS)
 def test_a_declined_link_is_not_shown_again(start: Start, version: str) -> None:
     """The call fails as it would without the link, and so do later ones."""
     with served() as server:

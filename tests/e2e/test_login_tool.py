@@ -71,17 +71,6 @@ def test_a_client_may_return_when_the_tool_is_gone(
         assert executed(server) == 0
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_client_that_shows_no_links_learns_the_command(start: Start, version: str) -> None:
-    with served() as server:
-        daemon = start({"remote": {"url": server.url}})
-        needs_login(daemon)
-        client = client_of(daemon, version, capabilities={})
-        with pytest.raises(Refused, match="mcpctl login remote"):
-            client.call(tools(client)[0])
-        assert server.asked("/register") == []
-
-
 def test_a_known_server_that_needs_a_login_again_keeps_its_own_tools(start: Start) -> None:
     with served() as server:
         daemon = start({"remote": {"url": server.url}})

@@ -5,14 +5,6 @@ from __future__ import annotations
 from mcpd.auth.oauth import tokens as grants
 
 
-def test_client_credentials() -> None:
-    assert grants.client_credentials(resource="https://mcp.example", scopes=("a", "b")) == (
-        "client_credentials",
-        {"resource": "https://mcp.example", "scope": "a b"},
-    )
-    assert grants.client_credentials(resource=None, scopes=None) == ("client_credentials", {})
-
-
 def test_id_jag() -> None:
     kind, fields = grants.id_jag_exchange(
         "idt", grants.ID_TOKEN, audience="https://as.example", resource="https://mcp.example", scopes=None

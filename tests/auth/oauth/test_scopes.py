@@ -35,11 +35,6 @@ def test_first_request(
     assert found == wanted
 
 
-def test_ten_thousand_scopes_are_cut() -> None:
-    many = tuple(map(str, range(10_000)))
-    assert len(first_request(configured=None, challenge=None, resource=many, server=()) or ()) == 200
-
-
 def test_a_step_up_asks_for_the_union_in_order() -> None:
     assert more_scopes(("a", "b"), None, ("b", "c")) == ("a", "b", "c")
 
