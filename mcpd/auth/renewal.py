@@ -454,10 +454,10 @@ class ManagedLogin:
 
     def why_not_renewable(self) -> str:
         """Return why mcpd cannot renew it without a person; empty if it can."""
-        stored, file = self.stored, self._context.file
+        stored, machine = self.stored, self._context.file.store.machine
         if stored.ended is not None:
             return stored.ended.message
-        if stored.machine and file.machine and stored.machine != file.machine:
+        if stored.machine and machine and stored.machine != machine:
             return "the login was copied from another machine, which may still renew it"
         if stored.tokens.refresh_token is None:
             return "the authorization server issued no refresh token"
@@ -554,7 +554,8 @@ class ManagedLogin:
         if refresh is None:
             return None
         if not await file.keeps_logins():
-            message = f"{file.other_daemon} renews it" if file.other_daemon else file.problem
+            other = file.store.other_daemon
+            message = f"{other} renews it" if other else file.store.problem
             raise TokenError(TokenErrorKind.UNAVAILABLE, message)
         lost = before.attempt if before.is_uncertain else None
         attempt = RenewalAttempt(

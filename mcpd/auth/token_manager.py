@@ -194,7 +194,7 @@ class TokenManager:
                             await login.saver.save_unsaved()
         finally:
             self._nursery = None
-            self._file.close()
+            self._store.close()
 
     async def _resume_interrupted(self) -> None:
         """Repeat at once the renewals that a daemon did not finish: some servers accept that for a while."""
@@ -219,7 +219,7 @@ class TokenManager:
             found = await self._file.find_for(url, account)
             if found is not None:
                 self._servers[key] = self._manage(found).id
-            elif self._file.is_locked and self._unlocking is None and self._start(self._wait_unlocked):
+            elif self._store.is_locked and self._unlocking is None and self._start(self._wait_unlocked):
                 self._unlocking = trio.CancelScope()
         return ServerCredentials(self, name, url, account)
 
@@ -230,7 +230,7 @@ class TokenManager:
     async def _wait_unlocked(self) -> None:
         """Try to read the logins until their key is there: nothing reports that a keyring was unlocked."""
         pause = _UNLOCK_INTERVAL
-        while self._file.is_locked:
+        while self._store.is_locked:
             with trio.move_on_after(pause) as self._unlocking:
                 await trio.sleep_forever()
             pause = min(2 * pause, _MAX_UNLOCK_INTERVAL)
@@ -258,7 +258,7 @@ class TokenManager:
         known = managed.stored if managed is not None else await self._file.find(login.id)
         # A renewal under way may still produce the next generation.
         generation = 1 if known is None else known.generation + 2
-        login = attrs.evolve(login, generation=generation, machine=self._file.machine)
+        login = attrs.evolve(login, generation=generation, machine=self._store.machine)
         warning = ""
         try:
             await self._file.save(login, url)
@@ -326,7 +326,7 @@ class TokenManager:
     async def logins(self) -> list[tuple[ManagedLogin, tuple[str, ...]]]:
         """Return all logins, also those that no server uses, each with the URLs of its servers."""
         contents: StoredLogins = await self._file.read()
-        if self._unlocking is not None and not self._file.is_locked:
+        if self._unlocking is not None and not self._store.is_locked:
             self._unlocking.cancel()
         users: dict[str, list[str]] = {}
         for key, id in {**contents.servers, **self._servers}.items():

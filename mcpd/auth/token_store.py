@@ -515,28 +515,12 @@ class LoginFile:
     """The methods raise StoreError if nothing was written. An operation cannot be cancelled once started."""
 
     def __init__(self, store: TokenStore) -> None:
-        self._store = store
+        self.store = store
         self._turn = trio.CapacityLimiter(1)
-
-    @property
-    def machine(self) -> str:
-        return self._store.machine
-
-    @property
-    def problem(self) -> str:
-        return self._store.problem
-
-    @property
-    def is_locked(self) -> bool:
-        return self._store.is_locked
-
-    @property
-    def other_daemon(self) -> str:
-        return self._store.other_daemon
 
     async def read(self) -> StoredLogins:
         """Return the contents, empty if they cannot be read, and take the lock if it is free."""
-        return await self._run(self._store.open)
+        return await self._run(self.store.open)
 
     async def find(self, id: str) -> StoredLogin | None:
         return (await self.read()).logins.get(id)
@@ -546,14 +530,13 @@ class LoginFile:
         return (await self.read()).login_of(url, account)
 
     async def check_key(self) -> str:
-        """See `TokenStore.check_key`."""
-        return await self._run(self._store.check_key)
+        return await self._run(self.store.check_key)
 
     async def keeps_logins(self) -> bool:
         """Return whether this daemon may renew tokens: no other one does."""
-        if not self._store.is_keeper:
+        if not self.store.is_keeper:
             await self.read()
-        return self._store.is_keeper or not self._store.other_daemon
+        return self.store.is_keeper or not self.store.other_daemon
 
     async def save(self, login: StoredLogin, url: str | None = None) -> None:
         """Store a login, which the server at `url` uses from now on. A newer one in the file is kept."""
@@ -563,17 +546,14 @@ class LoginFile:
             newer = known is not None and known.generation > login.generation
             return found if newer else found.with_login(login, url)
 
-        await self._run(self._store.change, edit)
+        await self._run(self.store.change, edit)
 
     async def remove(self, id: str) -> None:
-        await self._run(self._store.change, lambda found: found.without_login(id))
+        await self._run(self.store.change, lambda found: found.without_login(id))
 
     async def set_client(self, key: str, client: ClientRegistration | None) -> None:
         """Store a client registration, or remove it."""
-        await self._run(self._store.change, lambda found: found.with_client(key, client))
-
-    def close(self) -> None:
-        self._store.close()
+        await self._run(self.store.change, lambda found: found.with_client(key, client))
 
     async def _run(self, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
         return await trio.to_thread.run_sync(function, *arguments, limiter=self._turn)

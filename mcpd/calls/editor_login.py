@@ -115,6 +115,8 @@ _FORBIDDEN = 403
 _DECLINED = McpdError("the client declined the link")
 _Key = tuple[str, str]
 """(client, definition name)."""
+NotifyComplete = Callable[[Caller, Raw], None]
+"""Reports the end of a login to a client whose call ended earlier."""
 
 
 @attrs.define(eq=False)
@@ -151,12 +153,12 @@ class LoginLinks:
         operations: Operations,
         ask_modern_client: Callable[[Call, Question, bytes], None],
         spawn: Spawn,
+        notify_complete: NotifyComplete,
     ) -> None:
         self._operations = operations
         self._ask_modern_client = ask_modern_client
         self._spawn = spawn
-        self.notify_complete: Callable[[Caller, Raw], None] = lambda caller, params: None
-        """Reports the end of a login to a client whose call ended earlier. Set by the gateway."""
+        self._notify_complete = notify_complete
         self._shown: dict[_Key, _ShownLink] = {}
         self._declined: dict[_Key, float] = {}
         """When the client declined a link (`trio.current_time()`)."""
@@ -297,7 +299,7 @@ class LoginLinks:
         self, caller: Caller, link: LoginLink, elicitation: Mapping[str, object]
     ) -> None:
         if await _outcome(link) is None:
-            self.notify_complete(caller, _json({"elicitationId": elicitation["elicitationId"]}))
+            self._notify_complete(caller, _json({"elicitationId": elicitation["elicitationId"]}))
 
 
 async def _outcome(link: LoginLink) -> McpdError | None:

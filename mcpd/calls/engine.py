@@ -33,7 +33,7 @@ from mcpd.calls.call import (
 from mcpd.calls.call_log import CallLog
 from mcpd.calls.client_context import ClientRequest
 from mcpd.calls.companions import LegacyCompanions
-from mcpd.calls.editor_login import LoginLinks
+from mcpd.calls.editor_login import LoginLinks, NotifyComplete
 from mcpd.calls.limits import LARGE, SMALL, ArgumentBudget, ConnectingCalls, KeptMessages
 from mcpd.calls.questions import rounds
 from mcpd.calls.questions.open_questions import OpenQuestions
@@ -80,6 +80,7 @@ class CallEngine:
         roots: Callable[[ManagedServer], Sequence[Raw]],
         stages: Sequence[StageFactory] = (),
         call_log: CallLog | None = None,
+        notify_login_complete: NotifyComplete = lambda caller, params: None,
     ) -> None:
         self._operations = operations
         self._spawn = spawn
@@ -99,7 +100,7 @@ class CallEngine:
         self.ask_with_result, self.withdraw = self.suspended_calls.ask, self.suspended_calls.withdraw
         self.url_elicitations = UrlElicitations()
         self._responses = ServerResponses(self, operations, self._state_signer, self.url_elicitations)
-        self.login_links = LoginLinks(operations, self.suspended_calls.ask, spawn)
+        self.login_links = LoginLinks(operations, self.suspended_calls.ask, spawn, notify_login_complete)
         self.server_requests = ServerRequestRouter(
             self.suspended_calls,
             self.url_elicitations,

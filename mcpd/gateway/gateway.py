@@ -92,7 +92,7 @@ class Gateway:
             CacheStageFactory(),
         )
         self.dedicated_servers = DedicatedServers(core, self.spawn)
-        self.calls = CallEngine(core, self.spawn, self.roots, stages, call_log)
+        self.calls = CallEngine(core, self.spawn, self.roots, stages, call_log, _notify_elicitation_complete)
         self.subscriptions = ClientSubscriptions(self.spawn)
         self.list_changes = lists.ListChanges(self.sessions, self.calls.companions.used_by)
         self._nursery: trio.Nursery | None = None
@@ -102,7 +102,6 @@ class Gateway:
         """The policies that clients know of, by server."""
         self._aggregates: dict[str, AggregateServer] = {}
         """The views of several servers, by the names of their profiles."""
-        self.calls.login_links.notify_complete = _notify_elicitation_complete
 
     # ── clients come and go ─────────────────────────────────────────────────────────────────────
 

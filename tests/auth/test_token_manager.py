@@ -1,4 +1,4 @@
-"""Renewing logins: shared, crash-safe, and never given up for a temporary error (faults T1 to T10)."""
+"""Renewing logins: shared, crash-safe, and never given up for a temporary error (T1 to T11, T14, T15)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import random
+import time
 from pathlib import Path
 
 import attrs
@@ -20,10 +21,11 @@ from mcpd.auth.oauth.tokens import TokenRequest
 from mcpd.auth.renewal import TokenAnswer, lead_time
 from mcpd.auth.token_manager import TokenManager
 from mcpd.auth.token_store import StoredLogin, TokenStore
-from mcpd.model.errors import LinkLost
+from mcpd.model.errors import LinkLost, McpdError
 from mcpd.model.oauth_settings import OAuthSettings
 from mcpd.privacy.redact import Redactor
 from mcpd.transports.credentials import UNSIGNED, Refusal
+from mcpd.transports.http_client import client_factory
 from tests.auth.authorization_server import (
     ISSUER,
     START,
@@ -40,6 +42,8 @@ from tests.auth.authorization_server import (
     run_inline,
     unsent,
 )
+from tests.fakes.http import LegacyScript, Request, fake_http
+from tests.transports.remote import outcome, talking
 
 
 async def days(number: int) -> None:
@@ -577,6 +581,43 @@ async def test_t14_a_token_reaches_only_the_server_that_it_is_for(
                 assert using.url == owner
                 signed += 1
         assert signed > 50
+
+
+@pytest.mark.parametrize("engine", ["loopback", "network"])
+async def test_t14_a_redirect_does_not_take_the_token_to_another_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    """Neither to another path of the server, nor to another server, on mcpd's own connections and others."""
+    if engine == "network":
+        monkeypatch.setattr(client_factory, "is_loopback", lambda host: False)
+    seen: list[str | None] = []
+    script, targets = LegacyScript(), ["/other"]
+
+    async def elsewhere(request: Request) -> None:
+        seen.append(request.headers.get("authorization"))
+        await request.reply(401)
+
+    async def lure(request: Request) -> None:
+        if request.path == "/other":
+            await elsewhere(request)
+        elif request.rpc == "tools/call":
+            await request.reply(307, Location=targets.pop())
+        else:
+            assert request.headers["authorization"].startswith("Bearer ")
+            await script(request)
+
+    authorization = AuthorizationServer()
+    manager = TokenManager(TokenStore(tmp_path, "m"), authorization.send, Redactor())
+    async with fake_http(lure) as server, fake_http(elsewhere) as other, manager.running():
+        credentials = await manager.credentials_for("it", server.url)
+        login = a_login(authorization.issue(), time.time(), resource=server.url)
+        await manager.add_login(login, server.url)
+        async with talking(server.url, credentials=credentials) as talk:
+            assert isinstance(await outcome(talk.call()), McpdError)
+            targets.append(other.url)
+            assert isinstance(await outcome(talk.call()), McpdError)
+        assert set(seen) == {None}
+        assert other.requests == []
 
 
 async def test_a_request_from_before_the_login_is_sent_once_more(
