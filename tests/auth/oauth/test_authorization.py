@@ -1,4 +1,4 @@
-"""The authorization request, and the answers at the redirect URI."""
+"""The authorization request, the answers at the redirect URI, and which scopes are requested."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from mcpd.auth.oauth.authorization import (
     AuthorizationRequest,
     RefusedByServer,
     RejectedAnswer,
+    StepUpMemory,
     UnrelatedAnswer,
     build_request,
     check_pasted,
     code_challenge,
+    first_request,
+    more_scopes,
     new_secret,
     read_answer,
 )
@@ -158,3 +161,53 @@ def test_an_error_is_shown_without_control_characters() -> None:
 def test_a_code_alone_is_not_enough_to_paste(text: str) -> None:
     with pytest.raises(UnrelatedAnswer, match="whole address"):
         check_pasted(text)
+
+
+# ── scopes ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("configured", "challenge", "resource", "server", "wanted"),
+    [
+        (None, ("a",), ("a", "b"), ("x",), ("a",)),
+        (None, None, ("a", "b"), ("x",), ("a", "b")),
+        (None, (), ("a", "b"), (), ("a", "b")),
+        (None, None, None, ("x", "openid"), None),
+        (None, None, (), (), None),
+        (("c",), ("a",), ("b",), (), ("c",)),
+        ((), ("a",), ("b",), (), None),
+        (None, ("a",), None, ("a", "offline_access"), ("a", "offline_access")),
+        (None, ("a", "offline_access"), None, ("offline_access",), ("a", "offline_access")),
+        (None, ("a",), None, ("a",), ("a",)),
+        (("c",), None, None, ("offline_access",), ("c",)),
+        (None, None, None, ("offline_access",), None),
+    ],
+)
+def test_first_request(
+    configured: tuple[str, ...] | None,
+    challenge: tuple[str, ...] | None,
+    resource: tuple[str, ...] | None,
+    server: tuple[str, ...],
+    wanted: tuple[str, ...] | None,
+) -> None:
+    found = first_request(configured=configured, challenge=challenge, resource=resource, server=server)
+    assert found == wanted
+
+
+def test_a_step_up_asks_for_the_union_in_order() -> None:
+    assert more_scopes(("a", "b"), None, ("b", "c")) == ("a", "b", "c")
+
+
+def test_a_person_is_asked_once_for_the_same_scopes_and_twice_for_one_operation() -> None:
+    memory = StepUpMemory()
+    assert memory.may_ask("tools/call x", ("w", "v"))
+    memory.asked("tools/call x", ("w", "v"))
+    assert not memory.may_ask("tools/call x", ("v", "w"))
+    assert not memory.may_ask("tools/call y", ("v", "w"))
+    assert memory.may_ask("tools/call x", ("w",))
+    memory.asked("tools/call x", ("w",))
+    assert not memory.may_ask("tools/call x", ("z",))
+    assert memory.may_ask("tools/call y", ("z",))
+    for number in range(2000):
+        memory.asked(f"tools/call {number}", ("w",))
+    assert len(memory._asked) == 1000

@@ -1,21 +1,33 @@
-"""Metadata documents: which are used, and which are refused."""
+"""Metadata documents: where they are, what challenges say, which are used, and which are refused."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mcpd.auth.oauth.metadata import (
     AuthorizationServer,
+    Challenge,
     MetadataError,
     ProtectedResource,
     assumed_authorization_server,
+    authorization_server_urls,
+    canonical,
     check_for_code_grant,
+    covers,
     is_same_issuer,
+    is_usable,
+    origin,
     parse_authorization_server,
+    parse_challenges,
     parse_protected_resource,
+    protected_resource_urls,
+    read_challenge,
 )
+from tests.sampling import scaled
 
 SERVER = "https://mcp.example/mcp"
 ISSUER = "https://as.example"
@@ -151,3 +163,207 @@ def test_a_person_logs_in_only_with_pkce() -> None:
         check_for_code_grant(server(METADATA | {"code_challenge_methods_supported": ["plain"]}))
     with pytest.raises(MetadataError, match="no `authorization_endpoint`"):
         check_for_code_grant(AuthorizationServer(ISSUER, token_endpoint=f"{ISSUER}/token"))
+
+
+# ── the header `WWW-Authenticate` ───────────────────────────────────────────────────────────────────────
+
+PRM_URL = "https://mcp.example/.well-known/oauth-protected-resource"
+
+FIELDS: list[tuple[list[str], list[tuple[str, dict[str, str]]]]] = [
+    (["Bearer"], [("bearer", {})]),
+    (['Bearer realm="x"'], [("bearer", {"realm": "x"})]),
+    (["BEARER Realm=x , Scope = y"], [("bearer", {"realm": "x", "scope": "y"})]),
+    ([r'Bearer realm="a \"b\", c"'], [("bearer", {"realm": 'a "b", c'})]),
+    # RFC 9110, 11.6.1: several challenges in one field.
+    (
+        ['Basic realm="simple", Newauth realm="apps", type=1, title="Login to \\"apps\\""'],
+        [
+            ("basic", {"realm": "simple"}),
+            ("newauth", {"realm": "apps", "type": "1", "title": 'Login to "apps"'}),
+        ],
+    ),
+    (["Negotiate, Bearer scope=a"], [("negotiate", {}), ("bearer", {"scope": "a"})]),
+    (["Negotiate abc==, Bearer"], [("negotiate", {}), ("bearer", {})]),
+    (["Bearer a=1", 'DPoP algs="ES256"'], [("bearer", {"a": "1"}), ("dpop", {"algs": "ES256"})]),
+    (["Bearer a=1, a=2"], [("bearer", {"a": "1"})]),
+    ([""], []),
+    ([", ,"], []),
+    (['="x"'], []),
+    (['Bearer realm="never closed'], [("bearer", {})]),
+    (['Bearer error="x" scope="y"'], [("bearer", {"error": "x", "scope": "y"})]),  # without the comma
+    (["Bearer {}, realm=x"], [("bearer", {"realm": "x"})]),
+]
+
+
+@pytest.mark.parametrize(("fields", "challenges"), FIELDS)
+def test_syntax(fields: list[str], challenges: list[tuple[str, dict[str, str]]]) -> None:
+    assert parse_challenges(fields) == challenges
+
+
+def test_what_an_mcp_server_says() -> None:
+    assert read_challenge(
+        [f'Bearer resource_metadata="{PRM_URL}", scope="a b", error="insufficient_scope"']
+    ) == (Challenge("bearer", PRM_URL, ("a", "b"), "insufficient_scope"))
+
+
+def test_bearer_is_preferred_to_dpop_and_other_schemes_are_not_ours() -> None:
+    both = read_challenge([f'DPoP algs="ES256", resource_metadata="{PRM_URL}"', "Bearer scope=a"])
+    assert both == Challenge("bearer", PRM_URL, ("a",))
+    assert read_challenge(["DPoP"]) == Challenge("dpop")
+    assert read_challenge(['Basic realm="x"']) is None
+    assert read_challenge([]) is None
+
+
+# ── URLs of metadata, and URLs that a token may be sent to ──────────────────────────────────────────────
+
+PRM_PATH = "/.well-known/oauth-protected-resource"
+AS_PATH = "/.well-known/oauth-authorization-server"
+OIDC_PATH = "/.well-known/openid-configuration"
+
+
+@pytest.mark.parametrize(
+    ("url", "places"),
+    [
+        ("https://h.example", [f"https://h.example{PRM_PATH}"]),
+        ("https://h.example/", [f"https://h.example{PRM_PATH}"]),
+        ("https://h.example/mcp", [f"https://h.example{PRM_PATH}/mcp", f"https://h.example{PRM_PATH}"]),
+        ("https://H.example:443/a/b", [f"https://h.example{PRM_PATH}/a/b", f"https://h.example{PRM_PATH}"]),
+        (
+            "https://h.example:8443/mcp/",
+            [f"https://h.example:8443{PRM_PATH}/mcp/", f"https://h.example:8443{PRM_PATH}"],
+        ),
+        ("http://[::1]:80/mcp?a=b", [f"http://[::1]{PRM_PATH}/mcp?a=b", f"http://[::1]{PRM_PATH}"]),
+        ("wss://h.example/mcp", [f"https://h.example{PRM_PATH}/mcp", f"https://h.example{PRM_PATH}"]),
+        (
+            "https://user:pass@h.example/mcp",
+            [f"https://h.example{PRM_PATH}/mcp", f"https://h.example{PRM_PATH}"],
+        ),
+    ],
+)
+def test_places_of_the_resource_metadata(url: str, places: list[str]) -> None:
+    """RFC 9728, 3.1: between host and path, then at the root."""
+    assert list(protected_resource_urls(url)) == places
+
+
+@pytest.mark.parametrize(
+    ("issuer", "places"),
+    [
+        ("https://as.example", [f"https://as.example{AS_PATH}", f"https://as.example{OIDC_PATH}"]),
+        ("https://as.example/", [f"https://as.example{AS_PATH}", f"https://as.example{OIDC_PATH}"]),
+        (  # the example of RFC 8414, 3.1
+            "https://example.com/issuer1",
+            [
+                f"https://example.com{AS_PATH}/issuer1",
+                f"https://example.com{OIDC_PATH}/issuer1",
+                f"https://example.com/issuer1{OIDC_PATH}",
+            ],
+        ),
+        (
+            "https://example.com/a/b/",
+            [
+                f"https://example.com{AS_PATH}/a/b",
+                f"https://example.com{OIDC_PATH}/a/b",
+                f"https://example.com/a/b{OIDC_PATH}",
+            ],
+        ),
+    ],
+)
+def test_places_of_the_issuer_metadata(issuer: str, places: list[str]) -> None:
+    assert list(authorization_server_urls(issuer)) == places
+
+
+@pytest.mark.parametrize(
+    ("resource", "url", "is_covered"),
+    [
+        ("https://h.example", "https://h.example/mcp", True),
+        ("https://h.example/", "https://h.example/mcp", True),
+        ("https://h.example/mcp", "https://h.example/mcp", True),
+        ("https://h.example/mcp", "https://h.example/mcp/x", True),
+        ("https://h.example/mcp/", "https://h.example/mcp", True),
+        ("https://h.example/mcp", "https://h.example/mcp?key=1", True),
+        ("https://H.example:443/mcp", "https://h.example/mcp", True),
+        ("https://h.example/mcp", "wss://h.example/mcp", True),
+        ("https://h.example/mcp", "https://h.example/mcpx", False),
+        ("https://h.example/mcp/x", "https://h.example/mcp", False),
+        ("https://h.example/MCP", "https://h.example/mcp", False),
+        ("http://h.example/mcp", "https://h.example/mcp", False),
+        ("https://h.example:8443/mcp", "https://h.example/mcp", False),
+        ("https://example/mcp", "https://h.example/mcp", False),
+        ("https://h.example.evil.example/mcp", "https://h.example/mcp", False),
+        ("https://evil@h.example/mcp", "https://h.example/mcp", False),
+        ("https://h.example/mcp#x", "https://h.example/mcp", False),
+        ("https://h.example/mcp?tenant=1", "https://h.example/mcp", False),
+        ("https://h.example/mcp?tenant=1", "https://h.example/mcp?tenant=1", True),
+        ("https://h.example/mcp", "https://h.example/mcp/../admin", False),
+        ("https://h.example/mcp", "https://h.example/mcp/%2e%2e/admin", False),
+        ("https://h.example/mcp", "https://h.example/mcp/..%2Fadmin", False),
+        ("https://h.example/mcp", "https://h.example/mcp/..\\admin", False),
+        ("urn:x", "urn:x", False),
+        ("", "https://h.example", False),
+        ("https://[x", "https://h.example", False),
+        ("https://h.example:99999", "https://h.example", False),
+    ],
+)
+def test_a_resource_covers_its_own_path_and_what_is_below(resource: str, url: str, is_covered: bool) -> None:
+    assert covers(resource, url) is is_covered
+
+
+PART = st.sampled_from(
+    ["", "/", "mcp", "x", "..", "%2e", "?", "#", "@", ":", "443", "h.example", "evil", "//", "\\"]
+)
+URL = st.tuples(st.sampled_from(["https://", "http://", "https:", "ws://", ""]), st.lists(PART)).map(
+    lambda both: both[0] + "".join(both[1])
+)
+
+
+@settings(max_examples=scaled(5000))
+@given(URL, URL)
+def test_what_is_covered_has_the_same_origin(resource: str, url: str) -> None:
+    if covers(resource, url):
+        assert origin(resource) == origin(url)
+        assert origin(url).partition("://")[2]
+
+
+@pytest.mark.parametrize(
+    ("url", "resource"),
+    [
+        ("HTTPS://H.Example:443/MCP", "https://h.example/MCP"),
+        ("https://h.example/", "https://h.example"),
+        ("https://h.example/mcp/", "https://h.example/mcp/"),
+        ("https://user@h.example/mcp?key=1#x", "https://h.example/mcp"),
+        ("http://localhost:8080/mcp", "http://localhost:8080/mcp"),
+    ],
+)
+def test_the_resource_of_a_server_without_metadata(url: str, resource: str) -> None:
+    assert canonical(url) == resource
+
+
+@pytest.mark.parametrize(
+    ("url", "usable"),
+    [
+        ("https://as.example/authorize?tenant=1", True),
+        ("http://127.0.0.1:9/x", True),
+        ("http://localhost:9/x", True),
+        ("http://[::1]:9/x", True),
+        ("http://as.example/authorize", False),
+        ("http://127.0.0.1.evil.example/", False),
+        ("http://2130706433/", False),
+        ("javascript:alert(1)", False),
+        ("file:///etc/passwd", False),
+        ("https://user@as.example/", False),
+        ("https://as.example/#x", False),
+        ("https://as.example/#", False),
+        ("https://as.example/a b", False),
+        ("https://as.example/\n", False),
+        ("https://as.example\\@evil.example/", False),
+        ("https://as.example:99999/", False),
+        ("https:///x", False),
+        ("//as.example/x", False),
+        ("https://äs.example/", False),
+        ("https://as.example/" + "x" * 9000, False),
+        ("https://[x/", False),
+        ("", False),
+    ],
+)
+def test_usable_urls(url: str, usable: bool) -> None:
+    assert is_usable(url) is usable

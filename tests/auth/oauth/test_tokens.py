@@ -1,4 +1,4 @@
-"""Token requests, and every kind of answer."""
+"""Token requests, every kind of answer, and grants without a browser."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
+from mcpd.auth.oauth import tokens as grants
 from mcpd.auth.oauth.registration import ClientAuthentication
 from mcpd.auth.oauth.tokens import (
     TokenEndpoint,
@@ -185,3 +186,36 @@ def test_refusals(status: int, answer: object, kind: TokenErrorKind) -> None:
     error = refused(answer, status)
     assert (error.kind, error.status) == (kind, status)
     assert error.message
+
+
+# ── grants without a browser ────────────────────────────────────────────────────────────────────────────
+
+
+def test_id_jag() -> None:
+    kind, fields = grants.id_jag_exchange(
+        "idt", grants.ID_TOKEN, audience="https://as.example", resource="https://mcp.example", scopes=None
+    )
+    assert kind == "urn:ietf:params:oauth:grant-type:token-exchange"
+    assert fields == {
+        "requested_token_type": "urn:ietf:params:oauth:token-type:id-jag",
+        "audience": "https://as.example",
+        "subject_token": "idt",
+        "subject_token_type": "urn:ietf:params:oauth:token-type:id_token",
+        "resource": "https://mcp.example",
+    }
+    assert grants.jwt_bearer("jag", resource=None, scopes=("a",)) == (
+        "urn:ietf:params:oauth:grant-type:jwt-bearer",
+        {"assertion": "jag", "scope": "a"},
+    )
+
+
+def test_claims_of_a_client_assertion() -> None:
+    claims = grants.assertion_claims("c", audience="https://as.example", now=1000.7, unique_id="u")
+    assert claims == {
+        "iss": "c",
+        "sub": "c",
+        "aud": "https://as.example",
+        "iat": 1000,
+        "exp": 1300,
+        "jti": "u",
+    }
