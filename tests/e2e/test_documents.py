@@ -79,8 +79,8 @@ NEEDS_SYSTEMD = {"daemon install"}
 NEEDS_LOGIN = {"login", "logout", "auth refresh", "auth explain"}
 """For servers that require a login; see `test_login`."""
 GOES_ON = {"events", "tap", "status --watch", "top --watch", "logs --follow"}
-NEEDS_MORE = {"status SERVER", "debug SERVER", "why SERVER"}
-"""Whose row refers to another page, or that need a file to be missing."""
+NEEDS_MORE = {"status SERVER", "debug SERVER", "why SERVER", "daemon install"}
+"""Whose row refers to another page, or that need a user manager of systemd."""
 
 
 def table() -> dict[str, tuple[dict[str, str], bool]]:
