@@ -44,16 +44,13 @@ from ctl.editors.install_report import (
     report_own_profile,
     report_profile,
     report_uninstalled,
-    warn_about_git,
 )
 from ctl.editors.paths import UserContext, find_editor_files
 from ctl.editors.take_over import (
     OwnProfile,
-    ProjectEntry,
     TakeOver,
     add_own_profile,
     own_servers,
-    project_entries,
     remove_own_profile,
 )
 from ctl.editors.undo import EditorBackups
@@ -220,17 +217,14 @@ class _Installation:
             self.backups,
             dry_run=options.dry_run,
         )
-        elsewhere = project_entries(entry, target) if options.take_over else []
         if not self.cli.out.json:
-            self._report(target, change, left_on, entry, elsewhere, own)
+            self._report(target, change, left_on, entry, own)
             self._report_tools(target, entry, own, had)
-            warn_about_git(self.cli, target, change, self.user)
             if change.added is not None and not options.dry_run and (step := target.editor.next_step):
                 title = target.editor.title  # the steps of several editors follow each other
                 self.cli.out.next_step(step if title in step else f"in {title}, {step}")
         return as_json(target, change, self.backups) | {
             **left_on.to_json(),
-            "in_projects": [each.to_json() for each in elsewhere],
             "profile": None if own is None else own.to_json(),
             "dry_run": options.dry_run,
         }
@@ -266,7 +260,6 @@ class _Installation:
         change: FileChange,
         left_on: LeftOn,
         entry: TakeOver,
-        elsewhere: list[ProjectEntry],
         own: OwnProfile | None,
     ) -> None:
         cli, dry_run = self.cli, self.options.dry_run
@@ -275,7 +268,6 @@ class _Installation:
         report_left_on(cli, left_on, entry, again, took_over=took_over, dry_run=dry_run)
         if change.added is not None and change.existed and not dry_run:
             cli.out.line(f"  backup: {self.user.display_path(self.backups.original_path(target.path))}")
-        cli.out.lines([f"  {each.describe(self.user)}"] for each in elsewhere)
         if own is not None:
             report_own_profile(cli, own, dry_run=dry_run)
 

@@ -105,31 +105,18 @@ def plan_import(
         raise DaemonError({"message": f"{error.source} cannot be used", "data": error.data()}) from None
     candidates = [named_by_owner(unwrap_candidate(one) if unfold else one) for one in discovered.candidates]
 
-    def plan_servers() -> ImportPlan:
-        merged = merge_candidates(candidates, target.servers, os.environ, named)
-        off: dict[str, object] = {"enabled": False} if disabled else {}
-        new = [attrs.evolve(one, definition={**one.definition, **off}) for one in merged.servers]
-        servers, problems = _without_unset_variables(cli, target, new)
-        plan = ImportPlan(discovered, attrs.evolve(merged, servers=servers), stored, problems)
-        if not can_ask:
-            plan.blocked = {**_unanswered(plan), **problems}
-        return plan
-
-    plan = plan_servers()
-    if in_the_way := _blocked_for_others(plan):
-        candidates.sort(key=lambda one: one.source in in_the_way)
-        plan = plan_servers()
+    merged = merge_candidates(candidates, target.servers, os.environ, named)
+    off: dict[str, object] = {"enabled": False} if disabled else {}
+    new = [attrs.evolve(one, definition={**one.definition, **off}) for one in merged.servers]
+    servers, problems = _without_unset_variables(cli, target, new)
+    plan = ImportPlan(discovered, attrs.evolve(merged, servers=servers), stored, problems)
+    if not can_ask:
+        plan.blocked = {**_unanswered(plan), **problems}
     if editors is not None:
         found = _rules(plan, [editor.name for editor in editors], user)
         policies = target.policies if isinstance(target.policies, list) else []
         plan.rules, plan.skipped_rules = found.new_rules(policies), found.skipped
     return plan
-
-
-def _blocked_for_others(plan: ImportPlan) -> set[EntrySource]:
-    """Return the entries of servers that are blocked, and because of which others are left out."""
-    names = {one.server for one in plan.merged.similar} & plan.blocked.keys()
-    return {source for server in plan.merged.servers if server.name in names for source in server.sources}
 
 
 def _without_unset_variables(

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Collection, Mapping, Sequence, Set
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 import attrs
 
@@ -85,17 +83,6 @@ def report_left_on(
         cli.out.line(
             f"  also provided by mcpd: {names}; disable them in the editor with: {again} --take-over"
         )
-
-
-def warn_about_git(cli: CliContext, target: InstallTarget, change: FileChange, user: UserContext) -> None:
-    """Warn if a change of a project's file may reach the other people who work on the project."""
-    if target.project is None or change.added is None or not is_tracked(target.path):
-        return
-    taken = ", and the entries that were taken over are missing in it" if change.disabled else ""
-    cli.out.warning(
-        f"git tracks {user.display_path(target.path)}, so do not commit the change: the entry contains "
-        f"a path of this machine{taken}"
-    )
 
 
 def report_own_profile(cli: CliContext, profile: OwnProfile, *, dry_run: bool) -> None:
@@ -222,28 +209,3 @@ def _selects(profile: Mapping[str, object], tool: Json) -> bool:
         and (tags is None or has_tag)
         and not matches(strings(profile.get("excludeTools")))
     )
-
-
-_TIMEOUT = 5.0
-"""Seconds. The index of a large repository takes a fraction of one."""
-
-
-def is_tracked(path: Path) -> bool:
-    """Return whether git tracks a file. False if that is not known, such as without git.
-
-    The repository may be somebody else's, so its settings must not make git run a program.
-    """
-    options = ["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]
-    command = ["git", *options, "--no-optional-locks", "ls-files", "--error-unmatch", "--", path.name]
-    try:
-        ran = subprocess.run(
-            command,
-            cwd=path.parent,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=_TIMEOUT,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return False
-    return ran.returncode == 0

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,11 +19,10 @@ from ctl.editors.catalog import EditorSpec
 from ctl.editors.entry import InstallTarget
 from ctl.editors.import_plan import ImportTarget
 from ctl.editors.merge import KnownServers
-from ctl.editors.paths import EditorFile, UserContext, find_editor_files
+from ctl.editors.paths import EditorFile, UserContext
 from ctl.editors.read import (
     IS_MCPD,
     DiscoveredEntries,
-    EntrySource,
     ImportCandidate,
     discover_in_file,
 )
@@ -36,13 +34,10 @@ from mcpd.config import definition_view
 from mcpd.config.definition_view import is_enabled
 from mcpd.config.edit_config_file import put_profile, remove_profile
 from mcpd.config.in_place_edits.document import (
-    MAX_FOREIGN_SIZE,
     Document,
     parse_document,
-    read_document,
 )
 from mcpd.config.next_step import needs_login
-from mcpd.files.regular import read_regular_file
 from mcpd.model.errors import BadSpec
 
 if TYPE_CHECKING:
@@ -208,87 +203,6 @@ class TakeOver:
 
 def _is_settled(status: ServerStatus) -> bool:
     return status["status"] != "pending"
-
-
-# ---- entries of projects --------------------------------------------------------------------------------
-
-
-_MAX_PROJECTS = 200
-"""Claude Code remembers every directory in which it was ever started."""
-
-
-@attrs.frozen
-class ProjectEntry:
-    """An enabled entry that an editor uses in one project only."""
-
-    source: EntrySource
-    server: str | None
-    """The server in mcpd that it means, if mcpd has it."""
-    reason: str
-    """Why the new entry does not provide the server; empty if it does."""
-    can_take_over: bool
-    """Whether `mcpctl install --project --take-over` can disable it."""
-
-    def describe(self, context: UserContext) -> str:
-        """Return what happens to the entry, and how to disable it, in one line."""
-        source = self.source
-        where = context.display_path(source.project) if source.project is not None else "a project"
-        text = f"{source.name}: left on in {where}"
-        if self.reason:
-            return f"{text}, because {self.reason}"
-        text += f", where {source.title} uses it in addition to mcpd"
-        if self.can_take_over:
-            return f"{text}; in that directory: mcpctl install {source.editor} --project --take-over"
-        if source.editor == "claude-code":
-            command = shlex.join(["claude", "mcp", "remove", "--scope", source.scope, source.name])
-            return f"{text}; to delete it for good, in that directory: {command}"
-        return text
-
-    def to_json(self) -> Json:
-        source = self.source
-        project = None if source.project is None else str(source.project)
-        return {"name": source.name, "path": str(source.path), "project": project, "server": self.server}
-
-
-def project_entries(entry: TakeOver, target: InstallTarget) -> list[ProjectEntry]:
-    """Return the entries of projects for the editor of a user's file, as far as the projects are known.
-
-    These are the projects in the file itself and the current one. Unreadable files have no entries.
-    """
-    if target.location.scope != "user":
-        return []
-    found: dict[EntrySource, ProjectEntry] = {}
-    for file, document in _files(target, entry.user):
-        for one in map(
-            named_by_owner, discover_in_file(file, document, entry.user, target.addresses).candidates
-        ):
-            source = one.source
-            if source.scope in ("project", "local") and definition_view.is_enabled(one.definition):
-                can_take_over = source.scope == "project" and file.location.installable
-                server = entry.provided.find(one)
-                reason = "" if server is not None else entry.reason_not_provided(one)
-                found[source] = ProjectEntry(source, server or entry.known.find(one), reason, can_take_over)
-    return list(found.values())
-
-
-def _files(target: InstallTarget, context: UserContext) -> Iterator[tuple[EditorFile, Document]]:
-    directories: list[Path] = []
-    with suppress(BadSpec, OSError):
-        data = read_regular_file(target.path, MAX_FOREIGN_SIZE)
-        document = parse_document(data, target.path, foreign=True)
-        yield EditorFile(target.editor, target.location, target.path), document
-        names = [each for each in document.entry_names(("projects",)) if os.path.isabs(each)]
-        directories = [Path(each) for each in names[:_MAX_PROJECTS]]
-    contexts = [context]
-    if target.location.shape == "claude":
-        contexts += [attrs.evolve(context, project=each) for each in directories if os.path.isdir(each)]
-    seen: set[Path] = set()
-    for each in contexts:
-        for file in find_editor_files((target.editor,), each):
-            if file.location.scope == "project" and file.path not in seen:
-                seen.add(file.path)
-                with suppress(BadSpec):
-                    yield file, read_document(file.path, foreign=True)
 
 
 # ---- the profile of `install --own` ---------------------------------------------------------------------

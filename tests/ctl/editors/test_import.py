@@ -110,18 +110,6 @@ def test_only_valid_servers_are_written(home: Path, cursor: Path, alone: Mcpctl)
     assert ([one["name"] for one in again["known"]], again["written"]) == (["time", "api"], False)
 
 
-def test_mcp_remote_is_unfolded_on_request(home: Path, alone: Mcpctl) -> None:
-    """The entry works unchanged too, so the user decides."""
-    settle("claude-desktop", home)
-    words = ["import", "-s", "linear", "--dry-run", "--json"]
-    (kept,) = alone(*words).json()["servers"]
-    (unfolded,) = alone(*words, "--unfold").json()["servers"]
-    assert kept["definition"]["command"] == "npx"
-    assert "see --unfold" in kept["notes"][-1]
-    assert unfolded["definition"]["url"] == "https://mcp.linear.app/sse"
-    assert unfolded["definition"]["headers"] == {"Authorization": "Bearer ***"}
-
-
 def test_broken_file_gives_a_warning_with_its_line(home: Path, cursor: Path, alone: Mcpctl) -> None:
     """Line and column, counted as in editors."""
     (home / ".codex").mkdir()
@@ -129,21 +117,6 @@ def test_broken_file_gives_a_warning_with_its_line(home: Path, cursor: Path, alo
     ran = alone("import", "--dry-run")
     assert f"warning: {home}/.codex/config.toml:2:5: not valid TOML" in ran.err
     assert "2 servers to import" in ran.out
-
-
-def test_editors_and_files_can_be_named(home: Path, cursor: Path, alone: Mcpctl) -> None:
-    """The kind of a file is known from its name or its content."""
-    settle("codex", home)
-    settle("zed", home)
-    for source, name, first in (
-        (".codex/config.toml", "moved.toml", "docs"),
-        (".config/zed/settings.json", "other.json", "older"),
-    ):
-        (home / name).write_bytes((home / source).read_bytes())
-        found = alone("import", str(home / name), "--dry-run", "--json").json()
-        assert found["servers"][0]["name"] == first
-    found = alone("import", "zed", str(cursor), "--dry-run", "--json").json()
-    assert {source["editor"] for one in found["servers"] for source in one["sources"]} == {"zed", "cursor"}
 
 
 @pytest.mark.parametrize(
@@ -165,17 +138,6 @@ def test_what_cannot_be_meant_is_an_error(
     (home / "notes.json").write_text("{1}")
     ran = alone("import", *words)
     assert (ran.code, said in ran.err) == (code, True)
-
-
-def test_broken_mcpd_configuration_prevents_an_import(home: Path, cursor: Path, alone: Mcpctl) -> None:
-    """Nothing is written to an unreadable file."""
-    path = home / ".config/mcpd/config.json"
-    path.parent.mkdir(parents=True)
-    path.write_text("{")
-    ran = alone("import", "--yes")
-    assert ran.code == 2
-    assert "cannot be used" in ran.err
-    assert path.read_text() == "{"
 
 
 # ---- with a daemon -----------------------------------------------------------------------------------
@@ -266,13 +228,6 @@ def test_secret_from_another_file_is_stored_under_its_own_name(home: Path, alone
 # ---- on a terminal -----------------------------------------------------------------------------------
 
 
-def test_prompt_defaults_to_no(home: Path, cursor: Path) -> None:
-    """Nothing is enabled by accident, and the prompt mentions a start only if the daemon runs."""
-    code, seen = on_terminal(home, {"Import 3 servers into ": "", "config.json? [y/N]": ""}, "import")
-    assert (code, "nothing was imported" in seen) == (130, True)
-    assert not (home / ".config").exists()
-
-
 def test_value_of_an_unset_variable_is_asked_for_and_stored(home: Path, cursor: Path, alone: Mcpctl) -> None:
     """Without an answer, the server is left out. The entry counts as imported."""
     code, seen = on_terminal(home, {"[y/N]": "y", "unset: the value": ""}, "import", "-s", "unset")
@@ -336,16 +291,6 @@ def test_server_with_an_unknown_secret_is_blocked_without_a_terminal(home: Path,
     path.chmod(0o600)
     assert alone(*words).json()["imported"] == ["github"]
     assert secrets(home) == {name: "mine"}
-
-
-def test_blocked_server_does_not_leave_out_a_similar_one(home: Path, cursor: Path, alone: Mcpctl) -> None:
-    npx = {"command": "npx", "args": ["-y", "x-mcp"]}
-    cursor.write_text(json.dumps({"mcpServers": {"x": {**npx, "env": {"A": "${env:SURELY_NOT_SET}"}}}}))
-    (home / ".kiro/settings").mkdir(parents=True)
-    (home / ".kiro/settings/mcp.json").write_text(json.dumps({"mcpServers": {"x": npx}}))
-    found = alone("import", "--yes", "--json").json()
-    assert (found["imported"], ours(home)) == (["x"], {"x": npx})
-    assert [(one["name"], one["source"]["editor"]) for one in found["similar"]] == [("x", "cursor")]
 
 
 def test_difference_from_the_server_in_mcpd_is_shown_by_name(home: Path, cursor: Path, alone: Mcpctl) -> None:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from ctl.editors.catalog import BY_NAME
 from ctl.editors.entry import command_entry, install_targets, installable_editors, slot_of
@@ -21,7 +18,6 @@ from ctl.editors.undo import EditorBackups
 from mcpd.config.in_place_edits.document import parse_document, read_document
 from tests.ctl.conftest import Mcpctl
 from tests.ctl.editors.golden import CASES, GOLDEN, installed, settle
-from tests.sampling import scaled
 
 WITH_ENTRY = [case for case in CASES if (GOLDEN / case / "after").is_dir()]
 
@@ -85,18 +81,6 @@ def test_created_file_is_removed_by_uninstall(name: str, home: Path, alone: Mcpc
 def shown(case: str, home: Path) -> str:
     (path,) = installed(case, home)
     return f"~/{path.relative_to(home)}"
-
-
-def test_second_install_keeps_changes_made_since_the_first(home: Path, alone: Mcpctl) -> None:
-    """An old backup must not overwrite them."""
-    settle("cursor", home)
-    path = home / ".cursor/mcp.json"
-    alone("install", "cursor")
-    path.write_text(path.read_text().replace('"figma"', '"renamed"'))
-    assert alone("install", "cursor", "--server", "github").code == 0
-    assert "restored to its original content" in alone("uninstall", "cursor").out
-    assert '"renamed"' in path.read_text()
-    assert "bridge" not in path.read_text()
 
 
 def test_symbolic_link_mode_and_byte_order_mark_are_kept(home: Path, alone: Mcpctl) -> None:
@@ -231,15 +215,6 @@ def test_vs_code_can_use_the_socket_url(home: Path, alone: Mcpctl, monkeypatch: 
     assert alone("uninstall", "vscode").code == 0
     assert written() == {}
     assert alone("install", "zed", "--via", "socket").code == 2
-
-
-def test_existing_mcpd_entry_of_another_name_is_replaced(home: Path, alone: Mcpctl) -> None:
-    """Two entries would show every tool twice."""
-    (home / ".cursor").mkdir()
-    path = home / ".cursor/mcp.json"
-    path.write_text('{"mcpServers": {"all": {"command": "/old/mcpctl", "args": ["bridge"]}}}')
-    assert alone("install", "cursor").code == 0
-    assert [*json.loads(path.read_text())["mcpServers"]] == ["mcpd"]
 
 
 # ---- taking over -------------------------------------------------------------------------------------
@@ -491,23 +466,6 @@ def test_uninstall_all_lists_other_projects(
     assert list((home / ".local/state/mcpd/editors").iterdir()) == []
 
 
-def test_file_shared_by_two_editors_gets_one_entry(home: Path, alone: Mcpctl) -> None:
-    """It is a link, which stays, and uninstall works once."""
-    settle("cursor", home)
-    real = home / ".cursor/mcp.json"
-    before = real.read_bytes()
-    link = home / ".config/Claude/claude_desktop_config.json"
-    link.parent.mkdir(parents=True)
-    link.symlink_to(real)
-    assert alone("install", "cursor", "claude-desktop").code == 0
-    assert real.read_text().count('"bridge"') == 1
-    assert link.is_symlink()
-    assert "restored to its original content" in alone("uninstall", "cursor").out
-    assert "mcpd is not configured" in alone("uninstall", "claude-desktop").out
-    assert real.read_bytes() == before
-    assert link.is_symlink()
-
-
 @pytest.mark.parametrize("word", ["install", "uninstall"])
 def test_broken_file_does_not_affect_other_editors(word: str, home: Path, alone: Mcpctl) -> None:
     """It is reported with its path, and the exit code shows that something failed."""
@@ -561,29 +519,6 @@ def test_project_file_belongs_to_the_repository(
     assert not (home / "shop/.cursor").exists()
 
 
-def test_change_of_a_file_in_git_gives_a_warning(
-    home: Path, alone: Mcpctl, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The entry is for this machine only. Git must not run a program that the repository names."""
-    for variable in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
-        monkeypatch.delenv(variable, raising=False)
-    ran_by_git = home / "ran"
-    path = home / "shop/.mcp.json"
-    path.parent.mkdir()
-    monkeypatch.chdir(path.parent)
-    path.write_text(f'{{"mcpServers": {{{T}}}}}')
-    write_ours(home)
-    assert "warning: git tracks" not in alone("install", "claude-code", "--project", "--dry-run").err
-    for words in (["init", "-q"], ["add", "."], ["config", "core.fsmonitor", f"touch {ran_by_git};false"]):
-        subprocess.run(["git", *words], check=True, timeout=60)
-    ran = alone("install", "claude-code", "--project", "--take-over=all")
-    assert (
-        "warning: git tracks ~/shop/.mcp.json, so do not commit the change: the entry contains a path of "
-        "this machine, and the entries that were taken over are missing in it\n"
-    ) in ran.err
-    assert not ran_by_git.exists()
-
-
 def test_concurrent_write_of_an_editor_is_kept(home: Path) -> None:
     """Claude Code writes its file all the time."""
     path = home / ".claude.json"
@@ -606,111 +541,3 @@ def test_concurrent_write_of_an_editor_is_kept(home: Path) -> None:
 
 
 # ---- any file ----------------------------------------------------------------------------------------
-
-texts = st.text(st.characters(blacklist_categories=["Cs"]), max_size=8)
-values = st.recursive(
-    st.none() | st.booleans() | st.integers(-9, 9) | texts,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
-    max_leaves=6,
-)
-documents = st.builds(
-    lambda rest, servers: rest | ({} if servers is None else {"mcpServers": servers}),
-    st.dictionaries(texts, values, max_size=3),
-    st.none()
-    | st.dictionaries(
-        texts.filter(lambda name: name != "mcpd"), st.dictionaries(texts, values, max_size=2), max_size=3
-    ),
-)
-
-
-@settings(max_examples=scaled(40), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(documents, st.sampled_from([None, 1, 2, 4, "\t"]), st.sampled_from(["\n", "\r\n"]), st.booleans())
-def test_install_and_uninstall_restore_any_file(
-    home: Path, document: dict[str, object], indent: int | str | None, eol: str, mark: bool
-) -> None:
-    """Byte for byte with the backup; without it, every value is kept."""
-    path = home / ".kiro/settings/mcp.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(document, indent=indent, ensure_ascii=False).replace("\n", eol)
-    data = (b"\xef\xbb\xbf" if mark else b"") + text.encode()
-    path.write_bytes(data)
-    one = install_targets(BY_NAME["kiro"], UserContext(os.environ, home / "src"), project=False)[0]
-    backups = EditorBackups(os.environ)
-
-    def put() -> None:
-        install(
-            one,
-            "mcpd",
-            lambda slot: command_entry(one.editor, slot, "mcpd", "/mcpctl", ["bridge"]),
-            lambda *_: {},
-            backups,
-        )
-
-    put()
-    assert json.loads(path.read_bytes().decode("utf-8-sig")) == {
-        **document,
-        "mcpServers": {**servers_of(document), "mcpd": {"command": "/mcpctl", "args": ["bridge"]}},
-    }
-    uninstall(one, frozenset(), backups)
-    assert path.read_bytes() == data
-
-    put()
-    backups.delete(path)
-    uninstall(one, frozenset(), backups)
-    left = json.loads(path.read_bytes().decode("utf-8-sig"))
-    assert {**left, "mcpServers": servers_of(left)} == {**document, "mcpServers": servers_of(document)}
-
-
-@st.composite
-def edited_files(draw: st.DrawFn) -> tuple[str, int, int]:
-    """Generate a file with comments, the number of entries to disable, and where to add a line."""
-    eol = draw(st.sampled_from(["\n", "\r\n"]))
-    indent = draw(st.sampled_from(["  ", "\t"]))
-    lines = ["// mine", "{", f'{indent}"first": 1,', f'{indent}"mcpServers": {{']
-    names = draw(st.lists(st.sampled_from("abcdef"), min_size=1, unique=True))
-    for name in names:
-        if draw(st.booleans()):
-            lines.append(f"{indent * 2}// about {name}")
-        remark = draw(st.sampled_from(["", f" // {name}", f" /* {name} */"]))
-        lines.append(f'{indent * 2}"{name}": {{ "command": "{name}" }},{remark}')
-    lines += [f"{indent}}},", f'{indent}"last": [],', "}"]
-    text = eol.join(lines) + draw(st.sampled_from(["", eol]))
-    return text, draw(st.integers(1, len(names))), draw(st.integers(0, 30))
-
-
-@settings(max_examples=scaled(30), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(edited_files())
-def test_lines_added_next_to_the_entry_are_kept(home: Path, file: tuple[str, int, int]) -> None:
-    """Comments and order are restored, wherever a line was added."""
-    text, number, at = file
-    path = home / ".cursor/mcp.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(text.encode())
-    one = install_targets(BY_NAME["cursor"], UserContext(os.environ, home / "src"), project=False)[0]
-    backups = EditorBackups(os.environ)
-    names = [*read_document(path, foreign=True).entry_names(("mcpServers",))][:number]
-    install(
-        one,
-        "mcpd",
-        lambda slot: command_entry(one.editor, slot, "mcpd", "/mcpctl", ["bridge"]),
-        lambda *_: dict.fromkeys(names, ""),
-        backups,
-    )
-
-    lines = path.read_bytes().decode().splitlines(keepends=True)
-    new = "// somebody was here" + ("\r\n" if "\r\n" in text else "\n")
-    ours = next(n for n, line in enumerate(lines) if '"mcpd"' in line)
-    places = [n for n in range(len(lines)) if not ours < n <= ours + 3]  # what is in our entry goes with it
-    lines.insert(places[at % len(places)], new)
-    path.write_bytes("".join(lines).encode())
-    uninstall(one, frozenset(), backups)
-
-    left = path.read_bytes().decode().splitlines(keepends=True)
-    left.remove(new)
-    assert "".join(left) == text
-    assert list(backups.directory.iterdir()) == []
-
-
-def servers_of(document: dict[str, object]) -> dict[str, object]:
-    found = document.get("mcpServers")
-    return found if isinstance(found, dict) else {}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.ctl.conftest import Mcpctl
-from tests.ctl.fake_daemon import FakeDaemon, detail, failure, server, status
+from tests.ctl.fake_daemon import FakeDaemon, failure, server, status
 
 NAMES = ("good", "lazy", "hub", "ghost", "slow", "fresh")
 DEFINITIONS = {name: {"command": "uvx", "args": [f"{name}-mcp"]} for name in NAMES}
@@ -59,18 +59,6 @@ def test_only_servers_that_mcpd_can_serve_are_taken_over(cursor: Path, mcpctl: M
     assert "  to take these over too: mcpctl install cursor --take-over=all\n" in ran.out
 
 
-def test_taking_over_is_not_suggested_where_it_would_be_refused(
-    cursor: Path, mcpctl: Mcpctl, daemon: FakeDaemon
-) -> None:
-    """Until the server can be used, the suggestion is what to do about it."""
-    states = {each["name"]: each for each in STATES}
-    daemon.answers["mcpd/server"] = lambda _, params: detail(states[params["server"]])
-    out = mcpctl("install", "cursor").out
-    assert "  hub: also in mcpd, but it needs a login in mcpd\n" in out
-    assert "  so that mcpd can provide them: mcpctl why ghost; mcpctl " in out
-    assert "  also provided by mcpd: fresh, good, lazy, slow; disable them in the editor with: " in out
-
-
 def test_entry_that_mcpd_cannot_have_is_named(home: Path, mcpctl: Mcpctl) -> None:
     """Its directory differs in every window. An entry that is disabled is not named."""
     path = home / ".config/Code/User/mcp.json"
@@ -116,80 +104,3 @@ def test_install_tells_what_the_editor_will_see(cursor: Path, mcpctl: Mcpctl, da
     assert "will see 60 tools of 2 servers, about 5,300 tokens" in out
     assert "mcpctl install cursor --profile NAME\n" in out
     assert "will see 30 tools of 1 server" in mcpctl("install", "cursor", "--server", "good").out
-
-
-def test_install_counts_the_tools_of_a_profile(cursor: Path, mcpctl: Mcpctl, daemon: FakeDaemon) -> None:
-    ours = cursor.parent.parent / ".config/mcpd/config.json"
-    small = {"servers": ["good"], "includeTools": ["read_*"], "excludeTools": ["read_all@good"]}
-    ours.write_text(json.dumps({"mcpServers": DEFINITIONS, "settings": {"profiles": {"small": small}}}))
-    tools = [
-        {"name": name, "server": of} for name in ("read_one", "read_all", "write") for of in ("good", "lazy")
-    ]
-    daemon.answers["mcpd/tools"] = {"tools": tools, "dropped": 0}
-    out = mcpctl("install", "cursor", "--profile", "small").out
-    assert "Cursor will see 1 tool of 1 server, about 100 tokens" in out
-    rules = {"profiles": {"small": small}, "policies": [{"decision": "deny", "tools": ["x"]}]}
-    ours.write_text(json.dumps({"mcpServers": DEFINITIONS, "settings": rules}))
-    assert "Cursor will see up to 1 tool of" in mcpctl("install", "cursor", "--profile", "small").out
-
-
-def test_servers_of_projects_are_listed_and_left_on(
-    home: Path, daemon: FakeDaemon, mcpctl: Mcpctl, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Claude Code keeps them in the same file, by directory, and in each project's .mcp.json."""
-    shop, site = home / "work/shop", home / "work/site"
-    for directory in (shop, site):
-        directory.mkdir(parents=True)
-    ours = home / ".config/mcpd/config.json"
-    ours.parent.mkdir(parents=True)
-    ours.write_text(json.dumps({"mcpServers": DEFINITIONS}))
-    daemon.answers["mcpd/config"] = {"path": str(ours), "servers": DEFINITIONS}
-    daemon.answers["mcpd/status"] = status(*STATES)
-    daemon.answers["mcpd/tools"] = {"tools": [], "dropped": 0}
-    claude = home / ".claude.json"
-    local = {"lazy": DEFINITIONS["lazy"], "mine": {"command": "mine"}, "off": DEFINITIONS["good"]}
-    projects = {
-        str(shop): {"mcpServers": local, "disabledMcpServers": ["off"]},
-        str(site): {},
-        str(home / "gone"): {"mcpServers": local},
-    }
-    claude.write_text(json.dumps({"mcpServers": {"good": DEFINITIONS["good"]}, "projects": projects}))
-    (site / ".mcp.json").write_text(json.dumps({"mcpServers": {"hub": DEFINITIONS["hub"]}}))
-    assert "/work/" not in mcpctl("install", "claude-code", "--dry-run").out
-    before = (site / ".mcp.json").read_bytes()
-    out = mcpctl("install", "claude-code", "--take-over").out.splitlines()
-    found = [line.partition(";") for line in out if "/work/" in line]
-    assert [(what.split(": ")[0], step.split(": ")[-1]) for what, _, step in found] == [
-        ("  lazy", "claude mcp remove --scope local lazy"),
-        ("  mine", ""),
-        ("  hub", "mcpctl install claude-code --project --take-over"),
-    ]
-    assert json.loads(claude.read_text())["projects"] == projects
-    assert (site / ".mcp.json").read_bytes() == before
-    again = mcpctl("install", "claude-code", "--take-over", "--json").json()["editors"][0]
-    assert again["in_projects"][1:] == [
-        {"name": "mine", "path": str(claude), "project": str(shop), "server": None},
-        {"name": "hub", "path": str(site / ".mcp.json"), "project": str(site), "server": "hub"},
-    ]
-    monkeypatch.chdir(site)
-    ran = mcpctl("install", "claude-code", "--project", "--take-over=all")
-    assert "  hub: removed until mcpctl uninstall (provided by mcpd)" in ran.out.splitlines()
-
-
-def test_reason_says_what_differs_from_the_server_in_mcpd(cursor: Path, mcpctl: Mcpctl) -> None:
-    """Or from one with the same name, which may be another server. Values may be secret."""
-    npx: dict[str, Any] = {"command": "uvx", "args": ["ghost-mcp"]}
-    theirs = {
-        "hub": {"command": "uvx", "args": ["hub-mcp", "--token=abc123def"]},
-        "ghost-2": {**npx, "env": {"A": "secret"}},
-        "good": {"command": "other"},
-        "slow-2": {"command": "slow"},
-    }
-    cursor.write_text(json.dumps({"mcpServers": theirs}))
-    lines = mcpctl("install", "cursor", "--take-over=all").out.splitlines()
-    assert [line for line in lines if "left on" in line] == [
-        "  ghost-2: left on, because it differs from ghost in mcpd: env.A",
-        "  good: left on, because it differs from good in mcpd: command, args",
-        "  hub: left on, because it differs from hub in mcpd: args",
-        "  slow-2: left on, because mcpd does not have it",
-    ]
