@@ -86,12 +86,6 @@ def test_refused_attach_fails_requests_immediately(world: World) -> None:
     assert error["data"] == {"may_have_run": False}
 
 
-def test_ping_is_answered_without_a_daemon(world: World) -> None:
-    """A ping asks about this connection only."""
-    world.say("ping", key=1)
-    assert world.answers(1) == [{"jsonrpc": "2.0", "id": 1, "result": {}}]
-
-
 @pytest.mark.parametrize(
     ("line", "code", "key"),
     [

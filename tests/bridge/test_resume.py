@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctl.bridge import pending_requests
 from tests.bridge.world import CHANGED, HELLO, META, SUBSCRIPTION, World
 from tests.sampling import scaled
 
@@ -94,18 +93,6 @@ def test_request_refused_by_a_stopping_daemon_is_sent_to_the_next_one(world: Wor
     world.say("tools/call", {"name": "pay", "arguments": {"n": 4}}, 9)
     world.settle()
     assert world.ran[4] == 1
-
-
-def test_request_refused_while_stopping_fails_after_the_timeout(world: World) -> None:
-    """The daemon may take long to stop, and an editor must not hang forever."""
-    world.begin()
-    world.daemon.refuse["tools/call"] = STOPPING
-    world.say("tools/call", {"name": "pay", "arguments": {"n": 1}}, 5)
-    world.settle()
-    world.now += pending_requests.DAEMON_WAIT_TIMEOUT
-    world.books.tick(world.now)
-    error = world.answers(5)[0]["error"]
-    assert error["message"].startswith("mcpd is stopping; tools/call was not sent")
 
 
 def test_server_error_that_mentions_stopping_reaches_the_editor(world: World) -> None:
@@ -233,18 +220,6 @@ def test_refused_legacy_subscription_is_retried(world: World) -> None:
     assert [m["params"]["uri"] for m in world.got if "method" in m] == ["file:///a"]
 
 
-def test_rejected_subscription_ends_with_the_error(world: World) -> None:
-    """The daemon's error is passed on."""
-    world.come()
-    world.say("subscriptions/listen", {"notifications": {"toolsListChanged": True}, "_meta": META}, 1)
-    world.settle()
-    world.kill()
-    world.come()
-    world.daemon.refuse["subscriptions/listen"] = {"code": -32602, "message": "no such server"}
-    world.settle()
-    assert world.answers(1)[0]["error"]["message"] == "no such server"
-
-
 def test_open_server_requests_are_cancelled_after_a_restart(world: World) -> None:
     """A late response must not answer a request of the next daemon."""
     world.begin()
@@ -332,28 +307,3 @@ def test_any_restart_answers_each_request_once_and_runs_no_call_twice(
         assert acknowledged[key] + len(world.answers(key)) == 1
     assert world.daemon.listens == set(acknowledged)
     assert not any(str(m.get("id", "")).startswith("mcpctl-bridge") for m in world.got)
-
-
-@settings(max_examples=scaled(300), deadline=None)
-@given(STEPS.filter(lambda steps: any(step == "kill" for step, _ in steps)))
-def test_any_restart_restores_the_granted_state(steps: list[tuple[str, int]]) -> None:
-    """Log level, subscriptions and handshake, as if there had been only one daemon."""
-    world = World()
-    world.begin()
-    level, subscribed = None, set()
-    for step, amount in steps:
-        key = len(world.got) + 1000
-        if step == "level":
-            level = f"level-{amount}"
-            world.say("logging/setLevel", {"level": level}, key)
-        elif step == "subscribe":
-            subscribed.add(f"file:///{amount}")
-            world.say("resources/subscribe", {"uri": f"file:///{amount}"}, key)
-        elif step == "unsubscribe":
-            subscribed.discard(f"file:///{amount}")
-            world.say("resources/unsubscribe", {"uri": f"file:///{amount}"}, key)
-        elif step == "kill":
-            world.restart()
-        world.settle()
-    assert (world.daemon.hello, world.daemon.initialized) == (HELLO, True)
-    assert (world.daemon.level, world.daemon.subscribed) == (level, subscribed)

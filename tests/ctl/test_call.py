@@ -59,19 +59,6 @@ def test_trace_context_is_forwarded(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     assert "baggage" not in daemon.requests[-1][1]["_meta"]
 
 
-def test_progress_is_requested_but_not_shown_in_a_pipe(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """The progress token is the id of the request."""
-
-    def answer(caller: Caller, params: dict[str, Any]) -> object:
-        assert params["_meta"]["progressToken"] == caller.request
-        caller.notify("notifications/progress", {"progressToken": caller.request, "progress": 1, "total": 2})
-        return result("done")
-
-    daemon.answers["mcpd/call"] = answer
-    ran = mcpctl("call", "now@time")
-    assert (ran.out, ran.err) == ("done\n", "")
-
-
 def test_timeout_limits_the_wait_for_the_types_of_the_arguments(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
     """A server that does not list its tools gets no call, and the error says that nothing was sent."""
     daemon.answers["mcpd/tools"] = lambda caller, params: Silence()

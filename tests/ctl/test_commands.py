@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from ctl.cli.errors import EXIT_CODES
 from ctl.commands import COMMANDS
 from mcpd.model.status import parse_timestamp, rfc3339
 from tests.ctl.conftest import Mcpctl
@@ -60,22 +59,6 @@ def test_disable_for_sends_the_end_time(daemon: FakeDaemon, mcpctl: Mcpctl) -> N
     assert daemon.params_of("mcpd/disable")["until"] == "2126-11-22T18:00:00.000Z"
     mcpctl("disable", "git")
     assert "until" not in daemon.params_of("mcpd/disable")
-
-
-# ---- wait ----------------------------------------------------------------------------------------
-
-
-# ---- lists ---------------------------------------------------------------------------------------
-
-SCHEMA = {"properties": {"fmt": {"type": "string"}, "zone": {"type": "string"}}, "required": ["zone"]}
-TOOL = {
-    "name": "now",
-    "server": "time",
-    "qualified_name": "now@time",
-    "description": "The\ntime.\x1b[2J",
-    "inputSchema": SCHEMA,
-    "annotations": {"readOnlyHint": True},
-}
 
 
 def test_resource_is_read_as_text_or_bytes(daemon: FakeDaemon, mcpctl: Mcpctl, tmp_path: Path) -> None:
@@ -131,38 +114,11 @@ def test_overview_summaries_match_the_commands_help(mcpctl: Mcpctl) -> None:
         assert all(len(line) <= 80 for line in mcpctl(name, "--help").out.splitlines()), name
 
 
-def test_exit_codes_can_be_listed(mcpctl: Mcpctl) -> None:
-    """With two commands, and in the documentation."""
-    out = mcpctl("help", "exit-codes").out
-    assert mcpctl("exit-codes").out == out
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "exit-codes.md").read_text()
-    for code, meaning in EXIT_CODES:
-        assert meaning in out
-        assert f"| {code} | {meaning} |" in page
-
-
 def test_every_command_is_documented() -> None:
     """Each has a heading or an example."""
     page = (Path(__file__).parents[2] / "docs" / "reference" / "mcpctl.md").read_text()
     for name, entry in COMMANDS.items():
         assert entry.hidden or f"mcpctl {name}" in page, name
-
-
-def test_completion_uses_names_from_the_daemon(
-    daemon: FakeDaemon, mcpctl: Mcpctl, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Servers, tools and arguments of tools."""
-    daemon.answers["mcpd/status"] = status(server("github"), server("time"))
-    daemon.answers["mcpd/tools"] = {"tools": [TOOL], "dropped": 0}
-
-    def complete(line: str) -> list[str]:
-        monkeypatch.setenv("COMP_LINE", line)
-        return mcpctl(_MCPCTL_COMPLETE="bash_complete").out.split()
-
-    assert complete("mcpctl status g") == ["plain,github"]
-    assert complete("mcpctl call n") == ["plain,now@time"]
-    assert complete("mcpctl call now@time z") == ["plain,zone="]
-    assert complete("mcpctl rec") == ["plain,reconnect"]
 
 
 def test_completion_without_a_daemon_is_silent(mcpctl: Mcpctl, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,16 +187,6 @@ def test_environment_of_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     }
 
 
-def test_restart_keeps_the_configuration_file(place: Place) -> None:
-    """A daemon that was started with `--config FILE` is not replaced by one without servers."""
-    file = place.home / "other.json"
-    file.write_text("{}")
-    place.ctl("daemon", "start", MCPD_CONFIG=str(file))
-    assert place.ctl("daemon", "restart").returncode == 0
-    assert place.started_with() == [str(file), str(file)]
-    place.ctl("daemon", "stop")
-
-
 def test_daemon_without_its_socket_is_found_by_its_lock(place: Place) -> None:
     """The stub does not bind its socket again. The commands do not say that the daemon is not running."""
     pid = json.loads(place.ctl("daemon", "start", "--json").stdout)["pid"]
@@ -220,24 +210,6 @@ def test_daemon_without_its_socket_is_found_by_its_lock(place: Place) -> None:
     done = place.ctl("daemon", "stop")
     assert (done.returncode, done.stdout) == (0, "mcpd stopped\n")
     assert gone(second["pid"])
-
-
-def test_daemon_that_does_not_respond_is_stopped(
-    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Status exits with 3 and suggests a restart, which kills it if it does not stop."""
-    pid = json.loads(place.ctl("daemon", "start", "--json").stdout)["pid"]
-    os.kill(pid, signal.SIGSTOP)
-    monkeypatch.setattr(process, "_ANSWER_TIMEOUT", 0.1)
-    monkeypatch.setattr(process, "STOP_TIMEOUT", 0.1)
-    monkeypatch.setattr("ctl.explain.daemon._ANSWER_TIMEOUT", 0.1)
-    monkeypatch.setattr(systemd, "is_available", lambda: False)
-    assert run(["daemon", "status"], place.environ) == 3
-    shown = capsys.readouterr()
-    assert f"mcpd is running (pid {pid}), but does not respond" in shown.out
-    assert "next: mcpctl daemon restart" in shown.err
-    assert process.stop(str(place.socket))
-    wait_until(lambda: gone(pid))
 
 
 def test_removed_socket_of_the_service_restarts_both_units(
@@ -337,24 +309,6 @@ def expect(pipe: IO[bytes], text: str) -> None:
         assert portion, said
         said += portion
     assert said.decode() == text
-
-
-def test_log_follow_loses_no_line_across_rotation(tmp_path: Path) -> None:
-    """Also when a start rotates the log."""
-    log = tmp_path / "daemon.log"
-    log.write_text("first\nsecond\n")
-    lines = process.log_lines(str(log), 1, follow=True)
-    assert next(lines) == "second"
-    with log.open("a") as file:
-        file.write("third\nfou")
-    assert next(lines) == "third"
-    with log.open("a") as file:
-        file.write("rth\n")
-    log.rename(tmp_path / "daemon.log.1")
-    assert next(lines) == "fourth"
-    log.write_text("fifth\n")
-    assert next(lines) == "fifth"
-    lines.close()
 
 
 def test_install_without_systemd_writes_the_units_and_fails(place: Place) -> None:

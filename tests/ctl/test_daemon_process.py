@@ -8,19 +8,15 @@ import socket
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 import attrs
 import pytest
 
-from ctl.daemon import process, systemd
 from ctl.daemon.client import DaemonClient
-from mcpd.process.instance_lock import find_lock_holder
-from tests.processes import gone, wait_until
+from tests.processes import wait_until
 from tests.stopwatch import stopwatch, within
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -155,16 +151,6 @@ def test_fifty_concurrent_clients_start_one_daemon(place: Place) -> None:
     assert sum("starting mcpd" in talk for _, _, talk in answers) == 1
 
 
-def test_stale_socket_of_a_killed_daemon_is_replaced(place: Place) -> None:
-    """The client starts a new daemon."""
-    _, first, _ = answer(place.ensure())
-    os.kill(int(first), signal.SIGKILL)
-    wait_until(lambda: gone(int(first)))
-    code, second, _ = answer(place.ensure())
-    assert code == 0
-    assert second != first
-
-
 def test_start_lock_is_released_when_its_holder_is_killed(place: Place) -> None:
     """The kernel releases the lock, and the next client starts the daemon."""
     client = place.ensure(STUB="mute")
@@ -188,36 +174,6 @@ def test_client_waits_for_a_daemon_that_is_stopping(place: Place) -> None:
     code, second, _ = answer(waiting)
     assert code == 0
     assert [pid for pid, *_ in place.started()] == [first, second]
-
-
-def test_client_leaves_the_start_to_whoever_stopped_the_daemon(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As scripts do. The client would start it with its own environment."""
-    monkeypatch.delenv("MCPD_NO_START", raising=False)
-    monkeypatch.setattr(systemd, "is_available", lambda: False)
-    monkeypatch.setattr(process, "SUCCESSOR_TIME", 60.0)
-    monkeypatch.setattr(process, "_spawn", None)  # must not be called here
-    has_found_it = threading.Event()
-
-    def find_it(path: str) -> int | None:
-        pid = find_lock_holder(path)
-        has_found_it.set()
-        return pid
-
-    monkeypatch.setattr(process, "find_lock_holder", find_it)
-    _, first, _ = answer(place.ensure(STUB="lingers"))
-    with DaemonClient(str(place.socket)) as client:
-        client.call("mcpd/shutdown")
-    wait_until(lambda: not place.socket.exists())
-    with ThreadPoolExecutor() as threads:
-        waiting = threads.submit(process.ensure_daemon, place.socket)
-        assert has_found_it.wait(60)
-        place.let_daemon_leave()
-        wait_until(lambda: gone(int(first)))
-        assert place.ctl("daemon", "start").returncode == 0
-        waiting.result(60)
-    assert len(place.started()) == 2
 
 
 def test_no_start_variable_prevents_starting(place: Place) -> None:

@@ -11,7 +11,6 @@ import pytest
 from ctl.daemon import systemd
 from ctl.explain import checks
 from ctl.explain.daemon import check_service
-from ctl.explain.doctor import _loaded_findings
 from tests.ctl.conftest import Mcpctl
 
 
@@ -50,17 +49,6 @@ def test_doctor_names_secrets_that_are_not_stored(tmp_path: Path) -> None:
     file.chmod(0o600)
     (finding,) = checks.check_secrets(environ, definitions)
     assert finding.result == "ok"
-
-
-def test_doctor_reports_readable_directories(tmp_path: Path) -> None:
-    """A missing directory that can be created is no failure."""
-    place = tmp_path / "state"
-    (finding,) = checks.check_directories({"state directory": str(place)})
-    assert finding.result == "ok"
-    place.mkdir(mode=0o755)
-    place.chmod(0o755)
-    (finding,) = checks.check_directories({"state directory": str(place)})
-    assert (finding.result, finding.next) == ("failure", f"chmod 700 {place}")
 
 
 def test_outdated_units_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,45 +94,6 @@ def test_unit_of_another_program_is_left_alone(
     unit.unlink()
     systemd.write_units(["/opt/mcpd"], "/usr/bin")
     assert systemd.is_installed()
-
-
-def test_service_that_refused_its_configuration_is_not_to_be_restarted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`mcpctl daemon restart` would refuse, and the log says the same as the finding below it."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    systemd.write_units(["/opt/mcpd"], "/usr/bin")
-    monkeypatch.setattr(systemd, "is_available", lambda: True)
-    unit = {"ActiveState": "failed", "SubState": "failed", "Result": "exit-code", "ExecMainStatus": "2"}
-    monkeypatch.setattr(systemd, "service_properties", lambda: unit)
-    (refused, *_) = check_service("/run/mcpd.sock")
-    assert refused.message == "failed (failed), 0 restarts: it refused its configuration"
-    assert refused.next == "mcpctl edit, then: mcpctl daemon start"
-    unit["ExecMainStatus"] = "1"
-    (crashed, *_) = check_service("/run/mcpd.sock")
-    assert crashed.next == "mcpctl daemon logs, then: mcpctl daemon restart"
-
-
-def test_step_for_an_http_port_in_use_has_all_parts() -> None:
-    """`mcpctl edit` alone does not help."""
-    step = "choose another port, or end the program that uses it, then run `mcpctl daemon restart`"
-    (finding, _) = _loaded_findings(1, "/c", [f"cannot listen on 127.0.0.1:80 for HTTP: in use; {step}"])
-    assert (finding.message, finding.next) == ("cannot listen on 127.0.0.1:80 for HTTP: in use", step)
-
-
-def test_log_of_the_service_has_times(mcpctl: Mcpctl, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The daemon writes none under systemd, because the journal has them."""
-    commands: list[list[str]] = []
-
-    def journalctl(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        commands.append(command)
-        return subprocess.CompletedProcess(command, 0, "2026-11-21T06:30:00+0000 mcpd[1]: ready\n")
-
-    monkeypatch.setattr(systemd, "manages_socket", lambda _: True)
-    monkeypatch.setattr(systemd, "service_properties", lambda: {"StandardOutput": "journal"})
-    monkeypatch.setattr("ctl.commands.daemon.subprocess.run", journalctl)
-    assert mcpctl("daemon", "logs", "--utc").out == "2026-11-21T06:30:00+0000 mcpd[1]: ready\n"
-    assert commands[0][-4:] == ["-o", "short-iso", "--no-hostname", "--utc"]
 
 
 def test_doctor_reports_another_mcpd_in_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

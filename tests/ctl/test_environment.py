@@ -73,48 +73,6 @@ def test_why_finds_a_program_only_in_the_shells_path(daemon: FakeDaemon, mcpctl:
     assert received["evidence"]["kind"] == "spawn"
 
 
-def test_why_shows_which_variables_differ_most_probable_first(
-    daemon: FakeDaemon, mcpctl: Mcpctl, shell: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those of the login shell, and those of this terminal that programs need. Values are never shown."""
-    for name in [
-        name for name in os.environ if "CERT" in name or "BUNDLE" in name or "_proxy" in name.lower()
-    ]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("LANG", "de_DE.UTF-8")
-    monkeypatch.setenv("SSL_CERT_FILE", "/corporate.pem")
-    monkeypatch.setenv("NODE_EXTRA_CA_CERTS", "/corporate.pem")
-    monkeypatch.setenv("NVM_DIR", "/home/me/.nvm")
-    monkeypatch.setenv("WINDOWID", "7")
-    died = failure(stderr=["ERLANG: unable to get local issuer certificate"])
-    gone = detail(server(status="failed", last_error=died), inherited_env={"NODE_EXTRA_CA_CERTS": "/old.pem"})
-    gone["env"] = ["HOME", "PATH", "NODE_EXTRA_CA_CERTS"]
-    daemon.answers["mcpd/server"] = gone
-    ran = mcpctl("why", "time")
-    environment = mcpctl("why", "time", "--json").json()["environment"]
-    needed = [name for name in environment["missing"] if name in ("SSL_CERT_FILE", "HTTPS_PROXY", "NVM_DIR")]
-    assert needed == ["SSL_CERT_FILE", "HTTPS_PROXY", "NVM_DIR"]
-    assert environment["missing"][0] == "SSL_CERT_FILE"
-    assert environment["missing"].index("LANG") > environment["missing"].index("NVM_DIR")
-    assert "WINDOWID" not in environment["missing"]
-    assert environment["different"] == ["NODE_EXTRA_CA_CERTS"]
-    assert "not passed: SSL_CERT_FILE " in ran.out
-    assert "differs: NODE_EXTRA_CA_CERTS (your shell has another value" in ran.out
-    assert "corporate" not in ran.out
-    assert "secret" not in ran.out
-    gone["server"]["last_error"] = failure(stderr=["API_URL: please set NVM_DIR"])
-    assert mcpctl("why", "time", "--json").json()["environment"]["missing"][0] == "NVM_DIR"
-
-
-def test_why_shell_compares_also_for_a_connected_server(
-    daemon: FakeDaemon, mcpctl: Mcpctl, shell: Path
-) -> None:
-    """Its tools may fail for the lack of a variable, although it connects."""
-    daemon.answers["mcpd/server"] = detail(server())
-    assert "HTTPS_PROXY" in mcpctl("why", "time", "--shell").out
-    assert "HTTPS_PROXY" not in mcpctl("why", "time").out
-
-
 @pytest.mark.parametrize("script", ["exit 1", "sleep 60", "echo only this"])
 def test_slow_login_shell_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """Startup files that hang must not block mcpctl."""

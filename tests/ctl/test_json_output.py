@@ -11,7 +11,6 @@ import pytest
 
 from ctl.cli.app import app
 from ctl.commands import ALIASES, COMMANDS
-from mcpd.main import argument_parser
 from tests.ctl.conftest import Mcpctl, Ran
 from tests.ctl.fake_daemon import FakeDaemon, Fault
 
@@ -26,14 +25,6 @@ def commands() -> list[list[str]]:
         if isinstance(command, click.Group):
             found += [[name, below] for below in command.commands]
     return found
-
-
-@pytest.mark.parametrize("words", [["config"], ["secret"], ["daemon"]])
-def test_group_help_uses_the_output_format(mcpctl: Mcpctl, words: list[str]) -> None:
-    """With `--json` before the group, or MCPCTL_OUTPUT=json, the help is a JSON document."""
-    assert mcpctl(*words, MCPCTL_OUTPUT="json").json()["command"] == f"mcpctl {words[0]}"
-    assert mcpctl("--json", *words).json()["command"] == f"mcpctl {words[0]}"
-    assert mcpctl(*words).out.startswith("Usage: ")
 
 
 def test_completion_script_is_json_only_with_the_option(mcpctl: Mcpctl) -> None:
@@ -124,11 +115,3 @@ def test_command_that_fails_prints_one_json_document(
     ran = mcpctl("--json", *words, *arguments)
     assert ran.code not in (0, 130), ran
     assert len(documents(ran)) == 1, ran
-
-
-def test_mcpd_suggests_the_option(capsys: pytest.CaptureFixture[str]) -> None:
-    """Misspelled options of mcpd get a suggestion too."""
-    with pytest.raises(SystemExit) as ended:
-        argument_parser().parse_args(["--debgu"])
-    assert ended.value.code == 2
-    assert "unrecognized arguments: --debgu (did you mean --debug?)" in capsys.readouterr().err

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ctl.cli.arguments import parse_json_object, read_named_file
+from ctl.cli.arguments import parse_json_object
 from ctl.cli.errors import UsageError
 from ctl.cli.output import Output
 from ctl.commands.add_remove_apply import read_definitions
 from ctl.commands.import_ import parse_sources
-from mcpd.files.regular import UnusableFile
 
 
 @pytest.fixture(params=["/dev/zero", "/dev/urandom", "FIFO"])
@@ -30,15 +29,6 @@ def test_device_or_fifo_is_refused_without_reading_it(endless: str) -> None:
         read_definitions(endless, Output({}))
     with pytest.raises(UsageError, match=f"cannot read {endless}: it is not a regular file"):
         parse_sources((endless,))
-
-
-def test_endless_descriptor_is_refused_with_its_limit() -> None:
-    handle = os.open("/dev/zero", os.O_RDONLY)
-    try:
-        with pytest.raises(UnusableFile, match="it has more than 1000 bytes"):
-            read_named_file(f"/dev/fd/{handle}", 1000)
-    finally:
-        os.close(handle)
 
 
 def test_output_of_another_command_is_read_from_its_descriptor() -> None:

@@ -42,13 +42,8 @@ BUSY = "Error: listen EADDRINUSE: address already in use 127.0.0.1:8080"
 
 TABLE: list[tuple[ServerDetail, str]] = [
     (how("connected"), "mcpctl list-tools it"),
-    (how("failed", {"kind": "wedged"}, retry_at=SOON), "mcpctl wait it   (mcpd restarts it automatically)"),
     (how("connected", questions=[{"client": "cursor"}]), "mcpctl list-tools it"),
     (how("connected", degraded="it restarted 3 times in the last minute"), "mcpctl logs it   (look for"),
-    (
-        how("connected", degraded="it restarted 3 times in the last minute", transport="http"),
-        "mcpctl history it ",
-    ),
     (
         how("connected", degraded="its process is stopped (SIGSTOP)", pid=47),
         "kill -CONT -47   (continues it; or start it again: mcpctl reconnect it)",
@@ -65,11 +60,9 @@ TABLE: list[tuple[ServerDetail, str]] = [
     (how("idle"), "mcpctl connect it "),
     (how("disabled", reason="switched off"), "mcpctl enable it"),
     (how("disabled", off_until=SOON), "mcpctl enable it   (or wait"),
-    (how("disabled", reason="disconnected by hand"), "mcpctl connect it"),
     (how("pending"), "mcpctl wait it"),
     (how("pending", {"kind": "timeout", "stderr": ["no"]}), "mcpctl logs it   (fix the error shown there)"),
     (refused(), "mcpctl login it   (or add an `Authorization` header under `headers`"),
-    (refused(oauth=False), "mcpctl edit   (remove `oauth`, or add"),
     (
         refused(headers={"Authorization": "Bearer ${secret:GH}"}),
         "mcpctl secret set GH   (the server rejected",
@@ -78,16 +71,6 @@ TABLE: list[tuple[ServerDetail, str]] = [
     (refused(headers={"X-Key": "${KEY}"}), "mcpctl edit   (the server rejected ${KEY}"),
     (refused(headers={"authorization": "***"}), "mcpctl edit   (the server rejected the `Authorization`"),
     (how("failed", {"kind": "spawn", "message": "its directory /x does not exist"}), "mcpctl edit "),
-    (
-        how(
-            "failed", {"kind": "spawn", "message": "/x cannot be run: … (check its `#!` line)"}, {"cmd": "/x"}
-        ),
-        "head -n 1 /x   (install the interpreter it names), then: mcpctl reconnect it",
-    ),
-    (
-        how("failed", {"kind": "spawn", "message": "/a b is not executable; …"}, {"command": "/a b"}),
-        "chmod +x '/a b', then: mcpctl reconnect it",
-    ),
     (
         how("failed", {"kind": "secret", "message": "there is no secret T (`mcpctl secret set T`)"}),
         "mcpctl secret set T",
@@ -105,40 +88,18 @@ TABLE: list[tuple[ServerDetail, str]] = [
         "mcpctl edit   (add MY_API_KEY to its `env`)",
     ),
     (
-        how("failed", {"kind": "timeout", "message": "no handshake within 30 s (see `connectTimeout`)"}),
-        "mcpctl edit   (raise its `connectTimeout`",
-    ),
-    (
         how("failed", {"kind": "protocol", "message": f"{NOT_MCP} on stdout: its first line is 'x'"}),
         "mcpctl debug it   (check its command and arguments",
     ),
     (how("failed", {"kind": "exited", "stderr": []}), "mcpctl debug it   (run its command by hand"),
-    (
-        how("failed", {"kind": "killed", "signal": "SIGKILL", "stderr": ["ready"]}),
-        "mcpctl reconnect it   (something else ended it; mcpd also retries automatically)",
-    ),
-    (
-        how("failed", {"kind": "killed", "signal": "SIGABRT", "stderr": ["Fatal error: no heap"]}),
-        "mcpctl logs it   (fix the error shown there)",
-    ),
     (
         how("failed", {"kind": "http", "http_status": 404}, transport="http"),
         "mcpctl edit   (fix its",
     ),
     (how("failed", {"kind": "protocol"}, transport="http"), "mcpctl edit   (fix its"),
     (how("failed", {"kind": "protocol"}), "mcpctl debug it"),
-    (how("failed", {"kind": "http", "http_status": 429}, transport="http"), "mcpctl reconnect it "),
-    (how("failed", {"kind": "http", "http_status": 503}, transport="http"), "mcpctl reconnect it "),
     (how("failed", {"kind": "unreachable"}, transport="http", retry_at=SOON), "mcpctl reconnect it "),
-    (
-        how("failed", {"kind": "unreachable", "message": "Name or service not known"}, transport="http"),
-        "mcpctl edit   (check the host name in its `url`",
-    ),
-    (how("failed", {"kind": "unreachable", "message": "TLS failed: it speaks none"}), "mcpctl edit "),
-    (how("failed", {"kind": "unreachable", "message": "its TLS certificate was rejected"}), "mcpctl edit "),
     (how("failed", {"kind": "timeout"}, transport="http"), "mcpctl reconnect it "),
-    (how("failed", {"kind": "internal"}), "mcpctl daemon logs "),
-    (how("failed", {"kind": "version"}, transport="http"), "mcpctl debug it, then: mcpctl reconnect it"),
 ]
 
 
@@ -183,20 +144,6 @@ def test_secrets_that_others_can_read_are_made_private(
     assert not next_step(other).startswith("chmod")
 
 
-def test_misspelt_command_is_to_be_corrected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a program that is there is suggested."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    failure = {"kind": "spawn", "message": "command not found: npxx"}
-    detail = how("failed", failure, {"command": "npxx"})
-    detail["path"] = str(tmp_path)
-    assert next_step(detail) == "install npxx, then: mcpctl reconnect it"
-    (tmp_path / "npx").touch(0o755)
-    assert next_step(detail).endswith(
-        "reconnect it   (or correct it with mcpctl edit, if its command should be npx)"
-    )
-
-
 def test_missing_program_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this shell, then in the login shell. If it is nowhere, it has to be installed."""
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -217,19 +164,6 @@ def test_missing_program_is_looked_for(tmp_path: Path, monkeypatch: pytest.Monke
     )
     detail["definition"] = {"command": program.name, "env": {"PATH": "/opt"}}
     assert next_step(detail).startswith(f"mcpctl edit   (use {program} as its command, or fix PATH")
-
-
-def test_file_of_another_program_is_moved_and_imported() -> None:
-    """It must not be edited."""
-    theirs = [{"path": "$", "message": "this is the configuration of another program named mcpd (…)"}]
-    moved = "'/home/a b/other-config.json'"
-    assert config_step(theirs, "/home/a b/config.json") == (
-        f"mv '/home/a b/config.json' {moved} && mcpctl import {moved}"
-    )
-    assert config_step([{"message": "unknown field"}], "/c.json", "did you mean x?") == (
-        "mcpctl edit   (did you mean x?)"
-    )
-    assert config_step([], "") == "mcpctl edit"
 
 
 def test_variable_that_is_not_set_is_no_reason_to_edit(monkeypatch: pytest.MonkeyPatch) -> None:

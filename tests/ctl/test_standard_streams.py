@@ -37,18 +37,6 @@ def test_partial_write_is_an_error(environ: dict[str, str], tmp_path: Path) -> N
     ]
 
 
-def test_reader_that_stops_early_ends_the_command(environ: dict[str, str]) -> None:
-    """As with `mcpctl call t@s | head -c 5`."""
-    process = subprocess.Popen(CALL, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    assert os.read(process.stdout.fileno(), 5) == b"xxxxx"
-    process.stdout.close()
-    assert process.stderr.read() == b""
-    process.stderr.close()
-    assert process.wait(90) == 141
-
-
 def test_non_blocking_pipe_receives_everything(environ: dict[str, str]) -> None:
     ours, theirs = os.pipe()
     os.set_blocking(theirs, False)
@@ -69,18 +57,6 @@ def test_lost_result_of_a_call_is_an_error_that_says_so(daemon: FakeDaemon, mcpc
         )
     error = json.loads(done.stderr)["error"]
     assert (done.returncode, error["exit"], error["may_have_run"]) == (1, 1, True)
-
-
-def test_exit_code_is_kept_if_nobody_reads_the_error(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:
-    """As in `mcpctl call t@s 2>&1 >/dev/null | true`."""
-    daemon.answers["mcpd/call"] = Fault("no such tool", code="unknown_tool", exit=5, suggestions=[])
-    ours, theirs = os.pipe()
-    os.close(ours)
-    try:
-        done = subprocess.run(CALL, env=mcpctl.environ, stdout=subprocess.DEVNULL, stderr=theirs, timeout=90)
-    finally:
-        os.close(theirs)
-    assert done.returncode == 5
 
 
 def test_exit_code_is_kept_if_the_error_cannot_be_printed(daemon: FakeDaemon, mcpctl: Mcpctl) -> None:

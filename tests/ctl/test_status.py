@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ctl.cli.text import ago, until
 from tests.ctl.conftest import Mcpctl
-from tests.ctl.fake_daemon import NOW, FakeDaemon, detail, failure, server, status
+from tests.ctl.fake_daemon import FakeDaemon, detail, failure, server, status
 
 ESCAPES = "\x1b[31mred\x1b[0m \x1b]0;title\x07 \u202eevil\x9b2J"
 
@@ -82,20 +81,6 @@ def test_fast_path_imports_neither_click_nor_the_daemon(daemon: FakeDaemon, mcpc
         [sys.executable, "-c", script], env={"MCPD_SOCKET": mcpctl.socket}, capture_output=True, timeout=90
     )
     assert (done.returncode, done.stderr) == (0, b"[]\n")
-
-
-def test_relative_times() -> None:
-    """They use the largest unit that fits, rounded down."""
-    now = 1795242600.0  # NOW, in seconds since the epoch
-    assert [ago(NOW, now + s) for s in (0.2, 5, 185, 7300, 200000)] == [
-        "just now", "5s ago", "3m ago", "2h ago", "2d ago"
-    ]  # fmt: skip
-    assert (until(NOW, now - 90), until(NOW, now + 5), until(None), ago("nonsense")) == (
-        "in 1m",
-        "now",
-        "",
-        "-",
-    )
 
 
 def test_json_suggests_the_same_next_step_as_the_text(

@@ -149,23 +149,6 @@ def test_closed_standard_streams_are_like_dev_null(
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, left, "")
 
 
-def test_watch_redraws_the_table(daemon: FakeDaemon, mcpctl: Mcpctl, terminal: tuple[int, int]) -> None:
-    """Until the daemon exits, which is reported."""
-
-    def answer(caller: Caller, _: dict[str, Any]) -> object:
-        event = {"kind": "status", "at": "", "server": "time", "status": server()}
-        caller.notify("mcpd/event", {"request": caller.request, "event": event})
-        daemon.wait_for("mcpd/status")
-        caller.hang_up()
-        return {}
-
-    daemon.answers["mcpd/status"] = status(server())
-    daemon.answers["mcpd/events"] = answer
-    code, seen = on_terminal(terminal, mcpctl, "status", "--watch")
-    assert code == 3
-    assert seen.count("connected") >= 2
-
-
 @pytest.mark.parametrize("command", [["status", "--watch"], ["top", "--watch", "--interval", "600"]])
 @pytest.mark.parametrize(("keys", "code"), [(b"qq", 0), (b"\x03", 130)])
 def test_q_quits_and_restores_the_terminal(

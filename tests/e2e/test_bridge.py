@@ -20,14 +20,12 @@ from typing import Any
 import pytest
 
 from ctl.daemon.process import daemon_pid
-from tests.e2e.conftest import Start
 from tests.e2e.harness import (
     BOUND,
     Daemon,
     Json,
     assert_gone,
     fake,
-    in_flight,
     instance_marks,
     private_environment,
     running,
@@ -161,20 +159,6 @@ def counted(result: Json) -> Json:
     return counts
 
 
-def test_an_editor_works_through_the_bridge(start: Start, tmp_path: Path) -> None:
-    """Handshake, list and call work, and the bridge ends with the editor."""
-    daemon = start({"fake": fake()})
-    daemon.wait_connected("fake")
-    with editor(daemon.environ, tmp_path, "--server", "fake") as ed:
-        ed.begin()
-        tools = ed.ask(1, "tools/list")["result"]["tools"]
-        assert "echo" in {tool["name"] for tool in tools}
-        called = ed.ask(2, "tools/call", name="echo", arguments={"a": 1})
-        assert json.loads(called["result"]["content"][0]["text"]) == {"a": 1}
-        assert ed.close()[0] == 0
-        assert ed.errors() == ""
-
-
 def test_bridge_survives_a_killed_daemon_and_lost_calls_may_have_run(tmp_path: Path) -> None:
     """With 32 calls in flight, each gets one response, none runs twice, and the next call works."""
     with editor(private_environment(tmp_path), tmp_path, "--no-start", "--server", "fake") as ed:
@@ -195,34 +179,6 @@ def test_bridge_survives_a_killed_daemon_and_lost_calls_may_have_run(tmp_path: P
             counts = counted(ed.ask("after", "tools/call", name="counts", arguments={})["result"])
             assert counts["seen"]["tools/call"] == 1
             assert len([m for m in ed.heard if "method" not in m and m["id"] in range(32)]) == 32
-            assert ed.close()[0] == 0
-
-
-def test_a_modern_client_keeps_its_subscription_across_daemons(tmp_path: Path) -> None:
-    """A subscription to all servers keeps its id and is acknowledged once."""
-    meta = {
-        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientInfo": {"name": "ed", "version": "1"},
-        "io.modelcontextprotocol/clientCapabilities": {},
-    }
-    with editor(private_environment(tmp_path), tmp_path, "--no-start", "--client", "ed") as ed:
-        with running(tmp_path, {"fake": fake()}) as daemon:
-            daemon.wait_connected("fake")
-            found = ed.ask(1, "server/discover", _meta=meta)["result"]
-            assert "2026-07-28" in found["supportedVersions"]
-            wanted = {"toolsListChanged": True}
-            ed.send(id="L", method="subscriptions/listen", params={"notifications": wanted, "_meta": meta})
-            ed.until("notifications/subscriptions/acknowledged")
-            called = ed.ask(2, "tools/call", name="fake__echo", arguments={"a": 1}, _meta=meta)["result"]
-            assert json.loads(called["content"][0]["text"]) == {"a": 1}
-        with running(tmp_path, {"fake": fake()}) as daemon:
-            daemon.wait_connected("fake")
-            received = ed.until("notifications/tools/list_changed")
-            assert received["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == "L"
-            assert "result" in ed.ask(3, "tools/list", _meta=meta)
-            methods = [m.get("method") for m in ed.heard]
-            assert methods.count("notifications/subscriptions/acknowledged") == 1
-            assert not [m for m in ed.heard if m.get("id") == "L"]
             assert ed.close()[0] == 0
 
 
@@ -251,33 +207,6 @@ def test_bridge_starts_the_daemon_when_needed(tmp_path: Path) -> None:
                 wait_until(lambda: gone(pid), lambda: "the daemon does not stop")
 
 
-def test_a_daemon_that_cannot_be_started_is_an_error_with_its_reason(tmp_path: Path) -> None:
-    """The editor shows the error, where the user looks."""
-    (tmp_path / "state").write_text("a file where the state directory should be")
-    with editor(private_environment(tmp_path), tmp_path) as ed:
-        error = ed.ask(1, "initialize", **HELLO)["error"]
-        assert "Not a directory" in error["message"]
-        assert error["data"]["may_have_run"] is False
-        assert ed.close()[0] == 0
-
-
-def test_eof_on_stdin_ends_the_bridge_during_a_call(start: Start, tmp_path: Path) -> None:
-    """The call is also cancelled on the server."""
-    daemon = start({"fake": fake()})
-    daemon.wait_connected("fake")
-    with editor(daemon.environ, tmp_path, "--server", "fake") as ed:
-        ed.begin()
-        ed.send(id=1, method="tools/call", params={"name": "drop", "arguments": {}})
-        in_flight(daemon, "fake", 1)
-        assert ed.close()[0] == 0
-    with daemon.client() as client:
-
-        def cancelled() -> bool:
-            return bool(counted(client.call("fake", "counts", raw=True))["cancelled"])
-
-        wait_until(cancelled, lambda: "the server was not told")
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signal_ends_the_bridge(tmp_path: Path, number: signal.Signals) -> None:
     """The bridge ends in any state, with the exit code that shells use."""
@@ -285,40 +214,6 @@ def test_signal_ends_the_bridge(tmp_path: Path, number: signal.Signals) -> None:
         ed.ask(1, "ping")
         ed.process.send_signal(number)
         assert ed.process.wait(BOUND) == 128 + number
-
-
-def test_bridge_ends_with_its_parent_although_others_hold_its_stdin(tmp_path: Path) -> None:
-    """A killed editor leaves children that hold copies of its pipes."""
-    reads, writes = os.pipe()
-    script = (
-        "import os, subprocess, sys, time\n"
-        "child = subprocess.Popen([sys.executable, '-m', 'ctl', 'bridge', '--no-start'], stdin=0)\n"
-        "print(child.pid, file=sys.stderr, flush=True)\n"
-        "time.sleep(600)\n"
-    )
-    parent = subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdin=reads,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**private_environment(tmp_path), "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
-    )
-    assert parent.stdout is not None
-    assert parent.stderr is not None
-    try:
-        pid = int(parent.stderr.readline())
-        os.write(writes, b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n')
-        assert b'"id":1' in parent.stdout.readline()
-        parent.kill()
-        parent.wait(BOUND)
-        wait_until(lambda: gone(pid), lambda: "the bridge outlives its editor")
-    finally:
-        parent.kill()
-        parent.wait(BOUND)
-        os.close(writes)
-        os.close(reads)
-        parent.stdout.close()
-        parent.stderr.close()
 
 
 def test_a_plain_command_line_imports_neither_click_nor_trio(tmp_path: Path) -> None:

@@ -29,18 +29,6 @@ def test_killed_server_restarts_and_its_failure_is_shown(start: Start) -> None:
     assert after["last_error"]["signal"] == "SIGKILL"
 
 
-def test_server_that_cannot_start_does_not_affect_others(start: Start) -> None:
-    """The failure is shown in the status, with the fix."""
-    daemon = start({"fake": fake(), "gone": {"command": "no-such-program"}})
-    daemon.wait_connected("fake")
-    gone = daemon.wait_status("gone", lambda status: status["status"] == "failed")
-
-    assert gone["retry_at"] is None
-    assert gone["attempts"] == 1
-    assert "no-such-program" in gone["last_error"]["message"]
-    assert daemon.client().call("fake", "echo", {})["success"]
-
-
 @pytest.mark.parametrize("attach", [False, True])
 def test_client_that_half_closes_gets_its_responses(start: Start, attach: bool) -> None:
     """`echo … | nc -U` is a complete client: it gets the response, then the connection is closed."""

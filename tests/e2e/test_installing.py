@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.harness import BOUND, FAKE, Daemon, Json, wait_until
+from tests.e2e.harness import BOUND, FAKE, Json, wait_until
 
 SLOW_NPX = """#!{python} -IS
 import os, subprocess, sys, time
@@ -67,32 +67,6 @@ def test_package_download_has_its_own_timeout(start: Start, tmp_path: Path) -> N
         in status["last_error"]["message"]
     )
     assert "timeouts.install" in status["last_error"]["message"]
-
-
-def test_disabling_a_server_ends_its_download_immediately(start: Start, tmp_path: Path) -> None:
-    daemon = start({"it": slow_npx(tmp_path)})
-    daemon.wait_status("it", lambda status: "installing" in status["reason"])
-    answer = daemon.client().request("mcpd/disable", server="it", wait=BOUND)
-    assert answer["server"]["status"] == "disabled"
-
-
-def test_a_runner_that_fails_says_why(start: Start, tmp_path: Path) -> None:
-    """The error has its exit status and output, as for any server."""
-    npx = tmp_path / "npx"
-    npx.write_text("#!/bin/sh\necho 'npm ERR! 404 Not Found' >&2\nsleep 0.1 </dev/null\nexit 1\n")
-    npx.chmod(0o755)
-    daemon = start({"it": {"command": str(npx), "args": ["-y", "no-such"]}})
-    status = daemon.wait_status("it", lambda status: status["last_error"] is not None)
-    assert (status["last_error"]["kind"], status["last_error"]["exit_code"]) == ("exited", 1)
-    assert "npm ERR! 404 Not Found" in status["last_error"]["stderr"]
-    assert status["last_error"]["message"] == "npx could not start no-such (exited with status 1)"
-    assert not any(
-        "server/discover" in each["message"] for each in past(daemon)
-    )  # there was no terminal for a question
-
-
-def past(daemon: Daemon) -> list[Json]:
-    return list(daemon.client().request("mcpd/history", server="it")["entries"])
 
 
 def test_image_pull_is_exempt_from_the_connect_timeout(start: Start, tmp_path: Path) -> None:

@@ -83,17 +83,3 @@ def test_tried_server_that_needs_a_login_is_added_first(start: Start) -> None:
     assert error["next"].startswith(f"mcpctl add NAME {url} && mcpctl login NAME")
     assert (done.returncode, error["exit"], error["state"]) == (4, 4, "needs-auth")
     assert (error["may_have_run"], error["server"]) == (False, url)
-
-
-def test_failed_try_shows_stderr(start: Start) -> None:
-    daemon = start({})
-    failing = [sys.executable, "-c", "import sys; sys.exit('MY_API_KEY is required')"]
-    done = mcpctl(daemon, "try", "--wait", "5", "--", *failing)
-    assert done.returncode == 6
-    assert done.stderr.splitlines()[-2:] == [
-        "MY_API_KEY is required",
-        "error: the server has failed: exited (1): MY_API_KEY is required",
-    ]
-    missing = mcpctl(daemon, "try", "--", "no-such-program")
-    assert (missing.returncode, "command not found: no-such-program" in missing.stderr) == (6, True)
-    assert mcpctl(daemon, "try").returncode == 2

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ctl.editors.catalog import BY_NAME, EDITORS
-from ctl.editors.entry import install_targets, installable_editors
+from ctl.editors.catalog import EDITORS
 from ctl.editors.paths import UserContext, find_editor_files
 
 
@@ -87,12 +86,3 @@ def test_desktop_programs_on_macos_use_library(tmp_path: Path) -> None:
     )
     files(tmp_path, ".config/zed/settings.json")
     assert [name for name, *_ in found(around(tmp_path, mac=True))] == ["claude-desktop", "vscode", "zed"]
-
-
-@pytest.mark.parametrize("name", installable_editors())
-def test_every_editor_has_a_file_for_the_mcpd_entry(tmp_path: Path, name: str) -> None:
-    """One that it reads, below the user's home directory."""
-    [one] = install_targets(BY_NAME[name], around(tmp_path), project=False)
-    assert one.path.is_relative_to(tmp_path)
-    files(tmp_path, str(one.path.relative_to(tmp_path)))
-    assert (name, "user", str(one.path.relative_to(tmp_path))) in found(around(tmp_path))

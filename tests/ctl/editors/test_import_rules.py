@@ -75,14 +75,6 @@ def test_rules_are_shown_and_written_once(home: Path, editors: Path, alone: Mcpc
     assert {path: path.read_bytes() for path in before} == before, "the editors' files stay"
 
 
-def test_no_rules_leaves_them(home: Path, editors: Path, alone: Mcpctl) -> None:
-    alone("import", "--no-rules", "--yes")
-    assert policies(home) == []
-    assert alone("import").code == 2, "rules need confirmation as well"
-    assert alone("import", "--yes").code == 0
-    assert policies(home) == [OF_CLAUDE, OF_CODEX]
-
-
 def test_rules_of_the_user_stay_and_come_first(home: Path, editors: Path, alone: Mcpctl) -> None:
     """Also a rule that says the same."""
     mine = [{"decision": "allow", "tools": ["x"]}, {**OF_CLAUDE, "reason": "I say so"}]
@@ -111,15 +103,6 @@ def test_rule_is_inserted_before_imported_ones_that_are_less_strict(
         {**OF_CLAUDE, "decision": "ask", "tools": ["write"]},
         allow,
     ]
-
-
-def test_only_rules_of_the_named_server_are_imported(home: Path, editors: Path, alone: Mcpctl) -> None:
-    put(home, ".claude.json", {"mcpServers": {"db": DB, "web": {"command": "web-mcp"}}})
-    editors.write_text(json.dumps({"permissions": {"deny": ["mcp__db", "mcp__web", "mcp__gone"]}}))
-    found = alone("import", "claude-code", "--server", "web", "--dry-run", "--json").json()["rules"]
-    assert [one["rule"]["servers"] for one in found] == [["web"]]
-    alone("import", "claude-code", "--yes")
-    assert [one["servers"] for one in policies(home)] == [["db"], ["web"]]
 
 
 def test_denial_is_never_dropped_without_a_word(home: Path, alone: Mcpctl) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ctl.editors.catalog import BY_NAME
-from ctl.editors.map import MappedEntry, RawEntry, has_own_login, map_entry
+from ctl.editors.map import MappedEntry, RawEntry, map_entry
 from ctl.editors.secrets import lift_secrets, masked_definition
 from mcpd.config.server_specs import parse_servers
 from mcpd.config.settings import Settings
@@ -78,16 +78,6 @@ def test_the_login_of_each_editor(editor: str, fields: dict[str, object], oauth:
     assert not any("oauth" in warning for warning in found.warnings)
 
 
-def test_what_cannot_be_imported_is_said() -> None:
-    notes = mapped("gemini", oauth={"tokenUrl": "https://as.example.com/token"}).notes
-    assert any("'tokenUrl'" in note for note in notes)
-    notes = mapped("gemini", authProviderType="google_credentials").notes
-    assert any("google_credentials" in note for note in notes)
-    notes = mapped("cursor", auth={"CLIENT_ID": "abc", "redirectUri": "cursor://callback"}).notes
-    assert any("`oauth.callbackPort`" in note for note in notes)
-    assert mapped("claude-code", oauth={"clientId": "abc", "callbackPort": 3118}).notes == ()
-
-
 def test_the_secret_of_a_client_goes_to_the_secret_store() -> None:
     definition = mapped("cursor", auth={"CLIENT_ID": "abc", "CLIENT_SECRET": "hush-hush"}).definition
     taken: dict[str, str] = {}
@@ -98,9 +88,3 @@ def test_the_secret_of_a_client_goes_to_the_secret_store() -> None:
     }
     assert taken == {"ISSUES_CLIENT_SECRET": "hush-hush"}
     assert "hush-hush" not in str(masked_definition(lifted))
-
-
-def test_a_header_makes_a_switched_off_login_redundant() -> None:
-    assert has_own_login({"headers": {"authorization": "Bearer x"}})
-    assert not has_own_login({"headers": {"X-Key": "x"}})
-    assert "oauth" not in mapped("opencode", headers={"Authorization": "x"}, oauth=False).definition

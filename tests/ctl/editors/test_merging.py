@@ -12,7 +12,7 @@ from ctl.editors.entry import is_mcpd_entry
 from ctl.editors.map import RawEntry, map_entry, unwrap_proxy
 from ctl.editors.merge import MergeResult, for_all_editors, merge_candidates
 from ctl.editors.read import EntrySource, ImportCandidate, valid_server_name
-from ctl.editors.secrets import lift_secrets, looks_random, masked_definition
+from ctl.editors.secrets import lift_secrets, masked_definition
 from ctl.editors.variables import UnusableEntry, VariableTranslator
 
 NPX: dict[str, object] = {"command": "npx", "args": ["-y", "x"]}
@@ -33,12 +33,6 @@ def merge(
     *candidates: ImportCandidate, ours: dict[str, dict[str, object]] | None = None
 ) -> dict[str, dict[str, object]]:
     return {server.name: server.definition for server in merged(*candidates, ours=ours).servers}
-
-
-def test_equal_entries_are_merged_with_their_sources() -> None:
-    """Whatever their names are: the nearest name is used."""
-    (server,) = merged(one("a", NPX), one("b", dict(NPX), "zed")).servers
-    assert (server.name, [source.editor for source in server.sources]) == ("a", ["cursor", "zed"])
 
 
 def test_lists_of_tools_of_one_editor_do_not_hide_tools_from_the_others() -> None:
@@ -72,13 +66,6 @@ def test_settings_of_one_editor_do_not_limit_the_others(
 
 
 FS: dict[str, object] = {"command": "fs"}
-
-
-@pytest.mark.parametrize(
-    "difference", [{"args": ["-y", "y"]}, {"env": {"A": "1"}}, {"cwd": "/other"}, {"command": "other"}]
-)
-def test_different_definitions_are_different_servers(difference: dict[str, object]) -> None:
-    assert [*merge(one("a", FS), one("a", FS | difference, "zed"))] == ["a", "a-zed"]
 
 
 URL: dict[str, object] = {"url": "https://a.example/mcp", "headers": {"X-Key": "1"}}
@@ -133,12 +120,6 @@ def test_project_does_not_replace_the_server_of_the_user() -> None:
     assert [each.source.editor for each in whole.similar] == ["zed"]
 
 
-def test_third_server_of_the_same_name_gets_a_number() -> None:
-    """The name never exceeds the maximum length."""
-    many = [one("a" * 64, NPX | {"env": {"N": str(n)}}) for n in range(3)]
-    assert [*merge(*many)] == ["a" * 64, "a" * 57 + "-cursor", "a" * 55 + "-cursor-2"]
-
-
 def test_definition_with_a_reference_wins_over_one_with_the_secret() -> None:
     """They mean the same server, since the variable has that value."""
     headers = [{"Authorization": f"Bearer {text}"} for text in ("ghp_abcdefghij0123456789", "${TOKEN}")]
@@ -173,13 +154,6 @@ def test_project_server_runs_in_the_project_unless_a_user_file_has_it_too(tmp_pa
 def test_server_that_mcpd_has_is_not_imported(definition: dict[str, object]) -> None:
     """In any spelling and under any name."""
     assert merge(one("a", NPX, cwd="/p"), ours={"mine": definition}) == {}
-
-
-def test_url_with_an_unset_variable_can_be_compared() -> None:
-    """The daemon may have the variable."""
-    url: dict[str, object] = {"url": "${BASE}/mcp"}
-    assert merge(one("a", url), one("b", dict(url), "zed"), ours={}) == {"a": url}
-    assert merge(one("a", url), ours={"a": dict(url)}) == {}
 
 
 # ---- secrets -----------------------------------------------------------------------------------------
@@ -234,12 +208,6 @@ def test_each_secret_value_has_one_name() -> None:
     again = lift_secrets("token", {"headers": {"Authorization": "Bearer value-four"}}, taken)
     again = lift_secrets("token", {"headers": {"Authorization": "Bearer value-five"}}, taken)
     assert again.secrets[0].name == "TOKEN_TOKEN_2"
-
-
-@pytest.mark.parametrize("text", ["internationalization", "00000000000000000000", "aaaaaaaaaa1111111111"])
-def test_long_words_are_not_secrets(text: str) -> None:
-    """Only random letters and digits are."""
-    assert not looks_random(text)
 
 
 # ---- ourselves ---------------------------------------------------------------------------------------
@@ -324,15 +292,3 @@ def test_invalid_entry_is_skipped(fields: dict[str, object], why: str) -> None:
     raw = RawEntry("a", fields, editor, Path("/x.json"), ("mcpServers",), "user")
     with pytest.raises(UnusableEntry, match=why):
         map_entry(raw, VariableTranslator(editor.variables, Path("/home/ann")))
-
-
-@pytest.mark.parametrize("timeout", ["5", float("inf"), 0, -1, True, None])
-def test_invalid_timeout_is_dropped(timeout: object) -> None:
-    """mcpd's default applies."""
-    editor = BY_NAME["cline"]
-    raw = RawEntry(
-        "a", {"command": "x", "timeout": timeout}, editor, Path("/x.json"), ("mcpServers",), "user"
-    )
-    assert map_entry(raw, VariableTranslator(editor.variables, Path("/home/ann"))).definition == {
-        "command": "x"
-    }

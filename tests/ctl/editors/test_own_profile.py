@@ -97,20 +97,6 @@ def test_profile_that_is_needed_is_not_removed(
         assert profiles(config) is None
 
 
-def test_existing_profile_is_used_unchanged(home: Path, config: Path, mcpctl: Mcpctl) -> None:
-    document = {"mcpServers": OURS, "settings": {"profiles": {"cursor": {"servers": ["m*"]}}}}
-    config.write_text(json.dumps(document))
-    ran = mcpctl("install", "cursor", "--own", "--take-over")
-    assert "Cursor will see 1 tool of 1 server" in ran.out
-    (home / ".cursor/mcp.json").write_text(json.dumps({"mcpServers": {"mail": OURS["mail"]}}))
-    ran = mcpctl("install", "cursor", "--own")
-    assert "disable them in the editor with: mcpctl install cursor --own --take-over\n" in ran.out
-    (home / ".cursor/mcp.json").write_text(json.dumps({"mcpServers": {"time": OURS["time"]}}))
-    ran = mcpctl("install", "cursor", "--own", "--take-over")
-    assert list(entries(home)) == ["time", "mcpd"], "the profile does not provide it"
-    assert profiles(config) == {"cursor": {"servers": ["m*"]}}
-
-
 def test_editor_that_had_no_servers(home: Path, config: Path, mcpctl: Mcpctl) -> None:
     """By name an error; with --all it gets all servers."""
     (home / ".cursor/mcp.json").write_text("{}")

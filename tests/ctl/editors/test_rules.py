@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -154,17 +153,6 @@ def test_other_editors(
 ) -> None:
     write(home / path, settings)
     assert rules(home, editor) == expected
-
-
-def test_approval_modes_of_an_entry() -> None:
-    tools = {
-        "a": {"approval_mode": "approve"},
-        "b": {"approval_mode": "auto"},
-        "c": {"approval_mode": "prompt"},
-    }
-    fields: dict[str, Any] = {"default_tools_approval_mode": "writes", "tools": tools}
-    found = entry_permissions(fields, Path("/x"), None)
-    assert [(one.decision, one.pattern) for one in found] == [("allow", "a"), ("ask", "c"), ("ask", "*")]
 
 
 def test_name_that_a_rule_cannot_contain_is_reported(home: Path) -> None:

@@ -173,14 +173,6 @@ def test_equal_inputs_of_two_files_are_asked_for_separately(editors: Path, impor
     assert named["everything"] == named["a"]
 
 
-def test_entry_that_was_imported_without_its_proxy_is_taken_over(home: Path, alone: Mcpctl) -> None:
-    remote = {"command": "npx", "args": ["-y", "mcp-remote", "https://a.example.com/mcp"]}
-    write(home / ".cursor/mcp.json", {"mcpServers": {"a": remote}})
-    assert alone("import", "--yes", "--unfold").code == 0
-    taken = alone("install", "cursor", "--take-over=all", "--json").json()["editors"][0]["taken_over"]
-    assert [one["name"] for one in taken] == ["a"]
-
-
 def test_entry_with_a_variable_that_was_asked_for_is_taken_over(
     home: Path, alone: Mcpctl, imports: Imports
 ) -> None:
