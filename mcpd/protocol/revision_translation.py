@@ -10,8 +10,7 @@ from __future__ import annotations
 import functools
 import re
 import secrets
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -38,46 +37,6 @@ _MAX_SEARCHED = 1 << 20
 time: up to 1.5 ms per MiB, and each of the searches up to 3 ms."""
 _HEADER_ERRORS = frozenset({-32020, -32022})
 """Errors about the headers of our own request."""
-
-
-_ENTRY_OVERHEAD = 200
-"""Bytes that an entry counts in addition to its key and value."""
-
-
-class SizedCache:
-    """Keeps the results of `compute`, those used last first, up to `max_bytes` in total.
-
-    A result that takes more than a sixteenth of that is not kept.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self.size = 0
-        self._entries: OrderedDict[tuple[Hashable, bytes], bytes] = OrderedDict()
-
-    def get(self, kind: Hashable, data: bytes, compute: Callable[[bytes], bytes]) -> bytes:
-        """Return `compute(data)`, or what it returned before for this `kind` and these bytes."""
-        key = (kind, data)
-        known = self._entries.get(key)
-        if known is not None:
-            self._entries.move_to_end(key)
-            return known
-        result = compute(data)
-        size = _size(data, result)
-        if size <= self.max_bytes // 16:
-            self._entries[key] = result
-            self.size += size
-            while self.size > self.max_bytes:
-                (_, oldest), value = self._entries.popitem(last=False)
-                self.size -= _size(oldest, value)
-        return result
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-
-def _size(data: bytes, result: bytes) -> int:
-    return _ENTRY_OVERHEAD + len(data) + (len(result) if result is not data else 0)
 
 
 class Translation(msgspec.Struct, frozen=True):
@@ -306,12 +265,16 @@ def entry_translation(member: str, client: str) -> Entry | None:
     """Return the translation for entries of the list `member`; None if they stay unchanged."""
     if client >= R4 and member != "tools":
         return None
-    kind, compute = (member, client), functools.partial(_translate_entry, member, client)
-    return lambda raw: _entries.get(kind, raw, compute)
+    return functools.partial(_translate_entry_once, member, client)
 
 
-_entries = SizedCache(8 * 1024 * 1024)
-"""Translated entries: clients fetch the same lists again and again."""
+_MAX_KEPT_ENTRY = 4096
+
+
+def _translate_entry_once(member: str, client: str, raw: bytes) -> bytes:
+    """Translate an entry; keep the result, because clients fetch the same lists again and again."""
+    translate = _kept_entries if len(raw) <= _MAX_KEPT_ENTRY else _translate_entry
+    return translate(member, client, raw)
 
 
 def _translate_entry(member: str, client: str, raw: bytes) -> bytes:
@@ -324,6 +287,9 @@ def _translate_entry(member: str, client: str, raw: bytes) -> bytes:
         )
     except (BadFrame, RecursionError):  # the server decides how deeply a schema nests
         return raw
+
+
+_kept_entries = functools.lru_cache(maxsize=2000)(_translate_entry)
 
 
 def _translate_tool(tool: dict[str, Raw], client: str) -> dict[str, Raw]:
