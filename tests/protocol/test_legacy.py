@@ -21,29 +21,6 @@ def hooks(**options: Any) -> Hooks:
     return Hooks(lambda _: None, lambda _: None, **options)
 
 
-def test_session_is_opened_before_the_version_is_negotiated() -> None:
-    before, after = legacy.dialect(), legacy.dialect("2025-06-18")
-    assert (before.opens_session, after.opens_session) == (True, False)
-    assert (before.headers("m", b""), after.headers("m", b"")) == (
-        {},
-        {"MCP-Protocol-Version": "2025-06-18"},
-    )
-    for dialect in (before, after):
-        assert (dialect.session_header, dialect.resumable) == ("Mcp-Session-Id", True)
-        assert not dialect.disconnect_cancels
-
-
-async def test_cancelled_request_is_reported_to_the_server() -> None:
-    async with connected(initialized({})) as peer:
-        with trio.fail_after(PATIENCE):
-            upstream = await legacy.initialize(peer.link, hooks())
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(upstream.request, "tools/call")
-                await peer.hear("tools/call")
-                nursery.cancel_scope.cancel()
-            await peer.hear("notifications/cancelled")
-
-
 @pytest.mark.parametrize(
     ("capabilities", "ours", "listens"),
     [

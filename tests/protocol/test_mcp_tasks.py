@@ -132,17 +132,6 @@ async def test_task_is_polled_at_its_own_interval_until_done(autojump_clock: Moc
         assert peer.methods.count("tasks/result") == (era == "legacy")
 
 
-async def test_task_status_message_is_reported_once(autojump_clock: MockClock) -> None:
-    """It is all the progress there is."""
-    words: list[str] = []
-    async with connected() as peer:
-        upstream = await ready(peer, "modern")
-        states = [task(statusMessage=text) for text in ("one", "one", "", "one", "two")]
-        course(peer, *states, task("completed", result=DONE, statusMessage="three"))
-        await seen_through(upstream, created("modern", statusMessage="one"), on_status=words.append)
-    assert words == ["one", "two"]
-
-
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("end", ["failed", "cancelled"])
 async def test_failed_task_is_an_error_with_the_servers_message(era: str, end: str) -> None:

@@ -36,23 +36,3 @@ def test_server_is_not_down_much_longer_than_its_cause(chance: float) -> None:
         assert pause.seconds <= now + 0.5
         now += pause.seconds
     assert now > 60, "the delays reach a minute before the crash loop"
-
-
-def test_fifteen_failures_within_ten_minutes_are_a_crash_loop() -> None:
-    """Fourteen are not, regardless of earlier failures."""
-    quick, slow = Backoff(RestartPolicy(), lambda: 0.5), Backoff(RestartPolicy(), lambda: 0.5)
-    assert [quick.record_end(at).crash_loop for at in range(0, 15 * 40, 40)] == [False] * 14 + [True]
-    assert not any(slow.record_end(at).crash_loop for at in range(0, 3000, 43))
-
-
-def test_reset_clears_the_backoff() -> None:
-    """A reset ends a crash loop as well."""
-    backoff = Backoff(RestartPolicy(), lambda: 0.999)
-    for _ in range(20):
-        backoff.record_end(0.0)
-    assert backoff.in_crash_loop
-    backoff.reset()
-    assert backoff.attempts == 0
-    pause = backoff.record_end(0.0)
-    assert not pause.crash_loop
-    assert pause.seconds <= 0.5

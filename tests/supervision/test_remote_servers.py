@@ -24,7 +24,7 @@ from mcpd.supervision.health import ProbeTimer
 from mcpd.supervision.managed_server import ManagedServer, ServerClients
 from mcpd.transports.credentials import Credentials
 from mcpd.transports.outgoing_request import AwaitedExchange
-from tests.fakes.http import FakeHttp, LegacyScript, ModernScript, Request, Script, fake_http
+from tests.fakes.http import LegacyScript, ModernScript, Request, Script, fake_http
 from tests.stopwatch import stopwatch, within
 from tests.supervision.peer import surroundings
 from tests.transports.remote import asked
@@ -103,15 +103,6 @@ def on_one_url(streamable: Script | None, sse: SseScript | None = None) -> Scrip
 
 
 # ── transport detection ─────────────────────────────────────────────────────────────────────────
-
-
-async def test_a_modern_server_is_found_in_one_step(tmp_path: Path) -> None:
-    """The modern request succeeds; the status shows era, revision and transport."""
-    async with fake_http(ModernScript()) as server, living(tmp_path, server.url) as world:
-        status = await world.wait(ServerState.CONNECTED)
-        assert (status.era, status.protocol_version, status.transport) == ("modern", "2026-07-28", "http")
-        assert world.steps() == [("server/discover", "HTTP 200, offers 2026-07-28")]
-        assert status.tools == 1
 
 
 @pytest.mark.parametrize("refusal", [400, 404, 405, 406, 415, 500, "-32601", "-32602", "202", "html"])
@@ -516,32 +507,6 @@ async def test_unreachable_server_is_retried_until_it_is_up(tmp_path: Path) -> N
         assert not world.server.status().reason.startswith("crash")
         async with fake_http(LegacyScript(), reserved):
             await world.wait(ServerState.CONNECTED)
-
-
-async def test_next_call_detects_a_server_that_went_down(tmp_path: Path) -> None:
-    async with living_and_down(tmp_path) as (world, server):
-        assert server.nursery is not None
-        server.nursery.cancel_scope.cancel()
-        await trio.sleep(0.05)
-        error: McpdError | None = None
-        with trio.fail_after(BOUND):
-            while world.server.upstream is not None and not (
-                isinstance(error, LinkLost) and not error.may_have_run
-            ):
-                exchange = world.call()
-                await exchange.done.wait()
-                error = exchange.error
-                await trio.sleep(0.01)
-        await world.wait(ServerState.FAILED)
-
-
-@asynccontextmanager
-async def living_and_down(home: Path, **definition: Any) -> AsyncIterator[tuple[World, FakeHttp]]:
-    """Run a connected server for a test that stops it; reconnection attempts are delayed."""
-    definition.setdefault("restart", RestartPolicy(base=100, cap=100))
-    async with fake_http(LegacyScript()) as server, living(home, server.url, **definition) as world:
-        await world.wait(ServerState.CONNECTED)
-        yield world, server
 
 
 # ── clock changes and suspend ───────────────────────────────────────────────────────────────────

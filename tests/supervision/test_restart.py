@@ -31,7 +31,6 @@ from mcpd.supervision.restart import (
     classify_failure,
     is_bug,
     plan_recovery,
-    requested_delay,
 )
 from mcpd.transports.child_process import CannotStart
 
@@ -102,14 +101,6 @@ def test_most_informative_of_several_errors_is_reported() -> None:
     """Ending an unresponsive server also loses its connection."""
     group = ExceptionGroup("", [LOST, Wedged("left 2 requests unanswered"), LOST])
     assert classify_failure(group, Evidence())[0].message == "left 2 requests unanswered"
-
-
-def test_retry_after_is_the_requested_delay() -> None:
-    """The `Retry-After` value is found anywhere in an exception group."""
-    busy = HttpRefused("it: HTTP 503", server="it", status=503, retry_after=7)
-    assert requested_delay(ExceptionGroup("", [LOST, ExceptionGroup("", [busy])])) == 7
-    assert requested_delay(HttpRefused("it: HTTP 503", server="it", status=503)) == 0
-    assert requested_delay(LOST) == 0
 
 
 def test_failure_contains_the_evidence() -> None:

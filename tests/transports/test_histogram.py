@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.transports.tool_call_stats import Histogram, merge, upper_bound
+from mcpd.transports.tool_call_stats import Histogram
 
 times = st.floats(min_value=2e-5, max_value=8000)
 
@@ -35,14 +34,3 @@ def test_octave_counts_are_exact(values: list[float]) -> None:
         if 1e-4 < seconds < 4000:
             assert math.log2(seconds).is_integer()
             assert calls == sum(value < seconds for value in values)
-
-
-def test_bounds_grow_and_merging_adds() -> None:
-    """Merging does not change the source."""
-    assert all(upper_bound(index) < upper_bound(index + 1) for index in range(119))
-    one, two = Histogram(), Histogram()
-    one.add(0.001)
-    two.add(1.0)
-    both = merge([one, two])
-    assert (both.count, one.count) == (2, 1)
-    assert both.total == pytest.approx(1.001)

@@ -91,18 +91,6 @@ async def test_a_refused_version_with_another_in_common_is_discovered_again_once
     assert peer.methods == ["server/discover", "server/discover"]
 
 
-async def test_a_refused_version_with_only_legacy_ones_leads_to_initialize() -> None:
-    """A listed legacy version is negotiated by `initialize`."""
-    script = {
-        "server/discover": refused(-32022, {"supported": ["2025-03-26", "2024-11-05"]}),
-        "initialize": initialized(),
-    }
-    async with connected(script) as peer:
-        upstream = await agree(peer)
-
-    assert (upstream.era, upstream.version) == ("legacy", "2025-03-26")
-
-
 async def test_no_version_in_common_fails_with_both_lists() -> None:
     for answer in (refused(-32022, {"supported": ["2031-01-01"]}), discovered("2031-01-01")):
         async with connected({"server/discover": answer}) as peer:
@@ -216,16 +204,6 @@ async def test_initialize_is_repeated_once_with_a_version_the_server_names() -> 
         with pytest.raises(UpstreamRefused):
             await agree(peer, "legacy")
         assert peer.methods == ["initialize", "initialize"]
-
-
-@pytest.mark.parametrize("version", legacy.VERSIONS)
-async def test_every_legacy_revision_can_be_agreed_on(version: str) -> None:
-    """A known version is adopted; only one revision allows batches."""
-    async with connected({"initialize": initialized(version)}) as peer:
-        upstream = await agree(peer, "legacy")
-
-    assert upstream.version == version
-    assert peer.link.allows_batches is (version == "2025-03-26")
 
 
 async def test_era_hint_skips_the_probe_or_the_handshake() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterator
@@ -24,19 +23,6 @@ from mcpd.wire import limits
 from tests.transports.peer import Json, connected
 
 OK: Json = {"result": {}}
-
-
-async def test_responses_may_arrive_in_any_order() -> None:
-    async with connected() as peer:
-        exchanges = [AwaitedExchange() for _ in range(3)]
-        for exchange in exchanges:
-            peer.link.submit(exchange, "m", b"{}")
-        await peer.hear("m", 3)
-        for key in (3, 1, 2):
-            await peer.say({"jsonrpc": "2.0", "id": key, "result": {"for": key}})
-        answers = [await exchange.wait_response() for exchange in exchanges]
-
-    assert [json.loads(bytes(answer.result)) for answer in answers] == [{"for": 1}, {"for": 2}, {"for": 3}]
 
 
 async def test_in_flight_limit_queues_requests_and_the_queue_is_bounded() -> None:
@@ -354,13 +340,3 @@ async def test_long_lived_request_has_no_deadline_and_is_not_counted() -> None:
         await peer.close()
         with pytest.raises(McpdError):
             await standing.wait_response()
-
-
-async def test_tap_sees_both_directions() -> None:
-    seen: list[tuple[str, bytes]] = []
-    async with connected({"m": OK}) as peer:
-        peer.link.tap = lambda way, frame: seen.append((way, frame))
-        await send_request(peer.link, "m")
-
-    assert [way for way, _ in seen] == ["→", "←"]
-    assert all(b"\n" not in frame for _, frame in seen)

@@ -10,15 +10,12 @@ import trio
 import trio.testing
 
 from mcpd.model.errors import (
-    CallTimeout,
     LinkLost,
-    NeedsAuth,
     ProtocolViolation,
     UpstreamRefused,
 )
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.supervision.catalog_sync import fetch_catalog
-from mcpd.transports.outgoing_request import AwaitedExchange
 from tests.fakes.http import LegacyScript, ModernScript, Request, fake_http
 from tests.transports.remote import BOUND, answer, answer_of_a_list, asked, outcome, talking, until
 
@@ -74,17 +71,6 @@ async def test_a_legacy_session_is_named_on_every_request_and_ended() -> None:
     for request in later:
         assert request.headers["mcp-session-id"] == "s-1"
         assert request.headers["mcp-protocol-version"] == "2025-11-25"
-
-
-async def test_headers_of_the_definition_go_with_every_request() -> None:
-    """A static `Authorization` header is enough for servers that require one."""
-    async with (
-        fake_http(LegacyScript()) as server,
-        talking(server.url, headers={"Authorization": "Bearer t", "X-Team": "a"}) as talk,
-    ):
-        await answer(talk.call())
-    assert {request.headers["authorization"] for request in server.requests} == {"Bearer t"}
-    assert {request.headers["x-team"] for request in server.requests} == {"a"}
 
 
 # ── received messages ───────────────────────────────────────────────────────────────────────────
@@ -208,16 +194,6 @@ async def test_cancelling_a_legacy_request_sends_a_notification() -> None:
         await answer_of_a_list(talk)
 
 
-async def test_missing_response_times_out_that_call_only() -> None:
-    """The channel stays usable."""
-    async with fake_http(LegacyScript(on={"tools/call": hang})) as server, talking(server.url) as talk:
-        exchange = AwaitedExchange(idle_timeout=0.2, total_timeout=5)
-        talk.link.submit(exchange, "tools/call", b'{"name":"echo"}')
-        assert isinstance(await outcome(exchange), CallTimeout)
-        await asked(server, "notifications/cancelled")
-        await answer_of_a_list(talk)
-
-
 # ── failures ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -272,20 +248,6 @@ async def test_dropped_session_ends_the_channel_once() -> None:
         assert len(talk.ended) == 1
         assert len(server.of("initialize")) == 1
     assert server.of("DELETE") == []  # there is no session to end
-
-
-@pytest.mark.parametrize("status", [401, 403])
-async def test_unauthorized_call_reports_a_required_login(status: int) -> None:
-    """Only that call fails: a server may require a login for some of its tools."""
-
-    async def refuse(request: Request) -> None:
-        await request.reply(status, b'{"error":"invalid_token"}', WWW_Authenticate='Bearer realm="x"')
-
-    async with fake_http(LegacyScript(on={"tools/call": refuse})) as server, talking(server.url) as talk:
-        error = await outcome(talk.call())
-        assert isinstance(error, NeedsAuth)
-        assert "Authorization" in error.message
-        await answer_of_a_list(talk)
 
 
 # ── reuse and resources ─────────────────────────────────────────────────────────────────────────

@@ -5,18 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec import Raw
 
-from mcpd.transports.tool_call_stats import MAX_TOOLS, NAMELESS, CallStats, ToolCallStats
+from mcpd.transports.tool_call_stats import MAX_TOOLS, CallStats, ToolCallStats
 from mcpd.wire import message as wire
 from mcpd.wire.message import Message
 
 OK = Message(result=Raw(b'{"content":[]}'))
-
-
-def test_call_without_a_name_is_counted() -> None:
-    """The server will refuse it, but it counts as a call."""
-    tally = CallStats()
-    tally.for_tool("").add_response(0.1, OK, b"{}")
-    assert tally.by_tool()[NAMELESS].calls == 1
 
 
 @pytest.mark.parametrize(

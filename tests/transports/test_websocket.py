@@ -16,8 +16,6 @@ from wsproto.events import TextMessage
 
 from mcpd.model.errors import HttpRefused, LinkLost, McpdError, NeedsAuth, ProtocolViolation
 from mcpd.model.server_spec import MEBIBYTE, RemoteSpec, Timeouts
-from mcpd.protocol import negotiate as eras
-from mcpd.protocol.upstream_session import Hooks
 from mcpd.transports import guarded_websocket as support
 from mcpd.transports.outgoing_request import AwaitedExchange
 from mcpd.transports.websocket import WebSocketChannel, open_websocket
@@ -102,37 +100,6 @@ async def test_a_request_is_answered() -> None:
     assert seen[0].proposed_subprotocols == ("mcp",)
     assert seen[0].path == "/mcp?x=1"
     assert (b"authorization", b"Bearer s") in [(key.lower(), value) for key, value in seen[0].headers]
-
-
-async def test_websocket_works_with_both_eras() -> None:
-    """The probe is the same as over a pipe, and the handshake follows a refused probe."""
-
-    async def modern(request: WebSocketRequest) -> None:
-        connection = await request.accept(subprotocol="mcp")
-        asking = json.loads(await connection.get_message())
-        assert asking["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] == "2026-07-28"
-        result = {"supportedVersions": ["2026-07-28"], "capabilities": {}}
-        await connection.send_message(json.dumps({"jsonrpc": "2.0", "id": asking["id"], "result": result}))
-        await trio.sleep_forever()
-
-    async def legacy(request: WebSocketRequest) -> None:
-        connection = await request.accept(subprotocol="mcp")
-        probe = json.loads(await connection.get_message())
-        refusal = {"code": -32601, "message": "no such method"}
-        await connection.send_message(json.dumps({"jsonrpc": "2.0", "id": probe["id"], "error": refusal}))
-        asking = json.loads(await connection.get_message())
-        result = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "old"}}
-        await connection.send_message(json.dumps({"jsonrpc": "2.0", "id": asking["id"], "result": result}))
-        assert json.loads(await connection.get_message())["method"] == "notifications/initialized"
-        await trio.sleep_forever()
-
-    for server, version in ((modern, "2026-07-28"), (legacy, "2025-06-18")):
-        async with serving(server) as port, connected(a_spec(port)) as channel:
-            with trio.fail_after(30):
-                upstream = await eras.negotiate(
-                    channel, Hooks(lambda _: None, lambda _: None), "auto", 5, lambda *_: None
-                )
-            assert upstream.version == version
 
 
 async def test_message_over_the_limit_ends_the_connection() -> None:

@@ -20,10 +20,6 @@ def decoded(stream: bytes, *cuts: int) -> list[SseEvent]:
     return [event for start, end in pairwise(edges) for event in decoder.feed(stream[start:end])]
 
 
-def data_of(stream: bytes) -> list[bytes]:
-    return [event.data for event in decoded(stream)]
-
-
 RULES = {
     "a plain message": (b"data: hi\n\n", [SseEvent("message", b"hi", None, None)]),
     "all fields": (
@@ -129,28 +125,7 @@ def test_bytes_without_an_event_are_counted() -> None:
     assert decoder.overhead == 0
 
 
-def test_comments_are_not_limited() -> None:
-    """They do not count towards an event."""
-    decoder = SseDecoder(50)
-    for _ in range(1000):
-        assert decoder.feed(b": ping\n\n") == []
-    assert decoder.feed(b"data: a\n: ping\n" * 5 + b"\n") == [
-        SseEvent("message", b"\n".join([b"a"] * 5), None, None)
-    ]
-
-
 @given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=10))
 def test_events_do_not_depend_on_how_the_stream_is_cut(stream: bytes, cuts: list[int]) -> None:
     """Any bytes, cut anywhere, never raise an error."""
     assert decoded(stream, *(cut for cut in cuts if cut < len(stream))) == decoded(stream)
-
-
-@given(
-    st.lists(st.binary(max_size=50).filter(lambda b: b"\r" not in b), min_size=1, max_size=5), st.booleans()
-)
-def test_written_event_is_read_back(lines: list[bytes], crlf: bool) -> None:
-    """Data is split at its newlines and joined again."""
-    data = b"\n".join(lines)
-    end = b"\r\n" if crlf else b"\n"
-    stream = b"".join(b"data: " + line + end for line in data.split(b"\n")) + end
-    assert data_of(stream) == [data]

@@ -139,21 +139,6 @@ def test_keep_alive_timeout_is_read() -> None:
     assert response.keep_alive_timeout == 5
 
 
-def test_end_completes_a_body_without_a_length() -> None:
-    response = Http1Response()
-    assert response.feed(b"HTTP/1.1 200 OK\r\n\r\nbody") == [b"body"]
-    assert not response.complete
-    response.end()
-    assert (response.complete, response.reusable) == (True, False)
-
-
-def test_response_to_head_has_no_body() -> None:
-    response = Http1Response("HEAD")
-    assert response.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n") == []
-    assert response.complete
-    assert not Http1Response("GET").complete
-
-
 def test_head_of_exactly_the_limits_is_accepted() -> None:
     start, end = b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nA: ", b"\r\n\r\n"
     value = b"x" * (MAX_HEAD - len(start) - len(end))
