@@ -42,20 +42,14 @@ ORDER: dict[str, Any] = {
         "extra": {"description": "Whatever else."},
     },
 }
-EITHER = {"oneOf": [{"properties": {"a": {"type": "integer"}}, "required": ["a"]}, {"required": ["b"]}]}
 TOOLS: dict[str, Any] = {
     "order": ORDER,
-    "either": {"type": "object", **EITHER},
-    "bare": {"type": "object"},
     "media": {"type": "object", "properties": {}},
-    "big": {"type": "object", "properties": {}},
     "fails": {"type": "object", "properties": {}},
     "data": {"type": "object", "properties": {}},
     "slow": {"type": "object", "properties": {}},
     "cancelled": {"type": "object", "properties": {}},
 }
-
-ANNOTATIONS = {"bare": {"destructiveHint": True}, "data": {"readOnlyHint": False, "destructiveHint": False}}
 
 
 def png(side: int) -> bytes:
@@ -85,7 +79,6 @@ MEDIA = [
 ]
 ANSWERS = {
     "media": {"content": MEDIA},
-    "big": text("0123456789abcde\n" * (1 << 16)),
     "fails": {**text("the table is locked"), "isError": True},
     "data": {**text('{"id": 12345678901234567890}'), "structuredContent": {"id": 12345678901234567890}},
 }
@@ -121,10 +114,7 @@ class Server:
         elif method == "tools/call":
             self.call(key, params, line)
         elif method == "tools/list":
-            tools = [
-                {"name": name, "inputSchema": schema, "annotations": ANNOTATIONS.get(name, {})}
-                for name, schema in TOOLS.items()
-            ]
+            tools = [{"name": name, "inputSchema": schema} for name, schema in TOOLS.items()]
             self.send(id=key, result={"tools": tools})
         elif method == "initialize":
             about = {"name": "rich", "version": "1"}

@@ -80,9 +80,6 @@ class Socket:
     def send(self, event: Event) -> None:
         self._socket.sendall(self._frames.send(event))
 
-    def raw(self, data: bytes) -> None:
-        self._socket.sendall(data)
-
     def next(self) -> Event:
         while not self._events:
             data = self._socket.recv(1 << 16)
@@ -100,7 +97,7 @@ class Socket:
                 return dict(json.loads(text))
 
     def ask(self, method: str, key: int = 1, **params: Any) -> Json:
-        """Send a request and return its response or error. Notifications before it are added to `told`."""
+        """Send a request and return its response or error. Notifications before it go to `received`."""
         text = json.dumps({"jsonrpc": "2.0", "id": key, "method": method, "params": params})
         self.send(TextMessage(data=text))
         while True:
