@@ -10,14 +10,11 @@ import trio
 
 from ctl.main import run
 from mcpd import main
-from mcpd.config.learned import definition_key, warn_of_uncached_tools
+from mcpd.config.learned import definition_key
 from mcpd.config.loader import parse_config
-from mcpd.model.server_spec import StdioSpec
 from mcpd.state.state_file import StateFile
 from mcpd.supervision.catalog_sync import dump_catalog
-from mcpd.supervision.managed_server import ManagedServer
 from tests.gateway.model import make_catalog
-from tests.supervision.peer import surroundings
 
 CACHE = {"search": "60s", "serch": "60s", "add": "60s"}
 CONFIG = {"mcpServers": {"docs": {"command": "docs-server", "cache": CACHE}, "new": {"command": "n"}}}
@@ -68,20 +65,3 @@ def test_mcpd_and_mcpctl_warn_when_they_validate_the_file(
     assert capsys.readouterr().err.splitlines() == expected
     assert run(["config", "validate", str(file), "--json"], environ) == 0
     assert json.loads(capsys.readouterr().out)["warnings"] == [f"docs: {each}" for each in WARNINGS]
-
-
-@pytest.mark.parametrize("damage", [b"", b"[]", b'{"tools":{}}', b'{"tools":[1]}', b'{"tools":[{}]}'])
-def test_unusable_lists_are_ignored(damage: bytes, file: Path, tmp_path: Path) -> None:
-    specs = parse_config(file, file.read_bytes(), {}).specs
-    directory = tmp_path / "cache" / "mcpd"
-    assert len(warn_of_uncached_tools(specs, directory)) == 2
-    (directory / "lists" / f"{key_of_docs(file)}.json").write_bytes(damage)
-    assert warn_of_uncached_tools(specs, directory) == []
-
-
-async def test_status_of_a_server_warns(tmp_path: Path) -> None:
-    spec = StdioSpec(name="it", command="/bin/sh", cache=dict.fromkeys(CACHE, 60.0))
-    server = ManagedServer(spec, surroundings(tmp_path, lambda event: None))
-    assert server.status().warnings == ()
-    server._catalog_sync.catalog = CATALOG
-    assert server.status().warnings == WARNINGS

@@ -76,28 +76,6 @@ def test_value_of_another_type_is_never_overwritten() -> None:
         document.with_entry(("mcpServers", "x"), "a", {})
 
 
-def test_empty_flow_value_is_replaced_by_lines() -> None:
-    """This avoids a rewrite of the whole YAML file."""
-    document = parse_document(b"a:   1\nmcpServers: []  # none yet\nb: 2\n", Path("a.yaml"))
-    text = document.with_entry(("mcpServers",), "x", {"command": "c"}).text
-    assert text == "a:   1\nmcpServers:   # none yet\n  - name: x\n    command: c\nb: 2\n"
-
-
-def test_missing_list_is_created_as_a_list() -> None:
-    document = parse_document(b"name: x\n", Path("a.yaml"))
-    text = document.with_entry(("mcpServers",), "x", {"command": "c"}, listed=True).text
-    assert text == "name: x\n\nmcpServers:\n- name: x\n  command: c\n"
-
-
-def test_duplicate_keys_are_accepted_in_foreign_files(tmp_path: Path) -> None:
-    """In mcpd's own file they are an error."""
-    path = tmp_path / "a.json"
-    path.write_text('{"a": 1, "a": 2, "s": {}}')
-    assert read_document(path, foreign=True).with_entry(("s",), "n", {}).value["s"] == {"n": {}}
-    with pytest.raises(BadSpec, match="more than once"):
-        read_document(path)
-
-
 NEW = {"command": "c", "args": ["a", "b: #"], "env": {"K": "v"}}
 keys = st.text("abc-. #:é'\"", min_size=1, max_size=5)
 values = st.recursive(
@@ -115,7 +93,7 @@ documents = st.builds(
 )
 
 
-@settings(max_examples=scaled(80), deadline=None)
+@settings(max_examples=scaled(40), deadline=None)
 @given(documents, st.booleans(), st.integers(2, 6), st.booleans())
 def test_yaml_entry_can_be_added_and_removed(
     value: dict[str, object], flow: bool, indent: int, crlf: bool
@@ -129,7 +107,7 @@ def test_yaml_entry_can_be_added_and_removed(
     add_and_remove(out.getvalue(), "a.yaml", crlf=crlf)
 
 
-@settings(max_examples=scaled(80), deadline=None)
+@settings(max_examples=scaled(40), deadline=None)
 @given(documents, st.booleans())
 def test_toml_entry_can_be_added_and_removed(value: dict[str, object], crlf: bool) -> None:
     """The cases include tables, inline tables and unusual keys."""
@@ -152,11 +130,6 @@ def without_empty_values(value: dict[str, object]) -> dict[str, object]:
     return {key: inner for key, inner in value.items() if key != "s" or inner}
 
 
-def test_existing_object_stays_an_object_even_where_a_list_is_preferred() -> None:
-    document = parse_document(b'{"s": {"a": {}}}', Path("a.json"))
-    assert document.with_entry(("s",), "n", {}, listed=True).value == {"s": {"a": {}, "n": {}}}
-
-
 def test_other_elements_of_a_list_stay_when_an_entry_is_removed() -> None:
     document = parse_document(b'{"s": ["x", {"name": "a"}, {"name": "b"}, 5]}', Path("a.json"))
     assert document.entry_names(("s",)) == ["a", "b"]
@@ -170,11 +143,6 @@ def test_edit_with_another_effect_than_wanted_is_refused() -> None:
         document.with_entry(("s",), "n", {})
     with pytest.raises(BadSpec, match="was not changed"):
         document.with_value(("s", "x"), 1)
-
-
-def test_duplicate_keys_are_refused_by_default() -> None:
-    with pytest.raises(BadSpec, match="more than once"):
-        parse_document(b'{"a": 1, "a": 2}', Path("a.json"))
 
 
 @pytest.mark.parametrize(
@@ -196,12 +164,6 @@ def test_rewritten_text_keeps_its_style(name: str, before: str, after: str) -> N
     changed = document.with_entry(("s",), "n", {"x": 1})
     assert changed.text == after
     assert changed.without_entry(("s",), "n").value == {**document.value, "s": document.value.get("s", {})}
-
-
-def test_rewritten_object_has_exactly_the_new_members() -> None:
-    document = parse_document(b"s: {a: {x: 1, y: 2, z: 3}}\n", Path("a.yaml"))
-    changed = document.with_value(("s", "a"), {"x": 1, "y": 5, "n": 6})
-    assert changed.text == "s: {a: {x: 1, y: 5, n: 6}}\n"
 
 
 def test_document_does_not_show_its_text() -> None:

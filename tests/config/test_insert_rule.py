@@ -133,22 +133,6 @@ def test_rules_that_are_not_the_expected_ones_are_not_changed(tmp_path: Path) ->
     assert file.read_text() == JSONC
 
 
-@pytest.mark.parametrize("eol", ["\n", "\r\n"], ids=["lf", "crlf"])
-@pytest.mark.parametrize(("name", "text"), FILES)
-def test_rule_is_appended_and_comments_stay(tmp_path: Path, name: str, text: str, eol: str) -> None:
-    file = tmp_path / name
-    file.write_bytes(text.replace("\n", eol).encode())
-    document = read_document(file)
-    key_path = ("mcp", "globalSettings") if "mcp" in document.value else ("settings",)
-    changed = document.with_item((*key_path, "policies"), 2, RULE)
-    assert changed.value_at((*key_path, "policies")) == [*EXPECTED, RULE]
-    assert changed.text.count("\n") == changed.text.count(eol)
-    for comment in ("// servers", "# servers", "never", "ask about the rest", "odd  spacing", "mine", "last"):
-        assert (comment in changed.text) == (comment in text)
-    again = parse_document(changed.data, file).with_item((*key_path, "policies"), 3, {"decision": "deny"})
-    assert again.value_at((*key_path, "policies")) == [*EXPECTED, RULE, {"decision": "deny"}]
-
-
 @pytest.mark.parametrize(
     ("name", "text"),
     [

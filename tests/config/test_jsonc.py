@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from mcpd.config.jsonc import DocumentSyntaxError, JsonObject, blank_comments, parse_jsonc, to_standard_json
+from mcpd.config.jsonc import DocumentSyntaxError, JsonObject, blank_comments, parse_jsonc
 
 
 @pytest.mark.parametrize(
@@ -48,13 +48,6 @@ def test_anything_else_is_an_error_with_its_position(text: str, line: int, colum
     assert (caught.value.line, caught.value.column) == (line, column)
 
 
-def test_blanked_text_keeps_its_length_and_standard_json_is_returned_as_it_is() -> None:
-    assert blank_comments('{"a": 1} // x\n') == '{"a": 1}     \n'
-    assert to_standard_json('{"a": 1, /* x */ }') == '{"a": 1' + " " * 10 + "}"
-    standard = '{"a": "/* no comment */"}'
-    assert blank_comments(standard) is to_standard_json(standard) is standard
-
-
 def test_only_keys_that_are_defined_twice_are_duplicates() -> None:
     value = parse_jsonc('{"a": 1, "b": 2, "a": 3, "c": {"d": 1}}')
     assert isinstance(value, JsonObject)
@@ -63,7 +56,7 @@ def test_only_keys_that_are_defined_twice_are_duplicates() -> None:
     assert value["c"].duplicates == ()
 
 
-@pytest.mark.parametrize("text", ["/*" + "*" * 300_000 + "*/ {}", "//\n" * 100_000 + "{}"])
+@pytest.mark.parametrize("text", ["/*" + "*" * 60_000 + "*/ {}", "//\n" * 20_000 + "{}"])
 def test_memory_for_comments_is_a_small_multiple_of_the_text(text: str) -> None:
     """A comment of 4 MiB took half a gigabyte."""
     tracemalloc.start()

@@ -65,11 +65,6 @@ def command(spec: Any) -> str:
     return spec.command
 
 
-def test_valid_configuration_is_loaded_as_always(place: Place) -> None:
-    place.write_servers(a=GOOD)
-    assert place.start() == load(place.file, place.environ)
-
-
 def test_entry_with_an_error_does_not_affect_the_others(place: Place) -> None:
     """It is listed in its place, with its own errors only."""
     place.write_servers(a=GOOD, b=BROKEN, c={"command": 5}, d=GOOD)
@@ -81,11 +76,6 @@ def test_entry_with_an_error_does_not_affect_the_others(place: Place) -> None:
     with pytest.raises(BadSpec) as refused:
         load(place.file, place.environ)
     assert loaded.problems == tuple(refused.value.problems)
-
-
-def test_unset_variable_affects_only_its_server(place: Place) -> None:
-    place.write_servers(a=GOOD, b={"command": "x", "env": {"TOKEN": "${NOT_SET}"}})
-    assert commands(place.start()) == {"a": "good", "b": "! the environment variable NOT_SET is not set"}
 
 
 @pytest.mark.parametrize(
@@ -133,13 +123,6 @@ def test_missing_file_is_refused(place: Place) -> None:
         place.start()
 
 
-def test_invalid_setting_has_its_default_and_affects_no_server(place: Place) -> None:
-    place.write({"mcpServers": {"a": GOOD}, "settings": {"maxStarts": "many", "debug": True}})
-    loaded = place.start()
-    assert (commands(loaded), loaded.settings.max_starts, loaded.settings.debug) == ({"a": "good"}, 8, True)
-    assert [problem.path for problem in loaded.problems] == ["$.settings.maxStarts"]
-
-
 def test_file_that_others_can_write_does_not_allow_commands(place: Place) -> None:
     """Tolerating errors must not run what a strict check refuses to run."""
     place.write(
@@ -169,19 +152,6 @@ def test_server_that_is_defined_twice_is_invalid(place: Place) -> None:
 def test_disabled_entry_with_an_error_stays_disabled(place: Place) -> None:
     place.write_servers(a={**BROKEN, "enabled": False}, b={**BROKEN, "disabled": True}, c=BROKEN)
     assert [spec.enabled for spec in place.start().specs.values()] == [False, False, True]
-
-
-def test_entries_of_the_variable_are_separate_too(place: Place) -> None:
-    """They are not replaced by those of a file."""
-    place.write_servers(a={"command": "file"})
-    place.start()
-    place.environ["MCPD_SERVERS"] = json.dumps([{"name": "a", **BROKEN}, {"name": "b", **GOOD}])
-    loaded = place.start()
-    assert commands(loaded)["b"] == "good"
-    assert "comand" in commands(loaded)["a"]
-    place.environ["MCPD_SERVERS"] = "["
-    with pytest.raises(BadSpec, match="not valid JSON"):
-        place.start()
 
 
 def test_stored_configuration_is_private(place: Place) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from mcpd.config.loader import MAX_FILE_SIZE, load, parse_config, parse_text, read_layout
+from mcpd.config.loader import MAX_FILE_SIZE, load, parse_config, parse_text
 from mcpd.model.errors import BadSpec
 from tests.stopwatch import within
 
@@ -67,13 +67,6 @@ def test_missing_configuration_is_only_a_warning(environ: dict[str, str]) -> Non
     assert (found.specs, found.source, found.digest) == ({}, "none", "")
     assert found.path == Path(environ["XDG_CONFIG_HOME"]) / "mcpd/config.json"
     assert "mcpctl add" in found.warnings[0]
-
-
-def test_default_file_that_is_a_broken_link_is_an_error(tmp_path: Path, environ: dict[str, str]) -> None:
-    path = tmp_path / "xdg/mcpd/config.json"
-    path.parent.mkdir(parents=True)
-    path.symlink_to(tmp_path / "none")
-    assert "does not exist" in str(refused(None, environ))
 
 
 @pytest.mark.parametrize("named_by", ["flag", "MCPD_CONFIG"])
@@ -176,12 +169,8 @@ def test_mcp_enabled_false_disables_every_server(tmp_path: Path, environ: dict[s
         ('{"mcpserver": {}}', "$.mcpserver", "did you mean 'mcpServers'?"),
         ('{"mcp": {}, "mcpServers": {}}', "$.mcp", "both"),
         ('{"mcp": {"git": {}}}', "$.mcp.git", "unknown field"),
-        ("[]", "$", "must be an object"),
         ('{"mcpServers": []}', "", ""),
-        ('{"mcpServers": 3}', "$.mcpServers", "must be an object"),
         ('{"settings": {"maxStarts": 0}}', "$.settings.maxStarts", "1 or more"),
-        ('{"settings": {"http": "8080"}}', "$.settings.http", "HOST:PORT"),
-        ('{"settings": {"logLevel": "loud"}}', "$.settings.logLevel", "debug, info"),
         ("[" * 100_000, ":1:1", "nested too deeply"),
         ('{"settings": {"timeout": NaN}}', "", "not a JSON number"),
     ],
@@ -222,24 +211,6 @@ def test_other_keys_in_an_editors_file_are_ignored_with_a_warning(
 
 
 @pytest.mark.parametrize(
-    ("key", "said"),
-    [
-        ("profiles", "did you mean 'profiles' in 'settings'?"),
-        ("allow_commands", "did you mean 'allowCommands' in 'settings'?"),
-        ("globalShortcut", "was ignored"),
-    ],
-)
-def test_misplaced_setting_is_reported_with_its_place(
-    key: str, said: str, tmp_path: Path, environ: dict[str, str]
-) -> None:
-    """It is only a warning, because the file may belong to an editor."""
-    path = write(tmp_path / "c.json", f'{{"{key}": {{}}, "mcpServers": {{}}}}')
-    (warning,) = load(path, environ).warnings
-    assert warning.startswith(f"$.{key}: ")
-    assert warning.endswith(said)
-
-
-@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("{", "not valid JSON"),
@@ -274,12 +245,6 @@ def test_unreadable_file_is_refused(tmp_path: Path, environ: dict[str, str]) -> 
         assert words in str(refused(tmp_path / name, environ))
 
 
-def test_definitions_are_kept_as_written(tmp_path: Path, environ: dict[str, str]) -> None:
-    """They can be shown and saved without the values of variables."""
-    path = write(tmp_path / "c.json", '{"mcpServers": {"a": {"command": "x", "env": {"K": "${HOME}"}}}}')
-    assert load(path, environ).definitions == {"a": {"command": "x", "env": {"K": "${HOME}"}}}
-
-
 @pytest.mark.parametrize("path", sorted(EXAMPLES.iterdir()), ids=lambda path: path.name)
 def test_examples_load_as_documented(path: Path, environ: dict[str, str]) -> None:
     """Every example loads without a warning, and the broken one has many problems."""
@@ -289,32 +254,6 @@ def test_examples_load_as_documented(path: Path, environ: dict[str, str]) -> Non
         found = load(path, environ)
         assert found.specs
         assert found.warnings == ()
-
-
-def test_unknown_server_in_a_profile_is_a_warning(environ: dict[str, str], tmp_path: Path) -> None:
-    """It is probably a typo. Patterns, and files without servers, cause no warning."""
-    profiles = {"work": {"servers": ["githb", "git*", "local-*"]}}
-    value = {"mcpServers": {"github": {"command": "x"}}, "settings": {"profiles": profiles}}
-    found = load(write(tmp_path / "c.json", json.dumps(value)), environ)
-    warning = "$.settings.profiles.work.servers: there is no server 'githb'; did you mean 'github'?"
-    assert found.warnings == (warning,)
-    assert load(write(tmp_path / "c.json", json.dumps({**value, "mcpServers": {}})), environ).warnings == ()
-
-
-def test_foreign_document_may_be_large_and_have_duplicate_keys() -> None:
-    large = json.dumps({"a": [0] * 200_000})
-    assert parse_text(large, "JSON", "source", foreign=True) == json.loads(large)
-    with pytest.raises(BadSpec, match="nested too deeply"):
-        parse_text(large, "JSON", "source")
-    assert parse_text('{"a": 1, "a": 2}', "JSON", "source", foreign=True) == {"a": 2}
-    with pytest.raises(BadSpec, match="more than once"):
-        parse_text('[{"a": 1, "a": 2}]', "JSON", "source")
-
-
-def test_only_unused_keys_that_are_not_comments_are_warnings() -> None:
-    warnings: list[str] = []
-    read_layout({"$schema": "x", "_note": 1, "other": 1, "mcpServers": {}}, [], warnings)
-    assert [line.partition(":")[0] for line in warnings] == ["$.other"]
 
 
 def test_commands_need_a_file_that_others_cannot_write(tmp_path: Path, environ: dict[str, str]) -> None:
@@ -363,10 +302,10 @@ def test_document_that_is_slow_to_parse_is_refused(kind: str, text: str, problem
 
 def test_error_in_a_long_file_takes_little_memory() -> None:
     """A list of its lines would take as much again, and leave the heap in pieces after each reload."""
-    text = "//\n" * 200_000 + '{"mcpServers": {}'
+    text = "//\n" * 30_000 + '{"mcpServers": {}'
     tracemalloc.start()
     try:
-        with pytest.raises(BadSpec, match=r'in `\{"mcpServers": \{\}` @ file:200001:18'):
+        with pytest.raises(BadSpec, match=r'in `\{"mcpServers": \{\}` @ file:30001:18'):
             parse_text(text, "JSON", "file")
         assert tracemalloc.get_traced_memory()[1] < 14 * len(text)
     finally:

@@ -78,51 +78,24 @@ def test_limits_are_parsed(file: Path) -> None:
     assert (found.rate, found.concurrent) == (RateLimit(10, 60.0, "10/min"), 2)
 
 
-def test_without_rules_there_are_none(file: Path) -> None:
-    write(file, {})
-    assert load(file, {}).settings.policies == ()
-    assert rules(file) == ()
-
-
 @pytest.mark.parametrize(
     ("policies", "place", "message", "fix"),
     [
         ({}, "$.settings.policies", "must be a list of rules", "write [{"),
-        (["deny"], "$.settings.policies[0]", "must be an object, not a string", "write {"),
         ([{}], "$.settings.policies[0].decision", "'decision' is missing", "write one of allow"),
-        ([{"decision": "block"}], "$.settings.policies[0].decision", "unknown value 'block'", "write one of"),
         (
             [{"decision": "deny", "tool": ["x"]}],
             "$.settings.policies[0].tool",
             "unknown",
             "did you mean 'tools'?",
         ),
-        (
-            [{"decision": "deny", "tools": "x"}],
-            "$.settings.policies[0].tools",
-            "must be a list",
-            'write ["x"]',
-        ),
         ([{"decision": "deny", "tools": []}], "$.settings.policies[0].tools", "would never match", "add a"),
-        ([{"decision": "deny", "tools": [""]}], "$.settings.policies[0].tools[0]", "is empty", "remove it"),
         ([{"decision": "deny", "tools": ["[a]"]}], "$.settings.policies[0].tools[0]", "bracket", "* and ?"),
         (
             [{"decision": "deny"}, {"decision": "deny", "transports": ["tcp"]}],
             "$.settings.policies[1].transports[0]",
             "unknown value 'tcp'",
             "write one of bridge",
-        ),
-        (
-            [{"decision": "deny", "directories": ["src"]}],
-            "$.settings.policies[0].directories[0]",
-            "absolute",
-            "~/",
-        ),
-        (
-            [{"decision": "deny", "annotations": {"readOnly": True}}],
-            "$.settings.policies[0].annotations.readOnly",
-            "unknown field",
-            "did you mean 'readOnlyHint'?",
         ),
         (
             [{"decision": "deny", "annotations": {}}],
@@ -132,9 +105,7 @@ def test_without_rules_there_are_none(file: Path) -> None:
         ),
         ([{"decision": "limit"}], "$.settings.policies[0]", "needs 'rate' or 'concurrent'", "10/min"),
         ([{"decision": "deny", "rate": "1/s"}], "$.settings.policies[0].rate", "only rules with", "limit"),
-        ([{"decision": "limit", "rate": "10"}], "$.settings.policies[0].rate", "cannot be '10'", '"10/s"'),
         ([{"decision": "limit", "rate": "0/s"}], "$.settings.policies[0].rate", "cannot be", '"10/s"'),
-        ([{"decision": "limit", "rate": 10}], "$.settings.policies[0].rate", "must be a string", "write"),
         ([{"decision": "limit", "rate": "1001/s"}], "$.settings.policies[0].rate", "at most 1000", "shorter"),
         ([{"decision": "limit", "concurrent": 0}], "$.settings.policies[0].concurrent", "1 or more", "write"),
         ([{"decision": "deny"}] * (MAX_RULES + 1), "$.settings.policies", "at most 1000", "merge"),
@@ -210,14 +181,10 @@ RULES = [{"decision": "deny", "tools": ["x"]}]
 MISPLACED: list[tuple[Json, str, str]] = [
     ({"mcpServers": SERVERS, "policies": RULES}, "$.policies", "move the rules to 'settings.policies'"),
     ({"mcpServers": SERVERS, "polices": RULES}, "$.polices", "move the rules to 'settings.policies'"),
-    ({"mcpServers": SERVERS, "poli cies": RULES}, '$["poli cies"]', "move the rules to"),
     ({"mcpServers": SERVERS, "setings": {"policies": RULES}}, "$.setings", "did you mean 'settings'?"),
-    ({"mcpServers": SERVERS, "Settings": {"policies": RULES}}, "$.Settings", "did you mean 'settings'?"),
     ({"mcpServers": SERVERS, "settings": {"polices": RULES}}, "$.settings.polices", "did you mean"),
-    ({"mcpServers": SERVERS, "settings": RULES}, "$.settings", 'write {"name": value, …}'),
     ({"mcp": {"servers": SERVERS, "policies": RULES}}, "$.mcp.policies", "known fields: "),
     ({"mcp": {"servers": SERVERS, "globalSetting": {"policies": RULES}}}, "$.mcp.globalSetting", "did you"),
-    ({"mcp": {"servers": SERVERS}, "settings": {"policies": RULES}}, "$.settings", "move them to"),
     ({"mcp": {"servers": SERVERS}, "policies": RULES}, "$.policies", "to 'mcp.globalSettings.policies'"),
 ]
 

@@ -167,13 +167,3 @@ def test_invalid_secret_name_is_refused(environ: dict[str, str], name: str) -> N
     with pytest.raises(BadSpec, match="invalid secret name"):
         change_secrets(environ, {"OK": "1", name: "x"})
     assert read_secrets(environ) == {}
-
-
-def test_unreadable_store_is_reported_with_its_reason(environ: dict[str, str]) -> None:
-    secrets_path(environ).mkdir(parents=True)
-    with pytest.raises(BadSpec) as caught:
-        read_secrets(environ)
-    assert caught.value.problems[0].message.endswith(": it is a directory")
-    assert fetch_secret(SecretReference("secret", ("A",)), environ) == UnavailableSecret(
-        caught.value.problems[0].message, "move it away", missing=False
-    )

@@ -43,24 +43,15 @@ def problems(definition: dict[str, object]) -> list[str]:
     ("enabled", "disabled", "result"),
     [
         (None, None, True),
-        (True, None, True),
         (False, None, False),
         (None, True, False),
-        (None, False, True),
         (True, False, True),
-        (False, True, False),
     ],
 )
 def test_enabled_and_disabled_mean_the_opposite(
     enabled: bool | None, disabled: bool | None, result: bool
 ) -> None:
     assert stdio(enabled=enabled, disabled=disabled).enabled is result
-
-
-@pytest.mark.parametrize("value", [True, False])
-def test_enabled_and_disabled_must_not_contradict_each_other(value: bool) -> None:
-    (problem,) = problems({"command": "x", "enabled": value, "disabled": value})
-    assert "contradict each other" in problem
 
 
 def test_empty_description_is_allowed_and_empty_include_tools_is_a_warning() -> None:
@@ -143,25 +134,12 @@ def test_transport_is_explicit_or_guessed(
         ({"command": "x", "httpUrl": "http://h"}, "has both 'command' and a URL"),
         ({"url": "http://h/", "httpUrl": "http://h/"}, "mean the same"),
         ({"type": "stdio", "httpUrl": "http://h/"}, "write 'type': 'http' for a server with a URL"),
-        ({"type": "stdio", "args": ["x"]}, "add 'command': the program to start"),
-        ({"type": "qqqq", "command": "x"}, "write one of stdio, http, sse, ws"),
-        ({"type": 5, "command": "x"}, "must be a string"),
         ({"command": [""]}, "Missing 'command'"),
-        ({"command": [1, "x"]}, "must be a string"),
         ({"command": "x", "env": {"": "b"}}, "invalid name of an environment variable"),
-        ({"command": "x", "env": {"A\0": "b"}}, "invalid name of an environment variable"),
-        ({"command": "x", "env": {"A=": "b"}}, "invalid name of an environment variable"),
         ({"command": "x", "umask": "1"}, "three octal digits"),
-        ({"command": "x", "umask": "1022"}, "three octal digits"),
-        ({"command": "x", "umask": 22}, "three octal digits"),
         ({"url": "http://h/a b"}, "contains a space or control character"),
-        ({"url": "http://h/\x01"}, "contains a space or control character"),
-        ({"url": "http://h/\u2003"}, "contains a space or control character"),
         ({"type": "sse", "url": "ws://h/"}, "of an sse server must begin with http: or https:"),
-        ({"type": "ws", "url": "http://h/"}, "of a ws server must begin with ws: or wss:"),
-        ({"url": "http:///x"}, "has no host"),
         ({"url": "http://h/", "headers": {"A": "\x1f"}}, "line break or control character"),
-        ({"url": "http://h/", "headers": {"A": "\x7f"}}, "line break or control character"),
         ({"url": "http://h/", "headers": {"A": "Bearer pässwörd"}}, "not ASCII"),
         ({"url": "http://h/", "headers": {"": "x"}}, "invalid header name"),
     ],
@@ -180,17 +158,6 @@ def test_paths_are_relative_to_the_configuration_and_may_begin_with_home() -> No
     assert (remote().ca_file, remote(caFile="ca.pem").ca_file) == (None, "/base/ca.pem")
     assert stdio(command="~/x").command == "/home/ada/x"
     assert stdio(command="bin/x").command == "bin/x"
-
-
-@pytest.mark.parametrize(("text", "umask"), [("022", 0o022), ("0027", 0o027), (None, 0o077)])
-def test_umask_is_octal(text: str | None, umask: int) -> None:
-    assert stdio(umask=text).umask == umask
-
-
-def test_command_list_is_joined_with_the_arguments() -> None:
-    spec = stdio(command=["x", "y"], args=["z"])
-    assert (spec.command, spec.args) == ("x", ("y", "z"))
-    assert stdio(command=["x"]).args == ()
 
 
 def test_command_with_arguments_in_one_string_is_a_warning(tmp_path: Path) -> None:

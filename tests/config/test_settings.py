@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -40,17 +39,11 @@ def test_loopback_address_is_accepted(text: str, host: str, port: int) -> None:
     ("text", "message"),
     [
         ("8931", "it must be HOST:PORT"),
-        ("localhost", "it must be HOST:PORT"),
-        ("localhost:", "it must be HOST:PORT"),
         ("localhost:http", "it must be HOST:PORT"),
         ("localhost:\u0663", "it must be HOST:PORT"),
-        ("localhost:-1", "it must be HOST:PORT"),
         ("localhost:65536", "the port 65536 is out of range; use one from 1 to 65535"),
         ("::1:80", "needs brackets"),
-        ("[::1:80", "needs brackets"),
-        ("::1]:80", "needs brackets"),
         ("0.0.0.0:80", "loopback addresses only"),
-        ("[::]:80", "loopback addresses only"),
         ("10.0.0.1:80", "loopback addresses only"),
         ("example.org:80", "loopback addresses only"),
         (":80", "loopback addresses only"),
@@ -59,17 +52,6 @@ def test_loopback_address_is_accepted(text: str, host: str, port: int) -> None:
 def test_other_address_is_refused_with_the_reason(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_address(text)
-
-
-def test_address_is_written_with_brackets_for_ipv6() -> None:
-    assert [str(parse_address(text)) for text in ("[::1]:80", "localhost:80")] == ["[::1]:80", "127.0.0.1:80"]
-
-
-def test_empty_settings_are_the_defaults() -> None:
-    assert parsed({}) == (Settings(), [])
-    found = Settings()
-    assert (found.debug, found.watch, found.allow_commands, found.max_starts) == (False, True, False, 8)
-    assert (found.http, found.log_level, found.profiles, found.validate) == (None, None, {}, None)
 
 
 def test_every_setting_is_passed_on() -> None:
@@ -113,14 +95,10 @@ def test_every_setting_is_passed_on() -> None:
         ({"http": "0.0.0.0:80"}, "$.settings.http"),
         ({"openTelemetry": "127.0.0.1:4318"}, "$.settings.openTelemetry"),
         ({"openTelemetry": "http://me:secret@127.0.0.1:4318"}, "$.settings.openTelemetry"),
-        ({"openTelemetry": "http://127.0.0.1:4318?key=secret"}, "$.settings.openTelemetry"),
-        ({"openTelemetry": "http://[::1"}, "$.settings.openTelemetry"),
         ({"http": "${NOPE}"}, "$.settings.http"),
         ({"maxStarts": 0}, "$.settings.maxStarts"),
         ({"profiles": {"a": {"server": []}}}, "$.settings.profiles.a.server"),
-        ({"profiles": {"a": []}}, "$.settings.profiles.a"),
         ({"profiles": {"a": {"validate": "yes"}}}, "$.settings.profiles.a.validate"),
-        ({"validate": 1}, "$.settings.validate"),
         ({"profileByDirectory": {"rel": "*"}}, "$.settings.profileByDirectory.rel"),
         ({"profileByDirectory": {"/w": "none"}}, '$.settings.profileByDirectory["/w"]'),
     ],
@@ -179,11 +157,6 @@ def test_rules_apply_to_directories_without_symbolic_links(
     assert found.profile_by_directory.keys() == {f"{link}/{pattern}", f"{real}/{resolved}"}
 
 
-def test_rule_for_the_root_is_not_relative_to_the_current_directory() -> None:
-    found, _ = parsed({"profileByDirectory": {"/*": "*"}})
-    assert {os.path.normpath(rule).strip("/") for rule in found.profile_by_directory} == {"*"}
-
-
 @pytest.mark.parametrize(("is_installed", "warnings"), [(True, 0), (False, 1)])
 def test_missing_extra_for_open_telemetry_is_a_warning(
     monkeypatch: pytest.MonkeyPatch, is_installed: bool, warnings: int
@@ -201,8 +174,3 @@ def test_missing_extra_for_open_telemetry_is_a_warning(
     assert settings.otlp_endpoint == "https://collector.example/otlp"
     assert (problems, len(found)) == ([], warnings)
     assert all("extra `otel`" in each for each in found)
-
-
-@pytest.mark.parametrize("name", ["/\ud800", "/a\0b", "/\ud800/*"])
-def test_directory_that_cannot_exist_is_no_error_in_mcpd(name: str) -> None:
-    parsed({"profiles": {"work": {}}, "profileByDirectory": {name: "work"}})

@@ -59,33 +59,6 @@ def test_a_written_file_changes_only_the_servers_that_changed(start: Start) -> N
     assert not [entry for entry in entries if entry["what"] == "config"]
 
 
-def test_invalid_file_changes_nothing_and_is_reported_until_fixed(start: Start) -> None:
-    """The error has a position and a fix. Restoring the old content clears it without a new generation."""
-    daemon = start({"a": fake()})
-    daemon.wait_connected("a")
-    good, pid, generation = daemon.config.read_text(), daemon.status("a")["pid"], config(daemon)["generation"]
-    daemon.config.write_text(whole({"a": {"comand": "x"}}))
-    wait_until(lambda: bool(config(daemon)["problems"]), lambda: daemon.log)
-    problem = config(daemon)["problems"][0]
-    assert (problem["path"], problem["fix"]) == ("$.mcpServers.a.comand", "did you mean 'command'?")
-    daemon.config.write_text(good)
-    wait_until(lambda: not config(daemon)["problems"], lambda: daemon.log)
-    assert (daemon.status("a")["pid"], config(daemon)["generation"]) == (pid, generation)
-
-
-def test_deleted_file_stops_no_server(start: Start) -> None:
-    """A user who deletes the file usually replaces it soon."""
-    daemon = start({"a": fake()})
-    daemon.wait_connected("a")
-    pid = daemon.status("a")["pid"]
-    daemon.config.unlink()
-    wait_until(lambda: bool(config(daemon)["problems"]), lambda: daemon.log)
-    daemon.config.write_text(whole({"a": fake(), "b": fake()}))
-    wait_names(daemon, ["a", "b"])
-    assert config(daemon)["problems"] == []
-    assert daemon.status("a")["pid"] == pid
-
-
 def test_file_written_in_steps_is_loaded_when_complete(start: Start) -> None:
     """Half of a YAML file is valid with half of the servers, so a file that is open is not read."""
     daemon = start({"a": fake()})
@@ -136,16 +109,6 @@ def test_watching_can_be_switched_off_and_on(start: Start) -> None:
     client.request("mcpd/reload")
     daemon.config.write_text(whole({"a": fake(), "c": fake()}))
     wait_names(daemon, ["a", "c"])
-
-
-def test_ignored_change_of_a_startup_setting_is_reported(start: Start) -> None:
-    """Otherwise the user would believe that the change is in force."""
-    daemon = start({"a": fake()})
-    daemon.config.write_text(whole({"a": fake()}, maxStarts=3, http="127.0.0.1:8931"))
-    wait_until(lambda: bool(config(daemon)["warnings"]), lambda: daemon.log)
-    assert config(daemon)["warnings"] == [
-        "http, maxStarts: read only when the daemon starts; mcpctl daemon restart"
-    ]
 
 
 def test_a_set_from_the_api_survives_a_touch_of_the_file_and_not_a_change(start: Start) -> None:

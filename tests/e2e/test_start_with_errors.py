@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 from tests.e2e.conftest import Start
-from tests.e2e.harness import BOUND, Daemon, Json, fake, running
+from tests.e2e.harness import BOUND, Daemon, fake
 
 
 def ctl(daemon: Daemon, *argv: str) -> subprocess.CompletedProcess[str]:
@@ -71,22 +70,3 @@ def validate(daemon: Daemon) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=BOUND,
     )
-
-
-def test_restart_with_a_typo_keeps_all_servers(tmp_path: Path) -> None:
-    """The daemon starts with the last valid configuration if the file is unusable."""
-    servers: dict[str, Json] = {"one": fake(), "two": fake()}
-    with running(tmp_path, servers) as daemon:
-        daemon.wait_connected("one", "two")
-    with running(tmp_path, {}, program=(sys.executable, "-c", START_WITH_A_SYNTAX_ERROR)) as daemon:
-        daemon.wait_connected("one", "two")
-        assert "not valid JSON" in ctl(daemon, "status").stdout
-
-
-START_WITH_A_SYNTAX_ERROR = """
-import pathlib, sys
-import mcpd.main
-
-pathlib.Path(sys.argv[sys.argv.index("--config") + 1]).write_text('{"mcpServers": {')
-mcpd.main.main()
-"""

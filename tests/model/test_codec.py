@@ -35,19 +35,15 @@ class Outer:
     ("value", "complaint"),
     [
         ({"name": 5}, "must be a string, not a number @ $.name"),
-        ({"name": None}, "must be a string, not null @ $.name"),
         ({"name": "x", "on": "false"}, "must be true or false, not a string @ $.on"),
         ({"name": "x", "on": 1}, "must be true or false, not a number @ $.on"),
         ({"name": "x", "inner": {"n": True}}, "must be a whole number, not true or false @ $.inner.n"),
-        ({"name": "x", "inner": {"n": 1.0}}, "must be a whole number, not a number @ $.inner.n"),
         ({"name": "x", "switch": "on"}, "must be true or false or a number, not a string @ $.switch"),
-        ({"name": "x", "switch": None}, "must be true or false or a number, not null @ $.switch"),
         ({"name": "x", "words": "letters"}, "must be a list, not a string @ $.words"),
         ({"name": "x", "words": ["a", 1]}, "must be a string, not a number @ $.words[1]"),
         ({"name": "x", "items": [{"n": 1}, []]}, "must be an object, not a list @ $.items[1]"),
         ({"name": "x", "nmae": 1}, "unknown member: nmae @ $"),
         ({}, "required member missing: name @ $"),
-        ([], "must be an object, not a list @ $"),
         ("text", "must be an object, not a string @ $"),
     ],
 )
@@ -69,12 +65,6 @@ def test_all_errors_are_reported_together() -> None:
     with pytest.raises(ShapeError) as bad:
         codec.structure({"name": 1, "on": 2, "inner": {}, "odd": 3}, Outer)
     assert len(bad.value.problems) == 4
-
-
-@settings(derandomize=True, max_examples=scaled(100))
-@given(st.builds(Outer, name=st.text(), on=st.booleans(), words=st.lists(st.text(max_size=5)).map(tuple)))
-def test_round_trip_is_lossless(value: Outer) -> None:
-    assert codec.decode(codec.encode(value), Outer) == value
 
 
 @settings(derandomize=True, max_examples=scaled(200))

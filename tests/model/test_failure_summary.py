@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
 
 from mcpd.model.failure_summary import MAX_LENGTH, informative_line, lines_with_cause
@@ -135,12 +134,6 @@ def test_log_of_a_running_process_is_no_cause() -> None:
     assert slow.summary == "no handshake within 30 s"
     slow = failure(FailureKind.TIMEOUT, "no handshake within 30 s", stderr=("cannot reach db",))
     assert slow.summary == "no handshake within 30 s: cannot reach db"
-
-
-def test_summary_of_a_copy_is_computed_again() -> None:
-    """The message is masked in a copy."""
-    masked = attrs.evolve(failure(FailureKind.SPAWN, "no hunter2"), message="no ***")
-    assert masked.summary == "no ***"
 
 
 def test_summary_is_short_and_does_not_repeat_itself() -> None:

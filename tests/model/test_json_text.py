@@ -20,7 +20,7 @@ PIECES = [
 ]
 
 
-@settings(derandomize=True, max_examples=scaled(1000))
+@settings(derandomize=True, max_examples=scaled(50))
 @given(st.lists(st.sampled_from(PIECES), max_size=40).map(b"".join))
 def test_string_is_converted_in_portions_as_at_once(inside: bytes) -> None:
     """No character, escape or pair of surrogates is cut."""
@@ -30,17 +30,6 @@ def test_string_is_converted_in_portions_as_at_once(inside: bytes) -> None:
         patch.setattr(json_text, "_PORTION", 16)
         assert run_steps(decode_text(data)) == text
         assert run_steps(encode_text(text)) == msgspec.json.encode(text)
-
-
-@pytest.mark.parametrize(
-    "data", [b"", b"1", b'"', b'"abc', b'"\\ud800' + b"x" * 40 + b'"', b'"' + b"x" * 40 + b'\\"']
-)
-def test_invalid_string_is_refused_in_portions_as_at_once(
-    data: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(json_text, "_PORTION", 16)
-    with pytest.raises(msgspec.DecodeError):
-        run_steps(decode_text(data))
 
 
 @pytest.mark.parametrize("is_error", [b"true", b"false"])

@@ -86,14 +86,6 @@ def test_qualified_names_are_found(name: str) -> None:
     assert tools_named(name, [("hg", "st")]) == []
 
 
-def test_every_public_name_is_found() -> None:
-    """Also one that was shortened or made unique."""
-    pairs = [("a", "b__c"), ("a__b", "c"), ("x", "t" * 80), ("d.e", "f g")]
-    for style in set(ClientStyle) - {ClientStyle.PLAIN}:
-        for name, pair in public_names(style, pairs).items():
-            assert tools_named(name, pairs) == [pair]
-
-
 def test_ambiguous_names_are_all_returned() -> None:
     assert tools_named("a__b__c", [], ["a", "a__b"]) == [("a", "b__c"), ("a__b", "c")]
     assert tools_named("b", [("a", "b")], ["a", "b"]) == []

@@ -111,73 +111,6 @@ async def test_deleted_default_file_is_reported_and_servers_keep_running(home: H
     assert home.names == ["b"]
 
 
-async def test_second_default_file_is_refused_until_deleted(home: Home) -> None:
-    """The conflict is reported once, and nothing is reapplied when it ends."""
-    home.write("a")
-    configuration = home.begin()
-    generation, other = home.supervisor.generation, home.directory / "config.toml"
-    other.write_text("")
-    home.events.clear()
-    configuration.reload_if_changed()
-    configuration.reload_if_changed()
-    assert len(configuration.status().problems) == len(home.events) == 1
-    other.unlink()
-    configuration.reload_if_changed()
-    assert configuration.status().problems == ()
-    assert home.supervisor.generation == generation
-
-
-async def test_setting_can_turn_off_file_watching(home: Home) -> None:
-    """A configuration from an environment variable is never watched."""
-    home.write("a")
-    configuration = home.begin()
-    home.write("a", watch=False)
-    configuration.reload_if_changed()
-    assert not configuration.watch_enabled.value
-    home.environ["MCPD_SERVERS"] = '[{"name": "b", "command": "x"}]'
-    assert not home.begin().watch_enabled.value
-
-
-@pytest.mark.parametrize(
-    ("rules", "place", "fix"),
-    [
-        ({"~/work": "wrok"}, '$.settings.profileByDirectory["~/work"]', "did you mean 'work'?"),
-        ({"work/x": "work"}, '$.settings.profileByDirectory["work/x"]', "begin it with / or ~/"),
-    ],
-)
-async def test_invalid_directory_rule_is_refused(
-    home: Home, rules: dict[str, str], place: str, fix: str
-) -> None:
-    """A rule that never matches would expose more servers than intended."""
-    home.write("a", profiles={"work": {"servers": []}}, profileByDirectory=rules)
-    with pytest.raises(BadSpec) as refused:
-        load(None, home.environ)
-    (problem,) = refused.value.problems
-    assert (problem.path, problem.fix) == (place, fix)
-
-
-async def test_valid_file_is_kept_for_the_next_start(home: Home, caplog: pytest.LogCaptureFixture) -> None:
-    """A later file with an error does not replace it. The next start uses it if the file is unusable."""
-    home.write("a", "b")
-    active = home.begin()
-    broken = home.file.read_text().replace('"b": {"command"', '"b": {"comand"')
-    home.file.write_text(broken.replace('"mcpServers": {', '"mcpServers": {"c": {"comand": "x"}, '))
-    with pytest.raises(BadSpec, match="comand"):
-        await active.reload()
-    again = home.begin()
-    assert [name for name, spec in home.supervisor.desired.items() if isinstance(spec, InvalidSpec)] == [
-        "c",
-        "b",
-    ]
-    paths = {problem.path for problem in again.status().problems}
-    assert paths == {"$.mcpServers.b.comand", "$.mcpServers.c.comand"}
-    assert "applied with errors" in home.events[-1].message
-    assert "the configuration has errors; not started: b, c: " in caplog.messages[-1]
-    home.file.write_text("{")
-    home.begin()
-    assert home.names == ["a", "b"]
-
-
 async def test_status_names_the_copy_that_is_used_for_an_unusable_file(
     home: Home, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -199,20 +132,6 @@ async def test_status_names_the_copy_that_is_used_for_an_unusable_file(
     home.write("a")
     await active.reload()
     assert (active.status().source, active.status().rejected) == (str(home.file), False)
-
-
-async def test_repaired_file_is_applied_and_has_no_problems(home: Home) -> None:
-    """The watcher reports the errors of the start only once."""
-    home.file.write_text(json.dumps({"mcpServers": {"a": {"command": "x"}, "b": {"comand": "x"}}}))
-    active = home.begin()
-    assert isinstance(home.supervisor.desired["b"], InvalidSpec)
-    reported = len(home.events)
-    active.reload_if_changed()
-    assert len(home.events) == reported
-    home.write("a", "b")
-    active.reload_if_changed()
-    assert not isinstance(home.supervisor.desired["b"], InvalidSpec)
-    assert active.status().problems == ()
 
 
 async def test_error_of_the_start_does_not_block_changes_of_other_entries(
@@ -324,26 +243,6 @@ async def test_port_that_could_not_be_opened_needs_no_restart_to_be_closed(home:
     home.write("a")
     assert (await configuration.reload()).restart_needed == ()
     assert configuration.status().warnings == ()
-
-
-async def test_history_names_changed_access_rules(home: Home) -> None:
-    """Also rules in a file that is changed while a set from the API is active."""
-    home.write("a")
-    configuration = home.begin()
-    home.write("a", policies=[{"decision": "deny"}], profiles={"p": {"servers": ["a"]}})
-    await configuration.reload()
-    assert home.events[-1].message == f"generation 2 from {home.file}: settings changed: policies, profiles"
-    await configuration.set_servers({"b": {"command": "x"}})
-    assert home.events[-1].message == "generation 3 from a command, not the file: +b -a"
-    home.write("a")
-    applied = await configuration.add("c", {"command": "x"}, save=True)
-    assert applied.settings_changed == ("policies", "profiles")
-    assert home.events[-1].message == (
-        "generation 4 from a command, not the file: +c; settings changed: policies, profiles"
-    )
-    home.write("a", "c")
-    await configuration.reload()
-    assert home.events[-1].message == f"generation 5 from {home.file}: +a -b"
 
 
 async def test_event_loop_continues_while_the_file_is_parsed(

@@ -13,7 +13,6 @@ from mcpd.model.events import Event, EventKind
 from mcpd.model.status import Failure, FailureKind, ServerState, ServerStatus, rfc3339
 from mcpd.state import history as event_history
 from mcpd.state.history import EventHistory
-from tests.supervision.peer import Life, living
 
 AT = "2026-11-21T06:30:00.000Z"
 
@@ -103,28 +102,6 @@ async def test_server_that_keeps_failing_after_it_connected_does_not_displace_ev
     assert len(opened(tmp_path).history("it", 1000).entries) == 21
 
 
-def test_failure_after_a_long_connection_is_the_first(tmp_path: Path) -> None:
-    """Also of a server that was unstable before."""
-    it = opened(tmp_path)
-    times = []
-    for connected, failed in (("06:30", "06:39"), ("06:40", "06:49"), ("06:50", "07:00")):
-        it.record(status_event(ServerState.CONNECTED, at=f"2026-11-21T{connected}:00.000Z"))
-        failure = status_event(
-            ServerState.FAILED, error="exited with status 3", at=f"2026-11-21T{failed}:00.000Z"
-        )
-        it.record(failure)
-        times.append(it.history("it", 1).entries[0].times)
-    assert times == [1, 2, 1]
-
-
-def test_new_evidence_for_the_same_state_is_not_recorded(tmp_path: Path) -> None:
-    """The status is announced more often than the state changes."""
-    it = opened(tmp_path)
-    for _ in range(3):
-        it.record(status_event(ServerState.CONNECTED))
-    assert summaries(it) == ["connected: "]
-
-
 @pytest.mark.parametrize("cut", [1, 20, 60])
 async def test_truncated_line_loses_only_that_line(tmp_path: Path, cut: int) -> None:
     """The next event starts on a new line."""
@@ -141,17 +118,6 @@ async def test_truncated_line_loses_only_that_line(tmp_path: Path, cut: int) -> 
     assert survivors[0] == "connected: first"
     assert survivors[-1] == "connected: third"
     assert len(survivors) == (3 if cut == 1 else 2)
-
-
-async def test_event_history_is_bounded_in_memory(tmp_path: Path) -> None:
-    """The number of events per server and the number of servers are limited."""
-    it = opened(tmp_path)
-    for number in range(3000):
-        it.record(Event(kind=EventKind.TOOLS, at=AT, server=f"s{number % 1500}", message="+1: +a"))
-        it.record(Event(kind=EventKind.TOOLS, at=AT, server="busy", message="+1: +a"))
-    assert len(it.history("busy", 10_000).entries) == event_history.MAX_ENTRIES
-    assert len(it._entries) <= 1000
-    await saved(it)
 
 
 async def test_memory_of_long_entries_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,52 +139,3 @@ async def test_memory_of_long_entries_is_bounded(tmp_path: Path, monkeypatch: py
     assert it._size == sum(each.size for each in it._entries.values()) <= event_history.MAX_TOTAL_SIZE
     assert len(pickle.dumps((it._states, it._repeated))) < 100_000
     await saved(it)
-
-
-async def test_full_disk_loses_only_the_unsaved_events(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Lost entries are counted and logged once, and the next entry is written again."""
-    blocked = tmp_path / "state"
-    blocked.write_text("a file where the directory should be")
-    it = EventHistory(blocked / "history.jsonl", str)
-    it.record_daemon("one")
-    await saved(it)
-    it.record_daemon("two")
-    await saved(it)
-    assert (it.history(None, 10).dropped, len(it.history(None, 10).entries)) == (2, 2)
-    assert len(caplog.records) == 1
-    blocked.unlink()
-    it.record_daemon("three")
-    await saved(it)
-    assert summaries(EventHistory(it.path, str), None) == ["daemon: three"]
-
-
-async def test_state_changes_of_a_server_are_recorded(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    """The server connects, disconnects with a reason, and reconnects."""
-    it = opened(tmp_path)
-    async with living(tmp_path, Life(lasts=5), Life(), era="legacy") as world:
-        await world.wait(lambda status: status.restarts == 1)
-    for _, event in world.events:
-        it.record(event)
-    assert summaries(it) == [
-        "connected: ",
-        "failed: exited with status 1",
-        "connected: ",
-    ]
-
-
-async def test_many_renewals_of_a_login_do_not_displace_other_entries(tmp_path: Path) -> None:
-    history = opened(tmp_path)
-    happened = ["logged in", *["renewed"] * 100, "not renewed: hunter2", *["renewed"] * 3]
-    for message in happened:
-        history.record(Event(kind=EventKind.LOGIN, at=AT, server="it", message=message))
-    assert [(e.message, e.times) for e in history.history("it", 100).entries] == [
-        ("logged in", 1),
-        *(("renewed", times) for times in (1, 2, 4, 8, 16, 32, 64)),
-        ("not renewed: ***", 1),
-        ("renewed", 1),
-        ("renewed", 2),
-    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from pathlib import Path
 
@@ -61,24 +60,6 @@ async def test_other_files_are_saved_in_a_thread_and_at_the_latest_at_the_end(tm
     store.save_later(lambda: save("first"))
     await saving(store, lambda: store.save_later(lambda: save("last")))
     assert saved in ([("first", False), ("last", False)], [("last", False)])
-
-
-async def test_other_file_is_saved_once_a_thread_can_be_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = StateFile(tmp_path, tmp_path)
-    saved: list[bool] = []
-    store.save_later(lambda: saved.append(True))
-
-    async def fail(*_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as no_threads:
-        no_threads.setattr(store._thread, "run", fail)
-        await saving(store)
-    assert saved == []
-    await saving(store)
-    assert saved == [True]
 
 
 async def test_state_round_trips(tmp_path: Path) -> None:
@@ -167,30 +148,6 @@ async def test_cached_lists_are_kept_and_limited(tmp_path: Path, monkeypatch: py
     assert len(list((tmp_path / "lists").iterdir())) == 3
 
 
-async def test_remembered_eras_are_limited(tmp_path: Path) -> None:
-    """The newest five hundred are kept."""
-    store = StateFile(tmp_path, tmp_path)
-    for n in range(2000):
-        store.set_era(str(n), "modern")
-    assert len(store.state.eras) <= 501
-    assert store.era("1999") == "modern"
-
-
-async def test_full_disk_is_logged_and_survived(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The next change is saved again."""
-    state = tmp_path / "state"
-    state.write_text("a file where the directory should be")
-    store = StateFile(state, tmp_path)
-    caplog.set_level(logging.ERROR)
-    await saving(store, lambda: store.set_toggle("it", False))
-    assert "is lost when mcpd restarts" in caplog.text
-    assert store.problem
-    state.unlink()
-    await saving(store, lambda: store.set_toggle("it", True))
-    assert store.problem == ""
-    assert StateFile(state, tmp_path).is_enabled("it") is True
-
-
 async def test_a_change_is_answered_when_it_is_saved_or_cannot_be_saved(tmp_path: Path) -> None:
     """The problem is also a warning, and is reported once when it begins and once when it ends."""
     state = tmp_path / "state"
@@ -276,14 +233,6 @@ async def test_unsaved_state_is_written_when_the_disk_has_space(
                 await trio.sleep(0.01)
             assert StateFile(state, state).is_enabled("it") is False
             nursery.cancel_scope.cancel()
-
-
-async def test_a_change_made_before_it_runs_is_saved(tmp_path: Path) -> None:
-    """For example, the refusal of a set that an earlier daemon applied."""
-    store = StateFile(tmp_path, tmp_path)
-    store.set_toggle("it", False)
-    await saving(store)
-    assert StateFile(tmp_path, tmp_path).is_enabled("it") is False
 
 
 async def test_changes_in_quick_succession_are_saved_together(
