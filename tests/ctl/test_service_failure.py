@@ -49,11 +49,6 @@ def test_failure_has_a_reason_and_a_next_step(
     assert found[1].startswith(step)
 
 
-def test_running_or_stopped_service_has_not_failed() -> None:
-    for state in ("active", "inactive", "activating"):
-        assert service_failure({"ActiveState": state, "Result": "success"}) is None
-
-
 def test_error_of_a_daemon_that_ran_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have run the request, which the error for a lost connection says."""
     monkeypatch.setattr(systemd, "manages_socket", lambda _: True)

@@ -31,7 +31,6 @@ from tests.e2e.harness import (
     running,
     wait_until,
 )
-from tests.processes import gone
 
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "ed", "version": "1"}}
 
@@ -180,31 +179,6 @@ def test_bridge_survives_a_killed_daemon_and_lost_calls_may_have_run(tmp_path: P
             assert counts["seen"]["tools/call"] == 1
             assert len([m for m in ed.heard if "method" not in m and m["id"] in range(32)]) == 32
             assert ed.close()[0] == 0
-
-
-def test_bridge_starts_the_daemon_when_needed(tmp_path: Path) -> None:
-    """The bridge starts the daemon at first, and again when it is needed later."""
-    config = tmp_path / "config" / "mcpd"
-    config.mkdir(parents=True)
-    (config / "config.json").write_text(json.dumps({"mcpServers": {"fake": fake()}}))
-    environ = private_environment(tmp_path)
-    socket_path = str(tmp_path / "run" / "mcpd" / "mcpd.sock")
-    with editor(environ, tmp_path, "--server", "fake") as ed:
-        try:
-            ed.begin()
-            first = daemon_pid(socket_path)
-            assert first is not None
-            os.kill(first, signal.SIGTERM)
-            wait_until(lambda: gone(first), lambda: "the daemon does not stop")
-            assert "result" in ed.ask(2, "tools/list")
-            second = daemon_pid(socket_path)
-            assert second not in (None, first)
-            assert ed.close()[0] == 0
-            assert "starting mcpd" in ed.errors()
-        finally:
-            if (pid := daemon_pid(socket_path)) is not None:
-                os.kill(pid, signal.SIGTERM)
-                wait_until(lambda: gone(pid), lambda: "the daemon does not stop")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

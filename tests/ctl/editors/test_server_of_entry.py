@@ -171,12 +171,3 @@ def test_equal_inputs_of_two_files_are_asked_for_separately(editors: Path, impor
     assert [text.partition(":")[0] for text in asked] == ["everything", "b"]
     named = {name: one["env"]["DEMO_TOKEN"] for name, one in servers(editors).items()}
     assert named["everything"] == named["a"]
-
-
-def test_entry_with_a_variable_that_was_asked_for_is_taken_over(
-    home: Path, alone: Mcpctl, imports: Imports
-) -> None:
-    write(home / ".cursor/mcp.json", {"mcpServers": {"a": demo("${env:SURELY_NOT_SET}")}})
-    assert imports()[1] == {"a": MINE}
-    taken = alone("install", "cursor", "--take-over=all", "--json").json()["editors"][0]["taken_over"]
-    assert [one["name"] for one in taken] == ["a"]

@@ -70,16 +70,6 @@ def test_entry_that_mcpd_cannot_have_is_named(home: Path, mcpctl: Mcpctl) -> Non
     assert "  old: " not in ran.out
 
 
-def test_take_over_all_takes_the_rest(cursor: Path, mcpctl: Mcpctl) -> None:
-    received = mcpctl("install", "cursor", "--take-over", "--json").json()["editors"][0]
-    assert [each["name"] for each in received["left_on"]] == ["fresh", "ghost", "hub", "slow"]
-    assert received["left_on"][2] == {"name": "hub", "reason": "it needs a login in mcpd"}
-    assert mcpctl("install", "cursor", "--take-over=all").code == 0
-    assert entries(cursor) == ["mcpd"]
-    assert mcpctl("uninstall", "cursor").code == 0
-    assert entries(cursor) == [*NAMES]
-
-
 def test_nothing_is_taken_over_without_a_daemon(cursor: Path, mcpctl: Mcpctl, tmp_path: Path) -> None:
     """Nobody knows what would work."""
     ran = mcpctl("install", "cursor", "--take-over", "--socket", str(tmp_path / "none.sock"))
