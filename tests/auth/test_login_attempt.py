@@ -73,20 +73,6 @@ async def test_the_second_login_uses_the_same_registration_and_port() -> None:
         assert memory.saved[0].client == memory.saved[1].client
 
 
-@pytest.mark.parametrize("text", ["code-1-secret", "code=x", "http://127.0.0.1/?code=x&state=other"])
-async def test_what_is_no_answer_to_this_login_does_not_end_it(text: str) -> None:
-    async with authorization_server() as server, attempting(server.url) as attempt:
-        offer = await attempt.wait_offer()
-        with pytest.raises(LoginError):
-            attempt.answer(text)
-        assert offer.redirect_uri is not None
-        page = await server.return_to(f"{offer.redirect_uri}?code=x&state=other")
-        assert page.status_code == 400
-        assert server.token_requests == []
-        await server.return_to(await server.visit(offer.url))
-        await attempt.wait()
-
-
 async def test_a_server_of_2025_03_26_without_any_metadata() -> None:
     async with authorization_server() as server:
         server.prm = server.metadata = None
@@ -129,16 +115,6 @@ async def test_a_server_without_registration_says_what_to_do() -> None:
 
 def registered(server: AuthorizationServer, uri: str, client_id: str = "mine") -> None:
     server.clients[client_id] = {"redirect_uris": [uri]}
-
-
-async def test_the_client_of_the_definition_is_used() -> None:
-    async with authorization_server() as server:
-        uri = free_uri()
-        registered(server, uri)
-        memory = await logged_in(server, client_id="mine", client_secret="my-secret", redirect_uri=uri)
-        assert memory.saved[0].client.origin == "pre-registered"
-        assert server.asked("/register") == []
-        assert server.asked("/token")[0].headers["authorization"].startswith("Basic ")
 
 
 async def test_the_client_of_the_definition_is_not_offered_to_another_issuer() -> None:
@@ -198,16 +174,6 @@ async def test_a_port_that_the_definition_demands_and_that_is_taken_is_named() -
 
 
 # ── answers ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_a_failed_token_request_is_shown_in_the_browser_too() -> None:
-    async with authorization_server() as server, attempting(server.url) as attempt:
-        offer = await attempt.wait_offer()
-        server.answers["/token"] = (400, b'{"error":"invalid_target"}')
-        page = await server.return_to(await server.visit(offer.url))
-        assert "oauth.resource" in page.text
-        with pytest.raises(LoginError, match=r"oauth\.resource"):
-            await attempt.wait()
 
 
 async def test_a_cancelled_login_closes_its_port() -> None:

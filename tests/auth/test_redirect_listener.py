@@ -103,14 +103,6 @@ async def test_a_demanded_port_that_is_taken_is_an_error() -> None:
                 pass
 
 
-async def test_a_connection_that_sends_nothing_does_not_delay_the_browser() -> None:
-    async with listening() as (listener, queries):
-        parts = urlsplit(listener.uri)
-        async with await trio.open_tcp_stream(parts.hostname or "", parts.port or 0):
-            await talk(listener.uri, f"GET {parts.path}?a HTTP/1.1\nHost: HOST\n\n")
-    assert queries == ["a"]
-
-
 async def test_the_end_of_a_login_waits_for_pages_and_not_for_idle_connections() -> None:
     shown = trio.Event()
 

@@ -1,9 +1,8 @@
-"""Renewing logins: shared, crash-safe, and never given up for a temporary error (T1 to T11, T14, T15)."""
+"""Renewing logins: shared, crash-safe, and never given up for a temporary error (T1 to T11, T14)."""
 
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import random
@@ -686,7 +685,7 @@ async def test_the_secret_of_a_preregistered_client_comes_from_the_definition(
         assert "own-canary" not in world.store.path.read_text()
 
 
-# ── stopping, secrets and cost ──────────────────────────────────────────────────────────────────
+# ── stopping ──────────────────────────────────────────────────────────────────
 
 
 async def test_stopping_waits_for_an_answer_that_is_under_way(
@@ -725,43 +724,6 @@ async def test_stopping_does_not_wait_for_ever(autojump_clock: MockClock, tmp_pa
         await trio.sleep(1)
         assert len(server.requests) == 2
         assert await world.call() == "ok"
-
-
-async def test_t15_no_token_is_in_a_log_an_error_or_a_repr(
-    autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Through success, every failure, and a bug; at the level DEBUG."""
-
-    async def bug(server: AuthorizationServer, request: TokenRequest) -> TokenAnswer:
-        raise ZeroDivisionError(request)
-
-    async def echo(server: AuthorizationServer, request: TokenRequest) -> TokenAnswer:
-        return TokenAnswer(400, json.dumps({"error": "odd", "error_description": "no"}).encode())
-
-    faults: list[Fault | None] = [bug, echo, *TEMPORARY.values(), None]
-    shown = []
-    with caplog.at_level(logging.DEBUG):
-        async with logged_in(tmp_path) as world:
-            for fault in faults:
-                world.authorization.access.clear()
-                world.authorization.faults = [fault] * 2
-                try:
-                    shown.append(await world.call())
-                except LinkLost as error:
-                    shown.append(repr(error) + str(error.data()))
-                shown.append(world.credentials.advice())
-                shown.append(str(await world.manager.logins()))
-                shown.append(repr(world.credentials.login and world.credentials.login.stored))
-                shown.append(repr(world.credentials.sign("POST", URL)))
-                await trio.sleep(700)
-            world.authorization.revoked = True
-            world.authorization.access.clear()
-            await world.call()
-            shown.append(repr(world.stored()))
-    assert "canary" in world.store.path.read_text()
-    assert "ZeroDivisionError" in caplog.text
-    assert "canary" not in "".join(shown)
-    assert "canary" not in caplog.text
 
 
 async def test_the_end_of_a_login_is_reported_before_a_request_fails(

@@ -81,23 +81,6 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_second_daemon_reads_and_does_not_write(tmp_path: Path) -> None:
-    """It knows which process holds the logins, and takes over when that ends."""
-    first, second = opened(tmp_path), TokenStore(tmp_path, "m1")
-    save(first)
-    assert second.open().logins
-    assert first.is_keeper
-    assert not second.is_keeper
-    assert second.other_daemon == f"another mcpd (process {os.getpid()})"
-    with pytest.raises(StoreError, match="another mcpd"):
-        save(second)
-    first.close()
-    second.open()
-    assert second.is_keeper
-    save(second)
-    second.close()
-
-
 def test_the_lock_is_released_by_the_kernel(tmp_path: Path) -> None:
     """Nothing has to be cleaned up after a daemon was killed."""
     program = (

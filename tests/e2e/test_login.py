@@ -83,20 +83,6 @@ def test_t19_a_pasted_address_and_the_line_for_ssh(start: Start) -> None:
         assert "logged in" in out
 
 
-def test_logging_out_forgets_and_revokes(start: Start, tmp_path: Path) -> None:
-    with served() as server:
-        daemon = start({"remote": {"url": server.url}})
-        needs_login(daemon)
-        logged_in(daemon)
-        code, text = mcpctl(daemon, "logout", "remote")
-        assert (code, "has revoked the tokens" in text) == (0, True), text
-        assert len(server.asked("/revoke")) == 1
-        needs_login(daemon)
-        stored = json.loads((tmp_path / "state" / "mcpd" / "login" / "logins.json").read_text())
-        assert stored["logins"] == {}
-        assert mcpctl(daemon, "logout", "remote") == (0, "remote: nobody is logged in\n")
-
-
 def test_auth_shows_and_renews_a_login_and_no_token(start: Start) -> None:
     with served() as server:
         daemon = start({"remote": {"url": server.url}})
@@ -131,16 +117,6 @@ def test_explain_shows_every_step_and_changes_nothing(start: Start) -> None:
         code, text = mcpctl(daemon, "auth", "explain", "remote")
         assert code == 4
         assert "https://evil.example" in text
-
-
-def test_a_failed_login_names_the_step_and_exits_with_4(start: Start) -> None:
-    with served() as server:
-        server.answers["/register"] = (403, b'{"error":"access_denied"}')
-        daemon = start({"remote": {"url": server.url}})
-        needs_login(daemon)
-        code, text = mcpctl(daemon, "login", "remote", "--no-browser")
-        assert code == 4
-        assert "did not register mcpd" in text
 
 
 def test_what_happens_to_a_login_is_in_the_history_and_the_metrics(start: Start) -> None:

@@ -134,15 +134,3 @@ def test_fifty_calls_on_an_expired_token_renew_it_once(start: Start, flags: tupl
                 stats = ask(f"{origin}/test/stats")
                 assert (stats["refreshed"], stats["failed"]) == (number + 1, 0)
                 assert stats["calls"] == (number + 1) * CALLS
-
-
-def test_logging_out_revokes_the_login(start: Start) -> None:
-    with provider() as origin:
-        daemon = start({"remote": {"url": f"{origin}/mcp"}})
-        log_in(daemon)
-        with daemon.client() as client:
-            result = client.request("mcpd/logout", server="remote")
-        (login,) = result.pop("logins")
-        assert result == {"was_logged_in": True, "servers": ["remote"], "revoked": True}
-        assert (login["servers"], login["revoked"]) == (["remote"], True)
-        daemon.wait_status("remote", lambda status: status["status"] == "needs-auth")
