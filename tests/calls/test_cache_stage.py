@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-import random
 from typing import Any
 
 import attrs
@@ -18,7 +16,7 @@ from mcpd.supervision.attachments import MAX_ENTRY, MAX_SIZE, ResultCache
 from mcpd.wire.message import ABSENT
 from tests.calls.test_engine import put, sent
 from tests.gateway.mcp_client import MODERN, meta
-from tests.gateway.model import LEGACY, Json, Recorder, Script, User, World, make_catalog, world
+from tests.gateway.model import LEGACY, Json, Recorder, User, World, make_catalog, world
 
 Clock = trio.testing.MockClock
 URI = "file:///a"
@@ -232,23 +230,6 @@ async def test_tools_are_cached_as_defined_if_they_only_read(autojump_clock: Clo
         assert len(sent(w)) == 1
 
 
-async def test_control_api_shares_the_cache_with_clients() -> None:
-    async with world(version=MODERN) as w:
-        w.server.spec = attrs.evolve(w.server.spec, cache={"search": 60.0}, validate=False)
-        w.server.catalog = make_catalog([READ_ONLY])
-        script = Script(w)
-        first = script.call("search", {"q": 1})
-        await settled()
-        (request,) = sent(w)
-        w._say({"id": request["id"], "result": {"resultType": "complete", "content": []}})
-        await settled()
-        received = put(w.user("modern"), name="search", arguments={"q": 1})
-        await settled()
-        assert result(received)["content"] == []
-        assert first in script.answers
-        assert sent(w) == []
-
-
 async def test_nothing_is_cached_if_the_definition_says_so() -> None:
     async with world(version=MODERN) as w:
         w.server.spec = attrs.evolve(w.server.spec, cache=None)
@@ -257,47 +238,6 @@ async def test_nothing_is_cached_if_the_definition_says_so() -> None:
             read(user)
             (request,) = sent(w)
             answer(w, request)
-
-
-@pytest.mark.parametrize("seed", range(100))
-async def test_no_order_of_events_makes_a_result_stale_or_crosses_clients(seed: int) -> None:
-    """A result is at least as new as the last change before the request, and a private one is the client's
-    own. 100 random orders of 100 events.
-    """
-    chance = random.Random(seed)
-    async with world(version=MODERN) as w:
-        users = [w.user("modern") for _ in range(3)]
-        newest = {"a": 0, "b": 0}
-        at_server: list[tuple[Json, str]] = []
-        reads: list[tuple[Recorder, int, int, str]] = []
-        computed: dict[int, int] = {}
-        for _ in range(100):
-            event = chance.random()
-            if event < 0.5:
-                number, uri = chance.randrange(3), chance.choice("ab")
-                reads.append((read(users[number], uri), newest[uri], number, uri))
-            elif event < 0.6:
-                uri = chance.choice("ab")
-                newest[uri] += 1
-                updated(w, uri)
-            elif at_server:
-                request, uri = at_server.pop(chance.randrange(len(at_server)))
-                caller = w.wire._pending[b"%d" % request["id"]].caller  # type: ignore[attr-defined]
-                owner = [each.session for each in users].index(caller)
-                seen = computed[request["id"]] if chance.random() < 0.5 else newest[uri]
-                scope = "private" if uri == "b" else "public"
-                answer(w, request, chance.choice([0, 60_000]), scope, json.dumps([seen, owner]))
-                await settled()
-            for request in sent(w):
-                if request["method"] == "resources/read":
-                    at_server.append((request, request["params"]["uri"]))
-                    computed[request["id"]] = newest[request["params"]["uri"]]
-        answered = [each for each in reads if each[0].answers]
-        assert answered
-        for received, known, number, uri in answered:
-            seen, owner = json.loads(text(received))
-            assert seen >= known
-            assert uri == "a" or owner == number
 
 
 def test_cache_is_bounded_by_bytes() -> None:

@@ -174,24 +174,6 @@ async def test_client_in_a_loop_does_not_push_out_the_others(
     assert sum(record.count for record in records) == 3 * MAX_PER_SECOND + 6
 
 
-async def test_records_are_awaited_until_there_is_room_for_all_again(
-    mock_clock: trio.testing.MockClock, tmp_path: Path
-) -> None:
-    """A call that is only counted wakes nobody up, so the log must not fall asleep while it is full."""
-    async with logged(tmp_path / "calls") as (w, log):
-        put(w.user("legacy", {}), name="t")
-        log._make_room()
-        w.lose()
-        log.room = 0
-        is_awake = []
-        for _ in range(3):
-            mock_clock.jump(0.4)
-            await log._write()
-            is_awake.append(log._has_entries.is_set())
-        assert is_awake == [True, True, False]
-        assert log.room == MAX_PER_SECOND
-
-
 async def test_stalled_disk_delays_no_call_and_takes_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from mcpd.calls import spans
-from mcpd.calls.spans import LOG_INTERVAL, Rarely, SpanFacts, span_attributes
+from mcpd.calls.spans import SpanFacts, span_attributes
 from mcpd.model.call_record import CallOutcome, CallRecord
 
 FACTS = SpanFacts(1000.0, 0.5, "", "", '"a-1"', "2025-11-25")
@@ -64,51 +61,8 @@ COMMON = {
             },
             id="error-of-the-server",
         ),
-        pytest.param(
-            {"method": "resources/read", "name": "file:///x", "cached": True},
-            {
-                "mcp.method.name": "resources/read",
-                "mcp.resource.uri": "file:///x",
-                "mcpd.outcome": "ok",
-                "mcpd.cached": True,
-            },
-            id="from-the-cache",
-        ),
-        pytest.param(
-            {"method": "tools/call", "name": "ask", "outcome": CallOutcome.CANCELLED},
-            {
-                "mcp.method.name": "tools/call",
-                "gen_ai.operation.name": "execute_tool",
-                "gen_ai.tool.name": "ask",
-                "mcpd.outcome": "cancelled",
-            },
-            id="cancelled-is-no-error",
-        ),
     ],
 )
 def test_attributes(record: dict[str, Any], attributes: dict[str, object]) -> None:
     given: dict[str, Any] = {"at": "", "server": "docs", "outcome": CallOutcome.OK} | record
     assert span_attributes(CallRecord(**given), FACTS) == COMMON | attributes
-
-
-def test_one_warning_per_interval_is_logged_whatever_else_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1000.0
-    clock = SimpleNamespace(monotonic=lambda: now)
-    monkeypatch.setattr(spans, "time", clock)
-    rarely = Rarely()
-
-    def is_logged(level: int) -> bool:
-        return rarely.filter(logging.makeLogRecord({"levelno": level}))
-
-    assert [is_logged(each) for each in (logging.INFO, logging.ERROR, logging.WARNING, logging.INFO)] == [
-        True,
-        True,
-        False,
-        True,
-    ]
-    now += LOG_INTERVAL
-    assert [is_logged(each) for each in (logging.DEBUG, logging.WARNING, logging.ERROR)] == [
-        True,
-        True,
-        False,
-    ]

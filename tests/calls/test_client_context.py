@@ -5,42 +5,12 @@ from __future__ import annotations
 import pytest
 
 from mcpd.calls.client_context import (
-    ClientContext,
     forwarded_capabilities,
     make_client_context,
 )
 from mcpd.protocol.extensions import TASKS
 from tests.gateway.mcp_client import MODERN
-from tests.gateway.model import LEGACY, Json
-
-
-@pytest.mark.parametrize(
-    ("feature", "part", "supported"),
-    [
-        ("elicitation", None, True),
-        ("elicitation", "url", True),
-        ("elicitation", "form", False),
-        ("sampling", None, True),
-        ("sampling", "tools", False),
-        ("roots", None, False),
-        ("roots", "x", False),
-        ("tasks", None, False),
-    ],
-)
-def test_supported_capabilities(feature: str, part: str | None, supported: bool) -> None:
-    """Only objects count: a client may declare anything."""
-    declared = {"elicitation": {"url": {}, "form": True}, "sampling": {}, "roots": True}
-    assert ClientContext(LEGACY, capabilities=declared).supports(feature, part) is supported
-
-
-@pytest.mark.parametrize(
-    ("declared", "accepts"),
-    [({}, False), ({"roots": {}}, False), ({"elicitation": {}}, True), ({"sampling": {}}, True)],
-)
-def test_client_that_declares_elicitation_or_sampling_accepts_server_requests(
-    declared: Json, accepts: bool
-) -> None:
-    assert make_client_context(LEGACY, declared).accepts_server_requests is accepts
+from tests.gateway.model import Json
 
 
 @pytest.mark.parametrize(

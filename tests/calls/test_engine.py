@@ -18,7 +18,6 @@ from mcpd.calls.questions.rounds import RETRY_INTERVAL
 from mcpd.calls.routes import ROUTES
 from mcpd.calls.turns import CLIENT_TURNS
 from mcpd.model.errors import LinkLost
-from mcpd.model.server_spec import Timeouts
 from mcpd.wire.message import Message
 from tests.gateway.mcp_client import MODERN, meta
 from tests.gateway.model import (
@@ -82,41 +81,6 @@ async def test_signed_state_reaches_its_server_only(w: World) -> None:
     put(user, name="t", requestState=sign(NAME, b'{"a":1}'))  # type: ignore[arg-type]
     assert refusal(put(user, name="t", requestState=sign("other", b"1"))) == -32602  # type: ignore[arg-type]
     assert [request["params"]["requestState"] for request in sent(w)] == [{"a": 1}]
-
-
-async def test_dedicated_server_is_used_only_if_the_definition_shares_differently(
-    w: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[object] = []
-
-    def server_for(session: object, server: object) -> object:
-        asked.append(server)
-        return server
-
-    monkeypatch.setattr(w.gateway.dedicated_servers, "server_for", server_for)
-    user = w.user("legacy")
-    put(user, name="t")
-    assert asked == []
-    w.server.spec = attrs.evolve(w.server.spec, share="client")
-    put(user, name="t")
-    assert asked == [w.server]
-
-
-async def test_tool_calls_are_counted_and_time_out_as_defined(w: World) -> None:
-    w.server.spec = attrs.evolve(w.server.spec, timeouts=Timeouts(call=20, tools={"slow": 40}))
-    user = w.user("legacy", {})
-    put(user, name="slow")
-    assert user.session.call_counts.total == 1
-    put(user, "prompts/get", name="slow")
-    slow, prompt = user.session.calls.values()
-    assert (slow.idle_timeout, prompt.idle_timeout) == (40, 20)
-    assert slow.timeout_source == "`toolTimeouts` in its definition sets"
-    assert prompt.timeout_source == "`timeout` in its definition sets"
-    assert user.session.call_counts.total == 1
-    assert user.session.last_version == LEGACY
-    assert not slow.is_task
-    assert not slow.resumed_after_url
-    assert slow.alias is None
 
 
 @pytest.mark.parametrize(
@@ -317,32 +281,6 @@ async def test_client_that_leaves_with_queued_calls_disturbs_nobody(*, choked: b
         assert len(w.server.attachments[CLIENT_TURNS]) == len(stays.session.calls) == 1
 
 
-@pytest.mark.parametrize("is_script", [True, False])
-@pytest.mark.parametrize("choked", [True, False])
-async def test_client_leaves_whose_calls_wait_in_another_order(
-    autojump_clock: Clock, *, choked: bool, is_script: bool
-) -> None:
-    """The first was made while its server was connecting. It is not sent while the client leaves."""
-    async with world(concurrency="serial") as w:
-        user, script = w.user("legacy", {}), Script(w)
-        w.lose()
-        for _ in range(2):
-            if is_script:
-                script.call()
-            else:
-                put(user, name="t")
-            if w.server.upstream is None:
-                w.connect()
-        await trio.sleep(0.1)
-        calls = list((script.caller if is_script else user.session).calls.values())
-        assert [call.state for call in calls] == [CallState.QUEUED, CallState.SENT]
-        assert len(sent(w)) == 1
-        w.wire.choke(choked)
-        (script if is_script else user).leave()
-        assert sent(w) == []
-        assert w.empty() == []
-
-
 async def test_client_leaves_whose_calls_wait_for_their_connection() -> None:
     """In another order than that in which they were made; see above."""
     async with world(concurrency="free") as w:
@@ -356,15 +294,6 @@ async def test_client_leaves_whose_calls_wait_for_their_connection() -> None:
         user.leave()
         assert sent(w) == []
         assert w.empty() == []
-
-
-async def test_refusal_while_a_client_leaves_is_harmless(w: World) -> None:
-    user = w.user("legacy", {})
-    put(user, name="t")
-    (call,) = user.session.calls.values()
-    user.session.calls = {}
-    call.failed(LinkLost("gone", may_have_run=True))
-    assert call.state is CallState.DONE
 
 
 async def test_call_whose_session_was_refused_is_sent_once_more(autojump_clock: Clock, w: World) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,13 +12,11 @@ import trio.testing
 from msgspec import Raw
 
 from mcpd.calls.call import CallState
-from mcpd.calls.questions.rounds import MAX_ROUNDS, StateSigner, add_task_param
-from mcpd.calls.routes import requires_task
-from mcpd.gateway.session import _knows_method
+from mcpd.calls.questions.rounds import MAX_ROUNDS, StateSigner
 from mcpd.model.errors import LinkLost
 from mcpd.protocol import mcp_tasks
 from tests.gateway.mcp_client import MODERN
-from tests.gateway.model import LEGACY, Json, World, make_catalog, make_server, make_upstream, world
+from tests.gateway.model import LEGACY, Json, World, make_catalog, make_upstream, world
 
 Clock = trio.testing.MockClock
 FORM: Json = {"method": "elicitation/create", "params": {"message": "u0: x", "requestedSchema": {}}}
@@ -70,6 +67,13 @@ async def test_legacy_client_answers_within_its_call(autojump_clock: Clock, w: W
     again = await sent(w)
     assert again["requestState"] == "wait"
     assert "inputResponses" not in again
+    (working,) = w.work.values()
+    w.end(working, result=needs({"c": FORM}))
+    await trio.testing.wait_all_tasks_blocked()
+    user.answer()
+    again = await sent(w)
+    assert again["inputResponses"].keys() == {"c"}
+    assert "requestState" not in again, "that of an earlier round does not count"
     (working,) = w.work.values()
     w.end(working, result={"resultType": "complete", "content": []})
     assert asked.done is not None
@@ -153,16 +157,6 @@ async def test_modern_client_gets_a_signed_state(w: World, state: object, has_st
     assert again.get("requestState") == state
 
 
-async def test_complete_result_that_mentions_input_is_passed_on(w: World) -> None:
-    user = w.user("modern")
-    asked = user.call()
-    w.hear()
-    (working,) = w.work.values()
-    w.end(working, result={"x": "input_required", "resultType": "complete"})
-    assert asked.done is not None
-    assert asked.done["result"] == {"x": "input_required", "resultType": "complete"}
-
-
 @pytest.mark.parametrize("kind", ["modern", "legacy"])
 @pytest.mark.parametrize("result", [needs(), needs(5), needs({})])
 async def test_input_request_without_questions_fails_the_call(w: World, kind: str, result: Json) -> None:
@@ -174,43 +168,6 @@ async def test_input_request_without_questions_fails_the_call(w: World, kind: st
     assert asked.done is not None
     assert "tool 'converse'" in asked.done["error"]["message"]
     assert w.empty() == []
-
-
-@pytest.mark.parametrize(
-    ("version", "method", "passes"),
-    [(LEGACY, "vendor/x", True), (MODERN, "vendor/x", False), (LEGACY, "notifications/x", False)],
-)
-def test_unknown_method_passes_between_equal_revisions(version: str, method: str, passes: bool) -> None:
-    server = make_server()
-    request: Any = SimpleNamespace(method=method, context=SimpleNamespace(version=LEGACY))
-    assert not _knows_method(server, request)
-    server.upstream = make_upstream(version=version)
-    assert _knows_method(server, request) is passes
-
-
-TOOLS: list[str | Json] = [
-    {"name": "required", "execution": {"taskSupport": "required"}},
-    {"name": "optional", "execution": {"taskSupport": "optional"}},
-    {"name": "empty", "execution": {}},
-    {"name": "odd", "execution": 5},
-    "plain",
-]
-
-
-def test_tool_requires_a_task_if_it_says_so() -> None:
-    catalog = make_catalog(tools=TOOLS)
-    assert [tool.name for tool in catalog.tools if requires_task(tool)] == ["required"]
-
-
-@pytest.mark.parametrize(
-    ("params", "added"), [({"name": "required"}, True), ({"name": "required", "task": {}}, False)]
-)
-def test_task_is_added_unless_the_client_asks_for_one(params: Json, added: bool) -> None:
-    raw = json.dumps(params).encode()
-    call: Any = SimpleNamespace(params=raw, total_timeout=2, is_task=False)
-    add_task_param(call)
-    assert call.is_task is added
-    assert call.params == (b'{"name":"required","task":{"ttl":2000}}' if added else raw)
 
 
 def test_state_is_valid_unchanged_and_for_its_server_only() -> None:

@@ -148,16 +148,6 @@ async def test_request_that_asks_nothing_opens_no_connection(
         assert await world.use("other", may_open=False) is world.server
 
 
-async def test_client_of_a_starting_server_gets_the_second_connection(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
-    """Before a server is connected, nobody knows which eras it speaks."""
-    spec = attrs.evolve(SPEC, lazy=True)
-    async with living(tmp_path, spec=spec) as world:
-        assert world.companions.choose("client", ASKABLE, world.server) is world.server
-        assert isinstance(await world.use("client"), LegacyCompanion)
-
-
 @pytest.mark.parametrize(
     "definition", [{"era": "modern"}, {"era": "legacy"}, {"is_single_process": True}], ids=str
 )
@@ -165,12 +155,6 @@ async def test_definition_may_rule_out_the_second_connection(
     autojump_clock: MockClock, tmp_path: Path, definition: dict[str, Any]
 ) -> None:
     async with living(tmp_path, spec=attrs.evolve(SPEC, **definition)) as world:
-        assert await world.use("client") is world.server
-        assert len(world.script.starts) == 1
-
-
-async def test_legacy_server_needs_no_second_connection(autojump_clock: MockClock, tmp_path: Path) -> None:
-    async with living(tmp_path, Life()) as world:
         assert await world.use("client") is world.server
         assert len(world.script.starts) == 1
 
@@ -204,14 +188,6 @@ async def test_failed_handshake_is_remembered_for_the_process(
         assert len(world.server.status().connections) == 1
         world.server.reconnect()
         assert isinstance(await world.use("later"), LegacyCompanion)
-
-
-async def test_modern_only_server_is_found_so_by_its_answer(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
-    async with living(tmp_path, Life(modern=True, names_versions=True)) as world:
-        assert await world.use("client") is world.server
-        assert world.server.companion_refusal == f"it speaks {MODERN} only"
 
 
 async def test_second_connection_ends_a_while_after_its_last_client(
@@ -272,20 +248,6 @@ async def test_second_connection_follows_the_server(autojump_clock: MockClock, t
         assert companion.child is None
 
 
-async def test_changed_definition_applies_to_both(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """With another `era`, the second connection is not used any more."""
-    async with living(tmp_path) as world:
-        companion = await world.companion()
-        await world.apply(attrs.evolve(SPEC, max_queued=7))
-        assert companion.spec.max_queued == 7
-        assert companion.spec.era == "legacy"
-        assert await world.use("client") is companion
-        await world.apply(attrs.evolve(SPEC, era="modern"))
-        assert await world.use("client") is world.server
-        await trio.testing.wait_all_tasks_blocked()
-        assert world.running == []
-
-
 async def test_second_process_is_restarted(autojump_clock: MockClock, tmp_path: Path) -> None:
     """While it is down, its clients use the first one."""
     async with living(tmp_path, DUAL, attrs.evolve(DUAL, lasts=100), DUAL) as world:
@@ -304,16 +266,6 @@ async def test_second_process_is_restarted(autojump_clock: MockClock, tmp_path: 
         assert world.server.status().connections[1].restarts == 1
         assert world.server.status().restarts == 0
         assert world.server.status().warnings == ()
-
-
-async def test_era_of_the_second_connection_is_not_remembered(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
-    async with living(tmp_path) as world:
-        await world.companion()
-        world.server.reconnect()
-        await world.server.wait_ready()
-        assert world.server.status().era == "modern"
 
 
 async def test_announced_change_of_a_list_reaches_the_clients(
@@ -336,16 +288,3 @@ async def test_announced_change_of_a_list_reaches_the_clients(
         await trio.sleep(1)
         assert heard == ["notifications/tools/list_changed"]
         assert not [event for event in world.events if event.kind is EventKind.TOOLS and ":" in event.message]
-
-
-async def test_second_connection_ends_when_the_server_has_become_legacy(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
-    """As after a downgrade."""
-    async with living(tmp_path, DUAL, DUAL, Life()) as world:
-        await world.companion()
-        world.server.reconnect()
-        await world.server.wait_settled()
-        assert await world.use("client") is world.server
-        await trio.testing.wait_all_tasks_blocked()
-        assert world.running == []

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import re
 import shlex
-import weakref
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -29,8 +27,8 @@ from mcpd.model.profile import Profile
 from mcpd.state.clients import ClientConnection
 from mcpd.wire import message as wire
 from tests.gateway.mcp_client import meta
-from tests.gateway.model import LEGACY, Json, World, make_catalog, make_server, make_upstream, world
-from tests.model.test_policy import LOOK_ALIKES, URIS
+from tests.gateway.model import LEGACY, Json, World, make_catalog, make_upstream, world
+from tests.model.test_policy import URIS
 
 Clock = trio.testing.MockClock
 READER: Json = {"name": "get_issue", "annotations": {"readOnlyHint": True}}
@@ -217,18 +215,6 @@ async def test_without_rules_there_is_no_stage(w: World) -> None:
     assert not client.session._facts.are_read, "nothing was read about the client"
 
 
-async def test_lists_are_compared_when_they_or_the_rules_change(autojump_clock: Clock, w: World) -> None:
-    """And not when a call comes. What a rule may ask of a client is read before its first call, too."""
-    w.server.catalog = make_catalog(tools=[f"tool_{n}" for n in range(200)])
-    client = Client(w)
-    apply(w, rule("deny", clients=("codex*",), tools=("x_*",)))
-    await trio.sleep(0.1)
-    w.gateway._on_config_changed()
-    await trio.sleep(1)
-    assert client.session._facts.are_read
-    assert len(w.gateway.policies.of(w.server)._about) == 200
-
-
 async def test_verdict_follows_the_client_and_the_lists(w: World) -> None:
     client, codex = Client(w), Client(w, name="codex")
     apply(w, rule("deny", clients=("codex",), hints={"readOnlyHint": False}))
@@ -238,16 +224,6 @@ async def test_verdict_follows_the_client_and_the_lists(w: World) -> None:
         assert_refused(w, codex.ask("tools/call", name="delete_repo", arguments={}), "denied")
     w.server.catalog = make_catalog(tools=[{**READER, "name": "delete_repo"}])
     assert codex.ask("tools/call", name="delete_repo", arguments={}) is None
-
-
-async def test_removed_server_is_not_kept(w: World) -> None:
-    apply(w, rule("deny", "$[0]", tools=("delete_*",)))
-    removed = make_server("removed")
-    assert w.gateway.policies.verdict(ClientFacts(), removed, "tool", "delete_all").rule is not None
-    left = weakref.ref(removed)
-    del removed
-    gc.collect()
-    assert left() is None
 
 
 async def test_names_in_no_list_take_bounded_memory_and_push_out_no_tool(w: World) -> None:
@@ -265,14 +241,6 @@ async def test_names_in_no_list_take_bounded_memory_and_push_out_no_tool(w: Worl
 
 
 # ── evasions ────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("name", LOOK_ALIKES, ids=ascii)
-@pytest.mark.parametrize("modern", [False, True])
-async def test_names_that_look_alike_are_refused(w: World, name: str, modern: bool) -> None:
-    client = Client(w, modern=modern)
-    apply(w, NO_DELETE)
-    assert_refused(w, client.ask("tools/call", name=name, arguments={}), "denied")
 
 
 PARAMS = [

@@ -90,14 +90,6 @@ async def test_invalid_schema_is_refused_for_good(schema: object, failure: str) 
     assert await check(schema, 5) == answer
 
 
-@pytest.mark.parametrize("value", [b"1E+400", b"{", b"[" * 100_000])
-async def test_value_that_cannot_be_decoded_is_a_failure(value: bytes) -> None:
-    """The next one is checked."""
-    answer = await schema_checker().check(b"d" * 16, b"{}", value)
-    assert answer.failure
-    assert await schema_checker().check(b"d" * 16, b"{}", b"1") == CheckResult()
-
-
 async def test_compiling_is_limited_in_memory() -> None:
     """The attack: 250 patterns of 10 to 18 MB in 12 KB. Other schemas are checked afterwards."""
     answer = await check({"allOf": [{"pattern": f"{LARGE}{n}"} for n in range(250)]})
@@ -127,15 +119,6 @@ async def test_another_schema_that_used_up_the_memory_is_not_blamed() -> None:
         schema = {"pattern": f"{LARGE}{number}"}
         assert len((await check(schema, "x")).problems) == 1, number
     assert await check({"pattern": f"{LARGE}0"}, "x" * 180 + "0") == CheckResult()
-
-
-async def test_schema_that_the_process_forgot_is_sent_again() -> None:
-    assert await check({"const": 0}, 0) == CheckResult()
-    first = pid()
-    for number in range(1, 80):
-        assert await check({"const": number}, number) == CheckResult()
-    assert await check({"const": 0}, 0) == CheckResult()
-    assert pid() == first
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -214,14 +197,6 @@ async def test_idle_process_is_ended_and_reaped(monkeypatch: pytest.MonkeyPatch)
     checker = schema_checker()
     await trio.to_thread.run_sync(wait_until, lambda: checker.pid is None)
     assert await check({}, 1) == CheckResult()
-
-
-def test_end_of_the_run_ends_the_process() -> None:
-    async def run() -> int:
-        assert await check({}, 1) == CheckResult()
-        return pid()
-
-    assert gone(trio.run(run))
 
 
 BUSY = """

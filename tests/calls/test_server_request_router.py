@@ -16,7 +16,6 @@ from mcpd.calls.call import Call
 from mcpd.calls.questions.open_questions import OpenQuestions
 from mcpd.calls.questions.router import (
     AMBIGUITY_TIMEOUT,
-    ANSWER_TIMEOUT,
     MAX_OPEN_REQUESTS,
     REJECTED,
     ServerRequest,
@@ -75,38 +74,10 @@ def a_request(w: World, method: str = "elicitation/create") -> ServerRequest:
     return ServerRequest(w.server, w.wire, message, lambda request: None, OpenQuestions())
 
 
-async def test_request_is_answered_once(w: World) -> None:
-    request = a_request(w)
-    assert hash(request) != hash(a_request(w))
-    assert not request.is_settled
-    request.respond(b"{}")
-    request.refuse(-1, "no")
-    request.decline("no")
-    assert request.is_settled
-    assert len(w.wire.frames) == 1
-
-
-async def test_request_of_an_ended_connection_is_not_answered(w: World) -> None:
-    request = a_request(w)
-    w.wire.close("gone")
-    w.wire.frames.clear()
-    request.respond(b"{}")
-    assert request.is_settled
-    assert w.wire.frames == []
-
-
 async def test_unknown_method_is_not_handled(w: World) -> None:
     assert outcome(w, ask(w, "other/method")) == -32601
     assert outcome(w, ask(w)) == DECLINED, "no call is in flight"
     assert w.empty() == []
-
-
-async def test_request_belongs_to_the_only_client_with_a_call(w: World) -> None:
-    user = w.user("legacy")
-    user.call()
-    user.call()
-    ask(w, message=f"{user.tag}: x", requestedSchema={})
-    assert len(user.questions) == 1
 
 
 @pytest.mark.parametrize("second", [{}, {"sampling": {}}])
@@ -172,56 +143,6 @@ async def test_ambiguous_request_may_belong_to_a_cancelled_call(
     assert two.questions == []
 
 
-async def test_ambiguous_request_may_belong_to_a_call_that_timed_out(autojump_clock: Clock, w: World) -> None:
-    one, two = w.user("legacy"), w.user("legacy")
-    one.call()
-    calls_of(one)[0].deadline = trio.current_time()
-    two.call()
-    key = ask(w, message=f"{one.tag}: x", requestedSchema={})
-    w.wire._expire()
-    await trio.sleep(0.05)
-    assert outcome(w, key) == REJECTED
-    assert two.questions == []
-
-
-async def test_ambiguous_request_of_a_lost_connection_is_forgotten(autojump_clock: Clock, w: World) -> None:
-    lines: list[str] = []
-    w.server.log.add_line = lines.append
-    for user in (w.user("legacy"), w.user("legacy")):
-        user.call()
-    ask(w)
-    w.lose()
-    await trio.sleep(0.05)
-    assert lines == []
-    assert w.empty() == []
-
-
-async def test_ambiguous_request_is_refused_in_the_end(autojump_clock: Clock, w: World) -> None:
-    lines: list[str] = []
-    w.server.log.add_line = lines.append
-    for user in (w.user("legacy"), w.user("legacy", {})):
-        user.call()
-    key = ask(w)
-    await trio.sleep(AMBIGUITY_TIMEOUT - 0.1)
-    assert answers(w).keys() == set()
-    await trio.sleep(0.2)
-    assert outcome(w, key) == REJECTED
-    assert len(lines) == 1
-    assert w.empty() == ["2 at the server"]
-
-
-async def test_ambiguous_request_without_calls_left_is_declined(autojump_clock: Clock, w: World) -> None:
-    users = [w.user("legacy"), w.user("legacy")]
-    for user in users:
-        user.call()
-    key = ask(w)
-    for user in users:
-        w.end(working(w, user))
-    w.wire.frames.clear()
-    await trio.sleep(0.05)
-    assert outcome(w, key) == DECLINED
-
-
 async def test_cancelled_ambiguous_request_is_forgotten(autojump_clock: Clock, w: World) -> None:
     lines: list[str] = []
     w.server.log.add_line = lines.append
@@ -279,14 +200,6 @@ async def test_only_a_client_that_declared_it_is_asked(
         assert user.questions == []
 
 
-async def test_url_elicitation_is_recorded_for_its_completion(w: World) -> None:
-    user = w.user("legacy")
-    user.call()
-    ask(w, mode="form", elicitationId="1", requestedSchema={})
-    ask(w, mode="url", url="https://a/b", elicitationId="2")
-    assert list(w.gateway.calls.url_elicitations._sent) == [(w.server, "2")]
-
-
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
@@ -307,14 +220,6 @@ async def test_answer_of_the_client_reaches_the_server(w: World, answer: Json, e
     assert calls_of(user)[0].open_questions == 0
 
 
-async def test_client_that_disconnects_declines(w: World) -> None:
-    user = w.user("legacy")
-    user.call()
-    key = ask(w, message=f"{user.tag}: x", requestedSchema={})
-    user.session.client_requests.close()
-    assert outcome(w, key) == DECLINED
-
-
 async def test_request_on_the_stream_of_a_call_without_a_client_is_declined(w: World) -> None:
     """Such as a call of the control API, or a client's that was cancelled."""
     assert outcome(w, ask(w, exchange=AwaitedExchange())) == DECLINED
@@ -323,27 +228,6 @@ async def test_request_on_the_stream_of_a_call_without_a_client_is_declined(w: W
     (call,) = calls_of(user)
     call.request = None
     assert outcome(w, ask(w, exchange=call)) == DECLINED
-
-
-async def test_malformed_request_is_refused(w: World) -> None:
-    user = w.user("legacy")
-    user.call()
-    message = wire.parse(b'{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":[]}')
-    assert w.gateway.calls.server_requests.route(w.server, w.wire, message, None)
-    assert outcome(w, "q") == -32602
-
-
-async def test_suspended_call_can_be_asked_again(autojump_clock: Clock, w: World) -> None:
-    """While the client is away, further questions wait for its return."""
-    user = w.user("modern")
-    asked = user.call()
-    (call,) = calls_of(user)
-    for _ in range(2):
-        ask(w, exchange=call, message=f"{user.tag}: x", requestedSchema={})
-        await trio.sleep(1)
-    assert asked.needs is not None
-    assert answers(w) == {}
-    assert call.open_questions == 2
 
 
 @pytest.mark.parametrize(
@@ -432,15 +316,6 @@ async def test_process_of_a_definition_with_one_for_each_root_gets_no_roots(
     assert outcome(w, ask(w, "roots/list")) == {"roots": found}
 
 
-async def test_roots_for_a_call_without_a_client_are_those_of_all(w: World) -> None:
-    user = w.user("modern", {"roots": {}})
-    user.call()
-    (call,) = calls_of(user)
-    assert outcome(w, ask(w, "roots/list", exchange=AwaitedExchange())) == {"roots": []}
-    call.request = None
-    assert outcome(w, ask(w, "roots/list", exchange=call)) == {"roots": []}
-
-
 async def test_calls_take_turns_once_a_request_has_not_named_its_call(w: World) -> None:
     """Over HTTP, servers on the Python SDK 1.x request sampling on the stream for unrelated messages."""
     w.wire.correlates_server_requests = True
@@ -462,34 +337,6 @@ async def test_calls_take_turns_once_a_request_has_not_named_its_call(w: World) 
     assert [call.state.name for call in (*calls_of(second), *calls_of(third))] == ["SENT", "QUEUED"]
 
 
-async def test_question_of_an_ended_call_moves_to_one_without_questions(w: World) -> None:
-    user = w.user("legacy")
-    for _ in range(3):
-        user.call()
-    first, second, third = calls_of(user)
-    for call in (first, second):
-        ask(w, exchange=call, message=f"{user.tag}: x", requestedSchema={})
-    second.open_questions, third.open_questions = 1, 0
-    w.gateway.calls.server_requests.on_call_ended(first)
-    assert [call.open_questions for call in (first, second, third)] == [0, 1, 1]
-    w.gateway.calls.server_requests.on_call_ended(third)
-    assert [call.open_questions for call in (first, second, third)] == [1, 1, 0]
-
-
-async def test_failed_request_is_dropped(w: World) -> None:
-    user = w.user("legacy")
-    user.call()
-    key = ask(w, message=f"{user.tag}: x", requestedSchema={})
-    message = wire.parse(json.dumps({"jsonrpc": "2.0", "id": key, "method": "x"}).encode())
-    (request,) = w.gateway.calls.server_requests._open.values()
-    for _ in range(2):
-        w.gateway.calls.server_requests.forget(w.wire, message)
-    assert request.is_settled
-    assert calls_of(user)[0].open_questions == 0
-    user.answer()
-    assert answers(w) == {}
-
-
 async def test_cancelled_request_is_settled_and_withdrawn(w: World) -> None:
     user = w.user("legacy")
     user.call()
@@ -501,25 +348,3 @@ async def test_cancelled_request_is_settled_and_withdrawn(w: World) -> None:
     assert request.is_settled
     assert user.questions == []
     assert calls_of(user)[0].open_questions == 0
-
-
-async def test_deadlines_of_a_call_rest_until_all_its_questions_are_answered(
-    mock_clock: Clock, w: World
-) -> None:
-    user = w.user("legacy")
-    user.call()
-    user.call()
-    calls = calls_of(user)
-    began = trio.current_time()
-
-    def remaining() -> list[float]:
-        return [call.deadline - began for call in calls]
-
-    assert remaining() == [120, 120]
-    for _ in range(2):
-        ask(w, message=f"{user.tag}: x", requestedSchema={})
-    assert remaining() == [ANSWER_TIMEOUT] * 2
-    user.answer()
-    assert remaining() == [ANSWER_TIMEOUT] * 2
-    user.answer()
-    assert remaining() == [120, 120]

@@ -89,24 +89,6 @@ async def test_questions_are_gathered_before_the_client_is_asked(autojump_clock:
     assert w.empty() == []
 
 
-async def test_second_question_is_gathered_once(autojump_clock: Clock, w: World) -> None:
-    user = w.user("modern")
-    user.call()
-    w.hear()
-    (working,) = w.work.values()
-    before = len(w.nursery.child_tasks)
-    w.ask(working)
-    w.ask(working)
-    assert len(w.nursery.child_tasks) == before + 1
-    await trio.sleep(1)
-    (asked,) = user.requests
-    user.come_back(asked)
-    w.hear()
-    w.ask(working)
-    await trio.sleep(1)
-    assert asked.needs is not None, "asked once more"
-
-
 @pytest.mark.parametrize("how", ["cancelled by the server", "call ended", "call cancelled"])
 async def test_nothing_is_asked_if_the_question_is_gone_meanwhile(
     autojump_clock: Clock, w: World, how: str

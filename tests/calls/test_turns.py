@@ -15,7 +15,7 @@ import trio.testing
 from mcpd.calls.call import Binding, Call
 from mcpd.calls.questions.open_questions import OpenQuestions
 from mcpd.calls.questions.router import AMBIGUITY_TIMEOUT, ANSWER_TIMEOUT
-from mcpd.calls.routes import DIRECT, is_read_only, resolve_route
+from mcpd.calls.routes import DIRECT, resolve_route
 from mcpd.calls.turns import (
     ABSENT_WAIT,
     ANSWER_WAIT,
@@ -30,7 +30,6 @@ from mcpd.calls.turns import (
 from mcpd.config.settings import Settings
 from mcpd.model.server_spec import RemoteSpec
 from mcpd.supervision.attachments import QUIET_AFTER
-from mcpd.supervision.catalog import Item
 from tests.gateway.mcp_client import MODERN
 from tests.gateway.model import (
     Asked,
@@ -130,28 +129,6 @@ async def test_calls_overlap_after_a_bounded_wait_and_at_once_when_the_tool_is_k
     assert w.empty() == []
 
 
-async def test_calls_overlap_at_once_if_the_definition_says_free(autojump_clock: Clock) -> None:
-    async with world(concurrency="free") as w:
-        a, b = users(w, 2)
-        a.call()
-        b.call()
-        assert at_server(w) == [a.tag, b.tag]
-
-
-async def test_a_tool_that_has_asked_has_turns_for_good(autojump_clock: Clock, w: World) -> None:
-    for _ in range(QUIET_AFTER + 1):
-        user, call = asked(w)
-        user.answer()
-        finish(w, user)
-        assert texts(call) == [user.tag, {"action": "accept", "content": {"name": user.tag}}]
-    a, b = users(w, 2)
-    a.call()
-    b.call()
-    assert at_server(w) == [a.tag]
-    await trio.sleep(QUESTION_WAIT + 0.01)
-    assert at_server(w) == [a.tag, b.tag]
-
-
 async def test_a_tool_that_has_asked_waits_two_seconds_for_each_other_client(
     autojump_clock: Clock, w: World
 ) -> None:
@@ -242,30 +219,6 @@ async def test_question_of_a_client_that_is_gone_is_dropped(
     assert not w.gateway.calls.open_questions.of(w.server)
 
 
-async def test_client_that_is_back_in_time_keeps_its_question(autojump_clock: Clock) -> None:
-    """A legacy client over HTTP may resume the stream of its call."""
-    async with world(concurrency="serial") as w:
-        user, call = asked(w)
-        here = True
-        user.session.has_connection = lambda: here
-        w.user("legacy").call()
-        here = False
-        await trio.sleep(ABSENT_WAIT - 2 * LOOK_INTERVAL)
-        here = True
-        await trio.sleep(2 * LOOK_INTERVAL)
-        assert user.questions
-        here = False
-        await trio.sleep(ABSENT_WAIT + 3 * LOOK_INTERVAL)
-        w.user("legacy").call()
-        await trio.sleep(ABSENT_WAIT + 3 * LOOK_INTERVAL)
-        assert not user.questions, "it was withdrawn there"
-        w.hear()
-        (work,) = w.work.values()
-        assert [heard["result"] for heard in work.heard] == [{"action": "decline"}]
-        w.end(work)
-        assert call.done is not None, "the call itself went on"
-
-
 async def test_round_of_a_modern_server_is_ended(autojump_clock: Clock) -> None:
     """It holds its turn between two rounds if calls must not overlap."""
     async with world(concurrency="serial", version=MODERN) as w:
@@ -286,21 +239,6 @@ async def test_round_of_a_modern_server_is_ended(autojump_clock: Clock) -> None:
         assert at_server(w) == [waits.tag]
         assert not user.questions
         assert not w.gateway.calls.open_questions.of(w.server)
-
-
-async def test_what_is_shown_of_questions_and_waiting_calls(autojump_clock: Clock, w: World) -> None:
-    describe = w.gateway.describe_waiting
-    assert describe is not None
-    assert describe(w.server, str.upper) == ((), (), 0)
-    asked(w, "modern")
-    for _ in range(12):
-        w.user("legacy").call()
-    (question,), waiting, count = describe(w.server, str.upper)
-    assert (question.client, question.call, question.text) == ("test 1", "tool 'converse'", "U0: WHO?")
-    assert question.method == "elicitation/create"
-    assert question.client_is_connected
-    assert (len(waiting), count) == (10, 12)
-    assert (waiting[0].client, waiting[0].call) == ("u1", "tool 'converse'")
 
 
 @pytest.mark.parametrize("kind", ["modern", "legacy"])
@@ -324,23 +262,6 @@ async def test_question_moves_to_the_other_call_when_its_call_ends(
     w.hear()
     assert not other.waits_for
     w.end(other)
-    assert texts(second) == [user.tag, {"action": "accept", "content": {"name": user.tag}}]
-    assert w.empty() == []
-
-
-async def test_answer_counts_after_its_call_has_ended(autojump_clock: Clock, w: World) -> None:
-    """The call was suspended with a question that belonged to another call, which gets the answer."""
-    user = w.user("modern")
-    first, second = user.call(), user.call()
-    w.hear()
-    one, other = w.work.values()
-    w.ask(other)
-    await trio.sleep(1)
-    assert first.needs is not None
-    w.end(one)
-    user.come_back(first)
-    assert texts(first) == [user.tag]
-    finish(w, user)
     assert texts(second) == [user.tag, {"action": "accept", "content": {"name": user.tag}}]
     assert w.empty() == []
 
@@ -381,17 +302,6 @@ async def test_time_to_answer_does_not_count_as_silence(autojump_clock: Clock, w
 # ── servers that come and go ────────────────────────────────────────────────────────────────────
 
 
-async def test_request_that_cannot_be_sent_leaves_the_queue(autojump_clock: Clock, w: World) -> None:
-    w.wire.choke()
-    one, two = w.user("legacy"), w.user("legacy")
-    failed = one.call()
-    assert failed.done is not None
-    assert failed.done["error"]["data"]["code"] == "overloaded"
-    w.wire.choke(on=False)
-    two.call()
-    assert at_server(w) == [two.tag]
-
-
 async def test_queued_call_is_sent_to_the_next_process(autojump_clock: Clock, w: World) -> None:
     """Nothing of it was sent before, so that is safe."""
     one, two = w.user("legacy"), w.user("modern")
@@ -428,27 +338,17 @@ async def test_cancellation_together_with_the_servers_return_is_honored(
 # ── exclusive calls ─────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("kind", ["script", "legacy"])
-async def test_call_waits_for_its_turn_no_longer_than_for_an_answer(autojump_clock: Clock, kind: str) -> None:
+async def test_call_waits_for_its_turn_no_longer_than_for_an_answer(autojump_clock: Clock) -> None:
     async with world(concurrency="serial") as w:
         script = Script(w)
         script.call(arguments={"tag": "first"})
-        second, user = 0, w.user("legacy")
-        if kind == "script":
-            second = script.call()
-        else:
-            user.call()
+        second = script.call()
         assert len(at_server(w)) == 1
         (working,) = w.work.values()
         for _ in range(13):
             await trio.sleep(10)
             w.progress(working)
-        if kind == "script":
-            error = script.error(second)
-        else:
-            (waits,) = user.requests
-            assert waits.done is not None
-            error = waits.done["error"]
+        error = script.error(second)
         assert error["data"]["may_have_run"] is False
         assert "waited 120 s" in error["message"]
         w.end(working)
@@ -531,19 +431,6 @@ async def test_nobody_waits_longer_than_one_turn_in_all(
     assert at_server(w)[-1] == late.tag
 
 
-async def test_undeclared_call_waits_briefly_for_declared_ones(autojump_clock: Clock, writing: World) -> None:
-    """Also behind one that waits for a whole turn."""
-    w = writing
-    w.server.catalog = make_catalog(tools=[tool(readOnlyHint=False), "other"])
-    a, b = users(w, 2)
-    a.call()
-    b.call()
-    Script(w).call(tool="other", arguments={"tag": "other"})
-    await trio.sleep(UNDECLARED + 0.01)
-    assert "other" in at_server(w)
-    assert b.tag not in at_server(w)
-
-
 async def test_turn_ends_at_the_time_for_which_the_clock_is_set(mock_clock: Clock, writing: World) -> None:
     """Although the difference of the times is less than the turn. Otherwise the watching task would not sleep
     until the clock shows another time."""
@@ -575,22 +462,6 @@ async def test_waiting_call_can_be_cancelled(autojump_clock: Clock, writing: Wor
     assert w.empty() == []
 
 
-async def test_call_that_waits_to_write_survives_a_restart_of_the_server(
-    autojump_clock: Clock, writing: World
-) -> None:
-    w = writing
-    a, b = users(w, 2)
-    a.call()
-    call = b.call()
-    w.lose()
-    w.connect()
-    await trio.testing.wait_all_tasks_blocked()
-    assert at_server(w) == [b.tag]
-    finish(w, b)
-    assert call.done is not None
-    assert "result" in call.done
-
-
 async def test_call_is_not_refused_because_many_wait_to_write(autojump_clock: Clock, writing: World) -> None:
     w = writing
     w.server.spec = attrs.evolve(w.server.spec, max_queued=1)
@@ -598,22 +469,6 @@ async def test_call_is_not_refused_because_many_wait_to_write(autojump_clock: Cl
     for user in (a, b, c):
         user.call()
     assert at_server(w) == [a.tag, c.tag]
-
-
-async def test_questions_and_writes_exclude_each_other_only_once(autojump_clock: Clock) -> None:
-    """A server that may ask the wrong client: calls of clients that can be asked wait for each other, and
-    others no longer than for a write.
-    """
-    async with world(concurrency="auto") as w:
-        can_be_asked, other = w.user("legacy"), w.user("legacy", {})
-        can_be_asked.call()
-        other.call()
-        assert at_server(w) == [can_be_asked.tag]
-        await trio.sleep(UNDECLARED + 0.01)
-        assert at_server(w) == [can_be_asked.tag, other.tag]
-        finish(w, can_be_asked)
-        finish(w, other)
-        assert w.empty() == []
 
 
 @pytest.mark.parametrize(
@@ -713,30 +568,6 @@ def a_queue(server: Any, started: list[Call]) -> ClientTurns:
     return ClientTurns(started.append, lambda work: None, server, Stub(), OpenQuestions())
 
 
-async def test_turns_are_granted_in_order_of_arrival() -> None:
-    server, started = make_server(concurrency="serial"), list[Call]()
-    queue = a_queue(server, started)
-    a1, a2, b1, a3, b2 = (a_call(server, Stub()) for _ in range(5))
-    assert queue.enter(a1, "a")
-    assert queue.enter(a2, "a"), "the owner may start more"
-    assert not queue.enter(b1, "b")
-    assert not queue.enter(a3, "a"), "others wait"
-    assert not queue.enter(b2, "b")
-    assert list(queue.waiting) == [b1, a3, b2]
-    queue.leave(a1)
-    assert started == []
-    queue.leave(a2)
-    assert started == [b1]
-    queue.leave(a_call(server, Stub()))
-    queue.leave(b1)
-    assert started == [b1, a3]
-    queue.leave(b2)  # stops waiting
-    queue.leave(a3)
-    assert started == [b1, a3]
-    assert len(queue) == 0
-    assert queue.enter(a1, "c")
-
-
 async def test_turns_that_end_immediately_do_not_recurse() -> None:
     """As when a server has gone: each turn ends as it begins, and the last call still gets its own."""
     server, started = make_server(concurrency="serial", max_queued=5000), list[Call]()
@@ -754,16 +585,3 @@ async def test_turns_that_end_immediately_do_not_recurse() -> None:
     queue.leave(first)
     assert started == others
     assert len(queue) == 0
-
-
-@pytest.mark.parametrize(
-    ("definition", "read_only"),
-    [
-        (b'{"annotations":{"readOnlyHint":true}}', True),
-        (b'{"annotations":{"readOnlyHint":1}}', False),
-        (b'{"annotations":[true]}', False),
-        (b"[", False),
-    ],
-)
-def test_only_a_clear_hint_makes_a_tool_read_only(definition: bytes, read_only: bool) -> None:
-    assert is_read_only(Item("t", definition)) is read_only

@@ -4,7 +4,6 @@ processes: none of them waits long for another."""
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -76,23 +75,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 def has_question(daemon: Daemon, server: str) -> Any:
     return lambda: daemon.status(server)["questions"]
-
-
-def test_calls_of_eight_clients_overlap(daemon: Daemon) -> None:
-    """A tool that takes two seconds. One after the other, that would be 16 s. The second time, mcpd knows
-    that it asks nothing, so that nobody waits for anybody."""
-    clients = [McpClient(daemon, LEGACY, server="fresh") for _ in range(8)]
-
-    def call(client: McpClient) -> float:
-        began = time.monotonic()
-        assert client.call("late", {"seconds": 2}) == "late"
-        return time.monotonic() - began
-
-    with ThreadPoolExecutor(len(clients)) as pool:
-        for limit in (9, 6):
-            assert max(pool.map(call, clients)) < limit
-    for client in clients:
-        client.line.close()
 
 
 def test_questions_of_clients_that_are_gone_are_dropped(daemon: Daemon) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 
 import pytest
@@ -143,33 +142,3 @@ async def test_legacy_client_gets_the_url_error_and_the_completion(autojump_cloc
     w.complete("e1")
     assert user.completed == ["e1"]
     assert other.completed == []
-
-
-async def test_progress_increases_over_all_rounds_of_a_call(autojump_clock: Clock, w: World) -> None:
-    """A repeated call starts at zero, but its client's token must not (MCP, progress)."""
-    user = w.user("modern")
-    asked = send_away(w, user)
-    user.come_back(asked)
-    for error in (REQUIRED, None):
-        call = called(w)
-        for _ in range(3):
-            w.progress(call)
-        call.progress = 0
-        w.progress(call)  # a step back, which is not passed on
-        w.end(call, error)
-        await trio.sleep(rounds.RETRY_INTERVAL + 0.1)
-    assert user.progress == [1, 2, 3, 4, 5, 6]
-
-
-async def test_roots_request_before_the_handshake_is_answered_immediately(
-    autojump_clock: Clock, w: World
-) -> None:
-    """From what is known, whether or not a client is connected or answers."""
-    w.roots()
-    w.hear()
-    assert w.late == ["s1"]
-    w.user("legacy").session.roots = ()
-    w.roots()
-    w.hear()
-    assert w.late == ["s1", "s2"]
-    assert json.loads(json.dumps(w.empty())) == []

@@ -14,7 +14,7 @@ from mcpd.calls.routes import ROUTES
 from mcpd.model.policy import ClientFacts, RateLimit
 from mcpd.wire import message as wire
 from tests.calls.test_policies import CATALOG, KINDS, Client, apply, rule
-from tests.gateway.model import Json, Script, World, make_upstream, world
+from tests.gateway.model import Json, World, make_upstream, world
 from tests.model.test_policy import LOOK_ALIKES
 
 Clock = trio.testing.MockClock
@@ -186,17 +186,6 @@ async def test_resources_are_limited_under_any_spelling(autojump_clock: Clock, w
     assert client.ask("resources/read", uri="file:///public/../secret/x") is None
     assert client.ask("resources/read", uri="file:///%73ecret/key") is None
     assert_limited(client.ask("resources/read", uri="FILE:///secret//key"))
-
-
-async def test_control_api_is_limited(autojump_clock: Clock, w: World) -> None:
-    apply(w, limit())
-    w.server.catalog = None
-    script = Script(w)
-    for _ in range(2):
-        script.call("get_issue", arguments={"tag": "x"})
-    last = script.call("get_issue", arguments={"tag": "x"})
-    await trio.sleep(1)
-    assert script.error(last)["data"]["code"] == "limit_reached"
 
 
 async def test_rules_that_move_keep_their_counts(autojump_clock: Clock, w: World) -> None:

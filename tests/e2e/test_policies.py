@@ -247,34 +247,3 @@ def test_answer_for_good_is_a_rule_in_the_file(start: Start) -> None:
     control.request("mcpd/approve", id=control.request("mcpd/approvals")["approvals"][0]["id"], decision="no")
     with pytest.raises(Refused, match=r"policies\[1\]"):
         other.wait(key)
-
-
-@pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
-def test_person_is_asked_before_the_call(start: Start, version: str) -> None:
-    """Through the client, or with mcpctl."""
-    ask = {"decision": "ask", "tools": ["add"]}
-    daemon = start({"test": SERVER}, settings={"policies": [ask]})
-    daemon.wait_connected("test")
-    answers: list[Json] = [{"action": "accept", "content": {"decision": "session"}}, {"action": "decline"}]
-
-    def answer(method: str, params: Json) -> Json:
-        return {"roots": []} if method == "roots/list" else answers.pop()
-
-    client = McpClient(daemon, version, server="test", answer=answer)
-    with pytest.raises(Refused, match="approval was refused"):
-        client.call("add", {"a": 1, "b": 2})
-    for _ in range(3):  # the second answer is for the session
-        assert client.call("add", {"a": 1, "b": 2}) == "3"
-    mute, control = McpClient(daemon, version, server="test", capabilities={}), daemon.client()
-    for decision in ("once", "no"):
-        key = mute.send("tools/call", name="add", arguments={"a": 2, "b": 2})
-        wait_until(lambda: bool(control.request("mcpd/approvals")["approvals"]), lambda: "it does not wait")
-        (waiting,) = control.request("mcpd/approvals")["approvals"]
-        assert json.loads(waiting["arguments"]) == {"a": 2, "b": 2}
-        assert control.request("mcpd/status")["daemon"]["approvals"] == 1
-        control.request("mcpd/approve", id=waiting["id"], decision=decision)
-        if decision == "no":
-            with pytest.raises(Refused, match="approval was refused"):
-                mute.wait(key)
-        else:
-            assert mute.wait(key)["content"][0]["text"] == "4"
