@@ -278,15 +278,6 @@ class Operations:
             raise self.not_ready_error(server)
         return upstream
 
-    async def wait_reconnected(self, server: ManagedServer) -> Upstream | None:
-        """After a connection was lost, return the server's next one, or None if there is none in time."""
-        if server.is_closed:
-            return None
-        try:
-            return await self.wait_ready(server)
-        except NotReady:
-            return None
-
     def not_ready_error(self, server: ManagedServer) -> NotReady:
         """Return the error that says why nothing can be sent to `server`, and what to do."""
         if not self.is_stopping:

@@ -128,7 +128,6 @@ class ServerResponses:
             timeout=call.idle_timeout,
             limit=call.hard_deadline - trio.current_time(),
             on_status=report,
-            next_connection=lambda: self._operations.wait_reconnected(call.server),
         )
         await trio.lowlevel.checkpoint_if_cancelled()
         self.complete(call, result)

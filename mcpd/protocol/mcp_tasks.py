@@ -36,10 +36,6 @@ MAX_FAILED_POLLS = 5
 _CANCEL_TIMEOUT = 10.0
 _FINAL = ("completed", "failed", "cancelled")
 _RUNNING = ("working", "input_required")
-NextConnection = Callable[[], Awaitable[Upstream | None]]
-"""Waits for the next connection to the same server after one has ended; returns None if there is none."""
-
-
 InputHandler = Callable[[str, Raw], Awaitable[Mapping[str, object]]]
 """Called with a server's question (method, params); returns the bare result. An exception ends the task,
 because a server cannot be told that nobody answers."""
@@ -64,7 +60,6 @@ async def await_task(
     timeout: float = math.inf,
     limit: float = math.inf,
     on_status: Callable[[str], None] = lambda text: None,
-    next_connection: NextConnection | None = None,
 ) -> Raw:
     """Wait until the task is done; return the bytes of its result, as if the call itself had returned it.
 
@@ -72,13 +67,10 @@ async def await_task(
     `what` names the call in messages; `on_status` is called with each new status message. If this ends
     early, for example by cancellation, the task is cancelled.
 
-    A task outlives its connection: polling continues on the next one if `next_connection` returns one of the
-    same revision. The call itself is never repeated.
-
     Raises UpstreamRefused if the task failed or the server cancelled it, CallTimeout, ProtocolViolation,
     LinkLost if its outcome is unknown, and what `answer` raises.
     """
-    poller = _TaskPoller(upstream, answer, timeout, on_status, next_connection)
+    poller = _TaskPoller(upstream, answer, timeout, on_status)
     task = _parse_task(upstream, created)
     try:
         with trio.move_on_after(limit):
@@ -103,9 +95,6 @@ class _TaskPoller(msgspec.Struct, eq=False):
     answer: InputHandler
     timeout: float
     on_status: Callable[[str], None]
-    next_connection: NextConnection | None
-    reconnected: bool = False
-    """Whether polling moved to another connection."""
     is_finished: bool = False
     answered: set[str] = msgspec.field(default_factory=set)
     """Keys of answered questions: the server repeats them until it has processed the answers."""
@@ -135,25 +124,11 @@ class _TaskPoller(msgspec.Struct, eq=False):
                 misses = 0
             except (CallTimeout, Overloaded, HttpRefused, LinkLost) as error:
                 misses += 1
-                if misses >= MAX_FAILED_POLLS or not _is_temporary(error):
+                ended = self.upstream.link.end_error is not None
+                if ended or misses >= MAX_FAILED_POLLS or not _is_temporary(error):
                     raise
-                if self.upstream.link.end_error is not None:
-                    await self._switch_connection(error)
-            except UpstreamRefused as error:
-                if self.reconnected:  # a restarted process does not know the task
-                    raise LinkLost(error.message, server=self.name) from error
-                raise
         self.is_finished = True
         return await self._result(task)
-
-    async def _switch_connection(self, lost: McpdError) -> None:
-        """Move to the next connection. Raises `lost` if there is none of the same revision."""
-        connection = None if self.next_connection is None else await self.next_connection()
-        before = self.upstream
-        if connection is None or (connection.era, connection.version) != (before.era, before.version):
-            raise lost
-        self.reconnected = self.reconnected or connection is not self.upstream
-        self.upstream = connection
 
     async def _result(self, task: _Task) -> Raw:
         if task.status == "cancelled":

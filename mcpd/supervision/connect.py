@@ -27,7 +27,6 @@ from mcpd.state.state_file import StateFile
 from mcpd.supervision.restart import (
     Evidence,
     NotMcpOutput,
-    UnsupportedTransport,
     Verdict,
     classify_failure,
     leaf_exceptions,
@@ -101,7 +100,7 @@ async def open_remote(
     on_response: OnResponse | None = None,
     credentials: Credentials | None = None,
 ) -> AsyncIterator[OpenTransport]:
-    """Open a channel of `kind` to `spec.url`. Raises UnsupportedTransport, CannotStart.
+    """Open a channel of `kind` to `spec.url`. Raises CannotStart.
 
     The transports are imported here, because most daemons have only servers on pipes.
     """
@@ -114,12 +113,10 @@ async def open_remote(
         from mcpd.transports.legacy_http_sse import open_http_sse
 
         opening = open_http_sse(spec, environ, on_response, credentials)
-    elif kind == "ws":
+    else:
         from mcpd.transports.websocket import open_websocket
 
         opening = open_websocket(spec, credentials)
-    else:
-        raise UnsupportedTransport(f"this version of mcpd has no transport for `{kind}` servers")
     async with opening as channel:
         yield OpenTransport(channel=channel, run=channel.run)
 

@@ -456,7 +456,7 @@ class ManagedServer:
         returncode = child.returncode if child else None
         evidence = restart.Evidence(
             returncode=returncode,
-            stderr=self.log.failure_lines(only_recent=(returncode or 0) < 0) if child else (),
+            stderr=self.log.failure_lines() if child else (),
             unparsable_output=unparsable_output(link, self._strategy.kind, mask) if link else "",
             unparsable_sample=shorten(mask(link.unparsable_sample)) if link else "",
             is_remote=isinstance(self.spec, RemoteSpec),

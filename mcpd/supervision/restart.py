@@ -97,10 +97,6 @@ class InvalidDefinition(Exception):
     """The definition has errors."""
 
 
-class UnsupportedTransport(Exception):
-    """This version of mcpd does not support the server's transport."""
-
-
 class NotMcpOutput(Exception):
     """A process did not finish the handshake, and wrote only lines on stdout that are not JSON-RPC."""
 
@@ -170,7 +166,6 @@ _KINDS: tuple[tuple[type[BaseException], FailureKind, Verdict], ...] = (
     (InvalidDefinition, FailureKind.CONFIG, Verdict.WAIT),
     (CannotStart, FailureKind.SPAWN, Verdict.WAIT),
     (SecretUnavailable, FailureKind.SECRET, Verdict.WAIT),
-    (UnsupportedTransport, FailureKind.UNSUPPORTED, Verdict.WAIT),
     (NeedsAuth, FailureKind.AUTH, Verdict.LOGIN),
     (NotStreamableHttp, FailureKind.HTTP, Verdict.WAIT),
     (NoCommonVersion, FailureKind.VERSION, Verdict.WAIT),

@@ -24,8 +24,6 @@ FILE_QUOTA = 1024 * 1024
 MAX_RUN_LINES = 200
 """Lines of the current run in which the cause of a failure is looked for. A trace of node, with the
 properties of the error, has about 50."""
-_RECENT = 2.0
-"""Seconds before its end in which a process wrote what may explain why a signal ended it."""
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x07|\x1b\\|$))")
 """Whole escape sequences; otherwise `[31m` would remain."""
 
@@ -47,8 +45,6 @@ class ServerLog:
         self._lines: deque[str] = deque()
         self._size = 0
         self._partial_line: bytes = b""
-        self._last_fed = ""
-        """When the process last wrote something."""
         self._skipping_line = False
         self._fd: int | None = None
         self._file_size = 0
@@ -64,7 +60,7 @@ class ServerLog:
     def feed(self, portion: bytes) -> None:
         """Accept bytes in any portions; longer lines are cut at 16 KiB."""
         *whole, rest = (self._partial_line + portion).split(b"\n")
-        now = self._last_fed = rfc3339(time.time())
+        now = rfc3339(time.time())
         taken = []
         for line in whole:
             if self._skipping_line:  # the rest of a line that was cut
@@ -98,18 +94,9 @@ class ServerLog:
             tail.append(self._clean(self._partial_line, unfinished=True))
         return tuple(line[:500] for line in tail[-count:])
 
-    def failure_lines(self, *, only_recent: bool = False) -> tuple[str, ...]:
-        """Return 20 lines of the current run that explain why the process ended (`lines_with_cause`).
-
-        `only_recent`: only lines of the last two seconds.
-        """
-        lines = self.last_lines(MAX_RUN_LINES)
-        if only_recent:
-            start = rfc3339(time.time() - _RECENT)
-            count = sum(line.partition(" ")[0] >= start for line in self._run_lines)
-            count += bool(self._partial_line) and self._last_fed >= start
-            lines = lines[len(lines) - min(count, len(lines)) :]
-        return lines_with_cause(lines, 20)
+    def failure_lines(self) -> tuple[str, ...]:
+        """Return 20 lines of the current run that explain why the process ended (`lines_with_cause`)."""
+        return lines_with_cause(self.last_lines(MAX_RUN_LINES), 20)
 
     def tail(self, count: int) -> tuple[str, ...]:
         return tuple(self._lines)[-count:] if count > 0 else ()

@@ -105,11 +105,8 @@ def session_id(response: httpx.Response, header: str) -> str:
     return named if usable else ""
 
 
-_MAX_OVERHEAD, _OVERHEAD_PER_SECOND = 1 << 20, 1 << 12
-"""Bytes without an event, such as keep-alive comments, that a stream may contain; and for each second since
-the last event."""
-SILENCE = 90.0
-"""A stream that has sent keep-alive comments and is silent for this many seconds is considered dead."""
+_MAX_OVERHEAD = 1 << 20
+"""Bytes without an event, such as keep-alive comments, that a stream may contain."""
 RESUME_AFTER = 1.0
 """Seconds before a stream is resumed, if the server does not send `retry`."""
 _MIN_RETRY, _MAX_RETRY = 0.1, 60.0
@@ -123,7 +120,6 @@ class StreamState:
     last_id: str | None = None
     retry: float = RESUME_AFTER
     events: int = 0
-    keeps_alive: bool = False
 
     def record(self, event: SseEvent) -> None:
         self.events += 1
@@ -160,41 +156,28 @@ async def read_events(
     what the functions raise.
     """
     decoder = SseDecoder(limit)
-    last_event = trio.current_time()
-    with trio.CancelScope() as silence:
 
-        async def feed(part: bytes) -> None:
-            nonlocal last_event
-            if part.startswith(b":") or b"\n:" in part or b"\r:" in part:
-                heard.keeps_alive = True  # a comment line, which servers send as keep-alive
-            if heard.keeps_alive:
-                silence.deadline = trio.current_time() + SILENCE
-            events = decoder.feed(part)
-            if events and len(events[0].data) > LARGE:  # only the first, because a portion is short
-                large = events.pop(0)
-                heard.record(large)
-                last_event = trio.current_time()
-                await take_large(large)
-                del large
-            with batch():
-                for event in events:
-                    heard.record(event)
-                    take(event)
-                    last_event = trio.current_time()
-            if decoder.overhead > _MAX_OVERHEAD:
-                seconds = trio.current_time() - last_event
-                if decoder.overhead > _MAX_OVERHEAD + _OVERHEAD_PER_SECOND * seconds:
-                    raise ProtocolViolation(
-                        f"its event stream contains {decoder.overhead} bytes without an event (the limit is "
-                        f"{_MAX_OVERHEAD} bytes, and {_OVERHEAD_PER_SECOND} for each second)"
-                    )
+    async def feed(part: bytes) -> None:
+        events = decoder.feed(part)
+        if events and len(events[0].data) > LARGE:  # only the first, because a portion is short
+            large = events.pop(0)
+            heard.record(large)
+            await take_large(large)
+            del large
+        with batch():
+            for event in events:
+                heard.record(event)
+                take(event)
+        if decoder.overhead > _MAX_OVERHEAD:
+            raise ProtocolViolation(
+                f"its event stream contains {decoder.overhead} bytes without an event (the limit is "
+                f"{_MAX_OVERHEAD} bytes)"
+            )
 
-        try:
-            await bodies.feed_body(response, feed, math.inf, _EVENT_PORTION)
-        except httpx.TransportError as error:
-            return describe_error(error)
-    if silence.cancelled_caught:
-        return f"its event stream was silent for {SILENCE:g} s"
+    try:
+        await bodies.feed_body(response, feed, math.inf, _EVENT_PORTION)
+    except httpx.TransportError as error:
+        return describe_error(error)
     return "its event stream ended"
 
 

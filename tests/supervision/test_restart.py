@@ -25,7 +25,6 @@ from mcpd.supervision.restart import (
     Backoff,
     Evidence,
     NotMcpOutput,
-    UnsupportedTransport,
     Verdict,
     Wedged,
     classify_failure,
@@ -38,7 +37,6 @@ LOST = LinkLost("it: exited with status 3", server="it")
 
 TABLE: list[tuple[BaseException, Evidence, str, Verdict]] = [
     (CannotStart("no such file"), Evidence(), "spawn", Verdict.WAIT),
-    (UnsupportedTransport("no http"), Evidence(), "unsupported", Verdict.WAIT),
     (NoCommonVersion("it: speaks 1999", server="it"), Evidence(), "version", Verdict.WAIT),
     (Wedged("left 2 requests unanswered"), Evidence(), "wedged", Verdict.RETRY),
     (LOST, Evidence(returncode=3), "exited", Verdict.RETRY),

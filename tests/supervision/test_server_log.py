@@ -55,18 +55,3 @@ def test_cut_inside_a_character_hides_no_secret(server_log: ServerLog) -> None:
 def test_secret_with_escape_sequences_inside_is_masked(server_log: ServerLog) -> None:
     server_log.feed(f"\x1b[31m{SECRET[:9]}\x1b[0m{SECRET[9:]}\n".encode())
     assert server_log.last_lines() == (MASK,)
-
-
-def test_only_recent_lines_explain_a_signal(server_log: ServerLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the process wrote long before its end is left out, whole or unfinished."""
-    now = 1_800_000_000.0
-    monkeypatch.setattr("mcpd.supervision.server_log.time.time", lambda: now)
-    server_log.feed(b"ready\nError: old\n")
-    now += 60
-    assert server_log.failure_lines(only_recent=True) == ()
-    assert server_log.failure_lines() == ("ready", "Error: old")
-    server_log.feed(b"Error: new\nunfini")
-    now += 1
-    assert server_log.failure_lines(only_recent=True) == ("Error: new", "unfini")
-    now += 60
-    assert server_log.failure_lines(only_recent=True) == ()

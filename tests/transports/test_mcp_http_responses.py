@@ -179,25 +179,6 @@ async def test_stream_is_opened_for_a_server_that_announces_changes() -> None:
         await answer(talk.call())
 
 
-async def test_stream_without_keep_alive_comments_is_considered_dead(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A half-open connection is detected by missing keep-alive comments."""
-    monkeypatch.setattr("mcpd.transports.mcp_http_responses.SILENCE", 0.2)
-
-    async def fall_silent(request: Request) -> None:
-        await request.events()
-        await request.send(b"retry: 100\n\n: still here\n\n")
-        await request.wait_hung_up()
-
-    script = LegacyScript(on={"GET": fall_silent}, capabilities=LISTENING)
-    async with fake_http(script) as server, talking(server.url) as talk:
-        await asked(server, "GET", 2)
-        with trio.fail_after(BOUND):
-            await server.of("GET")[0].hung_up.wait()
-        await answer_of_a_list(talk)
-
-
 # ── floods ──────────────────────────────────────────────────────────────────────────────────────
 
 
