@@ -302,10 +302,10 @@ def test_document_that_is_slow_to_parse_is_refused(kind: str, text: str, problem
 
 def test_error_in_a_long_file_takes_little_memory() -> None:
     """A list of its lines would take as much again, and leave the heap in pieces after each reload."""
-    text = "//\n" * 30_000 + '{"mcpServers": {}'
+    text = "//\n" * 100_000 + '{"mcpServers": {}'
     tracemalloc.start()
     try:
-        with pytest.raises(BadSpec, match=r'in `\{"mcpServers": \{\}` @ file:30001:18'):
+        with pytest.raises(BadSpec, match=r'in `\{"mcpServers": \{\}` @ file:100001:18'):
             parse_text(text, "JSON", "file")
         assert tracemalloc.get_traced_memory()[1] < 14 * len(text)
     finally:
