@@ -199,7 +199,7 @@ def _evidence_rows(failure: Failure | None) -> Rows:
     """Return how the last process or connection ended, and the lines of its output that explain it most."""
     if not failure:
         return []
-    from mcpd.model.failure_summary import lines_with_cause  # here, because few servers have failed
+    from mcpd.model.status import lines_with_cause  # here, because few servers have failed
 
     details = exit_details(failure)
     kind = f"{failure['kind']} ({', '.join(details)})" if details else failure["kind"]

@@ -29,7 +29,7 @@ from mcpd.auth.oauth.registration import (
 from mcpd.auth.oauth.tokens import TokenRequest, assertion_claims
 from mcpd.auth.token_store import StoredLogin
 from mcpd.model.login import LoginParams
-from mcpd.model.oauth_settings import OAuthSettings
+from mcpd.model.server_spec import OAuthSettings
 
 STEP = "client"
 

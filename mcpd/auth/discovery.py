@@ -47,7 +47,7 @@ from mcpd.auth.oauth.metadata import (
 )
 from mcpd.auth.oauth.tokens import TokenRequest, TokenSet, parse_token_answer
 from mcpd.model.errors import ProtocolViolation
-from mcpd.model.oauth_settings import OAuthSettings
+from mcpd.model.server_spec import OAuthSettings
 from mcpd.model.text import shorten
 from mcpd.transports.child_process import CannotStart
 from mcpd.transports.http_client import bodies, dial

@@ -50,8 +50,7 @@ from mcpd.auth.redirect_listener import Page, PortTaken, RedirectListener, open_
 from mcpd.auth.token_store import StoredLogin
 from mcpd.model.errors import LoginFailed
 from mcpd.model.login import AuthExplanation, AuthStep
-from mcpd.model.oauth_settings import DEFAULT_ACCOUNT, OAuthSettings
-from mcpd.model.server_spec import RemoteSpec
+from mcpd.model.server_spec import DEFAULT_ACCOUNT, OAuthSettings, RemoteSpec
 
 
 class KnownClients(Protocol):

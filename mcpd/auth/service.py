@@ -40,8 +40,7 @@ from mcpd.model.login import (
     LogoutParams,
     LogoutResult,
 )
-from mcpd.model.oauth_settings import LoginStorage
-from mcpd.model.server_spec import RemoteSpec, SecretReference, ServerSpec, UnavailableSecret
+from mcpd.model.server_spec import LoginStorage, RemoteSpec, SecretReference, ServerSpec, UnavailableSecret
 from mcpd.model.status import ServerState, rfc3339
 from mcpd.model.text import shorten
 from mcpd.privacy.redact import Redactor

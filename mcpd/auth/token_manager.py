@@ -32,7 +32,7 @@ from mcpd.auth.token_store import (
 )
 from mcpd.model import advice
 from mcpd.model.errors import LinkLost
-from mcpd.model.oauth_settings import NO_SETTINGS, OAuthSettings
+from mcpd.model.server_spec import NO_SETTINGS, OAuthSettings
 from mcpd.model.text import shorten
 from mcpd.privacy.redact import Redactor
 from mcpd.transports.credentials import UNSIGNED, Refusal, Signature

@@ -34,7 +34,7 @@ from mcpd.auth.oauth.tokens import (
     token_request,
 )
 from mcpd.model.errors import LinkLost
-from mcpd.model.oauth_settings import OAuthSettings
+from mcpd.model.server_spec import OAuthSettings
 from mcpd.transports.credentials import UNSIGNED, Refusal, Signature
 
 YOUNG = 60.0

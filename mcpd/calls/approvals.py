@@ -21,9 +21,9 @@ import trio
 from msgspec import Raw
 
 from mcpd.calls.call import SUSPENDED, Call, Caller
+from mcpd.model.config_api import PendingApproval
 from mcpd.model.errors import Denied, InvalidArguments, McpdError, Overloaded, Problem
 from mcpd.model.policy import ClientFacts, ItemKind, PolicyRule
-from mcpd.model.policy_api import PendingApproval
 from mcpd.model.status import rfc3339
 from mcpd.model.text import shorten
 from mcpd.protocol.revision_translation import R3, translate_request

@@ -31,9 +31,10 @@ from mcpd.model.policy import (
     Verdict,
     first_decision,
     read_only_rule,
+    tags_of_similar_tools,
+    tags_of_tool,
 )
 from mcpd.model.server_spec import ServerSpec
-from mcpd.model.tags import tags_of_similar_tools, tags_of_tool
 from mcpd.model.text import shorten
 from mcpd.operations import Operations
 from mcpd.supervision.attachments import Attachment

@@ -14,8 +14,7 @@ from mcpd.calls import turns
 from mcpd.calls.call import Binding, Caller, ResultStage, Route, Scope, Stage, is_name_unique, tool_name
 from mcpd.calls.client_context import ClientContext
 from mcpd.config.settings import Settings
-from mcpd.model import tool_annotations
-from mcpd.model.tool_annotations import declares
+from mcpd.model.policy import declares
 from mcpd.operations import Operations
 from mcpd.protocol.revision_translation import no_translation, translation
 from mcpd.protocol.upstream_session import Upstream
@@ -199,7 +198,7 @@ def make_binding(caller: Caller, context: ClientContext, upstream: Upstream) -> 
 
 def is_read_only(tool: Item) -> bool:
     """Return the server's `annotations.readOnlyHint` for the tool."""
-    return tool_annotations.is_read_only(tool.raw)
+    return declares(tool.raw, "annotations", "readOnlyHint", b"true")
 
 
 def requires_task(tool: Item) -> bool:

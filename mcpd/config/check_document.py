@@ -14,9 +14,9 @@ from mcpd.config.server_specs import ParsedServers, parse_valid_servers
 from mcpd.config.settings import Settings, parse_settings
 from mcpd.model.errors import BadSpec, Problem
 from mcpd.model.json_path import closest_match, join_path
+from mcpd.model.policy import all_tags
 from mcpd.model.record import Record
 from mcpd.model.server_spec import ServerSpec
-from mcpd.model.tags import all_tags
 from mcpd.model.text import shorten
 
 VARIABLE_SOURCE = "$MCPD_SERVERS"

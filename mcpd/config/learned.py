@@ -11,9 +11,9 @@ from msgspec import Raw
 
 from mcpd.files.regular import read_regular_file
 from mcpd.model import json_limits
+from mcpd.model.policy import is_read_only
 from mcpd.model.server_spec import ServerSpec
 from mcpd.model.text import shorten, similar_names
-from mcpd.model.tool_annotations import is_read_only
 
 _MAX_SIZE = 64 << 20
 """Bytes. Larger files were not written by mcpd and are ignored."""

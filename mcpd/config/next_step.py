@@ -198,7 +198,7 @@ def _definition_step(name: str, failure: Members, detail: Members, shell: Shell 
 
 def _answer_step(server: Members, failure: Members) -> str:
     """Return the step if the server, or what is at its address, gave no answer or the wrong one."""
-    from mcpd.model.failure_summary import NOT_MCP
+    from mcpd.model.status import NOT_MCP
 
     name, remote, message = server["name"], server["transport"] != "stdio", failure["message"]
     match failure["kind"]:
@@ -323,7 +323,7 @@ def needs_person(failure: Members) -> bool:
 
     Other causes that need a person are known to mcpd, which then does not retry.
     """
-    from mcpd.model.failure_summary import informative_line
+    from mcpd.model.status import informative_line
 
     cause = informative_line(failure.get("stderr", []), only_causes=True)
     return failure["kind"] == "exited" and bool(missing_variable([cause]))
@@ -341,7 +341,7 @@ def missing_variable(stderr: Sequence[str]) -> str:
 
 
 def _names_a_cause(stderr: Sequence[str]) -> bool:
-    from mcpd.model.failure_summary import informative_line
+    from mcpd.model.status import informative_line
 
     return bool(informative_line(stderr, only_causes=True))
 

@@ -12,14 +12,14 @@ from mcpd.config.fields import Url, field, object_schema, read, register, set_me
 from mcpd.model.codec import Invalid, converter, wrong_type
 from mcpd.model.errors import Problem
 from mcpd.model.json_path import join_path
-from mcpd.model.oauth_settings import (
+from mcpd.model.record import Record
+from mcpd.model.server_spec import (
     NO_SETTINGS,
     IdentityProvider,
     OAuthGrant,
     OAuthSettings,
     account_problem,
 )
-from mcpd.model.record import Record
 from mcpd.model.text import shorten
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")

@@ -34,11 +34,10 @@ from mcpd.model.call_record import CallLogLevel
 from mcpd.model.codec import Invalid
 from mcpd.model.errors import Problem
 from mcpd.model.json_path import join_path
-from mcpd.model.oauth_settings import LoginStorage
 from mcpd.model.policy import PolicyRule
 from mcpd.model.profile import Profile
 from mcpd.model.record import Record
-from mcpd.model.server_spec import RestartPolicy, Timeouts
+from mcpd.model.server_spec import LoginStorage, RestartPolicy, Timeouts
 from mcpd.model.text import shorten
 from mcpd.model.tool_names import ClientStyle, NameStyle
 

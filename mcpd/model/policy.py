@@ -20,11 +20,14 @@ import functools
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import translate
+from fnmatch import fnmatchcase, translate
 from typing import Literal
 from urllib.parse import unquote
 
 import attrs
+
+from mcpd.model import json_limits
+from mcpd.model.server_spec import ServerSpec
 
 ItemKind = Literal["tool", "prompt", "resource", "method"]
 """What a client uses. `method`: a request that mcpd does not know and only forwards."""
@@ -352,3 +355,40 @@ def _pattern(patterns: tuple[str, ...]) -> re.Pattern[str]:
 @functools.lru_cache(maxsize=4096)
 def _folded_pattern(patterns: tuple[str, ...]) -> re.Pattern[str]:
     return _pattern(tuple(map(fold, patterns)))
+
+
+def tags_of_tool(spec: ServerSpec, tool: str) -> tuple[str, ...]:
+    """Return the tags of a tool: those of its server, then those of its own name."""
+    if not spec.tool_tags:
+        return spec.tags
+    own = (tag for pattern, tags in spec.tool_tags.items() if fnmatchcase(tool, pattern) for tag in tags)
+    return tuple(dict.fromkeys((*spec.tags, *own)))
+
+
+def tags_of_similar_tools(spec: ServerSpec, tool: str) -> tuple[str, ...]:
+    """Return the tags of names that a tolerant server may take for this one."""
+    folded = fold(tool)
+    return tuple(
+        tag for pattern, tags in spec.tool_tags.items() if fnmatchcase(folded, fold(pattern)) for tag in tags
+    )
+
+
+def all_tags(spec: ServerSpec) -> frozenset[str]:
+    """Return every tag that the definition uses."""
+    return frozenset(spec.tags).union(*spec.tool_tags.values())
+
+
+def declares(tool: bytes, section: str, member: str, value: bytes) -> bool:
+    """Return whether the list entry `tool` has exactly this value for a member of one of its sections."""
+    if member.encode() not in tool:
+        return False
+    try:
+        declared = json_limits.members(json_limits.members(tool).get(section, b"{}"))
+    except (ValueError, RecursionError):
+        return False
+    return bytes(declared.get(member, b"")) == value
+
+
+def is_read_only(tool: bytes) -> bool:
+    """Return the `annotations.readOnlyHint` of the list entry `tool`."""
+    return declares(tool, "annotations", "readOnlyHint", b"true")

@@ -49,9 +49,8 @@ from mcpd.model.errors import (
     ProtocolViolation,
     UpstreamRefused,
 )
-from mcpd.model.failure_summary import NOT_MCP
 from mcpd.model.server_spec import RestartPolicy, ServerSpec, StdioSpec
-from mcpd.model.status import Failure, FailureKind, ServerState, rfc3339
+from mcpd.model.status import NOT_MCP, Failure, FailureKind, ServerState, rfc3339
 from mcpd.protocol.negotiate import NotStreamableHttp, ServerDiedDuringProbe
 from mcpd.transports.child_process import CannotStart
 

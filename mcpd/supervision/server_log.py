@@ -13,8 +13,7 @@ from pathlib import Path
 import trio
 
 from mcpd.files.regular import open_regular_file
-from mcpd.model.failure_summary import lines_with_cause
-from mcpd.model.status import rfc3339
+from mcpd.model.status import lines_with_cause, rfc3339
 from mcpd.privacy.redact import MIN_START, Redactor
 
 MAX_LINE = 16 * 1024

@@ -13,7 +13,7 @@ import trio
 from mcpd.auth.login import LoginAttempt, LoginRequest
 from mcpd.auth.oauth.registration import ClientRegistration
 from mcpd.auth.token_store import StoredLogin
-from mcpd.model.oauth_settings import OAuthSettings
+from mcpd.model.server_spec import OAuthSettings
 
 
 @attrs.define(eq=False)

@@ -21,7 +21,7 @@ from mcpd.auth.renewal import TokenAnswer, lead_time
 from mcpd.auth.token_manager import TokenManager
 from mcpd.auth.token_store import StoredLogin, TokenStore
 from mcpd.model.errors import LinkLost, McpdError
-from mcpd.model.oauth_settings import OAuthSettings
+from mcpd.model.server_spec import OAuthSettings
 from mcpd.privacy.redact import Redactor
 from mcpd.transports.credentials import UNSIGNED, Refusal
 from mcpd.transports.http_client import client_factory

@@ -10,7 +10,7 @@ import trio
 
 from mcpd.auth.unattended import UnattendedCredentials
 from mcpd.model.errors import LinkLost
-from mcpd.model.oauth_settings import IdentityProvider, OAuthSettings
+from mcpd.model.server_spec import IdentityProvider, OAuthSettings
 from mcpd.transports.credentials import UNSIGNED, Refusal, Signature
 from tests.fakes.authorization_server import AuthorizationServer, authorization_server
 

@@ -20,9 +20,9 @@ from mcpd.calls.client_context import ClientIdentity
 from mcpd.calls.routes import ROUTES
 from mcpd.gateway.facts import SessionFacts
 from mcpd.gateway.session import ClientSession
+from mcpd.model.config_api import PolicyParams
 from mcpd.model.errors import McpdError
 from mcpd.model.policy import ClientFacts, Decision, PolicyRule
-from mcpd.model.policy_api import PolicyParams
 from mcpd.model.profile import Profile
 from mcpd.state.clients import ClientConnection
 from mcpd.wire import message as wire

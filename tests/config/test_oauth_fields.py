@@ -10,8 +10,7 @@ import pytest
 from mcpd.config.server_specs import parse_servers
 from mcpd.config.settings import Settings
 from mcpd.model.errors import BadSpec
-from mcpd.model.oauth_settings import IdentityProvider, OAuthSettings, account_problem
-from mcpd.model.server_spec import RemoteSpec
+from mcpd.model.server_spec import IdentityProvider, OAuthSettings, RemoteSpec, account_problem
 
 URL = "https://mcp.example/mcp"
 

@@ -11,7 +11,7 @@ from ctl.explain.next_steps import config_step, next_step
 from mcpd.config import next_step as decision
 from mcpd.config.secret_store import read_secrets
 from mcpd.model.errors import BadSpec
-from mcpd.model.failure_summary import NOT_MCP
+from mcpd.model.status import NOT_MCP
 
 if TYPE_CHECKING:
     from ctl.api_types import ServerDetail

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcpd.model.failure_summary import MAX_LENGTH, informative_line, lines_with_cause
-from mcpd.model.status import Failure, FailureKind
+from mcpd.model.status import MAX_LENGTH, Failure, FailureKind, informative_line, lines_with_cause
 
 PYTHON = [
     "Traceback (most recent call last):",

@@ -12,11 +12,13 @@ from mcpd.model.policy import (
     Decision,
     PolicyRule,
     UsedItem,
+    all_tags,
     decide,
     read_only_rule,
+    tags_of_similar_tools,
+    tags_of_tool,
 )
 from mcpd.model.server_spec import StdioSpec
-from mcpd.model.tags import all_tags, tags_of_similar_tools, tags_of_tool
 
 ZED = ClientFacts(
     names=("zed", "Zed 1.2", "zed-editor"),

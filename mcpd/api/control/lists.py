@@ -11,9 +11,8 @@ from msgspec import Raw
 from mcpd.api.control.calls import ControlClient
 from mcpd.calls.policy import Policies
 from mcpd.model.api import MissingServer, PromptsResult, ResourcesResult, ToolsResult
-from mcpd.model.policy import Decision, ItemKind
+from mcpd.model.policy import Decision, ItemKind, tags_of_tool
 from mcpd.model.status import ServerState
-from mcpd.model.tags import tags_of_tool
 from mcpd.model.tool_names import qualified_name
 from mcpd.operations import Operations
 from mcpd.supervision.catalog import Catalog, Item

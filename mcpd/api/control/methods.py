@@ -20,7 +20,7 @@ from mcpd.api.control import lists
 from mcpd.api.control.reports import connected_clients, explain_policy
 from mcpd.api.control.stats import collect_metrics, collect_stats
 from mcpd.gateway.gateway import Gateway
-from mcpd.model import api, codec, login, policy_api
+from mcpd.model import api, codec, config_api, login
 from mcpd.model.api import (
     CallParams,
     CompleteParams,
@@ -157,7 +157,7 @@ def _version(gateway: Gateway, _: api.NoParams) -> api.VersionInfo:
     )
 
 
-async def _approve(gateway: Gateway, params: policy_api.ApproveParams) -> api.EmptyResult:
+async def _approve(gateway: Gateway, params: config_api.ApproveParams) -> api.EmptyResult:
     await gateway.approvals.answer(params.id, params.decision)
     return api.EmptyResult()
 
@@ -303,21 +303,21 @@ METHODS: Mapping[str, Method[Any]] = {
     ),
     "mcpd/policy": Method(
         "Explain whether the policies allow a client to use a tool, prompt, or resource. Nothing is called.",
-        policy_api.PolicyParams,
-        policy_api.PolicyResult,
+        config_api.PolicyParams,
+        config_api.PolicyResult,
         explain_policy,
     ),
     "mcpd/approvals": Method(
         "List the calls that wait for the approval of a person.",
         api.NoParams,
-        policy_api.ApprovalsResult,
-        lambda gateway, _: policy_api.ApprovalsResult(
+        config_api.ApprovalsResult,
+        lambda gateway, _: config_api.ApprovalsResult(
             approvals=gateway.approvals.list(gateway.core.redactor.mask)
         ),
     ),
     "mcpd/approve": Method(
         "Approve or refuse a call that waits for approval.",
-        policy_api.ApproveParams,
+        config_api.ApproveParams,
         api.EmptyResult,
         _approve,
     ),

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from mcpd.calls.policy import used_item
 from mcpd.gateway.gateway import Gateway
 from mcpd.gateway.session import ClientSession
+from mcpd.model.config_api import PolicyClient, PolicyLimit, PolicyParams, PolicyResult, PolicyStep
 from mcpd.model.errors import InvalidArguments, Problem
 from mcpd.model.policy import TRANSPORTS, ClientFacts, Decision, ItemKind, PolicyRule, UsedItem
-from mcpd.model.policy_api import PolicyClient, PolicyLimit, PolicyParams, PolicyResult, PolicyStep
 from mcpd.model.profile import ALL_SERVERS
 from mcpd.model.status import rfc3339
 from mcpd.model.usage_stats import ClientsResult, ConnectedClient, ServerUsage

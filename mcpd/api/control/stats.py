@@ -13,8 +13,8 @@ import trio
 
 from mcpd.model.api import DaemonStatus, Metrics
 from mcpd.model.login import LoginStatus
+from mcpd.model.policy import tags_of_tool
 from mcpd.model.status import ServerState, rfc3339
-from mcpd.model.tags import tags_of_tool
 from mcpd.model.usage_stats import (
     CallCounts,
     ClientUsage,
