@@ -178,7 +178,7 @@ def own_rule(server: ManagedServer) -> PolicyRule | None:
 
 def definition_name(server: ManagedServer) -> str:
     """Return the name of the server's definition, which its dedicated instances share."""
-    return (server.original or server).spec.name
+    return _spec(server).name
 
 
 def used_item(server: ManagedServer, kind: ItemKind, name: str) -> UsedItem:

@@ -80,6 +80,8 @@ async def test_number_and_length_of_problems_are_limited() -> None:
         ({"pattern": "("}, "is not a"),
         ({"$ref": "file:///etc/passwd"}, "does not fetch"),
         ({"$ref": "http://127.0.0.1:1/x"}, "does not fetch"),
+        ({"$id": "http://127.0.0.1:1/x", "$ref": "other.json"}, "does not fetch"),
+        ({"$schema": "http://127.0.0.1:1/x"}, "Unknown meta-schema"),
         ([], "Expected"),
         (5, "Expected"),
     ],
